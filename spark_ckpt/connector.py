@@ -1,0 +1,155 @@
+"""What a connector implements: a source with cursors, a sink with staged rows and an idempotent publish.
+
+A connector package imports only this module, `spark_ckpt.errors` and `spark_ckpt.protocol.ids`; the core never imports
+a connector.
+
+Source: `start` pins a position once, `read` streams the rows right after a cursor, `cursor` translates one line of
+Spark's offset log.  Sink (two-phase commit): rows are *staged* by tasks while the epoch runs (prepared), the commit
+of the epoch's manifest is the decision, and `Publisher.publish` is idempotent redo after it (committed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from spark_ckpt.protocol.ids import Epoch, Incarnation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+Cursor = Mapping[str, Json]
+"""A source's position, JSON-serialisable: everything before it is in the epoch, everything after it is not."""
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A replayable input: reading from a cursor yields the same rows in the same order every time."""
+
+    def check(self, spark: SparkSession) -> None:
+        """Raise `SourceInvalid` (or another `CkptError`) now for whatever would fail later."""
+
+    def start(self, spark: SparkSession) -> Cursor:
+        """Resolve the configured start (earliest, latest, ...) to a cursor. Called once in a job's life."""
+
+    def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
+        """A streaming DataFrame of the rows after `cursor`. The schema is the same on every call."""
+
+    def cursor(self, offset: str, previous: Cursor) -> Cursor:
+        """The cursor for one source's line of Spark's offset log (`offsets/N`); `previous` is the read's start."""
+
+    def end(self, spark: SparkSession) -> Cursor:
+        """The position of everything that is readable now (read_committed where that exists)."""
+
+    def reached(self, cursor: Cursor, end: Cursor) -> bool:
+        """Whether everything up to `end` lies before `cursor`."""
+
+    def describe(self) -> Mapping[str, str]:
+        """What a report may show: kind, topic or path. Never a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """How tasks stage a sink's rows: Parquet files, one per task, lane and partition value, named uniquely.
+
+    `root`: URI of the directory that takes the files; None is the store's own outbox. `partition_by`: columns that
+    become Hive-style folders and are left out of the file (Delta's layout). `lanes`: rows are split by a hash of
+    column `lane_by`, so that each key's rows stay in one lane and in order. `schema`: rows are cast to it.
+    """
+
+    root: str | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict)
+    partition_by: tuple[str, ...] = ()
+    lanes: int = 1
+    lane_by: str | None = None
+    schema: pa.Schema | None = None
+    compression: str = "zstd"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One file of prepared rows. `path` is relative to the plan's root; order is (batch, task, part)."""
+
+    path: str
+    size_bytes: int
+    rows: int
+    lane: int
+    batch: int
+    task: int
+    part: int
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    stats: str = "{}"
+    """Delta's per-file statistics as JSON: numRecords, minValues, maxValues, nullCount."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochOutput:
+    """What one sink publishes for one decided epoch. `files` are in publishing order.
+
+    `previous` is the epoch decided before this one in the whole log (not in the lineage: ids never repeat), 0 for the
+    first; a sink's marker must name it, or this epoch itself.
+    """
+
+    epoch: Epoch
+    incarnation: Incarnation
+    previous: Epoch
+    root: str
+    storage_options: Mapping[str, str]
+    files: Sequence[StagedFile]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishReceipt:
+    """What a publish did; `replayed` says that the sink already had the epoch."""
+
+    epoch: Epoch
+    rows: int
+    replayed: bool
+    detail: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkContext:
+    """Who publishes: stable names that fixed transactional ids and transaction application ids are made of."""
+
+    job: str
+    sink: str
+    store_id: str
+    """A uuid fixed when the store is created: two jobs of one name in two stores never share a fence."""
+    incarnation: Incarnation
+
+
+class Publisher(Protocol):
+    """One incarnation's hand on the sink. Calls come from one thread, epoch after epoch."""
+
+    def publish(self, output: EpochOutput) -> PublishReceipt:
+        """Make the epoch's rows visible exactly once. Idempotent: an unknown outcome is asked, never guessed.
+
+        Raises `Fenced` when a newer incarnation owns the sink, `PublishConflict` when the sink's marker contradicts
+        `output.previous`, `PublishFailed` (retriable) for everything that may pass.
+        """
+
+    def close(self) -> None:
+        """Release connections. Never publishes or aborts."""
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """An output that takes rows exactly once."""
+
+    def check(self, spark: SparkSession, schema: StructType) -> None:
+        """Raise `SinkInvalid` now for whatever would fail later: missing topic or table, columns, features, rights."""
+
+    def stage(self, schema: StructType) -> StagePlan:
+        """How tasks stage this sink's rows."""
+
+    def publisher(self, spark: SparkSession, context: SinkContext) -> Publisher:
+        """Open the publishing side for one incarnation."""
+
+    def describe(self) -> Mapping[str, str]:
+        """What a report may show. Never a secret."""

@@ -1,0 +1,167 @@
+"""The error tree: what happened, to which epoch, operator and table, and what to run next.
+
+Every error a user can meet is a `CkptError` with a condition in Spark's style (`CKPT_EPOCH_DAMAGED`).
+Handlers ask the error, not a list: `retriable` says whether a new attempt can succeed, `exit_code` is what the
+command line returns.  Keyword arguments become fields of the message; never pass a secret.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class CkptError(Exception):
+    """Base of every error raised on purpose. `hint` is a sentence or command the operator can act on."""
+
+    condition: ClassVar[str] = "CKPT_ERROR"
+    retriable: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, hint: str = "", **context: object) -> None:
+        self.what = what
+        self.hint = hint
+        self.context = {name: value for name, value in context.items() if value is not None}
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        lines = [f"[{self.condition}] {self.what}"]
+        lines += [f"  {name}: {value}" for name, value in self.context.items()]
+        if self.hint:
+            lines.append(f"  next: {self.hint}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.what, self.hint, self.context))
+
+
+def _rebuild(cls: type[CkptError], what: str, hint: str, context: dict[str, object]) -> CkptError:
+    return cls(what, hint=hint, **context)
+
+
+class ConfigInvalid(CkptError):
+    """A setting is unknown, out of range or contradicts another one."""
+
+    condition = "CKPT_CONFIG_INVALID"
+    exit_code = 2
+
+
+class GraphInvalid(CkptError):
+    """The job's graph cannot run: no sink, two operators in one stage, a schema that does not match."""
+
+    condition = "CKPT_GRAPH_INVALID"
+    exit_code = 2
+
+
+class StoreUnreachable(CkptError):
+    """The store's location cannot be read or written."""
+
+    condition = "CKPT_STORE_UNREACHABLE"
+    retriable = True
+    exit_code = 3
+
+
+class StoreForeign(CkptError):
+    """The location holds something that is not a store of this job."""
+
+    condition = "CKPT_STORE_FOREIGN"
+    exit_code = 3
+
+
+class FormatUnknown(CkptError):
+    """The store was written in a format this version does not know."""
+
+    condition = "CKPT_FORMAT_UNKNOWN"
+    exit_code = 3
+
+
+class StoreInUse(CkptError):
+    """Another driver holds the store's lease."""
+
+    condition = "CKPT_STORE_IN_USE"
+    exit_code = 4
+
+
+class Fenced(CkptError):
+    """A newer incarnation took over; nothing of this one can be committed or published any more."""
+
+    condition = "CKPT_FENCED"
+    exit_code = 4
+
+
+class EpochNotFound(CkptError):
+    """The epoch or savepoint asked for is not in the log."""
+
+    condition = "CKPT_EPOCH_NOT_FOUND"
+    exit_code = 5
+
+
+class EpochDamaged(CkptError):
+    """A file that an epoch consists of is missing or does not match its manifest."""
+
+    condition = "CKPT_EPOCH_DAMAGED"
+    exit_code = 5
+
+
+class StateSchemaChanged(CkptError):
+    """The state written by earlier epochs does not fit the operator's declared key or state schema."""
+
+    condition = "CKPT_STATE_SCHEMA_CHANGED"
+    exit_code = 5
+
+
+class EpochTimedOut(CkptError):
+    """An epoch did not complete within its bound."""
+
+    condition = "CKPT_EPOCH_TIMED_OUT"
+    retriable = True
+    exit_code = 6
+
+
+class RunFailed(CkptError):
+    """The run gave up after its bounded number of recoveries; the reason is inside."""
+
+    condition = "CKPT_RUN_FAILED"
+    exit_code = 6
+
+
+class BadRecord(CkptError):
+    """A record could not be parsed and the job's policy is to fail."""
+
+    condition = "CKPT_BAD_RECORD"
+    exit_code = 7
+
+
+class SourceInvalid(CkptError):
+    """A source does not exist, cannot be reached, or lost data the job still needs."""
+
+    condition = "CKPT_SOURCE_INVALID"
+    exit_code = 8
+
+
+class SinkInvalid(CkptError):
+    """A sink does not exist, cannot be reached, or cannot take the job's rows."""
+
+    condition = "CKPT_SINK_INVALID"
+    exit_code = 8
+
+
+class PublishFailed(CkptError):
+    """A decided epoch could not be published yet; it stays staged and is tried again."""
+
+    condition = "CKPT_PUBLISH_FAILED"
+    retriable = True
+    exit_code = 9
+
+
+class PublishConflict(CkptError):
+    """The sink's marker contradicts the log: somebody else wrote it, or it was lost. Publishing would be a guess."""
+
+    condition = "CKPT_PUBLISH_CONFLICT"
+    exit_code = 9
+
+
+class EnvironmentUnfit(CkptError):
+    """Java, PySpark, a jar or another part of the environment is missing or has the wrong version."""
+
+    condition = "CKPT_ENVIRONMENT_UNFIT"
+    exit_code = 10

@@ -1,0 +1,1 @@
+"""Pure protocol machines: events in, effects out. No I/O, clock, randomness, threads, Spark, Kafka or Delta."""
