@@ -1,0 +1,118 @@
+"""A job's graph as a description that can be built again: every incarnation starts fresh queries from it.
+
+Nodes are immutable.  `build` turns a node into a DataFrame by replaying the recorded operations on whatever its leaf
+nodes (sources, or an operator's output) are given as.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
+from spark_ckpt.connector import Sink, Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from spark_ckpt.runtime.operator import KeyedOperator
+
+REJECT = "ckpt_reject"
+"""Hidden column: null on good rows, a JSON object with the reason and the position on rows that could not be parsed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceNode:
+    """A named input; `schema` is what the connector reads, the reject column included if it has one."""
+
+    name: str
+    source: Source
+    schema: StructType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransformNode:
+    """A stateless DataFrame operation, recorded under the verb the user wrote."""
+
+    parent: Node
+    verb: str
+    apply: Callable[[DataFrame], DataFrame]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnionNode:
+    """Two inputs of one shape."""
+
+    left: Node
+    right: Node
+    combine: Callable[[DataFrame, DataFrame], DataFrame]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WatermarkNode:
+    """Event time in `column` (timestamp), late by at most `delay_ms`."""
+
+    parent: Node
+    column: str
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorNode:
+    """The stage's keyed operator: rows of one key meet its state."""
+
+    parent: Node
+    name: str
+    keys: tuple[str, ...]
+    operator: KeyedOperator
+    output: StructType
+
+
+Node = SourceNode | TransformNode | UnionNode | WatermarkNode | OperatorNode
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SinkBinding:
+    """A sink and the stream that ends in it."""
+
+    name: str
+    sink: Sink
+    node: Node
+    schema: StructType
+
+
+def build(node: Node, leaf: Callable[[SourceNode | OperatorNode], DataFrame]) -> DataFrame:
+    """Replay the operations above the leaves that `leaf` provides."""
+    if isinstance(node, SourceNode | OperatorNode):
+        return leaf(node)
+    if isinstance(node, UnionNode):
+        return node.combine(build(node.left, leaf), build(node.right, leaf))
+    parent = build(node.parent, leaf)
+    return node.apply(parent) if isinstance(node, TransformNode) else parent
+
+
+def upstream(node: Node) -> Iterator[Node]:
+    """The node and everything above it; the left side of a union first."""
+    yield node
+    if isinstance(node, UnionNode):
+        yield from upstream(node.left)
+        yield from upstream(node.right)
+    elif not isinstance(node, SourceNode):
+        yield from upstream(node.parent)
+
+
+def operator_of(node: Node) -> OperatorNode | None:
+    """The nearest operator above, or none in a stateless stream."""
+    return next((above for above in upstream(node) if isinstance(above, OperatorNode)), None)
+
+
+def sources_of(node: Node) -> list[SourceNode]:
+    """The inputs in the order in which Spark numbers them in its offset log."""
+    return list(dict.fromkeys(above for above in upstream(node) if isinstance(above, SourceNode)))
+
+
+def watermark_of(node: Node) -> WatermarkNode | None:
+    """The event time declared nearest above, if any."""
+    return next((above for above in upstream(node) if isinstance(above, WatermarkNode)), None)

@@ -1,0 +1,173 @@
+"""Staging: tasks write a sink's rows as uniquely named Parquet files, durable before the task succeeds (phase one).
+
+Nothing a task writes is visible to anybody before a manifest names it: a failed attempt, a second run of the function
+or a zombie leaves garbage that retention removes, never an effect.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from urllib.parse import quote
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+
+from spark_ckpt.connector import StagedFile, StagePlan
+from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt.runtime.file_statistics import delta_statistics
+from spark_ckpt.runtime.reports import Reports
+
+if TYPE_CHECKING:
+    from spark_ckpt.store.location import DurableOutput, Location
+
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_ROWS_PER_WRITE = 131_072
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStage:
+    """One sink's plan together with where its files go; shipped to tasks."""
+
+    sink: str
+    plan: StagePlan
+    location: Location
+    incarnation: int
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    path: str
+    output: DurableOutput
+    writer: pq.ParquetWriter
+    lane: int
+    part: int
+    partition_values: Mapping[str, str | None]
+    rows: int = 0
+
+
+class StageWriter:
+    """One task's files for one sink. Use as a context manager: an error removes what was written."""
+
+    def __init__(self, stage: SinkStage, batch: int) -> None:
+        self._stage = stage
+        self._batch = batch
+        task = TaskContext.get()
+        self._task = task.partitionId() if task else 0
+        self._files: dict[tuple[int, tuple[str | None, ...]], _OpenFile] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            for file in self._files.values():
+                file.output.abort()
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows in order, each to the file of its lane and partition values."""
+        plan = self._stage.plan
+        for values, part in _by_partition(rows, plan.partition_by):
+            fitted = part if plan.schema is None else _fit(part, plan)
+            for lane, share in _by_lane(fitted, plan.lanes, plan.lane_by):
+                file = self._files.get((lane, values)) or self._open(lane, values, share.schema)
+                file.writer.write_table(share, row_group_size=_ROWS_PER_WRITE)
+                file.rows += share.num_rows
+
+    def close(self) -> list[StagedFile]:
+        """Make every file durable and say what was staged."""
+        staged = [self._close(file) for file in self._files.values()]
+        if staged:
+            hit(Failpoint.STAGED)
+        return staged
+
+    def _open(self, lane: int, values: tuple[str | None, ...], schema: pa.Schema) -> _OpenFile:
+        stage, part = self._stage, len(self._files)
+        named = dict(zip(stage.plan.partition_by, values, strict=True))
+        folder = "".join(f"{name}={_NULL_PARTITION if value is None else quote(value, safe='')}/" for name, value in named.items())
+        name = f"ckpt-{stage.sink}-i{stage.incarnation}-b{self._batch}-t{self._task}-{part}-{uuid.uuid4().hex}.parquet"
+        output = stage.location.open_output(folder + name)
+        writer = pq.ParquetWriter(output, schema, compression=stage.plan.compression)
+        file = self._files[(lane, values)] = _OpenFile(folder + name, output, writer, lane, part, named)
+        return file
+
+    def _close(self, file: _OpenFile) -> StagedFile:
+        file.writer.close()
+        size = file.output.tell()
+        file.output.close()
+        statistics = delta_statistics(file.writer, file.rows)
+        return StagedFile(
+            file.path, size, file.rows, file.lane, self._batch, self._task, file.part, file.partition_values, statistics
+        )
+
+
+def stage_rows(tables: Iterator[pa.Table], stages: Sequence[SinkStage], batch: int, reports: Reports) -> None:
+    """Write every table to every sink's files and report them. Runs in a task."""
+    writers = [StageWriter(stage, batch) for stage in stages]
+    try:
+        for table in tables:
+            for writer in writers:
+                writer.write(table)
+        for stage, writer in zip(stages, writers, strict=True):
+            for file in writer.close():
+                reports.send("stage", stage.sink, asdict(file))
+    except BaseException as error:
+        for writer in writers:
+            writer.__exit__(type(error), error, None)
+        raise
+
+
+def _fit(rows: pa.Table, plan: StagePlan) -> pa.Table:
+    schema = plan.schema
+    kept = pa.schema([field for field in schema if field.name not in plan.partition_by])
+    return rows.select(kept.names).cast(kept)
+
+
+def _by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
+    if not columns:
+        yield (), rows
+        return
+    codes = np.zeros(rows.num_rows, dtype=np.int64)
+    texts = []
+    for column in columns:
+        text = pc.cast(rows.column(column), pa.string()).combine_chunks().dictionary_encode()
+        values = text.dictionary.to_pylist()
+        codes = codes * (len(values) + 1) + pc.fill_null(text.indices, len(values)).to_numpy(zero_copy_only=False)
+        texts.append(text.to_pylist())
+    data = rows.drop_columns(list(columns))
+    for code in pd.unique(codes):
+        at = np.flatnonzero(codes == code)
+        yield tuple(text[at[0]] for text in texts), data.take(pa.array(at))
+
+
+def _by_lane(rows: pa.Table, lanes: int, column: str | None) -> Iterator[tuple[int, pa.Table]]:
+    if lanes == 1 or column is None:
+        yield 0, rows
+        return
+    lane = lane_of(rows.column(column), lanes)
+    for number in range(lanes):
+        at = np.flatnonzero(lane == number)
+        if len(at):
+            yield number, rows.take(pa.array(at))
+
+
+def lane_of(keys: pa.ChunkedArray, lanes: int) -> np.ndarray:
+    """Lane of every key, in [0, lanes): a hash that is the same in every process; nulls are in lane 0."""
+    encoded = keys.combine_chunks().dictionary_encode()
+    hashes = pd.util.hash_array(np.array([str(key) for key in encoded.dictionary.to_pylist()], dtype=object), categorize=False)
+    by_code = np.append(hashes % np.uint64(lanes), np.uint64(0)).astype(np.int64)
+    codes = pc.fill_null(encoded.indices, len(by_code) - 1).to_numpy(zero_copy_only=False)
+    return by_code[codes]
+
+
+def staged_file(body: Mapping[str, object]) -> StagedFile:
+    """A `StagedFile` from a report's body."""
+    return StagedFile(**json.loads(json.dumps(body)))

@@ -1,0 +1,298 @@
+"""Streams as the user writes them: DataFrame operations, `groupBy`, an operator, `to(sink)`.
+
+A `Stream` records operations and checks each one at once on an empty DataFrame of the same schema, so that a wrong
+column name fails on the line that wrote it.  Rows that could not be parsed travel in a hidden column until a Python
+step can divert them; operations that would lose that column divert them first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Literal
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupStateTimeout
+from pyspark.sql.types import DoubleType, FloatType, StructType, TimestampType
+
+from spark_ckpt.config import duration_ms
+from spark_ckpt.connector import Sink
+from spark_ckpt.errors import ConfigInvalid, GraphInvalid
+from spark_ckpt.graph import REJECT, Node, OperatorNode, TransformNode, UnionNode, WatermarkNode, operator_of, watermark_of
+from spark_ckpt.parsing import OnError, parsed_column
+from spark_ckpt.runtime.aggregations import Aggregate, running_aggregates
+from spark_ckpt.runtime.keyed_function import UserFunction, keyed_function
+from spark_ckpt.runtime.operator import KeyedOperator
+from spark_ckpt.runtime.rejects import divert_rejects
+from spark_ckpt.runtime.vectorized import VectorizedFunction, vectorized_function
+
+if TYPE_CHECKING:
+    from spark_ckpt.job import Job
+
+_HINT_NATIVE = "run it on a static DataFrame, or express it with groupBy(...) and an operator"
+
+
+class Stream:
+    """A stream of rows inside a job. Operations return new streams; nothing runs before `Job.start`."""
+
+    def __init__(self, job: Job, node: Node, template: DataFrame) -> None:
+        self._job = job
+        self._node = node
+        self._template = template
+
+    @property
+    def schema(self) -> StructType:
+        """The rows' schema."""
+        return self._visible.schema
+
+    @property
+    def columns(self) -> list[str]:
+        """The rows' column names."""
+        return self._visible.columns
+
+    @property
+    def _visible(self) -> DataFrame:
+        return self._template.drop(REJECT)
+
+    @property
+    def _hides_rejects(self) -> bool:
+        return REJECT in self._template.columns
+
+    def __getitem__(self, name: str) -> Column:
+        if name not in self.columns:
+            raise GraphInvalid(f"there is no column '{name}'", hint=f"columns: {', '.join(self.columns)}")
+        return F.col(name)
+
+    def printSchema(self) -> None:
+        """Print the schema as Spark does."""
+        self._visible.printSchema()
+
+    # -- operations that keep the hidden column by themselves or with a little help ------------------------------
+
+    def select(self, *columns: Column | str) -> Stream:
+        """As `DataFrame.select`."""
+        hidden = (REJECT,) if self._hides_rejects else ()
+        return self._then("select", lambda frame: frame.select(*columns, *hidden))
+
+    def selectExpr(self, *expressions: str) -> Stream:
+        """As `DataFrame.selectExpr`."""
+        hidden = (REJECT,) if self._hides_rejects else ()
+        return self._then("selectExpr", lambda frame: frame.selectExpr(*expressions, *hidden))
+
+    def filter(self, condition: Column | str) -> Stream:
+        """As `DataFrame.filter`."""
+        wanted = F.expr(condition) if isinstance(condition, str) else condition
+        kept = (wanted | F.col(REJECT).isNotNull()) if self._hides_rejects else wanted
+        return self._then("filter", lambda frame: frame.filter(kept))
+
+    where = filter
+
+    def withColumn(self, name: str, column: Column) -> Stream:
+        """As `DataFrame.withColumn`."""
+        return self._then("withColumn", lambda frame: frame.withColumn(name, column))
+
+    def withColumns(self, columns: Mapping[str, Column]) -> Stream:
+        """As `DataFrame.withColumns`."""
+        return self._then("withColumns", lambda frame: frame.withColumns(dict(columns)))
+
+    def withColumnRenamed(self, existing: str, new: str) -> Stream:
+        """As `DataFrame.withColumnRenamed`."""
+        return self._then("withColumnRenamed", lambda frame: frame.withColumnRenamed(existing, new))
+
+    def withColumnsRenamed(self, names: Mapping[str, str]) -> Stream:
+        """As `DataFrame.withColumnsRenamed`."""
+        return self._then("withColumnsRenamed", lambda frame: frame.withColumnsRenamed(dict(names)))
+
+    def drop(self, *columns: str) -> Stream:
+        """As `DataFrame.drop`."""
+        return self._then("drop", lambda frame: frame.drop(*columns))
+
+    def fillna(self, value: bool | float | str | Mapping[str, bool | float | str], subset: list[str] | None = None) -> Stream:
+        """As `DataFrame.fillna`."""
+        columns = subset if subset is not None else self.columns
+        filled = dict(value) if isinstance(value, Mapping) else value
+        return self._then("fillna", lambda frame: frame.fillna(filled, None if isinstance(filled, dict) else columns))
+
+    # -- operations before which rejected rows are diverted ---------------------------------------------------------
+
+    def dropna(self, how: str = "any", thresh: int | None = None, subset: list[str] | None = None) -> Stream:
+        """As `DataFrame.dropna`."""
+        return self._diverted()._then("dropna", lambda frame: frame.dropna(how, thresh, subset))
+
+    def join(self, other: DataFrame, on: str | list[str] | Column | None = None, how: str = "inner") -> Stream:
+        """As `DataFrame.join` with a static (batch) DataFrame on the right."""
+        if not isinstance(other, DataFrame) or other.isStreaming:
+            raise GraphInvalid("a stream can be joined with a static DataFrame only", hint=_HINT_NATIVE)
+        return self._diverted()._then("join", lambda frame: frame.join(other, on, how))
+
+    def transform(self, function: Callable[[DataFrame], DataFrame]) -> Stream:
+        """Any stateless DataFrame-to-DataFrame function. It is called again for every incarnation or batch."""
+        return self._diverted()._then("transform", function)
+
+    def mapInPandas(self, function: Callable[..., Iterable[object]], schema: StructType | str) -> Stream:
+        """As `DataFrame.mapInPandas`."""
+        return self._diverted()._then("mapInPandas", lambda frame: frame.mapInPandas(function, schema))
+
+    def mapInArrow(self, function: Callable[..., Iterable[object]], schema: StructType | str) -> Stream:
+        """As `DataFrame.mapInArrow`."""
+        return self._diverted()._then("mapInArrow", lambda frame: frame.mapInArrow(function, schema))
+
+    def union(self, other: Stream) -> Stream:
+        """As `DataFrame.union`: rows of both streams, columns by position."""
+        return self._united(other, lambda left, right: left.union(right))
+
+    def unionByName(self, other: Stream, allowMissingColumns: bool = False) -> Stream:
+        """As `DataFrame.unionByName`."""
+        return self._united(other, lambda left, right: left.unionByName(right, allowMissingColumns))
+
+    def withWatermark(self, eventTime: str, delayThreshold: str) -> Stream:
+        """As `DataFrame.withWatermark`; the column must still be there at `groupBy`. Survives restore."""
+        if eventTime not in self.columns or not isinstance(self.schema[eventTime].dataType, TimestampType):
+            raise GraphInvalid(f"withWatermark needs a timestamp column, '{eventTime}' is none", hint=f"columns: {self.schema.simpleString()}")
+        try:
+            delay_ms = duration_ms(delayThreshold)
+        except (TypeError, ValueError) as error:
+            raise ConfigInvalid(f"withWatermark: {error}") from None
+        return Stream(self._job, WatermarkNode(self._node, eventTime, delay_ms), self._template)
+
+    def parse(
+        self,
+        column: str,
+        schema: StructType | str,
+        alias: str | None = None,
+        format: Literal["json", "csv"] = "json",
+        onError: OnError = "fail",
+    ) -> Stream:
+        """Parse text (or bytes) in `column` into a struct column `alias`, with a policy for what cannot be parsed.
+
+        `onError`: "fail" stops the run naming topic, partition and offset (or file and line); "drop" diverts the record:
+        it is counted (`run.lastProgress["rejected"]`, each epoch's manifest) and, if the job has `rejectsTo(sink)`,
+        written there with its reason, exactly once. A null value stays null.
+        """
+        name = alias or column
+        apply = parsed_column(self.columns, column, schema, name, format, onError)
+        return self._then("parse", apply)
+
+    def groupBy(self, *keys: str | Column) -> GroupedStream:
+        """Rows of one key together, as `DataFrame.groupBy`; follow with an operator."""
+        if operator_of(self._node) is not None:
+            raise GraphInvalid("one stage has one keyed operator", hint="put the second operator into a job of its own, reading the first one's output")
+        stream, names = self, []
+        for key in keys:
+            stream, name = _named_key(stream, key)
+            names.append(name)
+        if not names:
+            raise GraphInvalid("groupBy needs at least one key")
+        return GroupedStream(stream, tuple(names))
+
+    def to(self, sink: Sink, name: str | None = None) -> Stream:
+        """End this stream in a sink, exactly once. `name` identifies the sink in the store; default: its kind."""
+        self._job._bind(sink, self._diverted_if_stateful(), name)
+        return self
+
+    # -- the recording ------------------------------------------------------------------------------------------------
+
+    def _then(self, verb: str, apply: Callable[[DataFrame], DataFrame]) -> Stream:
+        try:
+            template = apply(self._template)
+        except AnalysisException as error:
+            raise GraphInvalid(f"{verb}: {_first_line(error)}", hint=f"the stream has {self.schema.simpleString()}") from None
+        return Stream(self._job, TransformNode(self._node, verb, apply), template)
+
+    def _diverted(self) -> Stream:
+        return self._then("divert rejected rows", divert_rejects) if self._hides_rejects else self
+
+    def _diverted_if_stateful(self) -> Stream:
+        return self._diverted() if operator_of(self._node) is not None else self
+
+    def _united(self, other: Stream, combine: Callable[[DataFrame, DataFrame], DataFrame]) -> Stream:
+        left, right = self._diverted(), other._diverted()
+        if operator_of(left._node) is not None or operator_of(right._node) is not None:
+            raise GraphInvalid("union works on streams before the operator", hint="union the inputs, then groupBy")
+        try:
+            template = combine(left._template, right._template)
+        except AnalysisException as error:
+            raise GraphInvalid(f"union: {_first_line(error)}") from None
+        return Stream(self._job, UnionNode(left._node, right._node, combine), template)
+
+
+class GroupedStream:
+    """A stream grouped by key, waiting for its operator."""
+
+    def __init__(self, stream: Stream, keys: tuple[str, ...]) -> None:
+        self._stream = stream
+        self._keys = keys
+
+    def applyInPandasWithState(
+        self,
+        func: UserFunction,
+        outputStructType: StructType | str,
+        stateStructType: StructType | str,
+        outputMode: str,
+        timeoutConf: str,
+        name: str | None = None,
+    ) -> Stream:
+        """Spark's own signature and semantics, per key, inside key groups.
+
+        `func(key, pandas frames, state)` may yield DataFrames as in Spark, or tuples or dicts of one row each, which cost
+        a fraction. `name` identifies the operator's state in the store; default: the function's name.
+        """
+        operator = keyed_function(func, self._schema, self._keys, _struct(outputStructType), _struct(stateStructType), outputMode, timeoutConf)
+        return self._operate(operator, name or getattr(func, "__name__", "operator"))
+
+    def applyVectorized(
+        self,
+        func: VectorizedFunction,
+        outputStructType: StructType | str,
+        stateStructType: StructType | str,
+        name: str | None = None,
+    ) -> Stream:
+        """All keys of a key group at once: `func(KeyBatch) -> KeyResult`, Arrow tables in and out."""
+        operator = vectorized_function(func, self._schema, self._keys, _struct(outputStructType), _struct(stateStructType))
+        return self._operate(operator, name or getattr(func, "__name__", "operator"))
+
+    def agg(self, outputMode: str = "update", name: str = "aggregate", **aggregates: Aggregate) -> Stream:
+        """Running aggregates: `agg(total=ckpt.sum("v"), n=ckpt.count())`.
+
+        "update": one row per changed key and batch (keys and aggregates). "append": every input row with the running
+        values as of that row.
+        """
+        if not aggregates:
+            raise GraphInvalid("agg needs at least one aggregate", hint='for example agg(total=ckpt.sum("value"))')
+        return self._operate(running_aggregates(aggregates, self._schema, self._keys, outputMode), name)
+
+    @property
+    def _schema(self) -> StructType:
+        return self._stream.schema
+
+    def _operate(self, operator: KeyedOperator, name: str) -> Stream:
+        stream = self._stream
+        if operator.timeout == GroupStateTimeout.EventTimeTimeout and watermark_of(stream._node) is None:
+            raise GraphInvalid("EventTimeTimeout needs a watermark", hint='call withWatermark("column", "10 minutes") before groupBy')
+        node = OperatorNode(stream._node, stream._job._operator_name(name), self._keys, operator, operator.output)
+        return Stream(stream._job, node, stream._job._template(operator.output))
+
+
+def _named_key(stream: Stream, key: str | Column) -> tuple[Stream, str]:
+    if isinstance(key, str) and key in stream.columns:
+        return stream, key
+    expression = F.expr(key) if isinstance(key, str) else key
+    name = stream.select(expression).columns[0]
+    return (stream, name) if name in stream.columns else (stream.withColumn(name, expression), name)
+
+
+def normalized_keys(schema: StructType, keys: Iterable[str]) -> list[Column]:
+    """Key expressions for hashing: -0.0 and 0.0 are one key, as in Spark's own grouping."""
+    floating = (FloatType, DoubleType)
+    return [F.col(f"`{key}`") + F.lit(0.0) if isinstance(schema[key].dataType, floating) else F.col(f"`{key}`") for key in keys]
+
+
+def _struct(schema: StructType | str) -> StructType:
+    if isinstance(schema, StructType):
+        return schema
+    return StructType.fromDDL(schema)
+
+
+def _first_line(error: AnalysisException) -> str:
+    return str(error).split("\n", 1)[0].split(" SQLSTATE")[0]
