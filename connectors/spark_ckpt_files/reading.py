@@ -1,0 +1,209 @@
+"""One file to Arrow batches: data columns, position columns, and what becomes of bad records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_ckpt.errors import BadRecord, SourceInvalid
+from spark_ckpt_files.listing import DataFile, Directory
+from spark_ckpt_files.records import Positions, Records, cut
+from spark_ckpt_files.settings import (
+    CORRUPT_COLUMN,
+    FILE_COLUMN,
+    LINE_COLUMN,
+    REJECT_COLUMN,
+    RESERVED_COLUMNS,
+    Settings,
+)
+from spark_ckpt_files.text import Bad, Parser, Rows, csv_header, csv_parser, json_parser, parse_tolerant
+
+_ROWS_PER_BATCH = 65_536
+_SHOWN_CHARS = 200
+_PARQUET_MAGIC = b"PAR1"
+_COMPRESSIONS: dict[str, Literal["gzip", "bz2", "zstd", "lz4"]] = {
+    "gz": "gzip",
+    "bz2": "bz2",
+    "zst": "zstd",
+    "lz4": "lz4",
+}
+
+
+def read_file(
+    directory: Directory, file: DataFile, settings: Settings, output: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """All rows of a file, in file order, as batches of schema `output`.
+
+    Raises `BadRecord` for the first bad record if `on_error` is "fail", `SourceInvalid` for a file that is
+    not of the format, lacks columns, or is no longer what was listed.
+    """
+    data = pa.schema([field for field in output if field.name not in RESERVED_COLUMNS])
+    with directory.open(file) as opened:
+        if settings.format == "parquet":
+            tables = _parquet_tables(opened, file, settings, data, output)
+        else:
+            tables = _text_tables(opened, file, settings, data, output)
+        for table in tables:
+            yield from table.to_batches(max_chunksize=_ROWS_PER_BATCH)
+
+
+def check_file(directory: Directory, file: DataFile, settings: Settings, data: pa.Schema) -> None:
+    """Raise `SourceInvalid` if the file plainly is of another format or lacks columns."""
+    with directory.open(file) as opened:
+        if settings.format == "parquet":
+            _parquet_columns(_parquet(opened, file, settings), file, settings, data)
+            return
+        if opened.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC:
+            raise _not_of_format(settings, file, "it is a Parquet file")
+        opened.seek(0)
+        records = next(_records(opened, file, settings), None)
+    if records is None:
+        return
+    if settings.format == "csv" and settings.header:
+        _header(records, file, settings, data)
+    if settings.format == "json" and not records.text(0).lstrip().startswith("{"):
+        raise _not_of_format(
+            settings, file, f"line {records.lines[0]} is not a JSON object: {_shown(records.text(0))}"
+        )
+
+
+def _text_tables(
+    opened: pa.NativeFile, file: DataFile, settings: Settings, data: pa.Schema, output: pa.Schema
+) -> Iterator[pa.Table]:
+    parser: Parser | None = json_parser(data) if settings.format == "json" else None
+    for records in _records(opened, file, settings):
+        if parser is None:
+            columns = _header(records, file, settings, data) if settings.header else list(data.names)
+            parser = csv_parser(columns, data, settings.delimiter, settings.quote, settings.null_value)
+            records = records.part(1 if settings.header else 0, len(records))
+        if len(records):
+            pieces = parse_tolerant(records, parser)
+            yield pa.concat_tables([_finish(piece, file, settings, output) for piece in pieces])
+
+
+def _records(opened: pa.NativeFile, file: DataFile, settings: Settings) -> Iterator[Records]:
+    ending = file.name.rpartition(".")[2]
+    stream = pa.CompressedInputStream(opened, _COMPRESSIONS[ending]) if ending in _COMPRESSIONS else opened
+    try:
+        yield from cut(stream, settings.quote if settings.format == "csv" and settings.multiline else None)
+    except (OSError, ValueError) as error:
+        raise SourceInvalid(f"{settings.path}/{file.name} cannot be read: {error}", file=file.name) from error
+
+
+def _header(records: Records, file: DataFile, settings: Settings, data: pa.Schema) -> list[str]:
+    columns = csv_header(records, settings.delimiter, settings.quote)
+    missing = [name for name in data.names if name not in columns]
+    if missing:
+        raise _not_of_format(
+            settings, file, f"its header has no column {', '.join(missing)}; it has {', '.join(columns)}"
+        )
+    return columns
+
+
+def _finish(piece: Rows | Bad, file: DataFile, settings: Settings, output: pa.Schema) -> pa.Table:
+    """Add the columns that the settings ask for; a bad record becomes a row of nulls with its reason."""
+    if isinstance(piece, Rows):
+        return _widen(piece.table, file, piece.lines, output)
+    if settings.on_error == "fail":
+        raise BadRecord(
+            f"{file.name}, line {piece.line}: {piece.reason}",
+            hint="correct the file before a restart, or choose on_error='drop' or on_error='keep'",
+            file=file.name,
+            line=piece.line,
+            record=_shown(piece.text),
+        )
+    row = dict.fromkeys(output.names) | {
+        FILE_COLUMN: file.name,
+        LINE_COLUMN: piece.line,
+        CORRUPT_COLUMN: piece.text,
+    }
+    reject = {"reason": piece.reason, "file": file.name, "line": piece.line, "record": _shown(piece.text)}
+    row[REJECT_COLUMN] = json.dumps(reject)
+    return pa.Table.from_pylist([{name: row[name] for name in output.names}], output)
+
+
+def _widen(table: pa.Table, file: DataFile, lines: Positions, output: pa.Schema) -> pa.Table:
+    columns: dict[str, Any] = {name: table.column(name) for name in table.column_names}
+    for name in output.names:
+        if name == FILE_COLUMN:
+            columns[name] = np.full(table.num_rows, file.name)
+        elif name == LINE_COLUMN:
+            columns[name] = lines
+        elif name in RESERVED_COLUMNS:
+            columns[name] = pa.nulls(table.num_rows, pa.string())
+    return pa.table({name: columns[name] for name in output.names}, schema=output)
+
+
+def _parquet_tables(
+    opened: pa.NativeFile, file: DataFile, settings: Settings, data: pa.Schema, output: pa.Schema
+) -> Iterator[pa.Table]:
+    parquet = _parquet(opened, file, settings)
+    _parquet_columns(parquet, file, settings, data)
+    row = 1
+    for batch in parquet.iter_batches(_ROWS_PER_BATCH, columns=data.names):
+        table = pa.Table.from_batches([batch]).select(data.names)
+        yield _widen(
+            _fitted(table, file, settings, data),
+            file,
+            np.arange(row, row + len(batch)),
+            output,
+        )
+        row += len(batch)
+
+
+def _parquet(opened: pa.NativeFile, file: DataFile, settings: Settings) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(opened)
+    except pa.ArrowInvalid as error:
+        raise _not_of_format(settings, file, str(error).splitlines()[0]) from error
+
+
+def _parquet_columns(parquet: pq.ParquetFile, file: DataFile, settings: Settings, data: pa.Schema) -> None:
+    found = parquet.schema_arrow
+    wrong = []
+    for field in data:
+        if field.name not in found.names:
+            wrong.append(f"column {field.name} is missing")
+        elif not _fits(found.field(field.name).type, field.type):
+            wrong.append(f"column {field.name} is {found.field(field.name).type}, not {field.type}")
+    if wrong:
+        raise _not_of_format(settings, file, "; ".join(wrong))
+
+
+def _fitted(table: pa.Table, file: DataFile, settings: Settings, data: pa.Schema) -> pa.Table:
+    try:
+        return table.cast(data)
+    except pa.ArrowInvalid as error:
+        raise _not_of_format(settings, file, f"a value does not fit the schema: {error}") from error
+
+
+def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values may be cast: within one family of types, never from text to numbers or back."""
+    if pa.types.is_dictionary(found):
+        return _fits(found.value_type, wanted)
+    families = (
+        lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind),
+        pa.types.is_timestamp,
+        pa.types.is_decimal,
+        lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+        lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind),
+        pa.types.is_nested,
+    )
+    return bool(found == wanted or any(family(found) and family(wanted) for family in families))
+
+
+def _not_of_format(settings: Settings, file: DataFile, what: str) -> SourceInvalid:
+    return SourceInvalid(
+        f"{settings.path}/{file.name} cannot be read as {settings.format} with the declared schema: {what}",
+        hint="correct format= or schema=, or move the file out of the directory",
+        file=file.name,
+    )
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."

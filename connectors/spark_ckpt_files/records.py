@@ -1,0 +1,108 @@
+"""Cutting a text file into records without parsing it: where each starts and ends, and its line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+_BLOCK_BYTES = 4 << 20
+_RECORD_BYTES_MAX = 256 << 20
+_NEWLINE, _RETURN = 10, 13
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+Positions = npt.NDArray[np.int64]
+
+
+class ByteStream(Protocol):
+    """What records are cut from."""
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, at most `size`; empty at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Consecutive records of one file.
+
+    `starts`, `ends`: byte positions in `data`, line ends excluded; `lines`: from 1.
+    """
+
+    data: bytes
+    starts: Positions
+    ends: Positions
+    lines: Positions
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def part(self, first: int, last: int) -> Records:
+        """Records first..last-1, over the same bytes."""
+        return Records(self.data, self.starts[first:last], self.ends[first:last], self.lines[first:last])
+
+    def content(self) -> bytes:
+        """The bytes of all records; blank lines between them are still in it."""
+        return self.data[int(self.starts[0]) : int(self.ends[-1])]
+
+    def text(self, index: int) -> str:
+        """One record as text, for an error message or a side table."""
+        raw = self.data[int(self.starts[index]) : int(self.ends[index])]
+        return raw.decode("utf-8", "replace").rstrip("\r")
+
+
+def cut(stream: ByteStream, quote: str | None = None) -> Iterator[Records]:
+    """All records of a stream in blocks of some megabytes. Blank lines are no records.
+
+    Without `quote` a record is a line. With it, line ends between two quotes belong to the record (RFC 4180,
+    where a doubled quote keeps the parity).
+    """
+    rest, line = b"", 1
+    while block := stream.read(_BLOCK_BYTES):
+        if not rest and line == 1:
+            block = block.removeprefix(_BYTE_ORDER_MARK)
+        data = rest + block
+        newlines, boundaries = _boundaries(data, quote)
+        if len(boundaries) == 0:
+            rest = _bounded(data)
+            continue
+        end = int(boundaries[-1]) + 1
+        records = _records(data[:end], newlines, boundaries, line)
+        if len(records):
+            yield records
+        line += int(np.searchsorted(newlines, end))
+        rest = data[end:]
+    if rest:
+        newlines, _ = _boundaries(rest, quote)
+        records = _records(rest, newlines, np.array([len(rest)]), line)
+        if len(records):
+            yield records
+
+
+def _boundaries(data: bytes, quote: str | None) -> tuple[Positions, Positions]:
+    array = np.frombuffer(data, np.uint8)
+    newlines = np.flatnonzero(array == _NEWLINE)
+    if quote is None:
+        return newlines, newlines
+    inside = np.cumsum(array == ord(quote))[newlines] % 2
+    return newlines, newlines[inside == 0]
+
+
+def _records(data: bytes, newlines: Positions, boundaries: Positions, line: int) -> Records:
+    starts = np.concatenate([[0], boundaries[:-1] + 1])
+    lines = line + np.searchsorted(newlines, starts)
+    array = np.frombuffer(data, np.uint8)
+    length = boundaries - starts
+    only_return = (length == 1) & (array[np.minimum(starts, len(array) - 1)] == _RETURN)
+    kept = (length > 0) & ~only_return
+    return Records(data, starts[kept], boundaries[kept], lines[kept])
+
+
+def _bounded(data: bytes) -> bytes:
+    if len(data) > _RECORD_BYTES_MAX:
+        raise ValueError(
+            f"a record is longer than {_RECORD_BYTES_MAX >> 20} MiB; a quote may never be closed"
+        )
+    return data

@@ -1,0 +1,130 @@
+"""What a files source was asked to do; travels to Spark's planner process and to tasks as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    LongType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from spark_ckpt.errors import ConfigInvalid, SourceInvalid
+
+Format = Literal["csv", "json", "parquet"]
+OnError = Literal["fail", "drop", "keep"]
+
+REJECT_COLUMN = "ckpt_reject"
+"""The core's hidden column: JSON with reason, file, line and record on a bad row, else null."""
+CORRUPT_COLUMN = "_corrupt_record"
+FILE_COLUMN = "_file"
+LINE_COLUMN = "_line"
+RESERVED_COLUMNS = (REJECT_COLUMN, CORRUPT_COLUMN, FILE_COLUMN, LINE_COLUMN)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a reader needs besides the schema. Sizes are bytes."""
+
+    path: str
+    format: Format
+    on_error: OnError
+    positions: bool
+    recursive: bool
+    header: bool
+    delimiter: str
+    quote: str
+    null_value: str
+    multiline: bool
+    files_per_batch: int
+    bytes_per_batch: int
+
+    def __post_init__(self) -> None:
+        if self.format not in ("csv", "json", "parquet"):
+            raise ConfigInvalid(f"format is 'csv', 'json' or 'parquet', not {self.format!r}")
+        if self.on_error not in ("fail", "drop", "keep"):
+            raise ConfigInvalid(f"on_error is 'fail', 'drop' or 'keep', not {self.on_error!r}")
+        if self.files_per_batch < 1 or self.bytes_per_batch < 1:
+            raise ConfigInvalid("files_per_batch and bytes_per_batch are at least 1")
+        if len(self.delimiter) != 1 or len(self.quote) != 1 or not (self.delimiter + self.quote).isascii():
+            raise ConfigInvalid("delimiter and quote are one ASCII character each")
+        if self.delimiter == self.quote:
+            raise ConfigInvalid("delimiter and quote are different characters")
+
+    def to_json(self) -> str:
+        """The settings as one option of a Spark reader."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """The settings that `to_json` wrote."""
+        return cls(**json.loads(text))
+
+    @property
+    def with_positions(self) -> bool:
+        """Whether rows carry the file and line they come from."""
+        return self.positions or self.on_error == "keep"
+
+
+def output_schema(data: StructType, settings: Settings) -> StructType:
+    """The data columns, then the position, corrupt-record and reject columns that the settings ask for."""
+    fields = [StructField(field.name, field.dataType, True, field.metadata) for field in data.fields]
+    if settings.on_error == "keep":
+        fields.append(StructField(CORRUPT_COLUMN, StringType()))
+    if settings.with_positions:
+        fields += [StructField(FILE_COLUMN, StringType()), StructField(LINE_COLUMN, LongType())]
+    if settings.on_error == "drop":
+        fields.append(StructField(REJECT_COLUMN, StringType()))
+    return StructType(fields)
+
+
+def check_schema(data: StructType, format: Format) -> None:
+    """Refuse a schema that no file of this format can be read with."""
+    if not data.fields:
+        raise SourceInvalid(
+            "the schema has no columns", hint="give the columns: schema='id long, name string'"
+        )
+    taken = sorted(set(data.names) & set(RESERVED_COLUMNS))
+    if taken:
+        raise SourceInvalid(f"column names are reserved: {', '.join(taken)}", hint="rename the columns")
+    repeated = sorted({name for name in data.names if data.names.count(name) > 1})
+    if repeated:
+        raise SourceInvalid(f"columns are declared twice: {', '.join(repeated)}")
+    for field in data.fields:
+        # A date of a JSON line is read as text and converted; inside an array or struct that is not possible.
+        if not _readable(field.dataType, format) and not (
+            format == "json" and isinstance(field.dataType, DateType)
+        ):
+            raise SourceInvalid(
+                f"column {field.name}: {format} files cannot be read as {field.dataType.simpleString()}",
+                hint="read the column as string and convert it with Spark functions",
+            )
+
+
+_SCALARS = (StringType, BooleanType, NumericType, DecimalType, DateType, TimestampType, TimestampNTZType)
+
+
+def _readable(kind: DataType, format: Format) -> bool:
+    if format == "parquet":
+        return True
+    if format == "json" and isinstance(kind, ArrayType):
+        return _readable(kind.elementType, format)
+    if format == "json" and isinstance(kind, StructType):
+        return all(_readable(field.dataType, format) for field in kind.fields)
+    if format == "json" and isinstance(kind, MapType | DateType):
+        return False  # Arrow's JSON reader knows neither
+    return isinstance(kind, _SCALARS) and not isinstance(kind, BinaryType)

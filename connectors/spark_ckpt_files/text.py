@@ -1,0 +1,177 @@
+"""CSV and JSON lines to Arrow: whole blocks at Arrow's speed, cut until a bad record is alone.
+
+A parser below takes records and returns exactly one row per record, or raises `pa.ArrowInvalid`. Whatever a
+record does to its neighbours (an open quote that swallows lines, two objects on a line) shows as a wrong
+number of rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.json as pajson
+
+from spark_ckpt_files.records import Positions, Records
+
+Parser = Callable[[Records], pa.Table]
+
+Column: TypeAlias = "pa.ChunkedArray[Any]"
+
+_ROW = re.compile(r"Row #(?P<csv>\d+)|in row (?P<json>\d+)$")
+_HINT_RECORDS_MAX = 2048
+_OFFSET_PATTERN = r"(Z|[+-]\d{2}:?\d{2})$"
+_INSTANT = pa.timestamp("us", tz="UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Good rows and the lines they stand on."""
+
+    table: pa.Table
+    lines: Positions
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """One record that does not fit the schema."""
+
+    line: int
+    text: str
+    reason: str
+
+
+def parse_tolerant(records: Records, parse: Parser) -> Iterator[Rows | Bad]:
+    """Every record in order, as a row or as a bad one, whatever the mixture."""
+    try:
+        yield Rows(parse(records), records.lines)
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        if len(records) == 1:
+            yield Bad(int(records.lines[0]), records.text(0), _reason(error))
+            return
+        for first, last in pairwise(_cuts(error, len(records))):
+            yield from parse_tolerant(records.part(first, last), parse)
+
+
+def _cuts(error: Exception, count: int) -> list[int]:
+    """Where to cut a block with a bad record: in halves, or around the row that Arrow names.
+
+    Cutting a large block around one row would parse its rest again for every bad record.
+    """
+    found = _ROW.search(str(error))
+    if found is None or count > _HINT_RECORDS_MAX:
+        return [0, count // 2, count]
+    row = int(found["csv"]) - 1 if found["csv"] else int(found["json"])
+    return sorted({0, row, row + 1, count}) if 0 <= row < count else [0, count // 2, count]
+
+
+def csv_parser(
+    columns: Sequence[str], schema: pa.Schema, delimiter: str, quote: str, null_value: str
+) -> Parser:
+    """A parser of CSV records whose fields are `columns`; rows have the columns of `schema`, by name."""
+    convert = pacsv.ConvertOptions(
+        column_types={field.name: pa.string() if field.type == _INSTANT else field.type for field in schema},
+        include_columns=schema.names,
+        null_values=[null_value],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    shape = pacsv.ParseOptions(delimiter=delimiter, quote_char=quote, newlines_in_values=True)
+
+    def parse(records: Records) -> pa.Table:
+        content = records.content() + b"\n"  # without it Arrow takes an empty last field for a quoted one
+        if content.count(quote.encode()) % 2:
+            _check_quotes(records, delimiter, quote)
+        read = pacsv.ReadOptions(column_names=list(columns), use_threads=False, block_size=len(content) + 1)
+        table = pacsv.read_csv(
+            io.BytesIO(content), read_options=read, parse_options=shape, convert_options=convert
+        )
+        return _one_row_each(_converted(table, schema), records)
+
+    return parse
+
+
+def _check_quotes(records: Records, delimiter: str, quote: str) -> None:
+    """An odd number of quotes is fine only in a record by itself, and only inside an unquoted field."""
+    try:
+        if len(records) == 1:
+            list(csv.reader([records.text(0)], delimiter=delimiter, quotechar=quote, strict=True))
+            return
+    except csv.Error as error:
+        raise pa.ArrowInvalid("a quote is not closed") from error
+    raise pa.ArrowInvalid("an odd number of quotes")
+
+
+def csv_header(records: Records, delimiter: str, quote: str) -> list[str]:
+    """The column names in a file's first record."""
+    return [
+        name.strip() for name in next(csv.reader([records.text(0)], delimiter=delimiter, quotechar=quote))
+    ]
+
+
+def json_parser(schema: pa.Schema) -> Parser:
+    """A parser of JSON lines: one object per line; unknown members are ignored, absent ones are null."""
+    as_text = pa.schema(
+        [pa.field(f.name, pa.string() if pa.types.is_date(f.type) else f.type) for f in schema]
+    )
+    shape = pajson.ParseOptions(explicit_schema=as_text, unexpected_field_behavior="ignore")
+
+    def parse(records: Records) -> pa.Table:
+        _only_objects(records)
+        content = records.content()
+        content.decode("utf-8")  # Arrow's JSON reader does not look, and fails later on the text
+        read = pajson.ReadOptions(use_threads=False, block_size=len(content) + 1)
+        table = pajson.read_json(io.BytesIO(content), read_options=read, parse_options=shape)
+        return _one_row_each(_converted(table, schema), records)
+
+    return parse
+
+
+def _only_objects(records: Records) -> None:
+    """Arrow 26 ends the process on a line that is `null`, so nothing but an object may reach it."""
+    first = np.frombuffer(records.data, np.uint8)[records.starts]
+    if np.all(first == ord("{")):
+        return
+    if len(records) > 1 or not records.text(0).lstrip().startswith("{"):
+        raise pa.ArrowInvalid("not a JSON object")
+
+
+def _one_row_each(table: pa.Table, records: Records) -> pa.Table:
+    if table.num_rows != len(records):
+        raise pa.ArrowInvalid(f"{len(records)} records hold {table.num_rows} rows")
+    return table
+
+
+def _converted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [_convert(table.column(field.name), field.type) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _convert(column: Column, kind: pa.DataType) -> Column:
+    if column.type == kind:
+        return column
+    return _instants(column) if kind == _INSTANT else column.cast(kind)
+
+
+def _instants(column: Column) -> Column:
+    """ISO 8601 texts as instants; a text without an offset is UTC."""
+    text = pc.utf8_trim_whitespace(column)
+    with_offset = pc.match_substring_regex(text, _OFFSET_PATTERN)
+    absent = pa.scalar(None, pa.string())
+    zoned = pc.if_else(with_offset, text, absent).cast(_INSTANT)
+    plain = pc.if_else(with_offset, absent, text).cast(pa.timestamp("us"))
+    return pc.coalesce(zoned, pc.assume_timezone(plain, "UTC"))
+
+
+def _reason(error: Exception) -> str:
+    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return first.split(": Row #1: ")[-1].removesuffix(" in row 0")
