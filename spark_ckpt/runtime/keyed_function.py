@@ -1,0 +1,272 @@
+"""The drop-in: a function written for Spark's `applyInPandasWithState`, called key by key inside one key
+group.
+
+Key, frames, `GroupState` and errors are Spark's; what differs is the cost per key. Beyond Spark, the function
+may yield tuples, Rows or dicts, which never become a frame.
+
+One difference on purpose: the timeout of a key is cleared on every call that does not set it, as Spark
+documents. Spark 4.2's Python path keeps the old one when the function changes nothing at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.types import Row, StructType
+
+from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.runtime.failures import OutputInvalid, bounded, user_function_failed
+from spark_ckpt.runtime.group_state import KeyGroupState, Resolved
+from spark_ckpt.runtime.key_index import distinct_keys
+from spark_ckpt.runtime.operator import Clock
+from spark_ckpt.runtime.output_rows import OutputRows
+from spark_ckpt.runtime.pandas_rows import FrameSlices, PandasOptions, key_tuples
+from spark_ckpt.runtime.python_values import to_arrow, to_python
+from spark_ckpt.runtime.rows import NO_TIMEOUT, Bools, Int64s, arrow_schema, state_schema, user_columns
+
+Key = tuple[Hashable, ...]
+Yielded = pd.DataFrame | tuple[object, ...] | dict[str, object]
+KeyedUserFunction = Callable[[Key, Iterable[pd.DataFrame], GroupState], Iterable[Yielded]]
+
+_TIMEOUTS = (
+    GroupStateTimeout.NoTimeout,
+    GroupStateTimeout.ProcessingTimeTimeout,
+    GroupStateTimeout.EventTimeTimeout,
+)
+
+
+class KeyState(GroupState):
+    """Spark's `GroupState`, readable by the operator after the user's function returned."""
+
+    @property
+    def updated(self) -> bool:
+        """Whether `update` was the last change."""
+        return self._updated
+
+    @property
+    def removed(self) -> bool:
+        """Whether `remove` was the last change."""
+        return self._removed
+
+    @property
+    def timeout_ms(self) -> int:
+        """The timeout set in this call, `NO_TIMEOUT` if none was."""
+        return (
+            NO_TIMEOUT if self._timeout_timestamp == GroupState.NO_TIMESTAMP else int(self._timeout_timestamp)
+        )
+
+    @property
+    def value(self) -> tuple[object, ...]:
+        """The value last given to `update`."""
+        return self._value
+
+
+class _KeyRows(NamedTuple):
+    """What the function is called for: distinct keys and the state they have."""
+
+    keys: pa.Table
+    hashes: Int64s
+    resolved: Resolved
+    timed_out: bool
+
+
+class KeyedFunction:
+    """Operator over `func(key, frames, state)`.
+
+    `columns`: names of all input columns, in order. `key` and `state`: Spark structs; `output`: what `func`
+    yields. `event_time` names the watermarked column; with EventTimeTimeout, rows at or before the watermark
+    are dropped and counted, as Spark does. Raises `GraphInvalid` for settings that cannot work.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        func: KeyedUserFunction,
+        *,
+        columns: Sequence[str],
+        key: StructType,
+        state: StructType,
+        output: StructType,
+        timeout: str = GroupStateTimeout.NoTimeout,
+        event_time: str | None = None,
+        options: PandasOptions | None = None,
+    ) -> None:
+        if timeout not in _TIMEOUTS:
+            raise GraphInvalid(
+                f"unknown timeout {timeout!r}", operator=name, hint=f"use one of {', '.join(_TIMEOUTS)}"
+            )
+        if timeout == GroupStateTimeout.EventTimeTimeout and event_time is None:
+            raise GraphInvalid(
+                "EventTimeTimeout needs a watermark",
+                operator=name,
+                hint="call withWatermark() before groupBy()",
+            )
+        self.name = name
+        self.schema = state_schema(key, state)
+        self.output = arrow_schema(output)
+        self._func = func
+        self._columns = tuple(columns)
+        self._state_type = state
+        self._output_type = output
+        self._timeout = timeout
+        self._event_time = event_time
+        self._options = options or PandasOptions()
+
+    def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
+        """Call the function for every key with rows, then for every key whose timeout has passed."""
+        output = OutputRows(self._output_type, self._options)
+        with pd.option_context("mode.chained_assignment", None):  # a frame is a slice that nobody else reads
+            if rows is not None:
+                self._on_rows(rows, group, clock, output)
+            self._on_timeouts(group, clock, output)
+        for table in output.tables():
+            group.counters.rows_out += table.num_rows
+            yield table
+
+    def _on_rows(self, rows: pa.Table, group: KeyGroupState, clock: Clock, output: OutputRows) -> None:
+        group.counters.rows_in += rows.num_rows
+        rows = self._on_time(rows, group, clock)
+        if not rows.num_rows:
+            return
+        keys = distinct_keys(rows, self.schema.key.names)
+        order = np.argsort(keys.row_key, kind="stable")
+        ends = np.cumsum(np.bincount(keys.row_key))
+        starts = np.r_[0, ends[:-1]]
+        slices = FrameSlices(user_columns(rows).take(pa.array(order)), starts, ends, self._options)
+        resolved = group.resolve(keys.table, keys.hashes)
+        called = _KeyRows(keys.table, keys.hashes, resolved, timed_out=False)
+        self._call(called, lambda i: (slices.frame(i) for _ in (0,)), group, clock, output)
+
+    def _on_time(self, rows: pa.Table, group: KeyGroupState, clock: Clock) -> pa.Table:
+        if self._timeout != GroupStateTimeout.EventTimeTimeout or clock.watermark_ms is None:
+            return rows
+        limit = pa.scalar(clock.watermark_ms, pa.timestamp("ms", tz="UTC"))
+        times = rows.column(self._event_time)
+        on_time = rows.filter(pc.fill_null(pc.greater(times, limit.cast(times.type)), True))
+        group.counters.late_rows += rows.num_rows - on_time.num_rows
+        return on_time
+
+    def _on_timeouts(self, group: KeyGroupState, clock: Clock, output: OutputRows) -> None:
+        now = self._timeout_clock(clock)
+        if now is None:
+            return
+        due = group.expired(now)
+        if len(due.hashes):
+            group.counters.keys_timed_out += len(due.hashes)
+            called = _KeyRows(due.keys, due.hashes, due.resolved, timed_out=True)
+            self._call(called, lambda _: [pd.DataFrame(columns=list(self._columns))], group, clock, output)
+
+    def _timeout_clock(self, clock: Clock) -> int | None:
+        if self._timeout == GroupStateTimeout.ProcessingTimeTimeout:
+            return clock.processing_ms
+        return clock.watermark_ms if self._timeout == GroupStateTimeout.EventTimeTimeout else None
+
+    def _call(
+        self,
+        called: _KeyRows,
+        frames: Callable[[int], Iterable[pd.DataFrame]],
+        group: KeyGroupState,
+        clock: Clock,
+        output: OutputRows,
+    ) -> None:
+        states = self._states(called, clock)
+        func, add = self._func, output.add
+        for i, (key, state) in enumerate(zip(key_tuples(called.keys, self._options), states, strict=True)):
+            try:
+                for item in _iterable(func(key, frames(i), state)):
+                    add(item)
+            except OutputInvalid as error:
+                error.context |= {"operator": self.name, "key": bounded(key)}
+                raise
+            except Exception as error:
+                raise user_function_failed(self.name, key, error) from error
+        self._write(called, states, group)
+
+    def _states(self, called: _KeyRows, clock: Clock) -> list[KeyState]:
+        present = clock.watermark_ms is not None
+        watermark = clock.watermark_ms if clock.watermark_ms is not None else GroupState.NO_TIMESTAMP
+        exists = called.resolved.exists.tolist()
+        return [
+            KeyState(
+                value if has else None,
+                clock.processing_ms,
+                watermark,
+                self._timeout,
+                called.timed_out,
+                present,
+                has,
+                False,
+                False,
+                GroupState.NO_TIMESTAMP,
+                b"",
+                self._state_type,
+            )
+            for value, has in zip(self._values(called.resolved.state, len(exists)), exists, strict=True)
+        ]
+
+    def _values(self, state: pa.Table, count: int) -> Iterable[Row]:
+        columns = [
+            to_python(state.column(i), field.dataType) for i, field in enumerate(self._state_type.fields)
+        ]
+        return map(Row, *columns) if columns else [Row()] * count
+
+    def _write(self, called: _KeyRows, states: Sequence[KeyState], group: KeyGroupState) -> None:
+        """Write what the calls changed: values in one go, then keys of which only the timeout changed."""
+        timeouts = np.fromiter((state.timeout_ms for state in states), np.int64, len(states))
+        updated = np.fromiter((state.updated for state in states), np.bool_, len(states))
+        removed = np.fromiter((state.removed for state in states), np.bool_, len(states))
+        before = called.resolved
+        moved = timeouts != before.timeout_ms
+        gone = ~updated & (removed | ~before.exists)
+        self._put(
+            called, updated, timeouts, group, self._updated_state([s for s in states if s.updated]), None
+        )
+        rest = ~updated & ((removed & before.exists) | moved)
+        kept = before.state.filter(pa.array(rest))
+        self._put(called, rest, timeouts, group, kept, gone[rest])
+
+    def _put(
+        self,
+        called: _KeyRows,
+        rows: Bools,
+        timeouts: Int64s,
+        group: KeyGroupState,
+        state: pa.Table,
+        removed: Bools | None,
+    ) -> None:
+        if rows.any():
+            keys = called.keys.filter(pa.array(rows))
+            group.put(keys, called.hashes[rows], state, removed=removed, timeout_ms=timeouts[rows])
+
+    def _updated_state(self, states: Sequence[KeyState]) -> pa.Table:
+        values = [state.value for state in states]
+        width = len(self._state_type)
+        wrong = next((value for value in values if len(value) != width), None)
+        if wrong is not None:
+            raise OutputInvalid(
+                f"update() was given {len(wrong)} values, the state has {width} columns: {bounded(wrong)}",
+                operator=self.name,
+                hint=f"the state columns are {', '.join(self._state_type.names)}",
+            )
+        columns = list(zip(*values, strict=True)) or [()] * width
+        fields = zip(columns, self._state_type.fields, self.schema.state, strict=True)
+        return pa.table(
+            [to_arrow(each, field, to.type) for each, field, to in fields], schema=self.schema.state
+        )
+
+
+def _iterable(result: object) -> Iterable[object]:
+    """What the function returned, if it is an iterable of rows or frames; else Spark's error."""
+    if isinstance(result, pd.DataFrame) or not isinstance(result, Iterable):
+        raise PySparkTypeError(
+            errorClass="UDF_RETURN_TYPE",
+            messageParameters={"expected": "iterable of pandas.DataFrame", "actual": type(result).__name__},
+        )
+    return result

@@ -1,0 +1,193 @@
+"""Many rows into few: one Arrow blob per key group before the shuffle, rows again after the operator.
+
+Spark then shuffles tens of rows instead of hundreds of thousands, and the operator reads Arrow without a
+pandas copy. The generators are made for `DataFrame.mapInArrow`; `(ckpt_task, ckpt_seq)` restores the order of
+arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_ckpt.runtime.blobs import from_blob, joined, to_blob
+from spark_ckpt.runtime.rows import (
+    BLOB,
+    DATA,
+    EPOCH,
+    EVENT_TIME,
+    KEY_GROUP,
+    KIND,
+    SEQ,
+    TASK,
+    Int64s,
+    column,
+    numbers,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FLUSH_ROWS = 200_000
+FLUSH_BYTES = 64 << 20
+
+PACKED = pa.schema(
+    [
+        pa.field(KEY_GROUP, pa.int32()),
+        pa.field(KIND, pa.int32()),
+        pa.field(EPOCH, pa.int64()),
+        pa.field(TASK, pa.int32()),
+        pa.field(SEQ, pa.int64()),
+        pa.field(EVENT_TIME, pa.timestamp("us", tz="UTC")),
+        pa.field(BLOB, pa.binary()),
+    ]
+)
+"""What `pack` yields. `ckpt_event_time` is the greatest event time in the blob, null without an event-time
+column.
+"""
+
+PACKED_DDL = (
+    "ckpt_key_group int, ckpt_kind int, ckpt_epoch long, ckpt_task int, ckpt_seq long, "
+    "ckpt_event_time timestamp, ckpt_blob binary"
+)
+
+
+def pack(
+    batches: Iterable[pa.RecordBatch],
+    task: int | Callable[[], int],
+    *,
+    event_time: str | None = None,
+    flush_rows: int = FLUSH_ROWS,
+    flush_bytes: int = FLUSH_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """Turn rows (user columns, ckpt_kind, ckpt_epoch, ckpt_key_group, ckpt_key_hash) into rows of `PACKED`.
+
+    Rows of kind 0 are packed, one blob per key group and buffer-full; every other row is a control row and
+    passes, one by one, with an empty blob. `task` is the partition id of the Spark task (or a callable giving
+    it). `event_time` names a timestamp column.
+    """
+    packer = _Packer(task() if callable(task) else task, event_time)
+    buffered: list[pa.Table] = []
+    rows = size = 0
+    for batch in batches:
+        controls, data = _split(pa.Table.from_batches([batch]))
+        if controls.num_rows:
+            yield packer.controls(controls)
+        if data.num_rows:
+            buffered.append(data)
+            rows, size = rows + data.num_rows, size + data.nbytes
+        if rows >= flush_rows or size >= flush_bytes:
+            yield packer.blobs(buffered)
+            buffered, rows, size = [], 0, 0
+    if buffered:
+        yield packer.blobs(buffered)
+
+
+def _split(table: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Control rows and data rows of a table."""
+    kinds = numbers(table, KIND)
+    if not kinds.any():
+        return table.slice(0, 0), table
+    return table.filter(pa.array(kinds != DATA)), table.filter(pa.array(kinds == DATA))
+
+
+@dataclass(slots=True)
+class _Packer:
+    """Counts what one task has packed."""
+
+    task: int
+    event_time: str | None
+    seq: int = 0
+
+    def controls(self, table: pa.Table) -> pa.RecordBatch:
+        count = table.num_rows
+        blank = pa.array([b""] * count, pa.binary())
+        times = pa.nulls(count, PACKED.field(EVENT_TIME).type)
+        return self._packed(
+            numbers(table, KEY_GROUP), column(table, KIND), column(table, EPOCH), times, blank
+        )
+
+    def blobs(self, buffered: Sequence[pa.Table]) -> pa.RecordBatch:
+        table = pa.concat_tables(buffered).combine_chunks()
+        groups, parts = _by_group(table)
+        zeros = np.zeros(len(groups), np.int64)
+        times = pa.array([self._latest(part) for part in parts], PACKED.field(EVENT_TIME).type)
+        blobs = pa.array([to_blob(part) for part in map(self._payload, parts)], pa.binary())
+        return self._packed(groups, pa.array(zeros), pa.array(zeros), times, blobs)
+
+    @staticmethod
+    def _payload(part: pa.Table) -> pa.Table:
+        return part.drop_columns([KIND, EPOCH, KEY_GROUP])
+
+    def _latest(self, part: pa.Table) -> pa.Scalar | None:
+        if self.event_time is None:
+            return None
+        return pc.max(part.column(self.event_time)).cast(PACKED.field(EVENT_TIME).type)
+
+    def _packed(
+        self, groups: Int64s, kinds: pa.Array, epochs: pa.Array, times: pa.Array, blobs: pa.Array
+    ) -> pa.RecordBatch:
+        seqs = np.arange(self.seq, self.seq + len(groups))
+        self.seq += len(groups)
+        tasks = np.full(len(groups), self.task, np.int32)
+        columns = [pa.array(groups), kinds, epochs, pa.array(tasks), pa.array(seqs), times, blobs]
+        return pa.RecordBatch.from_arrays(
+            [each.cast(to.type) for each, to in zip(columns, PACKED, strict=True)], schema=PACKED
+        )
+
+
+def _by_group(table: pa.Table) -> tuple[Int64s, list[pa.Table]]:
+    """The groups that occur, ascending, and the rows of each in their order of arrival."""
+    groups = numbers(table, KEY_GROUP)
+    small = groups.min() >= 0 and groups.max() <= np.iinfo(np.uint16).max
+    order = np.argsort(groups.astype(np.uint16) if small else groups, kind="stable")
+    table, groups = table.take(pa.array(order)), groups[order]
+    starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]])
+    ends = np.r_[starts[1:], len(groups)]
+    return groups[starts], [
+        table.slice(a, b - a) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """What one key group got in one micro-batch."""
+
+    rows: pa.Table | None
+    """The user's columns and `ckpt_key_hash`, in order of arrival."""
+    controls: list[tuple[int, int]] = field(default_factory=list)
+    """(kind, epoch) of control rows, distinct, ascending by epoch."""
+
+
+def unpack_ordered(frames: Iterable[pd.DataFrame]) -> Unpacked:
+    """Restore rows and control rows from the packed rows of one key group, in whatever order the shuffle left
+    them.
+    """
+    blobs: list[tuple[int, int, bytes]] = []
+    controls: set[tuple[int, int]] = set()
+    for frame in frames:
+        for kind, epoch, task, seq, blob in zip(
+            *(frame[name] for name in (KIND, EPOCH, TASK, SEQ, BLOB)), strict=True
+        ):
+            if kind == DATA:
+                blobs.append((int(task), int(seq), blob))
+            else:
+                controls.add((int(kind), int(epoch)))
+    blobs.sort(key=lambda item: item[:2])
+    return Unpacked(joined(blob for _, _, blob in blobs), sorted(controls, key=lambda item: item[::-1]))
+
+
+def explode_blobs(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, kind: int = DATA, blob: str = BLOB
+) -> Iterator[pa.RecordBatch]:
+    """Rows of `schema` from the blobs of rows whose `ckpt_kind` is `kind`; other rows are skipped."""
+    for batch in batches:
+        wanted = batch.filter(pc.equal(batch.column(KIND), kind))
+        for cell in wanted.column(blob):
+            rows = from_blob(cell.as_buffer())
+            yield from rows.cast(schema).to_batches()

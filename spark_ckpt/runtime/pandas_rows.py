@@ -1,0 +1,153 @@
+"""Arrow rows as the pandas frames Spark would hand to a user's function, key by key, without a conversion per
+key.
+
+In Spark the dtype of an integer or boolean column depends on the nulls among *this key's* rows (int64
+without, float64 or object with). One conversion of all keys' rows would let one key's null change another
+key's dtype, so there is one frame per pattern of nulls, made when a key first needs it, and keys are slices
+of the frame of their pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.conversion import ArrowBatchTransformer
+
+from spark_ckpt.runtime.rows import Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class PandasOptions:
+    """Spark's settings for pandas conversion, read from the session when the operator is planned."""
+
+    timezone: str = "UTC"
+    prefer_int_ext_dtype: bool = False
+    safecheck: bool = True
+    assign_cols_by_name: bool = True
+    int_to_decimal_coercion: bool = False
+
+
+def to_series(table: pa.Table, options: PandasOptions) -> list[pd.Series]:
+    """Spark's own conversion, column by column; timestamps become naive in the session's time zone."""
+    return ArrowBatchTransformer.to_pandas(
+        _in_session_zone(table, options.timezone),
+        timezone=options.timezone,
+        schema=None,
+        struct_in_pandas="dict",
+        ndarray_as_list=False,
+        prefer_int_ext_dtype=options.prefer_int_ext_dtype,
+        df_for_struct=False,
+    )
+
+
+def to_frame(table: pa.Table, options: PandasOptions) -> pd.DataFrame:
+    """A whole table as Spark's pandas frame."""
+    if not table.num_columns:
+        return pd.DataFrame(index=pd.RangeIndex(table.num_rows))
+    return pd.concat(to_series(table, options), axis=1)
+
+
+def _in_session_zone(table: pa.Table, timezone: str) -> pa.Table:
+    fields = [
+        field.with_type(pa.timestamp(field.type.unit, timezone))
+        if pa.types.is_timestamp(field.type) and field.type.tz
+        else field
+        for field in table.schema
+    ]
+    schema = pa.schema(fields)
+    return table if schema.equals(table.schema) else table.cast(schema)
+
+
+def key_tuples(keys: pa.Table, options: PandasOptions) -> list[tuple[Hashable, ...]]:
+    """Each row as Spark's key tuple: numpy scalars for numbers, `Timestamp`, `str`, `date`, NaN or None for
+    null.
+    """
+    return list(zip(*(_key_values(keys.select([name]), options) for name in keys.column_names), strict=True))
+
+
+def _key_values(one: pa.Table, options: PandasOptions) -> list[Hashable]:
+    if not _depends_on_nulls(one.column(0), options):
+        series = to_series(one, options)[0]
+        return list(
+            series.to_numpy()
+            if isinstance(series.dtype, np.dtype) and series.dtype.kind in "iufb"
+            else series
+        )
+    nulls = one.column(0).is_null().to_numpy(zero_copy_only=False)
+    values = np.empty(len(nulls), object)
+    for part in (nulls, ~nulls):
+        values[part] = list(to_series(one.filter(pa.array(part)), options)[0].array) if part.any() else []
+    return list(values)
+
+
+class FrameSlices:
+    """The frames of many keys whose rows lie one after the other in `table`: key i has rows
+    starts[i]:ends[i].
+    """
+
+    def __init__(self, table: pa.Table, starts: Int64s, ends: Int64s, options: PandasOptions) -> None:
+        self._table = table
+        self._options = options
+        self._spans = list(zip(starts.tolist(), ends.tolist(), strict=True))
+        self._exactly = any(_nulls_inside(table.column(i)) for i in range(table.num_columns))
+        self._varying = [i for i in range(table.num_columns) if _depends_on_nulls(table.column(i), options)]
+        self._patterns = self._patterns_of(starts)
+        self._frames: dict[int, pd.DataFrame] = {}
+
+    def _patterns_of(self, starts: Int64s) -> list[int]:
+        patterns = [0] * len(starts)
+        for bit, i in enumerate(self._varying):
+            nulls = self._table.column(i).is_null().to_numpy(zero_copy_only=False)
+            for key in np.flatnonzero(np.logical_or.reduceat(nulls, starts)).tolist():
+                patterns[key] |= 1 << bit
+        return patterns
+
+    def frame(self, key: int) -> pd.DataFrame:
+        """The frame of one key, indexed from 0; the caller may change it."""
+        start, end = self._spans[key]
+        if self._exactly:
+            return to_frame(self._table.slice(start, end - start), self._options)
+        pattern = self._patterns[key]
+        whole = self._frames.get(pattern)
+        if whole is None:
+            whole = self._frames[pattern] = self._frame_of(pattern)
+        part = whole.iloc[start:end]
+        part.index = pd.RangeIndex(end - start)
+        return part
+
+    def _frame_of(self, pattern: int) -> pd.DataFrame:
+        table = self._table
+        for bit, i in enumerate(self._varying):
+            if not pattern >> bit & 1:
+                field = table.schema.field(i)
+                table = table.set_column(
+                    i, field, pc.fill_null(table.column(i), pa.scalar(0).cast(field.type))
+                )
+        return to_frame(table, self._options)
+
+
+def _depends_on_nulls(values: pa.ChunkedArray, options: PandasOptions) -> bool:
+    integers = pa.types.is_integer(values.type) and not options.prefer_int_ext_dtype
+    return bool(values.null_count) and (integers or pa.types.is_boolean(values.type))
+
+
+def _nulls_inside(values: pa.ChunkedArray) -> bool:
+    """Whether a nested column holds nulls of numbers or booleans, whose conversion would leak between
+    keys.
+    """
+    return pa.types.is_nested(values.type) and any(_inner_nulls(chunk) for chunk in values.chunks)
+
+
+def _inner_nulls(values: pa.Array) -> bool:
+    if pa.types.is_struct(values.type):
+        return any(_inner_nulls(child) for child in values.flatten())
+    if pa.types.is_map(values.type):
+        return _inner_nulls(values.keys) or _inner_nulls(values.items)
+    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        return _inner_nulls(values.flatten())
+    return bool(values.null_count) and (pa.types.is_integer(values.type) or pa.types.is_boolean(values.type))

@@ -1,0 +1,142 @@
+"""The columns that travel with a row, and the bridge between Spark's schemas and Arrow's.
+
+Everything that is ours is called `ckpt_*`; a user's column may not be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_ckpt.errors import GraphInvalid, StateSchemaChanged
+
+RESERVED_PREFIX = "ckpt_"
+KEY_HASH = "ckpt_key_hash"
+KEY_GROUP = "ckpt_key_group"
+KIND = "ckpt_kind"
+EPOCH = "ckpt_epoch"
+TASK = "ckpt_task"
+SEQ = "ckpt_seq"
+EVENT_TIME = "ckpt_event_time"
+BLOB = "ckpt_blob"
+OP = "ckpt_op"
+TIMEOUT = "ckpt_timeout_ms"
+
+DATA = 0
+"""`ckpt_kind` of rows and of blobs of rows. Every other kind is a control row or an operator's report."""
+
+PUT, DELETE = 0, 1
+OP_NAMES = ("put", "delete")
+NO_TIMEOUT = np.iinfo(np.int64).max
+"""In memory; a null in stored files."""
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class StateSchema:
+    """The Arrow types of an operator's key columns and state columns. Picklable: it goes to executors."""
+
+    key: pa.Schema
+    state: pa.Schema
+
+    @cached_property
+    def table(self) -> pa.Schema:
+        """A key table in memory: hash, key columns, state columns, op (0 put, 1 delete), timeout (ms)."""
+        head = [pa.field(KEY_HASH, pa.int64())]
+        tail = [pa.field(OP, pa.int8()), pa.field(TIMEOUT, pa.int64())]
+        return pa.schema([*head, *self.key, *self.state, *tail])
+
+    @cached_property
+    def stored(self) -> pa.Schema:
+        """A state file in the store: the user's columns first, then ours."""
+        types = {
+            KEY_GROUP: pa.int32(),
+            KEY_HASH: pa.int64(),
+            EPOCH: pa.int64(),
+            OP: pa.string(),
+            TIMEOUT: pa.int64(),
+        }
+        return pa.schema([*self.key, *self.state, *(pa.field(name, kind) for name, kind in types.items())])
+
+
+def state_schema(key: StructType, state: StructType) -> StateSchema:
+    """Check and translate an operator's schemas.
+
+    Raises `GraphInvalid` for a nested key column, a reserved name, or a name that key and state share.
+    """
+    _check_names([*key.names, *state.names])
+    schema = StateSchema(arrow_schema(key), arrow_schema(state))
+    for field in schema.key:
+        if pa.types.is_nested(field.type):
+            raise GraphInvalid(
+                f"key column {field.name!r} has type {field.type}",
+                hint="group by columns of simple types, for example the struct's fields",
+            )
+    return schema
+
+
+def _check_names(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name.lower().startswith(RESERVED_PREFIX):
+            raise GraphInvalid(
+                f"column {name!r} uses the reserved prefix {RESERVED_PREFIX!r}", hint="rename it"
+            )
+        if name.lower() in seen:
+            raise GraphInvalid(
+                f"column {name!r} is both a key and a state column", hint="rename the state column"
+            )
+        seen.add(name.lower())
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Spark's Arrow types for a struct, timestamps in UTC, everything nullable."""
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    return pa.schema([pa.field(field.name, field.type) for field in arrow])
+
+
+def column(table: pa.Table, name: str) -> pa.Array:
+    """One column as one contiguous array."""
+    chunks = table.column(name)
+    return chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
+
+
+def numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    """A column without nulls as a numpy array, without a copy where Arrow allows it."""
+    return column(table, name).to_numpy(zero_copy_only=False)
+
+
+def user_columns(table: pa.Table) -> pa.Table:
+    """The table without our columns."""
+    return table.select([name for name in table.column_names if not name.startswith(RESERVED_PREFIX)])
+
+
+def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Select and cast the columns of `schema`; a column that is missing becomes null.
+
+    Raises `StateSchemaChanged` when a value does not fit its declared type.
+    """
+    if table.schema.equals(schema):
+        return table
+    return pa.table([_conformed(table, field) for field in schema], schema=schema)
+
+
+def _conformed(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+    if field.name not in table.column_names:
+        return pa.nulls(table.num_rows, field.type)
+    try:
+        return table.column(field.name).cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise StateSchemaChanged(
+            f"stored column {field.name!r} of type {table.column(field.name).type} does not fit {field.type}",
+            hint="declare the type the state was written with, or restore from an epoch that has the new one",
+        ) from error

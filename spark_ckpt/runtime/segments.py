@@ -1,0 +1,96 @@
+"""Running computations per key without a Python loop per key: exact left folds, as a row-by-row loop would
+give.
+
+Rows of one key are a segment. Segments are laid into matrices whose width is the next power of two (at most
+twice the cells), one numpy `accumulate` each; the number of matrices is logarithmic in the longest segment. A
+single cumulative sum with the bases taken off again would be faster and wrong: floats of one key would leak
+into the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_ckpt.runtime.rows import Bools, Int64s
+
+Values = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The rows of a batch, by key. `row_key[i]` in [0, keys) is the key of row i; rows are in order of
+    arrival.
+    """
+
+    row_key: Int64s
+    keys: int
+
+    @cached_property
+    def counts(self) -> Int64s:
+        """Rows per key."""
+        return np.bincount(self.row_key, minlength=self.keys)
+
+    @cached_property
+    def order(self) -> Int64s:
+        """Positions of the rows sorted by key, order of arrival kept."""
+        small = self.row_key.astype(np.uint16) if self.keys <= np.iinfo(np.uint16).max else self.row_key
+        return np.argsort(small, kind="stable")
+
+    @cached_property
+    def starts(self) -> Int64s:
+        """Where each key's rows start in `order`."""
+        return np.cumsum(self.counts) - self.counts
+
+    @cached_property
+    def last_rows(self) -> Int64s:
+        """For each key the position of its last row. Every key has one."""
+        return self.order[self.starts + self.counts - 1]
+
+    @cached_property
+    def first_rows(self) -> Int64s:
+        """For each key the position of its first row. Every key has one."""
+        return self.order[self.starts]
+
+    @cached_property
+    def numbering(self) -> Int64s:
+        """For each row its number within its key, from 1."""
+        within = np.arange(len(self.row_key)) - np.repeat(self.starts, self.counts)
+        return self._unsorted(within + 1)
+
+    def accumulate(self, fold: np.ufunc, values: Values, initial: Values) -> Values:
+        """For each row `fold` over the key's `initial` and all its rows up to this one, strictly left to
+        right.
+        """
+        ordered = values[self.order]
+        result = np.empty_like(ordered, dtype=np.result_type(ordered, initial))
+        for keys, width in self._matrices:
+            cells = np.minimum(np.arange(width), self.counts[keys, None] - 1) + self.starts[keys, None]
+            matrix = np.empty((len(keys), width + 1), result.dtype)
+            matrix[:, 0] = initial[keys]
+            matrix[:, 1:] = ordered[cells]
+            fold.accumulate(matrix, axis=1, out=matrix)
+            real = np.arange(width) < self.counts[keys, None]
+            result[cells[real]] = matrix[:, 1:][real]
+        return self._unsorted(result)
+
+    @cached_property
+    def _matrices(self) -> list[tuple[Int64s, int]]:
+        """Keys by width: each key's row count rounded up to a power of two."""
+        widths = np.ceil(np.log2(np.maximum(self.counts, 1))).astype(np.int64)
+        return [
+            (np.flatnonzero((widths == width) & (self.counts > 0)), 1 << int(width))
+            for width in np.unique(widths)
+        ]
+
+    def _unsorted(self, ordered: Values) -> Values:
+        result = np.empty_like(ordered)
+        result[self.order] = ordered
+        return result
+
+    def any(self, mask: Bools) -> Bools:
+        """For each key whether `mask` holds for one of its rows."""
+        return np.bincount(self.row_key[mask], minlength=self.keys) > 0
