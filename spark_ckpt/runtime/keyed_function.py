@@ -16,12 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.errors import PySparkTypeError
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import Row, StructType
 
-from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.runtime.failures import OutputInvalid, bounded, user_function_failed
 from spark_ckpt.runtime.group_state import KeyGroupState, Resolved
 from spark_ckpt.runtime.key_index import distinct_keys
@@ -30,16 +28,11 @@ from spark_ckpt.runtime.output_rows import OutputRows
 from spark_ckpt.runtime.pandas_rows import FrameSlices, PandasOptions, key_tuples
 from spark_ckpt.runtime.python_values import to_arrow, to_python
 from spark_ckpt.runtime.rows import NO_TIMEOUT, Bools, Int64s, arrow_schema, state_schema, user_columns
+from spark_ckpt.runtime.timeouts import Timeouts
 
 Key = tuple[Hashable, ...]
 Yielded = pd.DataFrame | tuple[object, ...] | dict[str, object]
 KeyedUserFunction = Callable[[Key, Iterable[pd.DataFrame], GroupState], Iterable[Yielded]]
-
-_TIMEOUTS = (
-    GroupStateTimeout.NoTimeout,
-    GroupStateTimeout.ProcessingTimeTimeout,
-    GroupStateTimeout.EventTimeTimeout,
-)
 
 
 class KeyState(GroupState):
@@ -98,16 +91,8 @@ class KeyedFunction:
         event_time: str | None = None,
         options: PandasOptions | None = None,
     ) -> None:
-        if timeout not in _TIMEOUTS:
-            raise GraphInvalid(
-                f"unknown timeout {timeout!r}", operator=name, hint=f"use one of {', '.join(_TIMEOUTS)}"
-            )
-        if timeout == GroupStateTimeout.EventTimeTimeout and event_time is None:
-            raise GraphInvalid(
-                "EventTimeTimeout needs a watermark",
-                operator=name,
-                hint="call withWatermark() before groupBy()",
-            )
+        self._timeouts = Timeouts(timeout, event_time)
+        self._timeouts.check(name)
         self.name = name
         self.schema = state_schema(key, state)
         self.output = arrow_schema(output)
@@ -115,8 +100,6 @@ class KeyedFunction:
         self._columns = tuple(columns)
         self._state_type = state
         self._output_type = output
-        self._timeout = timeout
-        self._event_time = event_time
         self._options = options or PandasOptions()
 
     def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
@@ -132,7 +115,7 @@ class KeyedFunction:
 
     def _on_rows(self, rows: pa.Table, group: KeyGroupState, clock: Clock, output: OutputRows) -> None:
         group.counters.rows_in += rows.num_rows
-        rows = self._on_time(rows, group, clock)
+        rows = self._timeouts.on_time(rows, group, clock)
         if not rows.num_rows:
             return
         keys = distinct_keys(rows, self.schema.key.names)
@@ -144,17 +127,8 @@ class KeyedFunction:
         called = _KeyRows(keys.table, keys.hashes, resolved, timed_out=False)
         self._call(called, lambda i: (slices.frame(i) for _ in (0,)), group, clock, output)
 
-    def _on_time(self, rows: pa.Table, group: KeyGroupState, clock: Clock) -> pa.Table:
-        if self._timeout != GroupStateTimeout.EventTimeTimeout or clock.watermark_ms is None:
-            return rows
-        limit = pa.scalar(clock.watermark_ms, pa.timestamp("ms", tz="UTC"))
-        times = rows.column(self._event_time)
-        on_time = rows.filter(pc.fill_null(pc.greater(times, limit.cast(times.type)), True))
-        group.counters.late_rows += rows.num_rows - on_time.num_rows
-        return on_time
-
     def _on_timeouts(self, group: KeyGroupState, clock: Clock, output: OutputRows) -> None:
-        now = self._timeout_clock(clock)
+        now = self._timeouts.now(clock)
         if now is None:
             return
         due = group.expired(now)
@@ -162,11 +136,6 @@ class KeyedFunction:
             group.counters.keys_timed_out += len(due.hashes)
             called = _KeyRows(due.keys, due.hashes, due.resolved, timed_out=True)
             self._call(called, lambda _: [pd.DataFrame(columns=list(self._columns))], group, clock, output)
-
-    def _timeout_clock(self, clock: Clock) -> int | None:
-        if self._timeout == GroupStateTimeout.ProcessingTimeTimeout:
-            return clock.processing_ms
-        return clock.watermark_ms if self._timeout == GroupStateTimeout.EventTimeTimeout else None
 
     def _call(
         self,
@@ -198,7 +167,7 @@ class KeyedFunction:
                 value if has else None,
                 clock.processing_ms,
                 watermark,
-                self._timeout,
+                self._timeouts.kind,
                 called.timed_out,
                 present,
                 has,

@@ -23,7 +23,7 @@ Values = npt.NDArray[np.generic]
 @dataclass(frozen=True)
 class Segments:
     """The rows of a batch, by key. `row_key[i]` in [0, keys) is the key of row i; rows are in order of
-    arrival.
+    arrival and every key has at least one.
     """
 
     row_key: Int64s
@@ -47,12 +47,12 @@ class Segments:
 
     @cached_property
     def last_rows(self) -> Int64s:
-        """For each key the position of its last row. Every key has one."""
+        """For each key the position of its last row."""
         return self.order[self.starts + self.counts - 1]
 
     @cached_property
     def first_rows(self) -> Int64s:
-        """For each key the position of its first row. Every key has one."""
+        """For each key the position of its first row."""
         return self.order[self.starts]
 
     @cached_property
@@ -67,24 +67,25 @@ class Segments:
         """
         ordered = values[self.order]
         result = np.empty_like(ordered, dtype=np.result_type(ordered, initial))
-        for keys, width in self._matrices:
-            cells = np.minimum(np.arange(width), self.counts[keys, None] - 1) + self.starts[keys, None]
-            matrix = np.empty((len(keys), width + 1), result.dtype)
+        for keys, cells, real in self._matrices:
+            matrix = np.empty((len(keys), cells.shape[1] + 1), result.dtype)
             matrix[:, 0] = initial[keys]
             matrix[:, 1:] = ordered[cells]
             fold.accumulate(matrix, axis=1, out=matrix)
-            real = np.arange(width) < self.counts[keys, None]
             result[cells[real]] = matrix[:, 1:][real]
         return self._unsorted(result)
 
     @cached_property
-    def _matrices(self) -> list[tuple[Int64s, int]]:
-        """Keys by width: each key's row count rounded up to a power of two."""
+    def _matrices(self) -> list[tuple[Int64s, Int64s, Bools]]:
+        """For each width: its keys, the place in `order` of every cell (padded with the last), which
+        cells are real.
+        """
         widths = np.ceil(np.log2(np.maximum(self.counts, 1))).astype(np.int64)
-        return [
-            (np.flatnonzero((widths == width) & (self.counts > 0)), 1 << int(width))
-            for width in np.unique(widths)
-        ]
+        return [self._matrix(np.flatnonzero(widths == width), 1 << int(width)) for width in np.unique(widths)]
+
+    def _matrix(self, keys: Int64s, width: int) -> tuple[Int64s, Int64s, Bools]:
+        counts, at = self.counts[keys, None], np.arange(width)
+        return keys, self.starts[keys, None] + np.minimum(at, counts - 1), at < counts
 
     def _unsorted(self, ordered: Values) -> Values:
         result = np.empty_like(ordered)

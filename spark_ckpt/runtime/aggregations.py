@@ -1,0 +1,213 @@
+"""Built-in running aggregates: declared, vectorised, with Spark's types and null rules.
+
+Two shapes of output: "append" gives every input row back with the aggregates as they are after it,
+"update" one row per key that had rows in the batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.runtime.folds import (
+    CountFold,
+    FirstFold,
+    Fold,
+    LastFold,
+    MaxFold,
+    MeanFold,
+    MinFold,
+    StddevFold,
+    SumFold,
+)
+from spark_ckpt.runtime.group_state import KeyGroupState, Resolved
+from spark_ckpt.runtime.key_index import Keys, distinct_keys, taken
+from spark_ckpt.runtime.operator import Clock
+from spark_ckpt.runtime.rows import arrow_schema, column, conform, state_schema, user_columns
+from spark_ckpt.runtime.segments import Segments
+
+APPEND, UPDATE = "append", "update"
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One declared aggregate. `column` is None for a count of rows."""
+
+    kind: str
+    column: str | None
+    name: str
+    skip_nulls: bool = False
+
+    def alias(self, name: str) -> Aggregate:
+        """The same aggregate under another name."""
+        return dataclasses.replace(self, name=name)
+
+
+def count(column: str | None = None) -> Aggregate:
+    """Rows, or values of `column` that are not null. A long."""
+    return Aggregate("count", column, "count" if column is None else f"count_{column}")
+
+
+def sum(column: str) -> Aggregate:
+    """Sum of the values that are not null; null if there are none. Whole numbers give a long, and
+    overflow is an error.
+    """
+    return Aggregate("sum", column, f"sum_{column}")
+
+
+def min(column: str) -> Aggregate:
+    """Least value that is not null. NaN is greater than any number."""
+    return Aggregate("min", column, f"min_{column}")
+
+
+def max(column: str) -> Aggregate:
+    """Greatest value that is not null. NaN is greater than any number."""
+    return Aggregate("max", column, f"max_{column}")
+
+
+def mean(column: str) -> Aggregate:
+    """Mean of the values that are not null: a double, or a decimal for decimals."""
+    return Aggregate("mean", column, f"mean_{column}")
+
+
+def stddev(column: str) -> Aggregate:
+    """Sample standard deviation, a double; null for fewer than two values."""
+    return Aggregate("stddev", column, f"stddev_{column}")
+
+
+def last(column: str, *, ignore_nulls: bool = False) -> Aggregate:
+    """Value of the last row in order of arrival, null included unless `ignore_nulls`."""
+    return Aggregate("last", column, f"last_{column}", ignore_nulls)
+
+
+def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
+    """Value of the first row in order of arrival, null included unless `ignore_nulls`."""
+    return Aggregate("first", column, f"first_{column}", ignore_nulls)
+
+
+_NUMERIC = {"sum": SumFold, "mean": MeanFold, "stddev": StddevFold}
+_ORDERED = {"min": MinFold, "max": MaxFold}
+_ANY = {"last": LastFold, "first": FirstFold}
+
+
+def fold_of(spec: Aggregate, schema: pa.Schema) -> Fold:
+    """The fold of a declared aggregate. Raises `GraphInvalid` for a column that is missing or of a
+    type it cannot take.
+    """
+    kind = None if spec.column is None else _type_of(spec.column, schema)
+    if spec.kind == "count":
+        return CountFold(kind)
+    if spec.kind in _ANY:
+        return _ANY[spec.kind](kind, skip_nulls=spec.skip_nulls)
+    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    if spec.kind in _NUMERIC and numeric:
+        return _NUMERIC[spec.kind](kind)
+    if spec.kind in _ORDERED and not pa.types.is_nested(kind):
+        return _ORDERED[spec.kind](kind)
+    raise GraphInvalid(f"{spec.kind}({spec.column!r}) cannot take type {kind}", hint="cast the column first")
+
+
+def _type_of(name: str, schema: pa.Schema) -> pa.DataType:
+    if name not in schema.names:
+        raise GraphInvalid(f"there is no column {name!r}", hint=f"the columns are {', '.join(schema.names)}")
+    return schema.field(name).type
+
+
+class Aggregation:
+    """Operator of running aggregates. `input`: the rows' Spark struct; `keys`: names of the key columns."""
+
+    def __init__(
+        self,
+        name: str,
+        specs: Sequence[Aggregate],
+        *,
+        input: StructType,
+        keys: Sequence[str],
+        shape: str = UPDATE,
+    ) -> None:
+        if shape not in (APPEND, UPDATE):
+            raise GraphInvalid(
+                f"unknown output mode {shape!r}", operator=name, hint="use 'append' or 'update'"
+            )
+        self.name = name
+        self._shape = shape
+        self._specs = tuple(specs)
+        rows = arrow_schema(input)
+        self._folds = tuple(fold_of(spec, rows) for spec in specs)
+        self.schema = state_schema(StructType([input[key] for key in keys]), self._state_type())
+        self.output = self._output_schema(rows)
+
+    @property
+    def output_type(self) -> StructType:
+        """The Spark struct of the output."""
+        return from_arrow_schema(self.output)
+
+    @property
+    def state_type(self) -> StructType:
+        """The Spark struct of the state columns."""
+        return from_arrow_schema(self.schema.state)
+
+    def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
+        """Move every key's aggregates over its rows."""
+        if rows is None or not rows.num_rows:
+            return
+        group.counters.rows_in += rows.num_rows
+        keys = distinct_keys(rows, self.schema.key.names)
+        segments = Segments(keys.row_key, len(keys.hashes))
+        after = self._run(rows, segments, group.resolve(keys.table, keys.hashes))
+        latest = [[taken(part, segments.last_rows) for part in parts] for parts in after]
+        state = pa.table([part for parts in latest for part in parts], schema=self.schema.state)
+        group.put(keys.table, keys.hashes, state)
+        output = self._appended(rows, after) if self._shape == APPEND else self._updated(keys, latest)
+        group.counters.rows_out += output.num_rows
+        yield output
+
+    def _run(self, rows: pa.Table, segments: Segments, resolved: Resolved) -> list[list[pa.Array]]:
+        after, at = [], 0
+        for spec, fold in zip(self._specs, self._folds, strict=True):
+            names = self.schema.state.names[at : at + len(fold.parts)]
+            at += len(names)
+            values = None if spec.column is None else column(rows, spec.column)
+            before = [column(resolved.state, name) for name in names]
+            after.append(fold.run(segments, values, before))
+        return after
+
+    def _appended(self, rows: pa.Table, after: Sequence[Sequence[pa.Array]]) -> pa.Table:
+        table = user_columns(rows)
+        for spec, values in zip(self._specs, self._shown(after), strict=True):
+            table = table.append_column(spec.name, values)
+        return conform(table, self.output)
+
+    def _updated(self, keys: Keys, latest: Sequence[Sequence[pa.Array]]) -> pa.Table:
+        return pa.table([*keys.table.columns, *self._shown(latest)], names=self.output.names).cast(
+            self.output
+        )
+
+    def _shown(self, states: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
+        return [fold.show(state) for fold, state in zip(self._folds, states, strict=True)]
+
+    def _state_type(self) -> StructType:
+        fields = [
+            pa.field(spec.name + part, kind)
+            for spec, fold in zip(self._specs, self._folds, strict=True)
+            for part, kind in zip(fold.parts, fold.types(), strict=True)
+        ]
+        return from_arrow_schema(pa.schema(fields))
+
+    def _output_schema(self, rows: pa.Schema) -> pa.Schema:
+        shown = [
+            pa.field(spec.name, fold.shown()) for spec, fold in zip(self._specs, self._folds, strict=True)
+        ]
+        schema = pa.schema([*(rows if self._shape == APPEND else self.schema.key), *shown])
+        twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+        if twice is not None:
+            raise GraphInvalid(
+                f"output column {twice!r} occurs twice", hint="rename the aggregate with .alias()"
+            )
+        return schema
