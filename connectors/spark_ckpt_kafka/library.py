@@ -1,0 +1,50 @@
+"""kafka-python, imported in one place: it has no type information and warns while it is being imported."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from importlib import util
+
+from spark_ckpt.errors import EnvironmentUnfit
+
+if util.find_spec("kafka") is None:
+    raise EnvironmentUnfit("kafka-python is not installed", hint="pip install 'spark-ckpt[kafka]'")
+
+with warnings.catch_warnings():
+    # It reads its schema files with a function that Python 3.11 calls deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka.errors as kafka_errors
+    from kafka.admin import KafkaAdminClient, NewTopic
+    from kafka.consumer import KafkaConsumer
+    from kafka.producer import KafkaProducer
+    from kafka.protocol.consumer import ListOffsetsRequest, OffsetFetchRequest
+    from kafka.protocol.metadata import CoordinatorType
+    from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+__all__ = [
+    "ConsumerGroupMetadata",
+    "CoordinatorType",
+    "KafkaAdminClient",
+    "KafkaConsumer",
+    "KafkaProducer",
+    "ListOffsetsRequest",
+    "NewTopic",
+    "OffsetAndMetadata",
+    "OffsetFetchRequest",
+    "TopicPartition",
+    "kafka_errors",
+    "open_admin",
+]
+
+
+def open_admin(settings: Mapping[str, object]) -> KafkaAdminClient:
+    """A connected admin client. Its own constructor leaks a thread and sockets when nobody answers."""
+    admin = KafkaAdminClient.__new__(KafkaAdminClient)
+    try:
+        admin.__init__(**settings)
+    except BaseException:
+        admin._closed = False
+        admin.close()
+        raise
+    return admin

@@ -1,0 +1,124 @@
+"""Named points where a test may crash, freeze or fail the process. Off unless the environment arms them.
+
+`SPARK_CKPT_FAILPOINT="MID_SEND:kill:3,ACKED:raise"` kills the process at the third hit of MID_SEND and
+raises at the first hit of ACKED.  A fourth field delays the action by that many milliseconds while the
+program goes on (`COMMITTING:kill:1:2`).  `SPARK_CKPT_FAILPOINT_ONCE` names a folder: each point acts once
+per folder, so that the process started again afterwards lives.  The kill is SIGKILL: nothing is flushed,
+closed or said.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from spark_ckpt.errors import ConfigInvalid
+
+VARIABLE = "SPARK_CKPT_FAILPOINT"
+ONCE_VARIABLE = "SPARK_CKPT_FAILPOINT_ONCE"
+
+
+class Failpoint(Enum):
+    """Where a process can be made to die: the states between which a promise has to hold."""
+
+    STAGED = "rows and snapshots of an epoch are durable, the epoch is not decided"
+    EPOCH_COMMITTING = "the manifest is about to be committed"
+    EPOCH_COMMITTED = "the manifest is committed, nothing is published"
+    PUBLISH_INIT = "the publisher fenced its predecessors"
+    MARKER_READ = "the sink's marker was read"
+    MID_SEND = "a part of the rows was sent (hit once per row group)"
+    OFFSETS_SENT = "the marker is in the transaction"
+    FLUSHED = "every row is acknowledged by the broker"
+    PRE_COMMIT = "all checks passed, the transaction is about to be committed"
+    COMMITTING = "the commit request is under way"
+    PUBLISH_COMMITTED = "the transaction is committed, nobody was told"
+    ACKED = "the publish was reported, the log has no ack yet"
+
+
+class Action(Enum):
+    """What happens at an armed point."""
+
+    KILL = "kill"
+    STOP = "stop"
+    RAISE = "raise"
+
+
+class FailpointHit(RuntimeError):  # noqa: N818 - an event made on purpose, not an error of the program
+    """Raised by the action `raise`: stands for any unexpected failure at that point."""
+
+
+@dataclass(slots=True)
+class _Armed:
+    action: Action
+    nth: int
+    delay_ms: int
+    hits: int = 0
+
+
+def hit(point: Failpoint) -> None:
+    """Say that the program is at `point`. Costs one comparison when nothing is armed."""
+    if _armed is not None:
+        _reach(_armed, point)
+
+
+def arm(spec: str) -> None:
+    """Arm this process with a specification in the variable's syntax; the empty string disarms it."""
+    global _armed
+    _armed = parse(spec) if spec else None
+
+
+def parse(spec: str) -> dict[Failpoint, _Armed]:
+    """The armed points of a specification, or `ConfigInvalid`."""
+    return dict(_parse_entry(entry.strip()) for entry in spec.split(","))
+
+
+def _parse_entry(entry: str) -> tuple[Failpoint, _Armed]:
+    match = re.fullmatch(r"(\w+):(kill|stop|raise)(?::([1-9]\d*)(?::(\d+))?)?", entry)
+    if match is None or match[1] not in Failpoint.__members__:
+        raise ConfigInvalid(
+            f"failpoint {entry!r} is not POINT:ACTION[:HIT[:DELAY_MS]]",
+            hint=f"points: {', '.join(Failpoint.__members__)}; actions: kill, stop, raise",
+            variable=VARIABLE,
+        )
+    return Failpoint[match[1]], _Armed(Action(match[2]), int(match[3] or 1), int(match[4] or 0))
+
+
+def _reach(armed: dict[Failpoint, _Armed], point: Failpoint) -> None:
+    entry = armed.get(point)
+    if entry is None:
+        return
+    entry.hits += 1
+    if entry.hits == entry.nth and _first_time(point):
+        _act(entry, point)
+
+
+def _first_time(point: Failpoint) -> bool:
+    folder = os.environ.get(ONCE_VARIABLE)
+    if not folder:
+        return True
+    try:
+        os.close(os.open(Path(folder) / point.name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _act(entry: _Armed, point: Failpoint) -> None:
+    if entry.action is Action.RAISE:
+        raise FailpointHit(f"failpoint {point.name}: {point.value}")
+    number = signal.SIGKILL if entry.action is Action.KILL else signal.SIGSTOP
+    if not entry.delay_ms:
+        os.kill(os.getpid(), number)
+        return
+    timer = threading.Timer(entry.delay_ms / 1000, os.kill, (os.getpid(), number))
+    timer.daemon = True
+    timer.start()
+
+
+_armed: dict[Failpoint, _Armed] | None = None
+arm(os.environ.get(VARIABLE, ""))

@@ -1,0 +1,253 @@
+"""The jars a session needs, from a lock list, fetched by the Ivy that PySpark ships.
+
+`resolve` returns paths whose content has the locked SHA-256, downloading what the user's cache lacks.  Each
+artefact is locked by itself, without following its POM: what PySpark already ships is left out, and an
+artefact that a mirror lacks may name other versions that work as well.  Java and Ivy are the only tools; no
+Maven, no shell.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources, util
+from pathlib import Path
+from typing import Literal
+from xml.sax.saxutils import quoteattr
+
+from spark_ckpt.errors import EnvironmentUnfit
+
+JarSet = Literal["kafka", "delta", "kafka-broker"]
+JAVA_VERSION = 17
+SETTINGS_VARIABLE = "SPARK_CKPT_IVY_SETTINGS"
+_INSTALL_JAVA = f"install a JDK {JAVA_VERSION} or newer and set JAVA_HOME"
+_DOWNLOAD_TIMEOUT_S = 900
+
+_SETTINGS = """<ivysettings>
+  <settings defaultResolver="default"/>
+  <resolvers><ibiblio name="default" m2compatible="true" usepoms="false" checksums=""/></resolvers>
+</ivysettings>
+"""
+"""Ivy knows where its default repository is. Checksum files are skipped: every jar has a locked SHA-256."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One version of one artefact, and the SHA-256 its file must have."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """The name in the repository and in the cache."""
+        return f"{self.artifact}-{self.version}.jar"
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+
+Choice = Sequence[Jar]
+"""Versions of one artefact that all work, the best first."""
+
+
+def resolve(what: JarSet) -> list[Path]:
+    """Paths of the set's jars in the user's cache, every content checked.
+
+    Raises `EnvironmentUnfit` when a jar is neither cached nor downloadable, or when its content is another
+    one.
+    """
+    choices = locked(what)
+    folder = cache_folder()
+    found = [_cached(folder, choice) for choice in choices]
+    if None in found:
+        with _exclusive(folder):
+            _download(folder, [choice for choice in choices if _cached(folder, choice) is None])
+            found = [_cached(folder, choice) for choice in choices]
+    missing = [choice[0] for choice, path in zip(choices, found, strict=True) if path is None]
+    if missing:
+        raise _not_downloaded(what, missing)
+    return [path for path in found if path is not None]
+
+
+def locked(what: JarSet) -> list[Choice]:
+    """The lock list's choices of one set."""
+    sets = json.loads(resources.files("spark_ckpt").joinpath("jars.lock.json").read_text())["sets"]
+    return [
+        [Jar(row["group"], row["artifact"], one["version"], one["sha256"]) for one in row["versions"]]
+        for row in sets[what]
+    ]
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/spark_ckpt/jars`, by default below `~/.cache`; made when missing."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(base) / "spark_ckpt" / "jars"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"the jar cache cannot be created: {error.strerror}",
+            hint="set XDG_CACHE_HOME to a folder that this user can write",
+            folder=folder,
+        ) from error
+    return folder
+
+
+@cache
+def find_java() -> Path:
+    """The `java` of JAVA_HOME or of PATH, version 17 or newer."""
+    home = os.environ.get("JAVA_HOME")
+    place = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    if place is None:
+        where = "JAVA_HOME has no bin/java" if home else "there is no java on PATH"
+        raise EnvironmentUnfit(where, hint=_INSTALL_JAVA, JAVA_HOME=home)
+    version = _java_version(Path(place))
+    if version < JAVA_VERSION:
+        raise EnvironmentUnfit(
+            f"Java {version} is too old, {JAVA_VERSION} is the oldest that works",
+            hint=_INSTALL_JAVA,
+            java=place,
+        )
+    return Path(place)
+
+
+def pyspark_jars() -> Path:
+    """The folder of the jars that the installed PySpark ships."""
+    spec = util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise EnvironmentUnfit("PySpark is not installed", hint="pip install 'pyspark>=4.2,<4.3'")
+    return Path(spec.origin).parent / "jars"
+
+
+def _java_version(java: Path) -> int:
+    """The feature release (17, 21, ...); 1.8 counts as 1, older than anything accepted."""
+    run = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False)
+    match = re.search(r'version "(\d+)', run.stderr + run.stdout)
+    if match is None:
+        raise EnvironmentUnfit(
+            "java does not tell its version", hint="set JAVA_HOME to a working JDK", java=java
+        )
+    return int(match.group(1))
+
+
+def _cached(folder: Path, choice: Choice) -> Path | None:
+    """The first version of the choice that is in the cache with the right content."""
+    for jar in choice:
+        path = folder / jar.file_name
+        if path.is_file() and _sha256(path) == jar.sha256:
+            return path
+    return None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@contextmanager
+def _exclusive(folder: Path) -> Iterator[None]:
+    """One downloading process at a time; the lock ends with its process, so a killed one blocks nobody."""
+    with (folder / ".lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _download(folder: Path, choices: Sequence[Choice]) -> None:
+    """Fetch one version of every choice: all first ones in one JVM, then the second ones of what is
+    missing.
+    """
+    rank = 0
+    while wanted := [choice[rank] for choice in choices if rank < len(choice)]:
+        with tempfile.TemporaryDirectory(dir=folder, prefix="ivy-") as work:
+            _run_ivy(Path(work), wanted)
+            for jar in wanted:
+                _adopt(folder, Path(work), jar)
+        choices = [choice for choice in choices if _cached(folder, choice) is None]
+        rank += 1
+
+
+def _run_ivy(work: Path, jars: Sequence[Jar]) -> None:
+    """Let Ivy download into `work`. Its exit code does not matter: what arrived is what counts."""
+    (work / "settings.xml").write_text(_SETTINGS)
+    (work / "ivy.xml").write_text(_module(jars))
+    settings = os.environ.get(SETTINGS_VARIABLE) or str(work / "settings.xml")
+    command = [str(find_java()), "-Xmx256m", "-cp", str(_ivy_jar()), "org.apache.ivy.Main"]
+    command += ["-settings", settings, "-ivy", str(work / "ivy.xml")]
+    command += ["-cache", str(work / "cache"), "-confs", "default"]
+    log = work.parent / "ivy.log"
+    try:
+        with log.open("wb") as output:
+            subprocess.run(command, stdout=output, stderr=output, timeout=_DOWNLOAD_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise EnvironmentUnfit(
+            f"downloading jars took longer than {_DOWNLOAD_TIMEOUT_S} s",
+            hint=f"check the network, or set {SETTINGS_VARIABLE} to an Ivy settings file of a near mirror",
+            log=log,
+        ) from error
+
+
+def _module(jars: Sequence[Jar]) -> str:
+    """An Ivy module that depends on each jar alone."""
+    rows = [
+        f"<dependency org={quoteattr(jar.group)} name={quoteattr(jar.artifact)} rev={quoteattr(jar.version)}"
+        ' transitive="false" conf="default->*"/>'
+        for jar in jars
+    ]
+    return (
+        '<ivy-module version="2.0"><info organisation="spark_ckpt" module="jars"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{''.join(rows)}</dependencies></ivy-module>"
+    )
+
+
+def _ivy_jar() -> Path:
+    found = sorted(pyspark_jars().glob("ivy-*.jar"))
+    if not found:
+        raise EnvironmentUnfit(
+            "this PySpark ships no Ivy", hint="install PySpark from a wheel: pip install 'pyspark>=4.2,<4.3'"
+        )
+    return found[-1]
+
+
+def _adopt(folder: Path, work: Path, jar: Jar) -> None:
+    """Move a downloaded jar into the cache under its final name, in one step, if it is the locked one."""
+    arrived = next((work / "cache" / jar.group).rglob(jar.file_name), None)
+    if arrived is None:
+        return
+    digest = _sha256(arrived)
+    if digest != jar.sha256:
+        raise EnvironmentUnfit(
+            f"the downloaded {jar} is not the locked one",
+            hint=f"a mirror changed it; set {SETTINGS_VARIABLE} to Ivy settings of a repository you trust",
+            expected_sha256=jar.sha256,
+            got_sha256=digest,
+        )
+    with arrived.open("rb") as stream:
+        os.fsync(stream.fileno())
+    arrived.replace(folder / jar.file_name)
+
+
+def _not_downloaded(what: str, missing: Sequence[Jar]) -> EnvironmentUnfit:
+    names = ", ".join(map(str, missing))
+    return EnvironmentUnfit(
+        f"{len(missing)} jar(s) of the set {what!r} could not be downloaded: {names}",
+        hint=(
+            "check the network and proxy (JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=...), set "
+            f"{SETTINGS_VARIABLE} to Ivy settings of your mirror, or copy the jars into the cache folder"
+        ),
+        cache=cache_folder(),
+        log=cache_folder() / "ivy.log",
+    )
