@@ -1,1 +1,1 @@
-"""Pure protocol machines: events in, effects out. No I/O, clock, randomness, threads, Spark, Kafka or Delta."""
+"""Pure protocol machines: events in, effects out. No I/O, clock, randomness, threads or other systems."""

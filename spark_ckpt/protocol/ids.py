@@ -1,4 +1,4 @@
-"""The numbers that every message carries, so that stale is decidable."""
+"""The numbers and names that every message carries, so that stale is decidable."""
 
 from __future__ import annotations
 
@@ -12,3 +12,15 @@ Incarnation = NewType("Incarnation", int)
 
 KeyGroup = NewType("KeyGroup", int)
 """Index of one share of an operator's keys, in [0, key groups)."""
+
+TaskId = NewType("TaskId", str)
+"""One participant that takes snapshots: a source's cursor, or one key group of an operator (`totals/3`)."""
+
+SinkId = NewType("SinkId", str)
+"""One participant that prepares and publishes."""
+
+ChannelId = NewType("ChannelId", str)
+"""One FIFO input of a task."""
+
+TimerId = NewType("TimerId", int)
+"""Number of one setting of a timer within an incarnation: an elapsed timer with an older number is stale."""
