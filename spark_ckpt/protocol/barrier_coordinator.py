@@ -420,13 +420,15 @@ class Coordinator(Machine[CoordinatorPhase]):
         idle_sinks = [sink for sink in sorted(self.topology.sinks) if not self._unpublished[sink]]
         for sink in self.topology.sinks:
             self._unpublished[sink].append(opened.epoch)
-        self.phase = P.PUBLISHING if opened.reason.final else P.IDLE
-        return [*(self._commit(sink) for sink in idle_sinks), *self._after_decision()]
+        if opened.reason.final:
+            return self._publish_last(idle_sinks)
+        self.phase = P.IDLE
+        return [*map(self._commit, idle_sinks), *self._begin_if_wanted()]
 
-    def _after_decision(self) -> list[Effect]:
-        if self.phase is P.IDLE:
-            return self._begin_if_wanted()
-        return self._finish_if_published() or [self._arm_timeout("publish", self.limits.publish_timeout_ms)]
+    def _publish_last(self, idle_sinks: list[SinkId]) -> list[Effect]:
+        self.phase = P.PUBLISHING
+        bound = self._arm_timeout("publish", self.limits.publish_timeout_ms)
+        return self._finish_if_published() or [bound, *map(self._commit, idle_sinks)]
 
     def _abort(self, why: str) -> list[Effect]:
         opened, self._open = self._open, None
