@@ -6,12 +6,14 @@ Two shapes of output: "append" gives every input row back with the aggregates as
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
 from spark_ckpt.errors import GraphInvalid
@@ -28,9 +30,10 @@ from spark_ckpt.runtime.folds import (
 )
 from spark_ckpt.runtime.group_state import KeyGroupState, Resolved
 from spark_ckpt.runtime.key_index import Keys, distinct_keys, taken
-from spark_ckpt.runtime.operator import Clock
+from spark_ckpt.runtime.operator import Binding, Clock
 from spark_ckpt.runtime.rows import arrow_schema, column, conform, state_schema, user_columns
 from spark_ckpt.runtime.segments import Segments
+from spark_ckpt.runtime.timeouts import Timeouts
 
 APPEND, UPDATE = "append", "update"
 
@@ -119,52 +122,51 @@ def _type_of(name: str, schema: pa.Schema) -> pa.DataType:
     return schema.field(name).type
 
 
-class Aggregation:
-    """Operator of running aggregates. `input`: the rows' Spark struct; `keys`: names of the key columns."""
+def running_aggregates(
+    aggregates: Mapping[str, Aggregate], schema: StructType, keys: Sequence[str], output_mode: str = UPDATE
+) -> RunningAggregates:
+    """Operator of running aggregates by output name; `schema` is the input's. Raises `GraphInvalid`."""
+    return RunningAggregates(
+        [each.alias(name) for name, each in aggregates.items()], schema, keys, output_mode
+    )
+
+
+class RunningAggregates:
+    """See `running_aggregates`."""
 
     def __init__(
-        self,
-        name: str,
-        specs: Sequence[Aggregate],
-        *,
-        input: StructType,
-        keys: Sequence[str],
-        shape: str = UPDATE,
+        self, specs: Sequence[Aggregate], schema: StructType, keys: Sequence[str], output_mode: str
     ) -> None:
-        if shape not in (APPEND, UPDATE):
-            raise GraphInvalid(
-                f"unknown output mode {shape!r}", operator=name, hint="use 'append' or 'update'"
-            )
-        self.name = name
-        self._shape = shape
+        if output_mode not in (APPEND, UPDATE):
+            raise GraphInvalid(f"unknown output mode {output_mode!r}", hint="use 'append' or 'update'")
+        rows = arrow_schema(schema)
+        self.output_mode = output_mode
+        self.timeout = GroupStateTimeout.NoTimeout
         self._specs = tuple(specs)
-        rows = arrow_schema(input)
         self._folds = tuple(fold_of(spec, rows) for spec in specs)
-        self.schema = state_schema(StructType([input[key] for key in keys]), self._state_type())
-        self.output = self._output_schema(rows)
+        self.schema = state_schema(StructType([schema[key] for key in keys]), self._state_type())
+        self._arrow = self._output_schema(rows)
+        self.output = from_arrow_schema(self._arrow)
+        self._timeouts = Timeouts()
 
-    @property
-    def output_type(self) -> StructType:
-        """The Spark struct of the output."""
-        return from_arrow_schema(self.output)
-
-    @property
-    def state_type(self) -> StructType:
-        """The Spark struct of the state columns."""
-        return from_arrow_schema(self.schema.state)
+    def bind(self, binding: Binding) -> RunningAggregates:
+        """A copy that knows the watermark column."""
+        bound = copy.copy(self)
+        bound._timeouts = self._timeouts.bound(binding)
+        return bound
 
     def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
         """Move every key's aggregates over its rows."""
         if rows is None or not rows.num_rows:
             return
-        group.counters.rows_in += rows.num_rows
+        rows = self._timeouts.on_time(rows, group, clock)
         keys = distinct_keys(rows, self.schema.key.names)
         segments = Segments(keys.row_key, len(keys.hashes))
         after = self._run(rows, segments, group.resolve(keys.table, keys.hashes))
         latest = [[taken(part, segments.last_rows) for part in parts] for parts in after]
         state = pa.table([part for parts in latest for part in parts], schema=self.schema.state)
         group.put(keys.table, keys.hashes, state)
-        output = self._appended(rows, after) if self._shape == APPEND else self._updated(keys, latest)
+        output = self._appended(rows, after) if self.output_mode == APPEND else self._updated(keys, latest)
         group.counters.rows_out += output.num_rows
         yield output
 
@@ -182,7 +184,7 @@ class Aggregation:
         table = user_columns(rows)
         for spec, values in zip(self._specs, self._shown(after), strict=True):
             table = table.append_column(spec.name, values)
-        return conform(table, self.output)
+        return conform(table, self._arrow)
 
     def _updated(self, keys: Keys, latest: Sequence[Sequence[pa.Array]]) -> pa.Table:
         return pa.table([*keys.table.columns, *self._shown(latest)], names=self.output.names).cast(
@@ -204,7 +206,7 @@ class Aggregation:
         shown = [
             pa.field(spec.name, fold.shown()) for spec, fold in zip(self._specs, self._folds, strict=True)
         ]
-        schema = pa.schema([*(rows if self._shape == APPEND else self.schema.key), *shown])
+        schema = pa.schema([*(rows if self.output_mode == APPEND else self.schema.key), *shown])
         twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
         if twice is not None:
             raise GraphInvalid(

@@ -12,7 +12,7 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,15 @@ _FORMAT = 1
 
 FULL_AFTER_FILES = 8
 FULL_AT_MOST_FILES = 64
+
+
+class _Head(TypedDict):
+    """The JSON part of an encoded state."""
+
+    epoch: int
+    event_time: int | None
+    due_from: int
+    levels: list[list[tuple[str, int, int, str, int]]]
 
 
 class Resolved(NamedTuple):
@@ -155,6 +164,14 @@ class KeyGroupState:
     def changed_rows(self) -> int:
         """Rows changed since the last snapshot."""
         return len(self._delta)
+
+    @property
+    def earliest_timeout_ms(self) -> int:
+        """No timeout is due before this time; `NO_TIMEOUT` if none is set. May be early, never late."""
+        levels = (self._cache.open(level) for level in self._levels)
+        open_ = (table.timeouts for table in levels if table.earliest_timeout != NO_TIMEOUT)
+        later = (int(each[each >= self._due_from].min(initial=NO_TIMEOUT)) for each in open_)
+        return min([self._delta.earliest_timeout, *later])
 
     def observe_event_time(self, ms: int) -> None:
         """Remember the greatest event time this group has seen."""
@@ -348,7 +365,7 @@ def _not_in(newer: Sequence[KeyTable], table: KeyTable, rows: Int64s, schema: St
     return rows
 
 
-def _opened(data: bytes | memoryview) -> tuple[dict, pa.Table | None]:
+def _opened(data: bytes | memoryview) -> tuple[_Head, pa.Table | None]:
     buffer = pa.py_buffer(data)
     if buffer.size < _HEADER.size or bytes(buffer.slice(0, 4)) != _MAGIC:
         raise FormatUnknown("this is not a key group's state", hint="start the job from its last epoch")

@@ -10,6 +10,7 @@ documents. Spark 4.2's Python path keeps the old one when the function changes n
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -23,16 +24,16 @@ from pyspark.sql.types import Row, StructType
 from spark_ckpt.runtime.failures import OutputInvalid, bounded, user_function_failed
 from spark_ckpt.runtime.group_state import KeyGroupState, Resolved
 from spark_ckpt.runtime.key_index import distinct_keys
-from spark_ckpt.runtime.operator import Clock
+from spark_ckpt.runtime.operator import Binding, Clock
 from spark_ckpt.runtime.output_rows import OutputRows
-from spark_ckpt.runtime.pandas_rows import FrameSlices, PandasOptions, key_tuples
+from spark_ckpt.runtime.pandas_rows import FrameSlices, key_tuples
 from spark_ckpt.runtime.python_values import to_arrow, to_python
-from spark_ckpt.runtime.rows import NO_TIMEOUT, Bools, Int64s, arrow_schema, state_schema, user_columns
+from spark_ckpt.runtime.rows import NO_TIMEOUT, Bools, Int64s, state_schema, user_columns
 from spark_ckpt.runtime.timeouts import Timeouts
 
 Key = tuple[Hashable, ...]
 Yielded = pd.DataFrame | tuple[object, ...] | dict[str, object]
-KeyedUserFunction = Callable[[Key, Iterable[pd.DataFrame], GroupState], Iterable[Yielded]]
+UserFunction = Callable[[Key, Iterable[pd.DataFrame], GroupState], Iterable[Yielded]]
 
 
 class KeyState(GroupState):
@@ -70,41 +71,51 @@ class _KeyRows(NamedTuple):
     timed_out: bool
 
 
-class KeyedFunction:
-    """Operator over `func(key, frames, state)`.
+def keyed_function(
+    func: UserFunction,
+    schema: StructType,
+    keys: Sequence[str],
+    output: StructType,
+    state: StructType,
+    output_mode: str = "append",
+    timeout: str = GroupStateTimeout.NoTimeout,
+) -> KeyedFunction:
+    """Operator over `func(key, frames, state)`; `schema` is the input's. Raises `GraphInvalid`."""
+    return KeyedFunction(func, schema, keys, output, state, output_mode, timeout)
 
-    `columns`: names of all input columns, in order. `key` and `state`: Spark structs; `output`: what `func`
-    yields. `event_time` names the watermarked column; with EventTimeTimeout, rows at or before the watermark
-    are dropped and counted, as Spark does. Raises `GraphInvalid` for settings that cannot work.
-    """
+
+class KeyedFunction:
+    """See `keyed_function`. With EventTimeTimeout, late rows are dropped and counted, as Spark does."""
 
     def __init__(
         self,
-        name: str,
-        func: KeyedUserFunction,
-        *,
-        columns: Sequence[str],
-        key: StructType,
-        state: StructType,
+        func: UserFunction,
+        schema: StructType,
+        keys: Sequence[str],
         output: StructType,
-        timeout: str = GroupStateTimeout.NoTimeout,
-        event_time: str | None = None,
-        options: PandasOptions | None = None,
+        state: StructType,
+        output_mode: str,
+        timeout: str,
     ) -> None:
-        self._timeouts = Timeouts(timeout, event_time)
-        self._timeouts.check(name)
-        self.name = name
-        self.schema = state_schema(key, state)
-        self.output = arrow_schema(output)
+        self.schema = state_schema(StructType([schema[key] for key in keys]), state)
+        self.output = output
+        self.output_mode = output_mode
+        self.timeout = timeout
         self._func = func
-        self._columns = tuple(columns)
+        self._columns = tuple(schema.names)
         self._state_type = state
-        self._output_type = output
-        self._options = options or PandasOptions()
+        self._timeouts = Timeouts.of(timeout)
+        self._binding = Binding()
+
+    def bind(self, binding: Binding) -> KeyedFunction:
+        """A copy that knows its name, watermark column and pandas settings."""
+        bound = copy.copy(self)
+        bound._binding, bound._timeouts = binding, self._timeouts.bound(binding)
+        return bound
 
     def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
         """Call the function for every key with rows, then for every key whose timeout has passed."""
-        output = OutputRows(self._output_type, self._options)
+        output = OutputRows(self.output, self._binding.options)
         with pd.option_context("mode.chained_assignment", None):  # a frame is a slice that nobody else reads
             if rows is not None:
                 self._on_rows(rows, group, clock, output)
@@ -114,7 +125,6 @@ class KeyedFunction:
             yield table
 
     def _on_rows(self, rows: pa.Table, group: KeyGroupState, clock: Clock, output: OutputRows) -> None:
-        group.counters.rows_in += rows.num_rows
         rows = self._timeouts.on_time(rows, group, clock)
         if not rows.num_rows:
             return
@@ -122,7 +132,7 @@ class KeyedFunction:
         order = np.argsort(keys.row_key, kind="stable")
         ends = np.cumsum(np.bincount(keys.row_key))
         starts = np.r_[0, ends[:-1]]
-        slices = FrameSlices(user_columns(rows).take(pa.array(order)), starts, ends, self._options)
+        slices = FrameSlices(user_columns(rows).take(pa.array(order)), starts, ends, self._binding.options)
         resolved = group.resolve(keys.table, keys.hashes)
         called = _KeyRows(keys.table, keys.hashes, resolved, timed_out=False)
         self._call(called, lambda i: (slices.frame(i) for _ in (0,)), group, clock, output)
@@ -147,15 +157,17 @@ class KeyedFunction:
     ) -> None:
         states = self._states(called, clock)
         func, add = self._func, output.add
-        for i, (key, state) in enumerate(zip(key_tuples(called.keys, self._options), states, strict=True)):
+        for i, (key, state) in enumerate(
+            zip(key_tuples(called.keys, self._binding.options), states, strict=True)
+        ):
             try:
                 for item in _iterable(func(key, frames(i), state)):
                     add(item)
             except OutputInvalid as error:
-                error.context |= {"operator": self.name, "key": bounded(key)}
+                error.context |= {"operator": self._binding.name, "key": bounded(key)}
                 raise
             except Exception as error:
-                raise user_function_failed(self.name, key, error) from error
+                raise user_function_failed(self._binding.name, key, error) from error
         self._write(called, states, group)
 
     def _states(self, called: _KeyRows, clock: Clock) -> list[KeyState]:
@@ -221,7 +233,7 @@ class KeyedFunction:
         if wrong is not None:
             raise OutputInvalid(
                 f"update() was given {len(wrong)} values, the state has {width} columns: {bounded(wrong)}",
-                operator=self.name,
+                operator=self._binding.name,
                 hint=f"the state columns are {', '.join(self._state_type.names)}",
             )
         columns = list(zip(*values, strict=True)) or [()] * width

@@ -132,7 +132,7 @@ class LevelCache:
     not at all.
     """
 
-    def __init__(self, folder: str, source: TableReader, schema: StateSchema) -> None:
+    def __init__(self, folder: str | Path, source: TableReader, schema: StateSchema) -> None:
         self._folder = Path(folder)
         self._source = source
         self._schema = schema

@@ -156,3 +156,34 @@ def _fits(value: object, type_: pa.DataType, *, from_pandas: bool) -> bool:
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return False
     return True
+
+
+def to_table(
+    rows: pa.Table | pd.DataFrame, schema: StructType, options: PandasOptions, operator: str
+) -> pa.Table:
+    """A whole table or frame as the declared schema, columns by name. Raises `OutputInvalid` naming
+    what does not fit.
+    """
+    have = [str(name) for name in (rows.columns if isinstance(rows, pd.DataFrame) else rows.column_names)]
+    if sorted(have) != sorted(schema.names):
+        raise OutputInvalid(
+            f"the returned table has columns {bounded(have)}, declared are {bounded(schema.names)}",
+            operator=operator,
+            hint="return exactly the declared columns",
+        )
+    if isinstance(rows, pd.DataFrame):
+        output = OutputRows(schema, options)
+        output.add(rows)
+        return pa.concat_tables([output.arrow.empty_table(), *output.tables()])
+    return pa.table([_cast(rows, field) for field in arrow_schema(schema)], schema=arrow_schema(schema))
+
+
+def _cast(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+    values = rows.column(field.name)
+    try:
+        return values.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise OutputInvalid(
+            f"column {field.name!r} of type {values.type} does not fit {field.type}: {bounded(str(error))}",
+            hint="cast the column in the function",
+        ) from error

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.types import StructType
 
 from spark_ckpt.runtime.blobs import from_blob, joined, to_blob
 from spark_ckpt.runtime.rows import (
@@ -26,6 +27,7 @@ from spark_ckpt.runtime.rows import (
     SEQ,
     TASK,
     Int64s,
+    arrow_schema,
     column,
     numbers,
 )
@@ -51,7 +53,7 @@ PACKED = pa.schema(
 column.
 """
 
-PACKED_DDL = (
+PACKED_SCHEMA = (
     "ckpt_key_group int, ckpt_kind int, ckpt_epoch long, ckpt_task int, ckpt_seq long, "
     "ckpt_event_time timestamp, ckpt_blob binary"
 )
@@ -182,12 +184,17 @@ def unpack_ordered(frames: Iterable[pd.DataFrame]) -> Unpacked:
     return Unpacked(joined(blob for _, _, blob in blobs), sorted(controls, key=lambda item: item[::-1]))
 
 
-def explode_blobs(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, kind: int = DATA, blob: str = BLOB
-) -> Iterator[pa.RecordBatch]:
-    """Rows of `schema` from the blobs of rows whose `ckpt_kind` is `kind`; other rows are skipped."""
+def tables_of_blobs(batches: Iterable[pa.RecordBatch], *, kind: int = DATA) -> Iterator[pa.Table]:
+    """The tables in the blobs of rows (ckpt_kind, ckpt_blob) whose kind is `kind`; other rows are skipped."""
     for batch in batches:
-        wanted = batch.filter(pc.equal(batch.column(KIND), kind))
-        for cell in wanted.column(blob):
-            rows = from_blob(cell.as_buffer())
-            yield from rows.cast(schema).to_batches()
+        for cell in batch.filter(pc.equal(batch.column(KIND), kind)).column(BLOB):
+            yield from_blob(cell.as_buffer())
+
+
+def explode_blobs(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema | StructType, *, kind: int = DATA
+) -> Iterator[pa.RecordBatch]:
+    """Rows of `schema` again, for `mapInArrow` after the operator."""
+    arrow = schema if isinstance(schema, pa.Schema) else arrow_schema(schema)
+    for table in tables_of_blobs(batches, kind=kind):
+        yield from table.cast(arrow).to_batches()
