@@ -187,9 +187,8 @@ class RunningAggregates:
         return conform(table, self._arrow)
 
     def _updated(self, keys: Keys, latest: Sequence[Sequence[pa.Array]]) -> pa.Table:
-        return pa.table([*keys.table.columns, *self._shown(latest)], names=self.output.names).cast(
-            self.output
-        )
+        table = pa.table([*keys.table.columns, *self._shown(latest)], names=self._arrow.names)
+        return table.cast(self._arrow)
 
     def _shown(self, states: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
         return [fold.show(state) for fold, state in zip(self._folds, states, strict=True)]
