@@ -1,0 +1,272 @@
+"""Which files follow a position in a table, and the errors for a history that is not append-only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+from urllib.parse import urlparse
+
+import pyarrow.fs as pafs
+
+from spark_ckpt.connector import Cursor
+from spark_ckpt.errors import SourceInvalid
+from spark_ckpt_delta.log import Commit, TableFile, filesystem, read_commit, snapshot_files
+
+OnChange = Literal["fail", "skip"]
+
+_FORMAT = 1
+_READABLE_FEATURES = {
+    "columnMapping",
+    "deletionVectors",
+    "timestampNtz",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
+"""A reader of plain Parquet files is right for these unless a file that it reads uses them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The next file to read: file `index` of those that `version` added, or of its whole snapshot."""
+
+    table: str
+    version: int
+    index: int = 0
+    snapshot: bool = False
+
+    def cursor(self) -> Cursor:
+        """JSON with a fixed order of keys: Spark compares offsets as text."""
+        return {
+            "format": _FORMAT,
+            "table": self.table,
+            "version": self.version,
+            "index": self.index,
+            "snapshot": self.snapshot,
+        }
+
+    @classmethod
+    def of(cls, cursor: Mapping[str, Any]) -> Position:
+        """The position in a cursor. Raises `SourceInvalid` on one that this version cannot read."""
+        if cursor.get("format") != _FORMAT:
+            raise SourceInvalid(
+                f"a Delta cursor of format {cursor.get('format')!r}; this version reads {_FORMAT}"
+            )
+        return cls(
+            str(cursor["table"]), int(cursor["version"]), int(cursor["index"]), bool(cursor["snapshot"])
+        )
+
+    def following(self) -> Position:
+        """The first file of the next version."""
+        return Position(self.table, self.version + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much one micro-batch may take; `last_version` ends a finite read."""
+
+    files: int | None = None
+    bytes: int | None = None
+    last_version: int | None = None
+
+
+class History:
+    """The table's files in reading order. Keeps what it read of the log: commits never change."""
+
+    def __init__(
+        self,
+        table: str,
+        storage_options: Mapping[str, str],
+        on_change: OnChange,
+        columns: Sequence[Mapping[str, Any]],
+    ) -> None:
+        self._table = table
+        self._storage_options = dict(storage_options)
+        self._on_change = on_change
+        self._columns = columns
+        self._cache: dict[tuple[bool, int], list[TableFile]] = {}
+        self._opened: pafs.FileSystem | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_cache": {}, "_opened": None}
+
+    @property
+    def system(self) -> pafs.FileSystem:
+        """The table's folder."""
+        if self._opened is None:
+            self._opened = filesystem(self._table, self._storage_options)
+        return self._opened
+
+    def take(self, start: Position, bounds: Bounds) -> tuple[Position, list[TableFile]]:
+        """The files of one micro-batch after `start`, at least one, and the position after them."""
+        taken: list[TableFile] = []
+        size = 0
+        for file, after in self._from(start, bounds.last_version):
+            if file is not None:
+                full = bounds.files is not None and len(taken) >= bounds.files
+                size += file.size
+                if taken and (full or (bounds.bytes is not None and size > bounds.bytes)):
+                    break
+                taken.append(file)
+            start = after
+        return start, taken
+
+    def between(self, start: Position, end: Position) -> list[TableFile]:
+        """The files between two positions that `take` returned; the same on every call."""
+        files: list[TableFile] = []
+        if start == end:
+            return files
+        for file, after in self._from(start, None):
+            if file is not None:
+                files.append(file)
+            if after == end:
+                return files
+        raise SourceInvalid(
+            f"{self._table}: the log does not reach version {end.version}, which the job has read",
+            hint="the table was replaced or its log was cut; restore it or start the source anew",
+        )
+
+    def require(self, position: Position, newest: int) -> None:
+        """Raise `SourceInvalid` unless reading can go on here; `newest` is the table's version now."""
+        if position.version > newest + 1:
+            raise SourceInvalid(
+                f"{self._table} is at version {newest}, the job has read up to {position.version - 1}",
+                hint="the log was cut or replaced; restore it or start the source anew",
+            )
+        self._files(position)
+
+    def _from(
+        self, position: Position, last_version: int | None
+    ) -> Iterator[tuple[TableFile | None, Position]]:
+        """Files with the position after each; a version without data yields None and the next."""
+        while last_version is None or position.version <= last_version:
+            files = self._files(position)
+            if files is None:
+                return
+            for index in range(position.index, len(files)):
+                last = index + 1 == len(files)
+                yield files[index], position.following() if last else replace(position, index=index + 1)
+            if position.index >= len(files):
+                yield None, position.following()
+            position = position.following()
+
+    def _files(self, position: Position) -> list[TableFile] | None:
+        key = (position.snapshot, position.version)
+        if key not in self._cache:
+            files = self._snapshot(position.version) if position.snapshot else self._appended(position)
+            if files is None:
+                return None
+            if len(self._cache) >= 64:
+                self._cache.clear()
+            self._cache[key] = files
+        return self._cache[key]
+
+    def _snapshot(self, version: int) -> list[TableFile]:
+        try:
+            files = snapshot_files(self._table, self._storage_options, version)
+        except FileNotFoundError as error:
+            raise SourceInvalid(
+                f"{self._table}: the job has not finished reading the snapshot of version {version}: {error}",
+                hint="raise delta.logRetentionDuration and delta.deletedFileRetentionDuration; start anew",
+            ) from error
+        for file in files:
+            check_file(self._table, file)
+        return files
+
+    def _appended(self, position: Position) -> list[TableFile] | None:
+        commit = read_commit(self.system, position.version)
+        if commit is None:
+            self._require_not_cleaned(position.version)
+            return None
+        self._check(commit, position.table)
+        if commit.removed and self._on_change == "skip":
+            return []
+        return list(commit.added)
+
+    def _require_not_cleaned(self, version: int) -> None:
+        """An absent commit is either still to come or was cleaned up; the last checkpoint tells which."""
+        try:
+            with self.system.open_input_file("_delta_log/_last_checkpoint") as hint:
+                newest = int(json.loads(hint.read())["version"])
+        except FileNotFoundError:
+            return
+        if newest >= version:
+            raise SourceInvalid(
+                f"{self._table}: the log no longer has version {version}, which the job still has to read",
+                hint="raise delta.logRetentionDuration on the table; start the source anew from 'earliest'",
+            )
+
+    def _check(self, commit: Commit, table_id: str) -> None:
+        if commit.removed and self._on_change == "fail":
+            raise SourceInvalid(
+                f"{self._table}: version {commit.version} ({commit.operation}) deletes or updates rows "
+                "that were appended "
+                "before; a source reads appended rows only",
+                hint="DeltaSource(..., on_change='skip') skips such versions wholly, or start behind it",
+                version=commit.version,
+            )
+        if commit.metadata is not None:
+            self._check_metadata(commit, table_id)
+        if commit.protocol is not None:
+            check_readable(self._table, commit.protocol.get("readerFeatures") or (), commit.version)
+        for file in commit.added:
+            check_file(self._table, file)
+
+    def _check_metadata(self, commit: Commit, table_id: str) -> None:
+        metadata = commit.metadata or {}
+        if metadata["id"] != table_id:
+            raise another_table(self._table, commit.version)
+        check_mapping(self._table, metadata.get("configuration") or {})
+        fields = {field["name"]: field["type"] for field in json.loads(metadata["schemaString"])["fields"]}
+        changed = [column["name"] for column in self._columns if fields.get(column["name"]) != column["type"]]
+        if changed:
+            raise SourceInvalid(
+                f"{self._table}: version {commit.version} changes or drops columns that the job reads: "
+                f"{', '.join(changed)}",
+                hint="adapt the job to the new schema and start it again",
+                version=commit.version,
+            )
+
+
+def check_readable(table: str, features: Sequence[str], version: int) -> None:
+    """Refuse reader features that change what the bytes of a file mean."""
+    unknown = sorted(set(features) - _READABLE_FEATURES)
+    if unknown:
+        raise SourceInvalid(
+            f"{table}: version {version} needs reader features that this source does not know: "
+            f"{', '.join(unknown)}",
+            hint="read the table through a copy without the feature",
+        )
+
+
+def check_mapping(table: str, configuration: Mapping[str, str | None]) -> None:
+    """Refuse column mapping: the columns in the files have other names than the table's."""
+    mode = configuration.get("delta.columnMapping.mode") or "none"
+    if mode != "none":
+        raise SourceInvalid(
+            f"{table} uses column mapping ({mode}), which this source does not read",
+            hint="read a copy of the table without delta.columnMapping.mode",
+        )
+
+
+def check_file(table: str, file: TableFile) -> None:
+    """Refuse files that cannot be read by themselves, or lie outside the table's folder."""
+    if file.has_deletion_vector:
+        raise SourceInvalid(
+            f"{table}: {file.path} has a deletion vector",
+            hint=f"run REORG TABLE delta.`{table}` APPLY (PURGE), then start the source anew",
+        )
+    if urlparse(file.path).scheme or file.path.startswith("/"):
+        raise SourceInvalid(
+            f"{table} refers to a file outside its folder: {file.path}", hint="read the cloned table"
+        )
+
+
+def another_table(table: str, version: int | None = None) -> SourceInvalid:
+    """The error for a table that was dropped and created anew under the same path."""
+    return SourceInvalid(
+        f"{table} is another table than the one whose position the job has",
+        hint="it was dropped and created anew; start the source anew under another name",
+        version=version,
+    )

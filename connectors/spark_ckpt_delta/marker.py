@@ -1,0 +1,106 @@
+"""A sink's marker: the application transaction that a table's log keeps for ever with the rows it guards.
+
+One stable application id per (store, sink, engine); its version is `incarnation << 40 | epoch`, so it also
+grows after a rollback, where the epoch alone might not, and RESTORE of the table does not make an old one
+come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from deltalake import DeltaTable
+
+from spark_ckpt.connector import EpochOutput, SinkContext
+from spark_ckpt.errors import Fenced, PublishConflict, SinkInvalid
+from spark_ckpt.protocol.ids import Epoch, Incarnation
+
+Engine = Literal["deltalake", "spark"]
+_ENGINES: tuple[Engine, ...] = ("deltalake", "spark")
+_EPOCH_BITS = 40
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Marker:
+    """The newest epoch whose rows are in the table. Ordered as published."""
+
+    incarnation: Incarnation
+    epoch: Epoch
+
+    @property
+    def version(self) -> int:
+        """The transaction's version."""
+        return self.incarnation << _EPOCH_BITS | self.epoch
+
+    @classmethod
+    def of_version(cls, version: int) -> Marker:
+        """The marker in a transaction's version."""
+        return cls(Incarnation(version >> _EPOCH_BITS), Epoch(version & ((1 << _EPOCH_BITS) - 1)))
+
+    @classmethod
+    def of_output(cls, output: EpochOutput) -> Marker:
+        """The marker that publishing `output` leaves."""
+        return cls(output.incarnation, output.epoch)
+
+
+def application_id(context: SinkContext, engine: Engine) -> str:
+    """The transaction's application id; it does not contain the job's name, which may change."""
+    return f"spark-ckpt/{context.store_id}/{context.sink}/{engine}"
+
+
+def read_marker(opened: DeltaTable, application: str) -> Marker | None:
+    """The marker in a table, None before the first publish."""
+    version = opened.transaction_version(application)
+    return None if version is None else Marker.of_version(version)
+
+
+def check_owner(table: str, opened: DeltaTable, context: SinkContext, engine: Engine) -> None:
+    """Raise `SinkInvalid` if this sink has written the table with the other engine.
+
+    The two are not mutually exclusive on every storage, and a marker of one does not guard the writes of the
+    other.
+    """
+    for other in _ENGINES:
+        if other != engine and read_marker(opened, application_id(context, other)) is not None:
+            raise SinkInvalid(
+                f"sink {context.sink} has written {table} with engine {other!r}; one engine owns a table",
+                hint=f'keep DeltaSink(..., engine="{other}"), or write to another table',
+                table=table,
+            )
+
+
+def is_published(marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+    """Whether the table has the output already. Epochs without rows leave no marker, so it may lag behind
+    `previous`.
+
+    Raises `Fenced` if a newer incarnation has published, `PublishConflict` if the marker names an epoch that
+    the log does not know: neither `previous` or one before it, nor this one.
+    """
+    if marker is None:
+        return False
+    if marker.incarnation > context.incarnation:
+        raise Fenced(
+            f"incarnation {marker.incarnation} publishes to sink {context.sink}, this one is "
+            f"{context.incarnation}",
+            sink=context.sink,
+        )
+    if marker >= Marker.of_output(output):
+        return True
+    if marker.epoch > output.previous:
+        raise PublishConflict(
+            f"the table says epoch {marker.epoch} is published, but the log decided {output.previous} "
+            f"before {output.epoch}",
+            hint="the store was replaced or cut; publish to a new table, or restore the store",
+            sink=context.sink,
+        )
+    return False
+
+
+def commit_metadata(context: SinkContext, output: EpochOutput, engine: Engine) -> Mapping[str, str]:
+    """What DESCRIBE HISTORY shows of a publish."""
+    return {
+        "userMetadata": f"spark-ckpt job={context.job} sink={context.sink} epoch={output.epoch} "
+        f"incarnation={output.incarnation} engine={engine}"
+    }

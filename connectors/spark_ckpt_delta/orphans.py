@@ -1,0 +1,80 @@
+"""Files that dead attempts staged inside a table's folder and that no commit will ever name.
+
+A full VACUUM removes them after the table's retention like any unreferenced file; this does it by name, for
+one sink.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Iterator, Mapping
+
+import pyarrow.fs as pafs
+
+from spark_ckpt.connector import SinkContext
+from spark_ckpt_delta.log import filesystem, open_table
+
+KEPT_MS = 7 * 24 * 3_600_000
+"""Delta's own default for unreferenced files: younger ones may belong to a writer that is about to commit."""
+
+
+def find_orphans(
+    table: str,
+    context: SinkContext,
+    storage_options: Mapping[str, str],
+    unpublished: Collection[str] = (),
+    older_than_ms: int = KEPT_MS,
+) -> list[str]:
+    """Paths, relative to the table, of this sink's staged files that are garbage.
+
+    A file is garbage if an incarnation before `context.incarnation` staged it, no commit names it (not even a
+    removed file, which time travel still reads), it is not among `unpublished` (the base names of all files
+    of decided epochs that are not published yet), and it is older than `older_than_ms`. The age is what
+    protects another job whose sink has the same name: file names carry the sink and the incarnation, not the
+    store.
+    """
+    opened = open_table(table, storage_options)
+    removed = opened.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
+    known = {_base_name(path) for path in [*opened.file_uris(), *removed]} | set(unpublished)
+    newest_ms = int(time.time() * 1000) - older_than_ms
+    return sorted(
+        info.path
+        for info in _files(filesystem(table, storage_options))
+        if _staged_by_the_dead(context, info.base_name)
+        and info.base_name not in known
+        and (info.mtime_ns or 0) // 1_000_000 <= newest_ms
+    )
+
+
+def remove_orphans(
+    table: str,
+    context: SinkContext,
+    storage_options: Mapping[str, str],
+    unpublished: Collection[str] = (),
+    older_than_ms: int = KEPT_MS,
+) -> list[str]:
+    """Delete what `find_orphans` finds; returns the deleted paths.
+
+    Call it after decided epochs are published.
+    """
+    system = filesystem(table, storage_options)
+    found = find_orphans(table, context, storage_options, unpublished, older_than_ms)
+    for path in found:
+        system.delete_file(path)
+    return found
+
+
+def _staged_by_the_dead(context: SinkContext, name: str) -> bool:
+    found = re.fullmatch(rf"ckpt-{re.escape(context.sink)}-i(\d+)-b\d+-[^/]*\.parquet", name)
+    return found is not None and int(found[1]) < context.incarnation
+
+
+def _files(system: pafs.FileSystem) -> Iterator[pafs.FileInfo]:
+    for info in system.get_file_info(pafs.FileSelector("", recursive=True)):
+        if info.type == pafs.FileType.File and not info.path.startswith("_delta_log"):
+            yield info
+
+
+def _base_name(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -1,0 +1,172 @@
+"""Publishing with deltalake: files staged inside the table's folder become visible in one commit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow.fs as pafs
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
+
+from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext, StagedFile
+from spark_ckpt.errors import EpochDamaged, PublishFailed
+from spark_ckpt_delta.log import commit_path, filesystem, local_root, open_table, read_commit
+from spark_ckpt_delta.marker import (
+    Marker,
+    application_id,
+    check_owner,
+    commit_metadata,
+    is_published,
+    read_marker,
+)
+from spark_ckpt_delta.rules import check_writable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ATTEMPTS_MAX = 4
+_REPLAY_SEARCH_VERSIONS = 1000
+
+
+class DeltalakePublisher:
+    """One incarnation's hand on a table that others may append to at the same time.
+
+    A commit carries the epoch's marker, so it lands once: whoever repeats it, or races for it, reads the
+    marker.
+    """
+
+    def __init__(self, table: str, storage_options: Mapping[str, str], context: SinkContext) -> None:
+        self._table = table
+        self._storage_options = dict(storage_options)
+        self._context = context
+        self._application = application_id(context, "deltalake")
+        self._id: str | None = None
+        opened = self._open()
+        check_owner(table, opened, context, "deltalake")
+        check_writable(table, opened)
+        self._id = str(opened.metadata().id)
+
+    def publish(self, output: EpochOutput) -> PublishReceipt:
+        """Commit the epoch's files unless the table has them; durable on a POSIX file system on return."""
+        rows = sum(file.rows for file in output.files)
+        opened = self._open()
+        if is_published(read_marker(opened, self._application), output, self._context):
+            version = self._harden(opened.version(), opened.version() - _REPLAY_SEARCH_VERSIONS)
+            return PublishReceipt(output.epoch, rows, replayed=True, detail={"version": version})
+        if not output.files:
+            return PublishReceipt(output.epoch, 0, replayed=False)
+        actions = self._actions(output.files)
+        before = opened.version()
+        replayed = self._commit(opened, output, actions)
+        version = self._harden(self._open().version(), before)
+        return PublishReceipt(output.epoch, rows, replayed, {"version": version, "files": len(output.files)})
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _open(self) -> DeltaTable:
+        try:
+            opened = open_table(self._table, self._storage_options)
+        except (DeltaError, OSError) as error:
+            raise PublishFailed(
+                f"{self._table} cannot be opened: {error}", sink=self._context.sink
+            ) from error
+        self._check_identity(opened)
+        return opened
+
+    def _check_identity(self, opened: DeltaTable) -> None:
+        if self._id is not None and str(opened.metadata().id) != self._id:
+            raise EpochDamaged(
+                f"{self._table} was dropped and created anew while the job ran; the rows of earlier epochs "
+                "are gone",
+                hint="restore the table, or restart the job from an epoch before them",
+                sink=self._context.sink,
+            )
+
+    def _commit(self, opened: DeltaTable, output: EpochOutput, actions: list[AddAction]) -> bool:
+        """Commit once; True if it turns out that somebody (an attempt of ours, a zombie) already had.
+
+        An error never says whether the commit landed: the marker is asked. A conflict with another writer
+        (its schema change, a concurrent marker) is over once the table is read again.
+        """
+        failure: Exception | None = None
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                self._attempt(opened, output, actions)
+            except (DeltaError, OSError) as error:
+                failure = error
+            else:
+                return False
+            opened = self._open()
+            if is_published(read_marker(opened, self._application), output, self._context):
+                return True
+            check_writable(self._table, opened)
+        raise PublishFailed(
+            f"{self._table}: {failure}", sink=self._context.sink, epoch=output.epoch
+        ) from failure
+
+    def _attempt(self, opened: DeltaTable, output: EpochOutput, actions: list[AddAction]) -> None:
+        metadata = commit_metadata(self._context, output, "deltalake")
+        opened.create_write_transaction(
+            list(actions),
+            mode="append",
+            schema=opened.schema(),
+            partition_by=list(opened.metadata().partition_columns),
+            commit_properties=CommitProperties(
+                custom_metadata=dict(metadata),
+                app_transactions=[Transaction(self._application, Marker.of_output(output).version)],
+            ),
+        )
+
+    def _actions(self, files: Sequence[StagedFile]) -> list[AddAction]:
+        """Add actions for files that are there: a commit that names a missing one breaks the table."""
+        infos = self._system().get_file_info([file.path for file in files])
+        for file, info in zip(files, infos, strict=True):
+            if info.type != pafs.FileType.File or info.size != file.size_bytes:
+                raise EpochDamaged(
+                    f"staged file {file.path} of {self._table} is missing or not {file.size_bytes} bytes "
+                    "long",
+                    hint="it was vacuumed or removed before it was published; restart from an earlier epoch",
+                    sink=self._context.sink,
+                )
+        return [
+            _add_action(file, (info.mtime_ns or 0) // 1_000_000)
+            for file, info in zip(files, infos, strict=True)
+        ]
+
+    def _harden(self, newest: int, before: int) -> int | None:
+        """Find our commit, newest first, and fsync what the walk passes: deltalake does not.
+
+        Returns its version.
+        """
+        system, root = self._system(), local_root(self._table)
+        for version in range(newest, max(before, -1), -1):
+            commit = read_commit(system, version)
+            if commit is None:
+                break
+            if root is not None:
+                _fsync(root / commit_path(version))
+            if any(application == self._application for application, _ in commit.transactions):
+                if root is not None:
+                    _fsync(root / "_delta_log")
+                return version
+        return None
+
+    def _system(self) -> pafs.FileSystem:
+        return filesystem(self._table, self._storage_options)
+
+
+def _add_action(file: StagedFile, modified_ms: int) -> AddAction:
+    values = {name: value or None for name, value in file.partition_values.items()}
+    return AddAction(file.path, file.size_bytes, values, modified_ms, data_change=True, stats=file.stats)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

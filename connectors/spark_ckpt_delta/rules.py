@@ -1,0 +1,125 @@
+"""What a table must be like so that files written by tasks can be committed to it as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from deltalake import DeltaTable
+from pyspark.sql.types import DataType, StructType
+
+from spark_ckpt.errors import SinkInvalid
+
+_OTHER_ENGINE = 'use DeltaSink(..., engine="spark")'
+_WRITABLE_FEATURES = {
+    "appendOnly",
+    "invariants",
+    "checkConstraints",
+    "changeDataFeed",
+    "generatedColumns",
+    "columnMapping",
+    "deletionVectors",
+    "timestampNtz",
+    "v2Checkpoint",
+    "variantType",
+}
+"""Features that deltalake 1.6.6 appends to; what an append would have to honour is refused below."""
+_LEGACY_IDENTITY_WRITER = 6
+_PER_COLUMN = {
+    "delta.invariants": "an invariant",
+    "delta.generationExpression": "a generation expression",
+    "delta.identity.start": "identity values",
+    "__CHAR_VARCHAR_TYPE_STRING": "a bounded length (char or varchar)",
+}
+_PARTITION_TYPES = {"string", "byte", "short", "integer", "long", "boolean", "date"}
+"""Types whose text in a folder name is the same for every writer; a timestamp's is not."""
+
+
+def check_writable(table: str, opened: DeltaTable) -> None:
+    """Raise `SinkInvalid` naming the first feature that staged Parquet files cannot honour."""
+    for problem in _problems(opened):
+        raise SinkInvalid(
+            f"{table} has {problem}, which deltalake cannot write", hint=_OTHER_ENGINE, table=table
+        )
+
+
+def _problems(opened: DeltaTable) -> Iterator[str]:
+    protocol = opened.protocol()
+    for feature in sorted(set(protocol.writer_features or ()) - _WRITABLE_FEATURES):
+        yield f"table feature {feature}"
+    if protocol.writer_features is None and protocol.min_writer_version >= _LEGACY_IDENTITY_WRITER:
+        yield f"writer version {protocol.min_writer_version} (identity columns)"
+    configuration = opened.metadata().configuration
+    if (configuration.get("delta.columnMapping.mode") or "none") != "none":
+        yield f"column mapping ({configuration['delta.columnMapping.mode']})"
+    for name in sorted(configuration):
+        if name.startswith("delta.constraints."):
+            yield f"check constraint {name.removeprefix('delta.constraints.')}"
+    for field in json.loads(opened.schema().to_json())["fields"]:
+        for key, what in _PER_COLUMN.items():
+            if key in field.get("metadata", {}):
+                yield f"{what} on column {field['name']}"
+
+
+def check_partitioning(table: str, found: Sequence[str], wanted: Sequence[str] | None) -> None:
+    """Raise `SinkInvalid` if the table's partition columns are not the asked ones."""
+    if wanted is not None and tuple(found) != tuple(wanted):
+        raise SinkInvalid(
+            f"{table} is partitioned by {', '.join(found) or 'nothing'}, the sink says "
+            f"{', '.join(wanted) or 'nothing'}",
+            hint="leave partition_by out, or write to another table",
+        )
+
+
+def check_partition_types(table: str, partition_by: Sequence[str], schema: StructType) -> None:
+    """Raise `SinkInvalid` if tasks cannot lay out files by these columns."""
+    types = {field.name: field.dataType.typeName() for field in schema.fields}
+    for name in partition_by:
+        if types[name] not in _PARTITION_TYPES:
+            raise SinkInvalid(
+                f"{table} is partitioned by {name}, a {types[name]}",
+                hint=f"partition by one of {', '.join(sorted(_PARTITION_TYPES))}, or {_OTHER_ENGINE}",
+            )
+    if len(partition_by) == len(types):
+        raise SinkInvalid(
+            f"{table}: every column is a partition column", hint="keep at least one data column"
+        )
+
+
+def check_schema(table: str, job: StructType, found: Mapping[str, Any]) -> None:
+    """Raise `SinkInvalid` with a table of the differences unless both have the same columns of the same
+    types.
+
+    `found` is the table's schema in Spark's JSON form. A column that must not be null needs one that cannot
+    be null.
+    """
+    wanted = {field.name: field for field in job.fields}
+    there = {field.name: field for field in StructType.fromJson(dict(found)).fields}
+    rows = [("column", "job", "table")]
+    for name in [*wanted, *(name for name in there if name not in wanted)]:
+        ours, theirs = wanted.get(name), there.get(name)
+        if ours is None or theirs is None or not same_type(ours.dataType, theirs.dataType):
+            rows.append((name, _shown(ours), _shown(theirs)))
+        elif ours.nullable and not theirs.nullable:
+            rows.append((name, f"{_shown(ours)}, may be null", f"{_shown(theirs)} NOT NULL"))
+    if len(rows) > 1:
+        raise SinkInvalid(
+            f"the rows of the job do not fit {table}:\n{_aligned(rows)}",
+            hint="select, rename or cast the columns in the job, or alter the table",
+        )
+
+
+def same_type(left: DataType, right: DataType) -> bool:
+    """Whether two types are equal apart from whether values inside may be null."""
+    return left.simpleString() == right.simpleString()
+
+
+def _shown(field: Any) -> str:
+    return "-" if field is None else str(field.dataType.simpleString())
+
+
+def _aligned(rows: Sequence[tuple[str, str, str]]) -> str:
+    widths = [max(len(row[index]) for row in rows) for index in range(3)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(f"    {line.rstrip()}" for line in lines)

@@ -1,0 +1,140 @@
+"""`DeltaSink`: rows exactly once into a Delta table that is the user's, and may have other writers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError
+from pyspark.sql.types import StructField, StructType
+
+from spark_ckpt.connector import Publisher, SinkContext, StagePlan
+from spark_ckpt.errors import ConfigInvalid, SinkInvalid
+from spark_ckpt_delta.log import location, open_table, table_exists
+from spark_ckpt_delta.marker import Engine
+from spark_ckpt_delta.publisher import DeltalakePublisher
+from spark_ckpt_delta.rules import check_partition_types, check_partitioning, check_schema, check_writable
+from spark_ckpt_delta.spark_publisher import SparkPublisher, require_delta_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class DeltaSink:
+    """Rows exactly once into the Delta table at `table`, a path or URI.
+
+    `engine="deltalake"` (default): tasks write the table's Parquet files, the epoch's publish is one commit
+    of 10-20 ms that names them; nothing is rewritten, no jars are needed. `engine="spark"`: delta-spark
+    appends the staged rows, or with `keys` merges them: the newest row of a key in an epoch replaces the
+    table's row. It needs delta-spark's jars and about a second per epoch, and writes tables with any feature
+    that delta-spark knows. One engine owns a table.
+
+    `partition_by` is for creating the table (`create=True`, when the job starts); an existing table keeps its
+    own. `storage_options` are deltalake's; with engine "spark" Hadoop's settings must give access as well.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        engine: Engine = "deltalake",
+        keys: Sequence[str] = (),
+        storage_options: Mapping[str, str] | None = None,
+        partition_by: Sequence[str] | None = None,
+        create: bool = True,
+    ) -> None:
+        if engine not in ("deltalake", "spark"):
+            raise ConfigInvalid(f"engine is 'deltalake' or 'spark', not {engine!r}")
+        if keys and engine != "spark":
+            raise ConfigInvalid("keys (merging) need the other engine", hint='DeltaSink(..., engine="spark")')
+        self._table = table
+        self._engine = engine
+        self._keys = tuple(keys)
+        self._storage_options = dict(storage_options or {})
+        self._partition_by = None if partition_by is None else tuple(partition_by)
+        self._create = create
+
+    def check(self, spark: SparkSession, schema: StructType) -> None:
+        """Raise `SinkInvalid` for a missing table, other columns, or a feature the engine cannot write."""
+        if self._engine == "spark":
+            require_delta_spark(spark)
+        missing = [name for name in (*self._keys, *(self._partition_by or ())) if name not in schema.names]
+        if missing:
+            raise SinkInvalid(f"columns {', '.join(missing)} are not in the job's rows", table=self._table)
+        opened = self._opened()
+        if opened is not None:
+            self._check_existing(opened, schema)
+        elif not self._create:
+            raise SinkInvalid(
+                f"{self._table} is not a Delta table", hint="create it, or DeltaSink(..., create=True)"
+            )
+        if self._engine == "deltalake":
+            check_partition_types(self._table, self._partition_columns(opened), schema)
+
+    def stage(self, schema: StructType) -> StagePlan:
+        """Engine "deltalake": inside the table, created if absent. Engine "spark": in the store's outbox."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        columns = to_arrow_schema(schema)
+        if self._engine == "spark":
+            return StagePlan(schema=columns)
+        opened = self._opened()
+        partition_by = self._partition_columns(opened)
+        if opened is None:
+            self._create_table(schema, partition_by)
+        return StagePlan(
+            root=location(self._table),
+            storage_options=self._storage_options,
+            partition_by=partition_by,
+            schema=columns,
+        )
+
+    def publisher(self, spark: SparkSession, context: SinkContext) -> Publisher:
+        """Open the publishing side.
+
+        Raises `SinkInvalid` if the other engine has published this sink's rows.
+        """
+        if self._engine == "deltalake":
+            return DeltalakePublisher(self._table, self._storage_options, context)
+        return SparkPublisher(
+            spark, self._table, self._storage_options, self._keys, self._partition_by or (), context
+        )
+
+    def describe(self) -> Mapping[str, str]:
+        """Kind, path and engine."""
+        return {"kind": "delta", "path": self._table, "engine": self._engine}
+
+    def _check_existing(self, opened: DeltaTable, schema: StructType) -> None:
+        if self._engine == "deltalake":
+            check_writable(self._table, opened)
+        check_schema(self._table, schema, json.loads(opened.schema().to_json()))
+        check_partitioning(self._table, opened.metadata().partition_columns, self._partition_by)
+
+    def _opened(self) -> DeltaTable | None:
+        try:
+            if not table_exists(self._table, self._storage_options):
+                return None
+            return open_table(self._table, self._storage_options)
+        except (DeltaError, OSError) as error:
+            raise SinkInvalid(f"{self._table} cannot be opened: {error}", table=self._table) from error
+
+    def _partition_columns(self, opened: DeltaTable | None) -> tuple[str, ...]:
+        if opened is not None:
+            return tuple(opened.metadata().partition_columns)
+        return self._partition_by or ()
+
+    def _create_table(self, schema: StructType, partition_by: Sequence[str]) -> None:
+        """Protocol (1, 2) unless timestamp_ntz needs a table feature; every column may be null."""
+        fields = [StructField(field.name, field.dataType, nullable=True) for field in schema.fields]
+        try:
+            DeltaTable.create(
+                location(self._table),
+                schema=Schema.from_json(StructType(fields).json()),
+                mode="ignore",
+                partition_by=list(partition_by) or None,
+                storage_options=self._storage_options or None,
+            )
+        except (DeltaError, OSError) as error:
+            raise SinkInvalid(f"{self._table} cannot be created: {error}", table=self._table) from error

@@ -1,0 +1,164 @@
+"""`DeltaSource`: rows appended to a Delta table, as a source that restarts between any two files.
+
+Why not delta-spark's own streaming source: its offsets hold a version and an index of a file in it, but a
+fresh query can only be told `startingVersion`, a whole version. Every incarnation of a job is a fresh query,
+so a batch that ended inside a version could not be continued exactly, and whole versions only would leave
+batches unbounded. Reading the log's add actions gives the same rows, restarts at every cut, bounds batches by
+files and bytes, and needs no jars.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from spark_ckpt.connector import Cursor
+from spark_ckpt.errors import ConfigInvalid, SourceInvalid
+from spark_ckpt_delta.changes import (
+    History,
+    OnChange,
+    Position,
+    another_table,
+    check_file,
+    check_mapping,
+    check_readable,
+)
+from spark_ckpt_delta.log import filesystem, oldest_readable, open_table, read_commit, snapshot_files
+from spark_ckpt_delta.stream import FORMAT_NAME, DeltaDataSource, Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+class DeltaSource:
+    """Rows appended to a Delta table; `table` is a path or URI, `storage_options` are deltalake's.
+
+    `start`: "earliest" (the table's rows as they are now, then what is appended), "latest" (only what is
+    appended from now on) or a version (what it and later versions append). `on_change`: a version that
+    deletes or updates rows stops the job ("fail") or is skipped as a whole ("skip"). Compaction (`dataChange`
+    false) is invisible. `files_per_batch` and `bytes_per_batch` bound a micro-batch; a version may be split
+    over several.
+
+    The columns are the table's at the time of `read`; columns added later appear after a restart of the job.
+    Refused: tables with column mapping, files with deletion vectors, and reader features that change what a
+    file means.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        start: int | Literal["earliest", "latest"] = "earliest",
+        on_change: OnChange = "fail",
+        storage_options: Mapping[str, str] | None = None,
+        files_per_batch: int = 256,
+        bytes_per_batch: int = 128 << 20,
+    ) -> None:
+        if start not in ("earliest", "latest") and (not isinstance(start, int) or start < 0):
+            raise ConfigInvalid(f"start is 'earliest', 'latest' or a version, not {start!r}")
+        if on_change not in ("fail", "skip"):
+            raise ConfigInvalid(f"on_change is 'fail' or 'skip', not {on_change!r}")
+        if files_per_batch < 1 or bytes_per_batch < 1:
+            raise ConfigInvalid("files_per_batch and bytes_per_batch are at least 1")
+        self._settings = Settings(
+            table, on_change, files_per_batch, bytes_per_batch, dict(storage_options or {})
+        )
+        self._start = start
+
+    def check(self, spark: SparkSession) -> None:
+        """Raise `SourceInvalid` for a missing or unreadable table, or a start that the log lacks."""
+        table = self._settings.table
+        opened = self._open()
+        check_readable(table, opened.protocol().reader_features or (), opened.version())
+        check_mapping(table, opened.metadata().configuration)
+        if isinstance(self._start, int):
+            self._check_start(self._start, opened.version())
+        elif self._start == "earliest":
+            self._check_snapshot(opened.version())
+
+    def start(self, spark: SparkSession) -> Cursor:
+        """Pin the configured start: a version, the newest snapshot, or the version after the newest."""
+        opened = self._open()
+        table, newest = str(opened.metadata().id), opened.version()
+        if isinstance(self._start, int):
+            return Position(table, self._start).cursor()
+        if self._start == "latest":
+            return Position(table, newest + 1).cursor()
+        return Position(table, newest, snapshot=True).cursor()
+
+    def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
+        """A streaming DataFrame of the files after `cursor`, with the table's columns."""
+        opened = self._open()
+        position = Position.of(cursor)
+        if str(opened.metadata().id) != position.table:
+            raise another_table(self._settings.table)
+        schema = table_schema(opened)
+        history = History(
+            self._settings.table,
+            self._settings.storage_options,
+            self._settings.on_change,
+            schema.jsonValue()["fields"],
+        )
+        history.require(position, opened.version())
+        spark.dataSource.register(DeltaDataSource)
+        return (
+            spark.readStream.format(FORMAT_NAME)
+            .option("settings", self._settings.to_json())
+            .option("schema", schema.json())
+            .option("cursor", json.dumps(position.cursor()))
+            .load()
+        )
+
+    def cursor(self, offset: str, previous: Cursor) -> Cursor:
+        """Spark's offset of this source is a cursor already."""
+        return Position.of(json.loads(offset)).cursor()
+
+    def end(self, spark: SparkSession) -> Cursor:
+        """The position after the newest version."""
+        opened = self._open()
+        return Position(str(opened.metadata().id), opened.version() + 1).cursor()
+
+    def reached(self, cursor: Cursor, end: Cursor) -> bool:
+        """Whether all versions before `end` are read."""
+        here, there = Position.of(cursor), Position.of(end)
+        return not here.snapshot and (here.version, here.index) >= (there.version, there.index)
+
+    def describe(self) -> Mapping[str, str]:
+        """Kind and path."""
+        return {"kind": "delta", "path": self._settings.table}
+
+    def _open(self) -> DeltaTable:
+        table = self._settings.table
+        try:
+            return open_table(table, self._settings.storage_options)
+        except TableNotFoundError as error:
+            raise SourceInvalid(
+                f"{table} is not a Delta table", hint="create the table, then start the job"
+            ) from error
+        except (DeltaError, OSError) as error:
+            raise SourceInvalid(f"{table} cannot be opened: {error}") from error
+
+    def _check_start(self, version: int, newest: int) -> None:
+        system = filesystem(self._settings.table, self._settings.storage_options)
+        if version > newest + 1 or (version <= newest and read_commit(system, version) is None):
+            oldest = oldest_readable(system, newest)
+            raise SourceInvalid(
+                f"{self._settings.table} has no version {version} in its log; it has {oldest} to {newest}",
+                hint=f"start={oldest}, or start='earliest' for all rows as they are now",
+            )
+
+    def _check_snapshot(self, newest: int) -> None:
+        for file in snapshot_files(self._settings.table, self._settings.storage_options, newest):
+            check_file(self._settings.table, file)
+
+
+def table_schema(opened: DeltaTable) -> StructType:
+    """The table's columns as Spark's type; Delta's schema is written in Spark's JSON."""
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(json.loads(opened.schema().to_json()))

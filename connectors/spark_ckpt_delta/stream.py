@@ -1,0 +1,142 @@
+"""The Spark side: a Python streaming data source over the files that a Delta table's commits append."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from spark_ckpt_delta.changes import Bounds, History, OnChange, Position
+from spark_ckpt_delta.log import TableFile, filesystem, open_table
+from spark_ckpt_delta.reading import read_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT_NAME = "spark_ckpt_delta"
+_PARTITION_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a reader needs besides schema and position.
+
+    `storage_options` may hold credentials: never shown.
+    """
+
+    table: str
+    on_change: OnChange
+    files_per_batch: int
+    bytes_per_batch: int
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def to_json(self) -> str:
+        """The settings as one option of a Spark reader."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """The settings that `to_json` wrote."""
+        return cls(**json.loads(text))
+
+
+class DeltaDataSource(DataSource):
+    """Options: `settings`, `cursor` and `schema`, all JSON."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name in `spark.readStream.format(...)`."""
+        return FORMAT_NAME
+
+    def schema(self) -> StructType:
+        """The table's schema as it was when the source was read."""
+        return StructType.fromJson(json.loads(self.options["schema"]))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """One reader per query; Spark ships a copy of it to every task."""
+        settings = Settings.from_json(self.options["settings"])
+        return DeltaStreamReader(settings, schema, Position.of(json.loads(self.options["cursor"])))
+
+
+class DeltaPartition(InputPartition):
+    """A run of consecutive files that one task reads."""
+
+    def __init__(self, files: Sequence[TableFile]) -> None:
+        super().__init__(tuple(file.path for file in files))
+        self.files = tuple(files)
+
+
+class DeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans batches from the log; a batch may end between two files of one version, and resumes there."""
+
+    def __init__(self, settings: Settings, schema: StructType, initial: Position) -> None:
+        self._settings = settings
+        self._schema = schema
+        self._initial = initial
+        columns: list[dict[str, Any]] = schema.jsonValue()["fields"]
+        self._history = History(settings.table, settings.storage_options, settings.on_change, columns)
+        self._last_version: int | None = None
+
+    def initialOffset(self) -> dict[str, object]:
+        """Where a fresh query begins: the cursor that the job gave."""
+        return dict(self._initial.cursor())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """So many files per batch."""
+        return ReadMaxFiles(self._settings.files_per_batch)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Pin the newest version as the end of an AvailableNow query."""
+        self._last_version = open_table(self._settings.table, self._settings.storage_options).version()
+
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
+        """The end of the next batch: whole files, bounded in number and bytes."""
+        if isinstance(limit, ReadAllAvailable):
+            bounds = Bounds(last_version=self._last_version)
+        else:
+            files = limit.max_files if isinstance(limit, ReadMaxFiles) else self._settings.files_per_batch
+            bounds = Bounds(files, self._settings.bytes_per_batch, self._last_version)
+        end, _ = self._history.take(Position.of(start), bounds)
+        return dict(end.cursor())
+
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
+        """The files between two offsets; the same files on every replay."""
+        files = self._history.between(Position.of(start), Position.of(end))
+        return [DeltaPartition(run) for run in _runs(files)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition's files, in the order of the log."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        assert isinstance(partition, DeltaPartition)  # noqa: S101 - what partitions() returned
+        schema = to_arrow_schema(self._schema)
+        system = filesystem(self._settings.table, self._settings.storage_options)
+        for file in partition.files:
+            yield from read_file(system, self._settings.table, file, schema)
+
+    def commit(self, end: dict[str, object]) -> None:
+        """Nothing: the table is not the source's to clean."""
+
+
+def _runs(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
+    """Small neighbours share a task: starting one costs more than reading a small file."""
+    run: list[TableFile] = []
+    size = 0
+    for file in files:
+        if run and size + file.size > _PARTITION_BYTES:
+            yield run
+            run, size = [], 0
+        run.append(file)
+        size += file.size
+    if run:
+        yield run
