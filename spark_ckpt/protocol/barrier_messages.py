@@ -241,7 +241,7 @@ class SnapshotStored(Event):
 
 @dataclass(frozen=True, slots=True)
 class EpochAborted(Event):
-    """The coordinator gave the epoch up; or the log has no decision for an epoch in doubt at the start."""
+    """The coordinator gave the epoch up: it will never be decided."""
 
     epoch: Epoch
     incarnation: Incarnation
@@ -324,6 +324,16 @@ class EpochDecided(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class DoubtResolved(Event):
+    """The log's answer for a transaction of an earlier life: whether a decision record names it."""
+
+    epoch: Epoch
+    prepared_in: Incarnation
+    incarnation: Incarnation
+    decided: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Published(Event):
     """The epoch's rows are visible, now or since an earlier attempt."""
 
@@ -343,10 +353,11 @@ class PublishRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class AskDecision(Effect):
-    """Look into the log for the epoch's decision record; answer `EpochDecided` or `EpochAborted`."""
+    """Look for a decision record of (`epoch`, `prepared_in`) in the fenced log; answer `DoubtResolved`."""
 
     sink: SinkId
     epoch: Epoch
+    prepared_in: Incarnation
     incarnation: Incarnation
 
 
@@ -374,6 +385,7 @@ class DiscardPrepared(Effect):
 
     sink: SinkId
     epoch: Epoch
+    prepared_in: Incarnation
     incarnation: Incarnation
 
 

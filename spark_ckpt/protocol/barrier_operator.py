@@ -32,7 +32,7 @@ from spark_ckpt.protocol.barrier_messages import (
     SnapshotStored,
 )
 from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, TaskId
-from spark_ckpt.protocol.machine import Effect, Event, Machine, rows
+from spark_ckpt.protocol.machine import IGNORE_STALE, Drop, Effect, Event, Machine, rows
 from spark_ckpt.protocol.vocabulary import Deliver, Hold, Note, Release
 
 
@@ -68,7 +68,11 @@ class Operator(Machine[OperatorPhase]):
                 SnapshotStored: "_on_snapshot_stored",
                 EpochAborted: "_on_abort",
             },
-            P.RESTORING: {Restored: "_on_restored"},
+            P.RESTORING: {
+                SnapshotStored: IGNORE_STALE,
+                EpochAborted: IGNORE_STALE,
+                Restored: "_on_restored",
+            },
         },
         _EVENTS,
     )
@@ -131,6 +135,8 @@ class Operator(Machine[OperatorPhase]):
 
     def _superseded(self, event: Event) -> list[Effect] | None:
         """A newer life talks to this task: load its state before anything of it is processed."""
+        if isinstance(event, EpochAborted):
+            return [Drop(event, "nothing of that incarnation has reached this task")]
         if self.phase is P.RESTORING or not isinstance(event, BarrierArrived | RowsArrived):
             return None
         released = self._release()

@@ -26,6 +26,7 @@ from spark_ckpt.protocol.barrier_messages import (
     AskDecision,
     CarryOver,
     DiscardPrepared,
+    DoubtResolved,
     EpochAborted,
     EpochDecided,
     Fenced,
@@ -64,6 +65,7 @@ _EVENTS = (
     StagedUpTo,
     Prepared,
     PrepareFailed,
+    DoubtResolved,
     EpochDecided,
     EpochAborted,
     Published,
@@ -82,18 +84,17 @@ _ALWAYS: dict[type[Event], Cell] = {
 
 
 class SinkParticipant(Machine[SinkPhase]):
-    """One sink. `in_doubt`: epochs found prepared and not published; `last_published`: the newest that is."""
+    """One sink. `last_epoch`: the epoch the job was restored to. `last_published`: the newest visible one.
+
+    `in_doubt`: the transactions found prepared and not published, as (epoch, incarnation that prepared it).
+    """
 
     PHASES = SinkPhase
     EVENTS = _EVENTS
     TABLE = rows(
         {
             P.NEW: {Started: "_on_started", Fenced: "_on_fenced"},
-            P.RESOLVING: {
-                **_ALWAYS,
-                EpochDecided: "_on_resolved_decided",
-                EpochAborted: "_on_resolved_undecided",
-            },
+            P.RESOLVING: {**_ALWAYS, DoubtResolved: "_on_doubt_resolved"},
             P.OPEN: {**_ALWAYS, StagedUpTo: "_on_staged"},
             P.PREPARING: {
                 **_ALWAYS,
@@ -113,7 +114,7 @@ class SinkParticipant(Machine[SinkPhase]):
         incarnation: Incarnation,
         last_epoch: Epoch,
         last_published: Epoch,
-        in_doubt: Iterable[Epoch] = (),
+        in_doubt: Iterable[tuple[Epoch, Incarnation]] = (),
     ) -> None:
         super().__init__(P.NEW, incarnation)
         self.sink = sink
@@ -187,22 +188,19 @@ class SinkParticipant(Machine[SinkPhase]):
 
     def _resolve_next(self) -> list[Effect]:
         if self._in_doubt:
-            return [AskDecision(self.sink, self._in_doubt[0], self.incarnation)]
+            return [AskDecision(self.sink, *self._in_doubt[0], self.incarnation)]
         self.phase = P.OPEN
         return self._prepare_waiting()
 
-    def _on_resolved_decided(self, event: EpochDecided) -> list[Effect]:
-        if not self._in_doubt or event.epoch != self._in_doubt[0]:
-            return self._on_decided_again(event)
+    def _on_doubt_resolved(self, event: DoubtResolved) -> list[Effect]:
+        if (event.epoch, event.prepared_in) != self._in_doubt[0]:
+            raise self._invalid(event, f"the question was about {self._in_doubt[0]}")
         self._in_doubt.popleft()
-        self._owed.append(event.epoch)
-        return [*self._publish_next(), *self._resolve_next()]
-
-    def _on_resolved_undecided(self, event: EpochAborted) -> list[Effect]:
-        if not self._in_doubt or event.epoch != self._in_doubt[0]:
-            return []
-        self._in_doubt.popleft()
-        return [DiscardPrepared(self.sink, event.epoch, self.incarnation), *self._resolve_next()]
+        if event.decided:
+            self._owed.append(event.epoch)
+            return [*self._publish_next(), *self._resolve_next()]
+        discard = DiscardPrepared(self.sink, event.epoch, event.prepared_in, self.incarnation)
+        return [discard, *self._resolve_next()]
 
     # -- phase one -------------------------------------------------------------------------------------------
 
@@ -263,7 +261,7 @@ class SinkParticipant(Machine[SinkPhase]):
         """The coordinator redoes: answer for what is published, try again what is owed."""
         if event.epoch <= self._last_published:
             return [AckPublished(self.sink, event.epoch, self.incarnation)]
-        if event.epoch in self._owed or event.epoch in self._in_doubt:
+        if event.epoch in self._owed or any(event.epoch == epoch for epoch, _ in self._in_doubt):
             return self._publish_next()
         raise self._invalid(event, "decided without this sink's vote")
 

@@ -24,3 +24,6 @@ ChannelId = NewType("ChannelId", str)
 
 TimerId = NewType("TimerId", int)
 """Number of one setting of a timer within an incarnation: an elapsed timer with an older number is stale."""
+
+ProcessId = NewType("ProcessId", str)
+"""One process of a protocol over plain messages."""
