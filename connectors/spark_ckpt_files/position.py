@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import SourceInvalid
@@ -75,35 +75,26 @@ def consumed_and_fresh(
     return list(files[:cut]), list(files[cut:])
 
 
-def prove(
-    path: str, expected: Position, consumed: Sequence[DataFile], known: Mapping[str, int] | None = None
-) -> None:
+def prove(path: str, expected: Position, consumed: Sequence[DataFile], seen: Sequence[DataFile] = ()) -> None:
     """Raise `SourceInvalid`, naming the file, unless exactly the consumed files are still there.
 
-    `known` maps names to sizes as this process last saw them; it names the files if more than one changed.
+    `seen` is the whole listing as this process last saw it: it names a file even if more than one changed.
     """
     actual = Position().after(consumed)
-    if (actual.count, actual.bytes, actual.sum, actual.names) == (
-        expected.count,
-        expected.bytes,
-        expected.sum,
-        expected.names,
-    ):
-        return
-    raise _difference(path, expected, actual, consumed, known)
+    if replace(actual, name=expected.name) != expected:
+        raise _difference(path, expected, actual, consumed, seen)
 
 
 def _difference(
-    path: str,
-    expected: Position,
-    actual: Position,
-    consumed: Sequence[DataFile],
-    known: Mapping[str, int] | None,
+    path: str, expected: Position, actual: Position, consumed: Sequence[DataFile], seen: Sequence[DataFile]
 ) -> SourceInvalid:
-    by_memory = None if known is None else _first_change(path, expected, known, consumed)
-    by_proof = by_memory or _single_change(path, expected, actual, consumed)
-    if by_proof is not None:
-        return by_proof
+    known, _ = consumed_and_fresh(seen, expected)
+    found = None
+    if known and Position().after(known) == expected:
+        found = _first_change(path, expected, {file.name: file.size for file in known}, consumed)
+    found = found or _single_change(path, expected, actual, consumed)
+    if found is not None:
+        return found
     return SourceInvalid(
         f"{path} is not what was consumed: up to {expected.name} the job counted {expected.count} files with "
         f"{expected.bytes} bytes, now there are {actual.count} with {actual.bytes}",

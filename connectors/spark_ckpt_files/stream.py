@@ -69,7 +69,8 @@ class FilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._initial = initial
         self._directory = Directory(settings.path, settings.recursive)
-        self._known: tuple[Position, dict[str, int]] | None = None
+        self._proven: tuple[Position, list[DataFile]] = (Position(), [])
+        self._seen: list[DataFile] = []
         self._last: str | None = None
 
     def initialOffset(self) -> dict[str, object]:
@@ -100,7 +101,7 @@ class FilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         """The files between two offsets; the same files with the same sizes on every replay."""
         first, last = _position(start), _position(end)
-        consumed = self._proven(last)
+        consumed = self._consumed(last)
         _, batch = consumed_and_fresh(consumed, first)
         if first.count + len(batch) != last.count:
             raise vanished(self._settings.path, last.name)
@@ -119,21 +120,24 @@ class FilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing: files are never removed by the source."""
 
     def _fresh(self, position: Position) -> list[DataFile]:
-        consumed, fresh = consumed_and_fresh(self._directory.files(), position)
+        files = self._directory.files()
+        consumed, fresh = consumed_and_fresh(files, position)
         self._prove(position, consumed)
+        self._seen = files
         return fresh
 
-    def _proven(self, position: Position) -> list[DataFile]:
+    def _consumed(self, position: Position) -> list[DataFile]:
         consumed, _ = consumed_and_fresh(self._directory.files(), position)
         self._prove(position, consumed)
         return consumed
 
-    def _prove(self, position: Position, consumed: Sequence[DataFile]) -> None:
-        now = {file.name: file.size for file in consumed}
-        known = self._known[1] if self._known is not None and self._known[0] == position else None
-        if known is None or known != now:  # hashing every name again is only needed for a new position
-            prove(self._settings.path, position, consumed, known)
-            self._known = (position, now)
+    def _prove(self, position: Position, consumed: list[DataFile]) -> None:
+        """Hashing every name again is needed only if the listing does not extend what was proven last."""
+        before, files = self._proven
+        extends = consumed[: len(files)] == files and before.after(consumed[len(files) :]) == position
+        if not extends:
+            prove(self._settings.path, position, consumed, self._seen)
+        self._proven = (position, consumed)
 
     def _bounded(self, fresh: Sequence[DataFile], limit: ReadLimit) -> list[DataFile]:
         files_max = limit.max_files if isinstance(limit, ReadMaxFiles) else self._settings.files_per_batch

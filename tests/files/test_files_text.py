@@ -1,0 +1,301 @@
+"""CSV and JSON lines: exact rows, exact lines, and every bad record found without harm to its neighbours."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from spark_ckpt_files import records as records_module
+from spark_ckpt_files.listing import Directory
+from spark_ckpt_files.reading import check_file, read_file
+from spark_ckpt_files.records import cut
+from spark_ckpt_files.settings import Settings
+from spark_ckpt_files.text import Bad, Rows, csv_parser, json_parser, parse_tolerant
+
+from spark_ckpt.errors import BadRecord, SourceInvalid
+
+DATA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
+UTC = dt.UTC
+
+
+def settings(folder: Path, **changes: Any) -> Settings:
+    defaults: dict[str, Any] = {
+        "path": str(folder),
+        "format": "csv",
+        "on_error": "keep",
+        "positions": False,
+        "recursive": False,
+        "header": False,
+        "delimiter": ",",
+        "quote": '"',
+        "null_value": "",
+        "multiline": False,
+        "files_per_batch": 10,
+        "bytes_per_batch": 1 << 20,
+    }
+    return Settings(**(defaults | changes))
+
+
+def rows_of(folder: Path, content: bytes, name: str = "f.csv", **changes: Any) -> list[dict[str, Any]]:
+    (folder / name).write_bytes(content)
+    chosen = settings(folder, **changes)
+    output = list(DATA)
+    if chosen.on_error == "keep":
+        output.append(pa.field("_corrupt_record", pa.string()))
+    if chosen.with_positions:
+        output += [pa.field("_file", pa.string()), pa.field("_line", pa.int64())]
+    if chosen.on_error == "drop":
+        output.append(pa.field("ckpt_reject", pa.string()))
+    directory = Directory(str(folder))
+    (file,) = directory.files()
+    return [
+        row for batch in read_file(directory, file, chosen, pa.schema(output)) for row in batch.to_pylist()
+    ]
+
+
+def test_a_csv_row_has_the_types_of_the_schema(tmp_path: Path) -> None:
+    (row,) = rows_of(tmp_path, b"7,x,2024-01-01T02:00:00+02:00\n", on_error="fail")
+
+    assert row == {"id": 7, "name": "x", "at": dt.datetime(2024, 1, 1, tzinfo=UTC)}
+
+
+@pytest.mark.parametrize("text", ["2024-01-01", "2024-01-01 00:00:00", "2024-01-01T00:00:00Z"])
+def test_a_timestamp_without_an_offset_is_utc(text: str, tmp_path: Path) -> None:
+    (row,) = rows_of(tmp_path, f"1,x,{text}\n".encode())
+
+    assert row["at"] == dt.datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def test_an_empty_field_is_null_and_a_quoted_one_is_empty(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, b'1,,\n2,"",\n')
+
+    assert [(row["name"], row["at"]) for row in rows] == [(None, None), ("", None)]
+
+
+def test_another_null_value_leaves_empty_texts_alone(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, b"1,NA,NA\n2,,NA\n", null_value="NA")
+
+    assert [row["name"] for row in rows] == [None, ""]
+
+
+def test_columns_are_found_by_name_in_the_header(tmp_path: Path) -> None:
+    (row,) = rows_of(tmp_path, b"\xef\xbb\xbfat,extra,name,id\n2024-01-01,9,x,1\n", header=True)
+
+    assert (row["id"], row["name"], row["_line"]) == (1, "x", 2)
+
+
+def test_a_header_without_a_column_of_the_schema_names_it(tmp_path: Path) -> None:
+    with pytest.raises(SourceInvalid, match="header has no column at; it has id, name"):
+        rows_of(tmp_path, b"id,name\n1,x\n", header=True, on_error="keep")
+
+
+BAD_CSV = [
+    b"x,bad number,2024-01-01",
+    b"1,too,many,2024-01-01",
+    b"1",
+    b'1,"never closed,2024-01-01',
+    b"1,\xff\xfe,2024-01-01",
+    b"1,x,yesterday",
+]
+BAD_JSON = [
+    b"null",
+    b"[]",
+    b"5",
+    b"not json",
+    b'{"id": 1',
+    b'{"id": 1}}',
+    b'{"id": "1"}',
+    b'{"id": 1.5}',
+    b'{"id": 1}{"id": 2}',
+    b'{"name": "\xff"}',
+    b'{"id": 1, "id": 2}',
+    b'{"at": "yesterday"}',
+    b"  ",
+]
+
+
+@pytest.mark.parametrize("format", ["csv", "json"])
+@pytest.mark.parametrize("where", [0, 1, 4])
+def test_every_kind_of_bad_record_is_isolated_with_its_line(format: str, where: int, tmp_path: Path) -> None:
+    good = [b"%d,n,2024-01-01" % n if format == "csv" else b'{"id": %d}' % n for n in range(4)]
+    for bad in BAD_CSV if format == "csv" else BAD_JSON:
+        rows = rows_of(tmp_path, b"\n".join([*good[:where], bad, *good[where:]]), format=format)
+
+        assert [row["id"] for row in rows if row["_corrupt_record"] is None] == [0, 1, 2, 3], bad
+        (found,) = [row for row in rows if row["_corrupt_record"] is not None]
+        assert (found["_line"], found["_corrupt_record"]) == (where + 1, bad.decode(errors="replace")), bad
+        assert rows.index(found) == where
+
+
+def test_fail_names_file_line_and_text(tmp_path: Path) -> None:
+    with pytest.raises(BadRecord) as caught:
+        rows_of(tmp_path, b"1,x,\n\n" + b"z" * 300 + b",x,\n", name="day.csv", on_error="fail")
+
+    assert caught.value.what.startswith("day.csv, line 3: ")
+    assert caught.value.context["line"] == 3
+    assert len(str(caught.value.context["record"])) == 200
+
+
+def test_drop_hands_the_reason_to_the_core(tmp_path: Path) -> None:
+    good, bad = rows_of(tmp_path, b"1,x,\nbad\n", on_error="drop")
+
+    assert good["ckpt_reject"] is None
+    reject = json.loads(bad["ckpt_reject"])
+    assert (reject["file"], reject["line"], reject["record"]) == ("f.csv", 2, "bad")
+    assert "Expected 3 columns" in reject["reason"]
+
+
+def test_positions_are_added_to_good_rows(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, b"1,x,\n\n2,y,\n", on_error="fail", positions=True)
+
+    assert [(row["_file"], row["_line"]) for row in rows] == [("f.csv", 1), ("f.csv", 3)]
+
+
+def test_a_stray_quote_inside_an_unquoted_field_is_text(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, b'1,5" pipe,\n2,x,\n')
+
+    assert [row["name"] for row in rows] == ['5" pipe', "x"]
+
+
+def test_line_ends_inside_quotes_belong_to_the_record_if_multiline(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, b'1,"a\nb",\n2,"say ""x""\n",\n3,c,\n', multiline=True)
+
+    assert [(row["name"], row["_line"]) for row in rows] == [("a\nb", 1), ('say "x"\n', 3), ("c", 5)]
+
+
+def test_windows_line_ends_and_a_missing_last_one(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, b"1,x,\r\n\r\n2,y,")
+
+    assert [(row["id"], row["name"], row["_line"]) for row in rows] == [(1, "x", 1), (2, "y", 3)]
+
+
+def test_a_compressed_file_is_unpacked(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, gzip.compress(b"1,x,\n"), name="f.csv.gz")
+
+    assert rows[0]["id"] == 1
+
+
+def test_a_truncated_compressed_file_is_an_error_not_fewer_rows(tmp_path: Path) -> None:
+    whole = gzip.compress(b"".join(b"%d,x,\n" % n for n in range(100_000)))
+    with pytest.raises(SourceInvalid, match=r"f\.csv\.gz cannot be read"):
+        rows_of(tmp_path, whole[: len(whole) // 2], name="f.csv.gz")
+
+
+def test_records_that_cross_block_borders_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records_module, "_BLOCK_BYTES", 7)
+    rows = rows_of(tmp_path, b"".join(b"%d,name%d,\n" % (n, n) for n in range(50)))
+
+    assert [(row["id"], row["name"], row["_line"]) for row in rows] == [
+        (n, f"name{n}", n + 1) for n in range(50)
+    ]
+
+
+fields = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]) | st.sampled_from('",\n'), max_size=8
+)
+
+
+@given(st.lists(st.tuples(fields, fields), min_size=1, max_size=20))
+@example([("\n", '"'), ("a", ",")])
+def test_multiline_csv_equals_pythons_csv_module(rows: list[tuple[str, str]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(rows)
+    schema = pa.schema([("a", pa.string()), ("b", pa.string())])
+    parse = csv_parser(["a", "b"], schema, ",", '"', "")
+    (found,) = cut(io.BytesIO(text.getvalue().encode()), '"')
+
+    (piece,) = parse_tolerant(found, parse)
+
+    assert isinstance(piece, Rows)
+    assert [tuple(row.values()) for row in piece.table.to_pylist()] == rows
+
+
+json_lines = st.lists(
+    st.sampled_from([*BAD_JSON[:-1], b'{"id": 3}', b'{"id": null, "other": [1]}', b"{}"]), min_size=1
+)
+
+
+@given(json_lines)
+def test_a_line_is_judged_the_same_alone_and_among_others(lines: list[bytes]) -> None:
+    parse = json_parser(DATA)
+
+    def judged(content: bytes) -> list[int | str | None]:
+        verdicts: list[int | str | None] = []
+        for block in cut(io.BytesIO(content)):
+            for piece in parse_tolerant(block, parse):
+                verdicts += ["bad"] if isinstance(piece, Bad) else piece.table.column("id").to_pylist()
+        return verdicts
+
+    assert judged(b"\n".join(lines)) == [verdict for line in lines for verdict in judged(line)]
+
+
+def test_a_parquet_file_of_wider_or_narrower_numbers_is_read(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    table = pa.table(
+        {"name": ["x"], "id": pa.array([1], pa.int32()), "at": pa.array([0], pa.timestamp("ms", "UTC"))}
+    )
+    pa.parquet.write_table(table, content)
+
+    (row,) = rows_of(
+        tmp_path, content.getvalue(), "f.parquet", format="parquet", positions=True, on_error="fail"
+    )
+
+    assert row == {
+        "id": 1,
+        "name": "x",
+        "at": dt.datetime(1970, 1, 1, tzinfo=UTC),
+        "_file": "f.parquet",
+        "_line": 1,
+    }
+
+
+def test_a_parquet_file_with_another_schema_says_which_columns(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    pa.parquet.write_table(pa.table({"id": ["text"], "name": ["x"]}), content)
+
+    with pytest.raises(SourceInvalid, match="column id is string, not int64; column at is missing"):
+        rows_of(tmp_path, content.getvalue(), "f.parquet", format="parquet")
+
+
+@pytest.mark.parametrize(
+    ("format", "content", "complaint"),
+    [
+        ("parquet", b"id,name,at\n", "cannot be read as parquet"),
+        ("csv", b"PAR1....", "it is a Parquet file"),
+        ("json", b"id,name,at\n", "line 1 is not a JSON object: id,name,at"),
+        ("csv", b"id,at\n", "header has no column name"),
+    ],
+)
+def test_check_notices_a_file_of_another_format(
+    format: str, content: bytes, complaint: str, tmp_path: Path
+) -> None:
+    (tmp_path / "f").write_bytes(content)
+    directory = Directory(str(tmp_path))
+
+    with pytest.raises(SourceInvalid, match=complaint):
+        check_file(directory, directory.files()[0], settings(tmp_path, format=format, header=True), DATA)
+
+
+def test_thousands_of_bad_records_do_not_parse_the_rest_again_and_again() -> None:
+    parsed = 0
+    inner = csv_parser(DATA.names, DATA, ",", '"', "")
+
+    def counting(records: records_module.Records) -> pa.Table:
+        nonlocal parsed
+        parsed += len(records)
+        return inner(records)
+
+    content = b"".join((b"x" if n % 100 == 0 else b"%d" % n) + b",n,\n" for n in range(20_000))
+    bad = [p for r in cut(io.BytesIO(content)) for p in parse_tolerant(r, counting) if isinstance(p, Bad)]
+
+    assert len(bad) == 200
+    assert parsed < 30 * 20_000
