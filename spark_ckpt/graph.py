@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_ckpt.connector import Sink, Source
@@ -61,13 +62,22 @@ class WatermarkNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorNode:
-    """The stage's keyed operator: rows of one key meet its state."""
+    """The stage's keyed operator: rows of one key meet its state. `operator` runs in tasks."""
 
     parent: Node
     name: str
     keys: tuple[str, ...]
     operator: KeyedOperator
-    output: StructType
+
+    @property
+    def key_ddl(self) -> str:
+        """The key columns as the store writes them down."""
+        return ddl(from_arrow_schema(self.operator.schema.key))
+
+    @property
+    def state_ddl(self) -> str:
+        """The state columns as the store writes them down."""
+        return ddl(from_arrow_schema(self.operator.schema.state))
 
 
 Node = SourceNode | TransformNode | UnionNode | WatermarkNode | OperatorNode
@@ -81,6 +91,11 @@ class SinkBinding:
     sink: Sink
     node: Node
     schema: StructType
+
+
+def ddl(schema: StructType) -> str:
+    """Names and types, one text per schema: `customer string, total double`."""
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
 
 
 def build(node: Node, leaf: Callable[[SourceNode | OperatorNode], DataFrame]) -> DataFrame:

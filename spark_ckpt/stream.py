@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.state import GroupStateTimeout
-from pyspark.sql.types import DoubleType, FloatType, StructType, TimestampType
+from pyspark.sql.types import StructType, TimestampType
 
 from spark_ckpt.config import duration_ms
 from spark_ckpt.connector import Sink
@@ -23,7 +22,8 @@ from spark_ckpt.graph import REJECT, Node, OperatorNode, TransformNode, UnionNod
 from spark_ckpt.parsing import OnError, parsed_column
 from spark_ckpt.runtime.aggregations import Aggregate, running_aggregates
 from spark_ckpt.runtime.keyed_function import UserFunction, keyed_function
-from spark_ckpt.runtime.operator import KeyedOperator
+from spark_ckpt.runtime.operator import Binding, KeyedOperator
+from spark_ckpt.runtime.session_settings import pandas_options
 from spark_ckpt.runtime.rejects import divert_rejects
 from spark_ckpt.runtime.vectorized import VectorizedFunction, vectorized_function
 
@@ -188,7 +188,7 @@ class Stream:
 
     def to(self, sink: Sink, name: str | None = None) -> Stream:
         """End this stream in a sink, exactly once. `name` identifies the sink in the store; default: its kind."""
-        self._job._bind(sink, self._diverted_if_stateful(), name)
+        self._job._bind(sink, self._node, self.schema, name)
         return self
 
     # -- the recording ------------------------------------------------------------------------------------------------
@@ -202,9 +202,6 @@ class Stream:
 
     def _diverted(self) -> Stream:
         return self._then("divert rejected rows", divert_rejects) if self._hides_rejects else self
-
-    def _diverted_if_stateful(self) -> Stream:
-        return self._diverted() if operator_of(self._node) is not None else self
 
     def _united(self, other: Stream, combine: Callable[[DataFrame, DataFrame], DataFrame]) -> Stream:
         left, right = self._diverted(), other._diverted()
@@ -267,11 +264,13 @@ class GroupedStream:
         return self._stream.schema
 
     def _operate(self, operator: KeyedOperator, name: str) -> Stream:
-        stream = self._stream
-        if operator.timeout == GroupStateTimeout.EventTimeTimeout and watermark_of(stream._node) is None:
-            raise GraphInvalid("EventTimeTimeout needs a watermark", hint='call withWatermark("column", "10 minutes") before groupBy')
-        node = OperatorNode(stream._node, stream._job._operator_name(name), self._keys, operator, operator.output)
-        return Stream(stream._job, node, stream._job._template(operator.output))
+        stream, job = self._stream, self._stream._job
+        watermark = watermark_of(stream._node)
+        if watermark is not None and watermark.column not in stream.columns:
+            raise GraphInvalid(f"the watermark's column '{watermark.column}' is gone at groupBy", hint="keep it in the select")
+        binding = Binding(job._operator_name(name), watermark.column if watermark else None, pandas_options(job.spark))
+        node = OperatorNode(stream._node, binding.name, self._keys, operator.bind(binding))
+        return Stream(job, node, job._template(operator.output))
 
 
 def _named_key(stream: Stream, key: str | Column) -> tuple[Stream, str]:
@@ -280,12 +279,6 @@ def _named_key(stream: Stream, key: str | Column) -> tuple[Stream, str]:
     expression = F.expr(key) if isinstance(key, str) else key
     name = stream.select(expression).columns[0]
     return (stream, name) if name in stream.columns else (stream.withColumn(name, expression), name)
-
-
-def normalized_keys(schema: StructType, keys: Iterable[str]) -> list[Column]:
-    """Key expressions for hashing: -0.0 and 0.0 are one key, as in Spark's own grouping."""
-    floating = (FloatType, DoubleType)
-    return [F.col(f"`{key}`") + F.lit(0.0) if isinstance(schema[key].dataType, floating) else F.col(f"`{key}`") for key in keys]
 
 
 def _struct(schema: StructType | str) -> StructType:

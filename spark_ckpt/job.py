@@ -1,0 +1,124 @@
+"""A job: sources, streams, at most one keyed operator, sinks, and a store; `start` makes it run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
+from spark_ckpt.config import JobConfig
+from spark_ckpt.connector import Sink, Source
+from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.graph import Node, SinkBinding, SourceNode
+from spark_ckpt.listener import RunListener
+from spark_ckpt.protocol.ids import Epoch
+from spark_ckpt.runtime.job_plan import JobPlan, planned
+from spark_ckpt.runtime.rejects import REJECTED, REJECTED_SCHEMA
+from spark_ckpt.runtime.run import Run
+from spark_ckpt.store.names import valid_name
+from spark_ckpt.store.store import Store
+from spark_ckpt.stream import Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LATEST = "latest"
+
+
+class Job:
+    """Describes one streaming job. `store` is a folder or an object-store URL that belongs to this job alone.
+
+    Every setting (`interval="5 seconds"`, `key_groups=16`, ...; see `spark_ckpt.config.JobConfig`) may also be given as a
+    `spark.ckpt.*` conf key. Raises `ConfigInvalid` for settings that do not exist or do not fit.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: str,
+        store: str,
+        storage_options: dict[str, str] | None = None,
+        protocol: str = "barrier",
+        **settings: object,
+    ) -> None:
+        self.spark = spark
+        self.name = valid_name("job", name)
+        self.store = store
+        self._storage_options = dict(storage_options or {})
+        self._config = JobConfig.of(settings, dict(spark.sparkContext.getConf().getAll()) | _session_conf(spark))
+        self._sources: dict[str, SourceNode] = {}
+        self._bindings: dict[str, SinkBinding] = {}
+        self._operators: set[str] = set()
+        self._rejects: Sink | None = None
+        self._listeners: list[RunListener] = []
+        if protocol != "barrier":
+            raise GraphInvalid(f"protocol '{protocol}' does not run on Spark", hint='protocols: "barrier"')
+
+    @property
+    def config(self) -> JobConfig:
+        """The settings in force."""
+        return self._config
+
+    def source(self, name: str, source: Source) -> Stream:
+        """A named input. The name identifies its cursor in the store. Checks the source now."""
+        valid_name("source", name)
+        if name in self._sources:
+            raise GraphInvalid(f"there are two sources named '{name}'", hint="give each source a name of its own")
+        source.check(self.spark)
+        schema = source.read(self.spark, source.start(self.spark)).schema
+        node = self._sources[name] = SourceNode(name, source, schema)
+        return Stream(self, node, self._template(schema))
+
+    def rejectsTo(self, sink: Sink) -> None:
+        """Write records that could not be parsed to a side table, exactly once: columns reason, position, record."""
+        self._rejects = sink
+
+    def addListener(self, listener: RunListener) -> None:
+        """Hear of epochs while the job runs."""
+        self._listeners.append(listener)
+
+    def start(self, restore: str | int | Epoch = LATEST, availableNow: bool = False) -> Run:
+        """Run the job from its newest epoch, an epoch number, or a savepoint's name; a new store starts at the sources' starts.
+
+        `availableNow` drains what the sources hold at this moment, ends on a committed and published epoch, and stops.
+        Raises at once what would fail later: `GraphInvalid`, `SourceInvalid`, `SinkInvalid`, `StoreInUse`, `EpochNotFound`, ...
+        """
+        plan = self.plan()
+        return Run.start(plan, restore, availableNow, self._listeners)
+
+    def plan(self) -> JobPlan:
+        """Everything that a run needs, checked against sources, sinks and store."""
+        bindings = list(self._bindings.values())
+        if self._rejects is not None and bindings:
+            bindings.append(SinkBinding(REJECTED, self._rejects, bindings[0].node, REJECTED_SCHEMA))
+        for binding in bindings:
+            binding.sink.check(self.spark, binding.schema)
+        store = Store.open(self.store, self.name, self._storage_options)
+        return planned(self.spark, self.name, self._config, store, bindings)
+
+    # -- for streams ----------------------------------------------------------------------------------------------------
+
+    def _template(self, schema: StructType) -> DataFrame:
+        return self.spark.createDataFrame([], schema)
+
+    def _bind(self, sink: Sink, node: Node, schema: StructType, name: str | None) -> None:
+        chosen = valid_name("sink", name or sink.describe().get("kind", "sink"))
+        if chosen == REJECTED:
+            raise GraphInvalid(f"'{REJECTED}' is the name of the side output", hint="give the sink another name")
+        if chosen in self._bindings:
+            raise GraphInvalid(f"there are two sinks named '{chosen}'", hint='name them: to(sink, name="...")')
+        others = [binding for binding in self._bindings.values() if binding.node is not node]
+        if others:
+            raise GraphInvalid("the sinks of one job end the same stream", hint="run one job per stream, or write both outputs' rows to one stream")
+        self._bindings[chosen] = SinkBinding(chosen, sink, node, schema)
+
+    def _operator_name(self, name: str) -> str:
+        if name in self._operators:
+            raise GraphInvalid(f"there are two operators named '{name}'", hint='name them: name="..."')
+        self._operators.add(valid_name("operator", name))
+        return name
+
+
+def _session_conf(spark: SparkSession) -> dict[str, str]:
+    everything = spark.conf.getAll
+    return {key: value for key, value in everything.items() if value is not None}

@@ -1,0 +1,155 @@
+"""What belongs to the epoch under way: staged files, snapshots, counts, cursors, gathered batch by batch on the driver.
+
+Handles only, never rows or state.  A batch is atomic and ends at most one epoch.  An epoch that is aborted after its
+barrier keeps nothing back: its snapshots stay in the chains and its staged rows move to the front of the next epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spark_ckpt.connector import Cursor, Json, StagedFile
+from spark_ckpt.runtime.offset_log import BatchOffsets
+from spark_ckpt.runtime.reports import Report
+from spark_ckpt.runtime.staging import staged_file
+from spark_ckpt.store.records import Manifest, StateFile
+
+Chains = dict[int, tuple[StateFile, ...]]
+"""Per key group: one full file or none, then the changes after it, oldest first."""
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What some batches produced."""
+
+    staged: dict[str, list[StagedFile]] = field(default_factory=dict)
+    rows_in: int = 0
+    rows_out: int = 0
+    rejected: int = 0
+    late: int = 0
+
+    def put_before(self, later: Gathered) -> Gathered:
+        """These batches and, after them, `later` ones."""
+        staged = {sink: [*self.staged.get(sink, []), *later.staged.get(sink, [])] for sink in {**self.staged, **later.staged}}
+        return Gathered(
+            staged,
+            self.rows_in + later.rows_in,
+            self.rows_out + later.rows_out,
+            self.rejected + later.rejected,
+            self.late + later.late,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EndedEpoch:
+    """An epoch whose barrier has passed: everything is durable, nothing is decided."""
+
+    epoch: int
+    gathered: Gathered
+    chains: Chains
+    cursors: Mapping[str, Cursor]
+    watermark_ms: int
+    groups_acked: frozenset[int]
+
+
+class EpochBuilder:
+    """Gathers the epoch under way. Not thread-safe: the coordinator's thread owns it."""
+
+    def __init__(self, base: Manifest, operator: str | None, delay_ms: int | None, rows_from: str | None) -> None:
+        self._delay_ms = delay_ms
+        self._rows_from = rows_from
+        self._open = Gathered()
+        self._ended: dict[int, EndedEpoch] = {}
+        self._acked: dict[int, set[int]] = {}
+        self._chains: Chains = _chains_of(base, operator)
+        self._watermark_ms = base.watermark_ms
+
+    @property
+    def chains(self) -> Chains:
+        """Every key group's snapshot files as of the newest barrier."""
+        return dict(self._chains)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing has happened since the last barrier."""
+        gathered = self._open
+        return not (gathered.rows_in or gathered.rows_out or gathered.rejected or gathered.staged)
+
+    def add(self, offsets: BatchOffsets, reports: Sequence[Report]) -> dict[str, int]:
+        """Take in one finished batch; its counts, named as in a run's progress."""
+        batch = _gathered(reports, self._rows_from)
+        self._open = self._open.put_before(batch)
+        self._advance_watermark(offsets, reports)
+        for report in reports:
+            if report.step == "operator":
+                self._snapshot(int(report.scope), report.body)
+        return {"numInputRows": batch.rows_in, "numOutputRows": batch.rows_out, "rejected": batch.rejected, "late": batch.late}
+
+    def end(self, epoch: int, cursors: Mapping[str, Cursor]) -> EndedEpoch:
+        """The barrier of `epoch` was in the batch taken in last: everything so far belongs to it."""
+        ended = EndedEpoch(epoch, self._open, self.chains, dict(cursors), self._watermark_ms, frozenset(self._acked.pop(epoch, ())))
+        self._open = Gathered()
+        self._ended[epoch] = ended
+        return ended
+
+    def pinned(self, epoch: int, cursors: Mapping[str, Cursor]) -> EndedEpoch:
+        """An epoch before the first batch: nothing but where the sources start."""
+        return EndedEpoch(epoch, Gathered(), self.chains, dict(cursors), self._watermark_ms, frozenset())
+
+    def take(self, epoch: int) -> EndedEpoch:
+        """An ended epoch that is about to be decided."""
+        return self._ended[epoch]
+
+    def decided(self, epoch: int) -> None:
+        """The manifest is in the log: forget what it holds."""
+        self._ended.pop(epoch, None)
+
+    def aborted(self, epoch: int) -> None:
+        """No decision will be made: its batches become part of the next epoch."""
+        ended = self._ended.pop(epoch, None)
+        if ended is not None:
+            self._open = ended.gathered.put_before(self._open)
+
+    def _advance_watermark(self, offsets: BatchOffsets, reports: Sequence[Report]) -> None:
+        self._watermark_ms = max(self._watermark_ms, offsets.watermark_ms)
+        if self._delay_ms is not None:
+            newest = max((_count(report, "event_time_ms") for report in reports), default=0)
+            self._watermark_ms = max(self._watermark_ms, newest - self._delay_ms)
+
+    def _snapshot(self, group: int, body: Mapping[str, Json]) -> None:
+        if "file" in body and body["file"] is not None:
+            file = StateFile.model_validate(body["file"])
+            kept = () if file.kind == "full" else self._chains.get(group, ())
+            self._chains[group] = (*kept, file)
+        if "epoch" in body:
+            self._acked.setdefault(int(str(body["epoch"])), set()).add(group)
+
+
+def _gathered(reports: Sequence[Report], rows_from: str | None) -> Gathered:
+    """What one batch's reports add up to. Rows are counted where they pass once: `rows_from` names one of the sinks."""
+    batch = Gathered()
+    for report in reports:
+        batch.rejected += _count(report, "rejected")
+        batch.rows_in += _count(report, "rows_in")
+        batch.late += _count(report, "late")
+        if report.step == "stage" or report.scope.endswith("/file"):
+            sink = report.scope.split("/", 1)[0]
+            batch.staged.setdefault(sink, []).append(staged_file(report.body))
+            batch.rows_out += _count(report, "rows") if sink == rows_from else 0
+    for files in batch.staged.values():
+        files.sort(key=lambda file: (file.task, file.part))
+    return batch
+
+
+def _count(report: Report, name: str) -> int:
+    value = report.body.get(name, 0)
+    return int(value) if isinstance(value, int | float) else 0
+
+
+def _chains_of(base: Manifest, operator: str | None) -> Chains:
+    chains: Chains = {}
+    snapshot = base.operators.get(operator) if operator is not None else None
+    for file in snapshot.files if snapshot else ():
+        chains[file.key_group] = (*chains.get(file.key_group, ()), file)
+    return chains

@@ -1,0 +1,200 @@
+"""The operator as Spark runs it: one call per key group and micro-batch, hosting the state, the user's operator and the
+barrier machine of that group.
+
+Everything here runs in Python workers, possibly more than once for one batch.  It changes nothing outside but uniquely
+named files, and says what it did through `Reports`, which arrive only with the task's success.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupStateTimeout
+from pyspark.sql.types import DoubleType, FloatType, StructType
+
+from spark_ckpt.connector import Json
+from spark_ckpt.graph import OperatorNode
+from spark_ckpt.protocol import barrier
+from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, TaskId
+from spark_ckpt.runtime.blobs import outputs_to_blobs
+from spark_ckpt.runtime.control_source import BARRIER
+from spark_ckpt.runtime.group_state import Capture, KeyGroupState
+from spark_ckpt.runtime.levels import FileRef, LevelCache
+from spark_ckpt.runtime.operator import Clock
+from spark_ckpt.runtime.packing import unpack_ordered
+from spark_ckpt.runtime.reports import Reports
+from spark_ckpt.runtime.rows import BLOB, EPOCH, KEY_GROUP, KEY_HASH, KIND, NO_TIMEOUT
+from spark_ckpt.store.records import StateFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.state import GroupState
+
+    from spark_ckpt.store.location import Location
+
+_OUTPUT = f"{KIND} int, {BLOB} binary"
+_STATE = "held binary"
+_CHANNEL = ChannelId("input")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHost:
+    """What a task needs to run key groups of one operator in one incarnation. Shipped to tasks.
+
+    `chains`: state files to restore from, per key group, oldest first. `cache`: folder on each host for local levels.
+    """
+
+    node: OperatorNode
+    key_groups: int
+    incarnation: int
+    base_epoch: int
+    base_watermark_ms: int
+    chains: Mapping[int, Sequence[StateFile]]
+    location: Location
+    cache: str
+
+    @property
+    def output_mode(self) -> str:
+        """The streaming query's output mode is the operator's."""
+        return self.node.operator.output_mode
+
+    # -- on the driver: the plan around the operator -----------------------------------------------------------------
+
+    def keyed(self, rows: DataFrame) -> DataFrame:
+        """The user's columns, and what packing needs beside them."""
+        key_hash = F.xxhash64(*_normalized(rows.schema, self.node.keys))
+        group = F.pmod(key_hash, F.lit(self.key_groups)).cast("int")
+        return rows.select("*", *_control_columns(F.lit(0), F.lit(0), group, key_hash))
+
+    def control(self, markers: DataFrame, schema: StructType) -> DataFrame:
+        """Every marker once per key group, so that idle groups see it too; the user's columns are null."""
+        nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
+        groups = F.explode(F.sequence(F.lit(0), F.lit(self.key_groups - 1)))
+        exploded = markers.select("kind", "epoch", groups.alias("key_group"))
+        return exploded.select(*nulls, *_control_columns(F.col("kind"), F.col("epoch"), F.col("key_group"), F.lit(0)))
+
+    def apply(self, packed: DataFrame, reports: Reports) -> DataFrame:
+        """Run the operator on packed rows."""
+        run = self.runner(reports)
+        return packed.groupBy(KEY_GROUP).applyInPandasWithState(run, _OUTPUT, _STATE, self.output_mode, self.node.operator.timeout)
+
+    # -- in a task ------------------------------------------------------------------------------------------------------
+
+    def runner(self, reports: Reports) -> Callable[[tuple[int], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+        """The function for Spark."""
+
+        def run(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+            yield from _GroupCall(self, int(key[0]), state, reports).run(frames)
+
+        return run
+
+    def state_of(self, group: int, state: GroupState) -> KeyGroupState:
+        """The group's state: Spark's, or the restored one on the group's first call of an incarnation."""
+        schema, cache = self.node.operator.schema, LevelCache(self.cache, self.location, self.node.operator.schema)
+        if state.exists:
+            return KeyGroupState.decode(state.get[0], schema, cache, group)
+        files = [FileRef(file.path, file.size_bytes, file.rows, file.kind, file.epoch) for file in self.chains.get(group, ())]
+        return KeyGroupState.restored(schema, cache, group, files, self.base_epoch)
+
+
+class _GroupCall:
+    """One key group in one micro-batch."""
+
+    def __init__(self, host: GroupHost, group: int, state: GroupState, reports: Reports) -> None:
+        self._host = host
+        self._group = group
+        self._state = state
+        self._reports = reports
+        self._held = host.state_of(group, state)
+        self._task = TaskId(f"{host.node.name}/{group}")
+        self._machine = barrier.Operator(self._task, (_CHANNEL,), Incarnation(host.incarnation), Epoch(self._held.epoch))
+
+    def run(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        unpacked = unpack_ordered(frames)
+        outputs = self._host.node.operator.process(unpacked.rows, self._held, self._clock())
+        blobs = outputs_to_blobs(outputs)
+        if blobs:
+            yield pd.DataFrame({KIND: 0, BLOB: blobs})
+        account = self._account()
+        for kind, epoch in unpacked.controls:
+            if kind == BARRIER:
+                account |= self._on_barrier(epoch)
+        self._state.update((self._held.encode(),))
+        self._arm_timeout()
+        self._reports.send("operator", str(self._group), account)
+
+    def _clock(self) -> Clock:
+        try:
+            watermark_ms = max(self._state.getCurrentWatermarkMs(), self._host.base_watermark_ms)
+        except PySparkException:  # Spark's way to say that the query has no watermark
+            watermark_ms = None
+        return Clock(self._state.getCurrentProcessingTimeMs(), watermark_ms)
+
+    def _account(self) -> dict[str, Json]:
+        counters = self._held.counters
+        return {"rows_in": counters.rows_in, "late": counters.late_rows, "event_time_ms": self._held.max_event_time_ms or 0}
+
+    def _on_barrier(self, epoch: int) -> dict[str, Json]:
+        """Feed the barrier to the group's machine and do what it says; the acknowledgement, if it comes to one."""
+        told: dict[str, Json] = {}
+        incarnation = Incarnation(self._host.incarnation)
+        effects = self._machine.handle(barrier.BarrierArrived(_CHANNEL, Epoch(epoch), incarnation))
+        while effects:
+            effect = effects.pop(0)
+            if isinstance(effect, barrier.CaptureSnapshot):
+                told["file"] = self._capture(epoch)
+                effects += self._machine.handle(barrier.SnapshotStored(effect.epoch, incarnation))
+            elif isinstance(effect, barrier.AckSnapshot):
+                told["epoch"] = effect.epoch
+        return told
+
+    def _capture(self, epoch: int) -> dict[str, Json] | None:
+        capture = self._held.capture(epoch)
+        if capture is None:
+            return None
+        path = f"i{self._host.incarnation}-e{epoch}-g{self._group}-{uuid.uuid4().hex}.parquet"
+        size_bytes = self._host.location.write_table(path, capture.table)
+        self._held.captured(path, size_bytes)
+        return self._state_file(path, size_bytes, capture).model_dump(mode="json")
+
+    def _state_file(self, path: str, size_bytes: int, capture: Capture) -> StateFile:
+        return StateFile(
+            path=path,
+            size_bytes=size_bytes,
+            rows=capture.table.num_rows,
+            key_group=self._group,
+            epoch=capture.epoch,
+            incarnation=self._host.incarnation,
+            kind="full" if capture.kind == "full" else "changes",
+        )
+
+    def _arm_timeout(self) -> None:
+        """Have Spark call this group when its earliest key times out."""
+        due_ms = self._held.earliest_timeout_ms
+        if due_ms == NO_TIMEOUT:
+            return
+        if self._host.node.operator.timeout == GroupStateTimeout.ProcessingTimeTimeout:
+            self._state.setTimeoutDuration(max(1, due_ms - self._state.getCurrentProcessingTimeMs()))
+        elif self._host.node.operator.timeout == GroupStateTimeout.EventTimeTimeout:
+            self._state.setTimeoutTimestamp(max(due_ms, self._state.getCurrentWatermarkMs() + 1))
+
+
+def _control_columns(kind: Column, epoch: Column, group: Column, key_hash: Column) -> list[Column]:
+    return [
+        kind.cast("int").alias(KIND),
+        epoch.cast("long").alias(EPOCH),
+        group.cast("int").alias(KEY_GROUP),
+        key_hash.cast("long").alias(KEY_HASH),
+    ]
+
+
+def _normalized(schema: StructType, keys: Sequence[str]) -> list[Column]:
+    """Key expressions for hashing: -0.0 and 0.0 are one key, as in Spark's own grouping."""
+    floating = (FloatType, DoubleType)
+    return [F.col(f"`{key}`") + F.lit(0.0).cast(schema[key].dataType) if isinstance(schema[key].dataType, floating) else F.col(f"`{key}`") for key in keys]

@@ -1,0 +1,138 @@
+"""A job as a run needs it: checked, resolved, the same for every incarnation."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_ckpt.connector import StagePlan
+from spark_ckpt.errors import ConfigInvalid, GraphInvalid, StateSchemaChanged
+from spark_ckpt.graph import OperatorNode, SinkBinding, SourceNode, operator_of, sources_of, watermark_of
+from spark_ckpt.runtime.rejects import REJECTED
+from spark_ckpt.runtime.staging import SinkStage
+from spark_ckpt.store.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ckpt.config import JobConfig
+    from spark_ckpt.store.records import Manifest, OperatorSnapshot
+    from spark_ckpt.store.store import Store
+
+_GROUPS_PER_CORE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """One job, ready to run."""
+
+    spark: SparkSession
+    job: str
+    config: JobConfig
+    store: Store
+    bindings: Sequence[SinkBinding]
+    sources: Sequence[SourceNode]
+    operator: OperatorNode | None
+    watermark_delay_ms: int | None
+    parallelism: int
+
+    @property
+    def operator_name(self) -> str | None:
+        """The operator's name in the store."""
+        return self.operator.name if self.operator else None
+
+    @property
+    def shuffle_partitions(self) -> int:
+        """Tasks of the operator."""
+        return self.config.shuffle_partitions or self.parallelism
+
+    @property
+    def cache(self) -> Path:
+        """Folder for local levels of state, on every host."""
+        return (self.config.local_dir or Path(tempfile.gettempdir())) / f"spark-ckpt-{self.store.id}"
+
+    def key_groups(self, base: Manifest) -> int:
+        """The operator's number of key groups: fixed by its first epoch. Raises `ConfigInvalid` if the settings differ."""
+        snapshot = base.operators.get(self.operator_name or "")
+        wanted = self.config.key_groups
+        if snapshot is None:
+            return wanted or max(16, _GROUPS_PER_CORE * self.parallelism)
+        if wanted is not None and wanted != snapshot.key_groups:
+            raise ConfigInvalid(
+                f"operator '{snapshot.operator}' has {snapshot.key_groups} key groups in the store, the setting says {wanted}",
+                hint=f"key groups are fixed for an operator's life: drop the setting or write key_groups={snapshot.key_groups}",
+            )
+        return snapshot.key_groups
+
+    def stage_plan(self, sink: str) -> StagePlan:
+        """How this sink's rows are staged."""
+        binding = next(each for each in self.bindings if each.name == sink)
+        return binding.sink.stage(binding.schema)
+
+    def checkpoint(self, incarnation: int) -> Location:
+        """Spark's own checkpoint for one incarnation: disposable."""
+        root = Location(self.config.run_dir, self.store.location.storage_options) if self.config.run_dir else self.store.location.child("runs")
+        return root.child(str(incarnation), "stage")
+
+    def stages(self, incarnation: int) -> list[SinkStage]:
+        """Where tasks stage each sink's rows; the side output is not among them."""
+        return [self._stage(binding, incarnation) for binding in self.bindings if binding.name != REJECTED]
+
+    def rejected_stage(self, incarnation: int) -> SinkStage | None:
+        """Where tasks stage rejected records, if the job wants them."""
+        return next((self._stage(binding, incarnation) for binding in self.bindings if binding.name == REJECTED), None)
+
+    def _stage(self, binding: SinkBinding, incarnation: int) -> SinkStage:
+        plan = binding.sink.stage(binding.schema)
+        outbox = self.store.outbox(binding.name).location
+        location = outbox if plan.root is None else Location(plan.root, plan.storage_options)
+        return SinkStage(binding.name, plan, location, incarnation)
+
+    def check_base(self, base: Manifest) -> None:
+        """Raise if the epoch to start from belongs to another graph than this one."""
+        known = {node.name for node in self.sources}
+        lost = sorted(set(base.cursors) - known)
+        if lost:
+            raise GraphInvalid(
+                f"epoch {base.epoch} has cursors of sources that the job no longer has: {', '.join(lost)}",
+                hint="keep the sources' names, or start with a new store",
+            )
+        for name, snapshot in base.operators.items():
+            self._check_snapshot(name, snapshot, base.epoch)
+
+    def _check_snapshot(self, name: str, snapshot: OperatorSnapshot, epoch: int) -> None:
+        if self.operator is None or self.operator.name != name:
+            raise GraphInvalid(
+                f"epoch {epoch} has state of operator '{name}', which the job no longer has",
+                hint=f'name the operator: name="{name}", or start with a new store',
+            )
+        declared = (self.operator.key_ddl, self.operator.state_ddl)
+        written = (snapshot.key_schema, snapshot.state_schema)
+        if not _fits(written, declared):
+            raise StateSchemaChanged(
+                f"operator '{name}' was written with key {written[0]} and state {written[1]}",
+                declared=f"key {declared[0]} and state {declared[1]}",
+                epoch=epoch,
+                hint="new state columns may be added at the end; anything else needs a new operator name or a new store",
+            )
+
+
+def _fits(written: tuple[str, str], declared: tuple[str, str]) -> bool:
+    """Same keys, and the same state columns or some more after them."""
+    return written[0] == declared[0] and (declared[1] + ",").startswith(written[1] + ",")
+
+
+def planned(spark: SparkSession, job: str, config: JobConfig, store: Store, bindings: Sequence[SinkBinding]) -> JobPlan:
+    """Check the graph's shape and resolve what depends on the session."""
+    if not bindings:
+        raise GraphInvalid("the job has no sink", hint="end a stream with to(sink)")
+    node = bindings[0].node
+    operator = operator_of(node)
+    watermark = watermark_of(operator.parent) if operator else None
+    sources = sources_of(node)
+    parallelism = spark.sparkContext.defaultParallelism
+    delay_ms = watermark.delay_ms if watermark else None
+    return JobPlan(spark, job, config, store, list(bindings), sources, operator, delay_ms, parallelism)

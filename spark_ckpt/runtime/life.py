@@ -1,0 +1,404 @@
+"""One incarnation of a job: restore, run the query, coordinate epochs, publish, until it stops or fails.
+
+The order of one epoch (design.md, section 4); each step below bears its number:
+1. offer the barrier; 2. the batch that holds it ends the epoch, snapshots and staged rows are durable; 3. commit the
+manifest: the decision; 4. publish to every sink; 5. settle the tables, retain.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from spark_ckpt.connector import Cursor, EpochOutput, SinkContext
+from spark_ckpt.errors import CkptError, Fenced, RunFailed
+from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt.protocol import barrier
+from spark_ckpt.protocol.ids import Epoch, Incarnation, SinkId, TaskId
+from spark_ckpt.graph import SinkBinding
+from spark_ckpt.protocol.machine import Effect
+from spark_ckpt.protocol.vocabulary import Note, SetTimer
+from spark_ckpt.runtime.announcer import Announcer
+from spark_ckpt.runtime.control_source import BARRIER, OPEN, ControlFile
+from spark_ckpt.runtime.coordinator import CoordinatorLoop
+from spark_ckpt.runtime.epoch_builder import EpochBuilder
+from spark_ckpt.runtime.group_host import GroupHost
+from spark_ckpt.runtime.manifests import Lineage, manifest_of, summary_of
+from spark_ckpt.runtime.offset_log import BatchOffsets, read_batch_offsets
+from spark_ckpt.runtime.progress import Progress
+from spark_ckpt.runtime.publishing import PublishOutcome, SinkLane
+from spark_ckpt.runtime.query_failures import failure_of
+from spark_ckpt.runtime.reports import Report
+from spark_ckpt.runtime.stage_query import StageDescription, StageQuery
+from spark_ckpt.store.records import Manifest, SinkAck
+from spark_ckpt.store.retention import Retention
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+    from spark_ckpt.runtime.job_plan import JobPlan
+    from spark_ckpt.store.epoch_log import RecoveryPoint
+
+_log = logging.getLogger(__name__)
+_POLL_S = 0.1
+_JOIN_S = 30.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an incarnation ended, and why if not by a stop. `progressed`: it committed an epoch of its own."""
+
+    outcome: barrier.Outcome
+    error: BaseException | None
+    progressed: bool
+
+
+class Life:
+    """Runs one incarnation. `begin` returns when the query runs; `watch` blocks until the end; `post` asks for something."""
+
+    def __init__(
+        self, plan: JobPlan, point: RecoveryPoint, announcer: Announcer, progress: Progress, targets: Mapping[str, Cursor]
+    ) -> None:
+        self._plan = plan
+        self._point = point
+        self._announcer = announcer
+        self._progress = progress
+        self._targets = dict(targets)
+        self._log_lock = threading.Lock()
+        self._base = point.manifest
+        self._key_groups = plan.key_groups(point.manifest)
+        self._cursors: dict[str, Cursor] = dict(point.manifest.cursors)
+        self._builder = EpochBuilder(point.manifest, plan.operator_name, plan.watermark_delay_ms, plan.bindings[0].name)
+        self._decided: dict[int, Manifest] = {each.epoch: each for due in point.unpublished.values() for each in due}
+        self._acks: list[SinkAck] = []
+        self._previous = point.last
+        self._barrier_at_s = self._renewed_s = time.monotonic()
+        self._progressed = False
+        self._idle_interval: barrier.IntervalElapsed | None = None
+        self._publish_error: CkptError | None = None
+        self._ending: Ending | None = None
+        self._over = threading.Event()
+        self._query: StreamingQuery | None = None
+        self._folder = plan.cache / f"i{point.incarnation}"
+        self._lanes = {binding.name: self._lane(binding) for binding in plan.bindings}
+        self._coordinator = self._machine()
+        self._loop = CoordinatorLoop(self._coordinator, self._do, self._fail)
+
+    @property
+    def incarnation(self) -> int:
+        """This life's number."""
+        return self._point.incarnation
+
+    @property
+    def last_epoch(self) -> int:
+        """The newest committed epoch this life stands on."""
+        return self._base.epoch
+
+    # -- from the user's threads ----------------------------------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        """Ask for a final epoch and the end."""
+        self._loop.post(barrier.StopRequested())
+
+    def request_savepoint(self, name: str) -> None:
+        """Ask for an epoch that is kept under `name`."""
+        self._loop.post(barrier.EpochRequested(barrier.Reason.SAVEPOINT, name))
+
+    # -- beginning --------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Pin the sources, start the query, the publishers and the coordinator."""
+        shutil.rmtree(self._plan.cache, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        self._control = ControlFile(self._folder / "control.json")
+        self._pin_sources()
+        self._announcer.started(self.last_epoch, self._point.restored_from)
+        for lane in self._lanes.values():
+            lane.start()
+        self._control.inject(OPEN, self.last_epoch)
+        self._query = StageQuery(self._plan.spark, self._description(), self._on_batch).start()
+        self._loop.start()
+        self._loop.post(barrier.Started())
+
+    def _pin_sources(self) -> None:
+        """A source without a cursor starts where it is configured to, once: the position is an epoch of its own."""
+        fresh = [node for node in self._plan.sources if node.name not in self._cursors]
+        for node in fresh:
+            self._cursors[node.name] = node.source.start(self._plan.spark)
+        if fresh:
+            ended = self._builder.pinned(self._previous + 1, self._cursors)
+            self._commit(manifest_of(self._plan, ended, self._lineage(), "initial", []))
+
+    def _machine(self) -> barrier.Coordinator:
+        config = self._plan.config
+        tasks = [f"source/{node.name}" for node in self._plan.sources]
+        if self._plan.operator is not None:
+            tasks += [f"{self._plan.operator.name}/{group}" for group in range(self._key_groups)]
+        topology = barrier.Topology(frozenset(map(TaskId, tasks)), frozenset(map(SinkId, self._lanes)))
+        limits = barrier.Limits(
+            interval_ms=max(1, config.interval_ms),
+            epoch_timeout_ms=max(1, config.timeout_ms),
+            publish_timeout_ms=max(1, config.publish_timeout_ms),
+            max_failed_epochs=config.max_failed_epochs,
+            max_unpublished=config.max_unpublished,
+            max_publish_attempts=max(1, config.publish_timeout_ms // 1000),
+        )
+        due = {SinkId(sink): [Epoch(each.epoch) for each in manifests] for sink, manifests in self._point.unpublished.items()}
+        return barrier.Coordinator(topology, Incarnation(self.incarnation), Epoch(self._previous), limits, due)
+
+    def _description(self) -> StageDescription:
+        plan = self._plan
+        return StageDescription(
+            name=f"{plan.job}/{self.incarnation}",
+            node=plan.bindings[0].node,
+            cursors=self._cursors,
+            stages=plan.stages(self.incarnation),
+            rejected_stage=plan.rejected_stage(self.incarnation),
+            host=self._host(),
+            control_path=str(self._folder / "control.json"),
+            checkpoint_uri=plan.checkpoint(self.incarnation).uri,
+            shuffle_partitions=plan.shuffle_partitions,
+            trigger_ms=plan.config.trigger_ms,
+        )
+
+    def _host(self) -> GroupHost | None:
+        operator = self._plan.operator
+        if operator is None:
+            return None
+        return GroupHost(
+            node=operator,
+            key_groups=self._key_groups,
+            incarnation=self.incarnation,
+            base_epoch=self.last_epoch,
+            base_watermark_ms=self._base.watermark_ms,
+            chains=self._builder.chains,
+            location=self._plan.store.state(operator.name).location,
+            cache=str(self._plan.cache / operator.name),
+        )
+
+    # -- Spark's thread ---------------------------------------------------------------------------------------------------
+
+    def _on_batch(self, batch: int, reports: Sequence[Report], duration_ms: int) -> None:
+        """2. A batch is done: everything it wrote is durable. Where it ends is fixed since before it ran."""
+        if self._over.is_set():
+            return
+        offsets = read_batch_offsets(self._plan.checkpoint(self.incarnation), batch)
+        self._loop.post(lambda: self._take_in(offsets, reports, duration_ms))
+
+    # -- the coordinator's thread -------------------------------------------------------------------------------------------
+
+    def _take_in(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> None:
+        for node, line in zip(self._plan.sources, offsets.sources, strict=True):
+            if line is not None:
+                self._cursors[node.name] = node.source.cursor(line, self._cursors[node.name])
+        counts = self._builder.add(offsets, reports)
+        self._progress.add(offsets.batch, self.incarnation, self.last_epoch, counts, duration_ms, self._cursors)
+        ended = self._builder.end(offsets.marker.epoch, self._cursors) if offsets.marker.kind == BARRIER else None
+        if ended is not None:
+            epoch, incarnation = Epoch(ended.epoch), Incarnation(self.incarnation)
+            tasks = [f"source/{node.name}" for node in self._plan.sources] + self._acked_groups(ended.groups_acked)
+            self._loop.tell(*(barrier.SnapshotAcked(TaskId(task), epoch, incarnation) for task in tasks))
+            self._loop.tell(*(barrier.SinkPrepared(SinkId(sink), epoch, incarnation) for sink in self._lanes))
+        self._wake_interval()
+        self._stop_if_drained()
+
+    def _acked_groups(self, groups: frozenset[int]) -> list[str]:
+        return [f"{self._plan.operator_name}/{group}" for group in sorted(groups)]
+
+    def _stop_if_drained(self) -> None:
+        reached = all(node.source.reached(self._cursors[node.name], self._targets[node.name]) for node in self._plan.sources if node.name in self._targets)
+        if self._targets and reached:
+            self._targets = {}
+            self._loop.tell(barrier.StopRequested(barrier.Reason.DRAINED))
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case SetTimer(delay_ms=delay_ms, elapsed=barrier.IntervalElapsed() as elapsed):
+                self._loop.set_timer(delay_ms, lambda: self._interval(elapsed))
+            case SetTimer(delay_ms=delay_ms, elapsed=elapsed):
+                self._loop.set_timer(delay_ms, elapsed)
+            case barrier.InjectBarrier(epoch=epoch):
+                self._inject(epoch)
+            case barrier.StoreEpoch():
+                self._store(effect)
+            case barrier.CommitSink(sink=sink, epoch=epoch):
+                self._lanes[sink].submit(self._output(sink, epoch))
+            case barrier.AbortEpoch(epoch=epoch, why=why):
+                self._builder.aborted(epoch)
+                self._announcer.aborted(epoch, why)
+            case barrier.Finish(outcome=outcome, why=why):
+                self._finish(outcome, self._why(outcome, why))
+            case Note(what=what, detail=detail):
+                _log.info("job=%s incarnation=%d %s %s", self._plan.job, self.incarnation, what, detail)
+            case _:
+                _log.debug("job=%s incarnation=%d dropped %s", self._plan.job, self.incarnation, effect)
+
+    def _inject(self, epoch: int) -> None:
+        """1. Offer the barrier to the stream."""
+        self._barrier_at_s = time.monotonic()
+        self._control.inject(BARRIER, epoch)
+
+    def _store(self, effect: barrier.StoreEpoch) -> None:
+        """3. The decision."""
+        ended = self._builder.take(effect.epoch)
+        manifest = manifest_of(self._plan, ended, self._lineage(), effect.reason.value, self._acks)
+        try:
+            self._commit(manifest)
+        except Fenced as error:
+            self._loop.tell(barrier.EpochStoreFailed(effect.epoch, effect.incarnation, fenced=True, why=str(error)))
+            return
+        for name in effect.names:
+            self._under_lock(lambda name=name: self._plan.store.log.add_savepoint(name, effect.epoch))
+        self._loop.tell(barrier.EpochStored(effect.epoch, effect.incarnation))
+        self._loop.post(lambda: self._settle(manifest))
+
+    def _commit(self, manifest: Manifest) -> None:
+        hit(Failpoint.EPOCH_COMMITTING)
+        self._under_lock(lambda: self._plan.store.log.commit_epoch(manifest))
+        hit(Failpoint.EPOCH_COMMITTED)
+        self._renewed_s = time.monotonic()
+        self._builder.decided(manifest.epoch)
+        self._base, self._previous = manifest, manifest.epoch
+        self._acks = [ack for ack in self._acks if ack not in manifest.acks]
+        self._progressed = self._progressed or manifest.reason != barrier.Reason.INITIAL.value
+        self._decided[manifest.epoch] = manifest
+        self._announcer.committed(manifest.epoch, summary_of(manifest))
+
+    def _output(self, sink: str, epoch: int) -> EpochOutput:
+        """4. What the sink has to publish."""
+        manifest = self._decided[epoch]
+        staged = manifest.outputs.get(sink)
+        outbox = self._plan.store.outbox(sink).location
+        plan = self._plan.stage_plan(sink)
+        root, options = (outbox.uri, outbox.storage_options) if plan.root is None else (plan.root, plan.storage_options)
+        files = [file.staged_file() for file in staged.files] if staged else []
+        return EpochOutput(Epoch(epoch), Incarnation(self.incarnation), Epoch(manifest.previous), root, options, files)
+
+    def _published(self, outcome: PublishOutcome) -> None:
+        sink, incarnation = SinkId(outcome.sink), Incarnation(self.incarnation)
+        if isinstance(outcome.error, Fenced):
+            self._finish(barrier.Outcome.FENCED, outcome.error)
+        elif outcome.error is not None:
+            self._publish_error = outcome.error
+            self._loop.tell(barrier.SinkCommitFailed(sink, outcome.epoch, incarnation, outcome.error.retriable, outcome.error.what))
+        elif outcome.receipt is not None:
+            detail = {"sink": outcome.sink, "rows": outcome.receipt.rows, "replayed": outcome.receipt.replayed}
+            self._acks.append(SinkAck(sink=outcome.sink, epoch=outcome.epoch, detail=detail))
+            self._announcer.published(outcome.epoch, detail)
+            self._loop.tell(barrier.SinkCommitted(sink, outcome.epoch, incarnation))
+            self._forget_published()
+
+    def _lane(self, binding: SinkBinding) -> SinkLane:
+        plan = self._plan
+        context = SinkContext(plan.job, binding.name, plan.store.id, Incarnation(self.incarnation))
+        return SinkLane(
+            binding.name,
+            lambda: binding.sink.publisher(plan.spark, context),
+            self._still_current,
+            lambda outcome: self._loop.post(lambda: self._published(outcome)),
+        )
+
+    def _still_current(self) -> None:
+        newest = self._under_lock(lambda: self._plan.store.log.tail().incarnation)
+        if newest > self.incarnation:
+            raise Fenced(f"incarnation {newest} took over", incarnation=self.incarnation, hint="this driver can be ended")
+
+    def _forget_published(self) -> None:
+        owed = {epoch for epochs in self._coordinator.unpublished.values() for epoch in epochs}
+        self._decided = {epoch: manifest for epoch, manifest in self._decided.items() if epoch in owed}
+
+    def _settle(self, manifest: Manifest) -> None:
+        """5. Idempotent redo of what the manifest says, for readers of the tables; then retention."""
+        store, config = self._plan.store, self._plan.config
+        self._under_lock(lambda: store.settle(manifest))
+        self._under_lock(lambda: store.retain(Retention(keep_last=config.keep_epochs, keep_age_ms=config.keep_age_ms)))
+
+    # -- time -----------------------------------------------------------------------------------------------------------------
+
+    def _interval(self, elapsed: barrier.IntervalElapsed) -> None:
+        """An idle stream takes no epochs: the interval waits for the first rows."""
+        if self._builder.idle:
+            self._idle_interval = elapsed
+        else:
+            self._loop.tell(elapsed)
+
+    def _wake_interval(self) -> None:
+        if self._idle_interval is not None and not self._builder.idle:
+            elapsed, self._idle_interval = self._idle_interval, None
+            self._loop.tell(elapsed)
+
+    def _renew(self) -> None:
+        """Keep the lease while no epoch does."""
+        self._under_lock(lambda: self._plan.store.log.renew(self.incarnation, self._plan.config.lease_ms))
+        self._renewed_s = time.monotonic()
+
+    def _lineage(self) -> Lineage:
+        return Lineage(self.incarnation, self.last_epoch, self._previous, self._barrier_at_s, self._key_groups)
+
+    def _under_lock(self, call: Callable[[], T]) -> T:
+        with self._log_lock:
+            return call()
+
+    # -- ending ---------------------------------------------------------------------------------------------------------------
+
+    def watch(self) -> Ending:
+        """Wait for the end; keep the lease meanwhile; then close everything in order."""
+        renew_after_s = self._plan.config.lease_ms / 3000
+        while not self._over.wait(_POLL_S):
+            if self._query is None or not self._query.isActive:
+                self._finish(barrier.Outcome.FAILED, failure_of(self._query))
+            elif time.monotonic() - self._renewed_s > renew_after_s:
+                self._renewed_s = time.monotonic()
+                self._loop.post(self._renew)
+        ending = self._ending or Ending(barrier.Outcome.FAILED, RunFailed("the incarnation ended without saying why"), False)
+        self.close(ending)
+        return ending
+
+    def _finish(self, outcome: barrier.Outcome, error: BaseException | None) -> None:
+        if self._ending is None:
+            self._ending = Ending(outcome, error, self._progressed)
+            self._over.set()
+
+    def _fail(self, error: BaseException) -> None:
+        """The coordinator's thread died of `error`."""
+        outcome = barrier.Outcome.FENCED if isinstance(error, Fenced) else barrier.Outcome.FAILED
+        if not isinstance(error, CkptError):
+            _log.error("job=%s incarnation=%d the coordinator failed", self._plan.job, self.incarnation, exc_info=error)
+        self._finish(outcome, error)
+
+    def _why(self, outcome: barrier.Outcome, why: str) -> CkptError | None:
+        if outcome is barrier.Outcome.FENCED:
+            return Fenced(why, incarnation=self.incarnation, hint="another driver runs this job; this one can be ended")
+        if outcome is barrier.Outcome.FAILED:
+            return self._publish_error or RunFailed(why)
+        return self._publish_error if why else None
+
+    def close(self, ending: Ending) -> None:
+        """Stop query, publishers and coordinator; a clean stop gives up the lease at once."""
+        if self._query is not None:
+            self._query.stop()
+        for lane in self._lanes.values():
+            lane.stop()
+        self._loop.close()
+        for thread in (*self._lanes.values(), self._loop):
+            if thread.is_alive():
+                thread.join(timeout=_JOIN_S)
+        if ending.outcome is not barrier.Outcome.FENCED:
+            self._leave()
+        shutil.rmtree(self._plan.cache, ignore_errors=True)
+        self._announcer.ended(self.last_epoch, ending.outcome.value if ending.error is None else str(ending.error))
+
+    def _leave(self) -> None:
+        """Say what was published since the last epoch, and free the lease."""
+        try:
+            self._under_lock(lambda: self._plan.store.log.record_acks(self.incarnation, self._acks))
+            self._under_lock(lambda: self._plan.store.log.release(self.incarnation))
+        except CkptError as error:
+            _log.warning("job=%s incarnation=%d could not free its lease: %s", self._plan.job, self.incarnation, error)

@@ -1,0 +1,93 @@
+"""Publishing beside processing: one thread per sink carries out `CommitSink`, one attempt at a time.
+
+Idempotence lives in the connector, patience in the coordinator's machine.  Whatever happens, the epoch stays staged.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt
+from spark_ckpt.errors import CkptError, PublishFailed
+from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt.protocol.ids import Epoch
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOutcome:
+    """What became of one attempt: a receipt, or an error that may be retriable."""
+
+    sink: str
+    epoch: Epoch
+    receipt: PublishReceipt | None
+    error: CkptError | None
+
+
+class SinkLane(threading.Thread):
+    """The publishing thread of one sink. A publisher is opened on it when needed and replaced after every failure.
+
+    `still_current` raises `Fenced` if a newer incarnation exists: asked before every attempt, so that a zombie that wakes
+    up does not fence the driver that replaced it.
+    """
+
+    def __init__(
+        self,
+        sink: str,
+        open_publisher: Callable[[], Publisher],
+        still_current: Callable[[], None],
+        report: Callable[[PublishOutcome], None],
+    ) -> None:
+        super().__init__(name=f"ckpt-publish-{sink}", daemon=True)
+        self.sink = sink
+        self._open_publisher = open_publisher
+        self._publisher: Publisher | None = None
+        self._still_current = still_current
+        self._report = report
+        self._outputs: queue.SimpleQueue[EpochOutput | None] = queue.SimpleQueue()
+
+    def submit(self, output: EpochOutput) -> None:
+        """Try to publish this decided epoch once, after what was submitted before."""
+        self._outputs.put(output)
+
+    def stop(self) -> None:
+        """End after the attempt under way."""
+        self._outputs.put(None)
+
+    def run(self) -> None:
+        """Thread body."""
+        while (output := self._outputs.get()) is not None:
+            self._report(self._attempt(output))
+        self._drop_publisher()
+
+    def _attempt(self, output: EpochOutput) -> PublishOutcome:
+        try:
+            self._still_current()
+            self._publisher = self._publisher or self._open_publisher()
+            receipt = self._publisher.publish(output)
+            hit(Failpoint.ACKED)
+            return PublishOutcome(self.sink, output.epoch, receipt, None)
+        except CkptError as error:
+            return self._failed(output, error)
+        except Exception as error:  # noqa: BLE001 - a connector's bug is reported as what it is, not lost with the thread
+            wrapped = PublishFailed(f"{type(error).__name__}: {error}", sink=self.sink, epoch=output.epoch)
+            return self._failed(output, wrapped)
+
+    def _failed(self, output: EpochOutput, error: CkptError) -> PublishOutcome:
+        _log.warning("sink %s: epoch %s could not be published: %s", self.sink, output.epoch, error)
+        self._drop_publisher()
+        return PublishOutcome(self.sink, output.epoch, None, error)
+
+    def _drop_publisher(self) -> None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is None:
+            return
+        try:
+            publisher.close()
+        except Exception as error:  # noqa: BLE001 - it is being thrown away; closing is best effort
+            _log.debug("sink %s: closing a publisher failed: %s", self.sink, error)

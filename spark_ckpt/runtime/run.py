@@ -1,0 +1,180 @@
+"""A running job in the user's hands, and the supervisor that starts incarnation after incarnation.
+
+Any failure leads to a new incarnation from the last committed epoch; failures in a row without a new epoch are bounded,
+then the run fails with the reason.  A fence ends it at once: somebody else runs the job now.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
+
+from spark_ckpt.connector import Json
+from spark_ckpt.errors import CkptError, ConfigInvalid, EpochTimedOut, Fenced, RunFailed
+from spark_ckpt.listener import RunListener
+from spark_ckpt.protocol.barrier import Outcome
+from spark_ckpt.runtime.announcer import Announcer
+from spark_ckpt.runtime.life import Ending, Life
+from spark_ckpt.runtime.progress import Progress
+from spark_ckpt.store.epoch_log import RecoveryPoint
+from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.names import valid_name
+
+if TYPE_CHECKING:
+    from spark_ckpt.runtime.job_plan import JobPlan
+    from spark_ckpt.store.records import EpochBrief
+
+_log = logging.getLogger(__name__)
+_PAUSE_S = 1.0
+
+
+class Run:
+    """A started job. Methods are named as on Spark's `StreamingQuery`."""
+
+    def __init__(self, plan: JobPlan, available_now: bool, listeners: Sequence[RunListener]) -> None:
+        self._plan = plan
+        self._listeners = tuple(listeners)
+        self._progress = Progress(plan.job)
+        self._targets = {node.name: node.source.end(plan.spark) for node in plan.sources} if available_now else {}
+        self._stopping = threading.Event()
+        self._done = threading.Event()
+        self._error: CkptError | None = None
+        self._life: Life | None = None
+        self._supervisor = threading.Thread(target=self._supervise, name=f"ckpt-run-{plan.job}", daemon=True)
+
+    @classmethod
+    def start(cls, plan: JobPlan, restore: str | int, available_now: bool, listeners: Sequence[RunListener]) -> Self:
+        """Start the first incarnation on the caller's thread, so that what is wrong is raised there."""
+        run = cls(plan, available_now, listeners)
+        run._life = run._born(restore, plan.config.takeover)
+        run._supervisor.start()
+        return run
+
+    # -- what a program asks ----------------------------------------------------------------------------------------------
+
+    @property
+    def isActive(self) -> bool:
+        """Whether the job still runs."""
+        return not self._done.is_set()
+
+    @property
+    def incarnation(self) -> int:
+        """The number of the life that runs, or ran last."""
+        return self._living.incarnation
+
+    @property
+    def lastProgress(self) -> dict[str, Json] | None:
+        """The newest micro-batch: rows, rejected and late rows, durations, cursors, the last committed epoch."""
+        return self._progress.last()
+
+    @property
+    def recentProgress(self) -> list[dict[str, Json]]:
+        """Up to the last 100 micro-batches, oldest first."""
+        return self._progress.recent()
+
+    def epochs(self) -> list[EpochBrief]:
+        """The epochs in the log that can be restored, oldest first."""
+        return list(self._plan.store.reopened().log.tail().epochs)
+
+    def exception(self) -> CkptError | None:
+        """Why the run failed, if it did."""
+        return self._error
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:
+        """Wait until the run has ended, at most `timeout` seconds; whether it has. Raises the error it failed with."""
+        ended = self._done.wait(timeout)
+        if ended and self._error is not None:
+            raise self._error
+        return ended
+
+    def savepoint(self, name: str, timeout: float = 600.0) -> int:
+        """Take an epoch now and keep it under `name`; its number. Raises `EpochTimedOut` after `timeout` seconds."""
+        valid_name("savepoint", name)
+        log = self._plan.store.reopened().log
+        if name in log.tail().savepoints:
+            raise ConfigInvalid(f"there is a savepoint '{name}' already", hint=f"spark-ckpt savepoint drop {name}")
+        self._living.request_savepoint(name)
+        deadline_s = time.monotonic() + timeout
+        while time.monotonic() < deadline_s:
+            epoch = log.tail().savepoints.get(name)
+            if epoch is not None:
+                return int(epoch)
+            if self._done.wait(_POLL_S):
+                raise self._error or RunFailed("the run ended before the savepoint was taken")
+        raise EpochTimedOut(f"savepoint '{name}' was not taken within {timeout:g} seconds")
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Take a final epoch, publish it, end. Whether the run has ended within `timeout` seconds. Raises as `awaitTermination`."""
+        self._stopping.set()
+        self._living.request_stop()
+        return self.awaitTermination(timeout)
+
+    # -- the supervisor ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _living(self) -> Life:
+        if self._life is None:
+            raise RunFailed("the run has not started")
+        return self._life
+
+    def _supervise(self) -> None:
+        try:
+            self._error = self._live()
+        except CkptError as error:
+            self._error = error
+        except Exception as error:  # noqa: BLE001 - the user asks the run, not this thread
+            _log.exception("job=%s the supervisor failed", self._plan.job)
+            self._error = RunFailed(f"{type(error).__name__}: {error}")
+        finally:
+            self._done.set()
+
+    def _live(self) -> CkptError | None:
+        """Life after life until one ends well or for good."""
+        failures = 0
+        while True:
+            ending = self._living.watch()
+            if ending.outcome is Outcome.STOPPED:
+                return None
+            error = _as_error(ending)
+            failures = 1 if ending.progressed else failures + 1
+            if not error.retriable or failures > self._plan.config.max_failed_epochs:
+                return _given_up(error, failures)
+            _log.warning("job=%s incarnation %d failed, starting the next: %s", self._plan.job, self.incarnation, error)
+            self._stopping.wait(_PAUSE_S * failures)
+            self._life = self._born("latest", takeover=False)
+            if self._stopping.is_set():
+                self._life.request_stop()
+
+    def _born(self, restore: str | int, takeover: bool) -> Life:
+        plan = self._plan
+        holder = current_holder(plan.job)
+        point: RecoveryPoint = plan.store.log.begin_incarnation(holder, restore, plan.config.lease_ms, takeover=takeover)
+        plan.check_base(point.manifest)
+        announcer = Announcer(plan.job, point.incarnation, self._listeners)
+        life = Life(plan, point, announcer, self._progress, self._targets)
+        try:
+            life.begin()
+        except BaseException:
+            life.close(Ending(Outcome.FAILED, None, progressed=False))
+            raise
+        return life
+
+
+_POLL_S = 0.1
+
+
+def _as_error(ending: Ending) -> CkptError:
+    if ending.outcome is Outcome.FENCED:
+        return ending.error if isinstance(ending.error, Fenced) else Fenced("a newer incarnation runs this job", hint="this driver can be ended")
+    if isinstance(ending.error, CkptError):
+        return ending.error
+    return RunFailed(f"{type(ending.error).__name__}: {ending.error}")
+
+
+def _given_up(error: CkptError, failures: int) -> CkptError:
+    if not error.retriable:
+        return error
+    return RunFailed(f"{failures} incarnations in a row failed without a new epoch; the last: {error.what}", hint=error.hint, **error.context)

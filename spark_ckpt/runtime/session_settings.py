@@ -1,0 +1,29 @@
+"""What operators must know of the session's settings; read on the driver, shipped with the operator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_ckpt.runtime.pandas_rows import PandasOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pandas_options(spark: SparkSession) -> PandasOptions:
+    """How Spark would convert to pandas in this session."""
+    return PandasOptions(
+        timezone=_text(spark, "spark.sql.session.timeZone", "UTC"),
+        prefer_int_ext_dtype=_flag(spark, "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", False),
+        safecheck=_flag(spark, "spark.sql.execution.pandas.convertToArrowArraySafely", False),
+        assign_cols_by_name=_flag(spark, "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", True),
+        int_to_decimal_coercion=_flag(spark, "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", False),
+    )
+
+
+def _text(spark: SparkSession, key: str, default: str) -> str:
+    return spark.conf.get(key, default) or default
+
+
+def _flag(spark: SparkSession, key: str, default: bool) -> bool:
+    return _text(spark, key, str(default)).lower() == "true"

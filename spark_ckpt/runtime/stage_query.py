@@ -1,0 +1,191 @@
+"""One incarnation's streaming query: sources and control rows in, one Spark action per micro-batch, reports out.
+
+```
+sources -> user's operations --+
+                               +-- union -> [pack -> shuffle -> operator] -> foreachBatch: user's operations -> stage
+control rows (one per group) --+
+```
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import functions as F
+
+from spark_ckpt.connector import Cursor
+from spark_ckpt.graph import REJECT, Node, OperatorNode, SourceNode, build, operator_of, watermark_of
+from spark_ckpt.runtime import control_source
+from spark_ckpt.runtime.group_host import GroupHost
+from spark_ckpt.runtime.packing import PACKED_SCHEMA, explode_blobs, pack, tables_of_blobs
+from spark_ckpt.runtime.rejects import Diverter, diverting_with
+from spark_ckpt.runtime.reports import Report, Reports
+from spark_ckpt.runtime.rows import EVENT_TIME
+from spark_ckpt.runtime.staging import SinkStage, stage_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+_MARKER = "ckpt_marker"
+_QUERY_CONF = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StageDescription:
+    """What an incarnation's query is built from. `cursors`: where every source starts."""
+
+    name: str
+    node: Node
+    cursors: Mapping[str, Cursor]
+    stages: Sequence[SinkStage]
+    rejected_stage: SinkStage | None
+    host: GroupHost | None
+    control_path: str
+    checkpoint_uri: str
+    shuffle_partitions: int
+    trigger_ms: int
+
+
+class StageQuery:
+    """Builds and starts the query; `on_batch(batch id, reports, ms)` is called after each batch's action, on Spark's thread."""
+
+    def __init__(self, spark: SparkSession, stage: StageDescription, on_batch: Callable[[int, list[Report], int], None]) -> None:
+        self._spark = spark
+        self._stage = stage
+        self._on_batch = on_batch
+        self._reports = Reports(spark.sparkContext)
+        self._steps = 0
+
+    def start(self) -> StreamingQuery:
+        """Start streaming from the description's cursors."""
+        spark = self._spark
+        spark.dataSource.register(control_source.ControlSource)
+        settings = _QUERY_CONF | {"spark.sql.shuffle.partitions": str(self._stage.shuffle_partitions)}
+        with _session_conf(spark, settings):
+            frame = diverting_with(self._diverter, self._plan)
+            writer = frame.writeStream.foreachBatch(self._run_batch).queryName(self._stage.name)
+            mode = self._stage.host.output_mode if self._stage.host else "append"
+            writer = writer.outputMode(mode).trigger(processingTime=f"{self._stage.trigger_ms} milliseconds")
+            return writer.option("checkpointLocation", self._stage.checkpoint_uri).start()
+
+    # -- the plan -----------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> DataFrame:
+        operator = operator_of(self._stage.node)
+        if operator is None:
+            rows = build(self._stage.node, self._read)
+            return rows.withColumn(_MARKER, F.lit(None).cast("int")).union(self._control_rows(rows, _MARKER))
+        return self._operator_plan(operator)
+
+    def _read(self, node: SourceNode | OperatorNode) -> DataFrame:
+        if isinstance(node, OperatorNode):
+            raise TypeError("an operator's output is read inside foreachBatch")
+        return node.source.read(self._spark, self._stage.cursors[node.name])
+
+    def _operator_plan(self, operator: OperatorNode) -> DataFrame:
+        host = self._stage.host
+        if host is None:
+            raise TypeError("a stage with an operator needs a host for its key groups")
+        rows = build(operator.parent, self._read)
+        unioned = host.keyed(rows).union(host.control(self._control(), rows.schema))
+        watermark = watermark_of(operator.parent)
+        column = watermark.column if watermark else None
+        packed = unioned.mapInArrow(self._packer(REJECT in rows.columns, column), PACKED_SCHEMA)
+        if watermark is not None:
+            packed = packed.withWatermark(EVENT_TIME, f"{watermark.delay_ms} milliseconds")
+        return host.apply(packed, self._reports)
+
+    def _control(self) -> DataFrame:
+        return self._spark.readStream.format(control_source.FORMAT).option("path", self._stage.control_path).load()
+
+    def _control_rows(self, rows: DataFrame, marker: str) -> DataFrame:
+        nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
+        return self._control().select(*nulls, F.col("kind").alias(marker))
+
+    def _diverter(self) -> Diverter:
+        self._steps += 1
+        return Diverter(self._reports, self._stage.rejected_stage, self._steps)
+
+    def _packer(self, diverts: bool, event_time: str | None) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+        diverter = self._diverter() if diverts else None
+
+        def packer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            good = diverter.divert(batches) if diverter else batches
+            return pack(good, partition_id, event_time=event_time)
+
+        return packer
+
+    # -- one batch ----------------------------------------------------------------------------------------------------
+
+    def _run_batch(self, frame: DataFrame, batch: int) -> None:
+        started_s = time.monotonic()
+        self._staged(frame, batch).collect()
+        self._on_batch(batch, self._reports.drain(), round((time.monotonic() - started_s) * 1000))
+
+    def _staged(self, frame: DataFrame, batch: int) -> DataFrame:
+        node, stages, reports = self._stage.node, self._stage.stages, self._reports
+        operator = operator_of(node)
+        if operator is None:
+            tables = _unmarked(self._diverter() if REJECT in frame.columns else None)
+        elif node is operator:
+            tables = tables_of_blobs
+        else:
+            schema = operator.operator.output
+            exploded = frame.mapInArrow(lambda batches: explode_blobs(batches, schema), schema)
+            frame = diverting_with(self._diverter, lambda: build(node, lambda _: exploded))
+            tables = _tables
+
+        def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            stage_rows(tables(batches), stages, batch, reports)
+            return iter(())
+
+        return frame.mapInArrow(stage, "staged long")
+
+
+def partition_id() -> int:
+    """Number of the running task's partition; 0 outside of Spark."""
+    task = TaskContext.get()
+    return task.partitionId() if task else 0
+
+
+Tables = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
+
+
+def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    return (pa.Table.from_batches([batch]) for batch in batches if batch.num_rows)
+
+
+def _unmarked(diverter: Diverter | None) -> Tables:
+    def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        data = (batch.filter(pc.is_null(batch.column(_MARKER))).drop_columns([_MARKER]) for batch in batches)
+        return _tables(diverter.divert(data) if diverter else data)
+
+    return tables
+
+
+@contextmanager
+def _session_conf(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings that the query copies when it starts; the user's session gets its own back."""
+    before = {key: spark.conf.get(key, None) for key in settings}
+    try:
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, value)

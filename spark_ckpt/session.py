@@ -1,0 +1,49 @@
+"""An ordinary SparkSession with the jars and settings in place. Any other session will do as well."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from spark_ckpt import jars
+from spark_ckpt.errors import ConfigInvalid
+
+_BUNDLES = ("kafka", "delta")
+_DEFAULTS = {
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.showConsoleProgress": "false",
+}
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+
+def session(
+    name: str, *bundles: str, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Build or get a SparkSession; `bundles` are "kafka" and "delta", whose jars are fetched once and kept.
+
+    Under `spark-submit` the master comes from there; alone it is `local[*]`. `conf` wins over our defaults. Raises
+    `EnvironmentUnfit` if Java or a jar cannot be had.
+    """
+    unknown = set(bundles) - set(_BUNDLES)
+    if unknown:
+        raise ConfigInvalid(f"there is no bundle {sorted(unknown)}", hint=f"bundles: {', '.join(_BUNDLES)}")
+    jars.find_java()
+    # Workers must be this interpreter: another Python on the path would miss pyarrow and this package.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = _DEFAULTS | (_DELTA if "delta" in bundles else {}) | dict(conf or {})
+    paths = [str(path) for bundle in bundles for path in jars.resolve(bundle)]
+    if paths:
+        settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), *dict.fromkeys(paths)]))
+    builder = SparkSession.builder.appName(name)
+    if master or "PYSPARK_GATEWAY_PORT" not in os.environ:
+        builder = builder.master(master or "local[*]")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
