@@ -77,7 +77,7 @@ class DeltaSink:
         """Engine "deltalake": inside the table, created if absent. Engine "spark": in the store's outbox."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        columns = to_arrow_schema(schema)
+        columns = to_arrow_schema(schema, timezone="UTC")
         if self._engine == "spark":
             return StagePlan(schema=columns)
         opened = self._opened()

@@ -119,7 +119,7 @@ class DeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from pyspark.sql.pandas.types import to_arrow_schema
 
         assert isinstance(partition, DeltaPartition)  # noqa: S101 - what partitions() returned
-        schema = to_arrow_schema(self._schema)
+        schema = to_arrow_schema(self._schema, timezone="UTC")
         system = filesystem(self._settings.table, self._settings.storage_options)
         for file in partition.files:
             yield from read_file(system, self._settings.table, file, schema)

@@ -85,7 +85,7 @@ class FilesSource:
         check_schema(data, self._settings.format)
         files = self._directory.files()
         if files:
-            check_file(self._directory, files[0], self._settings, to_arrow_schema(data))
+            check_file(self._directory, files[0], self._settings, to_arrow_schema(data, timezone="UTC"))
 
     def start(self, spark: SparkSession) -> Cursor:
         """The beginning, or everything that is there now."""

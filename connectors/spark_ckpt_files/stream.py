@@ -112,7 +112,7 @@ class FilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from pyspark.sql.pandas.types import to_arrow_schema
 
         assert isinstance(partition, FilesPartition)  # noqa: S101 - what partitions() returned
-        output = to_arrow_schema(self._schema)
+        output = to_arrow_schema(self._schema, timezone="UTC")
         for file in partition.files:
             yield from read_file(self._directory, file, self._settings, output)
 

@@ -1,0 +1,308 @@
+"""A decided epoch is in the table exactly once, whatever is repeated, killed, raced or rolled back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from delta_kit import append, context, ids, output, stage
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
+from spark_ckpt_delta import publisher as publisher_module
+from spark_ckpt_delta.marker import Marker, application_id, check_owner, is_published
+from spark_ckpt_delta.publisher import DeltalakePublisher
+
+from spark_ckpt.connector import SinkContext
+from spark_ckpt.errors import EpochDamaged, Fenced, PublishConflict, PublishFailed, SinkInvalid
+from spark_ckpt.protocol.ids import Epoch, Incarnation
+
+
+def opened(table: Path, incarnation: int = 1, **who: Any) -> DeltalakePublisher:
+    return DeltalakePublisher(str(table), {}, context(incarnation, **who))
+
+
+def test_an_epoch_becomes_visible_in_one_commit_without_rewriting(table: Path) -> None:
+    files = [stage(table, {"id": [1, 2]}), stage(table, {"id": [3]})]
+
+    receipt = opened(table).publish(output(table, 1, files))
+
+    assert (ids(table), receipt.rows, receipt.replayed) == ([1, 2, 3], 3, False)
+    assert receipt.detail == {"version": 1, "files": 2}
+    assert {Path(path).name for path in DeltaTable(str(table)).file_uris()} == {file.path for file in files}
+
+
+def test_publishing_again_is_a_replay(table: Path) -> None:
+    epoch = output(table, 1, [stage(table, {"id": [1]})])
+    opened(table).publish(epoch)
+
+    again = opened(table, incarnation=2).publish(epoch)
+
+    assert (again.replayed, again.rows, again.detail["version"]) == (True, 1, 1)
+    assert (ids(table), DeltaTable(str(table)).version()) == ([1], 1)
+
+
+def test_epochs_follow_each_other(table: Path) -> None:
+    publisher = opened(table)
+    for n in range(1, 4):
+        publisher.publish(output(table, n, [stage(table, {"id": [n]})]))
+
+    assert ids(table) == [1, 2, 3]
+
+
+def test_an_epoch_without_rows_leaves_no_commit_and_no_gap(table: Path) -> None:
+    publisher = opened(table)
+    publisher.publish(output(table, 1, [stage(table, {"id": [1]})]))
+
+    receipt = publisher.publish(output(table, 2, []))
+    publisher.publish(output(table, 3, [stage(table, {"id": [3]})]))
+
+    assert (receipt.rows, receipt.replayed, DeltaTable(str(table)).version()) == (0, False, 2)
+    assert ids(table) == [1, 3]
+
+
+def fail_after_commit(monkeypatch: pytest.MonkeyPatch, error: Exception, times: int = 1) -> None:
+    """The commit lands, its answer is lost."""
+    real, left = DeltaTable.create_write_transaction, [times]
+
+    def lossy(self: DeltaTable, *arguments: Any, **named: Any) -> None:
+        real(self, *arguments, **named)
+        if left[0]:
+            left[0] -= 1
+            raise error
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", lossy)
+
+
+@pytest.mark.parametrize("error", [OSError("connection reset"), CommitFailedError("unknown")])
+def test_a_commit_whose_answer_was_lost_is_found_by_its_marker(
+    table: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    fail_after_commit(monkeypatch, error)
+
+    receipt = opened(table).publish(output(table, 1, [stage(table, {"id": [1]})]))
+
+    assert (receipt.replayed, ids(table), DeltaTable(str(table)).version()) == (True, [1], 1)
+
+
+def test_death_between_commit_and_acknowledgement_is_replayed(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epoch = output(table, 1, [stage(table, {"id": [1]})])
+    monkeypatch.setattr(publisher_module, "_fsync", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        opened(table).publish(epoch)
+    monkeypatch.undo()
+
+    assert opened(table, incarnation=2).publish(epoch).replayed
+    assert ids(table) == [1]
+
+
+def test_a_commit_that_never_lands_is_a_retriable_failure(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: DeltaTable, *arguments: Any, **named: Any) -> None:
+        raise OSError("disk full")
+
+    epoch = output(table, 1, [stage(table, {"id": [1]})])
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", refuse)
+    with pytest.raises(PublishFailed, match="disk full") as caught:
+        opened(table).publish(epoch)
+    monkeypatch.undo()
+
+    assert caught.value.retriable
+    assert not opened(table).publish(epoch).replayed
+    assert ids(table) == [1]
+
+
+def before_commit(monkeypatch: pytest.MonkeyPatch, what: Any) -> None:
+    """Something happens between our reading of the table and our first commit."""
+    real, done = DeltaTable.create_write_transaction, [False]
+
+    def interleaved(self: DeltaTable, *arguments: Any, **named: Any) -> None:
+        if not done[0]:
+            done[0] = True
+            what()
+        real(self, *arguments, **named)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", interleaved)
+
+
+def test_another_appender_in_between_is_no_conflict(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = pa.table({"id": pa.array([100], pa.int64())})
+    before_commit(monkeypatch, lambda: write_deltalake(str(table), other, mode="append"))
+
+    receipt = opened(table).publish(output(table, 1, [stage(table, {"id": [1]})]))
+
+    assert (ids(table), receipt.replayed, receipt.detail["version"]) == ([1, 100], False, 2)
+
+
+def test_a_schema_change_in_between_is_retried_on_the_new_schema(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wider = pa.table({"id": pa.array([100], pa.int64()), "note": ["x"]})
+    before_commit(monkeypatch, lambda: write_deltalake(str(table), wider, mode="append", schema_mode="merge"))
+
+    opened(table).publish(output(table, 1, [stage(table, {"id": [1]})]))
+
+    assert ids(table) == [1, 100]
+    assert DeltaTable(str(table)).schema().to_arrow().names == ["id", "note"]
+
+
+def test_of_two_publishers_of_one_epoch_one_commits(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    epoch = output(table, 1, [stage(table, {"id": [1]})])
+    before_commit(monkeypatch, lambda: opened(table, incarnation=2).publish(epoch))
+
+    receipt = opened(table).publish(epoch)
+
+    assert (receipt.replayed, ids(table), DeltaTable(str(table)).version()) == (True, [1], 1)
+
+
+def test_a_zombie_is_fenced_by_a_newer_incarnation(table: Path) -> None:
+    zombie = opened(table, incarnation=1)
+    opened(table, incarnation=2).publish(output(table, 5, [stage(table, {"id": [5]})], incarnation=2))
+
+    with pytest.raises(Fenced):
+        zombie.publish(output(table, 4, [stage(table, {"id": [4]})]))
+    assert ids(table) == [5]
+
+
+def test_a_rerun_after_a_rollback_is_not_skipped(table: Path) -> None:
+    publisher = opened(table)
+    for n in (1, 2, 3):
+        publisher.publish(output(table, n, [stage(table, {"id": [n]})]))
+    DeltaTable(str(table)).restore(1)
+
+    opened(table, incarnation=2).publish(output(table, 4, [stage(table, {"id": [40]}, 2)], incarnation=2))
+
+    assert ids(table) == [1, 40]
+
+
+def test_epoch_numbers_that_start_again_in_a_new_incarnation_are_not_skipped(table: Path) -> None:
+    opened(table).publish(output(table, 7, [stage(table, {"id": [7]})]))
+
+    opened(table, incarnation=2).publish(
+        output(table, 3, [stage(table, {"id": [3]}, 2)], incarnation=2, previous=7)
+    )
+
+    assert ids(table) == [3, 7]
+
+
+def test_a_marker_that_the_log_does_not_know_is_a_conflict(table: Path) -> None:
+    opened(table).publish(output(table, 9, [stage(table, {"id": [9]})]))
+    late = output(table, 10, [stage(table, {"id": [10]})], previous=5)
+
+    with pytest.raises(PublishConflict, match="epoch 9 is published, but the log decided 5"):
+        opened(table).publish(late)
+    assert ids(table) == [9]
+
+
+def test_sinks_and_stores_do_not_share_markers(table: Path) -> None:
+    for who in ({"sink": "out"}, {"sink": "other"}, {"store": "ffff"}):
+        opened(table, **who).publish(output(table, 1, [stage(table, {"id": [1]})]))
+
+    assert ids(table) == [1, 1, 1]
+
+
+def test_partition_values_reach_the_log_as_tasks_laid_them_out(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    columns = pa.schema([("id", pa.int64()), ("city", pa.string())])
+    DeltaTable.create(str(table), schema=Schema.from_arrow(columns), partition_by=["city"])
+    cities = ["New York", "a/b=c%", "ü", None]
+    files = [stage(table, {"id": [n]}, city=city) for n, city in enumerate(cities)]
+
+    opened(table).publish(output(table, 1, files))
+
+    rows = pa.table(DeltaTable(str(table)).scan().read_all()).to_pylist()
+    assert [row["city"] for row in sorted(rows, key=lambda row: row["id"])] == cities
+
+
+def test_a_staged_file_that_is_gone_never_reaches_the_log(table: Path) -> None:
+    files = [stage(table, {"id": [1]}), stage(table, {"id": [2]})]
+    (table / files[1].path).unlink()
+
+    with pytest.raises(EpochDamaged, match=files[1].path):
+        opened(table).publish(output(table, 1, files))
+    assert DeltaTable(str(table)).version() == 0
+
+
+def test_a_table_created_anew_while_the_job_runs_is_noticed(table: Path) -> None:
+    publisher = opened(table)
+    columns = DeltaTable(str(table)).schema()
+    shutil.rmtree(table)
+    DeltaTable.create(str(table), schema=columns)
+
+    with pytest.raises(EpochDamaged, match="created anew"):
+        publisher.publish(output(table, 1, [stage(table, {"id": [1]})]))
+
+
+def test_the_commit_and_its_folder_are_synced_before_the_receipt(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def noting(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    epoch = output(table, 1, [stage(table, {"id": [1]})])
+    opened(table).publish(epoch)
+    assert synced == ["00000000000000000001.json", "_delta_log"]
+
+    synced.clear()
+    append(table, [[2]])
+    opened(table, incarnation=2).publish(epoch)
+    assert synced == ["00000000000000000002.json", "00000000000000000001.json", "_delta_log"]
+
+
+def test_history_shows_who_published(table: Path) -> None:
+    opened(table).publish(output(table, 1, [stage(table, {"id": [1]})]))
+
+    newest = DeltaTable(str(table)).history(1)[0]
+
+    assert newest["userMetadata"] == "spark-ckpt job=job sink=out epoch=1 incarnation=1 engine=deltalake"
+
+
+def test_a_published_table_stays_in_the_oldest_protocol(table: Path) -> None:
+    opened(table).publish(output(table, 1, [stage(table, {"id": [1]})]))
+
+    protocol = DeltaTable(str(table)).protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
+
+
+def test_the_other_engine_is_refused_once_this_one_has_published(table: Path) -> None:
+    mark = Transaction(application_id(context(), "spark"), Marker(Incarnation(1), Epoch(1)).version)
+    handle = DeltaTable(str(table))
+    properties = CommitProperties(app_transactions=[mark])
+    handle.create_write_transaction([], "append", handle.schema(), commit_properties=properties)
+
+    with pytest.raises(SinkInvalid, match="engine 'spark'; one engine owns a table"):
+        opened(table)
+    opened(table, sink="other")
+    check_owner(str(table), DeltaTable(str(table)), context(), "spark")
+
+
+@pytest.mark.parametrize(
+    ("marker", "expected"),
+    [(None, False), ((1, 1), False), ((1, 2), False), ((1, 3), True), ((1, 4), True), ((2, 1), True)],
+)
+def test_the_decision_table_of_a_marker(marker: tuple[int, int] | None, expected: bool, table: Path) -> None:
+    found = None if marker is None else Marker(Incarnation(marker[0]), Epoch(marker[1]))
+    who: SinkContext = context(incarnation=2)
+
+    assert is_published(found, output(table, 3, []), who) is expected
+    assert found is None or Marker.of_version(found.version) == found
+
+
+def test_the_log_entry_holds_rows_and_marker_together(table: Path) -> None:
+    opened(table).publish(output(table, 1, [stage(table, {"id": [1]})]))
+
+    lines = (table / "_delta_log/00000000000000000001.json").read_text().splitlines()
+    kinds = [next(iter(json.loads(line))) for line in lines]
+    assert sorted(kinds) == ["add", "commitInfo", "txn"]

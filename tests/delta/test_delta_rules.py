@@ -1,0 +1,210 @@
+"""A table that staged files would break, or that does not fit the job's rows, is refused before the job starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Schema
+from pyspark.sql.types import (
+    DateType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+from spark_ckpt_delta import DeltaSink
+
+from spark_ckpt.connector import Sink
+from spark_ckpt.errors import ConfigInvalid, SinkInvalid
+
+NO_SPARK: Any = None
+ROWS = StructType([StructField("id", LongType())])
+
+
+def add_actions(table: Path, *actions: dict[str, Any]) -> None:
+    """Write the next commit by hand."""
+    version = DeltaTable(str(table)).version() + 1
+    text = "".join(json.dumps(action) + "\n" for action in actions)
+    (table / f"_delta_log/{version:020d}.json").write_text(text)
+
+
+def with_feature(table: Path, feature: str, reader: bool = False) -> None:
+    protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [feature]}
+    if reader:
+        protocol |= {"minReaderVersion": 3, "readerFeatures": [feature]}
+    add_actions(table, {"protocol": protocol})
+
+
+def with_metadata(table: Path, configuration: dict[str, str], column: dict[str, Any] | None = None) -> None:
+    field = {"name": "id", "type": "long", "nullable": True, "metadata": {}} | (column or {})
+    schema = json.dumps({"type": "struct", "fields": [field]})
+    body = {
+        "id": str(DeltaTable(str(table)).metadata().id),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema,
+        "partitionColumns": [],
+        "configuration": configuration,
+    }
+    add_actions(table, {"metaData": body})
+
+
+def test_it_is_a_sink_of_the_core(table: Path) -> None:
+    assert isinstance(DeltaSink(str(table)), Sink)
+
+
+def test_a_plain_table_is_accepted(table: Path) -> None:
+    DeltaSink(str(table)).check(NO_SPARK, ROWS)
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        "identityColumns",
+        "rowTracking",
+        "domainMetadata",
+        "clustering",
+        "icebergCompatV2",
+        "inCommitTimestamp",
+        "checkpointProtection",
+        "allowColumnDefaults",
+        "materializePartitionColumns",
+    ],
+)
+def test_a_feature_that_deltalake_cannot_write_is_named(table: Path, feature: str) -> None:
+    with_feature(table, feature)
+
+    with pytest.raises(SinkInvalid, match=f"table feature {feature}") as caught:
+        DeltaSink(str(table)).check(NO_SPARK, ROWS)
+    assert 'engine="spark"' in caught.value.hint
+
+
+@pytest.mark.parametrize("feature", ["appendOnly", "invariants", "changeDataFeed"])
+def test_a_feature_that_is_only_listed_is_no_reason_to_refuse(table: Path, feature: str) -> None:
+    with_feature(table, feature)
+
+    DeltaSink(str(table)).check(NO_SPARK, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "column", "complaint"),
+    [
+        ({"delta.constraints.positive": "id > 0"}, {}, "check constraint positive"),
+        ({"delta.columnMapping.mode": "name"}, {}, r"column mapping \(name\)"),
+        ({}, {"metadata": {"delta.invariants": "{}"}}, "an invariant on column id"),
+        ({}, {"metadata": {"delta.generationExpression": "1"}}, "a generation expression on column id"),
+    ],
+)
+def test_a_rule_that_staged_files_would_bypass_is_refused(
+    table: Path, configuration: dict[str, str], column: dict[str, Any], complaint: str
+) -> None:
+    with_metadata(table, configuration, column)
+
+    with pytest.raises(SinkInvalid, match=complaint):
+        DeltaSink(str(table)).check(NO_SPARK, ROWS)
+
+
+def test_identity_columns_of_the_old_protocol_are_refused(table: Path) -> None:
+    add_actions(table, {"protocol": {"minReaderVersion": 1, "minWriterVersion": 6}})
+
+    with pytest.raises(SinkInvalid, match="identity columns"):
+        DeltaSink(str(table)).check(NO_SPARK, ROWS)
+
+
+def test_a_schema_that_does_not_fit_is_shown_as_a_difference(tmp_path: Path) -> None:
+    columns = pa.schema([("id", pa.int64()), ("total", pa.decimal128(10, 2)), ("note", pa.string())])
+    DeltaTable.create(str(tmp_path / "t"), schema=Schema.from_arrow(columns))
+    rows = StructType(
+        [StructField("id", LongType()), StructField("total", DoubleType()), StructField("n", LongType())]
+    )
+
+    with pytest.raises(SinkInvalid) as caught:
+        DeltaSink(str(tmp_path / "t")).check(NO_SPARK, rows)
+
+    assert caught.value.what.splitlines()[1:] == [
+        "    column  job     table",
+        "    total   double  decimal(10,2)",
+        "    n       bigint  -",
+        "    note    -       string",
+    ]
+
+
+def test_a_column_that_must_not_be_null_needs_one_that_cannot_be(table: Path) -> None:
+    with_metadata(table, {}, {"nullable": False})
+
+    with pytest.raises(SinkInvalid, match="bigint, may be null"):
+        DeltaSink(str(table)).check(NO_SPARK, ROWS)
+    DeltaSink(str(table)).check(NO_SPARK, StructType([StructField("id", LongType(), nullable=False)]))
+
+
+def test_a_missing_table_is_created_when_staging_starts(tmp_path: Path) -> None:
+    rows = StructType([*ROWS.fields, StructField("day", DateType()), StructField("at", TimestampType())])
+    sink = DeltaSink(str(tmp_path / "new"), partition_by=["day"])
+    sink.check(NO_SPARK, rows)
+    assert not (tmp_path / "new").exists()
+
+    plan, again = sink.stage(rows), sink.stage(rows)
+
+    created = DeltaTable(str(tmp_path / "new"))
+    assert (plan.root, plan.partition_by) == (str(tmp_path / "new"), ("day",))
+    assert plan.schema is not None
+    assert plan.schema.names == ["id", "day", "at"]
+    assert again == plan
+    assert created.protocol()[:2] == (1, 2)
+    assert json.loads(created.schema().to_json()) == json.loads(rows.json())
+
+
+def test_a_column_without_a_time_zone_costs_a_table_feature(tmp_path: Path) -> None:
+    DeltaSink(str(tmp_path / "new")).stage(StructType([StructField("at", TimestampNTZType())]))
+
+    assert DeltaTable(str(tmp_path / "new")).protocol().writer_features == ["timestampNtz"]
+
+
+def test_create_false_refuses_a_missing_table(tmp_path: Path) -> None:
+    with pytest.raises(SinkInvalid, match="not a Delta table"):
+        DeltaSink(str(tmp_path / "new"), create=False).check(NO_SPARK, ROWS)
+
+
+def test_staging_follows_the_partitioning_of_an_existing_table(tmp_path: Path) -> None:
+    columns = Schema.from_arrow(pa.schema([("id", pa.int64()), ("city", pa.string())]))
+    DeltaTable.create(str(tmp_path / "t"), schema=columns, partition_by=["city"])
+    rows = StructType([*ROWS.fields, StructField("city", StringType())])
+
+    assert DeltaSink(str(tmp_path / "t")).stage(rows).partition_by == ("city",)
+    with pytest.raises(SinkInvalid, match="partitioned by city, the sink says id"):
+        DeltaSink(str(tmp_path / "t"), partition_by=["id"]).check(NO_SPARK, rows)
+
+
+def test_partition_columns_that_writers_spell_differently_are_refused(tmp_path: Path) -> None:
+    rows = StructType([*ROWS.fields, StructField("at", TimestampType())])
+
+    with pytest.raises(SinkInvalid, match="partitioned by at, a timestamp"):
+        DeltaSink(str(tmp_path / "t"), partition_by=["at"]).check(NO_SPARK, rows)
+
+
+def test_a_table_of_partition_columns_only_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SinkInvalid, match="every column"):
+        DeltaSink(str(tmp_path / "t"), partition_by=["id"]).check(NO_SPARK, ROWS)
+
+
+def test_keys_need_the_engine_that_can_merge(table: Path) -> None:
+    with pytest.raises(ConfigInvalid, match="keys"):
+        DeltaSink(str(table), keys=["id"])
+
+
+def test_the_spark_engine_stages_in_the_stores_outbox(table: Path) -> None:
+    plan = DeltaSink(str(table), engine="spark", keys=["id"]).stage(ROWS)
+
+    assert (plan.root, plan.partition_by) == (None, ())
+
+
+def test_credentials_are_staged_but_never_described(table: Path) -> None:
+    sink = DeltaSink(str(table), storage_options={"AWS_SECRET_ACCESS_KEY": "hidden"})
+
+    assert "hidden" not in str(sink.describe())

@@ -1,0 +1,352 @@
+"""A Delta source reads appended rows exactly once, restarts at every cut, and refuses what is not an append."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from delta_kit import append
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
+from spark_ckpt_delta import DeltaSource
+from spark_ckpt_delta.changes import Position
+from spark_ckpt_delta.source import table_schema
+from spark_ckpt_delta.stream import DeltaStreamReader, Settings
+
+from spark_ckpt.connector import Cursor, Source
+from spark_ckpt.errors import ConfigInvalid, SourceInvalid
+
+NO_SPARK: Any = None
+
+
+def reader(table: Path, cursor: Cursor, **changes: Any) -> DeltaStreamReader:
+    opened = DeltaTable(str(table))
+    options = {"on_change": "fail", "files_per_batch": 100, "bytes_per_batch": 1 << 30} | changes
+    return DeltaStreamReader(Settings(str(table), **options), table_schema(opened), Position.of(cursor))
+
+
+def start(table: Path, **options: Any) -> Cursor:
+    return DeltaSource(str(table), **options).start(NO_SPARK)
+
+
+def rows_between(plan: DeltaStreamReader, first: Any, last: Any) -> list[dict[str, Any]]:
+    parts = pickle.loads(pickle.dumps(plan.partitions(first, last)))
+    task = pickle.loads(pickle.dumps(plan))
+    return [row for part in parts for batch in task.read(part) for row in batch.to_pylist()]
+
+
+def read_on(
+    table: Path, cursor: Cursor, limit: int, batches: int = 100, **changes: Any
+) -> tuple[list[int], Any]:
+    """Ids of at most so many batches, every batch read by a fresh reader, and the cursor behind them."""
+    found: list[int] = []
+    at: Any = dict(cursor)
+    for _ in range(batches):
+        end = reader(table, at, **changes).latestOffset(at, ReadMaxFiles(limit))
+        if end == at:
+            break
+        found += [row["id"] for row in rows_between(reader(table, at, **changes), at, end)]
+        at = end
+    return found, at
+
+
+def test_it_is_a_source_of_the_core(table: Path) -> None:
+    assert isinstance(DeltaSource(str(table)), Source)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 3), max_size=4), min_size=1, max_size=5),
+    st.integers(1, 3),
+    st.sampled_from([0, "earliest"]),
+)
+def test_rows_arrive_once_and_in_order_whatever_the_batches(
+    tmp_path_factory: pytest.TempPathFactory, commits: list[list[int]], limit: int, begin: Any
+) -> None:
+    table = tmp_path_factory.mktemp("lake") / "table"
+    write_deltalake(str(table), pa.table({"id": pa.array([0], pa.int64())}))
+    cursor, expected = start(table, start=begin), [0]
+    for sizes in commits:
+        files = [[len(expected) + sum(sizes[:n]) + k for k in range(size)] for n, size in enumerate(sizes)]
+        append(table, files)
+        expected += [each for file in files for each in file]
+
+    found, end = read_on(table, cursor, limit)
+
+    assert found == expected
+    assert DeltaSource(str(table)).reached(end, DeltaSource(str(table)).end(NO_SPARK))
+
+
+def test_a_restart_at_every_cut_continues_exactly(table: Path) -> None:
+    append(table, [[0], [1], [2]])
+    append(table, [[3]])
+    append(table, [[4], [5]])
+    for batches in range(8):
+        before, cursor = read_on(table, start(table, start=0), 1, batches=batches)
+        after, _ = read_on(table, json.loads(json.dumps(cursor)), 2)
+
+        assert before + after == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_batch_replays_the_same_files_after_the_table_has_grown(table: Path) -> None:
+    append(table, [[0], [1], [2]])
+    first: Any = dict(start(table))
+    end = reader(table, first).latestOffset(first, ReadMaxFiles(2))
+    append(table, [[3]])
+
+    assert [row["id"] for row in rows_between(reader(table, first), first, end)] == [0, 1]
+
+
+def test_a_snapshot_is_read_even_if_the_table_is_compacted_meanwhile(table: Path) -> None:
+    append(table, [[0], [1], [2]])
+    first, cursor = read_on(table, start(table), 1, batches=1)
+    DeltaTable(str(table)).optimize.compact()
+    append(table, [[3]])
+
+    rest, _ = read_on(table, cursor, 10)
+
+    assert sorted(first + rest[:2]) == [0, 1, 2]
+    assert rest[2:] == [3]
+
+
+def test_latest_reads_only_what_is_appended_afterwards(table: Path) -> None:
+    append(table, [[0]])
+    cursor = start(table, start="latest")
+    append(table, [[1]])
+
+    assert read_on(table, cursor, 10)[0] == [1]
+
+
+def test_batches_are_bounded_by_bytes_but_take_at_least_one_file(table: Path) -> None:
+    append(table, [[0], [1]])
+    at: Any = dict(start(table, start=0))
+    plan = reader(table, at, bytes_per_batch=1)
+
+    end = plan.latestOffset(at, ReadMaxFiles(10))
+
+    assert [row["id"] for row in rows_between(plan, at, end)] == [0]
+    assert rows_between(plan, at, plan.latestOffset(at, ReadAllAvailable())) == [{"id": 0}, {"id": 1}]
+
+
+def test_available_now_ends_at_the_version_that_was_newest(table: Path) -> None:
+    append(table, [[0]])
+    at: Any = dict(start(table))
+    plan = reader(table, at)
+    plan.prepareForTriggerAvailableNow()
+    append(table, [[1]])
+
+    assert rows_between(plan, at, plan.latestOffset(at, ReadMaxFiles(10))) == [{"id": 0}]
+
+
+def test_an_offset_without_news_stays_the_same_text(table: Path) -> None:
+    append(table, [[0]])
+    _, at = read_on(table, start(table), 10)
+
+    assert list(reader(table, at).latestOffset(at, ReadMaxFiles(1)).items()) == list(at.items())
+
+
+def deletion(table: Path) -> None:
+    DeltaTable(str(table)).delete("id = 0")
+
+
+def update(table: Path) -> None:
+    DeltaTable(str(table)).update(updates={"id": "id + 10"}, predicate="id = 0")
+
+
+def overwrite(table: Path) -> None:
+    write_deltalake(str(table), pa.table({"id": pa.array([7], pa.int64())}), mode="overwrite")
+
+
+@pytest.mark.parametrize("change", [deletion, update, overwrite])
+def test_a_version_that_changes_old_rows_stops_the_source(
+    table: Path, change: Callable[[Path], None]
+) -> None:
+    append(table, [[0], [1]])
+    change(table)
+
+    with pytest.raises(SourceInvalid, match="version 2 .* deletes or updates rows"):
+        read_on(table, start(table, start=0), 1)
+
+
+@pytest.mark.parametrize("change", [deletion, update, overwrite])
+def test_skip_leaves_such_a_version_out_wholly(table: Path, change: Callable[[Path], None]) -> None:
+    append(table, [[0], [1]])
+    change(table)
+    append(table, [[2]])
+
+    assert read_on(table, start(table, start=0), 1, on_change="skip")[0] == [0, 1, 2]
+
+
+def test_compaction_is_invisible(table: Path) -> None:
+    append(table, [[0], [1]])
+    _, cursor = read_on(table, start(table, start=0), 1, batches=2)
+    DeltaTable(str(table)).optimize.compact()
+    append(table, [[2]])
+
+    assert read_on(table, cursor, 10)[0] == [2]
+    assert read_on(table, start(table, start=0), 1)[0] == [0, 1, 2]
+
+
+def test_a_column_added_later_is_null_in_older_files(table: Path) -> None:
+    append(table, [[0]])
+    write_deltalake(
+        str(table),
+        pa.table({"id": pa.array([1], pa.int64()), "note": ["new"]}),
+        mode="append",
+        schema_mode="merge",
+    )
+    at: Any = dict(start(table))
+    plan = reader(table, at)
+
+    rows = rows_between(plan, at, plan.latestOffset(at, ReadMaxFiles(10)))
+
+    assert sorted((row["id"], row["note"]) for row in rows) == [(0, None), (1, "new")]
+
+
+def test_a_running_reader_keeps_its_columns_when_one_is_added(table: Path) -> None:
+    append(table, [[0]])
+    at: Any = dict(start(table, start=0))
+    plan = reader(table, at)
+    both = pa.table({"id": pa.array([1], pa.int64()), "note": ["new"]})
+    write_deltalake(str(table), both, mode="append", schema_mode="merge")
+
+    assert rows_between(plan, at, plan.latestOffset(at, ReadMaxFiles(10))) == [{"id": 0}, {"id": 1}]
+
+
+def test_partition_values_come_from_the_log(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    days = pa.array([19_000, None], pa.date32())
+    rows = pa.table({"id": pa.array([0, 1], pa.int64()), "city": ["New York/%", "x"], "day": days})
+    write_deltalake(str(table), rows, partition_by=["city", "day"])
+    for begin in (0, "earliest"):
+        at: Any = dict(start(table, start=begin))
+        plan = reader(table, at)
+
+        found = rows_between(plan, at, plan.latestOffset(at, ReadMaxFiles(10)))
+
+        assert sorted(found, key=lambda row: row["id"]) == rows.to_pylist()
+
+
+def test_another_table_under_the_same_path_is_refused(table: Path) -> None:
+    append(table, [[0]])
+    cursor = start(table, start=0)
+    columns = DeltaTable(str(table)).schema()
+    shutil.rmtree(table)
+    DeltaTable.create(str(table), schema=columns)
+
+    with pytest.raises(SourceInvalid, match="another table"):
+        read_on(table, cursor, 1)
+
+
+def test_a_log_that_was_cleaned_behind_the_job_is_an_error_not_a_wait(table: Path) -> None:
+    for n in range(3):
+        append(table, [[n]])
+    _, cursor = read_on(table, start(table, start=0), 1, batches=2)
+    DeltaTable(str(table)).create_checkpoint()
+    for version in range(4):
+        (table / f"_delta_log/{version:020d}.json").unlink()
+
+    with pytest.raises(SourceInvalid, match="log no longer has version 3"):
+        read_on(table, cursor, 1)
+
+
+def test_a_vacuumed_file_is_an_error_with_its_name(table: Path) -> None:
+    append(table, [[0]])
+    at: Any = dict(start(table))
+    plan = reader(table, at)
+    end = plan.latestOffset(at, ReadMaxFiles(1))
+    (file,) = table.glob("*.parquet")
+    file.unlink()
+
+    with pytest.raises(SourceInvalid, match=f"{file.name} is gone"):
+        rows_between(plan, at, end)
+
+
+def tamper(table: Path, action: dict[str, Any]) -> None:
+    """Write the next commit by hand."""
+    version = DeltaTable(str(table)).version() + 1
+    (table / f"_delta_log/{version:020d}.json").write_text(json.dumps(action) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "complaint"),
+    [
+        ({"readerFeatures": ["deletionVectors", "hypothetical"], "minReaderVersion": 3}, "hypothetical"),
+        ({"readerFeatures": ["typeWidening"], "minReaderVersion": 3}, "typeWidening"),
+    ],
+)
+def test_an_unknown_reader_feature_stops_the_source(
+    table: Path, protocol: dict[str, Any], complaint: str
+) -> None:
+    cursor = start(table, start="latest")
+    plan = reader(table, cursor)
+    tamper(
+        table, {"protocol": protocol | {"minWriterVersion": 7, "writerFeatures": protocol["readerFeatures"]}}
+    )
+
+    with pytest.raises(SourceInvalid, match=complaint):
+        plan.latestOffset(dict(cursor), ReadMaxFiles(1))
+
+
+def test_a_file_with_a_deletion_vector_is_refused(table: Path) -> None:
+    cursor = start(table, start="latest")
+    plan = reader(table, cursor)
+    tamper(
+        table,
+        {"add": {"path": "f.parquet", "size": 1, "dataChange": True, "deletionVector": {"cardinality": 1}}},
+    )
+
+    with pytest.raises(SourceInvalid, match=r"f\.parquet has a deletion vector"):
+        plan.latestOffset(dict(cursor), ReadMaxFiles(1))
+
+
+def test_a_changed_column_type_stops_the_source(table: Path) -> None:
+    cursor = start(table, start="latest")
+    plan = reader(table, cursor)
+    fields = [{"name": "id", "type": "string", "nullable": True, "metadata": {}}]
+    tamper(
+        table,
+        {
+            "metaData": {
+                "id": cursor["table"],
+                "schemaString": json.dumps({"type": "struct", "fields": fields}),
+            }
+        },
+    )
+
+    with pytest.raises(SourceInvalid, match="changes or drops columns that the job reads: id"):
+        plan.latestOffset(dict(cursor), ReadMaxFiles(1))
+
+
+def test_check_says_what_versions_there_are(table: Path) -> None:
+    append(table, [[0]])
+
+    with pytest.raises(SourceInvalid, match="no version 9 in its log; it has 0 to 1"):
+        DeltaSource(str(table), start=9).check(NO_SPARK)
+
+
+def test_check_refuses_a_path_without_a_table(tmp_path: Path) -> None:
+    with pytest.raises(SourceInvalid, match="not a Delta table"):
+        DeltaSource(str(tmp_path)).check(NO_SPARK)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"start": "now"}, {"start": -1}, {"on_change": "ignore"}, {"files_per_batch": 0}]
+)
+def test_a_wrong_option_is_refused_at_once(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigInvalid):
+        DeltaSource("table", **wrong)
+
+
+def test_credentials_never_show(table: Path) -> None:
+    source = DeltaSource(str(table), storage_options={"AWS_SECRET_ACCESS_KEY": "hidden"})
+
+    assert "hidden" not in repr(source._settings) + str(source.describe())
