@@ -464,8 +464,10 @@ class Coordinator(Machine[CoordinatorPhase]):
         return CommitSink(sink, self._unpublished[sink][0], self.incarnation)
 
     def _on_sink_committed(self, event: SinkCommitted) -> list[Effect]:
+        """A sink publishes in order, so its answer covers every older epoch: answers may overtake each other."""
         owed = self._owed(event, event.sink, event.epoch)
-        owed.popleft()
+        while owed and owed[0] <= event.epoch:
+            owed.popleft()
         self._attempts[event.sink] = 0
         self._retry_timers.pop(event.sink, None)
         following: list[Effect] = [self._commit(event.sink)] if owed else []
@@ -493,8 +495,8 @@ class Coordinator(Machine[CoordinatorPhase]):
 
     def _owed(self, event: Event, sink: SinkId, epoch: Epoch) -> deque[Epoch]:
         owed = self._unpublished.get(sink)
-        if not owed or owed[0] != epoch:
-            raise self._invalid(event, f"not what {sink} was told to publish")
+        if owed is None or epoch not in owed:
+            raise self._invalid(event, f"{sink} owes no such epoch")
         return owed
 
     # -- ending ----------------------------------------------------------------------------------------------

@@ -183,8 +183,11 @@ class SinkParticipant(Machine[SinkPhase]):
     # -- epochs of earlier lives -----------------------------------------------------------------------------
 
     def _on_started(self, event: Started) -> list[Effect]:
+        """Says at once what is published: a decision sent to the life before this one is answered by nobody else."""
         self.phase = P.RESOLVING
-        return self._resolve_next()
+        known = self._last_published > 0
+        announced = [AckPublished(self.sink, self._last_published, self.incarnation)] if known else []
+        return [*announced, *self._resolve_next()]
 
     def _resolve_next(self) -> list[Effect]:
         if self._in_doubt:

@@ -1,0 +1,62 @@
+"""Seeded schedules over a world: chaos for a while, then calm until the run has drained."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from tests.protocol.durable import Graph
+from tests.protocol.host import ROLES, Choice, Roles, World
+
+CALM_STEPS_MAX = 4_000
+"""A drained run takes a few hundred steps; ten times that without an end is a livelock (O10)."""
+
+
+def run(graph: Graph, seed: int, roles: Roles = ROLES, fault_rate: float = 0.03) -> World:
+    """Drive a world by one seed to its end; raises what the machines and oracles find."""
+    choose = random.Random(seed)
+    world = World(graph, roles, newest_marker_only=choose.random() < 0.5)
+    for _ in range(choose.randrange(150)):
+        world.do(_chaotic(world, choose, fault_rate))
+    _calm_down(world, choose)
+    world.judge_end()
+    return world
+
+
+def _chaotic(world: World, choose: random.Random, fault_rate: float) -> Choice:
+    draw = choose.random()
+    if draw < fault_rate and (faults := world.faults()):
+        return choose.choice(faults)
+    if draw < fault_rate + 0.1 and (timers := world.timers()):
+        return choose.choice(timers)
+    return _any(world, choose)
+
+
+def _any(world: World, choose: random.Random) -> Choice:
+    if choices := world.choices():
+        return choose.choice(choices)
+    return _next_timer(world)
+
+
+def _next_timer(world: World) -> Choice:
+    timers: list[Any] = world.timers()
+    return min(timers, key=lambda choice: world.coordinators[choice[1]].timers[choice[2]][0])
+
+
+def _calm_down(world: World, choose: random.Random) -> None:
+    stopped = 0
+    for _ in range(CALM_STEPS_MAX):
+        if world.finished:
+            return
+        coordinator = world.coordinator
+        if coordinator and coordinator.life != stopped and world.exhausted and not world.needs_takeover:
+            stopped = coordinator.life
+            world.do(("stop",))
+        else:
+            world.do(_any(world, choose))
+    raise AssertionError(f"O10: no end after {CALM_STEPS_MAX} calm steps; stories: {_stories(world)}")
+
+
+def _stories(world: World) -> str:
+    machines = [each.machine for each in world.coordinators] + [task.machine for task in world.tasks.values() if task]
+    return "\n".join(f"{machine}: " + "\n  ".join(map(str, machine.story)) for machine in machines)
