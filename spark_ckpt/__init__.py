@@ -1,15 +1,40 @@
-"""Consistent, restorable, queryable epochs and exactly-once output for PySpark Structured Streaming."""
+"""Consistent, restorable, queryable epochs and exactly-once output for PySpark Structured Streaming.
 
-from spark_ckpt.connector import Cursor, EpochOutput, Publisher, PublishReceipt, Sink, SinkContext, Source, StagedFile, StagePlan
-from spark_ckpt.errors import CkptError
-from spark_ckpt.job import Job
-from spark_ckpt.listener import EpochEvent, IncarnationEvent, RunListener
-from spark_ckpt.protocol.ids import Epoch, Incarnation
-from spark_ckpt.runtime.aggregations import Aggregate, count, first, last, max, mean, min, stddev, sum  # noqa: A004 - Spark's names
-from spark_ckpt.runtime.run import Run
-from spark_ckpt.runtime.vectorized import KeyBatch, KeyResult
-from spark_ckpt.session import session
-from spark_ckpt.stream import GroupedStream, Stream
+Names are loaded when they are first used: executors and the command line do not pay for what they do not need.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_ckpt.connector import Cursor, EpochOutput, Publisher, PublishReceipt, Sink, SinkContext, Source, StagedFile, StagePlan
+    from spark_ckpt.errors import CkptError
+    from spark_ckpt.job import Job
+    from spark_ckpt.listener import EpochEvent, IncarnationEvent, RunListener
+    from spark_ckpt.protocol.ids import Epoch, Incarnation
+    from spark_ckpt.runtime.aggregations import Aggregate, count, first, last, max, mean, min, stddev, sum  # noqa: A004
+    from spark_ckpt.runtime.run import Run
+    from spark_ckpt.runtime.vectorized import KeyBatch, KeyResult
+    from spark_ckpt.session import session
+    from spark_ckpt.stream import GroupedStream, Stream
+
+_HOME = {
+    "connector": (
+        "Cursor", "EpochOutput", "PublishReceipt", "Publisher", "Sink", "SinkContext", "Source", "StagePlan", "StagedFile",
+    ),
+    "errors": ("CkptError",),
+    "job": ("Job",),
+    "listener": ("EpochEvent", "IncarnationEvent", "RunListener"),
+    "protocol.ids": ("Epoch", "Incarnation"),
+    "runtime.aggregations": ("Aggregate", "count", "first", "last", "max", "mean", "min", "stddev", "sum"),
+    "runtime.run": ("Run",),
+    "runtime.vectorized": ("KeyBatch", "KeyResult"),
+    "session": ("session",),
+    "stream": ("GroupedStream", "Stream"),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "Aggregate",
@@ -44,3 +69,17 @@ __all__ = [
     "stddev",
     "sum",
 ]
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'spark_ckpt' has no attribute {name!r}")
+    value = getattr(import_module(f"spark_ckpt.{module}"), name)
+    # `session` and `connector` are modules too: importing one of them must not hide the name.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,23 @@
+from spark_ckpt.runtime.reports import Report, latest_attempts
+
+
+def report(step, partition, attempt, scope="", **body):
+    return Report(step, partition, attempt, scope, body)
+
+
+def test_a_map_task_that_ran_again_counts_once_with_its_latest_attempt():
+    reports = [report("operator", 0, 7, "g0", n=1), report("operator", 0, 9, "g0", n=2), report("operator", 1, 8, "g1", n=3)]
+
+    assert [each.body["n"] for each in latest_attempts(reports)] == [2, 3]
+
+
+def test_every_account_of_one_attempt_counts():
+    reports = [report("stage", 0, 1, "a"), report("stage", 0, 1, "b")]
+
+    assert len(latest_attempts(reports)) == 2
+
+
+def test_steps_are_told_apart():
+    reports = [report("input", 0, 1), report("stage", 0, 5)]
+
+    assert len(latest_attempts(reports)) == 2

@@ -1,0 +1,46 @@
+import pytest
+
+from spark_ckpt.config import JobConfig, duration_ms
+from spark_ckpt.errors import ConfigInvalid
+
+
+@pytest.mark.parametrize(
+    ("written", "ms"),
+    [("5 seconds", 5000), ("200 milliseconds", 200), ("2 minutes", 120_000), ("1.5 s", 1500), ("7 ms", 7), (2, 2000), (0.5, 500)],
+)
+def test_durations_are_read_as_spark_users_write_them(written, ms):
+    assert duration_ms(written) == ms
+
+
+@pytest.mark.parametrize("written", ["", "5", "five seconds", "-1 seconds", "400 days", "5 fortnights"])
+def test_a_text_that_is_no_duration_is_refused(written):
+    with pytest.raises(ValueError, match=r"duration|outside"):
+        duration_ms(written)
+
+
+def test_arguments_win_over_conf_keys_and_conf_keys_over_defaults():
+    config = JobConfig.of({"interval": "1 second"}, {"spark.ckpt.interval": "2 seconds", "spark.ckpt.keep.epochs": "7"})
+
+    assert (config.interval_ms, config.keep_epochs, config.timeout_ms) == (1000, 7, 600_000)
+
+
+def test_foreign_conf_keys_do_not_matter():
+    assert JobConfig.of({}, {"spark.sql.shuffle.partitions": "2"}) == JobConfig.of({}, {})
+
+
+def test_an_unknown_conf_key_is_refused_with_the_nearest_known_name():
+    with pytest.raises(ConfigInvalid, match="spark.ckpt.intervall") as caught:
+        JobConfig.of({}, {"spark.ckpt.intervall": "5 seconds"})
+
+    assert caught.value.hint == "did you mean 'interval'?"
+
+
+def test_an_unknown_argument_is_refused():
+    with pytest.raises(ConfigInvalid, match="keyGroups"):
+        JobConfig.of({"keyGroups": 3}, {})
+
+
+@pytest.mark.parametrize("setting", [{"key_groups": 0}, {"interval": "soon"}, {"max_unpublished": 0}, {"interval": ["5"]}])
+def test_a_value_out_of_range_is_refused(setting):
+    with pytest.raises(ConfigInvalid):
+        JobConfig.of(setting, {})
