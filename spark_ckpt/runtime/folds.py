@@ -335,12 +335,16 @@ class StddevFold(Fold):
         )
         counts = CountFold.counts(segments, values, before[0])
         shift = np.where(filled(before[0], 0) > 0, filled(before[1], 0.0), _first(segments, numbers, real))
-        apart = np.where(real, numbers - shift[key], 0.0)
+        with np.errstate(all="ignore"):
+            apart = np.where(real, numbers - shift[key], 0.0)
+            squared = apart * apart
         sums = segments.accumulate(np.add, apart, np.zeros(segments.keys))
-        squares = segments.accumulate(np.add, apart * apart, filled(before[2], 0.0))
+        squares = segments.accumulate(np.add, squared, filled(before[2], 0.0))
         some = np.maximum(counts, 1)
-        m2 = np.maximum(squares - sums * sums / some, 0.0)
-        return [pa.array(counts), pa.array(shift[key] + sums / some), pa.array(m2)]
+        with np.errstate(all="ignore"):
+            m2 = np.maximum(squares - sums * sums / some, 0.0)
+            means = shift[key] + sums / some
+        return [pa.array(counts), pa.array(means), pa.array(m2)]
 
     def show(self, state: Sequence[pa.Array]) -> pa.Array:
         """The square root of m2 / (count - 1)."""

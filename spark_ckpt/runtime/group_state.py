@@ -219,7 +219,8 @@ class KeyGroupState:
             else np.where(removed, DELETE, PUT).astype(np.int8)
         )
         timeouts = np.full(len(hashes), NO_TIMEOUT) if timeout_ms is None else timeout_ms
-        columns = [pa.array(hashes), *keys.columns, *state.columns, pa.array(ops), pa.array(timeouts)]
+        values = state.columns if removed is None else [_without(each, removed) for each in state.columns]
+        columns = [pa.array(hashes), *keys.columns, *values, pa.array(ops), pa.array(timeouts)]
         return key_table(pa.table(columns, schema=self.schema.table), self.schema)
 
     def expired(self, now_ms: int) -> Expired:
@@ -352,6 +353,12 @@ class _Places:
         timeouts[hit] = numbers(rows, TIMEOUT)[self._at[hit]]
         state = rows.select(schema.state.names).take(pa.array(self._at, mask=~exists))
         return Resolved(exists, state.combine_chunks(), timeouts)
+
+
+def _without(values: pa.ChunkedArray, removed: Bools) -> pa.ChunkedArray:
+    """The values, null where the key is removed."""
+    at = np.arange(len(values))
+    return values.take(pa.array(at, mask=removed)) if removed.any() else values
 
 
 def _not_in(newer: Sequence[KeyTable], table: KeyTable, rows: Int64s, schema: StateSchema) -> Int64s:

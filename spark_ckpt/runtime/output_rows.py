@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 
 from spark_ckpt.runtime.failures import OutputInvalid, bounded
 from spark_ckpt.runtime.pandas_rows import PandasOptions
+from spark_ckpt.runtime.python_values import plain_array
 from spark_ckpt.runtime.rows import arrow_schema, conform
 
 _PLAIN = (NumericType, StringType, BooleanType, BinaryType, DateType)
@@ -137,7 +138,7 @@ def _plain_array(values: Sequence[object], field: StructField, type_: pa.DataTyp
     """NaN is null where the type has no NaN."""
     from_pandas = not pa.types.is_floating(type_)
     try:
-        return _typed(values, type_, from_pandas=from_pandas)
+        return plain_array(values, type_, from_pandas=from_pandas)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         culprit = next((each for each in values if not _fits(each, type_, from_pandas=from_pandas)), None)
         raise OutputInvalid(
@@ -146,13 +147,9 @@ def _plain_array(values: Sequence[object], field: StructField, type_: pa.DataTyp
         ) from error
 
 
-def _typed(values: Sequence[object], type_: pa.DataType, *, from_pandas: bool) -> pa.Array:
-    return pa.array(values, type_, from_pandas=from_pandas)
-
-
 def _fits(value: object, type_: pa.DataType, *, from_pandas: bool) -> bool:
     try:
-        _typed([value], type_, from_pandas=from_pandas)
+        plain_array([value], type_, from_pandas=from_pandas)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return False
     return True

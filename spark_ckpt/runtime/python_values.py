@@ -10,8 +10,18 @@ import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegralType,
+    MapType,
+    Row,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from spark_ckpt.runtime.failures import OutputInvalid, bounded
 
@@ -32,7 +42,7 @@ def to_arrow(values: Sequence[object], field: StructField, type_: pa.DataType) -
     convert = _writer(field.dataType)
     try:
         objects = values if convert is None else [None if each is None else convert(each) for each in values]
-        return pa.array(objects, type_)
+        return plain_array(objects, type_)
     except (
         pa.ArrowInvalid,
         pa.ArrowTypeError,
@@ -48,9 +58,24 @@ def to_arrow(values: Sequence[object], field: StructField, type_: pa.DataType) -
         ) from error
 
 
+def plain_array(values: Sequence[object], type_: pa.DataType, *, from_pandas: bool = False) -> pa.Array:
+    """`pa.array`, which would cut fractions off silently: here they are an `ArrowInvalid`."""
+    if pa.types.is_integer(type_):
+        for each in values:
+            if isinstance(each, float | np.floating) and not (from_pandas and np.isnan(each)):
+                _whole(each)
+    return pa.array(values, type_, from_pandas=from_pandas)
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, float | np.floating) and value % 1 != 0:
+        raise pa.ArrowInvalid(f"{value} is not a whole number")
+    return value
+
+
 def _fits(value: object, convert: Convert | None, type_: pa.DataType) -> bool:
     try:
-        pa.array([value if convert is None or value is None else convert(value)], type_)
+        plain_array([_applied(convert, value)], type_)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, AttributeError, TypeError, ValueError):
         return False
     return True
@@ -87,14 +112,18 @@ def _writer(kind: DataType) -> Convert | None:
     if isinstance(kind, StructType):
         return _struct_writer(kind)
     if isinstance(kind, ArrayType):
-        return _each(_writer(kind.elementType))
+        return _each(_inner_writer(kind.elementType))
     if isinstance(kind, MapType):
-        return _items(_writer(kind.keyType), _writer(kind.valueType))
+        return _items(_inner_writer(kind.keyType), _inner_writer(kind.valueType))
     return None
 
 
+def _inner_writer(kind: DataType) -> Convert | None:
+    return _whole if isinstance(kind, IntegralType) else _writer(kind)
+
+
 def _struct_writer(kind: StructType) -> Convert:
-    writers = [(field.name, _writer(field.dataType)) for field in kind.fields]
+    writers = [(field.name, _inner_writer(field.dataType)) for field in kind.fields]
 
     def write(value: object) -> object:
         if isinstance(value, Mapping):

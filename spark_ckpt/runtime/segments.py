@@ -71,7 +71,8 @@ class Segments:
             matrix = np.empty((len(keys), cells.shape[1] + 1), result.dtype)
             matrix[:, 0] = initial[keys]
             matrix[:, 1:] = ordered[cells]
-            fold.accumulate(matrix, axis=1, out=matrix)
+            with np.errstate(all="ignore"):  # inf - inf is NaN, as in Spark, and no warning
+                fold.accumulate(matrix, axis=1, out=matrix)
             result[cells[real]] = matrix[:, 1:][real]
         return self._unsorted(result)
 

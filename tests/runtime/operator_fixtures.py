@@ -1,0 +1,63 @@
+"""What the tests of operators share: a store in memory, rows with hashes, a key group that lives through batches."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from spark_ckpt.runtime.group_state import KeyGroupState
+from spark_ckpt.runtime.levels import LevelCache
+from spark_ckpt.runtime.rows import KEY_HASH, StateSchema
+
+
+class MemoryStore:
+    """State files by path, counting reads."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, pa.Table] = {}
+        self.reads: list[str] = []
+
+    def read_table(self, path: str) -> pa.Table:
+        self.reads.append(path)
+        return self.files[path]
+
+
+def spread(key: object) -> int:
+    """A stable hash of any key; NaN and -0.0 as Spark's xxhash64 treats them."""
+    canonical = tuple(0.0 if part == 0 else part for part in key) if isinstance(key, tuple) else key
+    return (hash(repr(canonical)) * 0x9E3779B1) % (1 << 62)
+
+
+def colliding(key: object) -> int:
+    """A hash that is nearly always the same for different keys."""
+    return spread(key) % 3
+
+
+def with_hash(table: pa.Table, names: Sequence[str], hasher: Callable[[object], int] = spread) -> pa.Table:
+    keys = zip(*(table.column(name).to_pylist() for name in names), strict=True)
+    return table.append_column(KEY_HASH, pa.array([hasher(key) for key in keys], pa.int64()))
+
+
+def hashes_of(keys: pa.Table, hasher: Callable[[object], int] = spread) -> np.ndarray:
+    return with_hash(keys, keys.column_names, hasher).column(KEY_HASH).to_numpy()
+
+
+def group_of(
+    schema: StateSchema, folder: Path, store: MemoryStore | None = None, key_group: int = 0
+) -> KeyGroupState:
+    return KeyGroupState(schema, LevelCache(folder, store or MemoryStore(), schema), key_group)
+
+
+def snapshot(group: KeyGroupState, store: MemoryStore, epoch: int) -> bool:
+    """Capture and store as the stage does; whether there was anything to write."""
+    capture = group.capture(epoch)
+    if capture is None:
+        return False
+    path = f"e{epoch}-{uuid.uuid4().hex}.parquet"
+    store.files[path] = capture.table
+    group.captured(path, capture.table.nbytes)
+    return True

@@ -1,0 +1,302 @@
+import datetime as dt
+import math
+from decimal import ROUND_HALF_UP, Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from operator_fixtures import MemoryStore, colliding, group_of, snapshot, spread, with_hash
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+import spark_ckpt.runtime.aggregations as agg
+from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.runtime.failures import ArithmeticOverflow
+from spark_ckpt.runtime.group_state import KeyGroupState
+from spark_ckpt.runtime.operator import Binding, Clock
+from spark_ckpt.runtime.rows import arrow_schema
+
+NOON = dt.datetime(2024, 3, 31, 12, tzinfo=dt.UTC)
+ROW = StructType(
+    [
+        StructField("who", StringType()),
+        StructField("kind", LongType()),
+        StructField("i", ShortType()),
+        StructField("x", DoubleType()),
+        StructField("d", DecimalType(12, 2)),
+        StructField("s", StringType()),
+        StructField("t", TimestampType()),
+    ]
+)
+SPECS = {
+    "n": agg.count(),
+    "n_x": agg.count("x"),
+    "sum_i": agg.sum("i"),
+    "sum_x": agg.sum("x"),
+    "sum_d": agg.sum("d"),
+    "mean_i": agg.mean("i"),
+    "mean_x": agg.mean("x"),
+    "mean_d": agg.mean("d"),
+    "min_i": agg.min("i"),
+    "min_x": agg.min("x"),
+    "max_x": agg.max("x"),
+    "max_d": agg.max("d"),
+    "min_s": agg.min("s"),
+    "max_t": agg.max("t"),
+    "last_s": agg.last("s"),
+    "last_some_s": agg.last("s", ignore_nulls=True),
+    "first_s": agg.first("s"),
+    "sd_x": agg.stddev("x"),
+    "first_some_i": agg.first("i", ignore_nulls=True),
+}
+FLOATS = st.sampled_from([0.1, -2.5, 1e17, -1e17, 3.0, math.nan, math.inf, None])
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", None, ""]),
+        st.sampled_from([1, 2, None]),
+        st.sampled_from([-32768, 0, 7, 32767, None]),
+        FLOATS,
+        st.sampled_from([Decimal("0.01"), Decimal("-9999999999.99"), Decimal("5.50"), None]),
+        st.sampled_from(["", "x", "é", "xy", None]),
+        st.sampled_from([NOON, NOON - dt.timedelta(days=9000), NOON + dt.timedelta(microseconds=1), None]),
+    ),
+    max_size=25,
+)
+
+
+def greatest_first(value):
+    """Spark's order of doubles: NaN is the greatest."""
+    return (1, 0.0) if isinstance(value, float) and math.isnan(value) else (0, value)
+
+
+class Naive:
+    """The aggregates of one key, one row at a time, from the definitions."""
+
+    def __init__(self):
+        self.rows = []
+
+    def after(self, row):
+        self.rows.append(dict(zip(ROW.names, row, strict=True)))
+        return {name: self.value(spec) for name, spec in SPECS.items() if spec.kind != "stddev"}
+
+    def value(self, spec):
+        every = [row[spec.column] for row in self.rows] if spec.column else self.rows
+        some = [each for each in every if each is not None]
+        if spec.kind == "count":
+            return len(some)
+        if spec.kind in ("last", "first"):
+            chosen = some if spec.skip_nulls else every
+            return None if not chosen else chosen[-1 if spec.kind == "last" else 0]
+        if not some:
+            return None
+        if spec.kind in ("min", "max"):
+            return (min if spec.kind == "min" else max)(some, key=greatest_first)
+        return self.summed(spec, some)
+
+    @staticmethod
+    def summed(spec, some):
+        total = 0.0 if isinstance(some[0], float) or (spec.kind == "mean" and isinstance(some[0], int)) else 0
+        for each in some:
+            total += each
+        if spec.kind == "sum":
+            return total
+        if isinstance(some[0], Decimal):
+            return (total / len(some)).quantize(Decimal("0.000001"), ROUND_HALF_UP)
+        return total / len(some)
+
+
+def canonical(value):
+    return "nan" if isinstance(value, float) and math.isnan(value) else value
+
+
+def table_of(rows, struct=ROW):
+    schema = arrow_schema(struct)
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    return pa.table(
+        [pa.array(list(each), field.type) for each, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def run(operator, group, rows, struct, keys, hasher=spread):
+    tables = list(operator.process(with_hash(table_of(rows, struct), keys, hasher), group, Clock(0)))
+    return [row for table in tables for row in table.to_pylist()]
+
+
+@given(
+    st.lists(ROWS, max_size=4),
+    st.sampled_from([spread, colliding]),
+    st.sampled_from([["who"], ["who", "kind"]]),
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_running_values_are_those_of_a_loop_over_the_rows(tmp_path_factory, batches, hasher, keys):
+    folder, store = tmp_path_factory.mktemp("levels"), MemoryStore()
+    operator = agg.running_aggregates(SPECS, ROW, keys, "append")
+    group, model = group_of(operator.schema, folder, store), {}
+    for epoch, rows in enumerate(batches, 1):
+        output = run(operator, group, rows, ROW, keys, hasher)
+        assert len(output) == len(rows)
+        for row, shown in zip(rows, output, strict=True):
+            key = tuple(row[ROW.names.index(name)] for name in keys)
+            shown.pop("sd_x")
+            expected = dict(zip(ROW.names, row, strict=True)) | model.setdefault(key, Naive()).after(row)
+            assert {k: canonical(v) for k, v in shown.items()} == {
+                k: canonical(v) for k, v in expected.items()
+            }
+        if epoch % 2:
+            snapshot(group, store, epoch)
+        group = KeyGroupState.decode(group.encode(), operator.schema, group._cache, 0)
+
+
+@given(st.lists(ROWS, max_size=3))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+def test_update_shows_each_changed_key_once_with_its_latest_values(tmp_path_factory, batches):
+    operators = {shape: agg.running_aggregates(SPECS, ROW, ["who"], shape) for shape in ("append", "update")}
+    groups = {
+        shape: group_of(each.schema, tmp_path_factory.mktemp(shape)) for shape, each in operators.items()
+    }
+    for rows in batches:
+        shown = {shape: run(each, groups[shape], rows, ROW, ["who"]) for shape, each in operators.items()}
+        latest = {row["who"]: row for row in shown["append"]}
+        assert [row["who"] for row in shown["update"]] == list(
+            dict.fromkeys(row["who"] for row in shown["append"])
+        )
+        for row in shown["update"]:
+            assert {k: canonical(v) for k, v in row.items()} == {
+                k: canonical(latest[row["who"]][k]) for k in row
+            }
+
+
+def one(kind, spec, *batches):
+    """The last running value of one aggregate over one key."""
+    struct = StructType([StructField("k", LongType()), StructField("v", kind)])
+    operator = agg.running_aggregates({"r": spec}, struct, ["k"], "append")
+    group, shown = group_of(operator.schema, FOLDER), []
+    for values in batches:
+        shown += [row["r"] for row in run(operator, group, [(1, value) for value in values], struct, ["k"])]
+    return shown
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path):
+    global FOLDER
+    FOLDER = tmp_path
+
+
+def test_stddev_is_that_of_the_statistics_module_even_far_from_zero():
+    import statistics
+
+    values = [1e9 + each for each in (4.0, 7.0, 13.0, 16.0, 4.5, -3.0)]
+    shown = one(DoubleType(), agg.stddev("v"), values[:2], [None, *values[2:4]], values[4:])
+    expected = [None, statistics.stdev(values[:2]), statistics.stdev(values[:2])]
+    expected += [statistics.stdev(values[:n]) for n in range(3, 7)]
+    assert shown == [None if each is None else pytest.approx(each, rel=1e-9) for each in expected]
+
+
+def test_a_sum_beyond_a_long_is_an_error_and_the_greatest_long_is_not():
+    greatest = 2**63 - 1
+    assert one(LongType(), agg.sum("v"), [greatest - 1, 1])[-1] == greatest
+    assert one(LongType(), agg.sum("v"), [greatest], [-greatest, -greatest])[-1] == -greatest
+    with pytest.raises(ArithmeticOverflow):
+        one(LongType(), agg.sum("v"), [greatest], [1])
+
+
+def test_wide_decimals_add_up_exactly():
+    big = Decimal("9" * 26 + ".99")
+    assert one(DecimalType(28, 2), agg.sum("v"), [big, big], [None, -big, Decimal("0.01")])[
+        -1
+    ] == big + Decimal("0.01")
+
+
+def test_a_decimal_sum_beyond_its_precision_is_an_error():
+    with pytest.raises(ArithmeticOverflow, match="decimal128"):
+        one(DecimalType(38, 0), agg.sum("v"), [Decimal("9" * 38), Decimal(1)])
+
+
+def test_a_decimal_mean_rounds_half_up_on_both_sides_of_zero():
+    assert one(DecimalType(5, 0), agg.mean("v"), [Decimal(1), Decimal(0), Decimal(0)])[-1] == Decimal(
+        "0.3333"
+    )
+    assert one(DecimalType(5, 0), agg.mean("v"), [Decimal(-1), *[Decimal(0)] * 31])[-1] == Decimal("-0.0313")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "low", "high"),
+    [
+        (BooleanType(), [True, None, False], False, True),
+        (DateType(), [dt.date(2024, 1, 1), dt.date(1, 1, 1)], dt.date(1, 1, 1), dt.date(2024, 1, 1)),
+        (BinaryType(), [b"b", b"ab", None], b"ab", b"b"),
+        (FloatType(), [1.5, math.inf, -math.inf], -math.inf, math.inf),
+        (LongType(), [2**62 + 1, 2**62], 2**62, 2**62 + 1),
+    ],
+)
+def test_every_ordered_type_has_extremes(kind, values, low, high):
+    assert one(kind, agg.min("v"), values)[-1] == low
+    assert one(kind, agg.max("v"), values)[-1] == high
+
+
+def test_nan_is_greater_than_everything():
+    assert one(DoubleType(), agg.min("v"), [math.nan, 1.0]) == [pytest.approx(math.nan, nan_ok=True), 1.0]
+    assert all(math.isnan(each) for each in one(DoubleType(), agg.max("v"), [math.nan], [math.inf]))
+    assert math.isnan(one(DoubleType(), agg.min("v"), [None, math.nan])[-1])
+
+
+def test_output_types_are_sparks():
+    operator = agg.running_aggregates(SPECS, ROW, ["who"], "update")
+    types = {field.name: field.dataType.simpleString() for field in operator.output.fields}
+    assert types["who"] == "string"
+    assert types["n"] == types["sum_i"] == "bigint"
+    assert types["mean_i"] == types["sum_x"] == "double"
+    assert types["sum_d"] == "decimal(22,2)"
+    assert types["mean_d"] == "decimal(16,6)"
+    assert types["min_i"] == "smallint"
+    assert types["max_t"] == "timestamp"
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        (agg.sum("who"), "cannot take type string"),
+        (agg.sum("absent"), "no column 'absent'"),
+        (agg.min("list"), "cannot take type list"),
+    ],
+)
+def test_aggregates_that_cannot_be_are_refused_when_declared(spec, hint):
+    struct = StructType([*ROW.fields, StructField("list", ArrayType(LongType()))])
+    with pytest.raises(GraphInvalid, match=hint):
+        agg.running_aggregates({"r": spec}, struct, ["who"])
+
+
+def test_an_aggregate_named_like_a_column_is_refused():
+    with pytest.raises(GraphInvalid, match="'x'"):
+        agg.running_aggregates({"x": agg.sum("x")}, ROW, ["who"], "append")
+    with pytest.raises(GraphInvalid, match="'who'"):
+        agg.running_aggregates({"who": agg.count()}, ROW, ["who"], "update")
+
+
+def test_no_rows_is_no_output(tmp_path):
+    operator = agg.running_aggregates({"n": agg.count()}, ROW, ["who"])
+    group = group_of(operator.schema, tmp_path)
+    assert list(operator.process(None, group, Clock(0))) == []
+    assert run(operator, group, [], ROW, ["who"]) == []
+
+
+def test_event_time_is_noted_for_the_watermark(tmp_path):
+    operator = agg.running_aggregates({"n": agg.count()}, ROW, ["who"]).bind(Binding("counts", "t"))
+    group = group_of(operator.schema, tmp_path)
+    rows = [("a", 1, 1, 1.0, None, "s", NOON), ("a", 1, 1, 1.0, None, "s", None)]
+    assert run(operator, group, rows, ROW, ["who"])[0]["n"] == 2
+    assert group.max_event_time_ms == NOON.timestamp() * 1000

@@ -1,0 +1,421 @@
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from operator_fixtures import MemoryStore, colliding, group_of, hashes_of, snapshot, spread
+
+from spark_ckpt.errors import EpochDamaged, FormatUnknown, GraphInvalid, StateSchemaChanged
+from spark_ckpt.runtime import group_state, levels
+from spark_ckpt.runtime.group_state import KeyGroupState
+from spark_ckpt.runtime.levels import LevelCache, from_stored
+from spark_ckpt.runtime.rows import NO_TIMEOUT, StateSchema, state_schema
+
+SCHEMA = StateSchema(pa.schema([("k", pa.string())]), pa.schema([("v", pa.int64()), ("s", pa.string())]))
+
+
+@pytest.fixture(autouse=True)
+def nothing_open():
+    levels._open.clear()
+
+
+def keys_of(names):
+    return pa.table({"k": pa.array(list(names), pa.string())})
+
+
+def put(group, values, *, removed=None, timeouts=None, hasher=spread):
+    keys = keys_of(values)
+    state = pa.table(
+        {"v": pa.array(list(values.values()), pa.int64()), "s": [f"s{v}" for v in values.values()]}
+    )
+    removed = None if removed is None else np.array([name in removed for name in values])
+    timeouts = None if timeouts is None else np.array([timeouts.get(name, NO_TIMEOUT) for name in values])
+    group.put(keys, hashes_of(keys, hasher), state, removed=removed, timeout_ms=timeouts)
+
+
+def values_in(group, names, hasher=spread):
+    keys = keys_of(names)
+    resolved = group.resolve(keys, hashes_of(keys, hasher))
+    assert (resolved.state.column("v").is_valid().to_numpy() == resolved.exists).all()
+    found = zip(names, resolved.exists, resolved.state.column("v").to_pylist(), strict=True)
+    return {name: value for name, exists, value in found if exists}
+
+
+def due(group, now, hasher=spread):
+    expired = group.expired(now)
+    assert expired.hashes.tolist() == hashes_of(expired.keys, hasher).tolist()
+    return sorted(expired.keys.column("k").to_pylist())
+
+
+NAMES = [f"k{i}" for i in range(12)]
+
+
+class Life(RuleBasedStateMachine):
+    """A key group through batches, snapshots, worker changes, lost caches and restores, against a dict."""
+
+    @initialize(hasher=st.sampled_from([spread, colliding]))
+    def begin(self, hasher):
+        levels._open.clear()
+        self.folder = Path(self.root) / os.urandom(6).hex()
+        self.store, self.hasher = MemoryStore(), hasher
+        self.group = group_of(SCHEMA, self.folder, self.store)
+        self.model: dict[str, int] = {}
+        self.timeouts: dict[str, int] = {}
+        self.saved = ((), {}, {}, 0)
+        self.epoch, self.now = 0, 0
+
+    @rule(values=st.dictionaries(st.sampled_from(NAMES), st.integers(0, 99), min_size=1), data=st.data())
+    def write(self, values, data):
+        removed = data.draw(st.sets(st.sampled_from(sorted(values))))
+        timeouts = data.draw(
+            st.dictionaries(st.sampled_from(sorted(values)), st.integers(self.now, self.now + 9))
+        )
+        put(self.group, values, removed=removed, timeouts=timeouts, hasher=self.hasher)
+        for name, value in values.items():
+            self.model.pop(name, None)
+            self.timeouts.pop(name, None)
+            if name not in removed:
+                self.model[name] = value
+        self.timeouts |= timeouts
+
+    @rule(step=st.integers(0, 6))
+    def fire(self, step):
+        self.now += step
+        names = due(self.group, self.now, self.hasher)
+        assert names == sorted(name for name, at in self.timeouts.items() if at < self.now)
+        if names:
+            put(self.group, dict.fromkeys(names, 5), hasher=self.hasher)
+            self.model |= dict.fromkeys(names, 5)
+            for name in names:
+                del self.timeouts[name]
+
+    @rule()
+    def checkpoint(self):
+        self.epoch += 1
+        snapshot(self.group, self.store, self.epoch)
+        self.saved = (self.group.files, dict(self.model), dict(self.timeouts), self.now)
+
+    @rule()
+    def aborted_capture(self):
+        self.group.capture(self.epoch + 1)
+
+    @rule()
+    def another_worker(self):
+        self.group = KeyGroupState.decode(self.group.encode(), SCHEMA, self.cache(), 0)
+
+    @rule()
+    def another_host(self):
+        for path in self.folder.glob("*"):
+            path.unlink()
+        levels._open.clear()
+
+    @rule()
+    def recovery(self):
+        files, model, timeouts, now = self.saved
+        self.group = KeyGroupState.restored(SCHEMA, self.cache(), 0, files, self.epoch)
+        self.model, self.timeouts, self.now = dict(model), dict(timeouts), now
+
+    @invariant()
+    def state_is_the_models(self):
+        assert values_in(self.group, NAMES, self.hasher) == self.model
+        assert self.group.earliest_timeout_ms <= min(self.timeouts.values(), default=NO_TIMEOUT)
+
+    def cache(self):
+        return LevelCache(self.folder, self.store, SCHEMA)
+
+
+def test_state_is_that_of_a_dict_through_snapshots_restores_and_lost_caches(tmp_path, monkeypatch):
+    monkeypatch.setattr(group_state, "FULL_AFTER_FILES", 2)
+    monkeypatch.setattr(group_state, "FULL_AT_MOST_FILES", 5)
+    Life.root = tmp_path
+    quick = settings(
+        max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    run_state_machine_as_test(Life, settings=quick)
+
+
+def test_a_snapshot_holds_the_changed_rows_sorted_by_hash_in_the_stored_columns(tmp_path):
+    group, store = group_of(SCHEMA, tmp_path, key_group=3), MemoryStore()
+    put(group, {"a": 1, "b": 2, "c": 3})
+    snapshot(group, store, 1)
+    put(group, {"b": 5, "c": 6}, removed={"c"}, timeouts={"b": 77})
+    capture = group.capture(2)
+    assert capture.kind == "changes"
+    assert capture.table.schema.equals(SCHEMA.stored)
+    rows = {row["k"]: row for row in capture.table.to_pylist()}
+    assert rows["b"] | {"ckpt_key_hash": 0} == {
+        "k": "b", "v": 5, "s": "s5", "ckpt_key_group": 3, "ckpt_key_hash": 0,
+        "ckpt_epoch": 2, "ckpt_op": "put", "ckpt_timeout_ms": 77,
+    }  # fmt: skip
+    assert rows["c"]["ckpt_op"] == "delete"
+    assert rows["c"]["v"] is None
+    hashes = capture.table.column("ckpt_key_hash").to_pylist()
+    assert hashes == sorted(hashes)
+
+
+def test_nothing_changed_means_nothing_to_capture(tmp_path):
+    group = group_of(SCHEMA, tmp_path)
+    assert group.capture(4) is None
+    assert group.epoch == 4
+
+
+def test_a_captured_delta_is_gone_and_an_aborted_one_is_not(tmp_path):
+    group, store = group_of(SCHEMA, tmp_path), MemoryStore()
+    put(group, {"a": 1})
+    group.capture(1)
+    assert group.changed_rows == 1
+    snapshot(group, store, 2)
+    assert group.changed_rows == 0
+    assert [ref.epoch for ref in group.files] == [2]
+
+
+def test_spark_state_does_not_grow_with_the_state(tmp_path):
+    group, store = group_of(SCHEMA, tmp_path), MemoryStore()
+    put(group, {f"k{i}": i for i in range(20_000)})
+    grown = len(group.encode())
+    snapshot(group, store, 1)
+    put(group, {"k7": 0})
+    assert len(group.encode()) < 2000 < grown
+
+
+def test_a_full_file_holds_live_rows_only_and_ends_the_chain(tmp_path):
+    group, store = group_of(SCHEMA, tmp_path), MemoryStore()
+    put(group, {"a": 1, "b": 2, "c": 3})
+    snapshot(group, store, 1)
+    put(group, {"b": 0, "c": 0}, removed={"b", "c"}, timeouts={"c": 50})
+    capture = group.capture_full(2)
+    live = {row["k"]: (row["ckpt_op"], row["ckpt_timeout_ms"]) for row in capture.table.to_pylist()}
+    assert live == {"a": ("put", None), "c": ("delete", 50)}, "a timeout outlives its key's state"
+    group.captured("full", 1)
+    assert [ref.path for ref in group.files] == ["full"]
+
+
+def test_long_chains_become_full_files_by_turns(tmp_path):
+    epochs = []
+    for key_group in range(4):
+        group, store = group_of(SCHEMA, tmp_path, key_group=key_group), MemoryStore()
+        for epoch in range(1, 30):
+            put(group, {"a": epoch})
+            snapshot(group, store, epoch)
+            if group.files[-1].kind == "full":
+                epochs.append(epoch)
+                break
+    assert epochs == sorted(set(epochs)), "no two groups rebase in one epoch"
+    assert epochs[0] > 8
+
+
+def test_a_large_state_with_few_changes_is_not_rewritten_soon_but_its_chain_stays_bounded(tmp_path):
+    group, store = group_of(SCHEMA, tmp_path), MemoryStore()
+    put(group, {f"k{i}": i for i in range(3000)})
+    snapshot(group, store, 1)
+    group.capture_full(2)
+    group.captured("full", 1)
+    lengths = []
+    for epoch in range(3, 150):
+        put(group, {"k1": epoch})
+        snapshot(group, store, epoch)
+        lengths.append(len(group.files))
+    assert 60 <= max(lengths) <= 72
+
+
+def test_levels_stay_logarithmic(tmp_path):
+    group, store = group_of(SCHEMA, tmp_path), MemoryStore()
+    put(group, {f"k{i}": i for i in range(2000)})
+    snapshot(group, store, 1)
+    for epoch in range(2, 60):
+        put(group, {f"k{(epoch * 7 + i) % 2000}": epoch for i in range(5)})
+        snapshot(group, store, epoch)
+        assert len(group._levels) <= 2 + math.log2(2000)
+
+
+def test_superseded_local_files_are_removed(tmp_path):
+    group, store = group_of(SCHEMA, tmp_path), MemoryStore()
+    for epoch in range(1, 40):
+        put(group, {f"k{i}": epoch for i in range(epoch)})
+        snapshot(group, store, epoch)
+    assert len(list(tmp_path.iterdir())) == len(group._levels)
+
+
+def levelled(folder, store):
+    group = group_of(SCHEMA, folder, store)
+    put(group, {"a": 1, "b": 2})
+    snapshot(group, store, 1)
+    return group
+
+
+def test_a_warm_cache_needs_no_read_of_the_store(tmp_path):
+    store = MemoryStore()
+    group = levelled(tmp_path, store)
+    levels._open.clear()
+    assert values_in(group, ["a", "b"]) == {"a": 1, "b": 2}
+    assert store.reads == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[:-20]),
+        lambda path: path.write_bytes(path.read_bytes()[:300] + b"\xff" + path.read_bytes()[301:]),
+        lambda path: path.write_bytes(bytes(path.stat().st_size)),
+        lambda path: path.write_bytes(b"ckptlvl\0" + b"\x63" + path.read_bytes()[9:]),
+    ],
+    ids=["gone", "empty", "short", "bit rot", "zeros", "another format"],
+)
+def test_a_damaged_local_level_is_rebuilt_from_the_store(tmp_path, damage):
+    store = MemoryStore()
+    group = levelled(tmp_path, store)
+    levels._open.clear()
+    (path,) = tmp_path.iterdir()
+    damage(path)
+    assert values_in(group, ["a", "b"]) == {"a": 1, "b": 2}
+    assert len(store.reads) == 1
+    levels._open.clear()
+    assert values_in(group, ["a"]) == {"a": 1}
+    assert len(store.reads) == 1, "the rebuilt level is kept"
+
+
+def test_a_folder_that_cannot_be_written_costs_only_speed(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    store = MemoryStore()
+    group = levelled(blocked / "cache", store)
+    assert values_in(group, ["a", "b"]) == {"a": 1, "b": 2}
+
+
+def test_a_state_file_with_other_rows_than_committed_is_damage(tmp_path):
+    store = MemoryStore()
+    group = levelled(tmp_path / "one", store)
+    (path,) = store.files
+    store.files[path] = store.files[path].slice(0, 1)
+    moved = KeyGroupState.decode(group.encode(), SCHEMA, LevelCache(tmp_path / "two", store, SCHEMA), 0)
+    with pytest.raises(EpochDamaged, match="1 rows, 2 were committed"):
+        values_in(moved, ["a"])
+
+
+def test_workers_that_build_one_level_at_once_all_see_it_whole(tmp_path):
+    store = MemoryStore()
+    group = group_of(SCHEMA, tmp_path / "one", store)
+    put(group, {f"k{i}": i for i in range(5000)})
+    snapshot(group, store, 1)
+
+    def read(_):
+        levels._open.clear()
+        return values_in(
+            KeyGroupState.restored(SCHEMA, LevelCache(tmp_path / "two", store, SCHEMA), 0, group.files),
+            ["k1", "k4999"],
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(found == {"k1": 1, "k4999": 4999} for found in pool.map(read, range(40)))
+    assert len(list((tmp_path / "two").iterdir())) == 1, "no part of a file is left behind"
+
+
+def test_levels_nobody_opened_lately_are_swept(tmp_path):
+    store = MemoryStore()
+    group = levelled(tmp_path, store)
+    cache = LevelCache(tmp_path, store, SCHEMA)
+    assert cache.sweep(60) == 0
+    (path,) = tmp_path.iterdir()
+    os.utime(path, (0, 0))
+    assert cache.sweep(60) == 1
+    levels._open.clear()
+    assert values_in(group, ["a"]) == {"a": 1}
+
+
+def test_unsorted_state_files_are_read_right(tmp_path):
+    store = MemoryStore()
+    group = levelled(tmp_path, store)
+    (path,) = store.files
+    store.files[path] = store.files[path].take([1, 0])
+    moved = KeyGroupState.restored(SCHEMA, LevelCache(tmp_path / "x", store, SCHEMA), 0, group.files)
+    assert values_in(moved, ["a", "b"]) == {"a": 1, "b": 2}
+
+
+def test_a_state_column_added_later_is_null_and_a_dropped_one_ignored(tmp_path):
+    group, store = group_of(SCHEMA, tmp_path), MemoryStore()
+    put(group, {"a": 1})
+    evolved = StateSchema(SCHEMA.key, pa.schema([("v", pa.int64()), ("new", pa.float64())]))
+    rows = from_stored(group.capture(1).table, evolved).table
+    assert rows.select(["k", "v", "new"]).to_pylist() == [{"k": "a", "v": 1, "new": None}]
+    assert not store.reads
+
+
+def test_a_state_column_of_another_type_is_refused(tmp_path):
+    group = group_of(SCHEMA, tmp_path)
+    put(group, {"a": 1})
+    table = group.capture(1).table
+    with pytest.raises(StateSchemaChanged, match="'s'"):
+        from_stored(table, StateSchema(SCHEMA.key, pa.schema([("s", pa.int64())])))
+
+
+def test_another_key_column_is_refused(tmp_path):
+    group = group_of(SCHEMA, tmp_path)
+    put(group, {"a": 1})
+    with pytest.raises(StateSchemaChanged, match="'other'"):
+        from_stored(group.capture(1).table, StateSchema(pa.schema([("other", pa.string())]), SCHEMA.state))
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", b"ckgs\xff\xff\0\0\0\0"])
+def test_an_unknown_state_value_is_a_typed_error(tmp_path, data):
+    with pytest.raises(FormatUnknown):
+        KeyGroupState.decode(data, SCHEMA, LevelCache(tmp_path, MemoryStore(), SCHEMA), 0)
+
+
+def test_a_state_value_of_another_schema_is_refused(tmp_path):
+    group = group_of(SCHEMA, tmp_path)
+    put(group, {"a": 1})
+    other = StateSchema(SCHEMA.key, pa.schema([("v", pa.float64())]))
+    with pytest.raises(StateSchemaChanged):
+        KeyGroupState.decode(group.encode(), other, LevelCache(tmp_path, MemoryStore(), other), 0)
+
+
+def test_header_survives_encoding(tmp_path):
+    group, store = group_of(SCHEMA, tmp_path), MemoryStore()
+    group.observe_event_time(1234)
+    group.observe_event_time(1000)
+    put(group, {"a": 1})
+    snapshot(group, store, 6)
+    again = KeyGroupState.decode(group.encode(), SCHEMA, LevelCache(tmp_path, store, SCHEMA), 0)
+    assert (again.epoch, again.max_event_time_ms, again.files) == (6, 1234, group.files)
+
+
+def test_a_timeout_in_an_old_level_fires_once_although_the_level_stays(tmp_path):
+    group, store = group_of(SCHEMA, tmp_path), MemoryStore()
+    put(group, {"a": 1, "b": 2, "c": 3}, timeouts={"a": 10, "b": 20})
+    snapshot(group, store, 1)
+    assert due(group, 10) == [], "a timeout is due strictly after its time"
+    assert due(group, 11) == ["a"]
+    put(group, {"a": 1}, removed={"a"})
+    snapshot(group, store, 2)
+    assert due(group, 12) == []
+    assert due(group, 21) == ["b"]
+
+
+def test_a_clock_that_ran_ahead_does_not_swallow_later_timeouts(tmp_path):
+    group, store = group_of(SCHEMA, tmp_path), MemoryStore()
+    assert due(group, 1000) == []
+    put(group, {"a": 1}, timeouts={"a": 500})
+    snapshot(group, store, 1)
+    assert due(group, 600) == ["a"]
+
+
+def test_names_that_clash_are_refused():
+    from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
+
+    def struct(name, kind=None):
+        return StructType([StructField(name, kind or StringType())])
+
+    with pytest.raises(GraphInvalid, match="reserved"):
+        state_schema(struct("ckpt_k"), struct("v"))
+    with pytest.raises(GraphInvalid, match="both"):
+        state_schema(struct("k"), struct("K"))
+    with pytest.raises(GraphInvalid, match="list"):
+        state_schema(struct("k", ArrayType(LongType())), struct("v"))

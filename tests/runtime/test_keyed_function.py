@@ -1,0 +1,353 @@
+import datetime as dt
+import math
+import pickle
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from operator_fixtures import MemoryStore, group_of, snapshot, with_hash
+from pyspark import cloudpickle
+from pyspark.errors import PySparkRuntimeError, PySparkTypeError, PySparkValueError
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.runtime.failures import OutputInvalid, UserFunctionFailed
+from spark_ckpt.runtime.group_state import KeyGroupState
+from spark_ckpt.runtime.keyed_function import keyed_function
+from spark_ckpt.runtime.operator import Binding, Clock
+from spark_ckpt.runtime.pandas_rows import PandasOptions
+
+ROW = StructType(
+    [StructField("k", StringType()), StructField("v", LongType()), StructField("at", TimestampType())]
+)
+STATE = StructType([StructField("total", LongType()), StructField("seen", TimestampType())])
+OUT = StructType([StructField("k", StringType()), StructField("total", LongType())])
+NOON = dt.datetime(2024, 5, 1, 12, tzinfo=dt.UTC)
+NOON_MS = int(NOON.timestamp() * 1000)
+NONE, PROCESSING, EVENT = (
+    GroupStateTimeout.NoTimeout,
+    GroupStateTimeout.ProcessingTimeTimeout,
+    GroupStateTimeout.EventTimeTimeout,
+)
+
+
+class Harness:
+    """One key group under an operator, through encode and decode on every batch."""
+
+    def __init__(self, func, folder, timeout=NONE, event_time=None, keys=("k",), options=None):
+        operator = keyed_function(func, ROW, keys, OUT, STATE, "append", timeout)
+        self.operator = operator.bind(Binding("totals", event_time, options or PandasOptions()))
+        self.store = MemoryStore()
+        self.group = group_of(operator.schema, folder, self.store)
+        self.keys = keys
+
+    def batch(self, rows, now=1000, watermark=None):
+        table = None
+        if rows is not None:
+            columns = list(zip(*rows, strict=True)) or [()] * 3
+            types = [pa.string(), pa.int64(), pa.timestamp("us", tz="UTC")]
+            arrays = [pa.array(list(each), kind) for each, kind in zip(columns, types, strict=True)]
+            table = with_hash(pa.table(arrays, ROW.names), list(self.keys))
+        group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.group._cache, 0)
+        tables = list(self.operator.process(table, group, Clock(now, watermark)))
+        self.group = group
+        return [tuple(row.values()) for each in tables for row in each.to_pylist()]
+
+
+def row(key, value=1, second=0):
+    return (key, value, NOON + dt.timedelta(seconds=second))
+
+
+def adding(key, frames, state):
+    total, _ = state.getOption or (0, None)
+    for frame in frames:
+        total += int(frame["v"].sum())
+    state.update((total, NOON.replace(tzinfo=None)))
+    yield (key[0], total)
+
+
+def adding_with_frames(key, frames, state):
+    ((name, total),) = adding(key, frames, state)
+    yield pd.DataFrame({"k": [name], "total": [total]})
+
+
+@pytest.mark.parametrize("func", [adding, adding_with_frames])
+def test_each_key_meets_its_own_rows_and_state(tmp_path, func):
+    life = Harness(func, tmp_path)
+    assert life.batch([row("a", 1), row("b", 10), row("a", 2)]) == [("a", 3), ("b", 10)]
+    snapshot(life.group, life.store, 1)
+    assert life.batch([row("b", 5), row(None, 7)]) == [("b", 15), (None, 7)]
+    assert life.batch([row("a", 1), row(None, 1)]) == [("a", 4), (None, 8)]
+
+
+def test_the_function_gets_sparks_key_frame_and_state(tmp_path):
+    seen = []
+
+    def look(key, frames, state):
+        frames = list(frames)
+        seen.append((key, frames, state, state.exists, state.getOption, state.hasTimedOut))
+        return []
+
+    berlin = PandasOptions(timezone="Europe/Berlin")
+    Harness(look, tmp_path, options=berlin).batch(
+        [row("a", 2**60 + 1), row("b", None), row("a", 3, second=7)]
+    )
+    (key, (frame,), state, *facts), (_, (nulls,), *_) = seen
+    assert key == ("a",)
+    assert frame.columns.tolist() == ["k", "v", "at"]
+    assert frame.index.tolist() == [0, 1]
+    assert frame["v"].tolist() == [2**60 + 1, 3]
+    assert frame["at"].tolist() == [pd.Timestamp("2024-05-01 14:00:00"), pd.Timestamp("2024-05-01 14:00:07")]
+    assert isinstance(state, GroupState)
+    assert facts == [False, None, False]
+    assert nulls["v"].dtype == np.float64
+    assert math.isnan(nulls["v"][0])
+
+
+def test_rows_of_a_key_arrive_in_order(tmp_path):
+    def listing(key, frames, state):
+        yield from ((key[0], v) for frame in frames for v in frame["v"])
+
+    rows = [row("ab"[i % 2], i) for i in range(10)]
+    assert Harness(listing, tmp_path).batch(rows) == [("a", i) for i in range(0, 10, 2)] + [
+        ("b", i) for i in range(1, 10, 2)
+    ]
+
+
+def test_state_values_come_back_as_the_python_objects_that_were_put(tmp_path):
+    got = []
+
+    def remember(key, frames, state):
+        got.append(state.getOption)
+        state.update((np.int64(5), pd.Timestamp("2024-05-01 12:00:00")))
+        return []
+
+    life = Harness(remember, tmp_path)
+    life.batch([row("a")])
+    life.batch([row("a")])
+    assert got == [None, (5, dt.datetime(2024, 5, 1, 12))]
+
+
+def test_state_of_nulls_exists(tmp_path):
+    got = []
+
+    def nulls(key, frames, state):
+        got.append((state.exists, state.getOption))
+        state.update((None, None))
+        return []
+
+    life = Harness(nulls, tmp_path)
+    life.batch([row("a")])
+    life.batch([row("a")])
+    assert got == [(False, None), (True, (None, None))]
+
+
+def test_removed_state_is_gone_and_may_come_again(tmp_path):
+    def toggle(key, frames, state):
+        yield (key[0], int(state.exists))
+        if state.exists:
+            state.remove()
+        else:
+            state.update((1, None))
+
+    life = Harness(toggle, tmp_path)
+    shown = []
+    for epoch in range(1, 6):
+        shown += life.batch([row("a")])
+        snapshot(life.group, life.store, epoch)
+    assert shown == [("a", 0), ("a", 1), ("a", 0), ("a", 1), ("a", 0)]
+    assert life.group.counters.keys_updated == 1
+
+
+def test_a_function_that_changes_nothing_writes_nothing(tmp_path):
+    life = Harness(lambda key, frames, state: [], tmp_path)
+    life.batch([row("a")])
+    assert life.group.changed_rows == 0
+
+
+def test_removing_what_was_never_there_writes_nothing(tmp_path):
+    def remove(key, frames, state):
+        state.remove()
+        return []
+
+    life = Harness(remove, tmp_path)
+    life.batch([row("a")])
+    assert life.group.changed_rows == 0
+
+
+def waiting(key, frames, state):
+    """Sets a timeout on rows; on timeout tells the state and removes it."""
+    if state.hasTimedOut:
+        (frame,) = frames
+        assert frame.empty
+        assert frame.columns.tolist() == ROW.names
+        yield ("late " + key[0], state.get[0])
+        state.remove()
+    else:
+        total = sum(int(frame["v"].sum()) for frame in frames)
+        state.update((total, None))
+        state.setTimeoutDuration(100)
+
+
+def test_a_processing_time_timeout_calls_the_key_once_strictly_after_its_time(tmp_path):
+    life = Harness(waiting, tmp_path, PROCESSING)
+    assert life.batch([row("a", 5), row("b", 6)], now=1000) == []
+    snapshot(life.group, life.store, 1)
+    assert life.group.earliest_timeout_ms == 1100
+    assert life.batch([row("b", 7)], now=1050) == []
+    assert life.batch(None, now=1100) == []
+    assert life.batch(None, now=1101) == [("late a", 5)]
+    assert life.batch(None, now=1140) == []
+    assert life.batch(None, now=1151) == [("late b", 7)]
+    assert life.batch(None, now=9999) == []
+
+
+def test_a_call_that_sets_no_timeout_clears_it(tmp_path):
+    def once(key, frames, state):
+        if state.hasTimedOut:
+            yield (key[0], -1)
+        elif not state.exists:
+            state.update((0, None))
+            state.setTimeoutDuration(100)
+
+    life = Harness(once, tmp_path, PROCESSING)
+    life.batch([row("a"), row("b")], now=1000)
+    life.batch([row("a")], now=1010)
+    assert life.batch(None, now=2000) == [("b", -1)]
+    assert life.batch(None, now=3000) == [], "a timed-out call that sets none clears it, too"
+
+
+def test_a_timeout_without_state_fires(tmp_path):
+    def stateless(key, frames, state):
+        if state.hasTimedOut:
+            yield (key[0], int(state.exists))
+        else:
+            state.setTimeoutDuration(5)
+
+    life = Harness(stateless, tmp_path, PROCESSING)
+    life.batch([row("a")], now=1000)
+    snapshot(life.group, life.store, 1)
+    assert life.batch(None, now=1006) == [("a", 0)]
+    assert life.batch(None, now=1012) == []
+
+
+def test_a_key_with_rows_and_a_passed_timeout_is_called_for_its_rows_only(tmp_path):
+    life = Harness(waiting, tmp_path, PROCESSING)
+    life.batch([row("a", 5)], now=1000)
+    assert life.batch([row("a", 6)], now=5000) == []
+
+
+def test_an_event_time_timeout_follows_the_watermark(tmp_path):
+    def until(key, frames, state):
+        if state.hasTimedOut:
+            yield (key[0], state.getCurrentWatermarkMs())
+            state.remove()
+        else:
+            state.update((1, None))
+            state.setTimeoutTimestamp(NOON_MS + 10_000)
+
+    life = Harness(until, tmp_path, EVENT, "at")
+    life.batch([row("a")], now=NOON_MS * 2, watermark=0)
+    assert life.batch(None, now=NOON_MS * 2, watermark=NOON_MS + 10_000) == []
+    assert life.batch(None, now=NOON_MS * 2, watermark=NOON_MS + 10_001) == [("a", NOON_MS + 10_001)]
+
+
+def test_rows_at_or_before_the_watermark_are_dropped_and_counted_with_event_time_timeout_only(tmp_path):
+    rows = [row("a", 1, 5), row("a", 10, 6), row("b", 100, 4), ("c", 1000, None)]
+    life = Harness(adding, tmp_path / "event", EVENT, "at")
+    assert life.batch(rows, watermark=NOON_MS + 5000) == [("a", 10), ("c", 1000)]
+    assert life.group.counters.late_rows == 2
+    assert life.group.max_event_time_ms == NOON_MS + 6000
+    life = Harness(adding, tmp_path / "none", NONE, "at")
+    assert life.batch(rows, watermark=NOON_MS + 5000) == [("a", 11), ("b", 100), ("c", 1000)]
+    assert life.group.counters.late_rows == 0
+
+
+def failing_with(action):
+    def func(key, frames, state):
+        action(state)
+        return []
+
+    return func
+
+
+@pytest.mark.parametrize(
+    ("action", "cause"),
+    [
+        (lambda state: state.get, PySparkValueError),
+        (lambda state: state.update(None), PySparkTypeError),
+        (lambda state: state.setTimeoutDuration(5), PySparkRuntimeError),
+        (lambda state: state.getCurrentWatermarkMs(), PySparkRuntimeError),
+        (lambda state: 1 / 0, ZeroDivisionError),
+    ],
+)
+def test_an_error_in_the_function_names_operator_and_key_and_keeps_its_cause(tmp_path, action, cause):
+    with pytest.raises(UserFunctionFailed) as failure:
+        Harness(failing_with(action), tmp_path).batch([row("the key")])
+    assert type(failure.value.__cause__) is cause
+    assert "totals" in str(failure.value)
+    assert "('the key',)" in str(failure.value)
+
+
+def test_a_very_long_key_is_cut_in_the_message(tmp_path):
+    with pytest.raises(UserFunctionFailed) as failure:
+        Harness(failing_with(lambda state: 1 / 0), tmp_path).batch([row("x" * 10_000)])
+    assert len(str(failure.value)) < 1000
+
+
+@pytest.mark.parametrize("result", [pd.DataFrame({"k": ["a"], "total": [1]}), None, 5])
+def test_a_result_that_is_no_iterable_of_rows_is_sparks_error(tmp_path, result):
+    with pytest.raises(UserFunctionFailed, match="UDF_RETURN_TYPE"):
+        Harness(lambda key, frames, state: result, tmp_path).batch([row("a")])
+
+
+@pytest.mark.parametrize("value", [(1,), (1, None, 2), ("x", None)])
+def test_a_state_that_does_not_fit_its_schema_is_refused(tmp_path, value):
+    with pytest.raises(OutputInvalid, match="state"):
+        Harness(failing_with(lambda state: state.update(value)), tmp_path).batch([row("a")])
+
+
+def test_a_failed_batch_leaves_the_encoded_state_as_it_was(tmp_path):
+    life = Harness(adding, tmp_path)
+    life.batch([row("a", 1)])
+    before = life.group.encode()
+    broken = Harness(failing_with(lambda state: 1 / 0), tmp_path)
+    broken.group = life.group
+    with pytest.raises(UserFunctionFailed):
+        broken.batch([row("a", 1), row("b", 1)])
+    assert life.group.encode() == before
+
+
+def test_several_key_columns(tmp_path):
+    def both(key, frames, state):
+        assert type(key[1]) is np.int64
+        yield (f"{key[0]}{key[1]}", sum(len(frame) for frame in frames))
+
+    rows = [row("a", 1), row("a", 2), row("b", 1), row("a", 1)]
+    assert Harness(both, tmp_path, keys=("k", "v"))  # v is a key and must not be a state column
+    assert Harness(both, tmp_path, keys=("k", "v")).batch(rows) == [("a1", 2), ("a2", 1), ("b1", 1)]
+
+
+def test_settings_that_cannot_work_are_refused():
+    with pytest.raises(GraphInvalid, match="Sometimes"):
+        keyed_function(adding, ROW, ["k"], OUT, STATE, "append", "Sometimes")
+    with pytest.raises(GraphInvalid, match="watermark"):
+        keyed_function(adding, ROW, ["k"], OUT, STATE, "append", EVENT).bind(Binding("totals"))
+
+
+def test_the_operator_travels_to_executors(tmp_path):
+    life = Harness(adding, tmp_path)
+    life.operator = pickle.loads(cloudpickle.dumps(life.operator))
+    assert life.batch([row("a", 1)]) == [("a", 1)]
+
+
+def test_pandas_does_not_warn_when_the_function_changes_its_frame(tmp_path):
+    def changing(key, frames, state):
+        for frame in frames:
+            frame["twice"] = frame["v"] * 2
+            frame.loc[0, "v"] = 0
+            yield (key[0], int(frame["twice"].sum()))
+
+    assert Harness(changing, tmp_path).batch([row("a", 1), row("b", 2)]) == [("a", 2), ("b", 4)]

@@ -1,0 +1,144 @@
+import datetime as dt
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkRuntimeError, PySparkTypeError
+from pyspark.sql.types import (
+    ArrayType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    Row,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_ckpt.runtime.failures import OutputInvalid
+from spark_ckpt.runtime.output_rows import OutputRows, to_table
+from spark_ckpt.runtime.pandas_rows import PandasOptions
+
+SCHEMA = StructType([StructField("k", StringType()), StructField("v", LongType())])
+BERLIN = PandasOptions(timezone="Europe/Berlin")
+
+
+def rows_of(items, schema=SCHEMA):
+    output = OutputRows(schema, BERLIN)
+    for item in items:
+        output.add(item)
+    tables = output.tables()
+    assert all(table.schema.equals(output.arrow) for table in tables)
+    return [tuple(row.values()) for table in tables for row in table.to_pylist()]
+
+
+def test_frames_tuples_rows_and_dicts_mix_in_the_order_they_were_yielded():
+    items = [
+        ("a", 1),
+        pd.DataFrame({"k": ["b", "c"], "v": [2, 3]}),
+        Row("d", 4),
+        {"v": 5, "k": "e"},
+        pd.DataFrame(),
+    ]
+    items.append(pd.DataFrame({"v": [6], "k": ["f"]}))
+    assert rows_of(items) == [(name, i) for i, name in enumerate("abcdef", 1)]
+
+
+def test_missing_dict_keys_are_null():
+    assert rows_of([{"k": "a"}]) == [("a", None)]
+
+
+def test_numpy_scalars_and_pandas_nulls_are_taken_as_they_are_meant():
+    assert rows_of([("a", np.int32(4)), (None, np.nan), ("b", pd.NA)]) == [
+        ("a", 4),
+        (None, None),
+        ("b", None),
+    ]
+    assert rows_of([("a", 4.0), ("b", np.float32(5))]) == [("a", 4), ("b", 5)]
+
+
+def test_a_fraction_is_never_cut_off_even_after_a_nan():
+    with pytest.raises(OutputInvalid, match="cannot hold 1.5"):
+        rows_of([("a", np.nan), ("a", 1.5)])
+
+
+def test_nan_stays_a_number_in_a_double_column_of_a_tuple():
+    schema = StructType([StructField("x", DoubleType())])
+    ((nan,), (null,)) = rows_of([(float("nan"),), (None,)], schema)
+    assert nan != nan
+    assert null is None
+
+
+def test_naive_timestamps_are_in_the_sessions_zone_in_tuples_as_in_frames():
+    schema = StructType([StructField("t", TimestampType())])
+    naive = dt.datetime(2024, 7, 1, 12)
+    expected = [(dt.datetime(2024, 7, 1, 10, tzinfo=dt.UTC),)]
+    assert rows_of([(naive,)], schema) == rows_of([pd.DataFrame({"t": [naive]})], schema) == expected
+    assert rows_of([(None,)], schema) == [(None,)]
+
+
+def test_every_simple_type_and_nested_ones_pass_as_tuples():
+    schema = StructType(
+        [
+            StructField("d", DateType()),
+            StructField("m", DecimalType(10, 2)),
+            StructField("a", ArrayType(LongType())),
+            StructField("p", SCHEMA),
+        ]
+    )
+    row = (dt.date(2024, 1, 1), Decimal("1.50"), [1, 2], {"k": "x", "v": 1})
+    assert rows_of([row, (None,) * 4], schema) == [row, (None,) * 4]
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (("a", "b"), "'v'.*cannot hold 'b'"),
+        (("a", 1.5), "'v'.*cannot hold 1.5"),
+        ((5, 1), "'k'.*cannot hold 5"),
+        (("a",), "1 values, the output schema has 2"),
+        ({"k": "a", "w": 1}, "'w'"),
+    ],
+)
+def test_rows_that_do_not_fit_the_schema_say_what_and_where(item, message):
+    with pytest.raises(OutputInvalid, match=message):
+        rows_of([("ok", 1), item])
+
+
+@pytest.mark.parametrize("item", [5, "text", ["a", 1], None])
+def test_anything_else_is_sparks_own_error(item):
+    with pytest.raises(PySparkTypeError, match="UDF_RETURN_TYPE"):
+        rows_of([item])
+
+
+def test_a_frame_with_other_columns_is_sparks_own_error():
+    with pytest.raises(PySparkRuntimeError, match="RESULT_COLUMN_SCHEMA_MISMATCH"):
+        rows_of([pd.DataFrame({"k": ["a"]})])
+
+
+def test_many_tuples_are_flushed_in_pieces_and_in_order():
+    assert [v for _, v in rows_of(("k", i) for i in range(120_000))] == list(range(120_000))
+
+
+@pytest.mark.parametrize(
+    "rows", [pa.table({"v": pa.array([1], pa.int32()), "k": ["a"]}), pd.DataFrame({"v": [1], "k": ["a"]})]
+)
+def test_whole_tables_are_matched_by_name_and_cast(rows):
+    assert to_table(rows, SCHEMA, BERLIN, "op").to_pylist() == [{"k": "a", "v": 1}]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (pa.table({"k": ["a"]}), r"has columns \['k'\]"),
+        (pa.table({"k": ["a"], "v": [1], "w": [1]}), "'w'"),
+        (pa.table({"k": ["a"], "v": ["x"]}), "'v' of type string"),
+    ],
+)
+def test_whole_tables_that_do_not_fit_say_so(rows, message):
+    with pytest.raises(OutputInvalid, match=message):
+        to_table(rows, SCHEMA, BERLIN, "op")

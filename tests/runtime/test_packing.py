@@ -1,0 +1,144 @@
+import random
+from datetime import UTC, datetime
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ckpt.runtime import blobs
+from spark_ckpt.runtime.packing import PACKED, explode_blobs, pack, tables_of_blobs, unpack_ordered
+
+MOMENT = pa.timestamp("us", tz="Europe/Berlin")
+
+
+def rows_of(groups, kind=0, epoch=0, start=0):
+    count = len(groups)
+    return pa.RecordBatch.from_pydict(
+        {
+            "value": pa.array(range(start, start + count) if kind == 0 else [None] * count, pa.int64()),
+            "name": pa.array(
+                [f"row {i}" for i in range(count)] if kind == 0 else [None] * count, pa.string()
+            ),
+            "at": pa.array([datetime(2024, 5, 1, 0, 0, i % 60, tzinfo=UTC) for i in range(count)], MOMENT),
+            "ckpt_kind": pa.array([kind] * count, pa.int32()),
+            "ckpt_epoch": pa.array([epoch] * count, pa.int64()),
+            "ckpt_key_group": pa.array(groups, pa.int32()),
+            "ckpt_key_hash": pa.array(groups, pa.int64()),
+        }
+    )
+
+
+def frames_of(batches, group):
+    frame = pd.concat([batch.to_pandas() for batch in batches])
+    return frame[frame["ckpt_key_group"] == group]
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=30), max_size=6), st.integers(1, 40), st.integers(1, 3))
+def test_each_group_gets_its_rows_back_in_order_of_arrival_whatever_the_shuffle_does(batches, flush, tasks):
+    packed, arrived = [], {group: [] for group in range(4)}
+    for task in range(tasks):
+        start, mine = 0, []
+        for groups in batches:
+            mine.append(rows_of(groups, start=start + 1000 * task))
+            for i, group in enumerate(groups):
+                arrived[group].append(start + 1000 * task + i)
+            start += len(groups)
+        packed += pack(mine, task, flush_rows=flush)
+    for group, values in arrived.items():
+        if packed:
+            frame = frames_of(packed, group).sample(frac=1, random_state=1)
+            pieces = [frame.iloc[i : i + 2] for i in range(0, len(frame), 2)]
+            random.Random(1).shuffle(pieces)
+            rows = unpack_ordered(pieces).rows
+            assert ([] if rows is None else rows.column("value").to_pylist()) == values
+
+
+def test_control_rows_pass_one_per_group_without_a_blob():
+    (batch,) = pack([rows_of([0, 1, 2], kind=1, epoch=7)], 0)
+    assert batch.schema.equals(PACKED)
+    assert batch.column("ckpt_key_group").to_pylist() == [0, 1, 2]
+    assert batch.column("ckpt_kind").to_pylist() == [1, 1, 1]
+    assert batch.column("ckpt_epoch").to_pylist() == [7, 7, 7]
+    assert batch.column("ckpt_blob").to_pylist() == [b"", b"", b""]
+
+
+def test_control_rows_between_data_rows_lose_no_row():
+    mixed = pa.concat_batches([rows_of([0, 1]), rows_of([0], kind=1, epoch=3), rows_of([0], start=2)])
+    unpacked = unpack_ordered([frames_of(pack([mixed], 0), 0)])
+    assert unpacked.rows.column("value").to_pylist() == [0, 2]
+    assert unpacked.controls == [(1, 3)]
+
+
+def test_a_group_with_only_a_control_row_has_no_rows():
+    unpacked = unpack_ordered([frames_of(pack([rows_of([0], kind=1, epoch=3)], 0), 0)])
+    assert unpacked.rows is None
+    assert unpacked.controls == [(1, 3)]
+
+
+def test_controls_come_once_each_and_by_epoch():
+    batches = [rows_of([0], kind=1, epoch=5), rows_of([0], kind=1, epoch=4), rows_of([0], kind=1, epoch=4)]
+    assert unpack_ordered([frames_of(pack(batches, 0), 0)]).controls == [(1, 4), (1, 5)]
+
+
+def test_a_blob_carries_its_greatest_event_time():
+    (batch,) = pack([rows_of([0, 1, 0, 1, 0])], 0, event_time="at")
+    assert [at.second for at in batch.column("ckpt_event_time").to_pylist()] == [4, 3]
+
+
+def test_an_event_time_that_is_null_throughout_is_null():
+    late = rows_of([0]).set_column(2, "at", pa.nulls(1, MOMENT))
+    (batch,) = pack([late], 0, event_time="at")
+    assert batch.column("ckpt_event_time").null_count == 1
+
+
+def test_a_buffer_is_flushed_when_it_grows_too_large():
+    batches = [rows_of([0] * 100) for _ in range(4)]
+    assert len(list(pack(batches, 0, flush_bytes=batches[0].nbytes + 1))) == 2
+
+
+def test_blobs_hold_the_users_columns_and_the_hash():
+    (batch,) = pack([rows_of([0])], 0)
+    (table,) = tables_of_blobs([batch])
+    assert table.column_names == ["value", "name", "at", "ckpt_key_hash"]
+
+
+def test_key_groups_beyond_sixteen_bits_keep_apart():
+    (batch,) = pack([rows_of([70000, 4464, 70000])], 0)
+    assert batch.column("ckpt_key_group").to_pylist() == [4464, 70000]
+
+
+def test_the_task_id_may_be_asked_for_late():
+    (batch,) = pack(iter([rows_of([0])]), lambda: 9)
+    assert batch.column("ckpt_task").to_pylist() == [9]
+
+
+def test_outputs_of_a_group_become_blobs_of_bounded_size(monkeypatch):
+    monkeypatch.setattr(blobs, "MAX_BLOB_BYTES", 4000)
+    table = pa.table({"v": np.arange(2000)})
+    parts = blobs.outputs_to_blobs([table, table.slice(0, 0)])
+    assert max(map(len, parts)) < 6000
+    assert blobs.joined(parts).equals(table)
+
+
+def test_output_blobs_become_rows_of_the_declared_schema_and_other_rows_are_skipped():
+    table = pa.table({"v": pa.array([1, 2], pa.int32())})
+    batch = pa.RecordBatch.from_pydict(
+        {"ckpt_kind": pa.array([0, 2], pa.int32()), "ckpt_blob": [blobs.to_blob(table), b"not a blob"]}
+    )
+    rows = pa.Table.from_batches(explode_blobs([batch], pa.schema([pa.field("v", pa.int64())])))
+    assert rows.to_pydict() == {"v": [1, 2]}
+    assert rows.schema.field("v").type == pa.int64()
+
+
+def test_a_slice_costs_only_its_own_bytes():
+    table = pa.table({"v": np.arange(100_000), "s": [str(i) for i in range(100_000)]})
+    assert len(blobs.to_blob(table.slice(50_000, 10))) < 2000
+
+
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_a_blob_is_the_table(size):
+    table = pa.table({"v": pa.array(range(size), pa.int64()), "s": pa.array(["x"] * size, pa.string())})
+    assert blobs.from_blob(blobs.to_blob(table)).equals(table)

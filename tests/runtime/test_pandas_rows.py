@@ -1,0 +1,109 @@
+import datetime as dt
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql.conversion import ArrowBatchTransformer
+
+from spark_ckpt.runtime.pandas_rows import FrameSlices, PandasOptions, key_tuples, to_frame
+
+BERLIN = PandasOptions(timezone="Europe/Berlin")
+MOMENT = dt.datetime(2024, 3, 31, 0, 30, tzinfo=dt.UTC)
+VALUES = {
+    "i": (pa.int64(), [2**60 + 1, -1, None]),
+    "h": (pa.int16(), [1, 2, None]),
+    "b": (pa.bool_(), [True, False, None]),
+    "x": (pa.float64(), [0.5, float("nan"), None]),
+    "s": (pa.string(), ["", "é", None]),
+    "t": (pa.timestamp("us", tz="Europe/Berlin"), [MOMENT, None]),
+    "n": (pa.timestamp("us"), [MOMENT.replace(tzinfo=None), None]),
+    "d": (pa.date32(), [dt.date(2024, 1, 1), dt.date(1, 1, 1), None]),
+    "m": (pa.decimal128(10, 2), [Decimal("1.50"), None]),
+    "y": (pa.binary(), [b"\0", None]),
+    "a": (pa.list_(pa.int64()), [[1, 2], [], [3, None], None]),
+    "r": (
+        pa.struct([("p", pa.int64()), ("q", pa.string())]),
+        [{"p": 1, "q": "z"}, {"p": None, "q": None}, None],
+    ),
+}
+
+
+def sparks_frame(table, options):
+    """What Spark's serializer gives the function for one group."""
+    series = ArrowBatchTransformer.to_pandas(
+        table,
+        timezone=options.timezone,
+        struct_in_pandas="dict",
+        prefer_int_ext_dtype=options.prefer_int_ext_dtype,
+    )
+    return pd.concat(series, axis=1)
+
+
+def tables(columns):
+    cells = st.tuples(*(st.sampled_from(VALUES[name][1]) for name in columns))
+    return st.lists(st.lists(cells, min_size=1, max_size=4), min_size=1, max_size=6).map(
+        lambda keys: (keys, pa.table(
+            {name: pa.array([row[i] for rows in keys for row in rows], VALUES[name][0]) for i, name in enumerate(columns)}
+        ))
+    )  # fmt: skip
+
+
+COLUMNS = st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=5, unique=True)
+
+
+@given(COLUMNS.flatmap(tables), st.booleans())
+@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+def test_each_keys_frame_is_the_one_spark_would_make(keyed, extension_types):
+    keys, table = keyed
+    options = PandasOptions("Europe/Berlin", prefer_int_ext_dtype=extension_types)
+    counts = np.array([len(rows) for rows in keys])
+    ends = np.cumsum(counts)
+    slices = FrameSlices(table, ends - counts, ends, options)
+    for key, end in enumerate(ends):
+        ours = slices.frame(key)
+        theirs = sparks_frame(table.slice(end - counts[key], counts[key]), options)
+        pd.testing.assert_frame_equal(ours, theirs, check_index_type="exact")
+
+
+def test_one_keys_null_does_not_turn_anothers_integers_into_floats():
+    table = pa.table({"v": pa.array([2**53 + 1, None])})
+    slices = FrameSlices(table, np.array([0, 1]), np.array([1, 2]), PandasOptions())
+    assert slices.frame(0)["v"].tolist() == [2**53 + 1]
+    assert slices.frame(0)["v"].dtype == np.int64
+    assert slices.frame(1)["v"].dtype == np.float64
+
+
+def test_a_frame_may_be_changed_without_touching_anothers():
+    table = pa.table({"v": [1, 2, 3, 4]})
+    slices = FrameSlices(table, np.array([0, 2]), np.array([2, 4]), PandasOptions())
+    with pd.option_context("mode.chained_assignment", None):
+        first = slices.frame(0)
+        first["w"] = first["v"] * 2
+        first.loc[1, "v"] = 99
+    assert slices.frame(1)["v"].tolist() == [3, 4]
+    assert slices.frame(1).columns.tolist() == ["v"]
+
+
+@given(COLUMNS.filter(lambda names: not set(names) & {"a", "r"}).flatmap(tables))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_key_tuples_are_those_spark_makes_from_a_groups_first_row(keyed):
+    _, table = keyed
+    for row, ours in enumerate(key_tuples(table, BERLIN)):
+        frame = sparks_frame(table.slice(row, 1), BERLIN)
+        theirs = tuple(frame[name][0] for name in frame.columns)
+        assert [type(each) for each in ours] == [type(each) for each in theirs]
+        assert repr(ours) == repr(theirs)
+
+
+def test_stored_utc_timestamps_become_naive_in_the_sessions_zone():
+    table = pa.table({"t": pa.array([MOMENT], pa.timestamp("us", tz="UTC"))})
+    assert to_frame(table, BERLIN)["t"][0] == pd.Timestamp("2024-03-31 01:30:00")
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_a_table_without_columns_is_a_frame_without_columns(rows):
+    assert to_frame(pa.table({"v": range(rows)}).select([]), BERLIN).shape[1] == 0

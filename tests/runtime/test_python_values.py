@@ -1,0 +1,90 @@
+import datetime as dt
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    MapType,
+    Row,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from spark_ckpt.runtime.failures import OutputInvalid
+from spark_ckpt.runtime.python_values import to_arrow, to_python
+from spark_ckpt.runtime.rows import arrow_schema
+
+POINT = StructType([StructField("x", LongType()), StructField("at", TimestampType())])
+AT = dt.datetime(2024, 3, 31, 12, 30, 15, 123456)
+
+
+def through(kind, values):
+    field = StructField("v", kind)
+    return to_python(to_arrow(values, field, arrow_schema(StructType([field])).field(0).type), kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (LongType(), -(2**63)),
+        (DoubleType(), 0.1),
+        (BooleanType(), False),
+        (StringType(), "é"),
+        (BinaryType(), b"\0\1"),
+        (DateType(), dt.date(1, 1, 1)),
+        (DecimalType(20, 3), Decimal("12.345")),
+        (TimestampType(), AT),
+        (TimestampNTZType(), AT),
+        (ArrayType(TimestampType()), [AT, None]),
+        (MapType(StringType(), ArrayType(LongType())), {"a": [1, None], "b": None}),
+        (POINT, Row(3, AT)),
+        (ArrayType(POINT), [Row(1, AT), None]),
+    ],
+)
+def test_a_state_value_comes_back_as_it_was_put(kind, value):
+    assert through(kind, [value, None]) == [value, None]
+
+
+def test_a_struct_comes_back_as_a_row_with_field_names():
+    (row,) = through(POINT, [{"x": 1, "at": AT}])
+    assert (row.x, row.at, row) == (1, AT, Row(1, AT))
+
+
+def test_timestamps_are_those_of_sparks_own_conversion():
+    internal = TimestampType().toInternal(AT)
+    (back,) = through(TimestampType(), [TimestampType().fromInternal(internal)])
+    assert TimestampType().toInternal(back) == internal
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(allow_nan=False)), max_size=20))
+def test_doubles_keep_every_bit(values):
+    assert through(DoubleType(), values) == values
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (LongType(), "seven"),
+        (LongType(), 2**63),
+        (StringType(), 5),
+        (TimestampType(), "noon"),
+        (POINT, (1,)),
+        (LongType(), 1.5),
+        (ArrayType(LongType()), [1.5]),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named_with_its_column(kind, value):
+    with pytest.raises(OutputInvalid, match="state column 'v'") as failure:
+        through(kind, [None, value])
+    assert repr(value) in str(failure.value)

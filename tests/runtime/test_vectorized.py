@@ -1,0 +1,221 @@
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from operator_fixtures import MemoryStore, group_of, snapshot, with_hash
+from pyspark.sql.streaming.state import GroupStateTimeout
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from spark_ckpt.runtime.failures import OutputInvalid, UserFunctionFailed
+from spark_ckpt.runtime.group_state import KeyGroupState
+from spark_ckpt.runtime.operator import Binding, Clock
+from spark_ckpt.runtime.rows import NO_TIMEOUT
+from spark_ckpt.runtime.vectorized import KeyResult, vectorized_function
+
+ROW = StructType([StructField("k", StringType()), StructField("v", LongType())])
+STATE = StructType([StructField("total", LongType()), StructField("rows", LongType())])
+OUT = StructType([StructField("k", StringType()), StructField("total", LongType())])
+PROCESSING = GroupStateTimeout.ProcessingTimeTimeout
+
+
+class Harness:
+    def __init__(self, func, folder, timeout=GroupStateTimeout.NoTimeout, *, frames=False):
+        operator = vectorized_function(func, ROW, ["k"], OUT, STATE, "append", timeout, frames=frames)
+        self.operator = operator.bind(Binding("totals"))
+        self.store = MemoryStore()
+        self.group = group_of(operator.schema, folder, self.store)
+
+    def batch(self, rows, now=1000):
+        table = None
+        if rows is not None:
+            columns = list(zip(*rows, strict=True)) or [()] * 2
+            table = pa.table([pa.array(columns[0], pa.string()), pa.array(columns[1], pa.int64())], ROW.names)
+            table = with_hash(table, ["k"])
+        self.group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.group._cache, 0)
+        tables = list(self.operator.process(table, self.group, Clock(now)))
+        return [tuple(row.values()) for each in tables for row in each.to_pylist()]
+
+
+def adding(batch):
+    running = batch.cumulative_sum(batch.values("v"), batch.state_values("total"))
+    rows = batch.cumulative_count(batch.state_values("rows"))
+    return KeyResult(
+        pa.table({"total": running, "k": batch.rows.column("k")}),
+        pa.table({"rows": batch.last_per_key(rows), "total": batch.last_per_key(running)}),
+    )
+
+
+def adding_frames(batch):
+    totals = batch.state["total"].fillna(0).astype("int64")[batch.key_index].reset_index(drop=True)
+    running = batch.rows.groupby("k", dropna=False)["v"].cumsum() + totals
+    counts = batch.rows.groupby("k", dropna=False, sort=False)["v"].size()
+    rows = batch.state["rows"].fillna(0).astype("int64") + counts.to_numpy()
+    latest = batch.last_per_key(running)
+    return KeyResult(
+        pd.DataFrame({"k": batch.rows["k"], "total": running}), pd.DataFrame({"total": latest, "rows": rows})
+    )
+
+
+@pytest.mark.parametrize("frames", [False, True])
+@given(
+    batches=st.lists(
+        st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(-9, 9)), max_size=9), max_size=4
+    )
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_running_totals_are_those_of_a_loop_in_both_flavours(tmp_path_factory, frames, batches):
+    life = Harness(adding_frames if frames else adding, tmp_path_factory.mktemp("levels"), frames=frames)
+    totals: dict[object, int] = {}
+    for epoch, rows in enumerate(batches, 1):
+        expected = []
+        for key, value in rows:
+            totals[key] = totals.get(key, 0) + value
+            expected.append((key, totals[key]))
+        assert life.batch(rows) == expected
+        snapshot(life.group, life.store, epoch)
+
+
+def test_the_batch_is_aligned(tmp_path):
+    seen = []
+
+    def look(batch):
+        seen.append(batch)
+        return KeyResult()
+
+    life = Harness(adding, tmp_path)
+    life.batch([("b", 1), ("b", 1)])
+    life.operator = vectorized_function(look, ROW, ["k"], OUT, STATE)
+    life.batch([("a", 1), ("b", 2), ("a", 3)])
+    (batch,) = seen
+    assert batch.keys.to_pydict() == {"k": ["a", "b"]}
+    assert batch.key_index.tolist() == [0, 1, 0]
+    assert batch.exists.tolist() == [False, True]
+    assert batch.state.to_pydict() == {"total": [None, 2], "rows": [None, 2]}
+    assert batch.rows.column_names == ["k", "v"]
+    assert len(batch) == 2
+
+
+def test_helpers_work_per_key_in_order_of_arrival(tmp_path):
+    seen = []
+
+    def look(batch):
+        v = batch.values("v")
+        seen.append(
+            [
+                batch.cumulative_min(v).tolist(),
+                batch.cumulative_max(v, [0, 6]).tolist(),
+                batch.first_per_key(v).tolist(),
+                batch.sum_per_key(v).tolist(),
+                batch.count_per_key().tolist(),
+                batch.per_row([10, 20]).tolist(),
+            ]
+        )
+        return KeyResult()
+
+    Harness(look, tmp_path).batch([("a", 3), ("b", 5), ("a", 1), ("a", 2), ("b", 7)])
+    assert seen == [[[3, 5, 1, 1, 5], [3, 6, 3, 3, 7], [3, 5], [6, 12], [3, 2], [10, 20, 10, 10, 20]]]
+
+
+def constant(**parts):
+    def func(batch):
+        state = pa.table({"total": [7] * len(batch), "rows": [1] * len(batch)})
+        return KeyResult(**({"state": state} | {name: part(batch) for name, part in parts.items()}))
+
+    return func
+
+
+def totals_of(life):
+    seen = []
+    looking = vectorized_function(lambda batch: (seen.append(batch), KeyResult())[1], ROW, ["k"], OUT, STATE)
+    life.operator = looking
+    life.batch([("a", 0), ("b", 0)])
+    return [
+        total if exists else None
+        for total, exists in zip(seen[0].state.column("total").to_pylist(), seen[0].exists, strict=True)
+    ]
+
+
+def test_only_changed_keys_are_written(tmp_path):
+    life = Harness(constant(changed=lambda batch: [True, False]), tmp_path)
+    life.batch([("a", 1), ("b", 1)])
+    assert life.group.changed_rows == 1
+    assert totals_of(life) == [7, None]
+
+
+def test_removed_keys_are_gone_and_an_unchanged_state_stays(tmp_path):
+    life = Harness(constant(), tmp_path)
+    life.batch([("a", 1), ("b", 1)])
+    life.operator = vectorized_function(lambda batch: KeyResult(remove=[True, False]), ROW, ["k"], OUT, STATE)
+    life.batch([("a", 1), ("b", 1)])
+    assert totals_of(life) == [None, 7]
+
+
+def test_timeouts_call_the_function_without_rows(tmp_path):
+    calls = []
+
+    def func(batch):
+        calls.append(
+            (
+                batch.timed_out,
+                batch.keys.column("k").to_pylist(),
+                len(batch.rows),
+                batch.state_values("total").tolist(),
+            )
+        )
+        state = pa.table({"total": [batch.processing_ms] * len(batch), "rows": [1] * len(batch)})
+        if batch.timed_out:
+            return KeyResult(remove=np.ones(len(batch), bool))
+        return KeyResult(state=state, timeout_ms=[batch.processing_ms + 10, None][: len(batch)])
+
+    life = Harness(func, tmp_path, PROCESSING)
+    life.batch([("a", 1), ("b", 1)], now=1000)
+    assert life.group.earliest_timeout_ms == 1010
+    life.batch(None, now=1010)
+    life.batch(None, now=1011)
+    life.batch(None, now=2000)
+    assert calls == [(False, ["a", "b"], 2, [0, 0]), (True, ["a"], 0, [1000])]
+    assert life.group.earliest_timeout_ms == NO_TIMEOUT
+    assert totals_of(life) == [None, 1000]
+
+
+def test_a_moved_timeout_keeps_the_state(tmp_path):
+    life = Harness(constant(timeout_ms=lambda batch: [2000, 2000]), tmp_path, PROCESSING)
+    life.batch([("a", 1), ("b", 1)])
+    life.operator = vectorized_function(
+        lambda batch: KeyResult(timeout_ms=[3000, -1]), ROW, ["k"], OUT, STATE, "append", PROCESSING
+    )
+    life.batch([("a", 1), ("b", 1)])
+    assert life.group.earliest_timeout_ms == 3000
+    assert totals_of(life) == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"state": lambda batch: pa.table({"total": [1], "rows": [1]})}, "state has 1 rows for 2 keys"),
+        ({"state": lambda batch: pa.table({"total": [1, 1]})}, r"has columns \['total'\]"),
+        ({"changed": lambda batch: [True]}, "changed is"),
+        ({"changed": lambda batch: [1, 0]}, "changed is"),
+        ({"remove": lambda batch: [True] * 3}, "remove is"),
+        ({"timeout_ms": lambda batch: [1]}, "timeout_ms has shape"),
+        ({"state": lambda batch: None, "changed": lambda batch: [True, True]}, "without a state"),
+        ({"output": lambda batch: pa.table({"k": ["a"]})}, r"has columns \['k'\]"),
+        ({"output": lambda batch: pa.table({"k": ["a"], "total": ["x"]})}, "'total' of type string"),
+    ],
+)
+def test_results_that_do_not_fit_say_what_is_wrong(tmp_path, parts, message):
+    with pytest.raises(OutputInvalid, match=message):
+        Harness(constant(**parts), tmp_path).batch([("a", 1), ("b", 1)])
+
+
+def test_anything_but_a_result_is_refused(tmp_path):
+    with pytest.raises(OutputInvalid, match="KeyResult"):
+        Harness(lambda batch: batch.rows, tmp_path).batch([("a", 1)])
+
+
+def test_an_error_in_the_function_names_the_operator(tmp_path):
+    with pytest.raises(UserFunctionFailed, match="totals") as failure:
+        Harness(lambda batch: batch.rows.column("absent"), tmp_path).batch([("a", 1)])
+    assert isinstance(failure.value.__cause__, KeyError)
