@@ -92,7 +92,8 @@ class EpochOutput:
     """What one sink publishes for one decided epoch. `files` are in publishing order.
 
     `previous` is the epoch decided before this one in the whole log (not in the lineage: ids never repeat), 0 for the
-    first; a sink's marker must name it, or this epoch itself.
+    first; a sink's marker must name it, or this epoch itself. `acked` is the newest epoch that the log knows this sink
+    has published, 0 if none (a sink that was added later has no marker yet), None if the caller does not say.
     """
 
     epoch: Epoch
@@ -101,6 +102,7 @@ class EpochOutput:
     root: str
     storage_options: Mapping[str, str]
     files: Sequence[StagedFile]
+    acked: Epoch | None = None
 
 
 @dataclass(frozen=True, slots=True)

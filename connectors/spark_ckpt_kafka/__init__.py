@@ -1,1 +1,21 @@
 """Kafka for spark_ckpt: a source with exact cursors and an exactly-once sink."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_ckpt_kafka.sink import KafkaSink
+
+__all__ = ["KafkaSink"]
+
+_HOMES = {"KafkaSink": "spark_ckpt_kafka.sink", "KafkaSource": "spark_ckpt_kafka.source"}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for: a lane's process needs neither the source nor Spark."""
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

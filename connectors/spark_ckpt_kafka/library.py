@@ -16,23 +16,26 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.errors as kafka_errors
     from kafka.admin import KafkaAdminClient, NewTopic
+    from kafka.codec import has_lz4
     from kafka.consumer import KafkaConsumer
     from kafka.producer import KafkaProducer
-    from kafka.protocol.consumer import ListOffsetsRequest, OffsetFetchRequest
+    from kafka.protocol.consumer import IsolationLevel, OffsetFetchRequest, OffsetSpec
     from kafka.protocol.metadata import CoordinatorType
     from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 __all__ = [
     "ConsumerGroupMetadata",
     "CoordinatorType",
+    "IsolationLevel",
     "KafkaAdminClient",
     "KafkaConsumer",
     "KafkaProducer",
-    "ListOffsetsRequest",
     "NewTopic",
     "OffsetAndMetadata",
     "OffsetFetchRequest",
+    "OffsetSpec",
     "TopicPartition",
+    "has_lz4",
     "kafka_errors",
     "open_admin",
 ]

@@ -1,0 +1,178 @@
+"""The fast data plane: librdkafka through confluent-kafka.
+
+Only failed deliveries call back into Python.  Success is known from the queue being empty after a flush
+with no failure reported: librdkafka counts a message until its delivery report is served.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt_kafka.options import Connection, Settings, Tuning
+from spark_ckpt_kafka.producer import (
+    ABORT_TIMEOUT_S,
+    COMMIT_TIMEOUT_S,
+    INIT_TIMEOUT_S,
+    Chunk,
+    ProducerFailed,
+    Progress,
+    hint_for,
+)
+
+_MAX_CHUNKS_UNDER_WAY = 4
+_FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+
+
+class ConfluentProducer:
+    """One transaction of one transactional id."""
+
+    def __init__(
+        self, connection: Connection, tuning: Tuning, transactional_id: str, progress: Progress
+    ) -> None:
+        self._connection = connection
+        self._progress = progress
+        self._failure: KafkaError | None = None
+        self._failures = 0
+        self._sent = 0
+        self._under_way: deque[int] = deque()
+        self._producer = Producer(
+            _settings(connection, tuning, transactional_id) | {"on_delivery": self._delivered}
+        )
+
+    def init(self) -> None:
+        """Fence every older producer of the id."""
+        self._call(self._producer.init_transactions, INIT_TIMEOUT_S)
+
+    def begin(self) -> None:
+        """Open the transaction."""
+        self._call(self._producer.begin_transaction)
+
+    def send(self, chunk: Chunk) -> None:
+        """Queue rows in order, waiting while too many chunks are unacknowledged."""
+        self._under_way.append(len(chunk))
+        if len(self._under_way) > _MAX_CHUNKS_UNDER_WAY:
+            self._under_way.popleft()
+            self._drain(sum(self._under_way))
+        self._call(self._send_plain if chunk.plain else self._send_rich, chunk)
+        self._sent += len(chunk)
+        self._producer.poll(0)
+        self._check()
+
+    def add_marker(self, group: str, topic: str, epoch: int, metadata: str) -> None:
+        """Put the marker into the transaction."""
+        place = TopicPartition(topic, 0, epoch, metadata)
+        names = _group_metadata(self._connection, group)
+        self._call(self._producer.send_offsets_to_transaction, [place], names, COMMIT_TIMEOUT_S)
+
+    def deliver(self) -> int:
+        """Wait for every acknowledgement."""
+        self._drain(0)
+        return self._sent - self._failures
+
+    def commit(self) -> None:
+        """Commit, to be verified against the marker."""
+        hit(Failpoint.COMMITTING)
+        self._call(self._producer.commit_transaction, COMMIT_TIMEOUT_S)
+
+    def abort(self) -> None:
+        """Abort, best effort."""
+        self._producer.purge(blocking=False)
+        self._call(self._producer.abort_transaction, ABORT_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Free the client."""
+        self._producer.close()
+
+    def _send_plain(self, chunk: Chunk) -> None:
+        produce, topic = self._producer.produce, chunk.topic
+        for value, key in zip(chunk.values, chunk.keys, strict=True):
+            produce(topic, value, key)
+
+    def _send_rich(self, chunk: Chunk) -> None:
+        produce, size = self._producer.produce, len(chunk)
+        columns = (
+            chunk.topics or [chunk.topic] * size,
+            chunk.values,
+            chunk.keys,
+            chunk.partitions or [None] * size,
+            chunk.timestamps or [None] * size,
+            chunk.headers or [None] * size,
+        )
+        for topic, value, key, partition, timestamp, headers in zip(*columns, strict=True):
+            where = -1 if partition is None else partition
+            produce(topic, value, key, where, timestamp=timestamp or 0, headers=headers)
+
+    def _drain(self, limit: int) -> None:
+        """Serve delivery reports until at most `limit` messages are unacknowledged."""
+        producer = self._producer
+        left = len(producer)
+        while left > limit:
+            if limit:
+                producer.poll(0.05)
+            else:
+                producer.flush(1.0)
+            before, left = left, len(producer)
+            if left < before:
+                self._progress()
+            self._check()
+        self._check()
+
+    def _delivered(self, error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            self._failure = self._failure or error
+            self._failures += 1
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise _failed(self._failure, f"{self._failures} record(s) were not delivered")
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except KafkaException as error:
+            raise _failed(error.args[0], function.__name__.strip("_")) from error
+        except BufferError as error:
+            raise ProducerFailed("the producer's queue is full although it was drained") from error
+        self._progress()
+
+
+def _group_metadata(connection: Connection, group: str) -> object:
+    """The group's name as librdkafka wants it: only a consumer makes one. It never connects for it."""
+    consumer = Consumer(connection.for_confluent() | {"group.id": group, "log_level": 0})
+    try:
+        return consumer.consumer_group_metadata()
+    finally:
+        consumer.close()
+
+
+def _failed(error: KafkaError, doing: str) -> ProducerFailed:
+    text = f"{doing}: {error.name()}: {error.str()}"
+    return ProducerFailed(text, fenced=error.code() in _FENCED, hint=hint_for(text))
+
+
+def _settings(connection: Connection, tuning: Tuning, transactional_id: str) -> dict[str, Any]:
+    settings: Settings = {
+        "transactional.id": transactional_id,
+        "transaction.timeout.ms": tuning.transaction_timeout_ms,
+        "message.timeout.ms": tuning.delivery_timeout_ms,
+        "request.timeout.ms": tuning.request_timeout_ms,
+        "linger.ms": tuning.linger_ms,
+        "batch.size": tuning.batch_size,
+        "batch.num.messages": 100_000,
+        "message.max.bytes": tuning.max_request_size,
+        "compression.type": tuning.compression_type,
+        # The choice of Java and kafka-python for a key; librdkafka's own default is another one.
+        "partitioner": "murmur2_random",
+        # Memory is bounded by the chunks under way, not by these two.
+        "queue.buffering.max.messages": 10_000_000,
+        "queue.buffering.max.kbytes": 2_097_151,
+        "delivery.report.only.error": True,
+        "reconnect.backoff.max.ms": 300,
+        "log_level": 2,  # what matters arrives as errors
+    }
+    return connection.for_confluent() | settings

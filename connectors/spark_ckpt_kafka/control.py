@@ -1,0 +1,211 @@
+"""The control plane: topics, offsets and markers, asked of the cluster through kafka-python's admin client.
+
+Every request is bounded, so that a wrong address costs seconds and not minutes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from spark_ckpt_kafka.library import (
+    CoordinatorType,
+    IsolationLevel,
+    KafkaAdminClient,
+    NewTopic,
+    OffsetFetchRequest,
+    OffsetSpec,
+    TopicPartition,
+    kafka_errors,
+    open_admin,
+)
+from spark_ckpt_kafka.marker import Marker, decode
+from spark_ckpt_kafka.options import Connection
+
+REQUEST_TIMEOUT_S = 8.0
+MARKER_TIMEOUT_S = 20.0
+
+Positions = dict[tuple[str, int], int]
+"""Offsets by (topic, partition)."""
+
+T = TypeVar("T")
+
+
+class ControlError(Exception):
+    """The cluster refused, or did not answer. `retriable` says whether it may pass by itself."""
+
+    def __init__(self, what: str, *, hint: str, retriable: bool) -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+        self.retriable = retriable
+
+
+class Control:
+    """One admin connection, opened at first use and again after an error. Not thread-safe."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._admin: KafkaAdminClient | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connection; the next call opens a new one."""
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+
+    def topics(self) -> list[str]:
+        """Names of all topics but the cluster's internal ones."""
+        return sorted(
+            name for name in self._call(lambda admin: admin.list_topics()) if not name.startswith("__")
+        )
+
+    def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
+        """Partition numbers of each topic. Raises `ControlError` when a topic does not exist."""
+        wanted = sorted(set(topics))
+        found = self._call(lambda admin: admin.describe_topics(wanted)) if wanted else []
+        result: dict[str, list[int]] = {}
+        for topic in found:
+            _check_topic(topic["name"], topic["error_code"])
+            result[topic["name"]] = sorted(one["partition_index"] for one in topic["partitions"])
+        return result
+
+    def beginnings(self, partitions: Mapping[str, Sequence[int]]) -> Positions:
+        """The first offset that retention has left in each partition."""
+        return self._offsets(partitions, OffsetSpec.EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+
+    def ends(self, partitions: Mapping[str, Sequence[int]], *, committed: bool = True) -> Positions:
+        """The offset after the last readable record; `committed`: the last stable offset."""
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        return self._offsets(partitions, OffsetSpec.LATEST, level)
+
+    def marker(self, group: str, topic: str) -> Marker | None:
+        """The lane's marker, waiting while a transaction on it is being decided.
+
+        None only for "no error and no offset": while the offset is unstable the broker answers -1 with an
+        error.
+        """
+        deadline = time.monotonic() + MARKER_TIMEOUT_S
+        while True:
+            try:
+                offset, metadata = self._call(lambda admin: _fetch_offset(admin, group, topic))
+            except ControlError as error:
+                if not isinstance(error.__cause__, _PASSING) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+            else:
+                return None if offset == -1 else decode(offset, metadata, group)
+
+    def create_topic(self, topic: str, partitions: int, replication: int = 1) -> None:
+        """Create a topic; one that exists is left alone."""
+        spec = NewTopic(name=topic, num_partitions=partitions, replication_factor=replication)
+        try:
+            self._call(lambda admin: admin.create_topics([spec]))
+        except ControlError as error:
+            if not isinstance(error.__cause__, kafka_errors.TopicAlreadyExistsError):
+                raise
+
+    def _offsets(self, partitions: Mapping[str, Sequence[int]], spec: Any, level: Any) -> Positions:
+        specs = {TopicPartition(topic, one): spec for topic, numbers in partitions.items() for one in numbers}
+        if not specs:
+            return {}
+        timeout_ms = int(REQUEST_TIMEOUT_S * 1000)
+        found = self._call(lambda admin: admin.list_partition_offsets(specs, level, timeout_ms))
+        return {(place.topic, place.partition): answer.offset for place, answer in found.items()}
+
+    def _call(self, request: Callable[[Any], T]) -> T:
+        try:
+            return request(self._open())
+        except (kafka_errors.KafkaError, OSError) as error:
+            if not isinstance(error, kafka_errors.UnstableOffsetCommitError):
+                self.close()  # the client caches coordinators, and may have lost its connection
+            raise _translated(error, self._connection.servers) from error
+
+    def _open(self) -> KafkaAdminClient:
+        if self._admin is None:
+            timeout_ms = int(REQUEST_TIMEOUT_S * 1000)
+            settings = self._connection.for_kafka_python()
+            settings |= {"request_timeout_ms": timeout_ms, "bootstrap_timeout_ms": timeout_ms}
+            settings |= {"retry_backoff_ms": 20, "reconnect_backoff_max_ms": 300}
+            self._admin = open_admin(settings)
+        return self._admin
+
+
+_PASSING = (
+    kafka_errors.UnstableOffsetCommitError,
+    kafka_errors.CoordinatorLoadInProgressError,
+    kafka_errors.CoordinatorNotAvailableError,
+    kafka_errors.NotCoordinatorError,
+)
+
+
+def _fetch_offset(admin: Any, group: str, topic: str) -> tuple[int, str]:
+    """(committed offset, metadata) of partition 0, asked with require_stable of the group's coordinator.
+
+    kafka-python's own calls leave require_stable out or take an unknown topic for "no offset".
+    """
+    manager = admin._manager
+    node = manager.run(admin._find_coordinator_id, group, CoordinatorType.GROUP)
+    fetch = OffsetFetchRequest
+    v7 = fetch.OffsetFetchRequestTopic(name=topic, partition_indexes=[0])
+    v8 = fetch.OffsetFetchRequestGroup(
+        group_id=group,
+        topics=[fetch.OffsetFetchRequestGroup.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])],
+    )
+    request = fetch(
+        group_id=group, topics=[v7], groups=[v8], require_stable=True, min_version=7, max_version=8
+    )
+    answer = manager.run(manager.send, request, node)
+    part = answer.groups[0] if answer.groups else answer
+    _raise_for(part.error_code, group)
+    one = part.topics[0].partitions[0]
+    _raise_for(one.error_code, group)
+    return one.committed_offset, one.metadata or ""
+
+
+def _raise_for(code: int, group: str) -> None:
+    if code:
+        raise kafka_errors.for_code(code)(f"reading the marker of group {group}")
+
+
+def _check_topic(name: str, code: int) -> None:
+    if code == 0:
+        return
+    error = kafka_errors.for_code(code)
+    if issubclass(error, kafka_errors.UnknownTopicOrPartitionError):
+        raise ControlError(
+            f"topic {name!r} does not exist",
+            hint=f"create it: kafka-topics.sh --create --topic {name} --partitions N",
+            retriable=False,
+        )
+    raise _translated(error(name), name)
+
+
+def _translated(error: Exception, servers: str) -> ControlError:
+    """What an operator can do about a client error."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, kafka_errors.AuthorizationError):
+        hint = "grant Describe, Read and Write on the topic, Write on the transactional id, Read on the group"
+        return ControlError(f"access denied by {servers} ({text})", hint=hint, retriable=False)
+    if isinstance(error, kafka_errors.SaslAuthenticationFailedError):
+        hint = "check security.protocol, sasl.mechanism, user name and password"
+        return ControlError(f"login refused by {servers} ({text})", hint=hint, retriable=False)
+    if isinstance(error, kafka_errors.UnknownTopicOrPartitionError):
+        return ControlError(
+            f"a topic or partition does not exist ({text})", hint="create it", retriable=False
+        )
+    return ControlError(
+        f"no usable answer from Kafka at {servers} ({text})",
+        hint="check that the broker runs, its advertised listeners are reachable, and the security options",
+        retriable=True,
+    )

@@ -1,0 +1,106 @@
+"""The parent's hand on a lane process: start it, ask it, and kill it when it is silent for too long."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+import time
+from typing import IO
+
+from spark_ckpt_kafka import wire
+from spark_ckpt_kafka.producer import ProducerFailed
+from spark_ckpt_kafka.publishing import LaneSettings, Published, Request
+
+STALL_S = 75.0
+"""Longer than any single bounded wait of a client (a delivery, 45 s by default, plus its requests)."""
+
+
+class LaneProcess:
+    """One lane's process, started when first needed and again after it ended. One request at a time."""
+
+    def __init__(self, settings: LaneSettings, stall_s: float = STALL_S) -> None:
+        self._settings = settings
+        self._stall_s = stall_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._buffer = b""
+
+    @property
+    def pid(self) -> int | None:
+        """The running process's id."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    def start(self) -> None:
+        """Start the process unless it runs; does not wait for it to be ready."""
+        if self.pid is not None:
+            return
+        self.close()
+        # The child finds our packages where this process found them: spark-submit adds paths without
+        # installing.
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "spark_ckpt_kafka.lane"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        self._buffer = b""
+        self._write(wire.settings_message(self._settings))
+
+    def ask(self, request: Request) -> Published:
+        """Publish one epoch. Raises `ProducerFailed` when another attempt may succeed, else a `CkptError`."""
+        self.start()
+        self._write(wire.request_message(request))
+        while True:
+            message = wire.decode(self._line())
+            if "progress" not in message:
+                return wire.result_of(message)
+
+    def close(self) -> None:
+        """Kill the process if there is one; what it was doing is decided by the next one's init."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        with process:  # closes the pipes and reaps
+            pass
+
+    def _write(self, message: wire.Message) -> None:
+        stdin, _ = self._pipes()
+        try:
+            stdin.write(wire.encode(message))
+            stdin.flush()
+        except OSError as error:
+            raise self._died() from error
+
+    def _line(self) -> bytes:
+        """The next line, or `ProducerFailed` when the process ends or says nothing for too long."""
+        deadline = time.monotonic() + self._stall_s
+        descriptor = self._pipes()[1].fileno()
+        with selectors.DefaultSelector() as selector:
+            selector.register(descriptor, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    self.close()
+                    raise ProducerFailed(
+                        f"the publishing process was silent for {self._stall_s:.0f} s and was killed"
+                    )
+                read = os.read(descriptor, 65_536)
+                if not read:
+                    raise self._died()
+                self._buffer += read
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            raise ProducerFailed("the publishing process was closed")
+        return process.stdin, process.stdout
+
+    def _died(self) -> ProducerFailed:
+        process = self._process
+        self.close()
+        code = process.returncode if process else None
+        return ProducerFailed(f"the publishing process ended with code {code}")

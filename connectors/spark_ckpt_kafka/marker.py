@@ -1,0 +1,125 @@
+"""The marker: what a sink's lane has published, written in the same transaction as the rows.
+
+It is the committed offset of a reserved consumer group: the offset is the epoch, its metadata is JSON.
+`decide` is the whole logic of exactly-once output: with every older producer fenced the marker is final, so
+an epoch is visible if and only if the marker has reached it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import Enum
+
+from spark_ckpt.errors import Fenced, PublishConflict
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What the last committed transaction of a lane published.
+
+    `lanes` is how many lanes that epoch had, `lanes_before` how many the epoch before it had: a lane that
+    is new can so be told from a lane whose marker was lost.
+    """
+
+    epoch: int
+    previous: int
+    incarnation: int
+    rows: int
+    lanes: int
+    lanes_before: int
+
+    def encode(self) -> str:
+        """The metadata text of the offset commit, well below the broker's 4096 bytes."""
+        return json.dumps({"v": VERSION} | asdict(self), separators=(",", ":"))
+
+
+def decode(offset: int, metadata: str, group: str) -> Marker:
+    """The marker in a committed offset, or `PublishConflict` when somebody else wrote it."""
+    try:
+        fields = json.loads(metadata.rstrip("\0"))
+        version = fields.pop("v")
+        marker = Marker(**fields)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _foreign(offset, group) from error
+    if version != VERSION or marker.epoch != offset:
+        raise _foreign(offset, group)
+    return marker
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The epoch that a lane is to publish, as far as the decision needs it.
+
+    `first`: the log knows no epoch that this sink has published, so there need not be a marker.
+    """
+
+    group: str
+    lane: int
+    epoch: int
+    previous: int
+    incarnation: int
+    first: bool = False
+
+
+class Decision(Enum):
+    """What to do after reading the marker."""
+
+    PUBLISH = "publish"
+    DONE = "done"
+    ASK_FIRST_LANE = "ask the first lane's marker whether this lane is new"
+
+
+def decide(marker: Marker | None, wanted: Wanted) -> Decision:
+    """What the lane's marker says about the wanted epoch. Raises when publishing would be a guess."""
+    if marker is not None and marker.epoch >= wanted.epoch:
+        return Decision.DONE
+    if marker is not None and marker.incarnation > wanted.incarnation:
+        raise Fenced(
+            f"incarnation {marker.incarnation} has published here, this is incarnation {wanted.incarnation}",
+            hint="another driver took the job over; stop this one",
+            group=wanted.group,
+        )
+    if (marker.epoch if marker else 0) == wanted.previous or (marker is None and wanted.first):
+        return Decision.PUBLISH
+    if wanted.lane > 0:
+        return Decision.ASK_FIRST_LANE
+    raise contradiction(marker, wanted)
+
+
+def lane_is_new(first: Marker | None, wanted: Wanted) -> bool:
+    """Whether the previous epoch had fewer lanes than this one's number, by the marker of lane 0."""
+    if first is None:
+        return False
+    if first.epoch == wanted.previous:
+        return first.lanes <= wanted.lane
+    return first.epoch == wanted.epoch and first.lanes_before <= wanted.lane
+
+
+def contradiction(marker: Marker | None, wanted: Wanted) -> PublishConflict:
+    """The error for a marker that is neither the previous epoch's nor this one's."""
+    found = "there is no marker" if marker is None else f"the marker says epoch {marker.epoch}"
+    why = (
+        "it expired (offsets.retention.minutes after the last publish), or the topic or group was deleted"
+        if marker is None
+        else "an epoch was published out of order, or an offset of the group was changed by hand"
+    )
+    return PublishConflict(
+        f"epoch {wanted.epoch} follows epoch {wanted.previous} in the log, but {found}: {why}",
+        hint=(
+            "find out whether the epoch's rows are in the topic, then say so: "
+            f"python -m spark_ckpt_kafka.repair --group {wanted.group} --help"
+        ),
+        group=wanted.group,
+        lane=wanted.lane,
+    )
+
+
+def _foreign(offset: int, group: str) -> PublishConflict:
+    return PublishConflict(
+        f"the committed offset {offset} of the reserved group {group!r} was not written by this sink",
+        hint="rename the consumer that uses the group, then run python -m spark_ckpt_kafka.repair --help",
+        group=group,
+    )

@@ -1,0 +1,243 @@
+"""One mapping of Kafka's own dotted names, translated for the three clients that a job uses.
+
+Spark's source is the Java client, the sink's control plane is kafka-python, its data plane may be
+librdkafka; each spells the same setting differently.  Certificates are PEM files, which all three can read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_ckpt.errors import ConfigInvalid
+
+REDACTED = "*****"
+
+_SECURITY = frozenset(
+    {
+        "security.protocol",
+        "sasl.mechanism",
+        "sasl.jaas.config",
+        "sasl.username",
+        "sasl.password",
+        "sasl.kerberos.service.name",
+        "ssl.truststore.location",
+        "ssl.truststore.type",
+        "ssl.keystore.location",
+        "ssl.keystore.type",
+        "ssl.key.password",
+        "ssl.endpoint.identification.algorithm",
+    }
+)
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+_SECRETS = ("password", "jaas", "secret", "token")
+
+Settings = dict[str, str | int | bool]
+"""What a Python client's constructor takes."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where the cluster is and how to log in. `repr` shows no secret."""
+
+    servers: str
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[^\s,]+:\d+(,[^\s,]+:\d+)*", self.servers):
+            raise ConfigInvalid(
+                f"{self.servers!r} is not a list of Kafka servers",
+                hint="give host:port, several of them separated by commas",
+            )
+        _check_security(self.security)
+
+    def for_spark(self) -> dict[str, str]:
+        """Options of Spark's Kafka source (`kafka.` names of the Java client)."""
+        options = {name: value for name, value in self.security.items() if name not in _CREDENTIALS}
+        if (jaas := self._jaas()) is not None:
+            options["sasl.jaas.config"] = jaas
+        for store in ("ssl.truststore", "ssl.keystore"):
+            if f"{store}.location" in options:
+                options[f"{store}.type"] = "PEM"
+        return {"kafka.bootstrap.servers": self.servers} | {
+            f"kafka.{name}": one for name, one in options.items()
+        }
+
+    def for_kafka_python(self) -> Settings:
+        """Keyword arguments of kafka-python's clients."""
+        settings: Settings = {"bootstrap_servers": self.servers}
+        for name, argument in _KAFKA_PYTHON.items():
+            if name in self.security:
+                settings[argument] = self.security[name]
+        if "ssl.keystore.location" in self.security:
+            settings["ssl_keyfile"] = self.security["ssl.keystore.location"]
+        if self.security.get("ssl.endpoint.identification.algorithm") == "":
+            settings["ssl_check_hostname"] = False
+        return settings | self._credentials("sasl_plain_username", "sasl_plain_password")
+
+    def for_confluent(self) -> Settings:
+        """librdkafka's configuration."""
+        settings: Settings = {"bootstrap.servers": self.servers}
+        for name, property_name in _LIBRDKAFKA.items():
+            if name in self.security:
+                settings[property_name] = self.security[name]
+        if "ssl.keystore.location" in self.security:
+            settings["ssl.key.location"] = self.security["ssl.keystore.location"]
+        if self.security.get("ssl.endpoint.identification.algorithm") == "":
+            settings["ssl.endpoint.identification.algorithm"] = "none"
+        return settings | self._credentials("sasl.username", "sasl.password")
+
+    def describe(self) -> dict[str, str]:
+        """Servers and security settings, secrets replaced."""
+        return {"servers": self.servers} | redacted(self.security)
+
+    def _credentials(self, user: str, password: str) -> Settings:
+        name, secret = self.security.get("sasl.username"), self.security.get("sasl.password")
+        jaas = self.security.get("sasl.jaas.config", "")
+        name, secret = name or _jaas_value(jaas, "username"), secret or _jaas_value(jaas, "password")
+        return {key: value for key, value in ((user, name), (password, secret)) if value is not None}
+
+    def _jaas(self) -> str | None:
+        mechanism = self.security.get("sasl.mechanism", "")
+        if "sasl.username" not in self.security or mechanism not in _LOGIN_MODULES:
+            return None
+        name, secret = (_quoted(self.security.get(key, "")) for key in ("sasl.username", "sasl.password"))
+        return f"{_LOGIN_MODULES[mechanism]} required username={name} password={secret};"
+
+
+_CREDENTIALS = ("sasl.username", "sasl.password")
+_KAFKA_PYTHON = {
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.kerberos.service.name": "sasl_kerberos_service_name",
+    "ssl.truststore.location": "ssl_cafile",
+    "ssl.keystore.location": "ssl_certfile",
+    "ssl.key.password": "ssl_password",
+}
+_LIBRDKAFKA = {
+    "security.protocol": "security.protocol",
+    "sasl.mechanism": "sasl.mechanism",
+    "sasl.kerberos.service.name": "sasl.kerberos.service.name",
+    "ssl.truststore.location": "ssl.ca.location",
+    "ssl.keystore.location": "ssl.certificate.location",
+    "ssl.key.password": "ssl.key.password",
+}
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How a sink's producer works. Milliseconds and bytes, Kafka's names with underscores."""
+
+    transaction_timeout_ms: int = 300_000
+    delivery_timeout_ms: int = 45_000
+    request_timeout_ms: int = 15_000
+    linger_ms: int = 20
+    batch_size: int = 1_000_000
+    max_request_size: int = 1_048_576
+    compression_type: str = "lz4"
+
+    def __post_init__(self) -> None:
+        if self.request_timeout_ms + self.linger_ms >= self.delivery_timeout_ms:
+            raise ConfigInvalid(
+                "delivery.timeout.ms must exceed request.timeout.ms + linger.ms",
+                hint="raise delivery.timeout.ms",
+            )
+        if self.delivery_timeout_ms >= self.transaction_timeout_ms:
+            raise ConfigInvalid(
+                "transaction.timeout.ms must exceed delivery.timeout.ms: records fail before transactions",
+                hint="raise transaction.timeout.ms (the broker's transaction.max.timeout.ms limits it)",
+            )
+
+
+def split_options(options: Mapping[str, object]) -> tuple[dict[str, str], dict[str, str]]:
+    """(Kafka's security settings, everything else), as text, a leading `kafka.` of dotted names removed."""
+    security: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for name, value in options.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        plain = name.removeprefix("kafka.")
+        (security if plain in _SECURITY else others)[plain if "." in plain else name] = text
+    return security, others
+
+
+def tuning(options: Mapping[str, str]) -> Tuning:
+    """A sink's producer settings from dotted names, or `ConfigInvalid` for an unknown one."""
+    known = {name.replace("_", "."): name for name in Tuning.__dataclass_fields__}
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ConfigInvalid(
+            f"unknown Kafka sink option(s): {', '.join(unknown)}",
+            hint=f"known: {', '.join(sorted([*known, *_SECURITY]))}",
+        )
+    values: dict[str, Any] = {
+        known[name]: _compression(text) if name == "compression.type" else _number(name, text)
+        for name, text in options.items()
+    }
+    return Tuning(**values)
+
+
+def redacted(values: Mapping[str, str]) -> dict[str, str]:
+    """The same names, with values that may be secret replaced."""
+    return {
+        name: REDACTED if any(word in name.lower() for word in _SECRETS) else value
+        for name, value in values.items()
+    }
+
+
+def _check_security(security: Mapping[str, str]) -> None:
+    protocol = security.get("security.protocol", "PLAINTEXT")
+    if protocol not in _PROTOCOLS:
+        raise ConfigInvalid(f"unknown security.protocol {protocol!r}", hint=f"one of {', '.join(_PROTOCOLS)}")
+    for store in ("ssl.truststore.type", "ssl.keystore.type"):
+        if security.get(store, "PEM") != "PEM":
+            raise ConfigInvalid(
+                f"{store} must be PEM: the Python clients read no other kind",
+                hint="convert it: keytool -importkeystore -deststoretype PKCS12, then openssl pkcs12 -nodes",
+            )
+    if protocol.startswith("SASL"):
+        _check_login(security)
+
+
+def _check_login(security: Mapping[str, str]) -> None:
+    mechanism = security.get("sasl.mechanism")
+    if mechanism not in (*_LOGIN_MODULES, "GSSAPI"):
+        raise ConfigInvalid(
+            f"sasl.mechanism {mechanism!r} is not supported",
+            hint=f"one of {', '.join([*_LOGIN_MODULES, 'GSSAPI'])}",
+        )
+    jaas = security.get("sasl.jaas.config", "")
+    user = security.get("sasl.username") or _jaas_value(jaas, "username")
+    if mechanism != "GSSAPI" and not user:
+        raise ConfigInvalid(
+            f"{mechanism} needs a user name and a password",
+            hint="set sasl.username and sasl.password, or sasl.jaas.config with username= and password=",
+        )
+
+
+def _jaas_value(jaas: str, name: str) -> str | None:
+    match = re.search(rf'\b{name}\s*=\s*"((?:[^"\\]|\\.)*)"', jaas)
+    return re.sub(r"\\(.)", r"\1", match.group(1)) if match else None
+
+
+def _quoted(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise ConfigInvalid(f"{name} must be a whole number, not {text!r}")
+    return int(text)
+
+
+def _compression(name: str) -> str:
+    kinds = ("none", "gzip", "snappy", "lz4", "zstd")
+    if name not in kinds:
+        raise ConfigInvalid(f"unknown compression.type {name!r}", hint=f"one of {', '.join(kinds)}")
+    return name

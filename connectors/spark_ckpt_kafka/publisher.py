@@ -1,0 +1,135 @@
+"""A sink's publisher: splits an epoch's files by lane, lets the lane processes publish in parallel, tries
+again.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from spark_ckpt.connector import EpochOutput, PublishReceipt, StagedFile
+from spark_ckpt.errors import Fenced, PublishFailed
+from spark_ckpt_kafka.lane_process import STALL_S, LaneProcess
+from spark_ckpt_kafka.producer import ProducerFailed
+from spark_ckpt_kafka.publishing import LaneSettings, Published, Request
+from spark_ckpt_kafka.rows import StagedPart
+
+MAX_FENCINGS = 4
+"""Fenced this often in a row, with pauses: another driver keeps initialising the same transactional id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long one `publish` goes on trying; pauses between attempts double, with jitter."""
+
+    total_s: float = 120.0
+    first_pause_s: float = 0.05
+    longest_pause_s: float = 2.0
+    stall_s: float = STALL_S
+
+
+class KafkaPublisher:
+    """One incarnation's hand on a Kafka sink. `settings` are lane 0's; other lanes differ in their number."""
+
+    def __init__(
+        self, settings: LaneSettings, lanes: int, incarnation: int, patience: Patience | None = None
+    ) -> None:
+        self._settings = settings
+        self._incarnation = incarnation
+        self._lanes = lanes
+        self._patience = patience or Patience()
+        self._processes: dict[int, LaneProcess] = {}
+        for lane in range(lanes):
+            self._process(lane).start()
+
+    def publish(self, output: EpochOutput) -> PublishReceipt:
+        """Publish every lane of the epoch; lanes that the sink already has answer at once."""
+        requests = requests_of(output, self._lanes, self._incarnation)
+        with ThreadPoolExecutor(len(requests), thread_name_prefix="ckpt-kafka-lane") as pool:
+            running = [
+                pool.submit(self._publish_lane, lane, request) for lane, request in enumerate(requests)
+            ]
+        done = [future.result() for future in running]
+        return PublishReceipt(
+            epoch=output.epoch,
+            rows=sum(request.rows for request in requests),
+            replayed=all(one.replayed for one in done),
+            detail={"lanes": len(requests), "client": self._settings.plane},
+        )
+
+    def close(self) -> None:
+        """Kill the lane processes. What one of them was doing is decided by the next publisher's init."""
+        for process in self._processes.values():
+            process.close()
+        self._processes.clear()
+
+    def lane_pids(self) -> list[int | None]:
+        """Process ids of the lanes, for monitoring and for tests that kill them."""
+        return [self._processes[lane].pid for lane in sorted(self._processes)]
+
+    def _process(self, lane: int) -> LaneProcess:
+        if lane not in self._processes:
+            settings = replace(self._settings, lane=lane)
+            self._processes[lane] = LaneProcess(settings, self._patience.stall_s)
+        return self._processes[lane]
+
+    def _publish_lane(self, lane: int, request: Request) -> Published:
+        deadline = time.monotonic() + self._patience.total_s
+        pause = self._patience.first_pause_s
+        fencings = 0
+        while True:
+            try:
+                return self._process(lane).ask(request)
+            except ProducerFailed as failure:
+                fencings = fencings + 1 if failure.fenced else 0
+                if fencings >= MAX_FENCINGS:
+                    raise self._fenced(lane, request, failure) from failure
+                if time.monotonic() + pause > deadline:
+                    raise self._failed(lane, request, failure) from failure
+            # Jitter keeps two drivers that fence each other from doing so in step.
+            time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - not a secret
+            pause = min(pause * 2, self._patience.longest_pause_s)
+
+    def _failed(self, lane: int, request: Request, failure: ProducerFailed) -> PublishFailed:
+        return PublishFailed(
+            f"epoch {request.epoch} could not be published to Kafka: {failure.what}",
+            hint=failure.hint or "it stays staged and is tried again; check that the brokers run",
+            sink=self._settings.sink,
+            lane=lane,
+        )
+
+    def _fenced(self, lane: int, request: Request, failure: ProducerFailed) -> Fenced:
+        return Fenced(
+            f"epoch {request.epoch}: others took the sink over {MAX_FENCINGS} times ({failure.what})",
+            hint=(
+                "another driver of this job runs, stop one of them; or transactions time out at the broker: "
+                "raise transaction.timeout.ms or lanes"
+            ),
+            sink=self._settings.sink,
+            lane=lane,
+        )
+
+
+def requests_of(output: EpochOutput, lanes: int, incarnation: int) -> list[Request]:
+    """One request per lane: as many as the sink has, or more if the epoch was staged with more."""
+    count = max([lanes, *(file.lane + 1 for file in output.files)])
+    return [
+        Request(
+            epoch=output.epoch,
+            previous=output.previous,
+            incarnation=incarnation,
+            first=output.acked == 0,
+            lanes=count,
+            root=output.root,
+            storage_options=dict(output.storage_options),
+            parts=_parts([file for file in output.files if file.lane == lane]),
+        )
+        for lane in range(count)
+    ]
+
+
+def _parts(files: Sequence[StagedFile]) -> list[StagedPart]:
+    return [StagedPart(file.path, file.rows) for file in files]

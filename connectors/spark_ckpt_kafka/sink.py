@@ -1,0 +1,156 @@
+"""The exactly-once Kafka sink: rows as for Spark's own Kafka sink, staged by tasks, published in
+transactions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from spark_ckpt.connector import SinkContext, StagePlan
+from spark_ckpt.errors import ConfigInvalid, SinkInvalid
+from spark_ckpt_kafka.control import Control, ControlError
+from spark_ckpt_kafka.options import Connection, Tuning, split_options, tuning
+from spark_ckpt_kafka.producer import Plane, choose
+from spark_ckpt_kafka.publisher import KafkaPublisher, Patience
+from spark_ckpt_kafka.publishing import LaneSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+_ARROW: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.list_(_HEADER),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+_SPARK = {
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp",),
+}
+MAX_LANES = 64
+
+
+@dataclass(frozen=True)
+class KafkaSink:
+    """Rows with a column value (and key, headers, topic, partition, timestamp) exactly once in Kafka.
+
+    `topic` overrides the rows' own column; without it each row names its topic and `marker_topic` says
+    where the sink keeps its progress (a committed offset of the reserved group `<store id>.<sink>.<lane>`,
+    no record). `lanes`: rows are split by key over that many transactions and processes; each key stays in
+    order, lanes of an epoch become visible one by one.  `options`: Kafka's dotted names for security and
+    the producer.  `client`: None takes confluent-kafka if it is installed.  `audit_headers` adds the lane
+    and the epoch to every record's headers. Readers must use `isolation.level=read_committed`.
+    """
+
+    servers: str
+    topic: str | None = None
+    lanes: int = 1
+    options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    marker_topic: str | None = None
+    client: Plane | None = None
+    audit_headers: bool = False
+    patience: Patience = field(default_factory=Patience, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.lanes <= MAX_LANES:
+            raise ConfigInvalid(f"lanes must be from 1 to {MAX_LANES}, not {self.lanes}")
+        for topic in (self.topic, self.marker_topic):
+            if topic is not None and not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic):
+                raise ConfigInvalid(f"{topic!r} is not a topic name")
+        if self.topic is None and self.marker_topic is None:
+            raise ConfigInvalid(
+                "a Kafka sink whose rows name their topics needs a place for its marker",
+                hint="give topic=..., or marker_topic= an existing topic",
+            )
+        self._configuration()
+
+    def check(self, spark: SparkSession, schema: StructType) -> None:
+        """Columns, topics and the cluster's answer. Raises `SinkInvalid` within seconds."""
+        _check_columns(schema, self.topic)
+        choose(self.client)
+        connection, _ = self._configuration()
+        try:
+            with Control(connection) as control:
+                control.partitions([name for name in (self.topic, self.marker_topic) if name])
+        except ControlError as error:
+            raise SinkInvalid(error.what, hint=error.hint, topic=self.topic) from error
+
+    def stage(self, schema: StructType) -> StagePlan:
+        """Lanes by key, Kafka's types. Without a key there is no order to keep, and one lane."""
+        names = [name for name in schema.fieldNames() if name in _ARROW]
+        keyed = "key" in names
+        return StagePlan(
+            lanes=self.lanes if keyed else 1,
+            lane_by="key" if keyed and self.lanes > 1 else None,
+            schema=pa.schema([(name, _ARROW[name]) for name in names]),
+        )
+
+    def publisher(self, spark: SparkSession, context: SinkContext) -> KafkaPublisher:
+        """Start the lane processes of one incarnation."""
+        return KafkaPublisher(self.lane_settings(context), self.lanes, context.incarnation, self.patience)
+
+    def lane_settings(self, context: SinkContext) -> LaneSettings:
+        """What lane 0 needs to publish for this job and sink."""
+        connection, settings = self._configuration()
+        marker_topic = self.marker_topic or self.topic
+        if marker_topic is None:  # __post_init__ refuses it
+            raise ConfigInvalid("a Kafka sink needs topic= or marker_topic=")
+        return LaneSettings(
+            connection=connection,
+            tuning=settings,
+            plane=choose(self.client),
+            store_id=context.store_id,
+            sink=context.sink,
+            lane=0,
+            topic=self.topic,
+            marker_topic=marker_topic,
+            audit_headers=self.audit_headers,
+        )
+
+    def describe(self) -> Mapping[str, str]:
+        """Kind, topic, servers and security settings without secrets."""
+        connection, _ = self._configuration()
+        return {
+            "kind": "kafka",
+            "topic": self.topic or "(per row)",
+            "lanes": str(self.lanes),
+        } | connection.describe()
+
+    def _configuration(self) -> tuple[Connection, Tuning]:
+        security, others = split_options(self.options)
+        return Connection(self.servers, security), tuning(others)
+
+
+def _check_columns(schema: StructType, topic: str | None) -> None:
+    """Names and types of the columns are those of Spark's Kafka sink."""
+    found: dict[str, Any] = {one.name: one.dataType.simpleString() for one in schema.fields}
+    unknown = sorted(set(found) - set(_SPARK))
+    if unknown:
+        raise SinkInvalid(
+            f"Kafka records have no column {', '.join(unknown)}",
+            hint="put it into value, e.g. F.to_json(F.struct('*')).alias('value'); known: "
+            + ", ".join(_SPARK),
+        )
+    for name, kind in found.items():
+        if kind not in _SPARK[name]:
+            raise SinkInvalid(
+                f"column {name!r} is {kind}, Kafka needs {' or '.join(_SPARK[name])}",
+                hint=f"select it as {name} with .cast('{_SPARK[name][0]}')",
+            )
+    if "value" not in found:
+        raise SinkInvalid("there is no column 'value'", hint="F.to_json(F.struct('*')).alias('value')")
+    if topic is None and "topic" not in found:
+        raise SinkInvalid("no row names a topic", hint="give KafkaSink(topic=...), or add a column 'topic'")
