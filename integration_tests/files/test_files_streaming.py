@@ -1,0 +1,208 @@
+"""A directory through real Spark queries: exact restarts, replays, bad records, and errors that reach the user."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from spark_ckpt_delta.spark_publisher import require_delta_spark
+from spark_ckpt_files import FilesSource
+
+from spark_ckpt.connector import Cursor
+from spark_ckpt.errors import EnvironmentUnfit, SourceInvalid
+
+pytestmark = pytest.mark.spark
+SCHEMA = "id long, name string, at timestamp"
+
+
+def fill(folder: Path, first: int, last: int) -> None:
+    folder.mkdir(exist_ok=True)
+    for n in range(first, last):
+        lines = "".join(f"{n * 10 + k},name {k % 3},2024-01-01T00:00:0{k}Z\n" for k in range(10))
+        (folder / f"part-{n:04}.csv").write_text("id,name,at\n" + lines)
+
+
+def run(
+    frame: DataFrame, checkpoint: Path, handle: Callable[[DataFrame, int], None]
+) -> list[dict[str, Any]]:
+    """Run to the end of what is there; returns Spark's logged offsets of the only source, batch by batch."""
+    query = (
+        frame.writeStream.foreachBatch(handle)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return offsets(checkpoint)
+
+
+def offsets(checkpoint: Path) -> list[dict[str, Any]]:
+    logs = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    return [json.loads(path.read_text().splitlines()[2]) for path in logs]
+
+
+def collected(frame: DataFrame, checkpoint: Path) -> list[int]:
+    ids: list[int] = []
+    run(frame, checkpoint, lambda batch, _: ids.extend(row.id for row in batch.select("id").collect()))
+    return ids
+
+
+def test_native_operations_see_every_row_once_in_bounded_batches(spark: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path / "in", 0, 5)
+    source = FilesSource(str(tmp_path / "in"), "csv", SCHEMA, files_per_batch=2)
+    source.check(spark)
+    totals: list[tuple[str, int, int]] = []
+
+    def handle(batch: DataFrame, _: int) -> None:
+        grouped = batch.where("id % 2 = 0").groupBy("name").agg(F.count("*").alias("n"), F.sum("id").alias("s"))
+        totals.extend((row.name, row.n, row.s) for row in grouped.collect())
+
+    frame = source.read(spark, source.start(spark)).repartition(2)
+    log = run(frame, tmp_path / "checkpoint", handle)
+
+    assert [offset["count"] for offset in log] == [2, 4, 5]
+    assert sum(n for _, n, _ in totals) == 25
+    assert sum(s for _, _, s in totals) == sum(range(0, 50, 2))
+    last = source.cursor(json.dumps(log[-1]), source.start(spark))
+    assert source.reached(last, source.end(spark))
+    assert not source.reached(source.cursor(json.dumps(log[0]), last), source.end(spark))
+
+
+def test_a_new_query_continues_exactly_at_every_cut(spark: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path / "in", 0, 3)
+    source = FilesSource(str(tmp_path / "in"), "csv", SCHEMA, files_per_batch=1)
+    whole = source.read(spark, source.start(spark))
+    seen: list[list[int]] = []
+    log = run(whole, tmp_path / "all", lambda batch, _: seen.append([row.id for row in batch.collect()]))
+    fill(tmp_path / "in", 3, 4)
+    for cut, offset in enumerate(log):
+        cursor: Cursor = json.loads(json.dumps(source.cursor(json.dumps(offset), source.start(spark))))
+
+        rest = collected(source.read(spark, cursor), tmp_path / f"from-{cut}")
+
+        assert sorted([each for batch in seen[: cut + 1] for each in batch] + rest) == list(range(40))
+
+
+def test_a_batch_that_failed_is_replayed_with_the_same_files(spark: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path / "in", 0, 2)
+    source = FilesSource(str(tmp_path / "in"), "csv", SCHEMA, files_per_batch=10)
+    attempts: list[list[int]] = []
+
+    def handle(batch: DataFrame, _: int) -> None:
+        attempts.append(sorted(row.id for row in batch.collect()))
+        if len(attempts) == 1:
+            raise RuntimeError("planned failure")
+
+    with pytest.raises(StreamingQueryException, match="planned failure"):
+        run(source.read(spark, source.start(spark)), tmp_path / "checkpoint", handle)
+    fill(tmp_path / "in", 2, 3)
+    run(source.read(spark, source.start(spark)), tmp_path / "checkpoint", handle)
+
+    assert attempts == [list(range(20)), list(range(20)), list(range(20, 30))]
+
+
+def test_a_bad_record_fails_the_query_with_file_and_line(spark: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path / "in", 0, 1)
+    (tmp_path / "in" / "part-0001.csv").write_text("id,name,at\n1,x,\noops,y,\n")
+    source = FilesSource(str(tmp_path / "in"), "csv", SCHEMA)
+
+    with pytest.raises(StreamingQueryException, match=r"CKPT_BAD_RECORD\] part-0001\.csv, line 3"):
+        collected(source.read(spark, source.start(spark)), tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("mode", "column", "expected"),
+    [("keep", "_corrupt_record", "oops,y,"), ("drop", "ckpt_reject", '"line": 3')],
+)
+def test_bad_records_travel_beside_the_good_ones(
+    mode: Any, column: str, expected: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("id,name,at\n1,x,\noops,y,\n")
+    source = FilesSource(str(tmp_path / "in"), "csv", SCHEMA, on_error=mode)
+    rows: list[Any] = []
+
+    run(source.read(spark, source.start(spark)), tmp_path / "c", lambda batch, _: rows.extend(batch.collect()))
+
+    good = [row.id for row in rows if row[column] is None]
+    bad = [row[column] for row in rows if row[column] is not None]
+    assert (good, len(bad)) == ([1], 1)
+    assert expected in bad[0]
+
+
+def test_a_late_file_ends_a_running_query_with_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path / "in", 5, 6)
+    source = FilesSource(str(tmp_path / "in"), "csv", SCHEMA)
+
+    def arrive_late(batch: DataFrame, number: int) -> None:
+        batch.count()
+        fill(tmp_path / "in", number, number + 1)
+
+    query = (
+        source.read(spark, source.start(spark))
+        .writeStream.foreachBatch(arrive_late)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    with pytest.raises(StreamingQueryException, match=r"part-0000\.csv appeared before part-0005\.csv"):
+        query.awaitTermination(120)
+
+    cursor = source.cursor(json.dumps(offsets(tmp_path / "checkpoint")[-1]), source.start(spark))
+    with pytest.raises(SourceInvalid, match=r"part-0000\.csv appeared before"):
+        source.read(spark, cursor)
+
+
+def test_json_and_parquet_give_the_rows_that_spark_reads(spark: SparkSession, tmp_path: Path) -> None:
+    schema = "id long, tags array<string>, inner struct<x: double>, day date, price decimal(10,2)"
+    lines = [
+        {"id": n, "tags": ["a", None], "inner": {"x": n / 2}, "day": f"2024-02-0{n + 1}", "price": "1.25"}
+        for n in range(5)
+    ]
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "a.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    expected = sorted(map(str, spark.read.schema(schema).json(str(tmp_path / "json")).collect()))
+    spark.read.schema(schema).json(str(tmp_path / "json")).coalesce(1).write.parquet(str(tmp_path / "parquet"))
+    for format in ("json", "parquet"):
+        source = FilesSource(str(tmp_path / format), format, schema)  # type: ignore[arg-type]
+        source.check(spark)
+        rows: list[str] = []
+
+        run(
+            source.read(spark, source.start(spark)),
+            tmp_path / f"checkpoint-{format}",
+            lambda batch, _, rows=rows: rows.extend(map(str, batch.collect())),  # type: ignore[misc]
+        )
+
+        assert sorted(rows) == expected
+
+
+def test_files_written_by_arrow_keep_their_instants(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    at = pa.array([1_700_000_000_123], pa.timestamp("ms", "Europe/Berlin"))
+    pq.write_table(pa.table({"id": [1], "name": ["x"], "at": at}), tmp_path / "in" / "a.parquet")
+    source = FilesSource(str(tmp_path / "in"), "parquet", SCHEMA)
+    found: list[Any] = []
+
+    frame = source.read(spark, source.start(spark)).select(F.unix_micros("at").alias("us"))
+    run(frame, tmp_path / "checkpoint", lambda batch, _: found.extend(row.us for row in batch.collect()))
+
+    assert found == [1_700_000_000_123_000]
+
+
+def test_a_schema_that_cannot_be_parsed_is_an_error_without_a_traceback(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(SourceInvalid, match="cannot be parsed"):
+        FilesSource(str(tmp_path), "csv", "id lnog").check(spark)
+
+
+def test_a_session_without_delta_is_told_how_to_get_it(spark: SparkSession) -> None:
+    with pytest.raises(EnvironmentUnfit, match=r"spark\.sql\.extensions") as caught:
+        require_delta_spark(spark)
+    assert 'spark_ckpt.session(name, "delta")' in caught.value.hint
