@@ -9,7 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_ckpt.connector import Cursor, EpochOutput, Publisher, PublishReceipt, Sink, SinkContext, Source, StagedFile, StagePlan
+    from spark_ckpt.connector import (
+        Cursor,
+        EpochOutput,
+        Publisher,
+        PublishReceipt,
+        Sink,
+        SinkContext,
+        Source,
+        StagedFile,
+        StagePlan,
+    )
     from spark_ckpt.errors import CkptError
     from spark_ckpt.job import Job
     from spark_ckpt.listener import EpochEvent, IncarnationEvent, RunListener
@@ -17,7 +27,7 @@ if TYPE_CHECKING:
     from spark_ckpt.runtime.aggregations import Aggregate, count, first, last, max, mean, min, stddev, sum  # noqa: A004
     from spark_ckpt.runtime.run import Run
     from spark_ckpt.runtime.vectorized import KeyBatch, KeyResult
-    from spark_ckpt.session import session
+    from spark_ckpt.spark_session import session
     from spark_ckpt.stream import GroupedStream, Stream
 
 _HOME = {
@@ -31,7 +41,7 @@ _HOME = {
     "runtime.aggregations": ("Aggregate", "count", "first", "last", "max", "mean", "min", "stddev", "sum"),
     "runtime.run": ("Run",),
     "runtime.vectorized": ("KeyBatch", "KeyResult"),
-    "session": ("session",),
+    "spark_session": ("session",),
     "stream": ("GroupedStream", "Stream"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -76,7 +86,6 @@ def __getattr__(name: str) -> object:
     if module is None:
         raise AttributeError(f"module 'spark_ckpt' has no attribute {name!r}")
     value = getattr(import_module(f"spark_ckpt.{module}"), name)
-    # `session` and `connector` are modules too: importing one of them must not hide the name.
     globals()[name] = value
     return value
 

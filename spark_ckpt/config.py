@@ -18,7 +18,15 @@ from spark_ckpt.errors import ConfigInvalid
 
 CONF_PREFIX = "spark.ckpt."
 
-_UNIT_MS = {"millisecond": 1, "ms": 1, "second": 1000, "s": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
+_UNIT_MS = {
+    "millisecond": 1,
+    "ms": 1,
+    "second": 1000,
+    "s": 1000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+}
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|milliseconds?|seconds?|minutes?|hours?|days?)\s*$")
 
 
@@ -30,7 +38,9 @@ def duration_ms(value: object) -> int:
         return _checked_ms(value * 1000, value)
     match = _DURATION.match(value.lower())
     if match is None:
-        raise ValueError(f"'{value}' is no duration; write for example '5 seconds', '200 milliseconds' or '2 minutes'")
+        raise ValueError(
+            f"'{value}' is no duration; write for example '5 seconds', '200 milliseconds' or '2 minutes'"
+        )
     unit = match[2] if match[2] in _UNIT_MS else match[2].removesuffix("s")
     return _checked_ms(float(match[1]) * _UNIT_MS[unit], value)
 
@@ -58,26 +68,44 @@ class JobConfig(BaseModel):
     timeout_ms: Duration = _duration("timeout", "10 minutes", "an epoch that takes longer is aborted")
     trigger_ms: Duration = _duration("trigger", "100 milliseconds", "shortest time between two micro-batches")
     lease_ms: Duration = _duration("lease", "30 seconds", "a driver silent for longer may be replaced")
-    publish_timeout_ms: Duration = _duration("publish_timeout", "10 minutes", "longest time to publish one epoch, retries included")
-    key_groups: int | None = Field(None, ge=1, le=32768, description="shares of an operator's keys; fixed for its life")
-    shuffle_partitions: int | None = Field(None, ge=1, description="tasks of the operator; may change between runs")
-    max_failed_epochs: int = Field(3, ge=0, description="failures in a row, without a committed epoch, before the run fails")
-    max_unpublished: int = Field(4, ge=1, description="decided epochs that may wait for a sink before barriers are held back")
+    publish_timeout_ms: Duration = _duration(
+        "publish_timeout", "10 minutes", "longest time to publish one epoch, retries included"
+    )
+    key_groups: int | None = Field(
+        None, ge=1, le=32768, description="shares of an operator's keys; fixed for its life"
+    )
+    shuffle_partitions: int | None = Field(
+        None, ge=1, description="tasks of the operator; may change between runs"
+    )
+    max_failed_epochs: int = Field(
+        3, ge=0, description="failures in a row, without a committed epoch, before the run fails"
+    )
+    max_unpublished: int = Field(
+        4, ge=1, description="decided epochs that may wait for a sink before barriers are held back"
+    )
     keep_epochs: int = Field(20, ge=1, description="epochs kept by number")
     keep_age_ms: Duration = _duration("keep_age", "0 seconds", "epochs younger than this are kept too")
     takeover: bool = Field(False, description="replace a live driver instead of refusing to start")
-    run_dir: str | None = Field(None, description="Spark's own checkpoint, disposable; default: inside the store")
-    local_dir: Path | None = Field(None, description="local cache of state on every host; default: the temporary folder")
+    run_dir: str | None = Field(
+        None, description="Spark's own checkpoint, disposable; default: inside the store"
+    )
+    local_dir: Path | None = Field(
+        None, description="local cache of state on every host; default: the temporary folder"
+    )
 
     @classmethod
     def of(cls, arguments: Mapping[str, object], conf: Mapping[str, str]) -> Self:
         """Merge arguments over conf keys; raises `ConfigInvalid` with the offending key and what is allowed."""
-        settings: dict[str, object] = {_field_of(key): value for key, value in conf.items() if key.startswith(CONF_PREFIX)}
+        settings: dict[str, object] = {
+            _field_of(key): value for key, value in conf.items() if key.startswith(CONF_PREFIX)
+        }
         settings |= {_known(name): value for name, value in arguments.items() if value is not None}
         try:
             return cls.model_validate(settings)
         except (ValidationError, TypeError) as error:
-            raise ConfigInvalid(_first_complaint(error), hint=f"known settings: {', '.join(setting_names())}") from None
+            raise ConfigInvalid(
+                _first_complaint(error), hint=f"known settings: {', '.join(setting_names())}"
+            ) from None
 
 
 def setting_names() -> list[str]:

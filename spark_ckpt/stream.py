@@ -7,9 +7,11 @@ step can divert them; operations that would lose that column divert them first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
+import pandas as pd
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -18,7 +20,16 @@ from pyspark.sql.types import StructType, TimestampType
 from spark_ckpt.config import duration_ms
 from spark_ckpt.connector import Sink
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
-from spark_ckpt.graph import REJECT, Node, OperatorNode, TransformNode, UnionNode, WatermarkNode, operator_of, watermark_of
+from spark_ckpt.graph import (
+    REJECT,
+    Node,
+    OperatorNode,
+    TransformNode,
+    UnionNode,
+    WatermarkNode,
+    operator_of,
+    watermark_of,
+)
 from spark_ckpt.parsing import OnError, parsed_column
 from spark_ckpt.runtime.aggregations import Aggregate, running_aggregates
 from spark_ckpt.runtime.keyed_function import UserFunction, keyed_function
@@ -108,11 +119,15 @@ class Stream:
         """As `DataFrame.drop`."""
         return self._then("drop", lambda frame: frame.drop(*columns))
 
-    def fillna(self, value: bool | float | str | Mapping[str, bool | float | str], subset: list[str] | None = None) -> Stream:
+    def fillna(
+        self, value: bool | float | str | Mapping[str, bool | float | str], subset: list[str] | None = None
+    ) -> Stream:
         """As `DataFrame.fillna`."""
         columns = subset if subset is not None else self.columns
         filled = dict(value) if isinstance(value, Mapping) else value
-        return self._then("fillna", lambda frame: frame.fillna(filled, None if isinstance(filled, dict) else columns))
+        return self._then(
+            "fillna", lambda frame: frame.fillna(filled, None if isinstance(filled, dict) else columns)
+        )
 
     # -- operations before which rejected rows are diverted ---------------------------------------------------------
 
@@ -120,7 +135,9 @@ class Stream:
         """As `DataFrame.dropna`."""
         return self._diverted()._then("dropna", lambda frame: frame.dropna(how, thresh, subset))
 
-    def join(self, other: DataFrame, on: str | list[str] | Column | None = None, how: str = "inner") -> Stream:
+    def join(
+        self, other: DataFrame, on: str | list[str] | Column | None = None, how: str = "inner"
+    ) -> Stream:
         """As `DataFrame.join` with a static (batch) DataFrame on the right."""
         if not isinstance(other, DataFrame) or other.isStreaming:
             raise GraphInvalid("a stream can be joined with a static DataFrame only", hint=_HINT_NATIVE)
@@ -130,11 +147,17 @@ class Stream:
         """Any stateless DataFrame-to-DataFrame function. It is called again for every incarnation or batch."""
         return self._diverted()._then("transform", function)
 
-    def mapInPandas(self, function: Callable[..., Iterable[object]], schema: StructType | str) -> Stream:
+    def mapInPandas(
+        self, function: Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]], schema: StructType | str
+    ) -> Stream:
         """As `DataFrame.mapInPandas`."""
         return self._diverted()._then("mapInPandas", lambda frame: frame.mapInPandas(function, schema))
 
-    def mapInArrow(self, function: Callable[..., Iterable[object]], schema: StructType | str) -> Stream:
+    def mapInArrow(
+        self,
+        function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schema: StructType | str,
+    ) -> Stream:
         """As `DataFrame.mapInArrow`."""
         return self._diverted()._then("mapInArrow", lambda frame: frame.mapInArrow(function, schema))
 
@@ -149,7 +172,10 @@ class Stream:
     def withWatermark(self, eventTime: str, delayThreshold: str) -> Stream:
         """As `DataFrame.withWatermark`; the column must still be there at `groupBy`. Survives restore."""
         if eventTime not in self.columns or not isinstance(self.schema[eventTime].dataType, TimestampType):
-            raise GraphInvalid(f"withWatermark needs a timestamp column, '{eventTime}' is none", hint=f"columns: {self.schema.simpleString()}")
+            raise GraphInvalid(
+                f"withWatermark needs a timestamp column, '{eventTime}' is none",
+                hint=f"columns: {self.schema.simpleString()}",
+            )
         try:
             delay_ms = duration_ms(delayThreshold)
         except (TypeError, ValueError) as error:
@@ -177,7 +203,10 @@ class Stream:
     def groupBy(self, *keys: str | Column) -> GroupedStream:
         """Rows of one key together, as `DataFrame.groupBy`; follow with an operator."""
         if operator_of(self._node) is not None:
-            raise GraphInvalid("one stage has one keyed operator", hint="put the second operator into a job of its own, reading the first one's output")
+            raise GraphInvalid(
+                "one stage has one keyed operator",
+                hint="put the second operator into a job of its own, reading the first one's output",
+            )
         stream, names = self, []
         for key in keys:
             stream, name = _named_key(stream, key)
@@ -197,7 +226,9 @@ class Stream:
         try:
             template = apply(self._template)
         except AnalysisException as error:
-            raise GraphInvalid(f"{verb}: {_first_line(error)}", hint=f"the stream has {self.schema.simpleString()}") from None
+            raise GraphInvalid(
+                f"{verb}: {_first_line(error)}", hint=f"the stream has {self.schema.simpleString()}"
+            ) from None
         return Stream(self._job, TransformNode(self._node, verb, apply), template)
 
     def _diverted(self) -> Stream:
@@ -206,7 +237,9 @@ class Stream:
     def _united(self, other: Stream, combine: Callable[[DataFrame, DataFrame], DataFrame]) -> Stream:
         left, right = self._diverted(), other._diverted()
         if operator_of(left._node) is not None or operator_of(right._node) is not None:
-            raise GraphInvalid("union works on streams before the operator", hint="union the inputs, then groupBy")
+            raise GraphInvalid(
+                "union works on streams before the operator", hint="union the inputs, then groupBy"
+            )
         try:
             template = combine(left._template, right._template)
         except AnalysisException as error:
@@ -235,8 +268,16 @@ class GroupedStream:
         `func(key, pandas frames, state)` may yield DataFrames as in Spark, or tuples or dicts of one row each, which cost
         a fraction. `name` identifies the operator's state in the store; default: the function's name.
         """
-        operator = keyed_function(func, self._schema, self._keys, _struct(outputStructType), _struct(stateStructType), outputMode, timeoutConf)
-        return self._operate(operator, name or getattr(func, "__name__", "operator"))
+        operator = keyed_function(
+            func,
+            self._schema,
+            self._keys,
+            _struct(outputStructType),
+            _struct(stateStructType),
+            outputMode,
+            timeoutConf,
+        )
+        return self._operate(operator, name or str(getattr(func, "__name__", "operator")))
 
     def applyVectorized(
         self,
@@ -246,8 +287,10 @@ class GroupedStream:
         name: str | None = None,
     ) -> Stream:
         """All keys of a key group at once: `func(KeyBatch) -> KeyResult`, Arrow tables in and out."""
-        operator = vectorized_function(func, self._schema, self._keys, _struct(outputStructType), _struct(stateStructType))
-        return self._operate(operator, name or getattr(func, "__name__", "operator"))
+        operator = vectorized_function(
+            func, self._schema, self._keys, _struct(outputStructType), _struct(stateStructType)
+        )
+        return self._operate(operator, name or str(getattr(func, "__name__", "operator")))
 
     def agg(self, outputMode: str = "update", name: str = "aggregate", **aggregates: Aggregate) -> Stream:
         """Running aggregates: `agg(total=ckpt.sum("v"), n=ckpt.count())`.
@@ -256,7 +299,9 @@ class GroupedStream:
         values as of that row.
         """
         if not aggregates:
-            raise GraphInvalid("agg needs at least one aggregate", hint='for example agg(total=ckpt.sum("value"))')
+            raise GraphInvalid(
+                "agg needs at least one aggregate", hint='for example agg(total=ckpt.sum("value"))'
+            )
         return self._operate(running_aggregates(aggregates, self._schema, self._keys, outputMode), name)
 
     @property
@@ -267,8 +312,13 @@ class GroupedStream:
         stream, job = self._stream, self._stream._job
         watermark = watermark_of(stream._node)
         if watermark is not None and watermark.column not in stream.columns:
-            raise GraphInvalid(f"the watermark's column '{watermark.column}' is gone at groupBy", hint="keep it in the select")
-        binding = Binding(job._operator_name(name), watermark.column if watermark else None, pandas_options(job.spark))
+            raise GraphInvalid(
+                f"the watermark's column '{watermark.column}' is gone at groupBy",
+                hint="keep it in the select",
+            )
+        binding = Binding(
+            job._operator_name(name), watermark.column if watermark else None, pandas_options(job.spark)
+        )
         node = OperatorNode(stream._node, binding.name, self._keys, operator.bind(binding))
         return Stream(job, node, job._template(operator.output))
 
@@ -284,7 +334,8 @@ def _named_key(stream: Stream, key: str | Column) -> tuple[Stream, str]:
 def _struct(schema: StructType | str) -> StructType:
     if isinstance(schema, StructType):
         return schema
-    return StructType.fromDDL(schema)
+    parsed = StructType.fromDDL(schema)
+    return parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
 
 
 def _first_line(error: AnalysisException) -> str:

@@ -6,7 +6,15 @@ from spark_ckpt.errors import ConfigInvalid
 
 @pytest.mark.parametrize(
     ("written", "ms"),
-    [("5 seconds", 5000), ("200 milliseconds", 200), ("2 minutes", 120_000), ("1.5 s", 1500), ("7 ms", 7), (2, 2000), (0.5, 500)],
+    [
+        ("5 seconds", 5000),
+        ("200 milliseconds", 200),
+        ("2 minutes", 120_000),
+        ("1.5 s", 1500),
+        ("7 ms", 7),
+        (2, 2000),
+        (0.5, 500),
+    ],
 )
 def test_durations_are_read_as_spark_users_write_them(written, ms):
     assert duration_ms(written) == ms
@@ -19,7 +27,9 @@ def test_a_text_that_is_no_duration_is_refused(written):
 
 
 def test_arguments_win_over_conf_keys_and_conf_keys_over_defaults():
-    config = JobConfig.of({"interval": "1 second"}, {"spark.ckpt.interval": "2 seconds", "spark.ckpt.keep.epochs": "7"})
+    config = JobConfig.of(
+        {"interval": "1 second"}, {"spark.ckpt.interval": "2 seconds", "spark.ckpt.keep.epochs": "7"}
+    )
 
     assert (config.interval_ms, config.keep_epochs, config.timeout_ms) == (1000, 7, 600_000)
 
@@ -40,7 +50,9 @@ def test_an_unknown_argument_is_refused():
         JobConfig.of({"keyGroups": 3}, {})
 
 
-@pytest.mark.parametrize("setting", [{"key_groups": 0}, {"interval": "soon"}, {"max_unpublished": 0}, {"interval": ["5"]}])
+@pytest.mark.parametrize(
+    "setting", [{"key_groups": 0}, {"interval": "soon"}, {"max_unpublished": 0}, {"interval": ["5"]}]
+)
 def test_a_value_out_of_range_is_refused(setting):
     with pytest.raises(ConfigInvalid):
         JobConfig.of(setting, {})

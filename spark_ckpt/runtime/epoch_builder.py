@@ -31,7 +31,10 @@ class Gathered:
 
     def put_before(self, later: Gathered) -> Gathered:
         """These batches and, after them, `later` ones."""
-        staged = {sink: [*self.staged.get(sink, []), *later.staged.get(sink, [])] for sink in {**self.staged, **later.staged}}
+        staged = {
+            sink: [*self.staged.get(sink, []), *later.staged.get(sink, [])]
+            for sink in {**self.staged, **later.staged}
+        }
         return Gathered(
             staged,
             self.rows_in + later.rows_in,
@@ -56,7 +59,9 @@ class EndedEpoch:
 class EpochBuilder:
     """Gathers the epoch under way. Not thread-safe: the coordinator's thread owns it."""
 
-    def __init__(self, base: Manifest, operator: str | None, delay_ms: int | None, rows_from: str | None) -> None:
+    def __init__(
+        self, base: Manifest, operator: str | None, delay_ms: int | None, rows_from: str | None
+    ) -> None:
         self._delay_ms = delay_ms
         self._rows_from = rows_from
         self._open = Gathered()
@@ -84,11 +89,23 @@ class EpochBuilder:
         for report in reports:
             if report.step == "operator":
                 self._snapshot(int(report.scope), report.body)
-        return {"numInputRows": batch.rows_in, "numOutputRows": batch.rows_out, "rejected": batch.rejected, "late": batch.late}
+        return {
+            "numInputRows": batch.rows_in,
+            "numOutputRows": batch.rows_out,
+            "rejected": batch.rejected,
+            "late": batch.late,
+        }
 
     def end(self, epoch: int, cursors: Mapping[str, Cursor]) -> EndedEpoch:
         """The barrier of `epoch` was in the batch taken in last: everything so far belongs to it."""
-        ended = EndedEpoch(epoch, self._open, self.chains, dict(cursors), self._watermark_ms, frozenset(self._acked.pop(epoch, ())))
+        ended = EndedEpoch(
+            epoch,
+            self._open,
+            self.chains,
+            dict(cursors),
+            self._watermark_ms,
+            frozenset(self._acked.pop(epoch, ())),
+        )
         self._open = Gathered()
         self._ended[epoch] = ended
         return ended

@@ -27,7 +27,9 @@ def footer_statistics(metadata: pq.FileMetaData, rows: int) -> str:
             continue
         nulls[name] = sum(each.null_count for each in statistics)
         bounded = [each for each in statistics if each.has_min_max]
-        if len(bounded) == len(statistics) and all(_is_bound(each.min) and _is_bound(each.max) for each in bounded):
+        if len(bounded) == len(statistics) and all(
+            _is_bound(each.min) and _is_bound(each.max) for each in bounded
+        ):
             least[name] = _json_value(min(each.min for each in bounded))
             most[name] = _json_value(max(each.max for each in bounded))
     return json.dumps({"numRecords": rows, "minValues": least, "maxValues": most, "nullCount": nulls})
@@ -47,8 +49,16 @@ def _is_bound(value: object) -> bool:
     # A text's upper bound would have to be shortened upwards; timestamps have only milliseconds in Delta's statistics.
     if isinstance(value, str):
         return len(value) <= _TEXT_CHARS
-    return isinstance(value, bool | int | float | datetime.date | decimal.Decimal) and not isinstance(value, datetime.datetime)
+    return isinstance(value, bool | int | float | datetime.date | decimal.Decimal) and not isinstance(
+        value, datetime.datetime
+    )
 
 
 def _json_value(value: object) -> object:
-    return value.isoformat() if isinstance(value, datetime.date) else float(value) if isinstance(value, decimal.Decimal) else value
+    return (
+        value.isoformat()
+        if isinstance(value, datetime.date)
+        else float(value)
+        if isinstance(value, decimal.Decimal)
+        else value
+    )

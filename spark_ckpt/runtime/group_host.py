@@ -77,16 +77,22 @@ class GroupHost:
         nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
         groups = F.explode(F.sequence(F.lit(0), F.lit(self.key_groups - 1)))
         exploded = markers.select("kind", "epoch", groups.alias("key_group"))
-        return exploded.select(*nulls, *_control_columns(F.col("kind"), F.col("epoch"), F.col("key_group"), F.lit(0)))
+        return exploded.select(
+            *nulls, *_control_columns(F.col("kind"), F.col("epoch"), F.col("key_group"), F.lit(0))
+        )
 
     def apply(self, packed: DataFrame, reports: Reports) -> DataFrame:
         """Run the operator on packed rows."""
         run = self.runner(reports)
-        return packed.groupBy(KEY_GROUP).applyInPandasWithState(run, _OUTPUT, _STATE, self.output_mode, self.node.operator.timeout)
+        return packed.groupBy(KEY_GROUP).applyInPandasWithState(
+            run, _OUTPUT, _STATE, self.output_mode, self.node.operator.timeout
+        )
 
     # -- in a task ------------------------------------------------------------------------------------------------------
 
-    def runner(self, reports: Reports) -> Callable[[tuple[int], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+    def runner(
+        self, reports: Reports
+    ) -> Callable[[tuple[int], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
         """The function for Spark."""
 
         def run(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
@@ -96,10 +102,16 @@ class GroupHost:
 
     def state_of(self, group: int, state: GroupState) -> KeyGroupState:
         """The group's state: Spark's, or the restored one on the group's first call of an incarnation."""
-        schema, cache = self.node.operator.schema, LevelCache(self.cache, self.location, self.node.operator.schema)
+        schema, cache = (
+            self.node.operator.schema,
+            LevelCache(self.cache, self.location, self.node.operator.schema),
+        )
         if state.exists:
             return KeyGroupState.decode(state.get[0], schema, cache, group)
-        files = [FileRef(file.path, file.size_bytes, file.rows, file.kind, file.epoch) for file in self.chains.get(group, ())]
+        files = [
+            FileRef(file.path, file.size_bytes, file.rows, file.kind, file.epoch)
+            for file in self.chains.get(group, ())
+        ]
         return KeyGroupState.restored(schema, cache, group, files, self.base_epoch)
 
 
@@ -113,7 +125,9 @@ class _GroupCall:
         self._reports = reports
         self._held = host.state_of(group, state)
         self._task = TaskId(f"{host.node.name}/{group}")
-        self._machine = barrier.Operator(self._task, (_CHANNEL,), Incarnation(host.incarnation), Epoch(self._held.epoch))
+        self._machine = barrier.Operator(
+            self._task, (_CHANNEL,), Incarnation(host.incarnation), Epoch(self._held.epoch)
+        )
 
     def run(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         unpacked = unpack_ordered(frames)
@@ -138,7 +152,11 @@ class _GroupCall:
 
     def _account(self) -> dict[str, Json]:
         counters = self._held.counters
-        return {"rows_in": counters.rows_in, "late": counters.late_rows, "event_time_ms": self._held.max_event_time_ms or 0}
+        return {
+            "rows_in": counters.rows_in,
+            "late": counters.late_rows,
+            "event_time_ms": self._held.max_event_time_ms or 0,
+        }
 
     def _on_barrier(self, epoch: int) -> dict[str, Json]:
         """Feed the barrier to the group's machine and do what it says; the acknowledgement, if it comes to one."""
@@ -197,4 +215,9 @@ def _control_columns(kind: Column, epoch: Column, group: Column, key_hash: Colum
 def _normalized(schema: StructType, keys: Sequence[str]) -> list[Column]:
     """Key expressions for hashing: -0.0 and 0.0 are one key, as in Spark's own grouping."""
     floating = (FloatType, DoubleType)
-    return [F.col(f"`{key}`") + F.lit(0.0).cast(schema[key].dataType) if isinstance(schema[key].dataType, floating) else F.col(f"`{key}`") for key in keys]
+    return [
+        F.col(f"`{key}`") + F.lit(0.0).cast(schema[key].dataType)
+        if isinstance(schema[key].dataType, floating)
+        else F.col(f"`{key}`")
+        for key in keys
+    ]

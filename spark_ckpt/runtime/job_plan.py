@@ -74,7 +74,11 @@ class JobPlan:
 
     def checkpoint(self, incarnation: int) -> Location:
         """Spark's own checkpoint for one incarnation: disposable."""
-        root = Location(self.config.run_dir, self.store.location.storage_options) if self.config.run_dir else self.store.location.child("runs")
+        root = (
+            Location(self.config.run_dir, self.store.location.storage_options)
+            if self.config.run_dir
+            else self.store.location.child("runs")
+        )
         return root.child(str(incarnation), "stage")
 
     def stages(self, incarnation: int) -> list[SinkStage]:
@@ -83,7 +87,9 @@ class JobPlan:
 
     def rejected_stage(self, incarnation: int) -> SinkStage | None:
         """Where tasks stage rejected records, if the job wants them."""
-        return next((self._stage(binding, incarnation) for binding in self.bindings if binding.name == REJECTED), None)
+        return next(
+            (self._stage(binding, incarnation) for binding in self.bindings if binding.name == REJECTED), None
+        )
 
     def _stage(self, binding: SinkBinding, incarnation: int) -> SinkStage:
         plan = binding.sink.stage(binding.schema)
@@ -125,7 +131,9 @@ def _fits(written: tuple[str, str], declared: tuple[str, str]) -> bool:
     return written[0] == declared[0] and (declared[1] + ",").startswith(written[1] + ",")
 
 
-def planned(spark: SparkSession, job: str, config: JobConfig, store: Store, bindings: Sequence[SinkBinding]) -> JobPlan:
+def planned(
+    spark: SparkSession, job: str, config: JobConfig, store: Store, bindings: Sequence[SinkBinding]
+) -> JobPlan:
     """Check the graph's shape and resolve what depends on the session."""
     if not bindings:
         raise GraphInvalid("the job has no sink", hint="end a stream with to(sink)")

@@ -5,13 +5,17 @@ decide.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_ckpt.runtime.rows import KEY_HASH, Bools, Int64s, column, numbers
+from spark_ckpt.runtime.rows import KEY_HASH, Bools, Int64s, column, numbers, taken
+
+
+if TYPE_CHECKING:
+    from spark_ckpt.runtime.rows import Array
 
 
 class Keys(NamedTuple):
@@ -45,12 +49,12 @@ def distinct_keys(rows: pa.Table, names: Sequence[str]) -> Keys:
     return Keys(table, hashes[first], row_key, first)
 
 
-def _encoded(values: pa.Array) -> Int64s:
+def _encoded(values: Array) -> Int64s:
     codes = values.dictionary_encode(null_encoding="encode").indices
     return codes.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _refined(codes: Int64s, columns: Sequence[pa.Array]) -> Int64s:
+def _refined(codes: Int64s, columns: Sequence[Array]) -> Int64s:
     """Split codes that stand for more than one key (hash collision), keeping order of first appearance."""
     for each in columns:
         part = _encoded(_canonical(each))
@@ -58,8 +62,11 @@ def _refined(codes: Int64s, columns: Sequence[pa.Array]) -> Int64s:
     return codes
 
 
-def _canonical(values: pa.Array) -> pa.Array:
-    return pc.add(values, pa.scalar(0.0, values.type)) if pa.types.is_floating(values.type) else values
+def _canonical(values: Array) -> Array:
+    """-0.0 as 0.0."""
+    if not pa.types.is_floating(values.type):
+        return values
+    return pa.array(values.to_numpy(zero_copy_only=False) + 0.0, values.type, mask=values.is_null().to_numpy(False))
 
 
 def _first_rows(codes: Int64s) -> Int64s:
@@ -68,12 +75,7 @@ def _first_rows(codes: Int64s) -> Int64s:
     return first
 
 
-def taken(values: pa.Array, positions: Int64s) -> pa.Array:
-    """`values` at `positions`."""
-    return values.take(pa.array(positions))
-
-
-def equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Bools:
+def equal_rows(left: Sequence[Array], right: Sequence[Array]) -> Bools:
     """Row by row: are all columns equal, with nulls and NaN equal to themselves?"""
     same = np.ones(len(left[0]) if left else 0, np.bool_)
     for ours, theirs in zip(left, right, strict=True):
@@ -81,17 +83,17 @@ def equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Bools:
     return same
 
 
-def _equal(left: pa.Array, right: pa.Array) -> Bools:
+def _equal(left: Array, right: Array) -> Bools:
     equal = pc.equal(left, right)
     if pa.types.is_floating(left.type):
         equal = pc.or_(equal, pc.and_(pc.is_nan(left), pc.is_nan(right)))
     if equal.null_count:
-        equal = pc.or_(equal.fill_null(False), pc.and_(left.is_null(), right.is_null()))
-    return equal.to_numpy(zero_copy_only=False)
+        equal = pc.or_(pc.fill_null(equal, False), pc.and_(left.is_null(), right.is_null()))
+    return cast("Bools", equal.to_numpy(zero_copy_only=False))
 
 
 def find(
-    index_hashes: Int64s, index_keys: Sequence[pa.Array], hashes: Int64s, keys: Sequence[pa.Array]
+    index_hashes: Int64s, index_keys: Sequence[Array], hashes: Int64s, keys: Sequence[Array]
 ) -> Int64s:
     """Positions of `keys` in an index sorted by hash, -1 where absent. Runs of equal hashes are probed to
     their end.
@@ -111,7 +113,8 @@ def find(
 
 def _still_equal(index_hashes: Int64s, hashes: Int64s, at: Int64s, rows: Int64s) -> Int64s:
     rows = rows[at[rows] < len(index_hashes)]
-    return rows[index_hashes[at[rows]] == hashes[rows]]
+    same: Bools = index_hashes[at[rows]] == hashes[rows]
+    return rows[same]
 
 
 class KeyTable:

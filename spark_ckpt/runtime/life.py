@@ -11,9 +11,11 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
 
 from spark_ckpt.connector import Cursor, EpochOutput, SinkContext
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
@@ -39,16 +41,14 @@ from spark_ckpt.store.records import Manifest, SinkAck
 from spark_ckpt.store.retention import Retention
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from spark_ckpt.runtime.job_plan import JobPlan
-    from spark_ckpt.store.epoch_log import RecoveryPoint
+    from spark_ckpt.store.restore import RecoveryPoint
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1
 _JOIN_S = 30.0
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +64,27 @@ class Life:
     """Runs one incarnation. `begin` returns when the query runs; `watch` blocks until the end; `post` asks for something."""
 
     def __init__(
-        self, plan: JobPlan, point: RecoveryPoint, announcer: Announcer, progress: Progress, targets: Mapping[str, Cursor]
+        self,
+        plan: JobPlan,
+        point: RecoveryPoint,
+        announcer: Announcer,
+        progress: Progress,
+        targets: Mapping[str, Cursor],
     ) -> None:
         self._plan = plan
         self._point = point
         self._announcer = announcer
         self._progress = progress
         self._targets = dict(targets)
-        self._log_lock = threading.Lock()
         self._base = point.manifest
         self._key_groups = plan.key_groups(point.manifest)
         self._cursors: dict[str, Cursor] = dict(point.manifest.cursors)
-        self._builder = EpochBuilder(point.manifest, plan.operator_name, plan.watermark_delay_ms, plan.bindings[0].name)
-        self._decided: dict[int, Manifest] = {each.epoch: each for due in point.unpublished.values() for each in due}
+        self._builder = EpochBuilder(
+            point.manifest, plan.operator_name, plan.watermark_delay_ms, plan.bindings[0].name
+        )
+        self._decided: dict[int, Manifest] = {
+            each.epoch: each for due in point.unpublished.values() for each in due
+        }
         self._acks: list[SinkAck] = []
         self._previous = point.last
         self._barrier_at_s = self._renewed_s = time.monotonic()
@@ -150,8 +158,13 @@ class Life:
             max_unpublished=config.max_unpublished,
             max_publish_attempts=max(1, config.publish_timeout_ms // 1000),
         )
-        due = {SinkId(sink): [Epoch(each.epoch) for each in manifests] for sink, manifests in self._point.unpublished.items()}
-        return barrier.Coordinator(topology, Incarnation(self.incarnation), Epoch(self._previous), limits, due)
+        due = {
+            SinkId(sink): [Epoch(each.epoch) for each in manifests]
+            for sink, manifests in self._point.unpublished.items()
+        }
+        return barrier.Coordinator(
+            topology, Incarnation(self.incarnation), Epoch(self._previous), limits, due
+        )
 
     def _description(self) -> StageDescription:
         plan = self._plan
@@ -199,11 +212,17 @@ class Life:
             if line is not None:
                 self._cursors[node.name] = node.source.cursor(line, self._cursors[node.name])
         counts = self._builder.add(offsets, reports)
-        self._progress.add(offsets.batch, self.incarnation, self.last_epoch, counts, duration_ms, self._cursors)
-        ended = self._builder.end(offsets.marker.epoch, self._cursors) if offsets.marker.kind == BARRIER else None
+        self._progress.add(
+            offsets.batch, self.incarnation, self.last_epoch, counts, duration_ms, self._cursors
+        )
+        ended = (
+            self._builder.end(offsets.marker.epoch, self._cursors) if offsets.marker.kind == BARRIER else None
+        )
         if ended is not None:
             epoch, incarnation = Epoch(ended.epoch), Incarnation(self.incarnation)
-            tasks = [f"source/{node.name}" for node in self._plan.sources] + self._acked_groups(ended.groups_acked)
+            tasks = [f"source/{node.name}" for node in self._plan.sources] + self._acked_groups(
+                ended.groups_acked
+            )
             self._loop.tell(*(barrier.SnapshotAcked(TaskId(task), epoch, incarnation) for task in tasks))
             self._loop.tell(*(barrier.SinkPrepared(SinkId(sink), epoch, incarnation) for sink in self._lanes))
         self._wake_interval()
@@ -213,15 +232,19 @@ class Life:
         return [f"{self._plan.operator_name}/{group}" for group in sorted(groups)]
 
     def _stop_if_drained(self) -> None:
-        reached = all(node.source.reached(self._cursors[node.name], self._targets[node.name]) for node in self._plan.sources if node.name in self._targets)
+        reached = all(
+            node.source.reached(self._cursors[node.name], self._targets[node.name])
+            for node in self._plan.sources
+            if node.name in self._targets
+        )
         if self._targets and reached:
             self._targets = {}
             self._loop.tell(barrier.StopRequested(barrier.Reason.DRAINED))
 
     def _do(self, effect: Effect) -> None:
         match effect:
-            case SetTimer(delay_ms=delay_ms, elapsed=barrier.IntervalElapsed() as elapsed):
-                self._loop.set_timer(delay_ms, lambda: self._interval(elapsed))
+            case SetTimer(delay_ms=delay_ms, elapsed=barrier.IntervalElapsed() as interval):
+                self._loop.set_timer(delay_ms, lambda: self._interval(interval))
             case SetTimer(delay_ms=delay_ms, elapsed=elapsed):
                 self._loop.set_timer(delay_ms, elapsed)
             case barrier.InjectBarrier(epoch=epoch):
@@ -252,16 +275,18 @@ class Life:
         try:
             self._commit(manifest)
         except Fenced as error:
-            self._loop.tell(barrier.EpochStoreFailed(effect.epoch, effect.incarnation, fenced=True, why=str(error)))
+            self._loop.tell(
+                barrier.EpochStoreFailed(effect.epoch, effect.incarnation, fenced=True, why=str(error))
+            )
             return
         for name in effect.names:
-            self._under_lock(lambda name=name: self._plan.store.log.add_savepoint(name, effect.epoch))
+            self._plan.store.log.add_savepoint(name, effect.epoch)
         self._loop.tell(barrier.EpochStored(effect.epoch, effect.incarnation))
         self._loop.post(lambda: self._settle(manifest))
 
     def _commit(self, manifest: Manifest) -> None:
         hit(Failpoint.EPOCH_COMMITTING)
-        self._under_lock(lambda: self._plan.store.log.commit_epoch(manifest))
+        self._plan.store.log.commit_epoch(manifest)
         hit(Failpoint.EPOCH_COMMITTED)
         self._renewed_s = time.monotonic()
         self._builder.decided(manifest.epoch)
@@ -277,9 +302,13 @@ class Life:
         staged = manifest.outputs.get(sink)
         outbox = self._plan.store.outbox(sink).location
         plan = self._plan.stage_plan(sink)
-        root, options = (outbox.uri, outbox.storage_options) if plan.root is None else (plan.root, plan.storage_options)
+        root, options = (
+            (outbox.uri, outbox.storage_options) if plan.root is None else (plan.root, plan.storage_options)
+        )
         files = [file.staged_file() for file in staged.files] if staged else []
-        return EpochOutput(Epoch(epoch), Incarnation(self.incarnation), Epoch(manifest.previous), root, options, files)
+        return EpochOutput(
+            Epoch(epoch), Incarnation(self.incarnation), Epoch(manifest.previous), root, options, files
+        )
 
     def _published(self, outcome: PublishOutcome) -> None:
         sink, incarnation = SinkId(outcome.sink), Incarnation(self.incarnation)
@@ -287,9 +316,17 @@ class Life:
             self._finish(barrier.Outcome.FENCED, outcome.error)
         elif outcome.error is not None:
             self._publish_error = outcome.error
-            self._loop.tell(barrier.SinkCommitFailed(sink, outcome.epoch, incarnation, outcome.error.retriable, outcome.error.what))
+            self._loop.tell(
+                barrier.SinkCommitFailed(
+                    sink, outcome.epoch, incarnation, outcome.error.retriable, outcome.error.what
+                )
+            )
         elif outcome.receipt is not None:
-            detail = {"sink": outcome.sink, "rows": outcome.receipt.rows, "replayed": outcome.receipt.replayed}
+            detail: dict[str, JsonValue] = {
+                "sink": outcome.sink,
+                "rows": outcome.receipt.rows,
+                "replayed": outcome.receipt.replayed,
+            }
             self._acks.append(SinkAck(sink=outcome.sink, epoch=outcome.epoch, detail=detail))
             self._announcer.published(outcome.epoch, detail)
             self._loop.tell(barrier.SinkCommitted(sink, outcome.epoch, incarnation))
@@ -306,9 +343,13 @@ class Life:
         )
 
     def _still_current(self) -> None:
-        newest = self._under_lock(lambda: self._plan.store.log.tail().incarnation)
+        newest = self._plan.store.log.tail().incarnation
         if newest > self.incarnation:
-            raise Fenced(f"incarnation {newest} took over", incarnation=self.incarnation, hint="this driver can be ended")
+            raise Fenced(
+                f"incarnation {newest} took over",
+                incarnation=self.incarnation,
+                hint="this driver can be ended",
+            )
 
     def _forget_published(self) -> None:
         owed = {epoch for epochs in self._coordinator.unpublished.values() for epoch in epochs}
@@ -317,8 +358,8 @@ class Life:
     def _settle(self, manifest: Manifest) -> None:
         """5. Idempotent redo of what the manifest says, for readers of the tables; then retention."""
         store, config = self._plan.store, self._plan.config
-        self._under_lock(lambda: store.settle(manifest))
-        self._under_lock(lambda: store.retain(Retention(keep_last=config.keep_epochs, keep_age_ms=config.keep_age_ms)))
+        store.settle(manifest)
+        store.retain(Retention(keep_last=config.keep_epochs, keep_age_ms=config.keep_age_ms))
 
     # -- time -----------------------------------------------------------------------------------------------------------------
 
@@ -336,15 +377,13 @@ class Life:
 
     def _renew(self) -> None:
         """Keep the lease while no epoch does."""
-        self._under_lock(lambda: self._plan.store.log.renew(self.incarnation, self._plan.config.lease_ms))
+        self._plan.store.log.renew(self.incarnation, self._plan.config.lease_ms)
         self._renewed_s = time.monotonic()
 
     def _lineage(self) -> Lineage:
-        return Lineage(self.incarnation, self.last_epoch, self._previous, self._barrier_at_s, self._key_groups)
-
-    def _under_lock(self, call: Callable[[], T]) -> T:
-        with self._log_lock:
-            return call()
+        return Lineage(
+            self.incarnation, self.last_epoch, self._previous, self._barrier_at_s, self._key_groups
+        )
 
     # -- ending ---------------------------------------------------------------------------------------------------------------
 
@@ -357,7 +396,9 @@ class Life:
             elif time.monotonic() - self._renewed_s > renew_after_s:
                 self._renewed_s = time.monotonic()
                 self._loop.post(self._renew)
-        ending = self._ending or Ending(barrier.Outcome.FAILED, RunFailed("the incarnation ended without saying why"), False)
+        ending = self._ending or Ending(
+            barrier.Outcome.FAILED, RunFailed("the incarnation ended without saying why"), False
+        )
         self.close(ending)
         return ending
 
@@ -370,12 +411,19 @@ class Life:
         """The coordinator's thread died of `error`."""
         outcome = barrier.Outcome.FENCED if isinstance(error, Fenced) else barrier.Outcome.FAILED
         if not isinstance(error, CkptError):
-            _log.error("job=%s incarnation=%d the coordinator failed", self._plan.job, self.incarnation, exc_info=error)
+            _log.error(
+                "job=%s incarnation=%d the coordinator failed",
+                self._plan.job,
+                self.incarnation,
+                exc_info=error,
+            )
         self._finish(outcome, error)
 
     def _why(self, outcome: barrier.Outcome, why: str) -> CkptError | None:
         if outcome is barrier.Outcome.FENCED:
-            return Fenced(why, incarnation=self.incarnation, hint="another driver runs this job; this one can be ended")
+            return Fenced(
+                why, incarnation=self.incarnation, hint="another driver runs this job; this one can be ended"
+            )
         if outcome is barrier.Outcome.FAILED:
             return self._publish_error or RunFailed(why)
         return self._publish_error if why else None
@@ -393,12 +441,16 @@ class Life:
         if ending.outcome is not barrier.Outcome.FENCED:
             self._leave()
         shutil.rmtree(self._plan.cache, ignore_errors=True)
-        self._announcer.ended(self.last_epoch, ending.outcome.value if ending.error is None else str(ending.error))
+        self._announcer.ended(
+            self.last_epoch, ending.outcome.value if ending.error is None else str(ending.error)
+        )
 
     def _leave(self) -> None:
         """Say what was published since the last epoch, and free the lease."""
         try:
-            self._under_lock(lambda: self._plan.store.log.record_acks(self.incarnation, self._acks))
-            self._under_lock(lambda: self._plan.store.log.release(self.incarnation))
+            self._plan.store.log.record_acks(self.incarnation, self._acks)
+            self._plan.store.log.release(self.incarnation)
         except CkptError as error:
-            _log.warning("job=%s incarnation=%d could not free its lease: %s", self._plan.job, self.incarnation, error)
+            _log.warning(
+                "job=%s incarnation=%d could not free its lease: %s", self._plan.job, self.incarnation, error
+            )

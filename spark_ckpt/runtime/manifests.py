@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Sequence
@@ -10,7 +11,14 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Json
 from spark_ckpt.runtime.epoch_builder import EndedEpoch
-from spark_ckpt.store.records import Manifest, OperatorSnapshot, Reason, SinkAck, StagedFileRecord, StagedOutput
+from spark_ckpt.store.records import (
+    Manifest,
+    OperatorSnapshot,
+    Reason,
+    SinkAck,
+    StagedFileRecord,
+    StagedOutput,
+)
 
 if TYPE_CHECKING:
     from spark_ckpt.runtime.job_plan import JobPlan
@@ -27,7 +35,9 @@ class Lineage:
     key_groups: int
 
 
-def manifest_of(plan: JobPlan, ended: EndedEpoch, lineage: Lineage, reason: Reason, acks: Sequence[SinkAck]) -> Manifest:
+def manifest_of(
+    plan: JobPlan, ended: EndedEpoch, lineage: Lineage, reason: Reason, acks: Sequence[SinkAck]
+) -> Manifest:
     """Everything the epoch consists of."""
     gathered = ended.gathered
     return Manifest(
@@ -40,7 +50,7 @@ def manifest_of(plan: JobPlan, ended: EndedEpoch, lineage: Lineage, reason: Reas
         created_ms=time.time_ns() // 1_000_000,
         duration_ms=round((time.monotonic() - lineage.barrier_at_s) * 1000),
         reason=reason,
-        cursors={name: dict(cursor) for name, cursor in ended.cursors.items()},
+        cursors=json.loads(json.dumps(ended.cursors)),
         watermark_ms=ended.watermark_ms,
         operators=_operators(plan, ended, lineage.key_groups),
         outputs=_outputs(plan, ended),
@@ -57,7 +67,11 @@ def _operators(plan: JobPlan, ended: EndedEpoch, key_groups: int) -> dict[str, O
         return {}
     files = tuple(file for group in sorted(ended.chains) for file in ended.chains[group])
     snapshot = OperatorSnapshot(
-        operator=node.name, key_groups=key_groups, key_schema=node.key_ddl, state_schema=node.state_ddl, files=files
+        operator=node.name,
+        key_groups=key_groups,
+        key_schema=node.key_ddl,
+        state_schema=node.state_ddl,
+        files=files,
     )
     return {node.name: snapshot}
 
@@ -65,15 +79,21 @@ def _operators(plan: JobPlan, ended: EndedEpoch, key_groups: int) -> dict[str, O
 def _outputs(plan: JobPlan, ended: EndedEpoch) -> dict[str, StagedOutput]:
     outputs = {}
     for binding in plan.bindings:
-        files = tuple(StagedFileRecord(**asdict(file)) for file in ended.gathered.staged.get(binding.name, []))
+        files = tuple(
+            StagedFileRecord(**asdict(file)) for file in ended.gathered.staged.get(binding.name, [])
+        )
         root = plan.stage_plan(binding.name).root or ""
-        outputs[binding.name] = StagedOutput(sink=binding.name, root=root, files=files, rows=sum(file.rows for file in files))
+        outputs[binding.name] = StagedOutput(
+            sink=binding.name, root=root, files=files, rows=sum(file.rows for file in files)
+        )
     return outputs
 
 
 def summary_of(manifest: Manifest) -> dict[str, Json]:
     """An epoch in a few numbers, for listeners, logs and tables."""
-    changed = [file for each in manifest.operators.values() for file in each.files if file.epoch == manifest.epoch]
+    changed = [
+        file for each in manifest.operators.values() for file in each.files if file.epoch == manifest.epoch
+    ]
     return {
         "reason": manifest.reason,
         "rows_in": manifest.rows_in,

@@ -20,9 +20,19 @@ class Progress:
     job: str
     _records: deque[dict[str, Json]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _totals: dict[str, int] = field(default_factory=lambda: {"numInputRows": 0, "numOutputRows": 0, "rejected": 0, "late": 0})
+    _totals: dict[str, int] = field(
+        default_factory=lambda: {"numInputRows": 0, "numOutputRows": 0, "rejected": 0, "late": 0}
+    )
 
-    def add(self, batch: int, incarnation: int, epoch: int, counts: Mapping[str, int], duration_ms: int, sources: Mapping[str, Json]) -> None:
+    def add(
+        self,
+        batch: int,
+        incarnation: int,
+        epoch: int,
+        counts: Mapping[str, int],
+        duration_ms: int,
+        sources: Mapping[str, Json],
+    ) -> None:
         """Record one finished micro-batch; `epoch` is the last committed one."""
         rows = counts.get("numInputRows", 0)
         with self._lock:

@@ -9,7 +9,7 @@ from spark_ckpt import errors
 from spark_ckpt.errors import CkptError, RunFailed
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _TYPED = re.compile(r"\[(CKPT_[A-Z_]+)\] ([^\n]+)((?:\n  [^\n]+: [^\n]*)*)")
 _PYTHON = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt))\b.*$", re.MULTILINE)
@@ -27,7 +27,10 @@ def failure_of(query: StreamingQuery | None) -> CkptError:
     """Why the query is not running any more."""
     cause = query.exception() if query is not None else None
     if cause is None:
-        return QueryFailed("the streaming query stopped, nobody asked it to", hint="look for StreamingQuery.stop in the program")
+        return QueryFailed(
+            "the streaming query stopped, nobody asked it to",
+            hint="look for StreamingQuery.stop in the program",
+        )
     return failure_in(str(cause))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_ckpt.errors import GraphInvalid, StateSchemaChanged
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    # What a column holds is known at run time only.
+    Array: TypeAlias = pa.Array[Any]
+    ChunkedArray: TypeAlias = pa.ChunkedArray[Any]
+    Field: TypeAlias = pa.Field[Any]
+
+Int64s: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
 
 RESERVED_PREFIX = "ckpt_"
 KEY_HASH = "ckpt_key_hash"
@@ -36,9 +48,6 @@ PUT, DELETE = 0, 1
 OP_NAMES = ("put", "delete")
 NO_TIMEOUT = np.iinfo(np.int64).max
 """In memory; a null in stored files."""
-
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -104,15 +113,29 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return pa.schema([pa.field(field.name, field.type) for field in arrow])
 
 
-def column(table: pa.Table, name: str) -> pa.Array:
+def column(table: pa.Table, name: str) -> Array:
     """One column as one contiguous array."""
     chunks = table.column(name)
-    return chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
+    return chunks.chunk(0) if chunks.num_chunks == 1 else cast("Array", chunks.combine_chunks())
 
 
-def numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
+def numbers(table: pa.Table, name: str) -> Int64s:
     """A column without nulls as a numpy array, without a copy where Arrow allows it."""
     return column(table, name).to_numpy(zero_copy_only=False)
+
+
+def taken(values: Array, positions: Int64s, absent: Bools | None = None) -> Array:
+    """`values` at `positions`, null where `absent`."""
+    return values.take(_indices(positions, absent))
+
+
+def rows_at(table: pa.Table, positions: Int64s, absent: Bools | None = None) -> pa.Table:
+    """The rows of `table` at `positions`, contiguous; all null where `absent`."""
+    return table.take(_indices(positions, absent))
+
+
+def _indices(positions: Int64s, absent: Bools | None) -> pa.Int64Array:
+    return cast("pa.Int64Array", pa.array(positions, pa.int64(), mask=absent))
 
 
 def user_columns(table: pa.Table) -> pa.Table:
@@ -130,11 +153,11 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table([_conformed(table, field) for field in schema], schema=schema)
 
 
-def _conformed(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+def _conformed(table: pa.Table, field: Field) -> ChunkedArray | Array:
     if field.name not in table.column_names:
         return pa.nulls(table.num_rows, field.type)
     try:
-        return table.column(field.name).cast(field.type)
+        return cast("ChunkedArray", table.column(field.name).cast(field.type))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise StateSchemaChanged(
             f"stored column {field.name!r} of type {table.column(field.name).type} does not fit {field.type}",

@@ -19,7 +19,7 @@ from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.runtime.announcer import Announcer
 from spark_ckpt.runtime.life import Ending, Life
 from spark_ckpt.runtime.progress import Progress
-from spark_ckpt.store.epoch_log import RecoveryPoint
+from spark_ckpt.store.restore import RecoveryPoint
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.names import valid_name
 
@@ -38,7 +38,9 @@ class Run:
         self._plan = plan
         self._listeners = tuple(listeners)
         self._progress = Progress(plan.job)
-        self._targets = {node.name: node.source.end(plan.spark) for node in plan.sources} if available_now else {}
+        self._targets = (
+            {node.name: node.source.end(plan.spark) for node in plan.sources} if available_now else {}
+        )
         self._stopping = threading.Event()
         self._done = threading.Event()
         self._error: CkptError | None = None
@@ -46,7 +48,9 @@ class Run:
         self._supervisor = threading.Thread(target=self._supervise, name=f"ckpt-run-{plan.job}", daemon=True)
 
     @classmethod
-    def start(cls, plan: JobPlan, restore: str | int, available_now: bool, listeners: Sequence[RunListener]) -> Self:
+    def start(
+        cls, plan: JobPlan, restore: str | int, available_now: bool, listeners: Sequence[RunListener]
+    ) -> Self:
         """Start the first incarnation on the caller's thread, so that what is wrong is raised there."""
         run = cls(plan, available_now, listeners)
         run._life = run._born(restore, plan.config.takeover)
@@ -95,7 +99,9 @@ class Run:
         valid_name("savepoint", name)
         log = self._plan.store.reopened().log
         if name in log.tail().savepoints:
-            raise ConfigInvalid(f"there is a savepoint '{name}' already", hint=f"spark-ckpt savepoint drop {name}")
+            raise ConfigInvalid(
+                f"there is a savepoint '{name}' already", hint=f"spark-ckpt savepoint drop {name}"
+            )
         self._living.request_savepoint(name)
         deadline_s = time.monotonic() + timeout
         while time.monotonic() < deadline_s:
@@ -142,7 +148,9 @@ class Run:
             failures = 1 if ending.progressed else failures + 1
             if not error.retriable or failures > self._plan.config.max_failed_epochs:
                 return _given_up(error, failures)
-            _log.warning("job=%s incarnation %d failed, starting the next: %s", self._plan.job, self.incarnation, error)
+            _log.warning(
+                "job=%s incarnation %d failed, starting the next: %s", self._plan.job, self.incarnation, error
+            )
             self._stopping.wait(_PAUSE_S * failures)
             self._life = self._born("latest", takeover=False)
             if self._stopping.is_set():
@@ -151,7 +159,9 @@ class Run:
     def _born(self, restore: str | int, takeover: bool) -> Life:
         plan = self._plan
         holder = current_holder(plan.job)
-        point: RecoveryPoint = plan.store.log.begin_incarnation(holder, restore, plan.config.lease_ms, takeover=takeover)
+        point: RecoveryPoint = plan.store.log.begin_incarnation(
+            holder, restore, plan.config.lease_ms, takeover=takeover
+        )
         plan.check_base(point.manifest)
         announcer = Announcer(plan.job, point.incarnation, self._listeners)
         life = Life(plan, point, announcer, self._progress, self._targets)
@@ -168,7 +178,11 @@ _POLL_S = 0.1
 
 def _as_error(ending: Ending) -> CkptError:
     if ending.outcome is Outcome.FENCED:
-        return ending.error if isinstance(ending.error, Fenced) else Fenced("a newer incarnation runs this job", hint="this driver can be ended")
+        return (
+            ending.error
+            if isinstance(ending.error, Fenced)
+            else Fenced("a newer incarnation runs this job", hint="this driver can be ended")
+        )
     if isinstance(ending.error, CkptError):
         return ending.error
     return RunFailed(f"{type(ending.error).__name__}: {ending.error}")
@@ -177,4 +191,8 @@ def _as_error(ending: Ending) -> CkptError:
 def _given_up(error: CkptError, failures: int) -> CkptError:
     if not error.retriable:
         return error
-    return RunFailed(f"{failures} incarnations in a row failed without a new epoch; the last: {error.what}", hint=error.hint, **error.context)
+    return RunFailed(
+        f"{failures} incarnations in a row failed without a new epoch; the last: {error.what}",
+        hint=error.hint,
+        **error.context,
+    )

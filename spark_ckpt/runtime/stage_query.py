@@ -32,7 +32,7 @@ from spark_ckpt.runtime.staging import SinkStage, stage_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _MARKER = "ckpt_marker"
 _QUERY_CONF = {
@@ -61,7 +61,9 @@ class StageDescription:
 class StageQuery:
     """Builds and starts the query; `on_batch(batch id, reports, ms)` is called after each batch's action, on Spark's thread."""
 
-    def __init__(self, spark: SparkSession, stage: StageDescription, on_batch: Callable[[int, list[Report], int], None]) -> None:
+    def __init__(
+        self, spark: SparkSession, stage: StageDescription, on_batch: Callable[[int, list[Report], int], None]
+    ) -> None:
         self._spark = spark
         self._stage = stage
         self._on_batch = on_batch
@@ -108,7 +110,11 @@ class StageQuery:
         return host.apply(packed, self._reports)
 
     def _control(self) -> DataFrame:
-        return self._spark.readStream.format(control_source.FORMAT).option("path", self._stage.control_path).load()
+        return (
+            self._spark.readStream.format(control_source.FORMAT)
+            .option("path", self._stage.control_path)
+            .load()
+        )
 
     def _control_rows(self, rows: DataFrame, marker: str) -> DataFrame:
         nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
@@ -118,7 +124,9 @@ class StageQuery:
         self._steps += 1
         return Diverter(self._reports, self._stage.rejected_stage, self._steps)
 
-    def _packer(self, diverts: bool, event_time: str | None) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def _packer(
+        self, diverts: bool, event_time: str | None
+    ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
         diverter = self._diverter() if diverts else None
 
         def packer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -67,7 +67,9 @@ class StageWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is not None:
             for file in self._files.values():
                 file.output.abort()
@@ -92,7 +94,10 @@ class StageWriter:
     def _open(self, lane: int, values: tuple[str | None, ...], schema: pa.Schema) -> _OpenFile:
         stage, part = self._stage, len(self._files)
         named = dict(zip(stage.plan.partition_by, values, strict=True))
-        folder = "".join(f"{name}={_NULL_PARTITION if value is None else quote(value, safe='')}/" for name, value in named.items())
+        folder = "".join(
+            f"{name}={_NULL_PARTITION if value is None else quote(value, safe='')}/"
+            for name, value in named.items()
+        )
         name = f"ckpt-{stage.sink}-i{stage.incarnation}-b{self._batch}-t{self._task}-{part}-{uuid.uuid4().hex}.parquet"
         output = stage.location.open_output(folder + name)
         writer = pq.ParquetWriter(output, schema, compression=stage.plan.compression)
@@ -105,7 +110,15 @@ class StageWriter:
         file.output.close()
         statistics = delta_statistics(file.writer, file.rows)
         return StagedFile(
-            file.path, size, file.rows, file.lane, self._batch, self._task, file.part, file.partition_values, statistics
+            file.path,
+            size,
+            file.rows,
+            file.lane,
+            self._batch,
+            self._task,
+            file.part,
+            file.partition_values,
+            statistics,
         )
 
 
@@ -131,7 +144,9 @@ def _fit(rows: pa.Table, plan: StagePlan) -> pa.Table:
     return rows.select(kept.names).cast(kept)
 
 
-def _by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
+def _by_partition(
+    rows: pa.Table, columns: Sequence[str]
+) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
     if not columns:
         yield (), rows
         return
@@ -140,7 +155,9 @@ def _by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[tupl
     for column in columns:
         text = pc.cast(rows.column(column), pa.string()).combine_chunks().dictionary_encode()
         values = text.dictionary.to_pylist()
-        codes = codes * (len(values) + 1) + pc.fill_null(text.indices, len(values)).to_numpy(zero_copy_only=False)
+        codes = codes * (len(values) + 1) + pc.fill_null(text.indices, len(values)).to_numpy(
+            zero_copy_only=False
+        )
         texts.append(text.to_pylist())
     data = rows.drop_columns(list(columns))
     for code in pd.unique(codes):
@@ -162,7 +179,9 @@ def _by_lane(rows: pa.Table, lanes: int, column: str | None) -> Iterator[tuple[i
 def lane_of(keys: pa.ChunkedArray, lanes: int) -> np.ndarray:
     """Lane of every key, in [0, lanes): a hash that is the same in every process; nulls are in lane 0."""
     encoded = keys.combine_chunks().dictionary_encode()
-    hashes = pd.util.hash_array(np.array([str(key) for key in encoded.dictionary.to_pylist()], dtype=object), categorize=False)
+    hashes = pd.util.hash_array(
+        np.array([str(key) for key in encoded.dictionary.to_pylist()], dtype=object), categorize=False
+    )
     by_code = np.append(hashes % np.uint64(lanes), np.uint64(0)).astype(np.int64)
     codes = pc.fill_null(encoded.indices, len(by_code) - 1).to_numpy(zero_copy_only=False)
     return by_code[codes]

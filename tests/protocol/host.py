@@ -78,7 +78,11 @@ class World:
             *(("message", number) for number in range(len(self.messages))),
             *(("stored", number, "ok") for number in range(len(self.stores))),
             *((("takeover",),) if self.needs_takeover else ()),
-            *(("restart", name) for name, task in self.tasks.items() if task is None and not self.needs_takeover),
+            *(
+                ("restart", name)
+                for name, task in self.tasks.items()
+                if task is None and not self.needs_takeover
+            ),
         ]
 
     def timers(self) -> list[Choice]:
@@ -92,7 +96,11 @@ class World:
         return [
             *(("crash", name) for name, task in self.tasks.items() if task),
             *(("crash coordinator", index) for index in range(len(self.coordinators))),
-            *(("stored", number, how) for number, store in enumerate(self.stores) for how in FAILURES.get(store[0], ())),
+            *(
+                ("stored", number, how)
+                for number, store in enumerate(self.stores)
+                for how in FAILURES.get(store[0], ())
+            ),
             *((("usurp",),) if self.coordinator else ()),
         ]
 
@@ -291,7 +299,9 @@ class World:
         """O3, O10 (nothing is held, nothing is owed)."""
         self.durable.judge_effect()
         for task in self.tasks.values():
-            ensure(task is not None and not task.machine.held, "O10", f"{task and task.name} still holds inputs")
+            ensure(
+                task is not None and not task.machine.held, "O10", f"{task and task.name} still holds inputs"
+            )
 
 
 FAILURES = {"decide": ("fail", "silent"), "prepare": ("fail",), "publish": ("fail", "silent")}

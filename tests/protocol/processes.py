@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from tests.protocol.host import World
 
 LIMITS = b.Limits(
-    interval_ms=10, epoch_timeout_ms=600, store_timeout_ms=600, publish_timeout_ms=600, retry_ms=5, max_unpublished=2
+    interval_ms=10,
+    epoch_timeout_ms=600,
+    store_timeout_ms=600,
+    publish_timeout_ms=600,
+    retry_ms=5,
+    max_unpublished=2,
 )
 
 
@@ -78,7 +83,9 @@ class TaskProcess:
         self.state = world.durable.state(name)
         inputs = map(ChannelId, world.graph.inputs(name))
         base = Epoch(world.durable.base)
-        self.machine = world.roles["operator"](TaskId(name), inputs, Incarnation(world.durable.incarnation), base)
+        self.machine = world.roles["operator"](
+            TaskId(name), inputs, Incarnation(world.durable.incarnation), base
+        )
 
     @property
     def restoring(self) -> bool:
@@ -110,12 +117,20 @@ class TaskProcess:
             case b.ForwardBarrier(epoch=epoch, incarnation=incarnation):
                 self._forward(world, epoch, incarnation)
             case b.AckSnapshot(task=task, epoch=epoch, incarnation=incarnation):
-                ensure((task, epoch, incarnation) in world.durable.snapshots, "O6", f"{effect} before it is durable")
+                ensure(
+                    (task, epoch, incarnation) in world.durable.snapshots,
+                    "O6",
+                    f"{effect} before it is durable",
+                )
                 world.tell("coordinator", b.SnapshotAcked(task, epoch, incarnation))
             case b.RestoreTask():
                 world.store("restore", self.life, self.name)
             case _:
-                ensure(isinstance(effect, b.Note | b.Drop | b.Hold | b.Release), "host", f"unknown effect {effect}")
+                ensure(
+                    isinstance(effect, b.Note | b.Drop | b.Hold | b.Release),
+                    "host",
+                    f"unknown effect {effect}",
+                )
 
     def _forward(self, world: World, epoch: int, incarnation: int) -> None:
         for output in world.graph.outputs(self.name):
@@ -179,7 +194,9 @@ class SinkProcess(TaskProcess):
             case b.AckPublished(sink=sink, epoch=epoch, incarnation=incarnation):
                 ensure(epoch <= durable.last_published(sink), "O6", f"{effect} before it is published")
                 world.tell("coordinator", b.SinkCommitted(sink, epoch, incarnation))
-            case b.ReportPublishFailure(sink=sink, epoch=epoch, incarnation=incarnation, retriable=retriable, why=why):
+            case b.ReportPublishFailure(
+                sink=sink, epoch=epoch, incarnation=incarnation, retriable=retriable, why=why
+            ):
                 world.tell("coordinator", b.SinkCommitFailed(sink, epoch, incarnation, retriable, why))
             case _:
                 ensure(isinstance(effect, b.Note | b.Drop), "host", f"unknown effect {effect}")

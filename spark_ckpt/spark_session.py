@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from typing import Literal
 
 from pyspark.sql import SparkSession
 
 from spark_ckpt import jars
-from spark_ckpt.errors import ConfigInvalid
 
-_BUNDLES = ("kafka", "delta")
+Bundle = Literal["kafka", "delta"]
 _DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
@@ -24,16 +24,13 @@ _DELTA = {
 
 
 def session(
-    name: str, *bundles: str, master: str | None = None, conf: Mapping[str, str] | None = None
+    name: str, *bundles: Bundle, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
     """Build or get a SparkSession; `bundles` are "kafka" and "delta", whose jars are fetched once and kept.
 
     Under `spark-submit` the master comes from there; alone it is `local[*]`. `conf` wins over our defaults. Raises
     `EnvironmentUnfit` if Java or a jar cannot be had.
     """
-    unknown = set(bundles) - set(_BUNDLES)
-    if unknown:
-        raise ConfigInvalid(f"there is no bundle {sorted(unknown)}", hint=f"bundles: {', '.join(_BUNDLES)}")
     jars.find_java()
     # Workers must be this interpreter: another Python on the path would miss pyarrow and this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
