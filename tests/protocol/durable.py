@@ -10,7 +10,7 @@ Channel = tuple[str, str]
 SnapshotKey = tuple[str, int, int]
 
 
-class Violation(AssertionError):
+class Violation(AssertionError):  # noqa: N818 - what an oracle finds is a violation
     """An oracle's verdict."""
 
 
@@ -43,9 +43,7 @@ class Graph:
         received: dict[str, Counter[Record]] = {}
         for task in self.tasks:
             own = [(task, number) for number in range(self.sources.get(task, 0))]
-            passed = [
-                (source, *record) for source in self.inputs(task) for record in received[source].elements()
-            ]
+            passed = [(source, *record) for source in self.inputs(task) for record in received[source].elements()]
             received[task] = Counter(own) + Counter(passed)
         return received
 
@@ -132,9 +130,7 @@ class Durable:
         """Append the decision record and judge the cut it stands for."""
         snapshots = {task: (task, epoch, incarnation) for task in self.graph.tasks}
         transactions = {sink: (sink, epoch, incarnation) for sink in self.graph.sinks}
-        ensure(
-            incarnation == self.incarnation, "P4", f"epoch {epoch} of the fenced incarnation {incarnation}"
-        )
+        ensure(incarnation == self.incarnation, "P4", f"epoch {epoch} of the fenced incarnation {incarnation}")
         ensure(epoch > self.base, "O8", f"epoch {epoch} after {self.base}")
         ensure(set(snapshots.values()) <= self.snapshots.keys(), "O7", f"epoch {epoch} without all snapshots")
         ensure(set(transactions.values()) <= self.prepared.keys(), "O7", f"epoch {epoch} without all sinks")
@@ -147,9 +143,7 @@ class Durable:
         for source, target in self.graph.edges:
             sent = states[source].sent.get(target, ())
             received = states[target].received.get(source, ())
-            ensure(
-                len(received) <= len(sent), "O1", f"orphans on {source}->{target}: {received[len(sent) :]}"
-            )
+            ensure(len(received) <= len(sent), "O1", f"orphans on {source}->{target}: {received[len(sent) :]}")
             ensure(received == sent, "O2", f"lost on {source}->{target}: sent {sent}, received {received}")
         for sink in self.graph.sinks:
             staged = [row for record in self.decided for row in self.prepared[record.transactions[sink]]]

@@ -1,7 +1,9 @@
-"""A deterministic, single-threaded host: FIFO channels, delayed stores, timers, crashes, zombies, one choice a step.
+"""A deterministic, single-threaded host: FIFO channels, delayed stores, timers, crashes, zombies, one choice
+a step.
 
-A world is a value: `choices()` lists what can happen next, `do(choice)` makes it happen, and a list of choices is a
-trace.  Nothing is random here; `schedules` draws from a seed, `test_exhaustive` tries everything.
+A world is a value: `choices()` lists what can happen next, `do(choice)` makes it happen, and a list of
+choices is a trace.  Nothing is random here; `schedules` draws from a seed, `test_exhaustive` tries
+everything.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ ROLES: Roles = {"coordinator": b.Coordinator, "operator": b.Operator, "sink": b.
 
 
 class World:
-    """Everything there is. `newest_marker_only`: a source that has not seen a barrier yet sees only the newest."""
+    """Everything there is. `newest_marker_only`: a source sees the newest of the barriers it has not seen."""
 
     def __init__(self, graph: Graph, roles: Roles = ROLES, newest_marker_only: bool = False) -> None:
         self.graph = graph
@@ -41,7 +43,7 @@ class World:
         self.lives = 0
         self.needs_takeover = True
 
-    # -- what processes ask for --------------------------------------------------------------------------------------
+    # -- what processes ask for ------------------------------------------------------------------------------
 
     def tell(self, target: str, event: Event) -> None:
         """Control messages are reliable while the target lives, and not ordered."""
@@ -61,7 +63,7 @@ class World:
             channel.extend(kept)
         channel.append(("barrier", incarnation, epoch))
 
-    # -- what can happen ---------------------------------------------------------------------------------------------
+    # -- what can happen -------------------------------------------------------------------------------------
 
     @property
     def coordinator(self) -> CoordinatorProcess | None:
@@ -78,11 +80,7 @@ class World:
             *(("message", number) for number in range(len(self.messages))),
             *(("stored", number, "ok") for number in range(len(self.stores))),
             *((("takeover",),) if self.needs_takeover else ()),
-            *(
-                ("restart", name)
-                for name, task in self.tasks.items()
-                if task is None and not self.needs_takeover
-            ),
+            *(("restart", name) for name, task in self.tasks.items() if task is None and not self.needs_takeover),
         ]
 
     def timers(self) -> list[Choice]:
@@ -112,7 +110,7 @@ class World:
         free = task is not None and not task.restoring and source not in task.machine.held
         return free and bool(self.channels[source, target])
 
-    # -- making it happen --------------------------------------------------------------------------------------------
+    # -- making it happen ------------------------------------------------------------------------------------
 
     def do(self, choice: Choice) -> None:
         kind, *what = choice
@@ -211,7 +209,7 @@ class World:
         end = coordinator.finished
         return end is not None and end.outcome is b.Outcome.STOPPED and not end.unpublished
 
-    # -- stores ------------------------------------------------------------------------------------------------------
+    # -- stores ----------------------------------------------------------------------------------------------
 
     def _do_stored(self, number: int, how: str) -> None:
         kind, life, *what = self.stores.pop(number)
@@ -276,7 +274,7 @@ class World:
         failed = b.PublishRefused(Epoch(epoch), mine, retriable=True, why="no answer")
         self._answer_sink(life, failed if how in ("fail", "silent") else b.Published(Epoch(epoch), mine))
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- the end ---------------------------------------------------------------------------------------------
 
     @property
     def exhausted(self) -> bool:
@@ -299,10 +297,8 @@ class World:
         """O3, O10 (nothing is held, nothing is owed)."""
         self.durable.judge_effect()
         for task in self.tasks.values():
-            ensure(
-                task is not None and not task.machine.held, "O10", f"{task and task.name} still holds inputs"
-            )
+            ensure(task is not None and not task.machine.held, "O10", f"{task and task.name} still holds inputs")
 
 
 FAILURES = {"decide": ("fail", "silent"), "prepare": ("fail",), "publish": ("fail", "silent")}
-"""How a store operation can fail: not done and said so, or done (a publish) or lost (a decision) without an answer."""
+"""How a store operation can fail: not done and said so, or done without an answer."""

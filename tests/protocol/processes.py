@@ -1,7 +1,7 @@
 """The processes of the test host: a machine each, its volatile state, and what its effects mean.
 
-Effects become messages (`world.tell`), store operations (`world.store`) or items on channels.  A process never looks
-at another process.
+Effects become messages (`world.tell`), store operations (`world.store`) or items on channels.  A process
+never looks at another process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIMITS = b.Limits(
 
 
 class CoordinatorProcess:
-    """One life of the coordinator; after a takeover it lives on as a zombie until it crashes or learns of it."""
+    """One life of the coordinator; after a takeover it is a zombie until it crashes or learns of it."""
 
     def __init__(self, world: World, life: int) -> None:
         durable, graph = world.durable, world.graph
@@ -83,9 +83,7 @@ class TaskProcess:
         self.state = world.durable.state(name)
         inputs = map(ChannelId, world.graph.inputs(name))
         base = Epoch(world.durable.base)
-        self.machine = world.roles["operator"](
-            TaskId(name), inputs, Incarnation(world.durable.incarnation), base
-        )
+        self.machine = world.roles["operator"](TaskId(name), inputs, Incarnation(world.durable.incarnation), base)
 
     @property
     def restoring(self) -> bool:
@@ -138,7 +136,7 @@ class TaskProcess:
 
 
 class SinkProcess(TaskProcess):
-    """A task that aligns the sink's inputs, and beside it, in the same process, the participant in two-phase commit."""
+    """A task that aligns the sink's inputs and, in the same process, the participant in two-phase commit."""
 
     def __init__(self, world: World, name: str, life: int) -> None:
         super().__init__(world, name, life)
@@ -194,9 +192,7 @@ class SinkProcess(TaskProcess):
             case b.AckPublished(sink=sink, epoch=epoch, incarnation=incarnation):
                 ensure(epoch <= durable.last_published(sink), "O6", f"{effect} before it is published")
                 world.tell("coordinator", b.SinkCommitted(sink, epoch, incarnation))
-            case b.ReportPublishFailure(
-                sink=sink, epoch=epoch, incarnation=incarnation, retriable=retriable, why=why
-            ):
+            case b.ReportPublishFailure(sink=sink, epoch=epoch, incarnation=incarnation, retriable=retriable, why=why):
                 world.tell("coordinator", b.SinkCommitFailed(sink, epoch, incarnation, retriable, why))
             case _:
                 ensure(isinstance(effect, b.Note | b.Drop), "host", f"unknown effect {effect}")

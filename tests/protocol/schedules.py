@@ -68,7 +68,5 @@ def _calm_down(world: World, choose: random.Random) -> None:
 
 
 def _stories(world: World) -> str:
-    machines = [each.machine for each in world.coordinators] + [
-        task.machine for task in world.tasks.values() if task
-    ]
+    machines = [each.machine for each in world.coordinators] + [task.machine for task in world.tasks.values() if task]
     return "\n".join(f"{machine}: " + "\n  ".join(map(str, machine.story)) for machine in machines)
