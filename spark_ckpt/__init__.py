@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spark_ckpt.job import Job
     from spark_ckpt.listener import EpochEvent, IncarnationEvent, RunListener
     from spark_ckpt.protocol.ids import Epoch, Incarnation
-    from spark_ckpt.runtime.aggregations import Aggregate, count, first, last, max, mean, min, stddev, sum  # noqa: A004
+    from spark_ckpt.runtime.aggregations import Aggregate, count, first, last, max, mean, min, stddev, sum
     from spark_ckpt.runtime.run import Run
     from spark_ckpt.runtime.vectorized import KeyBatch, KeyResult
     from spark_ckpt.spark_session import session
