@@ -1,0 +1,182 @@
+"""A Delta table whose live files are set, not appended to: what state tables and outboxes have in common.
+
+Every change is one compare-and-swap commit that carries an application transaction `incarnation << 40 | epoch`.  It only
+grows along the table's versions, survives log cleanup inside checkpoints, and so is three things: the guard against a
+settle that comes late from a replaced driver, the proof that an epoch was settled, and the map from an epoch to a version
+(found by bisection over the commit files, which live exactly as long as the versions they describe).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake.exceptions import DeltaError
+
+from spark_ckpt.errors import StateSchemaChanged, StoreUnreachable
+from spark_ckpt.store import delta_log
+from spark_ckpt.store.delta_log import LOG, Actions, Application, CommitLost
+from spark_ckpt.store.location import Location, unreachable
+
+_EPOCH_BITS = 40
+_ATTEMPTS = 20
+_CHECKPOINT_EVERY = 64
+
+
+def settle_key(incarnation: int, epoch: int) -> int:
+    """The application transaction's version for an epoch settled by an incarnation."""
+    return incarnation << _EPOCH_BITS | epoch
+
+
+def epoch_of(key: int) -> int:
+    """The epoch of a settle key."""
+    return key & (1 << _EPOCH_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file as the table's log describes it."""
+
+    path: str
+    size_bytes: int
+    stats: str
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+
+
+Change = Callable[[DeltaTable], Actions | None]
+"""Actions on the newest version of a table; None if there is nothing to do."""
+
+
+class DataTable:
+    """One table of the store. Not thread-safe."""
+
+    def __init__(self, location: Location, app_id: str, description: str) -> None:
+        self.location = location
+        self._app_id = app_id
+        self._description = description
+        self._table: DeltaTable | None = None
+
+    def refreshed(self) -> DeltaTable | None:
+        """The newest version; None if the table does not exist yet."""
+        if self._table is None:
+            self._table = delta_log.open_table(self.location)
+            return self._table
+        try:
+            self._table.update_incremental()
+        except (DeltaError, OSError):
+            self._table = delta_log.open_table(self.location)
+        return self._table
+
+    def live(self) -> dict[str, int]:
+        """Paths and sizes of the newest version's files."""
+        table = self.refreshed()
+        return {} if table is None else delta_log.live_files(table)
+
+    def settled_key(self) -> int:
+        """The newest settle key, -1 for none."""
+        table = self.refreshed()
+        found = None if table is None else table.transaction_version(self._app_id)
+        return -1 if found is None else found
+
+    def ensure(self, schema: pa.Schema, partition_by: Sequence[str] = ()) -> None:
+        """Create the table, or add columns that are new. Raises `StateSchemaChanged` when a column changed its type."""
+        wanted = pa.schema([pa.field(each.name, each.type, nullable=True) for each in schema])
+        table = self.refreshed()
+        if table is None:
+            self._table = delta_log.create_table(self.location, wanted, self._description, partition_by)
+            return
+        known = {each.name: each for each in table.schema().fields}
+        fields = Schema.from_arrow(wanted).fields
+        for each in fields:
+            if each.name in known and known[each.name].type != each.type:
+                raise StateSchemaChanged(
+                    f"column '{each.name}' is {known[each.name].type} in the table and {each.type} in the new files",
+                    table=self.location.uri,
+                    hint="give the changed operator or sink a new name",
+                )
+        new = [each for each in fields if each.name not in known]
+        if new:
+            self._add_columns(table, new)
+
+    def _add_columns(self, table: DeltaTable, fields: Sequence[object]) -> None:
+        try:
+            table.alter.add_columns(list(fields), commit_properties=CommitProperties(max_commit_retries=0))  # type: ignore[arg-type]
+        except (DeltaError, OSError) as error:
+            raise unreachable(self.location.uri, error) from error
+        self._table = delta_log.open_table(self.location)
+        delta_log.sync_versions(self.location, table.version(), table.version() + 1)
+
+    def commit(self, key: int | None, change: Change, metadata: Mapping[str, str]) -> bool:
+        """Apply `change` in one commit, again on newer versions while others are faster. False if there was nothing to do.
+
+        With a `key` the commit happens only while the table's settle key is below it.
+        """
+        application = None if key is None else Application(self._app_id, key)
+        for _ in range(_ATTEMPTS):
+            if key is not None and self.settled_key() >= key:
+                return False
+            table = self.refreshed()
+            actions = None if table is None else change(table)
+            if table is None or actions is None:
+                return False
+            try:
+                version = delta_log.commit(table, self.location, actions, _schema_of(table), application, metadata)
+            except CommitLost:
+                self._table = None
+                continue
+            self._after(version)
+            return True
+        raise StoreUnreachable(
+            "other writers kept changing the table",
+            table=self.location.uri,
+            hint="only spark_ckpt may write tables of a store",
+        )
+
+    def _after(self, version: int) -> None:
+        table = self.refreshed()
+        if table is not None and version % _CHECKPOINT_EVERY == 0:
+            delta_log.checkpoint(table, self.location)
+
+    def version_of(self, key: int, epoch: int) -> int | None:
+        """The version at which `epoch` was settled, by incarnation of `key` or a later one; None if it never was."""
+        versions = self.commit_versions()
+        low, high = 0, len(versions)
+        while low < high:
+            middle = (low + high) // 2
+            if self._key_at_or_before(versions, middle) < key:
+                low = middle + 1
+            else:
+                high = middle
+        for version in versions[low:]:
+            found = self._key_at(version)
+            if found is not None:
+                return version if epoch_of(found) == epoch else None
+        return None
+
+    def commit_versions(self) -> list[int]:
+        """Versions whose commit file is still there, in order."""
+        names = [info.path.rsplit("/", 1)[-1] for info in self.location.list(LOG)]
+        return sorted(
+            int(name[:20]) for name in names if name.endswith(".json") and name[:20].isdigit() and len(name) == 25
+        )
+
+    def _key_at_or_before(self, versions: Sequence[int], at: int) -> int:
+        for version in reversed(versions[: at + 1]):
+            found = self._key_at(version)
+            if found is not None:
+                return found
+        return -1
+
+    def _key_at(self, version: int) -> int | None:
+        for line in self.location.read_bytes(f"{LOG}/{delta_log.commit_name(version)}").splitlines():
+            transaction = json.loads(line).get("txn")
+            if transaction is not None and transaction["appId"] == self._app_id:
+                return int(transaction["version"])
+        return None
+
+
+def _schema_of(table: DeltaTable) -> pa.Schema:
+    return pa.schema(table.schema().to_arrow())

@@ -1,0 +1,171 @@
+"""A Delta table's log as a register that only one writer can advance: open, compare-and-swap, checkpoint.
+
+`max_commit_retries=0` turns a commit into compare-and-swap on the table version.  delta-rs fsyncs nothing, so on a local
+file system the commit file and its folder are fsynced here before a commit counts.  Checkpoints are made here too: the
+library's own hook would leave them unsynced behind an acknowledged commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from spark_ckpt.store import durable
+from spark_ckpt.store.location import Location, unreachable
+
+LOG = "_delta_log"
+Actions = Sequence[AddAction | RemoveAction]
+
+_QUIET = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+CONFIGURATION: Mapping[str, str | None] = {
+    "delta.checkpointInterval": "64",
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.logRetentionDuration": "interval 1 days",
+    "delta.deletedFileRetentionDuration": "interval 1 days",
+}
+"""Set once, at creation: a later change of properties would make every commit under way fail."""
+
+
+class CommitLost(Exception):
+    """Somebody else has this version, or the outcome is unknown: read the log again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """Delta's application transaction: recorded with the commit, kept by checkpoints, readable for ever."""
+
+    app_id: str
+    version: int
+
+
+def open_table(location: Location) -> DeltaTable | None:
+    """The newest version of the table; None if there is no table. `StoreUnreachable` for everything else."""
+    if location.local is not None and not location.local.is_dir():
+        return None
+    try:
+        return DeltaTable(location.uri, storage_options=dict(location.storage_options))
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        raise unreachable(location.uri, error) from error
+
+
+def create_table(
+    location: Location, schema: pa.Schema, description: str, partition_by: Sequence[str] = ()
+) -> DeltaTable:
+    """Create the table durably, or open the one somebody else created in the meantime."""
+    if location.local is not None:
+        durable.make_folder(location.local / LOG)
+    durable.step("commit", f"{location.uri} 0")
+    try:
+        DeltaTable.create(
+            location.uri,
+            schema,
+            mode="error",
+            partition_by=list(partition_by),
+            description=description,
+            configuration=dict(CONFIGURATION),
+            storage_options=dict(location.storage_options),
+            post_commithook_properties=_QUIET,
+        )
+    except (DeltaError, OSError) as error:
+        table = open_table(location)
+        if table is None:
+            raise unreachable(location.uri, error) from error
+    else:
+        table = open_table(location)
+    sync_versions(location, 0, 0)
+    if table is None:
+        raise unreachable(location.uri, FileNotFoundError("the table vanished right after it was created"))
+    return table
+
+
+def commit(
+    table: DeltaTable,
+    location: Location,
+    actions: Actions,
+    schema: pa.Schema,
+    application: Application | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> int:
+    """Commit as the version right after the handle's; returns it. The handle itself does not move.
+
+    Raises `CommitLost` after any error: the version may be somebody else's, ours, or nobody's.
+    """
+    version = table.version() + 1
+    transactions = None if application is None else [Transaction(application.app_id, application.version)]
+    properties = CommitProperties(dict(metadata or {}), max_commit_retries=0, app_transactions=transactions)
+    durable.step("commit", f"{location.uri} {version}")
+    try:
+        table.create_write_transaction(
+            list(actions),
+            "append",
+            Schema.from_arrow(schema),
+            partition_by=table.metadata().partition_columns,
+            commit_properties=properties,
+            post_commithook_properties=_QUIET,
+        )
+    except (DeltaError, OSError) as error:
+        raise CommitLost(str(error).split("\n", 1)[0]) from error
+    sync_versions(location, version, version)
+    return version
+
+
+def sync_versions(location: Location, first: int, last: int) -> None:
+    """Commits `first` to `last`, whoever made them, survive a power loss. Nothing to do in object stores."""
+    if location.local is None:
+        return
+    folder = location.local / LOG
+    for version in range(first, last + 1):
+        with contextlib.suppress(FileNotFoundError):
+            durable.sync_file(folder / commit_name(version))
+
+
+def checkpoint(table: DeltaTable, location: Location) -> None:
+    """Write a checkpoint of the handle's version, durable. Derived data: a failure costs time, not truth."""
+    durable.step("checkpoint", f"{location.uri} {table.version()}")
+    with contextlib.suppress(DeltaError, OSError):
+        table.create_checkpoint()
+    if location.local is None:
+        return
+    for path in (location.local / LOG).glob(f"{table.version():020d}.checkpoint*"):
+        durable.sync_file(path)
+    hint = location.local / LOG / "_last_checkpoint"
+    if hint.exists():
+        durable.sync_file(hint)
+
+
+def commit_name(version: int) -> str:
+    """File name of a commit in the log folder."""
+    return f"{version:020d}.json"
+
+
+def live_files(table: DeltaTable) -> dict[str, int]:
+    """Paths and sizes of the files that make up the handle's version."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    return dict(zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True))
+
+
+def added(
+    path: str, size: int, stats: str, *, data_change: bool, partition: Mapping[str, str | None] | None = None
+) -> AddAction:
+    """An action that adds a file to the table."""
+    return AddAction(path, size, dict(partition or {}), _now_ms(), data_change, stats)
+
+
+def removed(
+    path: str, size: int, *, data_change: bool, partition: Mapping[str, str | None] | None = None
+) -> RemoveAction:
+    """An action that takes a file out of the table; its bytes stay."""
+    return RemoveAction(path, data_change, _now_ms(), size, dict(partition or {}))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

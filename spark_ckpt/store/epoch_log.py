@@ -1,0 +1,404 @@
+"""The job's control log: incarnations, lease, epochs, savepoints and acks in one total order.
+
+Every entry is appended by compare-and-swap after its author has seen everything before it.  That is the lease, the fence
+and the decision at once: a driver that was replaced cannot append, whatever it believes about time.  Wall clocks decide
+only *when* a silent holder may be replaced, never whether two holders can both commit.
+"""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+
+from pydantic import ValidationError
+
+from spark_ckpt.errors import (
+    ConfigInvalid,
+    EpochDamaged,
+    EpochNotFound,
+    Fenced,
+    FormatUnknown,
+    RunFailed,
+    StoreForeign,
+    StoreInUse,
+)
+from spark_ckpt.store import restore
+from spark_ckpt.store.delta_log import CommitLost
+from spark_ckpt.store.holder import provably_dead
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.log_table import LogRow, LogTable, NewRow
+from spark_ckpt.store.names import valid_name
+from spark_ckpt.store.records import (
+    FORMAT,
+    AnyRecord,
+    CreatedRecord,
+    EpochBrief,
+    Folded,
+    Heartbeat,
+    Holder,
+    IncarnationRecord,
+    Manifest,
+    Published,
+    Released,
+    SavepointDropped,
+    SavepointRecord,
+    SinkAck,
+)
+from spark_ckpt.store.restore import LATEST, RecoveryPoint, RestoreTarget
+from spark_ckpt.store.tail import Tail, folded
+
+_KINDS: dict[str, type[AnyRecord]] = {
+    "created": CreatedRecord,
+    "incarnation": IncarnationRecord,
+    "epoch": EpochBrief,
+    "heartbeat": Heartbeat,
+    "released": Released,
+    "published": Published,
+    "savepoint": SavepointRecord,
+    "savepoint-dropped": SavepointDropped,
+    "folded": Folded,
+}
+_NAMES = {model: name for name, model in _KINDS.items()}
+__all__ = ["EpochLog", "RecoveryPoint", "RestoreTarget", "Tail", "wall_ms"]
+
+Propose = Callable[[Tail], NewRow | None]
+"""Given everything decided so far: the row to append, None if there is nothing to do, or an error."""
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970 UTC."""
+    return time.time_ns() // 1_000_000
+
+
+class EpochLog:
+    """The control log of one job. Thread-safe. Made by `EpochLog.open`."""
+
+    def __init__(self, table: LogTable, verify: restore.Verify, now_ms: Callable[[], int]) -> None:
+        self._table = table
+        self._verify = verify
+        self._now_ms = now_ms
+        self._lock = threading.RLock()
+        self._tail = Tail()
+        self._own_incarnation: int | None = None
+
+    @classmethod
+    def open(
+        cls,
+        location: Location,
+        job: str,
+        *,
+        create: bool = True,
+        verify: restore.Verify = restore.no_check,
+        now_ms: Callable[[], int] = wall_ms,
+    ) -> EpochLog | None:
+        """The log at `location`; None if there is none and `create` is False.
+
+        Raises `StoreForeign` for another job's log, `FormatUnknown` for a newer one, `EpochDamaged` for a damaged one.
+        """
+        table = LogTable.open(location, now_ms, create=create)
+        if table is None:
+            return None
+        log = cls(table, verify, now_ms)
+        if not log.tail().store_id:
+            log._append(
+                lambda tail: None if tail.store_id else _row(CreatedRecord(job=job, store_id=str(uuid.uuid4())))
+            )
+        if log.tail().job != job:
+            raise StoreForeign(
+                f"this store belongs to job '{log.tail().job}'", store=location.uri, hint="give another location"
+            )
+        return log
+
+    @property
+    def own_incarnation(self) -> int | None:
+        """The incarnation that this process began through this object, if any."""
+        return self._own_incarnation
+
+    def tail(self) -> Tail:
+        """Everything decided so far, by anybody."""
+        with self._lock:
+            self._table.refresh()
+            self._absorb()
+            return self._tail
+
+    def begin_incarnation(
+        self, holder: Holder, restore: RestoreTarget = LATEST, lease_ms: int = 30_000, takeover: bool = False
+    ) -> RecoveryPoint:
+        """Start a new life of the job at the epoch that `restore` names; from now on every earlier incarnation is fenced.
+
+        Refuses with `StoreInUse` while the lease's holder may be alive, unless `takeover`. "latest" passes over damaged
+        epochs and reports them; an epoch or savepoint asked for that is damaged raises `EpochDamaged`.  Decided epochs
+        behind the restored one that were not published are dropped, see `RecoveryPoint`.
+        """
+        return self._begin(holder, restore, lease_ms, takeover)
+
+    def commit_epoch(self, manifest: Manifest) -> None:
+        """Decide the epoch; it also renews the lease. Calling it again with the same manifest is harmless.
+
+        Raises `Fenced` if a newer incarnation exists, `StoreUnreachable` (retriable) if the outcome is unknown.
+        """
+        self._append(lambda tail: self._epoch_row(tail, manifest))
+
+    def renew(self, incarnation: int, lease_ms: int) -> None:
+        """Heartbeat of an idle holder. Raises `Fenced`."""
+
+        def propose(tail: Tail) -> NewRow:
+            _fence(tail, incarnation)
+            return _row(Heartbeat(incarnation=incarnation, lease_expires_ms=self._now_ms() + lease_ms), incarnation)
+
+        self._append(propose)
+
+    def release(self, incarnation: int) -> None:
+        """Clean stop: the lease is free at once. Nothing happens if a newer incarnation exists."""
+        self._append(
+            lambda tail: (
+                _row(Released(incarnation=incarnation), incarnation) if tail.incarnation == incarnation else None
+            )
+        )
+
+    def record_acks(self, incarnation: int, acks: Sequence[SinkAck]) -> None:
+        """Acks that no later epoch will carry. Raises `Fenced`."""
+
+        def propose(tail: Tail) -> NewRow | None:
+            _fence(tail, incarnation)
+            news = tuple(ack for ack in acks if ack.epoch > tail.acked.get(ack.sink, 0))
+            return _row(Published(incarnation=incarnation, acks=news), incarnation) if news else None
+
+        self._append(propose)
+
+    def add_savepoint(self, name: str, epoch: int) -> None:
+        """Name an epoch and keep it for ever. Any process may do so at any time; repeating it is harmless."""
+        valid_name("savepoint", name)
+        if name == LATEST or name.isdigit():
+            raise ConfigInvalid(
+                f"'{name}' cannot name a savepoint", hint="it would be taken for an epoch when restoring"
+            )
+        self._append(lambda tail: _savepoint_row(tail, name, epoch))
+
+    def drop_savepoint(self, name: str) -> None:
+        """Forget a savepoint's name; its epoch is subject to retention again. `EpochNotFound` if there is none."""
+        valid_name("savepoint", name)
+
+        def propose(tail: Tail) -> NewRow:
+            if name not in tail.savepoints:
+                known = ", ".join(sorted(tail.savepoints)) or "none"
+                raise EpochNotFound(f"there is no savepoint '{name}'", savepoints=known)
+            return _row(SavepointDropped(name=name), epoch=tail.savepoints[name])
+
+        self._append(propose)
+
+    def manifest(self, epoch: int) -> Manifest:
+        """One epoch, checked. Raises `EpochNotFound`, `EpochDamaged`, `FormatUnknown`."""
+        with self._lock:
+            self.tail()
+            return self._manifest(epoch)
+
+    def shorten(self, keep_epochs: Callable[[Tail], set[int]]) -> tuple[Tail, list[Manifest]]:
+        """Drop all epochs but those `keep_epochs` names; the tail they were chosen from and what was dropped.
+
+        One commit: after it the dropped epochs cannot be restored by anybody. Raises `Fenced` if this object's own
+        incarnation was replaced.  Repeats itself when other commits come between.
+        """
+        with self._lock:
+            while True:
+                tail = self.tail()
+                if self._own_incarnation is not None:
+                    _fence(tail, self._own_incarnation)
+                kept = keep_epochs(tail)
+                dropped = [self._manifest(epoch) for epoch in sorted(tail.by_id.keys() - kept)]
+                if not dropped or self._table.shorten(_needed_rows(self._table.rows, kept), _row(_totals(tail))):
+                    return tail, dropped
+
+    # -- the one way in -------------------------------------------------------------------------------------------
+
+    def _append(self, propose: Propose) -> Tail:
+        """Propose on what is decided so far, append by compare-and-swap, start over when others were faster.
+
+        Returns the tail the row was proposed on.
+        """
+        with self._lock:
+            while True:
+                tail = self.tail()
+                row = propose(tail)
+                if row is None:
+                    return tail
+                try:
+                    self._table.append(row)
+                except CommitLost:
+                    continue
+                self._table.fold_if_due()
+                return tail
+
+    def _begin(self, holder: Holder, target: RestoreTarget, lease_ms: int, takeover: bool) -> RecoveryPoint:
+        begun: list[RecoveryPoint] = []
+
+        def propose(tail: Tail) -> NewRow:
+            self._refuse_if_held(tail, takeover)
+            begun[:] = [self._recovery_point(tail, target)]
+            return self._incarnation_row(begun[0], holder, lease_ms)
+
+        with self._lock:
+            self._append(propose)
+            self._own_incarnation = begun[0].incarnation
+        return begun[0]
+
+    def _recovery_point(self, tail: Tail, target: RestoreTarget) -> RecoveryPoint:
+        choice = restore.choose(tail, target, self._manifest, self._verify)
+        return RecoveryPoint(
+            incarnation=tail.incarnation + 1,
+            manifest=choice.base,
+            last=tail.last,
+            restored_from=choice.restored_from,
+            unpublished=choice.unpublished,
+            dropped=restore.dropped(tail, choice.base.epoch),
+            skipped=choice.skipped,
+        )
+
+    def _incarnation_row(self, point: RecoveryPoint, holder: Holder, lease_ms: int) -> NewRow:
+        record = IncarnationRecord(
+            incarnation=point.incarnation,
+            holder=holder,
+            base=point.manifest.epoch,
+            restored_from=point.restored_from,
+            lease_ms=lease_ms,
+            lease_expires_ms=self._now_ms() + lease_ms,
+        )
+        return _row(record, point.incarnation, point.manifest.epoch)
+
+    def _refuse_if_held(self, tail: Tail, takeover: bool) -> None:
+        if takeover or tail.holder is None or tail.incarnation == self._own_incarnation:
+            return
+        if tail.lease_expires_ms <= self._now_ms() or provably_dead(tail.holder):
+            return
+        raise StoreInUse(
+            "another driver runs this job",
+            holder=tail.holder,
+            since=_utc(tail.since_ms),
+            lease_until=_utc(tail.lease_expires_ms),
+            hint="stop it, or wait until its lease ends; takeover=True (--takeover) replaces it now",
+        )
+
+    def _epoch_row(self, tail: Tail, manifest: Manifest) -> NewRow | None:
+        known = tail.by_id.get(manifest.epoch)
+        if known is not None and known.attempt == manifest.attempt and known.incarnation == manifest.incarnation:
+            return None
+        _fence(tail, manifest.incarnation)
+        if (
+            manifest.job != tail.job
+            or manifest.epoch <= tail.last
+            or (manifest.base, manifest.previous) != (tail.latest, tail.last)
+        ):
+            raise RunFailed(
+                "the manifest does not extend the log",
+                manifest=f"epoch {manifest.epoch}, base {manifest.base}, previous {manifest.previous}, job {manifest.job}",
+                log=f"latest {tail.latest}, last {tail.last}, job {tail.job}",
+                hint="start the job again; it continues from the last epoch",
+            )
+        brief = EpochBrief.of(manifest, self._now_ms() + tail.lease_ms)
+        body = manifest.model_dump_json()
+        return NewRow("epoch", manifest.epoch, manifest.incarnation, manifest.attempt, brief.model_dump_json(), body)
+
+    def _manifest(self, epoch: int) -> Manifest:
+        row = next((row for row in reversed(self._table.rows) if row.kind == "epoch" and row.epoch == epoch), None)
+        if row is None:
+            kept = ", ".join(str(number) for number in sorted(self._tail.by_id)) or "none"
+            raise EpochNotFound(
+                f"epoch {epoch} is not in the log", kept=kept, hint="choose a kept epoch or a savepoint"
+            )
+        return _manifest_of(row, self._table.body(row))
+
+    def _absorb(self) -> None:
+        news = self._table.news()
+        tail, rows = (Tail(), self._table.rows) if news is None else (self._tail, news)
+        self._tail = folded(tail, [(row.time_ms, _record(row)) for row in rows])
+
+
+def _row(record: AnyRecord, incarnation: int = 0, epoch: int = 0) -> NewRow:
+    text = record.model_dump_json()
+    return NewRow(_NAMES[type(record)], epoch, incarnation, uuid.uuid4().hex, text, text)
+
+
+def _record(row: LogRow) -> AnyRecord:
+    model = _KINDS.get(row.kind)
+    if model is None:
+        raise FormatUnknown(
+            f"the control log has a row of kind '{row.kind}'", hint="upgrade spark_ckpt on this machine"
+        )
+    try:
+        return model.model_validate_json(row.brief)
+    except ValidationError as error:
+        raise EpochDamaged(
+            f"row {row.seq} ({row.kind}) of the control log has fields this version does not know",
+            hint="it was written by another version of spark_ckpt: use that one",
+            field=".".join(str(part) for part in error.errors()[0]["loc"]),
+        ) from None
+
+
+def _manifest_of(row: LogRow, body: str) -> Manifest:
+    try:
+        manifest = Manifest.model_validate_json(body)
+    except ValidationError as error:
+        raise EpochDamaged(
+            f"the manifest of epoch {row.epoch} has fields this version does not know",
+            hint="it was written by another version of spark_ckpt: use that one",
+            field=".".join(str(part) for part in error.errors()[0]["loc"]),
+        ) from None
+    if manifest.format != FORMAT:
+        raise FormatUnknown(
+            f"epoch {row.epoch} is in format {manifest.format}, this version knows {FORMAT}", hint="upgrade spark_ckpt"
+        )
+    return manifest
+
+
+def _savepoint_row(tail: Tail, name: str, epoch: int) -> NewRow | None:
+    if epoch not in tail.by_id:
+        kept = ", ".join(str(number) for number in sorted(tail.by_id)) or "none"
+        raise EpochNotFound(f"epoch {epoch} is not in the log", kept=kept, hint="choose a kept epoch")
+    known = tail.savepoints.get(name)
+    if known is None:
+        return _row(SavepointRecord(name=name, epoch=epoch), epoch=epoch)
+    if known != epoch:
+        raise ConfigInvalid(
+            f"savepoint '{name}' is epoch {known} already", hint="drop it first, or choose another name"
+        )
+    return None
+
+
+def _fence(tail: Tail, incarnation: int) -> None:
+    if tail.incarnation != incarnation:
+        raise Fenced(
+            f"incarnation {incarnation} was replaced by {tail.incarnation}",
+            holder=tail.holder,
+            since=_utc(tail.since_ms),
+            hint="stop this driver; the other one continues the job",
+        )
+
+
+def _totals(tail: Tail) -> Folded:
+    return Folded(last=tail.last, acked=dict(tail.acked))
+
+
+def _needed_rows(rows: Sequence[LogRow], epochs: set[int]) -> set[int]:
+    """`seq` of the rows that the log still needs when only `epochs` are kept."""
+    needed: set[int] = set()
+    newest: dict[str, int] = {}
+    savepoints: dict[str, int] = {}
+    for row in rows:
+        newest[row.kind] = row.seq
+        if row.kind == "created" or (row.kind == "epoch" and row.epoch in epochs):
+            needed.add(row.seq)
+        elif row.kind in ("savepoint", "savepoint-dropped"):
+            record = _record(row)
+            if isinstance(record, SavepointRecord):
+                savepoints[record.name] = row.seq
+            elif isinstance(record, SavepointDropped):
+                savepoints.pop(record.name, None)
+    lease = {newest[kind] for kind in ("incarnation", "heartbeat", "released") if kind in newest}
+    return needed | lease | set(savepoints.values())
+
+
+def _utc(ms: int) -> str:
+    return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

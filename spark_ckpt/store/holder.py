@@ -1,0 +1,59 @@
+"""Who holds a store's lease, and what proves that a holder is dead without waiting for its lease."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from spark_ckpt.store.records import Holder
+
+_PROC = Path("/proc")
+_DEAD_STATES = "ZX"
+
+
+def current_holder(name: str = "") -> Holder:
+    """This process. Without /proc the proofs are empty and a dead holder's lease has to expire."""
+    pid = os.getpid()
+    _, started = _state_and_start(pid) or ("", 0)
+    return Holder(host=socket.gethostname(), boot_id=_boot_id(), pid=pid, pid_start=started, name=name)
+
+
+def provably_dead(holder: Holder) -> bool:
+    """Whether `holder` cannot be running any more: its process was on this very kernel and is gone or another one."""
+    here = current_holder()
+    if not holder.boot_id or not holder.pid_start or (holder.host, holder.boot_id) != (here.host, here.boot_id):
+        return False
+    found = _state_and_start(holder.pid)
+    return _gone(holder.pid) if found is None else found[0] in _DEAD_STATES or found[1] != holder.pid_start
+
+
+def _gone(pid: int) -> bool:
+    # /proc may hide other users' processes (hidepid); signal 0 does not.
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _boot_id() -> str:
+    # Process numbers mean something only within one boot and one pid namespace (containers share the kernel's boot id).
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{(_PROC / 'self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def _state_and_start(pid: int) -> tuple[str, int] | None:
+    """State letter and start time (clock ticks since boot) of a process; None if there is none."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    # The command's name, in parentheses, may hold anything.
+    fields = text.rpartition(")")[2].split()
+    return fields[0], int(fields[19])

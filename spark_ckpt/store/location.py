@@ -1,0 +1,374 @@
+"""Where bytes live. Local paths and object-store URLs take one code path, with the options the Delta tables get.
+
+Files are written under names nobody else uses and appear whole or not at all: the object store's own multipart upload,
+or a hidden part file that is renamed.  On a local file system contents and folder are fsynced before a write returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import shutil
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, cast
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake.exceptions import DeltaError
+from deltalake.fs import DeltaStorageHandler
+
+from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged, StoreUnreachable
+from spark_ckpt.store import durable
+from spark_ckpt.store.names import valid_name, valid_path
+
+_SEAL = b"ckpt.seal"
+_PARALLEL_DELETES = 8
+_LIST_RATHER_THAN_ASK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """One file below a location. `path` is relative to it."""
+
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Location:
+    """A folder, local or in an object store. Picklable and cheap: it is opened at the first use in each process.
+
+    Relative local paths become absolute. Object-store URLs take `storage_options` as deltalake does; they are never shown.
+    """
+
+    uri: str
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uri", _normalised(self.uri))
+        object.__setattr__(self, "storage_options", dict(self.storage_options))
+
+    @property
+    def local(self) -> Path | None:
+        """The folder's path if it is on a local (or mounted) file system."""
+        return None if "://" in self.uri else Path(self.uri)
+
+    @property
+    def bucket(self) -> str:
+        """Scheme and host of an object-store URL; empty for a local folder."""
+        return "" if self.local is not None else "://".join(urlsplit(self.uri)[:2])
+
+    def child(self, *names: str) -> Location:
+        """A folder below this one. Every name is validated: no separators, no dots in front."""
+        parts = [valid_name("folder", name) for name in names]
+        return Location("/".join([self.uri.rstrip("/"), *parts]), self.storage_options)
+
+    def read_bytes(self, path: str) -> bytes:
+        """The whole file. FileNotFoundError if there is none."""
+        with self._errors(path), self._filesystem().open_input_file(valid_path(path)) as stream:
+            return cast(bytes, stream.read())
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Create or replace a file; durable when it returns."""
+        output = self.open_output(path)
+        with output:
+            output.write(data)
+
+    def open_output(self, path: str) -> DurableOutput:
+        """A binary file to write: invisible under `path` before `close`, durable after it."""
+        checked = valid_path(path)
+        with self._errors(path):
+            if self.local is not None:
+                durable.make_folder((self.local / checked).parent)
+            return DurableOutput(self, checked, self._handler()._handler.open_output_stream(checked))
+
+    def read_table(
+        self, path: str, columns: Sequence[str] | None = None, row_groups: Sequence[int] | None = None
+    ) -> pa.Table:
+        """A Parquet file, page checksums verified.
+
+        Raises `EpochDamaged` if the file is missing or does not hold what was written, `StoreUnreachable` otherwise.
+        """
+        source = _Watched(self._opened(path))
+        try:
+            with pq.ParquetFile(pa.PythonFile(source, mode="r"), page_checksum_verification=True) as parquet:
+                _check_seal(parquet)
+                wanted = None if columns is None else list(columns)
+                if row_groups is None:
+                    return parquet.read(columns=wanted)
+                return parquet.read_row_groups(list(row_groups), columns=wanted)
+        except (pa.ArrowException, OSError, ValueError, KeyError, UnicodeDecodeError) as error:
+            raise _reading_failed(self, path, source.failure, error) from error
+
+    def write_table(self, path: str, table: pa.Table, compression: str = "zstd") -> int:
+        """Write a Parquet file with page checksums; its size in bytes. Durable when it returns."""
+        seal = _seal(_as_read(table.schema.serialize().to_pybytes()), table.num_rows)
+        sealed = table.replace_schema_metadata({**(table.schema.metadata or {}), _SEAL: seal})
+        with self.open_output(path) as output:
+            pq.write_table(sealed, output, compression=compression, write_page_checksum=True)
+            return output.tell()
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file at `path`."""
+        return self.size(path) is not None
+
+    def size(self, path: str) -> int | None:
+        """The file's size in bytes; None if there is none."""
+        if self._missing_folder():
+            return None
+        with self._errors(path):
+            info = self._filesystem().get_file_info([valid_path(path)])[0]
+        return info.size if info.type == pafs.FileType.File else None
+
+    def list(self, prefix: str = "") -> list[FileInfo]:
+        """All files in the folder `prefix` and below it; empty if there is no such folder."""
+        if self._missing_folder():
+            return []
+        with self._errors(prefix):
+            selector = pafs.FileSelector(valid_path(prefix) if prefix else "", recursive=True, allow_not_found=True)
+            found = self._filesystem().get_file_info(selector)
+        return [FileInfo(info.path, info.size) for info in found if info.type == pafs.FileType.File]
+
+    def folders(self, prefix: str = "") -> list[str]:
+        """Names of the folders directly below `prefix`."""
+        return [name for name, kind in self._entries(prefix) if kind == pafs.FileType.Directory]
+
+    def entries(self) -> list[str]:
+        """Names of files and folders directly in this folder."""
+        return [name for name, _ in self._entries("")]
+
+    def _entries(self, prefix: str) -> list[tuple[str, pafs.FileType]]:
+        if self._missing_folder():
+            return []
+        with self._errors(prefix):
+            selector = pafs.FileSelector(valid_path(prefix) if prefix else "", recursive=False, allow_not_found=True)
+            found = self._filesystem().get_file_info(selector)
+        return sorted((info.base_name, info.type) for info in found)
+
+    def sizes(self, paths: Iterable[str]) -> dict[str, int]:
+        """Sizes in bytes of those of `paths` that exist."""
+        wanted = [valid_path(path) for path in paths]
+        if self._missing_folder() or not wanted:
+            return {}
+        if self.local is None and len(wanted) > _LIST_RATHER_THAN_ASK:
+            return {info.path: info.size_bytes for info in self.list()}
+        with self._errors(self.uri):
+            found = self._filesystem().get_file_info(wanted)
+        return {info.path: info.size for info in found if info.type == pafs.FileType.File}
+
+    def read_schema(self, path: str) -> pa.Schema:
+        """The columns of a Parquet file, without reading its rows. Raises as `read_table`."""
+        schema = self.read_table(path, row_groups=[]).schema
+        return schema.remove_metadata()
+
+    def delete_folder(self, path: str) -> None:
+        """Remove the folder `path` with everything in it."""
+        self.delete([info.path for info in self.list(path)])
+        if self.local is not None:
+            shutil.rmtree(self.local / valid_path(path), ignore_errors=True)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove files; those that are gone already do not matter."""
+        wanted = [valid_path(path) for path in paths]
+        if self._missing_folder():
+            return
+        if self.local is not None or len(wanted) < 2:
+            for path in wanted:
+                self._delete(path)
+            return
+        with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
+            list(pool.map(self._delete, wanted))
+
+    def _delete(self, path: str) -> None:
+        durable.step("delete", path)
+        with self._errors(path), contextlib.suppress(FileNotFoundError):
+            self._handler().delete_file(path)
+
+    def _opened(self, path: str) -> _Readable:
+        try:
+            with self._errors(path):
+                return cast(_Readable, self._handler()._handler.open_input_file(valid_path(path)))
+        except FileNotFoundError as error:
+            raise _reading_failed(self, path, None, error) from None
+
+    def _missing_folder(self) -> bool:
+        return self.local is not None and not self.local.is_dir()
+
+    def _handler(self) -> DeltaStorageHandler:
+        if self._missing_folder():
+            raise FileNotFoundError(f"there is no folder {self.uri}")
+        return _handler(self.uri, tuple(sorted(self.storage_options.items())))
+
+    def _filesystem(self) -> pafs.FileSystem:
+        return pafs.PyFileSystem(self._handler())
+
+    @contextlib.contextmanager
+    def _errors(self, path: str) -> Iterator[None]:
+        """Errors of the file system as ours; a missing file stays FileNotFoundError."""
+        try:
+            yield
+        except (CkptError, FileNotFoundError):
+            raise
+        except (OSError, DeltaError, pa.ArrowException) as error:
+            raise unreachable(self.uri, error, path=path) from error
+
+
+class _Readable(Protocol):
+    def read(self, size: int = -1) -> bytes: ...
+    def seek(self, offset: int, whence: int = 0) -> int: ...
+    def tell(self) -> int: ...
+    def size(self) -> int: ...
+
+
+class DurableOutput(io.RawIOBase):
+    """A file being written. `close` makes it durable and visible; `abort`, or an error inside `with`, removes it."""
+
+    def __init__(self, location: Location, path: str, stream: io.RawIOBase) -> None:
+        self._location = location
+        self._path = path
+        self._stream: io.RawIOBase | None = stream
+        self._written = 0
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def write(self, data: object) -> int:
+        """Append bytes (anything with the buffer protocol)."""
+        if self._stream is None:
+            raise ValueError(f"{self._path} is closed")
+        content = bytes(cast(bytes, data))
+        with self._location._errors(self._path):
+            self._stream.write(content)
+        self._written += len(content)
+        return len(content)
+
+    def tell(self) -> int:
+        """Bytes written so far; still answered after `close`."""
+        return self._written
+
+    def flush(self) -> None:
+        """Nothing: only `close` makes anything visible."""
+
+    def close(self) -> None:
+        """Make the file visible and durable; once it returns the file survives a power loss."""
+        if self._stream is None:
+            super().close()
+            return
+        stream, self._stream = self._stream, None
+        durable.step("put", self._path)
+        with self._location._errors(self._path):
+            stream.close()
+            if self._location.local is not None:
+                durable.sync_file(self._location.local / self._path)
+        super().close()
+
+    def abort(self) -> None:
+        """Drop what was written. Also after `close`: removes the file."""
+        # Dropping the stream without closing it removes the part file or aborts the upload.
+        self._stream = None
+        super().close()
+        self._location.delete([self._path])
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.abort() if kind is not None else self.close()
+
+    def __del__(self) -> None:
+        # An output that nobody closed must not appear: RawIOBase would call close().
+        self._stream = None
+
+
+class _Watched(io.RawIOBase):
+    """An input that remembers the store's own failure, to tell a damaged file from an unreachable one."""
+
+    def __init__(self, stream: _Readable) -> None:
+        self._stream = stream
+        self.failure: OSError | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return bytes(self._stream.read(size))
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._stream.seek(offset, whence)
+        return self.tell()
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+
+def unreachable(uri: str, error: Exception, **context: object) -> StoreUnreachable:
+    """What an I/O error of the store becomes: one line, no backtrace of the library below."""
+    first_line = str(error).strip().split("\n", 1)[0]
+    return StoreUnreachable(
+        f"{type(error).__name__}: {first_line}",
+        store=uri,
+        hint="check that the location exists, is writable and its credentials are right, then start again",
+        **context,
+    )
+
+
+def _reading_failed(location: Location, path: str, failure: OSError | None, error: Exception) -> CkptError:
+    if failure is not None:
+        return unreachable(location.uri, failure, path=path)
+    why = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {str(error).split(chr(10), 1)[0]}"
+    return EpochDamaged(
+        f"file {path} {why}",
+        location=location.uri,
+        hint="run `spark-ckpt verify`, then restore an epoch it reports as whole",
+    )
+
+
+def _seal(schema: pa.Schema, rows: int) -> bytes:
+    """A checksum of what Parquet's page checksums leave out: names, types and the number of rows."""
+    text = "\n".join([str(rows), *(f"{field.name}:{field.type}" for field in schema)])
+    return b"%08x" % zlib.crc32(text.encode())
+
+
+@functools.lru_cache(maxsize=64)
+def _as_read(schema: bytes) -> pa.Schema:
+    # Parquet has fewer types than Arrow (no seconds, for one): the seal is of the types a reader gets back.
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.ipc.read_schema(pa.py_buffer(schema)).empty_table(), buffer)
+    return pq.read_schema(pa.BufferReader(buffer.getvalue()))
+
+
+def _check_seal(parquet: pq.ParquetFile) -> None:
+    expected = (parquet.schema_arrow.metadata or {}).get(_SEAL)
+    if expected is not None and expected != _seal(parquet.schema_arrow, parquet.metadata.num_rows):
+        raise ValueError("its footer does not match its seal")
+
+
+@functools.lru_cache(maxsize=256)
+def _handler(uri: str, options: tuple[tuple[str, str], ...]) -> DeltaStorageHandler:
+    return DeltaStorageHandler(uri, dict(options))
+
+
+def _normalised(uri: str) -> str:
+    if not uri or "\0" in uri:
+        raise ConfigInvalid("a store's location is empty", hint="give a folder or an object-store URL")
+    if "://" not in uri:
+        return str(Path(uri).absolute())
+    parts = urlsplit(uri)
+    return str(Path(unquote(parts.path))) if parts.scheme == "file" else uri.rstrip("/")
+
+
+def total_size(files: Collection[FileInfo]) -> int:
+    """Bytes of all files together."""
+    return sum(file.size_bytes for file in files)

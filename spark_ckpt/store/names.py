@@ -1,0 +1,29 @@
+"""One rule for every name that becomes part of a path: jobs, operators, sinks, savepoints."""
+
+from __future__ import annotations
+
+import re
+
+from spark_ckpt.errors import ConfigInvalid
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def valid_name(what: str, name: str) -> str:
+    """`name` itself, or `ConfigInvalid` naming `what` ("savepoint", "operator", ...)."""
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise ConfigInvalid(
+            f"{name!r} is no {what} name",
+            hint="use 1 to 128 letters, digits, dots, dashes and underscores, the first a letter or digit",
+        )
+    return name
+
+
+def valid_path(path: str) -> str:
+    """`path` itself if it stays below its root, or `ConfigInvalid`."""
+    parts = path.split("/")
+    if not path or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in parts):
+        raise ConfigInvalid(
+            f"{path!r} is no relative path inside the store", hint="write it as folder/file, without '..'"
+        )
+    return path

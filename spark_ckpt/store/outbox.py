@@ -1,0 +1,93 @@
+"""A sink's outbox as a Delta table: the staged rows of decided epochs, for audit and for sinks without tables of their own.
+
+Rows staged outside of the store (a Delta sink stages into its own table's folder) are not shown here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from spark_ckpt.store import delta_log
+from spark_ckpt.store.data_table import DataTable, epoch_of, settle_key
+from spark_ckpt.store.delta_log import Actions
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.records import Manifest, StagedFileRecord
+
+
+class Outbox:
+    """`<store>/edges/<sink>`. Tasks write into `location`; a file counts once a manifest names it."""
+
+    def __init__(self, location: Location, sink: str, log: EpochLog) -> None:
+        self.location = location
+        self.sink = sink
+        self._log = log
+        self.table = DataTable(location, f"spark_ckpt/edge/{sink}", f"spark_ckpt: rows of sink {sink}")
+
+    def staged(self, manifest: Manifest) -> tuple[StagedFileRecord, ...]:
+        """The epoch's files in the outbox; none if the sink stages elsewhere."""
+        output = manifest.outputs.get(self.sink)
+        return output.files if output is not None and not output.root else ()
+
+    def settle(self, manifest: Manifest, incarnation: int) -> None:
+        """Show the rows of this epoch and of earlier ones of its lineage that are not shown yet. Idempotent."""
+        key = settle_key(incarnation, manifest.epoch)
+        settled = self.table.settled_key()
+        if settled >= key:
+            return
+        files = self._due(manifest, 0 if settled < 0 else epoch_of(settled))
+        if files:
+            self._ensure(files[-1])
+        elif settled < 0:
+            return
+
+        def change(table: DeltaTable) -> Actions:
+            live = delta_log.live_files(table)
+            return [_add(file) for file in files if file.path not in live]
+
+        self.table.commit(key, change, {"ckptEpoch": str(manifest.epoch), "ckptIncarnation": str(incarnation)})
+
+    def read(self, epoch: int) -> pa.Table:
+        """The epoch's rows in publishing order. Raises `EpochNotFound`, `EpochDamaged`."""
+        tables = [self.location.read_table(file.path) for file in self.staged(self._log.manifest(epoch))]
+        return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+
+    def forget(self, kept: Sequence[Manifest]) -> list[str]:
+        """Take the rows of all but the `kept` epochs out of the table; the paths that left it.
+
+        `kept` must have been read after the table: what is live then belongs to a decided epoch.
+        """
+        wanted = {file.path for manifest in kept for file in self.staged(manifest)}
+        left: list[str] = []
+
+        def change(table: DeltaTable) -> Actions | None:
+            gone = {path: size for path, size in delta_log.live_files(table).items() if path not in wanted}
+            left[:] = list(gone)
+            return [delta_log.removed(path, size, data_change=False) for path, size in gone.items()] or None
+
+        self.table.commit(None, change, {})
+        return left
+
+    def _due(self, manifest: Manifest, settled_epoch: int) -> list[StagedFileRecord]:
+        older = [
+            brief.epoch
+            for brief in self._log.tail().lineage(manifest.epoch)
+            if settled_epoch < brief.epoch < manifest.epoch
+        ]
+        manifests = [self._log.manifest(epoch) for epoch in reversed(older)]
+        due = [*manifests, manifest] if manifest.epoch > settled_epoch else manifests
+        return [file for each in due for file in self.staged(each)]
+
+    def _ensure(self, newest: StagedFileRecord) -> None:
+        schema = self.location.read_schema(newest.path)
+        columns = list(newest.partition_values)
+        for name in columns:
+            schema = schema.append(pa.field(name, pa.string()))
+        self.table.ensure(schema, columns)
+
+
+def _add(file: StagedFileRecord) -> delta_log.AddAction:
+    return delta_log.added(file.path, file.size_bytes, file.stats, data_change=True, partition=file.partition_values)

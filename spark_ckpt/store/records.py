@@ -1,0 +1,220 @@
+"""The wire format of the epoch log, format 1. Every model is frozen and refuses fields it does not know.
+
+Paths are relative: a state file's to its operator's table (`Store.state(operator).location`), a staged file's to its
+output's `root`, or to the sink's outbox (`Store.outbox(sink).location`) when the root is empty.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+
+from spark_ckpt.connector import StagedFile
+from spark_ckpt.store.names import valid_name, valid_path
+
+FORMAT = 1
+"""Version of the whole store: the log's rows, the manifests and the layout of the folders."""
+
+Reason = Literal["interval", "stop", "savepoint", "initial", "drained"]
+Path = Annotated[str, AfterValidator(valid_path)]
+OperatorName = Annotated[str, AfterValidator(lambda name: valid_name("operator", name))]
+SinkName = Annotated[str, AfterValidator(lambda name: valid_name("sink", name))]
+SavepointName = Annotated[str, AfterValidator(lambda name: valid_name("savepoint", name))]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Record(BaseModel):
+    """Base of everything written into the log."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StateFile(Record):
+    """One immutable file of one key group: all live rows ("full") or the rows changed since the file before it."""
+
+    path: Path
+    size_bytes: Count
+    rows: Count
+    key_group: Count
+    epoch: Count
+    incarnation: Count
+    kind: Literal["full", "changes"]
+
+
+class OperatorSnapshot(Record):
+    """One operator's state at an epoch: per key group one full file or none, then changes, oldest first."""
+
+    operator: OperatorName
+    key_groups: Annotated[int, Field(ge=1)]
+    key_schema: str
+    state_schema: str
+    files: tuple[StateFile, ...] = ()
+
+
+class StagedFileRecord(Record):
+    """A staged file as the log has it; `connector.StagedFile` is the same outside of the store."""
+
+    path: Path
+    size_bytes: Count
+    rows: Count
+    lane: Count
+    batch: int
+    task: Count
+    part: Count
+    partition_values: dict[str, str | None] = {}
+    stats: str = "{}"
+
+    def staged_file(self) -> StagedFile:
+        """For connectors."""
+        return StagedFile(**self.model_dump())
+
+
+class StagedOutput(Record):
+    """What one sink has to publish for one epoch, in publishing order. An empty root is the store's outbox."""
+
+    sink: SinkName
+    root: str = ""
+    files: tuple[StagedFileRecord, ...] = ()
+    rows: Count = 0
+
+
+class SinkAck(Record):
+    """The sink has everything up to and including `epoch`."""
+
+    sink: SinkName
+    epoch: Count
+    detail: dict[str, JsonValue] = {}
+
+
+class Manifest(Record):
+    """Everything an epoch consists of. `base` is the epoch it extends, `previous` the last id decided before it."""
+
+    format: int = FORMAT
+    job: str
+    epoch: Count
+    incarnation: Count
+    attempt: str
+    base: Count = 0
+    previous: Count = 0
+    created_ms: int
+    duration_ms: int = 0
+    reason: Reason = "interval"
+    cursors: dict[str, dict[str, JsonValue]] = {}
+    watermark_ms: int = 0
+    operators: dict[OperatorName, OperatorSnapshot] = {}
+    outputs: dict[SinkName, StagedOutput] = {}
+    rows_in: int = 0
+    rows_out: int = 0
+    rejected: dict[str, int] = {}
+    acks: tuple[SinkAck, ...] = ()
+
+
+class Holder(Record):
+    """A driver process. `pid_start` (clock ticks since boot) tells a process from a later one with its number."""
+
+    host: str
+    boot_id: str = ""
+    pid: int = 0
+    pid_start: int = 0
+    name: str = ""
+
+    def __str__(self) -> str:
+        named = f"{self.name} " if self.name else ""
+        return f"{named}(process {self.pid} on {self.host})"
+
+
+class CreatedRecord(Record):
+    """The first row of every log."""
+
+    job: str
+    store_id: str
+
+
+class IncarnationRecord(Record):
+    """One life of the job begins: it continues from epoch `base`."""
+
+    incarnation: Annotated[int, Field(ge=1)]
+    holder: Holder
+    base: Count
+    restored_from: str
+    lease_ms: Count
+    lease_expires_ms: int
+    acks: tuple[SinkAck, ...] = ()
+
+
+class EpochBrief(Record):
+    """What the log's tail remembers of a manifest."""
+
+    epoch: Count
+    incarnation: Count
+    attempt: str
+    base: Count
+    previous: Count
+    created_ms: int
+    duration_ms: int
+    reason: Reason
+    rows_in: int
+    rows_out: int
+    sinks: tuple[SinkName, ...]
+    acks: tuple[SinkAck, ...]
+    lease_expires_ms: int = 0
+
+    @classmethod
+    def of(cls, manifest: Manifest, lease_expires_ms: int) -> EpochBrief:
+        """The brief of a manifest whose commit renews the lease."""
+        shared = {name: getattr(manifest, name) for name in cls.model_fields if name in Manifest.model_fields}
+        return cls(**shared, sinks=tuple(sorted(manifest.outputs)), lease_expires_ms=lease_expires_ms)
+
+
+class Heartbeat(Record):
+    """The holder is alive although no epoch was decided."""
+
+    incarnation: Count
+    lease_expires_ms: int
+
+
+class Released(Record):
+    """A clean stop: the lease is free at once."""
+
+    incarnation: Count
+
+
+class Published(Record):
+    """Acks that no later epoch will carry."""
+
+    incarnation: Count
+    acks: tuple[SinkAck, ...]
+
+
+class SavepointRecord(Record):
+    """A name for an epoch; the epoch is kept for ever."""
+
+    name: SavepointName
+    epoch: Count
+
+
+class SavepointDropped(Record):
+    """The name is free again and its epoch an ordinary one."""
+
+    name: SavepointName
+
+
+class Folded(Record):
+    """What rows that were dropped from the log would have said: written when the log is shortened."""
+
+    last: Count
+    acked: dict[SinkName, int]
+
+
+AnyRecord = (
+    CreatedRecord
+    | IncarnationRecord
+    | EpochBrief
+    | Heartbeat
+    | Released
+    | Published
+    | SavepointRecord
+    | SavepointDropped
+    | Folded
+)

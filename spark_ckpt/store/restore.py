@@ -1,0 +1,152 @@
+"""Where a new incarnation starts: the target a user names, the epoch that is chosen, and what is still to be published.
+
+Restoring to an epoch behind the newest one starts another branch.  Decided epochs up to the restored one are published
+if their sinks do not have them yet; decided epochs *behind* it that were not published are dropped: their rows never
+reach the sink (`RecoveryPoint.dropped` names them, so that a sink's marker can pass over them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged, EpochNotFound
+from spark_ckpt.store.names import valid_name
+from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.tail import Tail
+
+RestoreTarget = str | int
+"""`"latest"`, an epoch's number, or a savepoint's name."""
+
+LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPoint:
+    """What a new incarnation continues from.
+
+    `manifest`: the epoch it extends, empty with number 0 at the very start. `last`: highest id ever decided; the next epoch
+    is above it. `unpublished`: per sink the decided epochs of this lineage it is not known to have, oldest first.
+    `dropped`: per sink the ids of decided epochs outside of this lineage that it is not known to have, oldest first.
+    `skipped`: newer epochs that "latest" passed over, with the reason.
+    """
+
+    incarnation: int
+    manifest: Manifest
+    last: int
+    restored_from: str
+    unpublished: Mapping[str, list[Manifest]] = field(default_factory=dict)
+    dropped: Mapping[str, list[int]] = field(default_factory=dict)
+    skipped: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The epoch chosen as base, and what has to be published for it."""
+
+    base: Manifest
+    restored_from: str
+    unpublished: Mapping[str, list[Manifest]]
+    skipped: tuple[tuple[int, str], ...] = ()
+
+
+Read = Callable[[int], Manifest]
+Verify = Callable[[Manifest], None]
+
+
+def choose(tail: Tail, target: RestoreTarget, read: Read, verify: Verify) -> Choice:
+    """The epoch that `target` means, verified together with what is to be published.
+
+    Raises `EpochNotFound`, and `EpochDamaged` when the named epoch, or for "latest" every epoch of the lineage, is damaged.
+    """
+    if target == LATEST:
+        return _newest_good(tail, read, verify)
+    epoch, described = resolve(tail, target)
+    return _checked(tail, epoch, described, read, verify)
+
+
+def resolve(tail: Tail, target: RestoreTarget) -> tuple[int, str]:
+    """The epoch number of an explicit target, and how to call it. Raises `EpochNotFound`."""
+    if isinstance(target, bool) or not isinstance(target, str | int):
+        raise ConfigInvalid(
+            f"{target!r} is no restore target", hint='give "latest", an epoch number or a savepoint\'s name'
+        )
+    if isinstance(target, str):
+        return _savepoint(tail, target), f"savepoint {target}"
+    if target != 0 and target not in tail.by_id:
+        kept = ", ".join(str(epoch) for epoch in sorted(tail.by_id)) or "none"
+        raise EpochNotFound(f"epoch {target} is not in the log", kept=kept, hint="choose a kept epoch or a savepoint")
+    return target, f"epoch {target}"
+
+
+def _savepoint(tail: Tail, name: str) -> int:
+    if valid_name("savepoint", name) not in tail.savepoints:
+        known = ", ".join(sorted(tail.savepoints)) or "none"
+        raise EpochNotFound(
+            f"there is no savepoint '{name}'", savepoints=known, hint='choose one of these, or "latest"'
+        )
+    return tail.savepoints[name]
+
+
+def _newest_good(tail: Tail, read: Read, verify: Verify) -> Choice:
+    skipped: list[tuple[int, str]] = []
+    for epoch in _candidates(tail):
+        try:
+            choice = _checked(tail, epoch, LATEST, read, verify)
+        except EpochDamaged as error:
+            skipped.append((epoch, error.what))
+            continue
+        return Choice(choice.base, choice.restored_from, choice.unpublished, tuple(skipped))
+    raise EpochDamaged(
+        "no epoch of this job's lineage is whole",
+        hint="restore a savepoint or an epoch of another branch by its number; `spark-ckpt verify` lists what is whole",
+        damaged="; ".join(f"{epoch}: {reason}" for epoch, reason in skipped),
+    )
+
+
+def _candidates(tail: Tail) -> Iterator[int]:
+    yield from (brief.epoch for brief in tail.lineage())
+    # Starting over in silence would be a wrong answer: only a job without any epoch starts at 0 by itself.
+    if tail.latest == 0:
+        yield 0
+
+
+def _checked(tail: Tail, epoch: int, described: str, read: Read, verify: Verify) -> Choice:
+    base = _initial(tail) if epoch == 0 else read(epoch)
+    verify(base)
+    unpublished: dict[str, list[Manifest]] = {}
+    lineage = {brief.epoch for brief in tail.lineage(epoch)} if epoch else set()
+    manifests = {epoch: base}
+    for sink in tail.sinks:
+        for number in tail.unacked(sink):
+            if number in lineage:
+                unpublished.setdefault(sink, []).append(_verified(manifests, number, read, verify))
+    return Choice(base, described, unpublished)
+
+
+def _verified(manifests: dict[int, Manifest], epoch: int, read: Read, verify: Verify) -> Manifest:
+    if epoch not in manifests:
+        manifest = read(epoch)
+        verify(manifest.model_copy(update={"operators": {}}))
+        manifests[epoch] = manifest
+    return manifests[epoch]
+
+
+def _initial(tail: Tail) -> Manifest:
+    return Manifest(job=tail.job, epoch=0, incarnation=0, attempt="initial", created_ms=0, reason="initial")
+
+
+def dropped(tail: Tail, base: int) -> dict[str, list[int]]:
+    """Per sink, decided epochs it is not known to have that are not part of the lineage of `base`."""
+    lineage = {brief.epoch for brief in tail.lineage(base)} if base else set()
+    found = {sink: [epoch for epoch in tail.unacked(sink) if epoch not in lineage] for sink in tail.sinks}
+    return {sink: epochs for sink, epochs in found.items() if epochs}
+
+
+def no_check(manifest: Manifest) -> None:
+    """For logs that are used without their store's files."""
+
+
+def describe_error(error: CkptError) -> str:
+    """One line of an error, for reports."""
+    return error.what

@@ -1,0 +1,76 @@
+"""What may go: which epochs are kept, and which files no kept epoch needs.
+
+The order makes a crash harmless at any point: first the log forgets an epoch (one commit, after which nobody can restore
+it), then tables stop showing its rows, then its files go.  What a crash leaves behind is found again by listing: a file
+that no kept epoch names and whose name carries a dead incarnation.  Files of the current incarnation or a newer one are
+only touched if a forgotten epoch named them: tasks may be about to make them part of an epoch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.tail import Tail
+
+_INCARNATION = re.compile(r"(?:^|-)i(\d+)-")
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Keep the last `keep_last` epochs, those younger than `keep_age_ms`, and savepoints for ever.
+
+    `slack`: wait until so many epochs can go, because forgetting costs a rewrite of the log.
+    """
+
+    keep_last: int = 20
+    keep_age_ms: int = 0
+    slack: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionReport:
+    """What went: epochs by number, files and bytes of state tables and outboxes, folders of dead incarnations."""
+
+    epochs: tuple[int, ...] = ()
+    files: int = 0
+    bytes: int = 0
+    folders: int = 0
+
+
+def kept_epochs(tail: Tail, policy: Retention, now_ms: int) -> set[int]:
+    """Numbers of the epochs that stay.
+
+    The newest by number and the newest of the current lineage (an older branch stays for a while after a restore), young
+    ones, savepoints, the epoch the job stands on, and everything some sink is still owed.
+    """
+    by_number = sorted(tail.by_id)[-policy.keep_last :]
+    lineage = [brief.epoch for brief in tail.lineage()][: policy.keep_last]
+    young = [epoch for epoch, brief in tail.by_id.items() if brief.created_ms > now_ms - policy.keep_age_ms]
+    owed = [epoch for sink in tail.sinks for epoch in tail.unacked(sink)]
+    wanted = {tail.latest, tail.base, *by_number, *lineage, *young, *owed, *tail.savepoints.values()}
+    return wanted & tail.by_id.keys()
+
+
+def state_files(manifests: Iterable[Manifest], operator: str) -> set[str]:
+    """Paths of one operator's files that some of the manifests need."""
+    snapshots = [manifest.operators[operator] for manifest in manifests if operator in manifest.operators]
+    return {file.path for snapshot in snapshots for file in snapshot.files}
+
+
+def staged_files(manifests: Iterable[Manifest], sink: str) -> set[str]:
+    """Paths of one sink's files in the outbox that some of the manifests need."""
+    outputs = [manifest.outputs[sink] for manifest in manifests if sink in manifest.outputs]
+    return {file.path for output in outputs if not output.root for file in output.files}
+
+
+def incarnation_of(path: str, prefix: str = "") -> int | None:
+    """The incarnation that wrote a file, from its name; None for a name that is not ours.
+
+    `prefix` is what precedes the incarnation in the name and may itself look like one (a sink's name).
+    """
+    name = path.rsplit("/", 1)[-1]
+    match = _INCARNATION.search(name.removeprefix(prefix))
+    return int(match[1]) if match and name.startswith(prefix) else None

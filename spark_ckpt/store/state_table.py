@@ -1,0 +1,121 @@
+"""An operator's state as a Delta table: its live files are exactly those of the newest settled epoch.
+
+Columns: the key's, the state's, `ckpt_key_group` int, `ckpt_key_hash` long, `ckpt_epoch` long, `ckpt_op` string ("put" or
+"delete"), `ckpt_timeout_ms` long.  The files are a changelog with a base: the state is the newest row of every key.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from spark_ckpt.errors import EpochDamaged, EpochNotFound
+from spark_ckpt.store import delta_log
+from spark_ckpt.store.data_table import DataTable, settle_key
+from spark_ckpt.store.ddl import column_names
+from spark_ckpt.store.delta_log import Actions
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.records import Manifest, OperatorSnapshot, StateFile
+
+OP = "ckpt_op"
+DELETE = "delete"
+_ORDER = "ckpt_order"
+
+
+class StateTable:
+    """`<store>/state/<operator>`. Readers need no JVM; Spark reads the same folder as Delta."""
+
+    def __init__(self, location: Location, operator: str, log: EpochLog) -> None:
+        self.location = location
+        self.operator = operator
+        self._log = log
+        self.table = DataTable(location, f"spark_ckpt/state/{operator}", f"spark_ckpt: state of operator {operator}")
+
+    def settle(self, manifest: Manifest, incarnation: int) -> None:
+        """Make the table's live files those of the manifest. Idempotent; a replaced driver's late call changes nothing."""
+        snapshot = manifest.operators.get(self.operator)
+        wanted = {file.path: file for file in snapshot.files} if snapshot else {}
+        newest = max(wanted.values(), key=lambda file: file.epoch, default=None)
+        key = settle_key(incarnation, manifest.epoch)
+        if self.table.settled_key() >= key:
+            return
+        if newest is not None:
+            self.table.ensure(self.location.read_schema(newest.path))
+
+        def change(table: DeltaTable) -> Actions:
+            live = delta_log.live_files(table)
+            # Files superseded by a newer full file take no row out of the state; a rollback does.
+            rollback = bool(wanted.keys() < live.keys()) or _is_behind(table, manifest.epoch)
+            adds = [_add(file) for path, file in wanted.items() if path not in live]
+            gone = [
+                delta_log.removed(path, size, data_change=rollback) for path, size in live.items() if path not in wanted
+            ]
+            return [*adds, *gone]
+
+        self.table.commit(key, change, {"ckptEpoch": str(manifest.epoch), "ckptIncarnation": str(incarnation)})
+
+    def version(self, epoch: int) -> int:
+        """The table version whose live files are the epoch's: for Spark's `versionAsOf`.
+
+        Raises `EpochNotFound` if the epoch is not in the log, was never settled, or its version was cleaned up; `read`
+        needs no version.
+        """
+        manifest = self._log.manifest(epoch)
+        found = self.table.version_of(settle_key(manifest.incarnation, epoch), epoch)
+        if found is None:
+            raise EpochNotFound(
+                f"epoch {epoch} has no version in the state table of '{self.operator}'",
+                hint="read it with `Store.state(operator).read(epoch)`, which needs no version",
+                table=self.location.uri,
+            )
+        return found
+
+    def read(self, epoch: int) -> pa.Table:
+        """The state at an epoch: key, state and `ckpt_` columns, the newest row of every key, deleted keys gone.
+
+        Raises `EpochNotFound`, `EpochDamaged`.
+        """
+        snapshot = self._log.manifest(epoch).operators.get(self.operator)
+        if snapshot is None:
+            raise EpochNotFound(f"epoch {epoch} has no state of operator '{self.operator}'")
+        return newest_rows([self._read(file) for file in snapshot.files], snapshot)
+
+    def _read(self, file: StateFile) -> pa.Table:
+        table = self.location.read_table(file.path)
+        if table.num_rows != file.rows:
+            raise EpochDamaged(
+                f"state file {file.path} has {table.num_rows} rows, {file.rows} were committed",
+                hint="run `spark-ckpt verify`, then restore an epoch it reports as whole",
+            )
+        return table
+
+
+def newest_rows(oldest_first: list[pa.Table], snapshot: OperatorSnapshot) -> pa.Table:
+    """The newest row of every key of files that are in the order of the manifest, without deleted keys."""
+    if not oldest_first:
+        return pa.table({})
+    rows = pa.concat_tables(reversed(oldest_first), promote_options="default").combine_chunks()
+    order = pa.array(range(rows.num_rows), pa.int64())
+    keys = column_names(snapshot.key_schema)
+    newest = rows.select(keys).append_column(_ORDER, order).group_by(keys).aggregate([(_ORDER, "min")])
+    table = rows.take(newest.column(f"{_ORDER}_min").sort())
+    return table.filter(pc.not_equal(table.column(OP), DELETE))
+
+
+def _is_behind(table: DeltaTable, epoch: int) -> bool:
+    """Whether the table shows an epoch newer than `epoch`: settling it takes rows back."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    if "max.ckpt_epoch" not in actions.column_names:
+        return False
+    newest = pc.max(actions.column("max.ckpt_epoch")).as_py()
+    return newest is not None and newest > epoch
+
+
+def _add(file: StateFile) -> delta_log.AddAction:
+    bounds = {"ckpt_key_group": file.key_group, "ckpt_epoch": file.epoch} if file.rows else {}
+    stats = {"numRecords": file.rows, "minValues": bounds, "maxValues": bounds, "nullCount": dict.fromkeys(bounds, 0)}
+    return delta_log.added(file.path, file.size_bytes, json.dumps(stats), data_change=True)

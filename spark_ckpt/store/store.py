@@ -1,0 +1,209 @@
+"""A job's store as a whole: its control log, its tables, and what is done after a decision."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Self
+
+from spark_ckpt.errors import EpochDamaged, StoreForeign
+from spark_ckpt.store.delta_log import LOG
+from spark_ckpt.store.epoch_log import EpochLog, wall_ms
+from spark_ckpt.store.location import FileInfo, Location, total_size
+from spark_ckpt.store.names import valid_name
+from spark_ckpt.store.outbox import Outbox
+from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.retention import (
+    Retention,
+    RetentionReport,
+    incarnation_of,
+    kept_epochs,
+    staged_files,
+    state_files,
+)
+from spark_ckpt.store.state_table import StateTable
+from spark_ckpt.store.tail import Tail
+
+_STATE, _EDGES, _RUNS, _EPOCHS = "state", "edges", "runs", "epochs"
+
+
+class Store:
+    """Opened by `Store.open`. Cheap to open again; one object per thread of control is not needed, calls are serialised."""
+
+    def __init__(self, location: Location, job: str, now_ms: Callable[[], int] = wall_ms) -> None:
+        self.location = location
+        self.job = job
+        self._now_ms = now_ms
+        self._lock = threading.RLock()
+        self._states: dict[str, StateTable] = {}
+        self._outboxes: dict[str, Outbox] = {}
+        self._swept_for = -1
+        self.log = self._opened_log()
+        self.id = self.log.tail().store_id
+
+    @classmethod
+    def open(
+        cls, uri: str, job: str, storage_options: Mapping[str, str] | None = None, now_ms: Callable[[], int] = wall_ms
+    ) -> Self:
+        """The store at `uri`; created if the location is empty.
+
+        Raises `StoreForeign` (another job's, or something else is there), `FormatUnknown`, `StoreUnreachable`.
+        """
+        return cls(Location(uri, storage_options or {}), valid_name("job", job), now_ms)
+
+    def reopened(self) -> Self:
+        """Another view of the same store, for another thread or a command."""
+        return type(self)(self.location, self.job, self._now_ms)
+
+    def state(self, operator: str) -> StateTable:
+        """The state table of an operator."""
+        with self._lock:
+            if operator not in self._states:
+                location = self.location.child(_STATE, valid_name("operator", operator))
+                self._states[operator] = StateTable(location, operator, self.log)
+            return self._states[operator]
+
+    def outbox(self, sink: str) -> Outbox:
+        """The outbox of a sink."""
+        with self._lock:
+            if sink not in self._outboxes:
+                location = self.location.child(_EDGES, valid_name("sink", sink))
+                self._outboxes[sink] = Outbox(location, sink, self.log)
+            return self._outboxes[sink]
+
+    def run_folder(self, incarnation: int) -> Location:
+        """Spark's own checkpoints of one incarnation: disposable."""
+        return self.location.child(_RUNS, str(incarnation))
+
+    def verify(self, manifest: Manifest, deep: bool = False) -> None:
+        """Every file of the epoch is there with its size; `deep`: and can be read. Raises `EpochDamaged`.
+
+        Rows staged outside of the store are looked at only while the sink is owed them: later they are the sink's own.
+        """
+        for operator, snapshot in manifest.operators.items():
+            sizes = {file.path: (file.size_bytes, file.rows) for file in snapshot.files}
+            _verify(self.state(operator).location, sizes, manifest.epoch, deep)
+        for sink, output in manifest.outputs.items():
+            location = self._staged_at(sink, output.root, manifest.epoch)
+            if location is not None:
+                sizes = {file.path: (file.size_bytes, file.rows) for file in output.files}
+                _verify(location, sizes, manifest.epoch, deep)
+
+    def settle(self, manifest: Manifest) -> None:
+        """Idempotent redo after the decision: state tables and outboxes show what the manifest says.
+
+        After a restore, call it once with `RecoveryPoint.manifest`: tables go back to the restored epoch.
+        """
+        incarnation = self.log.own_incarnation or manifest.incarnation
+        with self._lock:
+            for operator in sorted({*manifest.operators, *self._tables(_STATE)}):
+                self.state(operator).settle(manifest, incarnation)
+            for sink in sorted({*manifest.outputs, *self._tables(_EDGES)}):
+                self.outbox(sink).settle(manifest, incarnation)
+
+    def retain(self, policy: Retention) -> RetentionReport:
+        """Forget old epochs and delete what no kept epoch needs. Safe to stop at any point and to repeat.
+
+        Raises `Fenced` if this object's own incarnation was replaced.
+        """
+
+        def kept(tail: Tail) -> set[int]:
+            keep = kept_epochs(tail, policy, self._now_ms())
+            return keep if len(tail.by_id) - len(keep) > policy.slack else set(tail.by_id)
+
+        with self._lock:
+            tail, dropped = self.log.shorten(kept)
+            if not dropped and self._swept_for == tail.incarnation:
+                return RetentionReport()
+            report = self._swept(tail, dropped)
+            self._swept_for = tail.incarnation
+            return report
+
+    def _swept(self, tail: Tail, dropped: Sequence[Manifest]) -> RetentionReport:
+        incarnation = self.log.own_incarnation or tail.incarnation
+        files: list[FileInfo] = []
+        for sink in self._tables(_EDGES):
+            files += self._sweep_outbox(self.outbox(sink), dropped, incarnation)
+        for operator in self._tables(_STATE):
+            files += self._sweep_state(self.state(operator), dropped, incarnation)
+        dead = [name for name in self.location.folders(_RUNS) if name.isdigit() and int(name) < incarnation]
+        for name in dead:
+            self.location.delete_folder(f"{_RUNS}/{name}")
+        return RetentionReport(tuple(each.epoch for each in dropped), len(files), total_size(files), len(dead))
+
+    def _sweep_outbox(self, outbox: Outbox, dropped: Sequence[Manifest], incarnation: int) -> list[FileInfo]:
+        outbox.table.refreshed()
+        kept = self._kept()
+        outbox.forget(kept)
+        needed = staged_files(kept, outbox.sink) | outbox.table.live().keys()
+        named = staged_files(dropped, outbox.sink)
+        return _delete_garbage(outbox.location, f"ckpt-{outbox.sink}", needed, named, incarnation)
+
+    def _sweep_state(self, state: StateTable, dropped: Sequence[Manifest], incarnation: int) -> list[FileInfo]:
+        needed = state_files(self._kept(), state.operator) | state.table.live().keys()
+        return _delete_garbage(state.location, "", needed, state_files(dropped, state.operator), incarnation)
+
+    def _kept(self) -> list[Manifest]:
+        return [self.log.manifest(brief.epoch) for brief in self.log.tail().epochs]
+
+    def _tables(self, folder: str) -> list[str]:
+        return self.location.folders(folder)
+
+    def _staged_at(self, sink: str, root: str, epoch: int) -> Location | None:
+        if not root:
+            return self.outbox(sink).location
+        if epoch <= self.log.tail().acked.get(sink, 0):
+            return None
+        elsewhere = Location(root, self.location.storage_options)
+        return elsewhere if elsewhere.local is not None or elsewhere.bucket == self.location.bucket else None
+
+    def _opened_log(self) -> EpochLog:
+        epochs = self.location.child(_EPOCHS)
+        log = EpochLog.open(epochs, self.job, create=False, verify=self.verify, now_ms=self._now_ms)
+        if log is not None:
+            return log
+        others = set(self.location.entries()) - {_EPOCHS}
+        if others:
+            raise StoreForeign(
+                "the location is not empty and holds no store",
+                store=self.location.uri,
+                found=", ".join(sorted(others)[:5]),
+                hint="give an empty folder, or the folder of this job's store",
+            )
+        log = EpochLog.open(epochs, self.job, create=True, verify=self.verify, now_ms=self._now_ms)
+        if log is None:
+            raise StoreForeign("the control log could not be created", store=self.location.uri)
+        return log
+
+
+def _verify(location: Location, expected: Mapping[str, tuple[int, int]], epoch: int, deep: bool) -> None:
+    found = location.sizes(expected)
+    for path, (size, rows) in expected.items():
+        if found.get(path) != size:
+            was = "is missing" if path not in found else f"has {found[path]} bytes, {size} were committed"
+            raise _damaged(location, path, was, epoch)
+        if deep and location.read_table(path).num_rows != rows:
+            raise _damaged(location, path, f"does not hold the {rows} rows that were committed", epoch)
+
+
+def _damaged(location: Location, path: str, was: str, epoch: int) -> EpochDamaged:
+    return EpochDamaged(
+        f"epoch {epoch}: file {path} {was}",
+        location=location.uri,
+        hint="run `spark-ckpt verify`, then restore an epoch it reports as whole",
+    )
+
+
+def _delete_garbage(
+    location: Location, prefix: str, needed: AbstractSet[str], forgotten: AbstractSet[str], incarnation: int
+) -> list[FileInfo]:
+    garbage = []
+    for info in location.list():
+        writer = incarnation_of(info.path, prefix)
+        if info.path in needed or writer is None or info.path.startswith(f"{LOG}/"):
+            continue
+        if info.path in forgotten or writer < incarnation:
+            garbage.append(info)
+    location.delete(info.path for info in garbage)
+    return garbage

@@ -1,0 +1,156 @@
+"""What the epoch log says, folded row by row. Pure: rows in, `Tail` out; no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from spark_ckpt.store.records import (
+    AnyRecord,
+    CreatedRecord,
+    EpochBrief,
+    Folded,
+    Heartbeat,
+    Holder,
+    IncarnationRecord,
+    Published,
+    Released,
+    SavepointDropped,
+    SavepointRecord,
+    SinkAck,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Everything decided so far.
+
+    `latest` is the newest epoch of the current lineage, 0 for none; `last` the highest id ever decided, in any lineage;
+    `by_id` the kept epochs of every lineage; `acked` per sink the highest epoch it is known to have.
+    """
+
+    job: str = ""
+    store_id: str = ""
+    incarnation: int = 0
+    holder: Holder | None = None
+    since_ms: int = 0
+    lease_ms: int = 0
+    lease_expires_ms: int = 0
+    base: int = 0
+    last: int = 0
+    latest: int = 0
+    by_id: Mapping[int, EpochBrief] = field(default_factory=dict)
+    savepoints: Mapping[str, int] = field(default_factory=dict)
+    acked: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def epochs(self) -> list[EpochBrief]:
+        """The kept epochs, oldest first."""
+        return [self.by_id[epoch] for epoch in sorted(self.by_id)]
+
+    def lineage(self, newest: int | None = None) -> Iterator[EpochBrief]:
+        """The kept epochs that `newest` (by default `latest`) stands on, itself first, newest first."""
+        brief = self.by_id.get(self.latest if newest is None else newest)
+        while brief is not None:
+            yield brief
+            brief = self.by_id.get(brief.base) if brief.base < brief.epoch else None
+
+    def unacked(self, sink: str) -> list[int]:
+        """Decided epochs of any lineage with an output for `sink` that it is not known to have, oldest first."""
+        known = self.acked.get(sink, 0)
+        return sorted(epoch for epoch, brief in self.by_id.items() if epoch > known and sink in brief.sinks)
+
+    @property
+    def sinks(self) -> list[str]:
+        """Every sink that a kept epoch has an output for."""
+        return sorted({sink for brief in self.by_id.values() for sink in brief.sinks})
+
+
+def folded(tail: Tail, records: Sequence[tuple[int, AnyRecord]]) -> Tail:
+    """The tail after more rows: (time of the commit in ms, record), in the log's order."""
+    for time_ms, record in records:
+        tail = _APPLY[type(record)](tail, record, time_ms)
+    return tail
+
+
+def _created(tail: Tail, record: CreatedRecord, time_ms: int) -> Tail:
+    return replace(tail, job=record.job, store_id=record.store_id)
+
+
+def _incarnation(tail: Tail, record: IncarnationRecord, time_ms: int) -> Tail:
+    return replace(
+        _acked(tail, record.acks),
+        incarnation=record.incarnation,
+        holder=record.holder,
+        since_ms=time_ms,
+        lease_ms=record.lease_ms,
+        lease_expires_ms=record.lease_expires_ms,
+        base=record.base,
+        latest=record.base,
+    )
+
+
+def _epoch(tail: Tail, record: EpochBrief, time_ms: int) -> Tail:
+    following = replace(
+        _acked(tail, record.acks),
+        by_id={**tail.by_id, record.epoch: record},
+        last=max(tail.last, record.epoch),
+        latest=record.epoch,
+    )
+    return _renewed(following, record.incarnation, record.lease_expires_ms)
+
+
+def _heartbeat(tail: Tail, record: Heartbeat, time_ms: int) -> Tail:
+    return _renewed(tail, record.incarnation, record.lease_expires_ms)
+
+
+def _renewed(tail: Tail, incarnation: int, expires_ms: int) -> Tail:
+    return replace(tail, lease_expires_ms=expires_ms) if incarnation == tail.incarnation else tail
+
+
+def _released(tail: Tail, record: Released, time_ms: int) -> Tail:
+    return replace(tail, lease_expires_ms=0) if record.incarnation == tail.incarnation else tail
+
+
+def _published(tail: Tail, record: Published, time_ms: int) -> Tail:
+    return _acked(tail, record.acks)
+
+
+def _acked(tail: Tail, acks: Sequence[SinkAck]) -> Tail:
+    if not acks:
+        return tail
+    newest = dict(tail.acked)
+    for ack in acks:
+        newest[ack.sink] = max(newest.get(ack.sink, 0), ack.epoch)
+    return replace(tail, acked=newest)
+
+
+def _savepoint(tail: Tail, record: SavepointRecord, time_ms: int) -> Tail:
+    return replace(tail, savepoints={**tail.savepoints, record.name: record.epoch})
+
+
+def _savepoint_dropped(tail: Tail, record: SavepointDropped, time_ms: int) -> Tail:
+    return replace(tail, savepoints={name: at for name, at in tail.savepoints.items() if name != record.name})
+
+
+def _folded(tail: Tail, record: Folded, time_ms: int) -> Tail:
+    acks = [SinkAck(sink=sink, epoch=epoch) for sink, epoch in record.acked.items()]
+    return replace(_acked(tail, acks), last=max(tail.last, record.last))
+
+
+_Apply = Callable[[Tail, AnyRecord, int], Tail]
+_APPLY: Mapping[type, _Apply] = {
+    kind: cast(_Apply, apply)
+    for kind, apply in (
+        (CreatedRecord, _created),
+        (IncarnationRecord, _incarnation),
+        (EpochBrief, _epoch),
+        (Heartbeat, _heartbeat),
+        (Released, _released),
+        (Published, _published),
+        (SavepointRecord, _savepoint),
+        (SavepointDropped, _savepoint_dropped),
+        (Folded, _folded),
+    )
+}
