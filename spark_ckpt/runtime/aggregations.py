@@ -10,6 +10,7 @@ import copy
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -29,11 +30,14 @@ from spark_ckpt.runtime.folds import (
     SumFold,
 )
 from spark_ckpt.runtime.group_state import KeyGroupState, Resolved
-from spark_ckpt.runtime.key_index import Keys, distinct_keys, taken
+from spark_ckpt.runtime.key_index import Keys, distinct_keys
 from spark_ckpt.runtime.operator import Binding, Clock
-from spark_ckpt.runtime.rows import arrow_schema, column, conform, state_schema, user_columns
+from spark_ckpt.runtime.rows import KEY_HASH, arrow_schema, column, conform, state_schema, taken, user_columns
 from spark_ckpt.runtime.segments import Segments
 from spark_ckpt.runtime.timeouts import Timeouts
+
+if TYPE_CHECKING:
+    from spark_ckpt.runtime.rows import Array
 
 APPEND, UPDATE = "append", "update"
 
@@ -94,16 +98,16 @@ def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
     return Aggregate("first", column, f"first_{column}", ignore_nulls)
 
 
-_NUMERIC = {"sum": SumFold, "mean": MeanFold, "stddev": StddevFold}
-_ORDERED = {"min": MinFold, "max": MaxFold}
-_ANY = {"last": LastFold, "first": FirstFold}
+_NUMERIC: dict[str, type[SumFold | MeanFold | StddevFold]] = {"sum": SumFold, "mean": MeanFold, "stddev": StddevFold}
+_ORDERED: dict[str, type[MinFold | MaxFold]] = {"min": MinFold, "max": MaxFold}
+_ANY: dict[str, type[LastFold | FirstFold]] = {"last": LastFold, "first": FirstFold}
 
 
 def fold_of(spec: Aggregate, schema: pa.Schema) -> Fold:
     """The fold of a declared aggregate. Raises `GraphInvalid` for a column that is missing or of a
     type it cannot take.
     """
-    kind = None if spec.column is None else _type_of(spec.column, schema)
+    kind = pa.null() if spec.column is None else _type_of(spec.column, schema)
     if spec.kind == "count":
         return CountFold(kind)
     if spec.kind in _ANY:
@@ -119,24 +123,21 @@ def fold_of(spec: Aggregate, schema: pa.Schema) -> Fold:
 def _type_of(name: str, schema: pa.Schema) -> pa.DataType:
     if name not in schema.names:
         raise GraphInvalid(f"there is no column {name!r}", hint=f"the columns are {', '.join(schema.names)}")
-    return schema.field(name).type
+    kind: pa.DataType = schema.field(name).type
+    return kind
 
 
 def running_aggregates(
     aggregates: Mapping[str, Aggregate], schema: StructType, keys: Sequence[str], output_mode: str = UPDATE
 ) -> RunningAggregates:
     """Operator of running aggregates by output name; `schema` is the input's. Raises `GraphInvalid`."""
-    return RunningAggregates(
-        [each.alias(name) for name, each in aggregates.items()], schema, keys, output_mode
-    )
+    return RunningAggregates([each.alias(name) for name, each in aggregates.items()], schema, keys, output_mode)
 
 
 class RunningAggregates:
     """See `running_aggregates`."""
 
-    def __init__(
-        self, specs: Sequence[Aggregate], schema: StructType, keys: Sequence[str], output_mode: str
-    ) -> None:
+    def __init__(self, specs: Sequence[Aggregate], schema: StructType, keys: Sequence[str], output_mode: str) -> None:
         if output_mode not in (APPEND, UPDATE):
             raise GraphInvalid(f"unknown output mode {output_mode!r}", hint="use 'append' or 'update'")
         rows = arrow_schema(schema)
@@ -170,27 +171,27 @@ class RunningAggregates:
         group.counters.rows_out += output.num_rows
         yield output
 
-    def _run(self, rows: pa.Table, segments: Segments, resolved: Resolved) -> list[list[pa.Array]]:
+    def _run(self, rows: pa.Table, segments: Segments, resolved: Resolved) -> list[list[Array]]:
         after, at = [], 0
         for spec, fold in zip(self._specs, self._folds, strict=True):
             names = self.schema.state.names[at : at + len(fold.parts)]
             at += len(names)
-            values = None if spec.column is None else column(rows, spec.column)
+            values = column(rows, spec.column or KEY_HASH)  # rows are counted by what is never null
             before = [column(resolved.state, name) for name in names]
             after.append(fold.run(segments, values, before))
         return after
 
-    def _appended(self, rows: pa.Table, after: Sequence[Sequence[pa.Array]]) -> pa.Table:
+    def _appended(self, rows: pa.Table, after: Sequence[Sequence[Array]]) -> pa.Table:
         table = user_columns(rows)
         for spec, values in zip(self._specs, self._shown(after), strict=True):
             table = table.append_column(spec.name, values)
         return conform(table, self._arrow)
 
-    def _updated(self, keys: Keys, latest: Sequence[Sequence[pa.Array]]) -> pa.Table:
+    def _updated(self, keys: Keys, latest: Sequence[Sequence[Array]]) -> pa.Table:
         table = pa.table([*keys.table.columns, *self._shown(latest)], names=self._arrow.names)
         return table.cast(self._arrow)
 
-    def _shown(self, states: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
+    def _shown(self, states: Sequence[Sequence[Array]]) -> list[Array]:
         return [fold.show(state) for fold, state in zip(self._folds, states, strict=True)]
 
     def _state_type(self) -> StructType:
@@ -202,13 +203,9 @@ class RunningAggregates:
         return from_arrow_schema(pa.schema(fields))
 
     def _output_schema(self, rows: pa.Schema) -> pa.Schema:
-        shown = [
-            pa.field(spec.name, fold.shown()) for spec, fold in zip(self._specs, self._folds, strict=True)
-        ]
+        shown = [pa.field(spec.name, fold.shown()) for spec, fold in zip(self._specs, self._folds, strict=True)]
         schema = pa.schema([*(rows if self.output_mode == APPEND else self.schema.key), *shown])
         twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
         if twice is not None:
-            raise GraphInvalid(
-                f"output column {twice!r} occurs twice", hint="rename the aggregate with .alias()"
-            )
+            raise GraphInvalid(f"output column {twice!r} occurs twice", hint="rename the aggregate with .alias()")
         return schema

@@ -4,19 +4,24 @@ while the numbers fit 64 bits."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pyarrow as pa
 
 from spark_ckpt.runtime.failures import ArithmeticOverflow
 from spark_ckpt.runtime.rows import Bools
-from spark_ckpt.runtime.segments import Values
+
+if TYPE_CHECKING:
+    from spark_ckpt.runtime.rows import Array
+    from spark_ckpt.runtime.segments import Values
 
 _LOW = (1 << 64) - 1
 
 
-def unscaled(values: pa.Array) -> Values:
+def unscaled(values: Array) -> Values:
     """The unscaled numbers, int64 if all fit, else Python ints; unspecified where null."""
-    words = np.frombuffer(values.buffers()[1], np.int64)[
+    words = np.frombuffer(memoryview(values.buffers()[1] or b""), np.int64)[
         2 * values.offset : 2 * (values.offset + len(values))
     ]
     low, high = words[0::2], words[1::2]
@@ -27,18 +32,16 @@ def unscaled(values: pa.Array) -> Values:
     return np.where(valid, wide, 0)
 
 
-def decimals(numbers: Values, null: Bools, kind: pa.Decimal128Type) -> pa.Array:
+def decimals(numbers: Values, null: Bools, kind: pa.Decimal128Type) -> Array:
     """Decimals of type `kind` from unscaled numbers. Raises `ArithmeticOverflow` beyond its precision."""
     limit = 10**kind.precision
     wide = numbers.astype(object) if limit > np.iinfo(np.int64).max else numbers
     if ((wide >= limit) | (wide <= -limit)).any():
-        raise ArithmeticOverflow(
-            f"a value does not fit {kind}", hint="cast the column to fewer digits before the sum"
-        )
+        raise ArithmeticOverflow(f"a value does not fit {kind}", hint="cast the column to fewer digits before the sum")
     words = np.empty(2 * len(numbers), np.int64)
     words[0::2], words[1::2] = _words(numbers)
-    bits = pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
-    return pa.Array.from_buffers(kind, len(numbers), [bits, pa.py_buffer(words)])
+    bits = pa.py_buffer(np.packbits(~null, bitorder="little").tobytes()) if null.any() else None
+    return pa.Array.from_buffers(kind, len(numbers), [bits, pa.py_buffer(words.tobytes())])
 
 
 def _words(numbers: Values) -> tuple[Values, Values]:

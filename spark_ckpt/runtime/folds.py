@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,43 +18,48 @@ import pyarrow.compute as pc
 
 from spark_ckpt.runtime.decimals import decimals, unscaled
 from spark_ckpt.runtime.failures import ArithmeticOverflow
-from spark_ckpt.runtime.key_index import taken
-from spark_ckpt.runtime.rows import Bools, Int64s
-from spark_ckpt.runtime.segments import Segments, Values
+from spark_ckpt.runtime.rows import Bools, Int64s, taken
+from spark_ckpt.runtime.segments import Segments
+
+if TYPE_CHECKING:
+    from spark_ckpt.runtime.rows import Array
+    from spark_ckpt.runtime.segments import Values
 
 _SAFE = float(1 << 62)
 _NEVER = np.iinfo(np.int64).max
 
 
-def valid(values: pa.Array) -> Bools:
+def valid(values: Array) -> Bools:
     """Where `values` is not null."""
-    return values.is_valid().to_numpy(zero_copy_only=False)
+    return cast("Bools", values.is_valid().to_numpy(zero_copy_only=False))
 
 
-def filled(values: pa.Array, default: float) -> Values:
+def filled(values: Array, default: float) -> Values:
     """A numeric column as numpy, `default` for null."""
-    return pc.fill_null(values, pa.scalar(default, values.type)).to_numpy(zero_copy_only=False)
+    whole = pc.fill_null(values, pa.scalar(default, values.type)) if values.null_count else values
+    return cast("Values", whole.to_numpy(zero_copy_only=False))
 
 
-def arrow(values: Values, shown: Bools, kind: pa.DataType) -> pa.Array:
+def arrow(values: Values, shown: Bools, kind: pa.DataType) -> Array:
     """Numpy values as an Arrow column, null where not `shown`."""
     return pa.array(values, mask=None if shown.all() else ~shown).cast(kind)
 
 
-def seen(segments: Segments, values: pa.Array, before: pa.Array) -> Bools:
+def seen(segments: Segments, values: Array, before: Array) -> Bools:
     """For each row: has the key had a value that is not null, here or before?"""
     if not values.null_count:
         return np.ones(len(values), np.bool_)
-    return segments.accumulate(np.logical_or, valid(values), valid(before))
+    some: Bools = segments.accumulate(np.logical_or, valid(values), valid(before))
+    return some
 
 
 class Fold(ABC):
-    """One aggregate over a column of Arrow type `kind` (None: over rows)."""
+    """One aggregate over a column of Arrow type `kind`."""
 
     parts: ClassVar[tuple[str, ...]] = ("",)
     """Suffixes of the state columns."""
 
-    def __init__(self, kind: pa.DataType | None) -> None:
+    def __init__(self, kind: pa.DataType) -> None:
         self.kind = kind
 
     @abstractmethod
@@ -66,10 +71,10 @@ class Fold(ABC):
         """Type of the aggregate."""
 
     @abstractmethod
-    def run(self, segments: Segments, values: pa.Array | None, before: Sequence[pa.Array]) -> list[pa.Array]:
+    def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
         """State columns after each row; `before` is the state per key, null where there is none."""
 
-    def show(self, state: Sequence[pa.Array]) -> pa.Array:
+    def show(self, state: Sequence[Array]) -> Array:
         """The aggregate's value for given states."""
         return state[0]
 
@@ -85,15 +90,15 @@ class CountFold(Fold):
         """A long."""
         return pa.int64()
 
-    def run(self, segments: Segments, values: pa.Array | None, before: Sequence[pa.Array]) -> list[pa.Array]:
+    def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
         """Count on from `before`."""
         return [pa.array(self.counts(segments, values, before[0]))]
 
     @staticmethod
-    def counts(segments: Segments, values: pa.Array | None, before: pa.Array) -> Int64s:
+    def counts(segments: Segments, values: Array, before: Array) -> Int64s:
         """Running counts as numpy."""
         start: Int64s = filled(before, 0)
-        if values is None or not values.null_count:
+        if not values.null_count:
             return segments.numbering + start[segments.row_key]
         return segments.accumulate(np.add, valid(values).astype(np.int64), start)
 
@@ -101,10 +106,7 @@ class CountFold(Fold):
 def exact_sum(segments: Segments, values: Values, start: Values) -> Values:
     """Running sums of whole numbers: int64 when no sum can leave it, else Python ints."""
     wide = values.dtype == object or start.dtype == object
-    if (
-        not wide
-        and np.abs(values.astype(np.float64)).sum() + np.abs(start.astype(np.float64)).max(initial=0) < _SAFE
-    ):
+    if not wide and np.abs(values.astype(np.float64)).sum() + np.abs(start.astype(np.float64)).max(initial=0) < _SAFE:
         return segments.accumulate(np.add, values, start)
     return segments.accumulate(np.add, values.astype(object), start.astype(object))
 
@@ -124,13 +126,11 @@ class SumFold(Fold):
             return pa.decimal128(_least(self.kind.precision + 10, 38), self.kind.scale)
         return pa.float64() if pa.types.is_floating(self.kind) else pa.int64()
 
-    def run(self, segments: Segments, values: pa.Array | None, before: Sequence[pa.Array]) -> list[pa.Array]:
+    def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
         """Add on from `before`. Raises `ArithmeticOverflow`."""
-        if values is None:
-            raise TypeError("sum needs a column")
         return [self.sums(segments, values, before[0])]
 
-    def sums(self, segments: Segments, values: pa.Array, before: pa.Array) -> pa.Array:
+    def sums(self, segments: Segments, values: Array, before: Array) -> Array:
         """Running sums, null until the first value."""
         some, kind = seen(segments, values, before), self.shown()
         if pa.types.is_decimal(kind):
@@ -143,9 +143,7 @@ class SumFold(Fold):
 
 def _long(values: Values) -> Int64s:
     if values.dtype == object and any(not -(1 << 63) <= each < 1 << 63 for each in values):
-        raise ArithmeticOverflow(
-            "a sum left the range of a long", hint="cast the column to decimal or double"
-        )
+        raise ArithmeticOverflow("a sum left the range of a long", hint="cast the column to decimal or double")
     return values.astype(np.int64)
 
 
@@ -154,7 +152,7 @@ class MeanFold(Fold):
 
     parts = ("_sum", "_count")
 
-    def __init__(self, kind: pa.DataType | None) -> None:
+    def __init__(self, kind: pa.DataType) -> None:
         super().__init__(kind)
         self._sum = SumFold(kind if pa.types.is_decimal(kind) else pa.float64())
 
@@ -168,15 +166,13 @@ class MeanFold(Fold):
             return pa.decimal128(_least(self.kind.precision + 4, 38), _least(self.kind.scale + 4, 38))
         return pa.float64()
 
-    def run(self, segments: Segments, values: pa.Array | None, before: Sequence[pa.Array]) -> list[pa.Array]:
+    def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
         """Add and count on from `before`."""
-        if values is None:
-            raise TypeError("mean needs a column")
         numbers = values if pa.types.is_decimal(self.kind) else values.cast(pa.float64(), safe=False)
         counts = CountFold.counts(segments, values, before[1])
         return [self._sum.sums(segments, numbers, before[0]), pa.array(counts)]
 
-    def show(self, state: Sequence[pa.Array]) -> pa.Array:
+    def show(self, state: Sequence[Array]) -> Array:
         """Sum over count, null without values."""
         counts: Int64s = filled(state[1], 0)
         some = counts > 0
@@ -212,14 +208,10 @@ class ExtremeFold(Fold):
 
     def shown(self) -> pa.DataType:
         """The column's type."""
-        if self.kind is None:
-            raise TypeError("min and max need a column")
         return self.kind
 
-    def run(self, segments: Segments, values: pa.Array | None, before: Sequence[pa.Array]) -> list[pa.Array]:
+    def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
         """The extreme so far."""
-        if values is None:
-            raise TypeError("min and max need a column")
         some = seen(segments, values, before[0])
         if pa.types.is_floating(values.type):
             neutral = np.nan if self.lowest else -np.inf
@@ -232,7 +224,7 @@ class ExtremeFold(Fold):
             return [arrow(segments.accumulate(self.fold, *parts), some, self.shown())]
         return [self._by_rank(segments, pa.concat_arrays([values, before[0]]), some)]
 
-    def _by_rank(self, segments: Segments, values: pa.Array, some: Bools) -> pa.Array:
+    def _by_rank(self, segments: Segments, values: Array, some: Bools) -> Array:
         """Any ordered type: fold positions in sorted order, then look the values up."""
         order = pc.array_sort_indices(values, null_placement="at_end" if self.lowest else "at_start")
         places = order.to_numpy().astype(np.int64)
@@ -240,7 +232,7 @@ class ExtremeFold(Fold):
         ranks[places] = np.arange(len(places))
         rows = len(segments.row_key)
         best = segments.accumulate(self.fold, ranks[:rows], ranks[rows:])
-        return values.take(pa.array(places[best], mask=~some))
+        return taken(values, places[best], ~some)
 
 
 class MinFold(ExtremeFold):
@@ -258,7 +250,7 @@ class MaxFold(ExtremeFold):
 class LastFold(Fold):
     """The value of the last row, or (`skip_nulls`) the last value that is not null."""
 
-    def __init__(self, kind: pa.DataType | None, *, skip_nulls: bool = False) -> None:
+    def __init__(self, kind: pa.DataType, *, skip_nulls: bool = False) -> None:
         super().__init__(kind)
         self.skip_nulls = skip_nulls
 
@@ -268,14 +260,10 @@ class LastFold(Fold):
 
     def shown(self) -> pa.DataType:
         """The column's type."""
-        if self.kind is None:
-            raise TypeError("first and last need a column")
         return self.kind
 
-    def run(self, segments: Segments, values: pa.Array | None, before: Sequence[pa.Array]) -> list[pa.Array]:
+    def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
         """The chosen value so far."""
-        if values is None:
-            raise TypeError("first and last need a column")
         if not self.skip_nulls:
             return [values]
         rows = len(values)
@@ -294,10 +282,8 @@ class FirstFold(LastFold):
         """The value, and whether there is one (a first value may be null)."""
         return (self.shown(), pa.bool_())
 
-    def run(self, segments: Segments, values: pa.Array | None, before: Sequence[pa.Array]) -> list[pa.Array]:
+    def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
         """The first value so far."""
-        if values is None:
-            raise TypeError("first and last need a column")
         rows = len(values)
         had = filled(before[1].cast(pa.int8()), 0).astype(np.bool_)
         candidates = valid(values) if self.skip_nulls else np.ones(rows, np.bool_)
@@ -306,7 +292,7 @@ class FirstFold(LastFold):
         old = had[segments.row_key]
         some = old | (first != _NEVER)
         at = np.where(old, rows + segments.row_key, np.where(some, first, 0))
-        return [pa.concat_arrays([values, before[0]]).take(pa.array(at, mask=~some)), pa.array(some)]
+        return [taken(pa.concat_arrays([values, before[0]]), at, ~some), pa.array(some)]
 
 
 class StddevFold(Fold):
@@ -324,10 +310,8 @@ class StddevFold(Fold):
         """A double."""
         return pa.float64()
 
-    def run(self, segments: Segments, values: pa.Array | None, before: Sequence[pa.Array]) -> list[pa.Array]:
+    def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
         """Shift each key's values by the mean so far (or its first value), so that squares do not cancel."""
-        if values is None:
-            raise TypeError("stddev needs a column")
         numbers, real, key = (
             filled(values.cast(pa.float64(), safe=False), 0.0),
             valid(values),
@@ -346,7 +330,7 @@ class StddevFold(Fold):
             means = shift[key] + sums / some
         return [pa.array(counts), pa.array(means), pa.array(m2)]
 
-    def show(self, state: Sequence[pa.Array]) -> pa.Array:
+    def show(self, state: Sequence[Array]) -> Array:
         """The square root of m2 / (count - 1)."""
         counts = filled(state[0], 0)
         return arrow(np.sqrt(filled(state[2], 0.0) / np.maximum(counts - 1, 1)), counts > 1, pa.float64())

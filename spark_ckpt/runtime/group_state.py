@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from spark_ckpt.errors import FormatUnknown, StateSchemaChanged
 from spark_ckpt.runtime.blobs import from_blob, to_blob
-from spark_ckpt.runtime.key_index import KeyTable, taken
+from spark_ckpt.runtime.key_index import KeyTable
 from spark_ckpt.runtime.levels import FileRef, Files, LevelCache, empty, key_table, merged, to_stored
 from spark_ckpt.runtime.rows import (
     DELETE,
@@ -33,6 +33,8 @@ from spark_ckpt.runtime.rows import (
     StateSchema,
     column,
     numbers,
+    rows_at,
+    taken,
 )
 
 _HEADER = struct.Struct("<4sHI")
@@ -121,9 +123,7 @@ class KeyGroupState:
         return group
 
     @classmethod
-    def decode(
-        cls, data: bytes | memoryview, schema: StateSchema, cache: LevelCache, key_group: int
-    ) -> KeyGroupState:
+    def decode(cls, data: bytes | memoryview, schema: StateSchema, cache: LevelCache, key_group: int) -> KeyGroupState:
         """Read what `encode` wrote. Raises `FormatUnknown` or `StateSchemaChanged`."""
         head, delta = _opened(data)
         group = cls(schema, cache, key_group)
@@ -213,14 +213,10 @@ class KeyGroupState:
         removed: Bools | None,
         timeout_ms: Int64s | None,
     ) -> KeyTable:
-        ops = (
-            np.full(len(hashes), PUT, np.int8)
-            if removed is None
-            else np.where(removed, DELETE, PUT).astype(np.int8)
-        )
+        ops = np.full(len(hashes), PUT, np.int8) if removed is None else np.where(removed, DELETE, PUT).astype(np.int8)
         timeouts = np.full(len(hashes), NO_TIMEOUT) if timeout_ms is None else timeout_ms
-        values = state.columns if removed is None else [_without(each, removed) for each in state.columns]
-        columns = [pa.array(hashes), *keys.columns, *values, pa.array(ops), pa.array(timeouts)]
+        values = state if removed is None else rows_at(state, np.arange(len(hashes)), removed)
+        columns = [pa.array(hashes), *keys.columns, *values.columns, pa.array(ops), pa.array(timeouts)]
         return key_table(pa.table(columns, schema=self.schema.table), self.schema)
 
     def expired(self, now_ms: int) -> Expired:
@@ -239,7 +235,7 @@ class KeyGroupState:
         return self._expired_rows([(table, at) for table, at in places if len(at)])
 
     def _expired_rows(self, places: list[tuple[KeyTable, Int64s]]) -> Expired:
-        parts = [table.table.take(pa.array(at)) for table, at in places]
+        parts = [rows_at(table.table, at) for table, at in places]
         rows = pa.concat_tables([self.schema.table.empty_table(), *parts]).combine_chunks()
         exists = numbers(rows, OP) == PUT
         resolved = Resolved(exists, rows.select(self.schema.state.names), numbers(rows, TIMEOUT))
@@ -253,15 +249,11 @@ class KeyGroupState:
         if not len(self._delta):
             self._pending, self.epoch = None, epoch
             return None
-        return (
-            self.capture_full(epoch) if self._full_is_due() else self._capture("changes", self._delta, epoch)
-        )
+        return self.capture_full(epoch) if self._full_is_due() else self._capture("changes", self._delta, epoch)
 
     def capture_full(self, epoch: int) -> Capture:
         """All live rows, whatever the rule says."""
-        return self._capture(
-            "full", merged(list(self._newest_first()), self.schema, drop_deletes=True), epoch
-        )
+        return self._capture("full", merged(list(self._newest_first()), self.schema, drop_deletes=True), epoch)
 
     def _capture(self, kind: str, rows: KeyTable, epoch: int) -> Capture:
         capture = Capture(kind, to_stored(rows, self.schema, self.key_group, epoch), epoch)
@@ -333,11 +325,11 @@ class _Places:
         if not len(table) or not len(self._open):
             return len(self._open)
         everything = len(self._open) == len(hashes)
-        wanted = keys if everything else keys.take(pa.array(self._open))
+        wanted = keys if everything else rows_at(keys, self._open)
         at = table.find(hashes[self._open], wanted)
         hit = at >= 0
         rows = at[hit]
-        self._parts.append(table.table.take(pa.array(rows)))
+        self._parts.append(rows_at(table.table, rows))
         self._at[self._open[hit]] = np.arange(self._found, self._found + len(rows))
         self._found += len(rows)
         self._open = self._open[~hit]
@@ -351,23 +343,15 @@ class _Places:
         exists[hit] = ops[self._at[hit]] == PUT
         timeouts = np.full(len(self._at), NO_TIMEOUT)
         timeouts[hit] = numbers(rows, TIMEOUT)[self._at[hit]]
-        state = rows.select(schema.state.names).take(pa.array(self._at, mask=~exists))
+        state = rows_at(rows.select(schema.state.names), self._at, ~exists)
         return Resolved(exists, state.combine_chunks(), timeouts)
-
-
-def _without(values: pa.ChunkedArray, removed: Bools) -> pa.ChunkedArray:
-    """The values, null where the key is removed."""
-    at = np.arange(len(values))
-    return values.take(pa.array(at, mask=removed)) if removed.any() else values
 
 
 def _not_in(newer: Sequence[KeyTable], table: KeyTable, rows: Int64s, schema: StateSchema) -> Int64s:
     """Those of `rows` whose key has no row in a newer table."""
     for other in newer:
         if len(rows) and len(other):
-            keys = pa.table(
-                [taken(column(table.table, name), rows) for name in schema.key.names], schema=schema.key
-            )
+            keys = pa.table([taken(column(table.table, name), rows) for name in schema.key.names], schema=schema.key)
             rows = rows[other.find(table.hashes[rows], keys) < 0]
     return rows
 

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from spark_ckpt.runtime.rows import KEY_HASH, Bools, Int64s, column, numbers, taken
 
-
 if TYPE_CHECKING:
     from spark_ckpt.runtime.rows import Array
 
@@ -51,7 +50,7 @@ def distinct_keys(rows: pa.Table, names: Sequence[str]) -> Keys:
 
 def _encoded(values: Array) -> Int64s:
     codes = values.dictionary_encode(null_encoding="encode").indices
-    return codes.to_numpy(zero_copy_only=False).astype(np.int64)
+    return cast("Int64s", codes.to_numpy(zero_copy_only=False).astype(np.int64))
 
 
 def _refined(codes: Int64s, columns: Sequence[Array]) -> Int64s:
@@ -92,9 +91,7 @@ def _equal(left: Array, right: Array) -> Bools:
     return cast("Bools", equal.to_numpy(zero_copy_only=False))
 
 
-def find(
-    index_hashes: Int64s, index_keys: Sequence[Array], hashes: Int64s, keys: Sequence[Array]
-) -> Int64s:
+def find(index_hashes: Int64s, index_keys: Sequence[Array], hashes: Int64s, keys: Sequence[Array]) -> Int64s:
     """Positions of `keys` in an index sorted by hash, -1 where absent. Runs of equal hashes are probed to
     their end.
     """

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ from spark_ckpt.runtime.operator import Binding, Clock
 from spark_ckpt.runtime.output_rows import OutputRows
 from spark_ckpt.runtime.pandas_rows import FrameSlices, key_tuples
 from spark_ckpt.runtime.python_values import to_arrow, to_python
-from spark_ckpt.runtime.rows import NO_TIMEOUT, Bools, Int64s, state_schema, user_columns
+from spark_ckpt.runtime.rows import NO_TIMEOUT, Bools, Int64s, rows_at, state_schema, user_columns
 from spark_ckpt.runtime.timeouts import Timeouts
 
 Key = tuple[Hashable, ...]
@@ -52,9 +52,7 @@ class KeyState(GroupState):
     @property
     def timeout_ms(self) -> int:
         """The timeout set in this call, `NO_TIMEOUT` if none was."""
-        return (
-            NO_TIMEOUT if self._timeout_timestamp == GroupState.NO_TIMESTAMP else int(self._timeout_timestamp)
-        )
+        return NO_TIMEOUT if self._timeout_timestamp == GroupState.NO_TIMESTAMP else int(self._timeout_timestamp)
 
     @property
     def value(self) -> tuple[object, ...]:
@@ -132,7 +130,7 @@ class KeyedFunction:
         order = np.argsort(keys.row_key, kind="stable")
         ends = np.cumsum(np.bincount(keys.row_key))
         starts = np.r_[0, ends[:-1]]
-        slices = FrameSlices(user_columns(rows).take(pa.array(order)), starts, ends, self._binding.options)
+        slices = FrameSlices(rows_at(user_columns(rows), order), starts, ends, self._binding.options)
         resolved = group.resolve(keys.table, keys.hashes)
         called = _KeyRows(keys.table, keys.hashes, resolved, timed_out=False)
         self._call(called, lambda i: (slices.frame(i) for _ in (0,)), group, clock, output)
@@ -157,9 +155,7 @@ class KeyedFunction:
     ) -> None:
         states = self._states(called, clock)
         func, add = self._func, output.add
-        for i, (key, state) in enumerate(
-            zip(key_tuples(called.keys, self._binding.options), states, strict=True)
-        ):
+        for i, (key, state) in enumerate(zip(key_tuples(called.keys, self._binding.options), states, strict=True)):
             try:
                 for item in _iterable(func(key, frames(i), state)):
                     add(item)
@@ -176,7 +172,7 @@ class KeyedFunction:
         exists = called.resolved.exists.tolist()
         return [
             KeyState(
-                value if has else None,
+                cast(Row, value if has else None),
                 clock.processing_ms,
                 watermark,
                 self._timeouts.kind,
@@ -193,9 +189,7 @@ class KeyedFunction:
         ]
 
     def _values(self, state: pa.Table, count: int) -> Iterable[Row]:
-        columns = [
-            to_python(state.column(i), field.dataType) for i, field in enumerate(self._state_type.fields)
-        ]
+        columns = [to_python(state.column(i), field.dataType) for i, field in enumerate(self._state_type.fields)]
         return map(Row, *columns) if columns else [Row()] * count
 
     def _write(self, called: _KeyRows, states: Sequence[KeyState], group: KeyGroupState) -> None:
@@ -206,9 +200,7 @@ class KeyedFunction:
         before = called.resolved
         moved = timeouts != before.timeout_ms
         gone = ~updated & (removed | ~before.exists)
-        self._put(
-            called, updated, timeouts, group, self._updated_state([s for s in states if s.updated]), None
-        )
+        self._put(called, updated, timeouts, group, self._updated_state([s for s in states if s.updated]), None)
         rest = ~updated & ((removed & before.exists) | moved)
         kept = before.state.filter(pa.array(rest))
         self._put(called, rest, timeouts, group, kept, gone[rest])
@@ -238,9 +230,7 @@ class KeyedFunction:
             )
         columns = list(zip(*values, strict=True)) or [()] * width
         fields = zip(columns, self._state_type.fields, self.schema.state, strict=True)
-        return pa.table(
-            [to_arrow(each, field, to.type) for each, field, to in fields], schema=self.schema.state
-        )
+        return pa.table([to_arrow(each, field, to.type) for each, field, to in fields], schema=self.schema.state)
 
 
 def _iterable(result: object) -> Iterable[object]:

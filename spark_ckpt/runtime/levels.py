@@ -35,8 +35,11 @@ from spark_ckpt.runtime.rows import (
     OP_NAMES,
     TIMEOUT,
     StateSchema,
+    column,
     conform,
     numbers,
+    rows_at,
+    taken,
 )
 
 
@@ -77,7 +80,7 @@ def merged(newest_first: Sequence[KeyTable], schema: StateSchema, *, drop_delete
         gone = (numbers(table, OP) == DELETE) & (numbers(table, TIMEOUT) == NO_TIMEOUT)
         newest = newest[~gone[newest]]
     order = np.argsort(numbers(table, KEY_HASH)[newest], kind="stable")
-    return key_table(table.take(pa.array(newest[order])).combine_chunks(), schema)
+    return key_table(rows_at(table, newest[order]), schema)
 
 
 def key_table(table: pa.Table, schema: StateSchema) -> KeyTable:
@@ -93,17 +96,13 @@ def empty(schema: StateSchema) -> KeyTable:
 def to_stored(keys: KeyTable, schema: StateSchema, key_group: int, epoch: int) -> pa.Table:
     """The rows as a state file has them."""
     table, rows = keys.table, len(keys)
-    ops = pa.array(OP_NAMES).take(table.column(OP).cast(pa.int64()))
-    timeouts = pa.array(keys.timeouts, mask=keys.timeouts == NO_TIMEOUT)
-    ours = {
-        KEY_GROUP: pa.array(np.full(rows, key_group, np.int32)),
-        KEY_HASH: table.column(KEY_HASH),
-        EPOCH: pa.array(np.full(rows, epoch, np.int64)),
-        OP: ops,
-        TIMEOUT: timeouts,
-    }
-    users = [table.column(name) for name in (*schema.key.names, *schema.state.names)]
-    return pa.table([*users, *ours.values()], schema=schema.stored)
+    columns = {name: column(table, name) for name in (*schema.key.names, *schema.state.names)}
+    columns[KEY_GROUP] = pa.array(np.full(rows, key_group, np.int32))
+    columns[KEY_HASH] = column(table, KEY_HASH)
+    columns[EPOCH] = pa.array(np.full(rows, epoch, np.int64))
+    columns[OP] = taken(pa.array(OP_NAMES), numbers(table, OP))
+    columns[TIMEOUT] = pa.array(keys.timeouts, mask=keys.timeouts == NO_TIMEOUT)
+    return pa.table(columns, schema=schema.stored)
 
 
 def from_stored(table: pa.Table, schema: StateSchema) -> KeyTable:
@@ -117,13 +116,13 @@ def from_stored(table: pa.Table, schema: StateSchema) -> KeyTable:
             hint="an operator's key columns cannot change; give the changed operator a new name",
         )
     known = conform(table, schema.stored)
-    ops = pc.equal(known.column(OP), OP_NAMES[DELETE]).cast(pa.int8())
-    timeouts = known.column(TIMEOUT).fill_null(NO_TIMEOUT)
+    ops = pc.equal(known.column(OP), pa.scalar(OP_NAMES[DELETE])).cast(pa.int8())
+    timeouts = pc.fill_null(known.column(TIMEOUT), pa.scalar(NO_TIMEOUT, pa.int64()))
     columns = [known.column(name) for name in (KEY_HASH, *schema.key.names, *schema.state.names)]
     rows = pa.table([*columns, ops, timeouts], schema=schema.table).combine_chunks()
     hashes = numbers(rows, KEY_HASH)
     if (hashes[1:] < hashes[:-1]).any():
-        rows = rows.take(pa.array(np.argsort(hashes, kind="stable")))
+        rows = rows_at(rows, np.argsort(hashes, kind="stable"))
     return key_table(rows, schema)
 
 
@@ -177,9 +176,7 @@ class LevelCache:
         return removed
 
     def _path(self, files: Files) -> Path:
-        name = hashlib.blake2b(
-            "\0".join([self._types, *(ref.path for ref in files)]).encode(), digest_size=16
-        )
+        name = hashlib.blake2b("\0".join([self._types, *(ref.path for ref in files)]).encode(), digest_size=16)
         return self._folder / f"{name.hexdigest()}.level"
 
     def _remember(self, path: Path, level: KeyTable) -> KeyTable:

@@ -5,6 +5,7 @@ schema.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow as pa
@@ -24,6 +25,9 @@ from spark_ckpt.runtime.failures import OutputInvalid, bounded
 from spark_ckpt.runtime.pandas_rows import PandasOptions
 from spark_ckpt.runtime.python_values import plain_array
 from spark_ckpt.runtime.rows import arrow_schema, conform
+
+if TYPE_CHECKING:
+    from spark_ckpt.runtime.rows import Array, ChunkedArray, Field
 
 _PLAIN = (NumericType, StringType, BooleanType, BinaryType, DateType)
 _FLUSH = 50_000
@@ -103,13 +107,11 @@ class OutputRows:
     def _flush_rows(self) -> None:
         if self._rows:
             columns = list(zip(*self._rows, strict=True))
-            arrays = [
-                self._array(*each) for each in zip(columns, self._schema.fields, self.arrow, strict=True)
-            ]
+            arrays = [self._array(*each) for each in zip(columns, self._schema.fields, self.arrow, strict=True)]
             self._tables.append(pa.table(arrays, schema=self.arrow))
             self._rows = []
 
-    def _array(self, values: Sequence[object], field: StructField, to: pa.Field) -> pa.Array:
+    def _array(self, values: Sequence[object], field: StructField, to: Field) -> Array:
         if isinstance(field.dataType, _PLAIN):
             return _plain_array(values, field, to.type)
         frame = pd.DataFrame({field.name: pd.Series(list(values))})
@@ -134,7 +136,7 @@ class OutputRows:
         )
 
 
-def _plain_array(values: Sequence[object], field: StructField, type_: pa.DataType) -> pa.Array:
+def _plain_array(values: Sequence[object], field: StructField, type_: pa.DataType) -> Array:
     """NaN is null where the type has no NaN."""
     from_pandas = not pa.types.is_floating(type_)
     try:
@@ -155,9 +157,7 @@ def _fits(value: object, type_: pa.DataType, *, from_pandas: bool) -> bool:
     return True
 
 
-def to_table(
-    rows: pa.Table | pd.DataFrame, schema: StructType, options: PandasOptions, operator: str
-) -> pa.Table:
+def to_table(rows: pa.Table | pd.DataFrame, schema: StructType, options: PandasOptions, operator: str) -> pa.Table:
     """A whole table or frame as the declared schema, columns by name. Raises `OutputInvalid` naming
     what does not fit.
     """
@@ -175,7 +175,7 @@ def to_table(
     return pa.table([_cast(rows, field) for field in arrow_schema(schema)], schema=arrow_schema(schema))
 
 
-def _cast(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+def _cast(rows: pa.Table, field: Field) -> ChunkedArray:
     values = rows.column(field.name)
     try:
         return values.cast(field.type)

@@ -30,6 +30,7 @@ from spark_ckpt.runtime.rows import (
     arrow_schema,
     column,
     numbers,
+    rows_at,
 )
 
 if TYPE_CHECKING:
@@ -110,9 +111,7 @@ class _Packer:
         count = table.num_rows
         blank = pa.array([b""] * count, pa.binary())
         times = pa.nulls(count, PACKED.field(EVENT_TIME).type)
-        return self._packed(
-            numbers(table, KEY_GROUP), column(table, KIND), column(table, EPOCH), times, blank
-        )
+        return self._packed(numbers(table, KEY_GROUP), column(table, KIND), column(table, EPOCH), times, blank)
 
     def blobs(self, buffered: Sequence[pa.Table]) -> pa.RecordBatch:
         table = pa.concat_tables(buffered).combine_chunks()
@@ -148,12 +147,10 @@ def _by_group(table: pa.Table) -> tuple[Int64s, list[pa.Table]]:
     groups = numbers(table, KEY_GROUP)
     small = groups.min() >= 0 and groups.max() <= np.iinfo(np.uint16).max
     order = np.argsort(groups.astype(np.uint16) if small else groups, kind="stable")
-    table, groups = table.take(pa.array(order)), groups[order]
+    table, groups = rows_at(table, order), groups[order]
     starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]])
     ends = np.r_[starts[1:], len(groups)]
-    return groups[starts], [
-        table.slice(a, b - a) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)
-    ]
+    return groups[starts], [table.slice(a, b - a) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +170,7 @@ def unpack_ordered(frames: Iterable[pd.DataFrame]) -> Unpacked:
     blobs: list[tuple[int, int, bytes]] = []
     controls: set[tuple[int, int]] = set()
     for frame in frames:
-        for kind, epoch, task, seq, blob in zip(
-            *(frame[name] for name in (KIND, EPOCH, TASK, SEQ, BLOB)), strict=True
-        ):
+        for kind, epoch, task, seq, blob in zip(*(frame[name] for name in (KIND, EPOCH, TASK, SEQ, BLOB)), strict=True):
             if kind == DATA:
                 blobs.append((int(task), int(seq), blob))
             else:
@@ -187,7 +182,7 @@ def unpack_ordered(frames: Iterable[pd.DataFrame]) -> Unpacked:
 def tables_of_blobs(batches: Iterable[pa.RecordBatch], *, kind: int = DATA) -> Iterator[pa.Table]:
     """The tables in the blobs of rows (ckpt_kind, ckpt_blob) whose kind is `kind`; other rows are skipped."""
     for batch in batches:
-        for cell in batch.filter(pc.equal(batch.column(KIND), kind)).column(BLOB):
+        for cell in batch.filter(pc.equal(batch.column(KIND), pa.scalar(kind, pa.int32()))).column(BLOB):
             yield from_blob(cell.as_buffer())
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,9 @@ import pyarrow.compute as pc
 from pyspark.sql.conversion import ArrowBatchTransformer
 
 from spark_ckpt.runtime.rows import Int64s
+
+if TYPE_CHECKING:
+    from spark_ckpt.runtime.rows import Array, ChunkedArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +36,9 @@ class PandasOptions:
     int_to_decimal_coercion: bool = False
 
 
-def to_series(table: pa.Table, options: PandasOptions) -> list[pd.Series]:
+def to_series(table: pa.Table, options: PandasOptions) -> list[pd.Series[float]]:
     """Spark's own conversion, column by column; timestamps become naive in the session's time zone."""
-    return ArrowBatchTransformer.to_pandas(
+    series = ArrowBatchTransformer.to_pandas(
         _in_session_zone(table, options.timezone),
         timezone=options.timezone,
         schema=None,
@@ -43,6 +47,7 @@ def to_series(table: pa.Table, options: PandasOptions) -> list[pd.Series]:
         prefer_int_ext_dtype=options.prefer_int_ext_dtype,
         df_for_struct=False,
     )
+    return cast("list[pd.Series[float]]", series)
 
 
 def to_frame(table: pa.Table, options: PandasOptions) -> pd.DataFrame:
@@ -73,11 +78,7 @@ def key_tuples(keys: pa.Table, options: PandasOptions) -> list[tuple[Hashable, .
 def _key_values(one: pa.Table, options: PandasOptions) -> list[Hashable]:
     if not _depends_on_nulls(one.column(0), options):
         series = to_series(one, options)[0]
-        return list(
-            series.to_numpy()
-            if isinstance(series.dtype, np.dtype) and series.dtype.kind in "iufb"
-            else series
-        )
+        return list(series.to_numpy() if isinstance(series.dtype, np.dtype) and series.dtype.kind in "iufb" else series)
     nulls = one.column(0).is_null().to_numpy(zero_copy_only=False)
     values = np.empty(len(nulls), object)
     for part in (nulls, ~nulls):
@@ -125,29 +126,26 @@ class FrameSlices:
         for bit, i in enumerate(self._varying):
             if not pattern >> bit & 1:
                 field = table.schema.field(i)
-                table = table.set_column(
-                    i, field, pc.fill_null(table.column(i), pa.scalar(0).cast(field.type))
-                )
+                table = table.set_column(i, field, pc.fill_null(table.column(i), pa.scalar(0).cast(field.type)))
         return to_frame(table, self._options)
 
 
-def _depends_on_nulls(values: pa.ChunkedArray, options: PandasOptions) -> bool:
+def _depends_on_nulls(values: ChunkedArray, options: PandasOptions) -> bool:
     integers = pa.types.is_integer(values.type) and not options.prefer_int_ext_dtype
     return bool(values.null_count) and (integers or pa.types.is_boolean(values.type))
 
 
-def _nulls_inside(values: pa.ChunkedArray) -> bool:
+def _nulls_inside(values: ChunkedArray) -> bool:
     """Whether a nested column holds nulls of numbers or booleans, whose conversion would leak between
     keys.
     """
     return pa.types.is_nested(values.type) and any(_inner_nulls(chunk) for chunk in values.chunks)
 
 
-def _inner_nulls(values: pa.Array) -> bool:
-    if pa.types.is_struct(values.type):
-        return any(_inner_nulls(child) for child in values.flatten())
-    if pa.types.is_map(values.type):
+def _inner_nulls(values: Array) -> bool:
+    if isinstance(values, pa.StructArray | pa.ListArray | pa.LargeListArray):
+        children = values.flatten()
+        return any(map(_inner_nulls, children if isinstance(children, list) else [children]))
+    if isinstance(values, pa.MapArray):
         return _inner_nulls(values.keys) or _inner_nulls(values.items)
-    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
-        return _inner_nulls(values.flatten())
     return bool(values.null_count) and (pa.types.is_integer(values.type) or pa.types.is_boolean(values.type))

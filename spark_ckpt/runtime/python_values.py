@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
@@ -25,17 +25,20 @@ from pyspark.sql.types import (
 
 from spark_ckpt.runtime.failures import OutputInvalid, bounded
 
+if TYPE_CHECKING:
+    from spark_ckpt.runtime.rows import Array, ChunkedArray
+
 Convert = Callable[[object], object]
 
 
-def to_python(values: pa.ChunkedArray, kind: DataType) -> list[object]:
+def to_python(values: ChunkedArray, kind: DataType) -> list[object]:
     """A state column as Python objects, None for null."""
     convert = _reader(kind)
     objects = values.to_pylist()
     return objects if convert is None else [None if each is None else convert(each) for each in objects]
 
 
-def to_arrow(values: Sequence[object], field: StructField, type_: pa.DataType) -> pa.Array:
+def to_arrow(values: Sequence[object], field: StructField, type_: pa.DataType) -> Array:
     """Python objects as a state column. Raises `OutputInvalid` naming the column for a value that does not
     fit.
     """
@@ -58,7 +61,7 @@ def to_arrow(values: Sequence[object], field: StructField, type_: pa.DataType) -
         ) from error
 
 
-def plain_array(values: Sequence[object], type_: pa.DataType, *, from_pandas: bool = False) -> pa.Array:
+def plain_array(values: Sequence[object], type_: pa.DataType, *, from_pandas: bool = False) -> Array:
     """`pa.array`, which would cut fractions off silently: here they are an `ArrowInvalid`."""
     if pa.types.is_integer(type_):
         for each in values:
@@ -143,9 +146,7 @@ def _each(convert: Convert | None) -> Convert:
 
 
 def _pairs(key: Convert | None, item: Convert | None) -> Convert:
-    return lambda pairs: {
-        _applied(key, k): _applied(item, v) for k, v in cast(Sequence[tuple[object, object]], pairs)
-    }
+    return lambda pairs: {_applied(key, k): _applied(item, v) for k, v in cast(Sequence[tuple[object, object]], pairs)}
 
 
 def _items(key: Convert | None, item: Convert | None) -> Convert:

@@ -97,13 +97,9 @@ def _check_names(names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name.lower().startswith(RESERVED_PREFIX):
-            raise GraphInvalid(
-                f"column {name!r} uses the reserved prefix {RESERVED_PREFIX!r}", hint="rename it"
-            )
+            raise GraphInvalid(f"column {name!r} uses the reserved prefix {RESERVED_PREFIX!r}", hint="rename it")
         if name.lower() in seen:
-            raise GraphInvalid(
-                f"column {name!r} is both a key and a state column", hint="rename the state column"
-            )
+            raise GraphInvalid(f"column {name!r} is both a key and a state column", hint="rename the state column")
         seen.add(name.lower())
 
 
@@ -121,7 +117,7 @@ def column(table: pa.Table, name: str) -> Array:
 
 def numbers(table: pa.Table, name: str) -> Int64s:
     """A column without nulls as a numpy array, without a copy where Arrow allows it."""
-    return column(table, name).to_numpy(zero_copy_only=False)
+    return cast("Int64s", column(table, name).to_numpy(zero_copy_only=False))
 
 
 def taken(values: Array, positions: Int64s, absent: Bools | None = None) -> Array:

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_ckpt.runtime.rows import Bools, Int64s
 
-Values = npt.NDArray[np.generic]
+if TYPE_CHECKING:
+    from typing import Any
+
+    Values: TypeAlias = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,8 @@ class Segments:
     @cached_property
     def counts(self) -> Int64s:
         """Rows per key."""
-        return np.bincount(self.row_key, minlength=self.keys)
+        counts: Int64s = np.bincount(self.row_key, minlength=self.keys)
+        return counts
 
     @cached_property
     def order(self) -> Int64s:
@@ -43,12 +48,14 @@ class Segments:
     @cached_property
     def starts(self) -> Int64s:
         """Where each key's rows start in `order`."""
-        return np.cumsum(self.counts) - self.counts
+        starts: Int64s = np.cumsum(self.counts) - self.counts
+        return starts
 
     @cached_property
     def last_rows(self) -> Int64s:
         """For each key the position of its last row."""
-        return self.order[self.starts + self.counts - 1]
+        rows: Int64s = self.order[self.starts + self.counts - 1]
+        return rows
 
     @cached_property
     def first_rows(self) -> Int64s:
@@ -59,7 +66,8 @@ class Segments:
     def numbering(self) -> Int64s:
         """For each row its number within its key, from 1."""
         within = np.arange(len(self.row_key)) - np.repeat(self.starts, self.counts)
-        return self._unsorted(within + 1)
+        numbering: Int64s = self._unsorted(within + 1)
+        return numbering
 
     def accumulate(self, fold: np.ufunc, values: Values, initial: Values) -> Values:
         """For each row `fold` over the key's `initial` and all its rows up to this one, strictly left to

@@ -65,6 +65,7 @@ class Timeouts:
         if self.kind != GroupStateTimeout.EventTimeTimeout or clock.watermark_ms is None:
             return rows
         limit = pa.scalar(clock.watermark_ms, pa.timestamp("ms", tz="UTC")).cast(times.type)
-        kept = rows.filter(pc.fill_null(pc.greater(times, limit), True))
+        late = pc.fill_null(pc.less_equal(times, limit), pa.scalar(False))
+        kept = rows.filter(pc.invert(late))
         group.counters.late_rows += rows.num_rows - kept.num_rows
         return kept

@@ -10,18 +10,20 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, NoReturn, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
 from spark_ckpt.errors import CkptError
 from spark_ckpt.runtime.failures import OutputInvalid, bounded, user_function_failed
 from spark_ckpt.runtime.group_state import KeyGroupState, Resolved
-from spark_ckpt.runtime.key_index import distinct_keys, taken
+from spark_ckpt.runtime.key_index import distinct_keys
 from spark_ckpt.runtime.operator import Binding, Clock
 from spark_ckpt.runtime.output_rows import to_table
 from spark_ckpt.runtime.pandas_rows import PandasOptions, to_frame
@@ -31,15 +33,21 @@ from spark_ckpt.runtime.rows import (
     Int64s,
     arrow_schema,
     column,
+    rows_at,
     state_schema,
+    taken,
     user_columns,
 )
-from spark_ckpt.runtime.segments import Segments, Values
+from spark_ckpt.runtime.segments import Segments
 from spark_ckpt.runtime.timeouts import Timeouts
 
-Mask = Sequence[bool] | npt.NDArray[np.bool_] | pa.Array | pa.ChunkedArray | pd.Series
-Column = Sequence[object] | npt.NDArray[np.generic] | pa.Array | pa.ChunkedArray | pd.Series
-Table = pa.Table | pd.DataFrame
+if TYPE_CHECKING:
+    from spark_ckpt.runtime.rows import Array, ChunkedArray
+    from spark_ckpt.runtime.segments import Values
+
+    Mask: TypeAlias = Sequence[bool] | npt.NDArray[np.bool_] | Array | ChunkedArray | pd.Series[bool]
+    Column: TypeAlias = Sequence[object] | npt.NDArray[np.generic] | Array | ChunkedArray | pd.Series[float]
+    Table: TypeAlias = pa.Table | pd.DataFrame
 
 
 @dataclass(frozen=True)
@@ -124,9 +132,7 @@ class KeyBatch:
         """For each key the number of its rows."""
         return self.segments.counts
 
-    def _cumulative(
-        self, fold: np.ufunc, values: Column, neutral: float | None, initial: Column | None
-    ) -> Values:
+    def _cumulative(self, fold: np.ufunc, values: Column, neutral: float | None, initial: Column | None) -> Values:
         numbers = np.asarray(values)
         if initial is not None:
             start = np.asarray(initial)
@@ -141,7 +147,7 @@ def _numeric(table: Table, name: str, default: float) -> Values:
     if isinstance(table, pd.DataFrame):
         return table[name].fillna(default).to_numpy()
     values = column(table, name)
-    return values.fill_null(pa.scalar(default).cast(values.type)).to_numpy(zero_copy_only=False)
+    return cast("Values", values.fill_null(pa.scalar(default).cast(values.type)).to_numpy(zero_copy_only=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +242,10 @@ class VectorizedOperator:
         batch = KeyBatch(self._input.empty_table(), due.keys, none, state, exists, clock, timed_out=True)
         yield from self._call(batch, due.hashes, due.resolved, group)
 
-    def _call(
-        self, batch: KeyBatch, hashes: Int64s, before: Resolved, group: KeyGroupState
-    ) -> Iterator[pa.Table]:
+    def _call(self, batch: KeyBatch, hashes: Int64s, before: Resolved, group: KeyGroupState) -> Iterator[pa.Table]:
         result = self._answer(batch)
         reading = _Reading(self._binding, self.schema.state, self._state_type, len(batch))
-        _write(batch.keys, hashes, before, reading.change(result, before), group)
+        _write(cast(pa.Table, batch.keys), hashes, before, reading.change(result, before), group)
         if result.output is not None and len(result.output):
             table = to_table(result.output, self.output, self._binding.options, self._binding.name)
             group.counters.rows_out += table.num_rows
@@ -264,8 +268,8 @@ class VectorizedOperator:
 
 
 def _framed(batch: KeyBatch, options: PandasOptions) -> KeyBatch:
-    tables = {name: to_frame(getattr(batch, name), options) for name in ("rows", "keys", "state")}
-    return replace(batch, **tables)
+    rows, keys, state = (to_frame(cast(pa.Table, each), options) for each in (batch.rows, batch.keys, batch.state))
+    return replace(batch, rows=rows, keys=keys, state=state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,17 +316,13 @@ class _Reading:
     def _timeouts(self, timeouts: Column | None) -> Int64s:
         if timeouts is None:
             return np.full(self.keys, NO_TIMEOUT)
-        given = (
-            timeouts
-            if isinstance(timeouts, pa.Array | pa.ChunkedArray)
-            else pa.array(timeouts, from_pandas=True)
-        )
-        values = given.cast(pa.int64()).fill_null(-1).to_numpy()
+        given = timeouts if isinstance(timeouts, pa.Array | pa.ChunkedArray) else pa.array(timeouts, from_pandas=True)
+        values = pc.fill_null(given.cast(pa.int64()), pa.scalar(-1, pa.int64())).to_numpy()
         if values.shape != (self.keys,):
             self._refuse("timeout_ms", f"has shape {values.shape} for {self.keys} keys")
         return np.where(values < 0, NO_TIMEOUT, values)
 
-    def _refuse(self, part: str, why: str) -> None:
+    def _refuse(self, part: str, why: str) -> NoReturn:
         raise OutputInvalid(
             f"KeyResult.{part} {why}", operator=self.binding.name, hint="align everything with KeyBatch.keys"
         )
@@ -338,8 +338,7 @@ def _write(keys: pa.Table, hashes: Int64s, before: Resolved, change: _Change, gr
     at = np.flatnonzero(touched)
     fresh = change.written[at]
     state = change.state if fresh.all() else _chosen(change.state, before.state, change.written)
-    rows = pa.array(at)
-    group.put(keys.take(rows), hashes[at], state.take(rows), removed=gone[at], timeout_ms=change.timeouts[at])
+    group.put(rows_at(keys, at), hashes[at], rows_at(state, at), removed=gone[at], timeout_ms=change.timeouts[at])
 
 
 def _chosen(new: pa.Table, old: pa.Table, written: Bools) -> pa.Table:

@@ -46,9 +46,7 @@ def hashes_of(keys: pa.Table, hasher: Callable[[object], int] = spread) -> np.nd
     return with_hash(keys, keys.column_names, hasher).column(KEY_HASH).to_numpy()
 
 
-def group_of(
-    schema: StateSchema, folder: Path, store: MemoryStore | None = None, key_group: int = 0
-) -> KeyGroupState:
+def group_of(schema: StateSchema, folder: Path, store: MemoryStore | None = None, key_group: int = 0) -> KeyGroupState:
     return KeyGroupState(schema, LevelCache(folder, store or MemoryStore(), schema), key_group)
 
 

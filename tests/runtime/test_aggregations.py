@@ -153,9 +153,7 @@ def test_running_values_are_those_of_a_loop_over_the_rows(tmp_path_factory, batc
             key = tuple(row[ROW.names.index(name)] for name in keys)
             shown.pop("sd_x")
             expected = dict(zip(ROW.names, row, strict=True)) | model.setdefault(key, Naive()).after(row)
-            assert {k: canonical(v) for k, v in shown.items()} == {
-                k: canonical(v) for k, v in expected.items()
-            }
+            assert {k: canonical(v) for k, v in shown.items()} == {k: canonical(v) for k, v in expected.items()}
         if epoch % 2:
             snapshot(group, store, epoch)
         group = KeyGroupState.decode(group.encode(), operator.schema, group._cache, 0)
@@ -165,19 +163,13 @@ def test_running_values_are_those_of_a_loop_over_the_rows(tmp_path_factory, batc
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 def test_update_shows_each_changed_key_once_with_its_latest_values(tmp_path_factory, batches):
     operators = {shape: agg.running_aggregates(SPECS, ROW, ["who"], shape) for shape in ("append", "update")}
-    groups = {
-        shape: group_of(each.schema, tmp_path_factory.mktemp(shape)) for shape, each in operators.items()
-    }
+    groups = {shape: group_of(each.schema, tmp_path_factory.mktemp(shape)) for shape, each in operators.items()}
     for rows in batches:
         shown = {shape: run(each, groups[shape], rows, ROW, ["who"]) for shape, each in operators.items()}
         latest = {row["who"]: row for row in shown["append"]}
-        assert [row["who"] for row in shown["update"]] == list(
-            dict.fromkeys(row["who"] for row in shown["append"])
-        )
+        assert [row["who"] for row in shown["update"]] == list(dict.fromkeys(row["who"] for row in shown["append"]))
         for row in shown["update"]:
-            assert {k: canonical(v) for k, v in row.items()} == {
-                k: canonical(latest[row["who"]][k]) for k in row
-            }
+            assert {k: canonical(v) for k, v in row.items()} == {k: canonical(latest[row["who"]][k]) for k in row}
 
 
 def one(kind, spec, *batches):
@@ -216,9 +208,7 @@ def test_a_sum_beyond_a_long_is_an_error_and_the_greatest_long_is_not():
 
 def test_wide_decimals_add_up_exactly():
     big = Decimal("9" * 26 + ".99")
-    assert one(DecimalType(28, 2), agg.sum("v"), [big, big], [None, -big, Decimal("0.01")])[
-        -1
-    ] == big + Decimal("0.01")
+    assert one(DecimalType(28, 2), agg.sum("v"), [big, big], [None, -big, Decimal("0.01")])[-1] == big + Decimal("0.01")
 
 
 def test_a_decimal_sum_beyond_its_precision_is_an_error():
@@ -227,9 +217,7 @@ def test_a_decimal_sum_beyond_its_precision_is_an_error():
 
 
 def test_a_decimal_mean_rounds_half_up_on_both_sides_of_zero():
-    assert one(DecimalType(5, 0), agg.mean("v"), [Decimal(1), Decimal(0), Decimal(0)])[-1] == Decimal(
-        "0.3333"
-    )
+    assert one(DecimalType(5, 0), agg.mean("v"), [Decimal(1), Decimal(0), Decimal(0)])[-1] == Decimal("0.3333")
     assert one(DecimalType(5, 0), agg.mean("v"), [Decimal(-1), *[Decimal(0)] * 31])[-1] == Decimal("-0.0313")
 
 

@@ -31,9 +31,7 @@ def keys_of(names):
 
 def put(group, values, *, removed=None, timeouts=None, hasher=spread):
     keys = keys_of(values)
-    state = pa.table(
-        {"v": pa.array(list(values.values()), pa.int64()), "s": [f"s{v}" for v in values.values()]}
-    )
+    state = pa.table({"v": pa.array(list(values.values()), pa.int64()), "s": [f"s{v}" for v in values.values()]})
     removed = None if removed is None else np.array([name in removed for name in values])
     timeouts = None if timeouts is None else np.array([timeouts.get(name, NO_TIMEOUT) for name in values])
     group.put(keys, hashes_of(keys, hasher), state, removed=removed, timeout_ms=timeouts)
@@ -73,9 +71,7 @@ class Life(RuleBasedStateMachine):
     @rule(values=st.dictionaries(st.sampled_from(NAMES), st.integers(0, 99), min_size=1), data=st.data())
     def write(self, values, data):
         removed = data.draw(st.sets(st.sampled_from(sorted(values))))
-        timeouts = data.draw(
-            st.dictionaries(st.sampled_from(sorted(values)), st.integers(self.now, self.now + 9))
-        )
+        timeouts = data.draw(st.dictionaries(st.sampled_from(sorted(values)), st.integers(self.now, self.now + 9)))
         put(self.group, values, removed=removed, timeouts=timeouts, hasher=self.hasher)
         for name, value in values.items():
             self.model.pop(name, None)
@@ -134,9 +130,7 @@ def test_state_is_that_of_a_dict_through_snapshots_restores_and_lost_caches(tmp_
     monkeypatch.setattr(group_state, "FULL_AFTER_FILES", 2)
     monkeypatch.setattr(group_state, "FULL_AT_MOST_FILES", 5)
     Life.root = tmp_path
-    quick = settings(
-        max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+    quick = settings(max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Life, settings=quick)
 
 

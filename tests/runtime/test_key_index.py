@@ -42,22 +42,17 @@ def test_distinct_keys_are_those_of_a_dict_in_order_of_first_appearance(rows, ha
     first: dict[tuple, int] = {}
     expected = [first.setdefault(identity(row), len(first)) for row in rows]
     assert keys.row_key.tolist() == expected
-    assert [identity(row) for row in zip(*(c.to_pylist() for c in keys.table.columns), strict=True)] == list(
-        first
-    )
+    assert [identity(row) for row in zip(*(c.to_pylist() for c in keys.table.columns), strict=True)] == list(first)
 
 
 @given(ROWS, ROWS, HASHERS)
 def test_find_gives_the_place_of_exactly_the_keys_that_are_there(indexed, asked, hasher):
     known = distinct_keys(with_hash(table_of(indexed), list(TYPES), hasher), list(TYPES))
     order = np.argsort(known.hashes, kind="stable")
-    rows = known.table.append_column(KEY_HASH, pa.array(known.hashes)).append_column(
-        TIMEOUT, pa.array(known.hashes)
-    )
+    rows = known.table.append_column(KEY_HASH, pa.array(known.hashes)).append_column(TIMEOUT, pa.array(known.hashes))
     table = KeyTable(rows.take(pa.array(order)), list(TYPES), TIMEOUT)
     places = {
-        identity(row): i
-        for i, row in enumerate(zip(*(c.to_pylist() for c in table.table.columns[:3]), strict=True))
+        identity(row): i for i, row in enumerate(zip(*(c.to_pylist() for c in table.table.columns[:3]), strict=True))
     }
     wanted = table_of(asked)
     found = table.find(hashes_of(wanted, hasher), wanted)

@@ -19,9 +19,7 @@ from spark_ckpt.runtime.keyed_function import keyed_function
 from spark_ckpt.runtime.operator import Binding, Clock
 from spark_ckpt.runtime.pandas_rows import PandasOptions
 
-ROW = StructType(
-    [StructField("k", StringType()), StructField("v", LongType()), StructField("at", TimestampType())]
-)
+ROW = StructType([StructField("k", StringType()), StructField("v", LongType()), StructField("at", TimestampType())])
 STATE = StructType([StructField("total", LongType()), StructField("seen", TimestampType())])
 OUT = StructType([StructField("k", StringType()), StructField("total", LongType())])
 NOON = dt.datetime(2024, 5, 1, 12, tzinfo=dt.UTC)
@@ -91,9 +89,7 @@ def test_the_function_gets_sparks_key_frame_and_state(tmp_path):
         return []
 
     berlin = PandasOptions(timezone="Europe/Berlin")
-    Harness(look, tmp_path, options=berlin).batch(
-        [row("a", 2**60 + 1), row("b", None), row("a", 3, second=7)]
-    )
+    Harness(look, tmp_path, options=berlin).batch([row("a", 2**60 + 1), row("b", None), row("a", 3, second=7)])
     (key, (frame,), state, *facts), (_, (nulls,), *_) = seen
     assert key == ("a",)
     assert frame.columns.tolist() == ["k", "v", "at"]

@@ -62,7 +62,7 @@ def test_numpy_scalars_and_pandas_nulls_are_taken_as_they_are_meant():
 
 
 def test_a_fraction_is_never_cut_off_even_after_a_nan():
-    with pytest.raises(OutputInvalid, match="cannot hold 1.5"):
+    with pytest.raises(OutputInvalid, match=r"cannot hold 1\.5"):
         rows_of([("a", np.nan), ("a", 1.5)])
 
 

@@ -19,9 +19,7 @@ def rows_of(groups, kind=0, epoch=0, start=0):
     return pa.RecordBatch.from_pydict(
         {
             "value": pa.array(range(start, start + count) if kind == 0 else [None] * count, pa.int64()),
-            "name": pa.array(
-                [f"row {i}" for i in range(count)] if kind == 0 else [None] * count, pa.string()
-            ),
+            "name": pa.array([f"row {i}" for i in range(count)] if kind == 0 else [None] * count, pa.string()),
             "at": pa.array([datetime(2024, 5, 1, 0, 0, i % 60, tzinfo=UTC) for i in range(count)], MOMENT),
             "ckpt_kind": pa.array([kind] * count, pa.int32()),
             "ckpt_epoch": pa.array([epoch] * count, pa.int64()),

@@ -45,11 +45,14 @@ def sparks_frame(table, options):
 
 def tables(columns):
     cells = st.tuples(*(st.sampled_from(VALUES[name][1]) for name in columns))
-    return st.lists(st.lists(cells, min_size=1, max_size=4), min_size=1, max_size=6).map(
-        lambda keys: (keys, pa.table(
-            {name: pa.array([row[i] for rows in keys for row in rows], VALUES[name][0]) for i, name in enumerate(columns)}
-        ))
-    )  # fmt: skip
+    keys = st.lists(st.lists(cells, min_size=1, max_size=4), min_size=1, max_size=6)
+    return keys.map(lambda keys: (keys, table_of([row for rows in keys for row in rows], columns)))
+
+
+def table_of(rows, columns):
+    types = [VALUES[name][0] for name in columns]
+    arrays = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(types)]
+    return pa.table(arrays, list(columns))
 
 
 COLUMNS = st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=5, unique=True)

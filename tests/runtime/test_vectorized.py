@@ -60,9 +60,7 @@ def adding_frames(batch):
 
 @pytest.mark.parametrize("frames", [False, True])
 @given(
-    batches=st.lists(
-        st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(-9, 9)), max_size=9), max_size=4
-    )
+    batches=st.lists(st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(-9, 9)), max_size=9), max_size=4)
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_running_totals_are_those_of_a_loop_in_both_flavours(tmp_path_factory, frames, batches):
