@@ -36,6 +36,7 @@ from spark_ckpt.protocol.barrier_messages import (
     InjectBarrier,
     IntervalElapsed,
     Outcome,
+    PauseElapsed,
     Reason,
     RetryElapsed,
     SinkCommitFailed,
@@ -123,6 +124,7 @@ P = CoordinatorPhase
 _EVENTS = (
     Started,
     IntervalElapsed,
+    PauseElapsed,
     EpochRequested,
     StopRequested,
     SnapshotAcked,
@@ -178,7 +180,7 @@ class Coordinator(Machine[CoordinatorPhase]):
     TABLE = rows(
         {
             P.NEW: {Started: "_on_started", Fenced: "_on_fenced"},
-            P.IDLE: {**_WISHES, **_SINKS},
+            P.IDLE: {**_WISHES, **_SINKS, PauseElapsed: "_on_pause_over"},
             P.ALIGNING: {
                 **_WISHES,
                 SnapshotAcked: "_on_snapshot_acked",
@@ -227,7 +229,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         self._requests: list[EpochRequested] = []
         self._stop: Reason | None = None
         self._due = False
-        self._paused = False
+        self._pause_timer: TimerId | None = None
         self._failed_in_a_row = 0
         self._timers = 0
         self._interval_timer: TimerId | None = None
@@ -261,9 +263,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         )
         self._ensure(self._last_decided <= self._last_used, "decided ids come from used ids")
         if self._open is not None:
-            self._ensure(
-                self._last_decided < self._open.epoch == self._last_used, "the open epoch has the newest id"
-            )
+            self._ensure(self._last_decided < self._open.epoch == self._last_used, "the open epoch has the newest id")
             complete = not self._open.tasks_missing and not self._open.sinks_missing
             self._ensure(
                 self.phase is P.FINISHED or complete == (self.phase is P.STORING),
@@ -271,9 +271,7 @@ class Coordinator(Machine[CoordinatorPhase]):
             )
         for sink, epochs in self._unpublished.items():
             self._ensure(list(epochs) == sorted(set(epochs)), f"{sink} publishes in the order of decision")
-            self._ensure(
-                not epochs or epochs[-1] <= self._last_decided, f"{sink} publishes decided epochs only"
-            )
+            self._ensure(not epochs or epochs[-1] <= self._last_decided, f"{sink} publishes decided epochs only")
 
     # -- at the door -----------------------------------------------------------------------------------------
 
@@ -283,6 +281,8 @@ class Coordinator(Machine[CoordinatorPhase]):
                 return None if timer == self._interval_timer else "the timer was set anew"
             case TimeoutElapsed(timer=timer):
                 return None if timer == self._timeout_timer else "what it bounded is over"
+            case PauseElapsed(timer=timer):
+                return None if timer == self._pause_timer else "the pause is over"
             case RetryElapsed(sink=sink, timer=timer):
                 return None if timer == self._retry_timers.get(sink) else "the attempt is over"
             case SnapshotAcked(epoch=epoch) | SinkPrepared(epoch=epoch) | SinkRefused(epoch=epoch):
@@ -301,11 +301,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         return f"{sink} has published epoch {epoch}" if over else None
 
     def _superseded(self, event: Event) -> list[Effect] | None:
-        return (
-            None
-            if isinstance(event, Fenced)
-            else self._finish(Outcome.FENCED, f"a newer incarnation sent {event}")
-        )
+        return None if isinstance(event, Fenced) else self._finish(Outcome.FENCED, f"a newer incarnation sent {event}")
 
     # -- beginning an epoch ----------------------------------------------------------------------------------
 
@@ -315,8 +311,11 @@ class Coordinator(Machine[CoordinatorPhase]):
 
     def _on_interval(self, event: IntervalElapsed) -> list[Effect]:
         self._interval_timer = None
-        self._paused = False
         self._due = True
+        return self._begin_if_wanted()
+
+    def _on_pause_over(self, event: PauseElapsed) -> list[Effect]:
+        self._pause_timer = None
         return self._begin_if_wanted()
 
     def _on_requested(self, event: EpochRequested) -> list[Effect]:
@@ -343,11 +342,9 @@ class Coordinator(Machine[CoordinatorPhase]):
 
     def _begin_if_wanted(self) -> list[Effect]:
         wanted = self._wanted()
-        if self.phase is not P.IDLE or self._paused or wanted is None:
+        if self.phase is not P.IDLE or self._pause_timer is not None or wanted is None:
             return []
-        slow = [
-            sink for sink, epochs in self._unpublished.items() if len(epochs) >= self.limits.max_unpublished
-        ]
+        slow = [sink for sink, epochs in self._unpublished.items() if len(epochs) >= self.limits.max_unpublished]
         if slow and not wanted.final:
             return [Note("barrier held back", f"{', '.join(slow)} must publish first")]
         return self._begin(wanted)
@@ -387,9 +384,7 @@ class Coordinator(Machine[CoordinatorPhase]):
 
     def _on_epoch_timeout(self, event: TimeoutElapsed) -> list[Effect]:
         opened = self._opened(event, self._last_used)
-        return self._abort(
-            f"nothing came within {self.limits.epoch_timeout_ms} ms from {opened.waiting_for()}"
-        )
+        return self._abort(f"nothing came within {self.limits.epoch_timeout_ms} ms from {opened.waiting_for()}")
 
     def _store_if_complete(self, opened: _OpenEpoch) -> list[Effect]:
         if opened.tasks_missing or opened.sinks_missing:
@@ -441,13 +436,12 @@ class Coordinator(Machine[CoordinatorPhase]):
         if self._failed_in_a_row > self.limits.max_failed_epochs:
             return [
                 abort,
-                *self._finish(
-                    Outcome.FAILED, f"{self._failed_in_a_row} epochs in a row were aborted, the last: {why}"
-                ),
+                *self._finish(Outcome.FAILED, f"{self._failed_in_a_row} epochs in a row were aborted, the last: {why}"),
             ]
         self._due = True
-        self._paused = True
-        return [abort, self._arm_interval(self.limits.retry_ms)]
+        timer = self._pause_timer = self._next_timer()
+        pause = PauseElapsed(timer, self.incarnation)
+        return [abort, SetTimer("pause", self.limits.retry_ms, timer, pause)]
 
     def _opened(self, event: Event, epoch: Epoch) -> _OpenEpoch:
         if self._open is None or epoch != self._open.epoch:
@@ -480,9 +474,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         self._owed(event, event.sink, event.epoch)
         attempts = self._attempts[event.sink]
         if not event.retriable or attempts >= self.limits.max_publish_attempts:
-            why = (
-                f"sink {event.sink} could not publish epoch {event.epoch} in {attempts} attempts: {event.why}"
-            )
+            why = f"sink {event.sink} could not publish epoch {event.epoch} in {attempts} attempts: {event.why}"
             return self._finish(Outcome.FAILED, why)
         timer = self._next_timer()
         self._retry_timers[event.sink] = timer
@@ -505,9 +497,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         return [] if any(self._unpublished.values()) else self._finish(Outcome.STOPPED, "")
 
     def _on_publish_timeout(self, event: TimeoutElapsed) -> list[Effect]:
-        return self._finish(
-            Outcome.STOPPED, f"some sinks did not publish within {self.limits.publish_timeout_ms} ms"
-        )
+        return self._finish(Outcome.STOPPED, f"some sinks did not publish within {self.limits.publish_timeout_ms} ms")
 
     def _on_fenced(self, event: Fenced) -> list[Effect]:
         return self._finish(Outcome.FENCED, f"incarnation {event.incarnation} took over")

@@ -65,6 +65,14 @@ class TimeoutElapsed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PauseElapsed(Event):
+    """The pause after an aborted epoch has passed."""
+
+    timer: TimerId
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
 class RetryElapsed(Event):
     """The pause before another attempt to publish at `sink` has passed."""
 

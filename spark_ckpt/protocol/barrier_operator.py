@@ -106,20 +106,14 @@ class Operator(Machine[OperatorPhase]):
     def validate(self) -> None:
         """What always holds between two events."""
         self._ensure((self.phase is P.ALIGNING) == bool(self._held), "inputs are held iff aligning")
-        self._ensure(
-            (self._aligning is not None) == bool(self._held), "an epoch is aligned iff inputs are held"
-        )
+        self._ensure((self._aligning is not None) == bool(self._held), "an epoch is aligned iff inputs are held")
         self._ensure(self._held < self.inputs, "never are all inputs held")
         self._ensure(
             self._aligning is None or self._aligning > self._over,
             "epochs are aligned in the order of their ids",
         )
-        self._ensure(
-            list(self._unacked) == sorted(self._unacked), "epochs are captured in the order of their ids"
-        )
-        self._ensure(
-            (self._parked is not None) == (self.phase is P.RESTORING), "an event is parked iff restoring"
-        )
+        self._ensure(list(self._unacked) == sorted(self._unacked), "epochs are captured in the order of their ids")
+        self._ensure((self._parked is not None) == (self.phase is P.RESTORING), "an event is parked iff restoring")
 
     # -- at the door -----------------------------------------------------------------------------------------
 

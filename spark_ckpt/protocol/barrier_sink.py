@@ -149,12 +149,8 @@ class SinkParticipant(Machine[SinkPhase]):
             "epochs are prepared in order",
         )
         self._ensure(self.phase is not P.OPEN or self._next is None, "an open sink has nothing waiting")
-        self._ensure(
-            self.phase in (P.NEW, P.RESOLVING, P.FENCED) or not self._in_doubt, "doubts are resolved first"
-        )
-        self._ensure(
-            list(self._owed) == sorted(set(self._owed)), "epochs are published in the order of decision"
-        )
+        self._ensure(self.phase in (P.NEW, P.RESOLVING, P.FENCED) or not self._in_doubt, "doubts are resolved first")
+        self._ensure(list(self._owed) == sorted(set(self._owed)), "epochs are published in the order of decision")
         self._ensure(not self._owed or self._owed[0] > self._last_published, "no epoch is owed twice")
         self._ensure(self._publishing <= bool(self._owed), "only owed epochs are published")
 
@@ -164,9 +160,7 @@ class SinkParticipant(Machine[SinkPhase]):
         match event:
             case StagedUpTo(epoch=epoch) if epoch <= self._seen:
                 return f"epoch {epoch} is over here, the last was {self._seen}"
-            case Prepared(epoch=epoch) | PrepareFailed(epoch=epoch) if (
-                epoch != self._undecided and epoch <= self._seen
-            ):
+            case Prepared(epoch=epoch) | PrepareFailed(epoch=epoch) if epoch != self._undecided and epoch <= self._seen:
                 return f"epoch {epoch} is no longer being prepared"
             case Published(epoch=epoch) | PublishRefused(epoch=epoch) if epoch <= self._last_published:
                 return f"epoch {epoch} is published"

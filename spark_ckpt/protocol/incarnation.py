@@ -55,9 +55,7 @@ def adopt(mine: RollbackTable, theirs: RollbackTable) -> dict[Incarnation, Line]
     """Both tables' rows. Recoveries are serialised: rows of one number are equal, or this raises."""
     torn = [number for number in mine.keys() & theirs.keys() if mine[number] != theirs[number]]
     if torn:
-        raise ProtocolViolation(
-            f"two recoveries took the incarnations {sorted(torn)}: the fence did not hold"
-        )
+        raise ProtocolViolation(f"two recoveries took the incarnations {sorted(torn)}: the fence did not hold")
     return {**mine, **theirs}
 
 

@@ -76,7 +76,7 @@ class Chapter:
         return f"{self.phase.name}: {self.event} -> {self.outcome}"
 
 
-class ProtocolViolation(Exception):  # noqa: N818 - the two kinds below say what was violated
+class ProtocolViolation(Exception):
     """A program broke the protocol. `story` holds the machine's recent events, oldest first."""
 
     def __init__(self, what: str, story: Sequence[Chapter] = ()) -> None:
@@ -171,19 +171,14 @@ class Machine(ABC, Generic[PhaseT]):
 def missing_cells(machine: type[Machine[PhaseT]]) -> list[tuple[Enum, type[Event]]]:
     """Phase and event pairs that the table does not decide. A finished machine has none."""
     return [
-        (phase, event)
-        for phase in machine.PHASES
-        for event in machine.EVENTS
-        if (phase, event) not in machine.TABLE
+        (phase, event) for phase in machine.PHASES for event in machine.EVENTS if (phase, event) not in machine.TABLE
     ]
 
 
 def rows(phase_cells: Mapping[Enum, Mapping[type[Event], Cell]], events: Iterable[type[Event]]) -> Table:
     """A total table from what each phase handles; whatever a phase leaves out is `INVALID`."""
     known = tuple(events)
-    return {
-        (phase, event): cells.get(event, INVALID) for phase, cells in phase_cells.items() for event in known
-    }
+    return {(phase, event): cells.get(event, INVALID) for phase, cells in phase_cells.items() for event in known}
 
 
 def render_table(machine: type[Machine[PhaseT]]) -> str:
@@ -191,8 +186,7 @@ def render_table(machine: type[Machine[PhaseT]]) -> str:
     phases = list(machine.PHASES)
     header = ["event", *(phase.name for phase in phases)]
     body = [
-        [event.__name__, *(_render_cell(machine.TABLE[phase, event]) for phase in phases)]
-        for event in machine.EVENTS
+        [event.__name__, *(_render_cell(machine.TABLE[phase, event]) for phase in phases)] for event in machine.EVENTS
     ]
     lines = [header, ["---"] * len(header), *body]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

@@ -10,7 +10,7 @@ Channel = tuple[str, str]
 SnapshotKey = tuple[str, int, int]
 
 
-class Violation(AssertionError):  # noqa: N818 - what an oracle finds is a violation
+class Violation(AssertionError):
     """An oracle's verdict."""
 
 

@@ -1,0 +1,448 @@
+"""The coordinator decides an epoch when, and only when, everything it consists of is durable; and it always ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from spark_ckpt.protocol import barrier as b
+from spark_ckpt.protocol.ids import Epoch, Incarnation, SinkId, TaskId, TimerId
+from spark_ckpt.protocol.machine import Effect, Event, InvalidTransition, InvariantBroken, ProtocolViolation
+
+S, T, K, L = TaskId("s"), TaskId("t"), SinkId("k"), SinkId("l")
+ME, OLDER, NEWER = Incarnation(2), Incarnation(1), Incarnation(3)
+
+
+class Driver:
+    """A coordinator with short ways to say what usually happens."""
+
+    def __init__(
+        self, sinks: Iterable[SinkId] = (K,), owed: dict[SinkId, list[Epoch]] | None = None, **limits: int
+    ) -> None:
+        topology = b.Topology(frozenset({S, T}), frozenset(sinks))
+        self.machine = b.Coordinator(topology, ME, Epoch(4), b.Limits(**limits), owed)
+        self.timers: dict[str, Event] = {}
+        self.first = self.tell(b.Started())
+
+    def tell(self, event: Event) -> list[Effect]:
+        effects = self.machine.handle(event)
+        self.timers |= {effect.name: effect.elapsed for effect in effects if isinstance(effect, b.SetTimer)}
+        return effects
+
+    def elapse(self, name: str) -> list[Effect]:
+        return self.tell(self.timers[name])
+
+    def ack(self, epoch: int, *tasks: TaskId) -> list[Effect]:
+        return [effect for task in tasks for effect in self.tell(b.SnapshotAcked(task, Epoch(epoch), ME))]
+
+    def prepare(self, epoch: int, *sinks: SinkId) -> list[Effect]:
+        return [effect for sink in sinks for effect in self.tell(b.SinkPrepared(sink, Epoch(epoch), ME))]
+
+    def complete(self, epoch: int) -> list[Effect]:
+        return self.ack(epoch, S, T) + self.prepare(epoch, *self.machine.topology.sinks)
+
+    def decide(self, epoch: int) -> list[Effect]:
+        self.complete(epoch)
+        return self.tell(b.EpochStored(Epoch(epoch), ME))
+
+    def publish(self, sink: SinkId, epoch: int) -> list[Effect]:
+        return self.tell(b.SinkCommitted(sink, Epoch(epoch), ME))
+
+
+def only(kind: type[Effect], effects: list[Effect]) -> list[Effect]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def dropped(effects: list[Effect]) -> bool:
+    return len(effects) == 1 and isinstance(effects[0], b.Drop)
+
+
+def finish(effects: list[Effect]) -> b.Finish:
+    assert isinstance(effects[-1], b.Finish)
+    return effects[-1]
+
+
+# ---- beginning
+
+
+def test_ids_grow_from_the_highest_decided_one() -> None:
+    driver = Driver()
+
+    assert only(b.InjectBarrier, driver.elapse("interval")) == [b.InjectBarrier(Epoch(5), ME, b.Reason.INTERVAL)]
+    assert driver.machine.open_epoch == 5
+
+
+def test_an_interval_that_elapses_in_an_open_epoch_begins_the_next_at_once() -> None:
+    driver = Driver()
+    driver.elapse("interval")
+    driver.elapse("interval")
+    driver.complete(5)
+
+    assert only(b.InjectBarrier, driver.tell(b.EpochStored(Epoch(5), ME))) == [
+        b.InjectBarrier(Epoch(6), ME, b.Reason.INTERVAL)
+    ]
+
+
+def test_a_timer_that_was_set_anew_is_stale() -> None:
+    driver = Driver()
+    first = driver.timers["interval"]
+    driver.elapse("interval")
+
+    assert dropped(driver.tell(first))
+
+
+def test_a_timer_of_another_life_in_the_same_process_is_stale() -> None:
+    assert dropped(Driver().tell(b.IntervalElapsed(TimerId(1), OLDER)))
+
+
+def test_a_savepoint_gets_the_next_barrier_and_all_that_wait_share_it() -> None:
+    driver = Driver()
+    begun = driver.tell(b.EpochRequested(b.Reason.SAVEPOINT, "a"))
+    driver.tell(b.EpochRequested(b.Reason.SAVEPOINT, "b"))
+    driver.tell(b.EpochRequested(b.Reason.SAVEPOINT, "c"))
+
+    assert only(b.StoreEpoch, driver.complete(5)) == [b.StoreEpoch(Epoch(5), ME, b.Reason.SAVEPOINT, ("a",))]
+    assert only(b.InjectBarrier, begun)
+    driver.tell(b.EpochStored(Epoch(5), ME))
+    assert only(b.StoreEpoch, driver.complete(6)) == [b.StoreEpoch(Epoch(6), ME, b.Reason.SAVEPOINT, ("b", "c"))]
+
+
+def test_a_request_without_a_name_names_nothing() -> None:
+    driver = Driver()
+    driver.tell(b.EpochRequested(b.Reason.INITIAL))
+
+    assert only(b.StoreEpoch, driver.complete(5)) == [b.StoreEpoch(Epoch(5), ME, b.Reason.INITIAL)]
+
+
+def test_a_final_epoch_is_asked_for_by_a_stop_only() -> None:
+    with pytest.raises(InvalidTransition, match="StopRequested"):
+        Driver().tell(b.EpochRequested(b.Reason.STOP))
+    with pytest.raises(InvalidTransition, match="STOP or DRAINED"):
+        Driver().tell(b.StopRequested(b.Reason.SAVEPOINT))
+
+
+# ---- deciding
+
+
+@pytest.mark.parametrize("order", [("s", "t", "k", "l"), ("k", "l", "t", "s"), ("k", "s", "l", "t")])
+def test_an_epoch_is_stored_when_all_tasks_and_all_sinks_are_in_and_not_before(order: tuple[str, ...]) -> None:
+    """Erratum E2."""
+    driver = Driver(sinks=(K, L))
+    driver.elapse("interval")
+    stored = []
+    for name in order:
+        stored.append(
+            only(b.StoreEpoch, driver.ack(5, TaskId(name)) if name in "st" else driver.prepare(5, SinkId(name)))
+        )
+
+    assert stored == [[], [], [], [b.StoreEpoch(Epoch(5), ME, b.Reason.INTERVAL)]]
+
+
+def test_sinks_publish_after_the_decision_and_not_before() -> None:
+    driver = Driver()
+    driver.elapse("interval")
+
+    assert not only(b.CommitSink, driver.complete(5))
+    assert only(b.CommitSink, driver.tell(b.EpochStored(Epoch(5), ME))) == [b.CommitSink(K, Epoch(5), ME)]
+    assert driver.machine.last_decided == 5
+
+
+def test_answers_that_came_before_or_too_late_are_dropped() -> None:
+    driver = Driver()
+    driver.elapse("interval")
+    driver.ack(5, S)
+    again = driver.ack(5, S)
+    driver.complete(5)
+
+    assert again == []
+    assert dropped(driver.ack(5, S))
+    assert dropped(driver.tell(b.SnapshotAcked(S, Epoch(5), OLDER)))
+    assert dropped(driver.prepare(4, K))
+    assert dropped(driver.tell(b.SinkRefused(K, Epoch(5), ME)))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b.SnapshotAcked(S, Epoch(6), ME),
+        b.SnapshotAcked(TaskId("x"), Epoch(5), ME),
+        b.SinkPrepared(SinkId("x"), Epoch(5), ME),
+        b.EpochStored(Epoch(5), ME),
+        b.SinkCommitted(SinkId("x"), Epoch(4), ME),
+        b.SinkCommitted(K, Epoch(5), ME),
+        b.Started(),
+    ],
+    ids=str,
+)
+def test_what_cannot_happen_raises_with_the_story_and_changes_nothing(event: Event) -> None:
+    driver = Driver()
+    driver.elapse("interval")
+    before = repr(vars(driver.machine))
+
+    with pytest.raises(InvalidTransition, match="IDLE: IntervalElapsed"):
+        driver.machine.handle(event)
+    assert repr(vars(driver.machine)) == before
+
+
+def test_a_decision_for_another_epoch_raises() -> None:
+    driver = Driver()
+    driver.elapse("interval")
+    driver.complete(5)
+
+    with pytest.raises(InvalidTransition, match="the open epoch is 5"):
+        driver.tell(b.EpochStored(Epoch(6), ME))
+
+
+# ---- aborting
+
+
+def test_a_timeout_aborts_and_says_who_was_missing() -> None:
+    driver = Driver(sinks=[SinkId(f"k{number}") for number in range(6)])
+    driver.elapse("interval")
+    driver.ack(5, S)
+    effects = driver.elapse("epoch")
+
+    assert only(b.AbortEpoch, effects) == [
+        b.AbortEpoch(Epoch(5), ME, "nothing came within 600000 ms from t, k0, k1, k2, k3 and 2 more")
+    ]
+
+
+def test_an_aborted_epoch_is_tried_again_under_a_new_id_after_a_pause() -> None:
+    driver = Driver()
+    driver.tell(b.EpochRequested(b.Reason.SAVEPOINT, "a"))
+    aborted = driver.tell(b.SinkRefused(K, Epoch(5), ME, "disk full"))
+    meanwhile = driver.tell(b.EpochRequested(b.Reason.SAVEPOINT, "b"))
+    again = driver.elapse("pause")
+
+    assert only(b.AbortEpoch, aborted) == [b.AbortEpoch(Epoch(5), ME, "sink k could not prepare: disk full")]
+    assert meanwhile == []
+    assert only(b.InjectBarrier, again) == [b.InjectBarrier(Epoch(6), ME, b.Reason.SAVEPOINT)]
+    assert only(b.StoreEpoch, driver.complete(6)) == [b.StoreEpoch(Epoch(6), ME, b.Reason.SAVEPOINT, ("a", "b"))]
+    assert dropped(driver.ack(5, S))
+
+
+def test_a_pause_that_is_over_is_stale() -> None:
+    driver = Driver()
+    driver.elapse("interval")
+    driver.elapse("epoch")
+    driver.elapse("pause")
+
+    assert dropped(driver.elapse("pause"))
+
+
+def test_the_run_fails_after_too_many_aborts_in_a_row() -> None:
+    driver = Driver(max_failed_epochs=1)
+    driver.elapse("interval")
+    driver.elapse("epoch")
+    driver.elapse("pause")
+    end = finish(driver.elapse("epoch"))
+
+    assert end.outcome is b.Outcome.FAILED
+    assert "2 epochs in a row" in end.why
+
+
+def test_a_decided_epoch_forgives_the_aborts_before_it() -> None:
+    driver = Driver(max_failed_epochs=1)
+    for epoch in (5, 7):
+        driver.elapse("interval" if epoch == 5 else "pause")
+        if epoch == 7:
+            break
+        driver.elapse("epoch")
+        driver.elapse("pause")
+        driver.decide(6)
+        driver.elapse("interval")
+        driver.elapse("epoch")
+
+    assert driver.machine.phase is b.CoordinatorPhase.ALIGNING
+
+
+def test_a_decision_that_is_known_not_to_be_stored_aborts() -> None:
+    driver = Driver()
+    driver.elapse("interval")
+    driver.complete(5)
+
+    effects = driver.tell(b.EpochStoreFailed(Epoch(5), ME, why="disk full"))
+    assert only(b.AbortEpoch, effects) == [b.AbortEpoch(Epoch(5), ME, "the decision could not be stored: disk full")]
+
+
+def test_a_decision_of_unknown_outcome_ends_the_run_in_doubt_and_aborts_nothing() -> None:
+    driver = Driver()
+    driver.elapse("interval")
+    driver.complete(5)
+    effects = driver.elapse("store")
+
+    assert finish(effects).outcome is b.Outcome.FAILED
+    assert not only(b.AbortEpoch, effects)
+
+
+# ---- publishing
+
+
+def test_what_was_left_unpublished_is_redone_in_order_before_anything_new_of_that_sink() -> None:
+    driver = Driver(sinks=(K, L), owed={K: [Epoch(3), Epoch(4)]})
+    driver.elapse("interval")
+    decided = driver.decide(5)
+
+    assert only(b.CommitSink, driver.first) == [b.CommitSink(K, Epoch(3), ME)]
+    assert only(b.CommitSink, decided) == [b.CommitSink(L, Epoch(5), ME)]
+    assert only(b.CommitSink, driver.publish(K, 3)) == [b.CommitSink(K, Epoch(4), ME)]
+    assert only(b.CommitSink, driver.publish(K, 4)) == [b.CommitSink(K, Epoch(5), ME)]
+    assert driver.machine.unpublished == {K: (5,), L: (5,)}
+
+
+def test_a_sinks_answer_covers_what_it_published_before() -> None:
+    driver = Driver(owed={K: [Epoch(2), Epoch(3), Epoch(4)]})
+
+    assert driver.publish(K, 3) == [b.CommitSink(K, Epoch(4), ME)]
+    assert dropped(driver.publish(K, 2))
+
+
+def test_a_sink_that_is_no_longer_in_the_graph_still_gets_what_it_is_owed() -> None:
+    driver = Driver(owed={L: [Epoch(4)]})
+
+    assert only(b.CommitSink, driver.first) == [b.CommitSink(L, Epoch(4), ME)]
+
+
+def test_too_many_unpublished_epochs_hold_back_the_barrier_until_the_sink_catches_up() -> None:
+    driver = Driver(max_unpublished=1)
+    driver.elapse("interval")
+    driver.decide(5)
+    held_back = driver.elapse("interval")
+
+    assert [effect.what for effect in held_back if isinstance(effect, b.Note)] == ["barrier held back"]
+    assert only(b.InjectBarrier, driver.publish(K, 5)) == [b.InjectBarrier(Epoch(6), ME, b.Reason.INTERVAL)]
+
+
+def test_a_failed_publish_is_tried_again_after_a_pause() -> None:
+    driver = Driver(owed={K: [Epoch(4)]})
+    failed = driver.tell(b.SinkCommitFailed(K, Epoch(4), ME, retriable=True))
+    again = driver.elapse("retry k")
+
+    assert not only(b.CommitSink, failed)
+    assert again == [b.CommitSink(K, Epoch(4), ME)]
+    assert dropped(driver.elapse("retry k"))
+
+
+def test_publishing_ends_the_run_when_it_cannot_succeed_or_was_tried_too_often() -> None:
+    hopeless = Driver(owed={K: [Epoch(4)]})
+    unlucky = Driver(owed={K: [Epoch(4)]}, max_publish_attempts=1)
+    ends = [
+        finish(hopeless.tell(b.SinkCommitFailed(K, Epoch(4), ME, retriable=False, why="marker differs"))),
+        finish(unlucky.tell(b.SinkCommitFailed(K, Epoch(4), ME, retriable=True))),
+    ]
+
+    assert [end.outcome for end in ends] == [b.Outcome.FAILED] * 2
+    assert [end.unpublished for end in ends] == [((K, 4),)] * 2
+    assert "marker differs" in ends[0].why
+
+
+# ---- ending
+
+
+def test_a_stop_in_an_open_epoch_waits_for_it_and_takes_a_final_one() -> None:
+    driver = Driver()
+    driver.elapse("interval")
+    asked = driver.tell(b.StopRequested())
+    driver.tell(b.StopRequested(b.Reason.DRAINED))
+    final = driver.decide(5)
+    driver.publish(K, 5)
+    decided = driver.decide(6)
+
+    assert asked == []
+    assert only(b.InjectBarrier, final) == [b.InjectBarrier(Epoch(6), ME, b.Reason.STOP)]
+    assert not only(b.Finish, decided)
+    assert driver.publish(K, 6) == [b.Finish(b.Outcome.STOPPED)]
+
+
+def test_the_final_epoch_waits_for_earlier_epochs_of_its_sinks() -> None:
+    driver = Driver(owed={K: [Epoch(4)]})
+    driver.tell(b.StopRequested())
+    driver.decide(5)
+
+    assert not only(b.Finish, driver.publish(K, 4))
+    assert finish(driver.publish(K, 5)).outcome is b.Outcome.STOPPED
+
+
+def test_without_sinks_the_final_decision_is_the_end() -> None:
+    driver = Driver(sinks=())
+    driver.tell(b.StopRequested(b.Reason.DRAINED))
+
+    assert driver.decide(5) == [b.Finish(b.Outcome.STOPPED)]
+
+
+def test_the_final_epoch_is_not_held_back_by_a_slow_sink() -> None:
+    driver = Driver(max_unpublished=1, owed={K: [Epoch(4)]})
+
+    assert only(b.InjectBarrier, driver.tell(b.StopRequested()))
+
+
+def test_a_sink_that_never_answers_does_not_keep_a_stopped_run() -> None:
+    driver = Driver()
+    driver.tell(b.StopRequested())
+    driver.decide(5)
+
+    assert finish(driver.elapse("publish")) == b.Finish(
+        b.Outcome.STOPPED, "some sinks did not publish within 600000 ms", ((K, Epoch(5)),)
+    )
+
+
+def test_a_savepoint_behind_the_final_epoch_is_refused_aloud() -> None:
+    driver = Driver()
+    driver.tell(b.StopRequested())
+    driver.decide(5)
+
+    assert [type(effect) for effect in driver.tell(b.EpochRequested(b.Reason.SAVEPOINT, "late"))] == [b.Note]
+
+
+def test_a_final_epoch_that_is_aborted_is_tried_again() -> None:
+    driver = Driver()
+    driver.tell(b.StopRequested())
+    driver.elapse("epoch")
+
+    assert only(b.InjectBarrier, driver.elapse("pause")) == [b.InjectBarrier(Epoch(6), ME, b.Reason.STOP)]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [b.Fenced(NEWER), b.SnapshotAcked(S, Epoch(9), NEWER), b.EpochStoreFailed(Epoch(5), ME, fenced=True)],
+    ids=str,
+)
+def test_a_fenced_coordinator_ends_and_says_nothing_any_more(event: Event) -> None:
+    driver = Driver()
+    driver.elapse("interval")
+    driver.complete(5)
+    end = finish(driver.tell(event))
+    after = [
+        driver.tell(each) for each in (b.EpochStored(Epoch(5), ME), event, b.StopRequested(), *driver.timers.values())
+    ]
+
+    assert end.outcome is b.Outcome.FENCED
+    assert after == [[]] * len(after)
+
+
+def test_a_coordinator_may_be_fenced_before_it_starts() -> None:
+    machine = b.Coordinator(b.Topology(frozenset({S}), frozenset()), ME, Epoch(0), b.Limits())
+
+    assert finish(machine.handle(b.Fenced(NEWER))).outcome is b.Outcome.FENCED
+
+
+# ---- construction
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_in_flight": 2}, {"retry_ms": 0}, {"max_unpublished": 0}, {"max_failed_epochs": -1}], ids=str
+)
+def test_limits_out_of_range_are_refused(limits: dict[str, int]) -> None:
+    with pytest.raises(ProtocolViolation):
+        b.Limits(**limits)
+
+
+def test_a_topology_without_tasks_is_refused() -> None:
+    with pytest.raises(ProtocolViolation, match="needs a task"):
+        b.Topology(frozenset(), frozenset({K}))
+
+
+def test_unpublished_epochs_that_were_never_decided_are_refused() -> None:
+    with pytest.raises(InvariantBroken, match="decided epochs only"):
+        Driver(owed={K: [Epoch(5)]})
