@@ -50,12 +50,8 @@ class Position:
     def of(cls, cursor: Mapping[str, Any]) -> Position:
         """The position in a cursor. Raises `SourceInvalid` on one that this version cannot read."""
         if cursor.get("format") != _FORMAT:
-            raise SourceInvalid(
-                f"a Delta cursor of format {cursor.get('format')!r}; this version reads {_FORMAT}"
-            )
-        return cls(
-            str(cursor["table"]), int(cursor["version"]), int(cursor["index"]), bool(cursor["snapshot"])
-        )
+            raise SourceInvalid(f"a Delta cursor of format {cursor.get('format')!r}; this version reads {_FORMAT}")
+        return cls(str(cursor["table"]), int(cursor["version"]), int(cursor["index"]), bool(cursor["snapshot"]))
 
     def following(self) -> Position:
         """The first file of the next version."""
@@ -136,9 +132,7 @@ class History:
             )
         self._files(position)
 
-    def _from(
-        self, position: Position, last_version: int | None
-    ) -> Iterator[tuple[TableFile | None, Position]]:
+    def _from(self, position: Position, last_version: int | None) -> Iterator[tuple[TableFile | None, Position]]:
         """Files with the position after each; a version without data yields None and the next."""
         while last_version is None or position.version <= last_version:
             files = self._files(position)
@@ -234,8 +228,7 @@ def check_readable(table: str, features: Sequence[str], version: int) -> None:
     unknown = sorted(set(features) - _READABLE_FEATURES)
     if unknown:
         raise SourceInvalid(
-            f"{table}: version {version} needs reader features that this source does not know: "
-            f"{', '.join(unknown)}",
+            f"{table}: version {version} needs reader features that this source does not know: {', '.join(unknown)}",
             hint="read the table through a copy without the feature",
         )
 
@@ -258,9 +251,7 @@ def check_file(table: str, file: TableFile) -> None:
             hint=f"run REORG TABLE delta.`{table}` APPLY (PURGE), then start the source anew",
         )
     if urlparse(file.path).scheme or file.path.startswith("/"):
-        raise SourceInvalid(
-            f"{table} refers to a file outside its folder: {file.path}", hint="read the cloned table"
-        )
+        raise SourceInvalid(f"{table} refers to a file outside its folder: {file.path}", hint="read the cloned table")
 
 
 def another_table(table: str, version: int | None = None) -> SourceInvalid:

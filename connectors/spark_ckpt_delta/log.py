@@ -99,9 +99,7 @@ def read_commit(system: pafs.FileSystem, version: int) -> Commit | None:
 
 def oldest_readable(system: pafs.FileSystem, newest: int) -> int:
     """The oldest version from which every commit up to `newest` is in the log; `newest` + 1 if none."""
-    found = {
-        info.base_name for info in system.get_file_info(pafs.FileSelector("_delta_log", allow_not_found=True))
-    }
+    found = {info.base_name for info in system.get_file_info(pafs.FileSelector("_delta_log", allow_not_found=True))}
     version = newest + 1
     while version > 0 and os.path.basename(commit_path(version - 1)) in found:  # noqa: PTH119 - not a local path
         version -= 1

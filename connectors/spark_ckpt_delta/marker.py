@@ -72,18 +72,24 @@ def check_owner(table: str, opened: DeltaTable, context: SinkContext, engine: En
 
 
 def is_published(marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
-    """Whether the table has the output already. Epochs without rows leave no marker, so it may lag behind
-    `previous`.
+    """Whether the table has the output already.
 
-    Raises `Fenced` if a newer incarnation has published, `PublishConflict` if the marker names an epoch that
-    the log does not know: neither `previous` or one before it, nor this one.
+    The first epoch of all leaves a marker even without rows, later ones only with rows: a marker may lag behind
+    `previous`, but once there it stays. Raises `Fenced` if a newer incarnation has published; `PublishConflict`
+    if the marker names an epoch that the log does not know, or is absent although the log says that the sink
+    has published.
     """
     if marker is None:
+        if output.acked:
+            raise PublishConflict(
+                f"the log says that epoch {output.acked} is published, but the table has no marker of this sink",
+                hint="the table was dropped and created anew: restore it, or start the job on a new store",
+                sink=context.sink,
+            )
         return False
     if marker.incarnation > context.incarnation:
         raise Fenced(
-            f"incarnation {marker.incarnation} publishes to sink {context.sink}, this one is "
-            f"{context.incarnation}",
+            f"incarnation {marker.incarnation} publishes to sink {context.sink}, this one is {context.incarnation}",
             sink=context.sink,
         )
     if marker >= Marker.of_output(output):

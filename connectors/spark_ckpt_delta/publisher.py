@@ -53,10 +53,11 @@ class DeltalakePublisher:
         """Commit the epoch's files unless the table has them; durable on a POSIX file system on return."""
         rows = sum(file.rows for file in output.files)
         opened = self._open()
-        if is_published(read_marker(opened, self._application), output, self._context):
+        marker = read_marker(opened, self._application)
+        if is_published(marker, output, self._context):
             version = self._harden(opened.version(), opened.version() - _REPLAY_SEARCH_VERSIONS)
             return PublishReceipt(output.epoch, rows, replayed=True, detail={"version": version})
-        if not output.files:
+        if not output.files and marker is not None:
             return PublishReceipt(output.epoch, 0, replayed=False)
         actions = self._actions(output.files)
         before = opened.version()
@@ -71,17 +72,14 @@ class DeltalakePublisher:
         try:
             opened = open_table(self._table, self._storage_options)
         except (DeltaError, OSError) as error:
-            raise PublishFailed(
-                f"{self._table} cannot be opened: {error}", sink=self._context.sink
-            ) from error
+            raise PublishFailed(f"{self._table} cannot be opened: {error}", sink=self._context.sink) from error
         self._check_identity(opened)
         return opened
 
     def _check_identity(self, opened: DeltaTable) -> None:
         if self._id is not None and str(opened.metadata().id) != self._id:
             raise EpochDamaged(
-                f"{self._table} was dropped and created anew while the job ran; the rows of earlier epochs "
-                "are gone",
+                f"{self._table} was dropped and created anew while the job ran; the rows of earlier epochs are gone",
                 hint="restore the table, or restart the job from an epoch before them",
                 sink=self._context.sink,
             )
@@ -104,9 +102,7 @@ class DeltalakePublisher:
             if is_published(read_marker(opened, self._application), output, self._context):
                 return True
             check_writable(self._table, opened)
-        raise PublishFailed(
-            f"{self._table}: {failure}", sink=self._context.sink, epoch=output.epoch
-        ) from failure
+        raise PublishFailed(f"{self._table}: {failure}", sink=self._context.sink, epoch=output.epoch) from failure
 
     def _attempt(self, opened: DeltaTable, output: EpochOutput, actions: list[AddAction]) -> None:
         metadata = commit_metadata(self._context, output, "deltalake")
@@ -127,15 +123,11 @@ class DeltalakePublisher:
         for file, info in zip(files, infos, strict=True):
             if info.type != pafs.FileType.File or info.size != file.size_bytes:
                 raise EpochDamaged(
-                    f"staged file {file.path} of {self._table} is missing or not {file.size_bytes} bytes "
-                    "long",
+                    f"staged file {file.path} of {self._table} is missing or not {file.size_bytes} bytes long",
                     hint="it was vacuumed or removed before it was published; restart from an earlier epoch",
                     sink=self._context.sink,
                 )
-        return [
-            _add_action(file, (info.mtime_ns or 0) // 1_000_000)
-            for file, info in zip(files, infos, strict=True)
-        ]
+        return [_add_action(file, (info.mtime_ns or 0) // 1_000_000) for file, info in zip(files, infos, strict=True)]
 
     def _harden(self, newest: int, before: int) -> int | None:
         """Find our commit, newest first, and fsync what the walk passes: deltalake does not.

@@ -17,9 +17,7 @@ Column: TypeAlias = "pa.Array[Any]"
 _ROWS_PER_BATCH = 65_536
 
 
-def read_file(
-    system: pafs.FileSystem, table: str, file: TableFile, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+def read_file(system: pafs.FileSystem, table: str, file: TableFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """All rows of a file. A column that the file does not have is null (it was added to the table later)."""
     try:
         with system.open_input_file(file.path) as opened:

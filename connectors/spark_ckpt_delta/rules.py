@@ -39,9 +39,7 @@ _PARTITION_TYPES = {"string", "byte", "short", "integer", "long", "boolean", "da
 def check_writable(table: str, opened: DeltaTable) -> None:
     """Raise `SinkInvalid` naming the first feature that staged Parquet files cannot honour."""
     for problem in _problems(opened):
-        raise SinkInvalid(
-            f"{table} has {problem}, which deltalake cannot write", hint=_OTHER_ENGINE, table=table
-        )
+        raise SinkInvalid(f"{table} has {problem}, which deltalake cannot write", hint=_OTHER_ENGINE, table=table)
 
 
 def _problems(opened: DeltaTable) -> Iterator[str]:
@@ -82,9 +80,7 @@ def check_partition_types(table: str, partition_by: Sequence[str], schema: Struc
                 hint=f"partition by one of {', '.join(sorted(_PARTITION_TYPES))}, or {_OTHER_ENGINE}",
             )
     if len(partition_by) == len(types):
-        raise SinkInvalid(
-            f"{table}: every column is a partition column", hint="keep at least one data column"
-        )
+        raise SinkInvalid(f"{table}: every column is a partition column", hint="keep at least one data column")
 
 
 def check_schema(table: str, job: StructType, found: Mapping[str, Any]) -> None:

@@ -67,9 +67,7 @@ class DeltaSink:
         if opened is not None:
             self._check_existing(opened, schema)
         elif not self._create:
-            raise SinkInvalid(
-                f"{self._table} is not a Delta table", hint="create it, or DeltaSink(..., create=True)"
-            )
+            raise SinkInvalid(f"{self._table} is not a Delta table", hint="create it, or DeltaSink(..., create=True)")
         if self._engine == "deltalake":
             check_partition_types(self._table, self._partition_columns(opened), schema)
 
@@ -98,9 +96,7 @@ class DeltaSink:
         """
         if self._engine == "deltalake":
             return DeltalakePublisher(self._table, self._storage_options, context)
-        return SparkPublisher(
-            spark, self._table, self._storage_options, self._keys, self._partition_by or (), context
-        )
+        return SparkPublisher(spark, self._table, self._storage_options, self._keys, self._partition_by or (), context)
 
     def describe(self) -> Mapping[str, str]:
         """Kind, path and engine."""

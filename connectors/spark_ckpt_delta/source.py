@@ -65,9 +65,7 @@ class DeltaSource:
             raise ConfigInvalid(f"on_change is 'fail' or 'skip', not {on_change!r}")
         if files_per_batch < 1 or bytes_per_batch < 1:
             raise ConfigInvalid("files_per_batch and bytes_per_batch are at least 1")
-        self._settings = Settings(
-            table, on_change, files_per_batch, bytes_per_batch, dict(storage_options or {})
-        )
+        self._settings = Settings(table, on_change, files_per_batch, bytes_per_batch, dict(storage_options or {}))
         self._start = start
 
     def check(self, spark: SparkSession) -> None:
@@ -137,9 +135,7 @@ class DeltaSource:
         try:
             return open_table(table, self._settings.storage_options)
         except TableNotFoundError as error:
-            raise SourceInvalid(
-                f"{table} is not a Delta table", hint="create the table, then start the job"
-            ) from error
+            raise SourceInvalid(f"{table} is not a Delta table", hint="create the table, then start the job") from error
         except (DeltaError, OSError) as error:
             raise SourceInvalid(f"{table} cannot be opened: {error}") from error
 

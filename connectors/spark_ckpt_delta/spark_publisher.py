@@ -63,18 +63,17 @@ class SparkPublisher:
     def publish(self, output: EpochOutput) -> PublishReceipt:
         """Append or merge the epoch's rows unless the table has them already."""
         rows = sum(file.rows for file in output.files)
-        if is_published(self._marker(), output, self._context):
+        marker, exists = self._marker(), self._exists()
+        if (marker is not None or exists) and is_published(marker, output, self._context):
             return PublishReceipt(output.epoch, rows, replayed=True)
-        if not output.files:
+        if not output.files and (marker is not None or not exists):
             return PublishReceipt(output.epoch, 0, replayed=False)
         try:
             with self._guarded(output):
                 self._write(output)
         except (PySparkException, Py4JError) as error:
             if not is_published(self._marker(), output, self._context):
-                raise PublishFailed(
-                    f"{self._table}: {_first_line(error)}", sink=self._context.sink
-                ) from error
+                raise PublishFailed(f"{self._table}: {_reason(error)}", sink=self._context.sink) from error
         if not is_published(self._marker(), output, self._context):
             raise PublishFailed(f"{self._table}: the statement left no marker", sink=self._context.sink)
         return PublishReceipt(output.epoch, rows, replayed=False)
@@ -83,14 +82,18 @@ class SparkPublisher:
         """Nothing is held open; the session shares the user's context."""
 
     def _marker(self) -> Marker | None:
+        if not self._exists():
+            return None
         try:
-            if not table_exists(self._table, self._storage_options):
-                return None
             return read_marker(open_table(self._table, self._storage_options), self._application)
         except (DeltaError, OSError) as error:
-            raise PublishFailed(
-                f"{self._table} cannot be opened: {error}", sink=self._context.sink
-            ) from error
+            raise PublishFailed(f"{self._table} cannot be opened: {error}", sink=self._context.sink) from error
+
+    def _exists(self) -> bool:
+        try:
+            return table_exists(self._table, self._storage_options)
+        except (DeltaError, OSError) as error:
+            raise PublishFailed(f"{self._table} cannot be reached: {error}", sink=self._context.sink) from error
 
     @contextmanager
     def _guarded(self, output: EpochOutput) -> Iterator[None]:
@@ -108,7 +111,11 @@ class SparkPublisher:
                 self._spark.conf.unset(key)
 
     def _write(self, output: EpochOutput) -> None:
-        if self._keys and table_exists(self._table, self._storage_options):
+        exists = self._exists()
+        if not output.files:
+            nothing = self._spark.read.format("delta").load(self._path).limit(0)
+            nothing.write.format("delta").mode("append").save(self._path)
+        elif self._keys and exists:
             self._merge(self._newest_per_key(output))
         else:
             rows = self._newest_per_key(output) if self._keys else self._rows(output)
@@ -131,9 +138,9 @@ class SparkPublisher:
         names = [(file.path.rpartition("/")[2], order) for order, file in enumerate(output.files)]
         order = self._spark.createDataFrame(names, f"{_FILE} string, {_ORDER} int")
         rows = self._rows(output)
-        placed = rows.select(
-            "*", col("_metadata.file_name").alias(_FILE), col("_metadata.row_index").alias(_ROW)
-        ).join(broadcast(order), _FILE)
+        placed = rows.select("*", col("_metadata.file_name").alias(_FILE), col("_metadata.row_index").alias(_ROW)).join(
+            broadcast(order), _FILE
+        )
         newest = Window.partitionBy(*map(_quoted, self._keys)).orderBy(desc(_ORDER), desc(_ROW))
         ranked = placed.withColumn(_RANK, row_number().over(newest)).where(col(_RANK) == 1)
         return ranked.select(*map(_quoted, rows.columns))
@@ -143,9 +150,7 @@ def require_delta_spark(spark: SparkSession) -> None:
     """Raise `EnvironmentUnfit` unless the session has delta-spark's jars and extension."""
     hint = 'use spark_ckpt.session(name, "delta"), or add the jars of delta-spark and both settings'
     if "DeltaSparkSessionExtension" not in (spark.conf.get("spark.sql.extensions", "") or ""):
-        raise EnvironmentUnfit(
-            "spark.sql.extensions lacks io.delta.sql.DeltaSparkSessionExtension", hint=hint
-        )
+        raise EnvironmentUnfit("spark.sql.extensions lacks io.delta.sql.DeltaSparkSessionExtension", hint=hint)
     if "DeltaCatalog" not in (spark.conf.get("spark.sql.catalog.spark_catalog", "") or ""):
         raise EnvironmentUnfit("spark.sql.catalog.spark_catalog is not Delta's DeltaCatalog", hint=hint)
     try:
@@ -165,5 +170,10 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def _reason(error: Exception) -> str:
+    """One line: the innermost cause of a Java exception, or the first line of any other."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    causes = [line.strip().removeprefix("Caused by: ") for line in lines if line.strip().startswith("Caused by: ")]
+    if causes:
+        return causes[-1]
+    return lines[1].removeprefix(": ") if isinstance(error, Py4JError) and len(lines) > 1 else lines[0]

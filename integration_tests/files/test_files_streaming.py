@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import functions as F
 from spark_ckpt_delta.spark_publisher import require_delta_spark
 from spark_ckpt_files import FilesSource
 
@@ -30,9 +30,7 @@ def fill(folder: Path, first: int, last: int) -> None:
         (folder / f"part-{n:04}.csv").write_text("id,name,at\n" + lines)
 
 
-def run(
-    frame: DataFrame, checkpoint: Path, handle: Callable[[DataFrame, int], None]
-) -> list[dict[str, Any]]:
+def run(frame: DataFrame, checkpoint: Path, handle: Callable[[DataFrame, int], None]) -> list[dict[str, Any]]:
     """Run to the end of what is there; returns Spark's logged offsets of the only source, batch by batch."""
     query = (
         frame.writeStream.foreachBatch(handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import uuid
 from pathlib import Path
@@ -17,6 +18,8 @@ from spark_ckpt.connector import EpochOutput, SinkContext, StagedFile
 from spark_ckpt.protocol.ids import Epoch, Incarnation
 
 STORE = "0f1e2d3c"
+_CLOCK = itertools.count()
+"""Modification times, so that the files of a snapshot have the order in which they were made."""
 
 
 def append(table: Path, files: list[list[int]], data_change: bool = True) -> int:
@@ -27,7 +30,7 @@ def append(table: Path, files: list[list[int]], data_change: bool = True) -> int
         name = f"{uuid.uuid4().hex}.parquet"
         pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), table / name)
         size = (table / name).stat().st_size
-        actions.append(AddAction(name, size, {}, 0, data_change, json.dumps({"numRecords": len(ids)})))
+        actions.append(AddAction(name, size, {}, next(_CLOCK), data_change, json.dumps({"numRecords": len(ids)})))
     opened.create_write_transaction(actions, "append", opened.schema())
     return DeltaTable(str(table)).version()
 
@@ -37,9 +40,7 @@ def context(incarnation: int = 1, sink: str = "out", store: str = STORE) -> Sink
     return SinkContext(job="job", sink=sink, store_id=store, incarnation=Incarnation(incarnation))
 
 
-def stage(
-    table: Path, rows: dict[str, list[Any]], incarnation: int = 1, **partition: str | None
-) -> StagedFile:
+def stage(table: Path, rows: dict[str, list[Any]], incarnation: int = 1, **partition: str | None) -> StagedFile:
     """A Parquet file inside the table, named and laid out as a task does it."""
     folder = "".join(f"{name}={quote(value or '', safe='')}/" for name, value in partition.items())
     path = f"{folder}ckpt-out-i{incarnation}-b0-t0-0-{uuid.uuid4().hex}.parquet"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,21 @@ def test_an_epoch_without_rows_leaves_no_commit_and_no_gap(table: Path) -> None:
     assert ids(table) == [1, 3]
 
 
+def test_the_first_epoch_leaves_its_marker_even_without_rows(table: Path) -> None:
+    opened(table).publish(output(table, 1, []))
+
+    assert opened(table, incarnation=2).publish(output(table, 1, [])).replayed
+    assert DeltaTable(str(table)).version() == 1
+
+
+def test_a_table_without_the_marker_that_the_log_knows_is_a_conflict(table: Path) -> None:
+    late = replace(output(table, 9, [stage(table, {"id": [9]})]), acked=Epoch(8))
+
+    with pytest.raises(PublishConflict, match="epoch 8 is published, but the table has no marker"):
+        opened(table).publish(late)
+    assert ids(table) == []
+
+
 def fail_after_commit(monkeypatch: pytest.MonkeyPatch, error: Exception, times: int = 1) -> None:
     """The commit lands, its answer is lost."""
     real, left = DeltaTable.create_write_transaction, [times]
@@ -89,9 +105,7 @@ def test_a_commit_whose_answer_was_lost_is_found_by_its_marker(
     assert (receipt.replayed, ids(table), DeltaTable(str(table)).version()) == (True, [1], 1)
 
 
-def test_death_between_commit_and_acknowledgement_is_replayed(
-    table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_death_between_commit_and_acknowledgement_is_replayed(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     epoch = output(table, 1, [stage(table, {"id": [1]})])
     monkeypatch.setattr(publisher_module, "_fsync", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
@@ -102,9 +116,7 @@ def test_death_between_commit_and_acknowledgement_is_replayed(
     assert ids(table) == [1]
 
 
-def test_a_commit_that_never_lands_is_a_retriable_failure(
-    table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_never_lands_is_a_retriable_failure(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: DeltaTable, *arguments: Any, **named: Any) -> None:
         raise OSError("disk full")
 
@@ -141,9 +153,7 @@ def test_another_appender_in_between_is_no_conflict(table: Path, monkeypatch: py
     assert (ids(table), receipt.replayed, receipt.detail["version"]) == ([1, 100], False, 2)
 
 
-def test_a_schema_change_in_between_is_retried_on_the_new_schema(
-    table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_schema_change_in_between_is_retried_on_the_new_schema(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wider = pa.table({"id": pa.array([100], pa.int64()), "note": ["x"]})
     before_commit(monkeypatch, lambda: write_deltalake(str(table), wider, mode="append", schema_mode="merge"))
 
@@ -185,9 +195,7 @@ def test_a_rerun_after_a_rollback_is_not_skipped(table: Path) -> None:
 def test_epoch_numbers_that_start_again_in_a_new_incarnation_are_not_skipped(table: Path) -> None:
     opened(table).publish(output(table, 7, [stage(table, {"id": [7]})]))
 
-    opened(table, incarnation=2).publish(
-        output(table, 3, [stage(table, {"id": [3]}, 2)], incarnation=2, previous=7)
-    )
+    opened(table, incarnation=2).publish(output(table, 3, [stage(table, {"id": [3]}, 2)], incarnation=2, previous=7))
 
     assert ids(table) == [3, 7]
 
@@ -240,14 +248,12 @@ def test_a_table_created_anew_while_the_job_runs_is_noticed(table: Path) -> None
         publisher.publish(output(table, 1, [stage(table, {"id": [1]})]))
 
 
-def test_the_commit_and_its_folder_are_synced_before_the_receipt(
-    table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commit_and_its_folder_are_synced_before_the_receipt(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     real = os.fsync
 
     def noting(descriptor: int) -> None:
-        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", noting)

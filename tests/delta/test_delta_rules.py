@@ -1,4 +1,4 @@
-"""A table that staged files would break, or that does not fit the job's rows, is refused before the job starts."""
+"""A table that staged files would break, or that does not fit the rows, is refused before the job starts."""
 
 from __future__ import annotations
 
@@ -120,9 +120,7 @@ def test_identity_columns_of_the_old_protocol_are_refused(table: Path) -> None:
 def test_a_schema_that_does_not_fit_is_shown_as_a_difference(tmp_path: Path) -> None:
     columns = pa.schema([("id", pa.int64()), ("total", pa.decimal128(10, 2)), ("note", pa.string())])
     DeltaTable.create(str(tmp_path / "t"), schema=Schema.from_arrow(columns))
-    rows = StructType(
-        [StructField("id", LongType()), StructField("total", DoubleType()), StructField("n", LongType())]
-    )
+    rows = StructType([StructField("id", LongType()), StructField("total", DoubleType()), StructField("n", LongType())])
 
     with pytest.raises(SinkInvalid) as caught:
         DeltaSink(str(tmp_path / "t")).check(NO_SPARK, rows)

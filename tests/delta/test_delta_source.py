@@ -1,4 +1,4 @@
-"""A Delta source reads appended rows exactly once, restarts at every cut, and refuses what is not an append."""
+"""A Delta source reads appended rows once, restarts at every cut, and refuses what is not an append."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def rows_between(plan: DeltaStreamReader, first: Any, last: Any) -> list[dict[st
     return [row for part in parts for batch in task.read(part) for row in batch.to_pylist()]
 
 
-def read_on(
-    table: Path, cursor: Cursor, limit: int, batches: int = 100, **changes: Any
-) -> tuple[list[int], Any]:
+def read_on(table: Path, cursor: Cursor, limit: int, batches: int = 100, **changes: Any) -> tuple[list[int], Any]:
     """Ids of at most so many batches, every batch read by a fresh reader, and the cursor behind them."""
     found: list[int] = []
     at: Any = dict(cursor)
@@ -166,13 +164,11 @@ def overwrite(table: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [deletion, update, overwrite])
-def test_a_version_that_changes_old_rows_stops_the_source(
-    table: Path, change: Callable[[Path], None]
-) -> None:
+def test_a_version_that_changes_old_rows_stops_the_source(table: Path, change: Callable[[Path], None]) -> None:
     append(table, [[0], [1]])
     change(table)
 
-    with pytest.raises(SourceInvalid, match="version 2 .* deletes or updates rows"):
+    with pytest.raises(SourceInvalid, match=r"version 2 .* deletes or updates rows"):
         read_on(table, start(table, start=0), 1)
 
 
@@ -283,14 +279,10 @@ def tamper(table: Path, action: dict[str, Any]) -> None:
         ({"readerFeatures": ["typeWidening"], "minReaderVersion": 3}, "typeWidening"),
     ],
 )
-def test_an_unknown_reader_feature_stops_the_source(
-    table: Path, protocol: dict[str, Any], complaint: str
-) -> None:
+def test_an_unknown_reader_feature_stops_the_source(table: Path, protocol: dict[str, Any], complaint: str) -> None:
     cursor = start(table, start="latest")
     plan = reader(table, cursor)
-    tamper(
-        table, {"protocol": protocol | {"minWriterVersion": 7, "writerFeatures": protocol["readerFeatures"]}}
-    )
+    tamper(table, {"protocol": protocol | {"minWriterVersion": 7, "writerFeatures": protocol["readerFeatures"]}})
 
     with pytest.raises(SourceInvalid, match=complaint):
         plan.latestOffset(dict(cursor), ReadMaxFiles(1))
@@ -338,9 +330,7 @@ def test_check_refuses_a_path_without_a_table(tmp_path: Path) -> None:
         DeltaSource(str(tmp_path)).check(NO_SPARK)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"start": "now"}, {"start": -1}, {"on_change": "ignore"}, {"files_per_batch": 0}]
-)
+@pytest.mark.parametrize("wrong", [{"start": "now"}, {"start": -1}, {"on_change": "ignore"}, {"files_per_batch": 0}])
 def test_a_wrong_option_is_refused_at_once(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigInvalid):
         DeltaSource("table", **wrong)

@@ -1,0 +1,297 @@
+"""delta-spark beside deltalake: exact sources, idempotent merges, and tables that each engine reads of the other."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+from spark_ckpt_delta import DeltaSink, DeltaSource
+
+from spark_ckpt.connector import EpochOutput, Publisher, SinkContext, StagedFile
+from spark_ckpt.errors import PublishFailed, SinkInvalid
+from spark_ckpt.protocol.ids import Epoch, Incarnation
+
+pytestmark = pytest.mark.spark
+ROWS = StructType([StructField("key", StringType()), StructField("total", LongType())])
+
+
+def context(incarnation: int = 1, sink: str = "out") -> SinkContext:
+    return SinkContext("job", sink, "0f1e2d3c", Incarnation(incarnation))
+
+
+def stage(root: Path, rows: list[tuple[Any, ...]], names: tuple[str, ...] = ("key", "total"), **at: str) -> StagedFile:
+    """A staged file below `root`, as a task leaves it."""
+    folder = "".join(f"{name}={quote(value, safe='')}/" for name, value in at.items())
+    path = f"{folder}ckpt-out-i1-b0-t0-0-{uuid.uuid4().hex}.parquet"
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    table = pa.table({name: [row[n] for row in rows] for n, name in enumerate(names)})
+    pq.write_table(table, root / path)
+    size = (root / path).stat().st_size
+    return StagedFile(path, size, len(rows), 0, 0, 0, 0, at, json.dumps({"numRecords": len(rows)}))
+
+
+def output(root: Path, epoch: int, files: list[StagedFile], incarnation: int = 1) -> EpochOutput:
+    return EpochOutput(Epoch(epoch), Incarnation(incarnation), Epoch(epoch - 1), str(root), {}, files)
+
+
+def rows_of(spark: SparkSession, table: Path) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in spark.read.format("delta").load(str(table)).collect())
+
+
+def versions(table: Path) -> int:
+    return DeltaTable(str(table)).version() + 1
+
+
+def publisher(spark: SparkSession, table: Path, incarnation: int = 1, **options: Any) -> Publisher:
+    return DeltaSink(str(table), engine="spark", **options).publisher(spark, context(incarnation))
+
+
+def collect_ids(frame: DataFrame, checkpoint: Path) -> tuple[list[list[int]], list[str]]:
+    """Ids of every batch, and Spark's logged offsets."""
+    batches: list[list[int]] = []
+    query = (
+        frame.writeStream.foreachBatch(lambda batch, _: batches.append([row.id for row in batch.collect()]))
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    logs = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    return batches, [path.read_text().splitlines()[2] for path in logs]
+
+
+def test_a_source_over_a_table_of_delta_spark_restarts_exactly_at_every_cut(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    for first in (0, 6, 12):
+        frame = spark.range(first, first + 6, numPartitions=3).selectExpr(
+            "id", "timestamp_micros(id) AS at", "concat('a b/', id % 2) AS part"
+        )
+        frame.write.format("delta").mode("append").partitionBy("part").save(str(table))
+    source = DeltaSource(str(table), start=0, files_per_batch=2)
+    source.check(spark)
+    begin = source.start(spark)
+    batches, log = collect_ids(source.read(spark, begin), tmp_path / "all")
+    assert sorted(each for batch in batches for each in batch) == list(range(18))
+    assert len(log) > 3
+
+    for cut, offset in enumerate(log):
+        cursor = json.loads(json.dumps(source.cursor(offset, begin)))
+        rest, _ = collect_ids(source.read(spark, cursor), tmp_path / f"from-{cut}")
+
+        assert [batch for batch in rest if batch] == batches[cut + 1 :]
+    assert source.reached(source.cursor(log[-1], begin), source.end(spark))
+
+
+def test_values_of_a_table_of_delta_spark_arrive_unchanged(spark: SparkSession, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    frame = spark.range(4).selectExpr(
+        "id",
+        "timestamp '2024-03-31 01:30:00' AS at",
+        "timestamp '1900-01-01 00:00:00.123456' AS old",
+        "cast(id / 3 AS decimal(20, 4)) AS price",
+        "array(struct(id AS x, cast(null AS string) AS y)) AS nested",
+        "map('k', id) AS map",
+        "date '2024-02-29' AS day",
+        "cast(null AS binary) AS raw",
+    )
+    frame.write.format("delta").partitionBy("day").save(str(table))
+    found: list[str] = []
+    source = DeltaSource(str(table))
+
+    query = (
+        source.read(spark, source.start(spark))
+        .writeStream.foreachBatch(lambda batch, _: found.extend(map(str, batch.collect())))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+    assert sorted(found) == sorted(map(str, spark.read.format("delta").load(str(table)).collect()))
+
+
+def test_what_deltalake_published_is_what_delta_spark_reads(spark: SparkSession, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    rows = StructType([*ROWS.fields, StructField("city", StringType())])
+    sink = DeltaSink(str(table), partition_by=["city"])
+    sink.check(spark, rows)
+    plan = sink.stage(rows)
+    side = sink.publisher(spark, context())
+    for epoch, city in enumerate(["New York", "a/b=c%d", "Zürich"], start=1):
+        side.publish(output(Path(str(plan.root)), epoch, [stage(table, [(city, epoch)], city=city)]))
+
+    assert rows_of(spark, table) == sorted(
+        (city, n, city) for n, city in enumerate(["New York", "a/b=c%d", "Zürich"], 1)
+    )
+    before = spark.read.format("delta").option("versionAsOf", 1).load(str(table))
+    assert [tuple(row) for row in before.collect()] == [("New York", 1, "New York")]
+    only = spark.read.format("delta").load(str(table)).where("city = 'a/b=c%d'")
+    assert [row.total for row in only.collect()] == [2]
+
+
+def test_the_spark_engine_appends_an_epoch_once(spark: SparkSession, tmp_path: Path) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    epoch = output(outbox, 1, [stage(outbox, [("a", 1)]), stage(outbox, [("a", 2)])])
+
+    first = publisher(spark, table).publish(epoch)
+    again = publisher(spark, table, incarnation=2).publish(epoch)
+
+    assert (first.replayed, first.rows, again.replayed) == (False, 2, True)
+    assert (rows_of(spark, table), versions(table)) == ([("a", 1), ("a", 2)], 1)
+
+
+def test_a_merge_keeps_the_newest_row_of_every_key_and_repeats_safely(spark: SparkSession, tmp_path: Path) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    side = publisher(spark, table, keys=["key"])
+    side.publish(output(outbox, 1, [stage(outbox, [("a", 1), ("b", 1), ("a", 2)])]))
+    second = output(outbox, 2, [stage(outbox, [("a", 3), (None, 1)]), stage(outbox, [("c", 1), ("a", 1), (None, 2)])])
+
+    receipts = [side.publish(second), side.publish(second), publisher(spark, table, 2, keys=["key"]).publish(second)]
+
+    assert [receipt.replayed for receipt in receipts] == [False, True, True]
+    assert versions(table) == 2
+    merged = {row.key: row.total for row in spark.read.format("delta").load(str(table)).collect()}
+    assert merged == {"a": 1, "b": 1, "c": 1, None: 2}
+
+
+def test_an_epoch_without_rows_marks_an_existing_table_once(spark: SparkSession, tmp_path: Path) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    spark.createDataFrame([("a", 1)], ROWS).write.format("delta").save(str(table))
+    side = publisher(spark, table, keys=["key"])
+
+    receipts = [side.publish(output(outbox, epoch, [])) for epoch in (1, 1, 2)]
+
+    assert [receipt.replayed for receipt in receipts] == [False, True, False]
+    assert (rows_of(spark, table), versions(table)) == ([("a", 1)], 2)
+
+
+def test_a_merge_killed_after_its_commit_is_a_replay(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    side: Any = publisher(spark, table, keys=["key"])
+    side.publish(output(outbox, 1, [stage(outbox, [("a", 1)])]))
+    epoch = output(outbox, 2, [stage(outbox, [("a", 5)])])
+    real = side._write
+
+    def dies(decided: EpochOutput) -> None:
+        real(decided)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(side, "_write", dies)
+    with pytest.raises(KeyboardInterrupt):
+        side.publish(epoch)
+
+    assert publisher(spark, table, 2, keys=["key"]).publish(epoch).replayed
+    assert (rows_of(spark, table), versions(table)) == ([("a", 5)], 2)
+
+
+def test_a_rerun_after_a_rollback_is_not_skipped(spark: SparkSession, tmp_path: Path) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    side = publisher(spark, table)
+    for n in (1, 2):
+        side.publish(output(outbox, n, [stage(outbox, [("a", n)])]))
+    spark.sql(f"RESTORE TABLE delta.`{table}` TO VERSION AS OF 0")
+
+    publisher(spark, table, 2).publish(output(outbox, 3, [stage(outbox, [("a", 30)])], incarnation=2))
+
+    assert rows_of(spark, table) == [("a", 1), ("a", 30)]
+
+
+def test_the_users_own_writes_are_not_swallowed_by_our_transaction_settings(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    side = publisher(spark, table, keys=["key"])
+    for n in (1, 2):
+        side.publish(output(outbox, n, [stage(outbox, [("a", n)])]))
+        mine = spark.createDataFrame([("mine", n)], ROWS)
+        mine.write.format("delta").mode("append").save(str(table))
+
+    assert rows_of(spark, table) == [("a", 2), ("mine", 1), ("mine", 2)]
+    assert spark.conf.get("spark.databricks.delta.write.txnAppId", None) is None
+
+
+def test_a_failing_statement_is_retriable_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    side = publisher(spark, table)
+    side.publish(output(outbox, 1, [stage(outbox, [("a", 1)])]))
+    wrong = output(outbox, 2, [stage(outbox, [("a", "text")])])
+
+    with pytest.raises(PublishFailed) as caught:
+        side.publish(wrong)
+
+    assert caught.value.retriable
+    assert rows_of(spark, table) == [("a", 1)]
+
+
+def test_a_constraint_that_deltalake_refuses_is_kept_by_the_spark_engine(spark: SparkSession, tmp_path: Path) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    spark.createDataFrame([("a", 1)], ROWS).write.format("delta").save(str(table))
+    spark.sql(f"ALTER TABLE delta.`{table}` ADD CONSTRAINT positive CHECK (total > 0)")
+    with pytest.raises(SinkInvalid, match="check constraint positive"):
+        DeltaSink(str(table)).check(spark, ROWS)
+    sink = DeltaSink(str(table), engine="spark")
+    sink.check(spark, ROWS)
+
+    with pytest.raises(PublishFailed, match="CHECK constraint"):
+        sink.publisher(spark, context()).publish(output(outbox, 1, [stage(outbox, [("b", -1)])]))
+    assert rows_of(spark, table) == [("a", 1)]
+
+
+def test_one_engine_owns_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    publisher(spark, table).publish(output(outbox, 1, [stage(outbox, [("a", 1)])]))
+
+    with pytest.raises(SinkInvalid, match="engine 'spark'; one engine owns a table"):
+        DeltaSink(str(table)).publisher(spark, context())
+
+
+def test_the_spark_engine_checks_columns_before_the_job_starts(spark: SparkSession, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    spark.createDataFrame([("a", 1)], ROWS).write.format("delta").save(str(table))
+    other = StructType([StructField("key", StringType())])
+
+    with pytest.raises(SinkInvalid, match="total"):
+        DeltaSink(str(table), engine="spark").check(spark, other)
+    with pytest.raises(SinkInvalid, match="columns nokey are not in the job's rows"):
+        DeltaSink(str(table), engine="spark", keys=["nokey"]).check(spark, ROWS)
+
+
+def test_deletion_vectors_of_delta_spark_are_refused_not_read_as_live_rows(spark: SparkSession, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    spark.sql(
+        f"CREATE TABLE delta.`{table}` (id long) USING delta TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    )
+    spark.range(100).coalesce(1).write.format("delta").mode("append").save(str(table))
+    spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 5")
+
+    from spark_ckpt.errors import SourceInvalid
+
+    with pytest.raises(SourceInvalid, match="deletion vector"):
+        DeltaSource(str(table)).check(spark)
+    with pytest.raises(SourceInvalid, match=r"version 2 \(DELETE\)"):
+        cursor = DeltaSource(str(table), start=2).start(spark)
+        DeltaSource(str(table), start=2).read(spark, cursor)
+
+
+def test_time_of_a_publish_is_recorded_for_history(spark: SparkSession, tmp_path: Path) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    publisher(spark, table).publish(output(outbox, 1, [stage(outbox, [("a", 1)])]))
+
+    row = spark.sql(f"DESCRIBE HISTORY delta.`{table}`").collect()[0]
+
+    assert row.userMetadata == "spark-ckpt job=job sink=out epoch=1 incarnation=1 engine=spark"
+    assert abs(row.timestamp - dt.datetime.now()) < dt.timedelta(days=2)
