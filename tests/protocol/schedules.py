@@ -23,7 +23,7 @@ def run(graph: Graph, seed: int, roles: Roles = ROLES, fault_rate: float = 0.03)
     fault_rate *= choose.choice((0, 0.3, 1, 2))
     for _ in range(choose.randrange(200)):
         world.do(_chaotic(world, choose, fault_rate, slow))
-    _calm_down(world, choose)
+    calm_down(world, choose)
     world.judge_end()
     return world
 
@@ -53,7 +53,8 @@ def _next_timer(world: World) -> Choice:
     return min(timers, key=lambda choice: world.coordinators[choice[1]].timers[choice[2]][0])
 
 
-def _calm_down(world: World, choose: random.Random) -> None:
+def calm_down(world: World, choose: random.Random) -> None:
+    """No more faults; stop the job when its sources are exhausted; return when it has ended (O10)."""
     stopped = 0
     for _ in range(CALM_STEPS_MAX):
         if world.finished:
