@@ -1,19 +1,19 @@
 """A Delta table whose live files are set, not appended to: what state tables and outboxes have in common.
 
-Every change is one compare-and-swap commit that carries an application transaction `incarnation << 40 | epoch`.  It only
-grows along the table's versions, survives log cleanup inside checkpoints, and so is three things: the guard against a
-settle that comes late from a replaced driver, the proof that an epoch was settled, and the map from an epoch to a version
-(found by bisection over the commit files, which live exactly as long as the versions they describe).
+Every change is one compare-and-swap commit that carries an application transaction `incarnation << 40 | epoch`.  It
+only grows along the table's versions, survives log cleanup inside checkpoints, and so is three things: the guard
+against a settle that comes late from a replaced driver, the proof that an epoch was settled, and the map from an
+epoch to a version (found by bisection over the commit files, which live exactly as long as the versions they
+describe).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake import CommitProperties, DeltaTable, Field, Schema
 from deltalake.exceptions import DeltaError
 
 from spark_ckpt.errors import StateSchemaChanged, StoreUnreachable
@@ -34,16 +34,6 @@ def settle_key(incarnation: int, epoch: int) -> int:
 def epoch_of(key: int) -> int:
     """The epoch of a settle key."""
     return key & (1 << _EPOCH_BITS) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A file as the table's log describes it."""
-
-    path: str
-    size_bytes: int
-    stats: str
-    partition_values: Mapping[str, str | None] = field(default_factory=dict)
 
 
 Change = Callable[[DeltaTable], Actions | None]
@@ -101,16 +91,16 @@ class DataTable:
         if new:
             self._add_columns(table, new)
 
-    def _add_columns(self, table: DeltaTable, fields: Sequence[object]) -> None:
+    def _add_columns(self, table: DeltaTable, fields: list[Field]) -> None:
         try:
-            table.alter.add_columns(list(fields), commit_properties=CommitProperties(max_commit_retries=0))  # type: ignore[arg-type]
+            table.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=0))
         except (DeltaError, OSError) as error:
             raise unreachable(self.location.uri, error) from error
         self._table = delta_log.open_table(self.location)
         delta_log.sync_versions(self.location, table.version(), table.version() + 1)
 
     def commit(self, key: int | None, change: Change, metadata: Mapping[str, str]) -> bool:
-        """Apply `change` in one commit, again on newer versions while others are faster. False if there was nothing to do.
+        """Apply `change` in one commit, on a newer version if others were faster. False if there was nothing to do.
 
         With a `key` the commit happens only while the table's settle key is below it.
         """

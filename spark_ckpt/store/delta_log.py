@@ -1,8 +1,8 @@
 """A Delta table's log as a register that only one writer can advance: open, compare-and-swap, checkpoint.
 
-`max_commit_retries=0` turns a commit into compare-and-swap on the table version.  delta-rs fsyncs nothing, so on a local
-file system the commit file and its folder are fsynced here before a commit counts.  Checkpoints are made here too: the
-library's own hook would leave them unsynced behind an acknowledged commit.
+`max_commit_retries=0` turns a commit into compare-and-swap on the table version.  delta-rs fsyncs nothing, so on a
+local file system the commit file and its folder are fsynced here before a commit counts.  Checkpoints are made here
+too: the library's own hook would leave them unsynced behind an acknowledged commit.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def _no_step(what: str, path: str) -> None:
 
 
 on_step: Step = _no_step
-"""Called before each durable step (`what` is mkdir, fsync, sync-folder, put, commit, checkpoint, delete): for crash tests."""
+"""Called before each durable step, for crash tests: mkdir, fsync, sync-folder, put, commit, checkpoint, delete."""
 
 _durable_folders: set[str] = set()
 

@@ -1,8 +1,8 @@
 """The job's control log: incarnations, lease, epochs, savepoints and acks in one total order.
 
-Every entry is appended by compare-and-swap after its author has seen everything before it.  That is the lease, the fence
-and the decision at once: a driver that was replaced cannot append, whatever it believes about time.  Wall clocks decide
-only *when* a silent holder may be replaced, never whether two holders can both commit.
+Every entry is appended by compare-and-swap after its author has seen everything before it.  That is the lease, the
+fence and the decision at once: a driver that was replaced cannot append, whatever it believes about time.  Wall
+clocks decide only *when* a silent holder may be replaced, never whether two holders can both commit.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class EpochLog:
     def begin_incarnation(
         self, holder: Holder, restore: RestoreTarget = LATEST, lease_ms: int = 30_000, takeover: bool = False
     ) -> RecoveryPoint:
-        """Start a new life of the job at the epoch that `restore` names; from now on every earlier incarnation is fenced.
+        """Start a new life of the job at the epoch that `restore` names; earlier incarnations are fenced from now on.
 
         Refuses with `StoreInUse` while the lease's holder may be alive, unless `takeover`. "latest" passes over damaged
         epochs and reports them; an epoch or savepoint asked for that is damaged raises `EpochDamaged`.  Decided epochs
@@ -293,8 +293,9 @@ class EpochLog:
         ):
             raise RunFailed(
                 "the manifest does not extend the log",
-                manifest=f"epoch {manifest.epoch}, base {manifest.base}, previous {manifest.previous}, job {manifest.job}",
-                log=f"latest {tail.latest}, last {tail.last}, job {tail.job}",
+                manifest=f"epoch {manifest.epoch}, base {manifest.base}, previous {manifest.previous}",
+                log=f"latest {tail.latest}, last {tail.last}",
+                job=f"{manifest.job} in the manifest, {tail.job} in the log",
                 hint="start the job again; it continues from the last epoch",
             )
         brief = EpochBrief.of(manifest, self._now_ms() + tail.lease_ms)

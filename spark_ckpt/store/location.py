@@ -6,6 +6,7 @@ or a hidden part file that is renamed.  On a local file system contents and fold
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import io
@@ -45,7 +46,8 @@ class FileInfo:
 class Location:
     """A folder, local or in an object store. Picklable and cheap: it is opened at the first use in each process.
 
-    Relative local paths become absolute. Object-store URLs take `storage_options` as deltalake does; they are never shown.
+    Relative local paths become absolute. Object-store URLs take `storage_options` as deltalake does; they are never
+    shown.
     """
 
     uri: str
@@ -87,7 +89,8 @@ class Location:
         with self._errors(path):
             if self.local is not None:
                 durable.make_folder((self.local / checked).parent)
-            return DurableOutput(self, checked, self._handler()._handler.open_output_stream(checked))
+            stream = self._handler()._handler.open_output_stream(checked)
+        return DurableOutput(self, checked, cast(io.RawIOBase, stream))
 
     def read_table(
         self, path: str, columns: Sequence[str] | None = None, row_groups: Sequence[int] | None = None
@@ -127,7 +130,7 @@ class Location:
             info = self._filesystem().get_file_info([valid_path(path)])[0]
         return info.size if info.type == pafs.FileType.File else None
 
-    def list(self, prefix: str = "") -> list[FileInfo]:
+    def list(self, prefix: str = "") -> builtins.list[FileInfo]:
         """All files in the folder `prefix` and below it; empty if there is no such folder."""
         if self._missing_folder():
             return []
@@ -136,15 +139,15 @@ class Location:
             found = self._filesystem().get_file_info(selector)
         return [FileInfo(info.path, info.size) for info in found if info.type == pafs.FileType.File]
 
-    def folders(self, prefix: str = "") -> list[str]:
+    def folders(self, prefix: str = "") -> builtins.list[str]:
         """Names of the folders directly below `prefix`."""
         return [name for name, kind in self._entries(prefix) if kind == pafs.FileType.Directory]
 
-    def entries(self) -> list[str]:
+    def entries(self) -> builtins.list[str]:
         """Names of files and folders directly in this folder."""
         return [name for name, _ in self._entries("")]
 
-    def _entries(self, prefix: str) -> list[tuple[str, pafs.FileType]]:
+    def _entries(self, prefix: str) -> builtins.list[tuple[str, pafs.FileType]]:
         if self._missing_folder():
             return []
         with self._errors(prefix):

@@ -1,10 +1,10 @@
 """The rows of the epoch log: one Delta table, one row per commit, appended by compare-and-swap.
 
-A row is sealed: `digest` is the SHA-256 of `body`, `seal` of all other columns.  `brief` is what the log's tail needs, so
-that opening a log reads no manifest.  `seq` is the table version that the row was committed as: it is the total order, and
-it stays true when small files are folded into larger ones.
+A row is sealed: `digest` is the SHA-256 of `body`, `seal` of all other columns.  `brief` is what the log's tail
+needs, so that opening a log reads no manifest.  `seq` is the table version that the row was committed as: it is the
+total order, and it stays true when small files are folded into larger ones.
 
-Commits cost what the live files cost (60 us each, measured), so 64 small files are folded into one by an ordinary
+Commits cost what the live files cost (60 us each, measured), so small files are folded into one by an ordinary
 compare-and-swap commit that changes no data.
 """
 
@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
@@ -45,9 +46,10 @@ _SCHEMA = pa.schema(
     ]
 )
 _BRIEF_COLUMNS = [name for name in _SCHEMA.names if name != "body"]
-FOLD_AFTER = 64
-_MERGE_AFTER = 32
+FOLD_AFTER = 32
+_MERGE_AFTER = 8
 _READERS = 8
+_SYNC_BACK = 64
 _RESUME_SUSPECT_S = 60.0
 _HINT_DAMAGED = (
     "the control log is damaged; restore the store's folder from a backup, or start the job with a new store"
@@ -100,6 +102,9 @@ class LogTable:
         self._files: dict[str, _File] = {}
         self._own: dict[str, _File] = {}
         self._loaded_version = -1
+        self._appended_version = -1
+        self._replaced_version = -1
+        self._opened: tuple[str, pa.Table] | None = None
         self._refreshed_at = 0.0
         self._news: list[LogRow] | None = []
 
@@ -159,7 +164,7 @@ class LogTable:
         self._own[path] = _File(size, _rows(table), table)
         action = delta_log.added(path, size, _stats(table), data_change=True)
         try:
-            delta_log.commit(self._table, self._location, [action], _SCHEMA)
+            self._appended_version = delta_log.commit(self._table, self._location, [action], _SCHEMA)
         except CommitLost as lost:
             self._resolve(new.attempt, path, lost)
         else:
@@ -167,9 +172,8 @@ class LogTable:
 
     def body(self, row: LogRow) -> str:
         """The row's body, checked against its digest. Raises `EpochDamaged`."""
-        path, file = next((path, file) for path, file in self._files.items() if row in file.rows)
-        table = file.table if file.table is not None else self._location.read_table(path)
-        body = _body_of(table, row.seq)
+        path = next(path for path, file in self._files.items() if row in file.rows)
+        body = _body_of(self._whole(path), row.seq)
         if body is None or _sha256(body) != row.digest:
             raise EpochDamaged(
                 f"the log's row of epoch {row.epoch} does not match its digest",
@@ -207,7 +211,7 @@ class LogTable:
         actions: list[AddAction | RemoveAction] = [delta_log.added(path, size, _stats(whole), data_change=bool(added))]
         actions += [delta_log.removed(old, self._files[old].size, data_change=bool(added)) for old in paths]
         try:
-            delta_log.commit(self._table, self._location, actions, _SCHEMA)
+            self._replaced_version = delta_log.commit(self._table, self._location, actions, _SCHEMA)
         except CommitLost:
             return False
         self.refresh()
@@ -215,8 +219,12 @@ class LogTable:
         return True
 
     def _whole(self, path: str) -> pa.Table:
-        file = self._files[path]
-        return file.table if file.table is not None else _checked(self._location.read_table(path), path)
+        own = self._files[path].table
+        if own is not None:
+            return own
+        if self._opened is None or self._opened[0] != path:
+            self._opened = (path, _checked(self._location.read_table(path), path))
+        return self._opened[1]
 
     def _resolve(self, attempt: str, path: str, lost: CommitLost) -> None:
         """The commit raised: ask the log whether it happened."""
@@ -224,7 +232,6 @@ class LogTable:
         self._reopen()
         self.refresh()
         if self._has(attempt):
-            delta_log.sync_versions(self._location, before + 1, before + 1)
             return
         del self._own[path]
         if self._table.version() > before:
@@ -234,7 +241,7 @@ class LogTable:
         raise unreachable(self._location.uri, lost) from lost
 
     def _prove_if_late(self, attempt: str, path: str) -> None:
-        """A process that slept between refresh and commit may have written a version whose file was cleaned up since."""
+        """Who slept between refresh and commit may have written a version whose file was cleaned up since."""
         if _uptime_s() - self._refreshed_at < _RESUME_SUSPECT_S:
             return
         self._reopen()
@@ -260,18 +267,29 @@ class LogTable:
         self._table = table
 
     def _load(self, version: int) -> None:
-        delta_log.sync_versions(self._location, max(self._loaded_version + 1, version - FOLD_AFTER), version)
-        live = delta_log.live_files(self._table)
-        before = {row.seq for file in self._files.values() for row in file.rows}
+        self._sync(version)
+        live = self._live(version)
         loaded = self._read({path: size for path, size in live.items() if path not in self._files})
+        gone = {row.seq for path, file in self._files.items() if path not in live for row in file.rows}
+        come = {row.seq: row for file in loaded.values() for row in file.rows}
         self._files = {path: self._files.get(path) or loaded[path] for path in live}
         self._own.clear()
         self._loaded_version = version
-        after = {row.seq: row for file in self._files.values() for row in file.rows}
-        if self._news is None or not before <= after.keys():
+        if self._news is None or not gone <= come.keys():
             self._news = None
         else:
-            self._news += [after[seq] for seq in sorted(after.keys() - before)]
+            self._news += [come[seq] for seq in sorted(come.keys() - gone)]
+
+    def _sync(self, version: int) -> None:
+        # What others committed before they were killed may still be in memory only.
+        if version not in (self._replaced_version, self._appended_version):
+            first = max(self._loaded_version + 1, version - _SYNC_BACK)
+            delta_log.sync_versions(self._location, first, version)
+
+    def _live(self, version: int) -> dict[str, int]:
+        if version == self._loaded_version + 1 == self._appended_version:
+            return {path: file.size for path, file in (*self._files.items(), *self._own.items())}
+        return delta_log.live_files(self._table)
 
     def _read(self, files: dict[str, int]) -> dict[str, _File]:
         own = {path: self._own[path] for path in files if path in self._own}
@@ -326,11 +344,9 @@ def _checked(table: pa.Table, path: str) -> pa.Table:
 
 
 def _body_of(table: pa.Table, seq: int) -> str | None:
-    for at, candidate in enumerate(table.column("seq").to_pylist()):
-        if candidate == seq:
-            body: str | None = table.column("body")[at].as_py()
-            return body
-    return None
+    at = pc.index(table.column("seq"), seq).as_py()
+    body: str | None = table.column("body")[at].as_py() if at >= 0 else None
+    return body
 
 
 def _stats(table: pa.Table) -> str:

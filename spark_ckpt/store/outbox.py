@@ -1,4 +1,4 @@
-"""A sink's outbox as a Delta table: the staged rows of decided epochs, for audit and for sinks without tables of their own.
+"""A sink's outbox as a Delta table: the staged rows of decided epochs.
 
 Rows staged outside of the store (a Delta sink stages into its own table's folder) are not shown here.
 """
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.transaction import AddAction
 
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.data_table import DataTable, epoch_of, settle_key
@@ -89,5 +90,5 @@ class Outbox:
         self.table.ensure(schema, columns)
 
 
-def _add(file: StagedFileRecord) -> delta_log.AddAction:
+def _add(file: StagedFileRecord) -> AddAction:
     return delta_log.added(file.path, file.size_bytes, file.stats, data_change=True, partition=file.partition_values)

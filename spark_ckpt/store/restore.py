@@ -25,10 +25,10 @@ LATEST = "latest"
 class RecoveryPoint:
     """What a new incarnation continues from.
 
-    `manifest`: the epoch it extends, empty with number 0 at the very start. `last`: highest id ever decided; the next epoch
-    is above it. `unpublished`: per sink the decided epochs of this lineage it is not known to have, oldest first.
-    `dropped`: per sink the ids of decided epochs outside of this lineage that it is not known to have, oldest first.
-    `skipped`: newer epochs that "latest" passed over, with the reason.
+    `manifest`: the epoch it extends, empty with number 0 at the very start. `last`: highest id ever decided; the next
+    epoch is above it. `unpublished`: per sink the decided epochs of this lineage it is not known to have, oldest
+    first. `dropped`: per sink the ids of decided epochs outside of this lineage that it is not known to have, oldest
+    first. `skipped`: newer epochs that "latest" passed over, with the reason.
     """
 
     incarnation: int
@@ -57,7 +57,8 @@ Verify = Callable[[Manifest], None]
 def choose(tail: Tail, target: RestoreTarget, read: Read, verify: Verify) -> Choice:
     """The epoch that `target` means, verified together with what is to be published.
 
-    Raises `EpochNotFound`, and `EpochDamaged` when the named epoch, or for "latest" every epoch of the lineage, is damaged.
+    Raises `EpochNotFound`, and `EpochDamaged` when the named epoch, or for "latest" every epoch of the lineage, is
+    damaged.
     """
     if target == LATEST:
         return _newest_good(tail, read, verify)

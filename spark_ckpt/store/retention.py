@@ -1,9 +1,9 @@
 """What may go: which epochs are kept, and which files no kept epoch needs.
 
-The order makes a crash harmless at any point: first the log forgets an epoch (one commit, after which nobody can restore
-it), then tables stop showing its rows, then its files go.  What a crash leaves behind is found again by listing: a file
-that no kept epoch names and whose name carries a dead incarnation.  Files of the current incarnation or a newer one are
-only touched if a forgotten epoch named them: tasks may be about to make them part of an epoch.
+The order makes a crash harmless at any point: first the log forgets an epoch (one commit, after which nobody can
+restore it), then tables stop showing its rows, then its files go.  What a crash leaves behind is found again by
+listing: a file that no kept epoch names and whose name carries a dead incarnation.  Files of the current incarnation
+or a newer one are only touched if a forgotten epoch named them: tasks may be about to make them part of an epoch.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class RetentionReport:
 def kept_epochs(tail: Tail, policy: Retention, now_ms: int) -> set[int]:
     """Numbers of the epochs that stay.
 
-    The newest by number and the newest of the current lineage (an older branch stays for a while after a restore), young
-    ones, savepoints, the epoch the job stands on, and everything some sink is still owed.
+    The newest by number and the newest of the current lineage (an older branch stays for a while after a restore),
+    young ones, savepoints, the epoch the job stands on, and everything some sink is still owed.
     """
     by_number = sorted(tail.by_id)[-policy.keep_last :]
     lineage = [brief.epoch for brief in tail.lineage()][: policy.keep_last]

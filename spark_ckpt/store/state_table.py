@@ -1,7 +1,8 @@
 """An operator's state as a Delta table: its live files are exactly those of the newest settled epoch.
 
-Columns: the key's, the state's, `ckpt_key_group` int, `ckpt_key_hash` long, `ckpt_epoch` long, `ckpt_op` string ("put" or
-"delete"), `ckpt_timeout_ms` long.  The files are a changelog with a base: the state is the newest row of every key.
+Columns: the key's, the state's, `ckpt_key_group` int, `ckpt_key_hash` long, `ckpt_epoch` long, `ckpt_op` string
+("put" or "delete"), `ckpt_timeout_ms` long.  The files are a changelog with a base: the state is the newest row of
+every key.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from deltalake.transaction import AddAction
 
 from spark_ckpt.errors import EpochDamaged, EpochNotFound
 from spark_ckpt.store import delta_log
@@ -36,7 +38,7 @@ class StateTable:
         self.table = DataTable(location, f"spark_ckpt/state/{operator}", f"spark_ckpt: state of operator {operator}")
 
     def settle(self, manifest: Manifest, incarnation: int) -> None:
-        """Make the table's live files those of the manifest. Idempotent; a replaced driver's late call changes nothing."""
+        """Make the table's live files the manifest's. Idempotent; a replaced driver's late call changes nothing."""
         snapshot = manifest.operators.get(self.operator)
         wanted = {file.path: file for file in snapshot.files} if snapshot else {}
         newest = max(wanted.values(), key=lambda file: file.epoch, default=None)
@@ -115,7 +117,7 @@ def _is_behind(table: DeltaTable, epoch: int) -> bool:
     return newest is not None and newest > epoch
 
 
-def _add(file: StateFile) -> delta_log.AddAction:
+def _add(file: StateFile) -> AddAction:
     bounds = {"ckpt_key_group": file.key_group, "ckpt_epoch": file.epoch} if file.rows else {}
     stats = {"numRecords": file.rows, "minValues": bounds, "maxValues": bounds, "nullCount": dict.fromkeys(bounds, 0)}
     return delta_log.added(file.path, file.size_bytes, json.dumps(stats), data_change=True)

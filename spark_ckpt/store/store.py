@@ -29,7 +29,7 @@ _STATE, _EDGES, _RUNS, _EPOCHS = "state", "edges", "runs", "epochs"
 
 
 class Store:
-    """Opened by `Store.open`. Cheap to open again; one object per thread of control is not needed, calls are serialised."""
+    """Opened by `Store.open`. Calls from several threads are serialised."""
 
     def __init__(self, location: Location, job: str, now_ms: Callable[[], int] = wall_ms) -> None:
         self.location = location
@@ -163,7 +163,7 @@ class Store:
         log = EpochLog.open(epochs, self.job, create=False, verify=self.verify, now_ms=self._now_ms)
         if log is not None:
             return log
-        others = set(self.location.entries()) - {_EPOCHS}
+        others: set[str] = set(self.location.entries()) - {_EPOCHS}
         if others:
             raise StoreForeign(
                 "the location is not empty and holds no store",
