@@ -5,7 +5,7 @@ from one to the other.  A host whose tasks and sinks never die alone (a Spark dr
 only and report for the rest.
 """
 
-from spark_ckpt.protocol.barrier_coordinator import Coordinator, CoordinatorPhase, Limits, Topology
+from spark_ckpt.protocol.barrier_coordinator import Coordinator, CoordinatorPhase
 from spark_ckpt.protocol.barrier_messages import (
     NIL,
     AbortEpoch,
@@ -57,6 +57,7 @@ from spark_ckpt.protocol.barrier_messages import (
     VoteYes,
 )
 from spark_ckpt.protocol.barrier_operator import Operator, OperatorPhase
+from spark_ckpt.protocol.barrier_settings import Limits, Topology
 from spark_ckpt.protocol.barrier_sink import SinkParticipant, SinkPhase
 from spark_ckpt.protocol.vocabulary import Deliver, Drop, Hold, Note, Release, SetTimer
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import copy
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from spark_ckpt.protocol.machine import (
     Machine,
     missing_cells,
     render_table,
+    rows,
 )
 
 FOLDER = Path(machine_module.__file__).parent
@@ -105,6 +108,38 @@ def test_an_error_tells_the_recent_story_and_no_more() -> None:
     assert len(caught.value.story) == STORY_LENGTH
     assert "RUNNING: BarrierArrived(channel='', epoch=59" in str(caught.value)
     assert machine.story == caught.value.story
+
+
+@dataclass(frozen=True, slots=True)
+class Heard(Event):
+    incarnation: Incarnation
+
+
+class Only(Enum):
+    PHASE = "there is no other"
+
+
+class Listener(Machine[Only]):
+    """A machine that keeps the defaults at the door."""
+
+    PHASES = Only
+    EVENTS = (Heard,)
+    TABLE = rows({Only.PHASE: {Heard: "_on_heard"}}, EVENTS)
+
+    def validate(self) -> None:
+        """Nothing can be wrong."""
+
+    def _on_heard(self, event: Heard) -> list[Effect]:
+        return [b.Note("heard", str(event.incarnation))]
+
+
+@pytest.mark.parametrize(("incarnation", "let_in"), [(1, False), (2, True), (3, True)])
+def test_the_door_turns_older_lives_away_and_newer_ones_only_where_a_machine_says_so(
+    incarnation: int, let_in: bool
+) -> None:
+    effects = Listener(Only.PHASE, Incarnation(2)).handle(Heard(Incarnation(incarnation)))
+
+    assert [type(effect) for effect in effects] == [b.Note if let_in else b.Drop]
 
 
 def test_a_broken_invariant_raises_at_once() -> None:
