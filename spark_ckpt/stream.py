@@ -34,8 +34,8 @@ from spark_ckpt.parsing import OnError, parsed_column
 from spark_ckpt.runtime.aggregations import Aggregate, running_aggregates
 from spark_ckpt.runtime.keyed_function import UserFunction, keyed_function
 from spark_ckpt.runtime.operator import Binding, KeyedOperator
-from spark_ckpt.runtime.session_settings import pandas_options
 from spark_ckpt.runtime.rejects import divert_rejects
+from spark_ckpt.runtime.session_settings import pandas_options
 from spark_ckpt.runtime.vectorized import VectorizedFunction, vectorized_function
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_ckpt_kafka.sink import KafkaSink
+    from spark_ckpt_kafka.source import KafkaSource
 
-__all__ = ["KafkaSink"]
+__all__ = ["KafkaSink", "KafkaSource"]
 
 _HOMES = {"KafkaSink": "spark_ckpt_kafka.sink", "KafkaSource": "spark_ckpt_kafka.source"}
 

@@ -31,21 +31,19 @@ _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PR
 class ConfluentProducer:
     """One transaction of one transactional id."""
 
-    def __init__(
-        self, connection: Connection, tuning: Tuning, transactional_id: str, progress: Progress
-    ) -> None:
+    def __init__(self, connection: Connection, tuning: Tuning, transactional_id: str, progress: Progress) -> None:
         self._connection = connection
         self._progress = progress
         self._failure: KafkaError | None = None
         self._failures = 0
         self._sent = 0
         self._under_way: deque[int] = deque()
-        self._producer = Producer(
-            _settings(connection, tuning, transactional_id) | {"on_delivery": self._delivered}
-        )
+        self._producer = Producer(_settings(connection, tuning, transactional_id) | {"on_delivery": self._delivered})
 
     def init(self) -> None:
         """Fence every older producer of the id."""
+        # Without a connection librdkafka looks for the coordinator in steps of 500 ms; this makes one.
+        self._call(self._producer.list_topics, None, INIT_TIMEOUT_S)
         self._call(self._producer.init_transactions, INIT_TIMEOUT_S)
 
     def begin(self) -> None:

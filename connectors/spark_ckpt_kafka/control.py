@@ -66,9 +66,7 @@ class Control:
 
     def topics(self) -> list[str]:
         """Names of all topics but the cluster's internal ones."""
-        return sorted(
-            name for name in self._call(lambda admin: admin.list_topics()) if not name.startswith("__")
-        )
+        return sorted(name for name in self._call(lambda admin: admin.list_topics()) if not name.startswith("__"))
 
     def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
         """Partition numbers of each topic. Raises `ControlError` when a topic does not exist."""
@@ -162,9 +160,7 @@ def _fetch_offset(admin: Any, group: str, topic: str) -> tuple[int, str]:
         group_id=group,
         topics=[fetch.OffsetFetchRequestGroup.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])],
     )
-    request = fetch(
-        group_id=group, topics=[v7], groups=[v8], require_stable=True, min_version=7, max_version=8
-    )
+    request = fetch(group_id=group, topics=[v7], groups=[v8], require_stable=True, min_version=7, max_version=8)
     answer = manager.run(manager.send, request, node)
     part = answer.groups[0] if answer.groups else answer
     _raise_for(part.error_code, group)
@@ -201,9 +197,7 @@ def _translated(error: Exception, servers: str) -> ControlError:
         hint = "check security.protocol, sasl.mechanism, user name and password"
         return ControlError(f"login refused by {servers} ({text})", hint=hint, retriable=False)
     if isinstance(error, kafka_errors.UnknownTopicOrPartitionError):
-        return ControlError(
-            f"a topic or partition does not exist ({text})", hint="create it", retriable=False
-        )
+        return ControlError(f"a topic or partition does not exist ({text})", hint="create it", retriable=False)
     return ControlError(
         f"no usable answer from Kafka at {servers} ({text})",
         hint="check that the broker runs, its advertised listeners are reachable, and the security options",

@@ -41,9 +41,7 @@ _RETRY_BACKOFF_MS = 5  # the sender thread sleeps in this unit between a transac
 class KafkaPythonProducer:
     """One transaction of one transactional id."""
 
-    def __init__(
-        self, connection: Connection, tuning: Tuning, transactional_id: str, progress: Progress
-    ) -> None:
+    def __init__(self, connection: Connection, tuning: Tuning, transactional_id: str, progress: Progress) -> None:
         self._progress = progress
         self._delivery_timeout_s = tuning.delivery_timeout_ms / 1000 + 2
         self._under_way: deque[list[Any]] = deque()
@@ -136,10 +134,7 @@ class KafkaPythonProducer:
     def _check_identity(self) -> None:
         """Producer id, epoch and state are what they were after init (guard of H2)."""
         transactions = self._transactions
-        if (
-            transactions.producer_id_and_epoch != self._identity
-            or transactions._current_state.name != "IN_TRANSACTION"
-        ):
+        if transactions.producer_id_and_epoch != self._identity or transactions._current_state.name != "IN_TRANSACTION":
             raise ProducerFailed("the producer's epoch changed inside the transaction", fenced=True)
 
     def _wait(self, result: Any, timeout_s: float) -> None:

@@ -53,6 +53,7 @@ def main() -> None:
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
     publisher = LanePublisher(wire.settings_of(wire.decode(lines.get())), replies.progress)
     while True:
+        _prepare(publisher)
         try:
             line = lines.get(timeout=HEARTBEAT_S)
         except queue.Empty:
@@ -82,6 +83,13 @@ def _publish(publisher: LanePublisher, line: bytes) -> Published:
         raise
     except Exception as error:
         raise ProducerFailed(f"{type(error).__name__}: {error}") from error
+
+
+def _prepare(publisher: LanePublisher) -> None:
+    try:
+        publisher.prepare()
+    except ProducerFailed:
+        return  # the next request tries again and reports what is wrong
 
 
 def _heartbeat(publisher: LanePublisher) -> None:

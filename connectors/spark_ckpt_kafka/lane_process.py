@@ -83,9 +83,7 @@ class LaneProcess:
             while b"\n" not in self._buffer:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
                     self.close()
-                    raise ProducerFailed(
-                        f"the publishing process was silent for {self._stall_s:.0f} s and was killed"
-                    )
+                    raise ProducerFailed(f"the publishing process was silent for {self._stall_s:.0f} s and was killed")
                 read = os.read(descriptor, 65_536)
                 if not read:
                     raise self._died()

@@ -66,9 +66,7 @@ class Connection:
         for store in ("ssl.truststore", "ssl.keystore"):
             if f"{store}.location" in options:
                 options[f"{store}.type"] = "PEM"
-        return {"kafka.bootstrap.servers": self.servers} | {
-            f"kafka.{name}": one for name, one in options.items()
-        }
+        return {"kafka.bootstrap.servers": self.servers} | {f"kafka.{name}": one for name, one in options.items()}
 
     def for_kafka_python(self) -> Settings:
         """Keyword arguments of kafka-python's clients."""
@@ -186,8 +184,7 @@ def tuning(options: Mapping[str, str]) -> Tuning:
 def redacted(values: Mapping[str, str]) -> dict[str, str]:
     """The same names, with values that may be secret replaced."""
     return {
-        name: REDACTED if any(word in name.lower() for word in _SECRETS) else value
-        for name, value in values.items()
+        name: REDACTED if any(word in name.lower() for word in _SECRETS) else value for name, value in values.items()
     }
 
 

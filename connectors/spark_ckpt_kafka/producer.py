@@ -48,7 +48,7 @@ class Chunk:
         return not (self.topics or self.partitions or self.timestamps or self.headers)
 
 
-class ProducerFailed(Exception):  # noqa: N818 - an event; the caller decides what it means
+class ProducerFailed(Exception):
     """The transaction's outcome is "not committed" or unknown. Init a new producer and ask the marker.
 
     `fenced`: somebody else initialised the transactional id, or the transaction timed out.
@@ -92,9 +92,7 @@ class TransactionalProducer(Protocol):
 def choose(plane: Plane | None) -> Plane:
     """The data plane to use: the wanted one, else the faster one that is installed."""
     if plane == "confluent-kafka" and util.find_spec("confluent_kafka") is None:
-        raise EnvironmentUnfit(
-            "confluent-kafka is not installed", hint="pip install 'spark-ckpt[kafka-fast]'"
-        )
+        raise EnvironmentUnfit("confluent-kafka is not installed", hint="pip install 'spark-ckpt[kafka-fast]'")
     if plane is not None:
         return plane
     return "confluent-kafka" if util.find_spec("confluent_kafka") else "kafka-python"

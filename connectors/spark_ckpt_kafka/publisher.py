@@ -34,9 +34,7 @@ class Patience:
 class KafkaPublisher:
     """One incarnation's hand on a Kafka sink. `settings` are lane 0's; other lanes differ in their number."""
 
-    def __init__(
-        self, settings: LaneSettings, lanes: int, incarnation: int, patience: Patience | None = None
-    ) -> None:
+    def __init__(self, settings: LaneSettings, lanes: int, incarnation: int, patience: Patience | None = None) -> None:
         self._settings = settings
         self._incarnation = incarnation
         self._lanes = lanes
@@ -49,9 +47,7 @@ class KafkaPublisher:
         """Publish every lane of the epoch; lanes that the sink already has answer at once."""
         requests = requests_of(output, self._lanes, self._incarnation)
         with ThreadPoolExecutor(len(requests), thread_name_prefix="ckpt-kafka-lane") as pool:
-            running = [
-                pool.submit(self._publish_lane, lane, request) for lane, request in enumerate(requests)
-            ]
+            running = [pool.submit(self._publish_lane, lane, request) for lane, request in enumerate(requests)]
         done = [future.result() for future in running]
         return PublishReceipt(
             epoch=output.epoch,

@@ -28,6 +28,11 @@ from spark_ckpt_kafka.producer import (
 )
 from spark_ckpt_kafka.rows import StagedPart, StagedRows
 
+SETTLE_S = 0.03
+"""A broker finishes a commit shortly after it answered; an init before that is refused and retried much
+later.
+"""
+
 T = TypeVar("T")
 
 
@@ -85,6 +90,12 @@ class LanePublisher:
         self._progress = progress
         self._control = Control(settings.connection)
         self._group = settings.group(settings.lane)
+        self._ready: TransactionalProducer | None = None
+
+    def prepare(self) -> None:
+        """Initialise the next transaction's producer now, while there is time. It is still one init for each."""
+        if self._ready is None:
+            self._ready = self._initialised()
 
     def publish(self, request: Request) -> Published:
         """Publish the epoch unless the marker says that it is. Raises `ProducerFailed` or a `CkptError`."""
@@ -95,10 +106,8 @@ class LanePublisher:
         self._transaction(self._refresh)
 
     def _transaction(self, work: Callable[[TransactionalProducer], T]) -> T:
-        producer = self._open()
+        producer, self._ready = self._ready or self._initialised(), None
         try:
-            producer.init()
-            hit(Failpoint.PUBLISH_INIT)
             result = work(producer)
         except Exception:
             with contextlib.suppress(ProducerFailed):
@@ -107,11 +116,12 @@ class LanePublisher:
         producer.close()
         return result
 
-    def _open(self) -> TransactionalProducer:
+    def _initialised(self) -> TransactionalProducer:
         settings = self._settings
-        return open_producer(
-            settings.plane, settings.connection, settings.tuning, self._group, self._progress
-        )
+        producer = open_producer(settings.plane, settings.connection, settings.tuning, self._group, self._progress)
+        producer.init()
+        hit(Failpoint.PUBLISH_INIT)
+        return producer
 
     def _publish(self, producer: TransactionalProducer, request: Request) -> Published:
         marker = self._read_marker()

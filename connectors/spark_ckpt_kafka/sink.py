@@ -141,8 +141,7 @@ def _check_columns(schema: StructType, topic: str | None) -> None:
     if unknown:
         raise SinkInvalid(
             f"Kafka records have no column {', '.join(unknown)}",
-            hint="put it into value, e.g. F.to_json(F.struct('*')).alias('value'); known: "
-            + ", ".join(_SPARK),
+            hint="put it into value, e.g. F.to_json(F.struct('*')).alias('value'); known: " + ", ".join(_SPARK),
         )
     for name, kind in found.items():
         if kind not in _SPARK[name]:

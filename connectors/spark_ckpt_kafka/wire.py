@@ -19,9 +19,7 @@ from spark_ckpt_kafka.rows import StagedPart
 Message = dict[str, Any]
 
 _ERRORS = {
-    kind.__name__: kind
-    for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, CkptError)
+    kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, CkptError)
 }
 
 
@@ -68,9 +66,7 @@ def failure_message(error: CkptError | ProducerFailed) -> Message:
     if isinstance(error, ProducerFailed):
         return {"attempt": {"what": error.what, "fenced": error.fenced, "hint": error.hint}}
     context = {name: str(value) for name, value in error.context.items()}
-    return {
-        "error": {"kind": type(error).__name__, "what": error.what, "hint": error.hint, "context": context}
-    }
+    return {"error": {"kind": type(error).__name__, "what": error.what, "hint": error.hint, "context": context}}
 
 
 def result_of(message: Message) -> Published:

@@ -26,7 +26,7 @@ from spark_ckpt.graph import SinkBinding
 from spark_ckpt.protocol.machine import Effect
 from spark_ckpt.protocol.vocabulary import Note, SetTimer
 from spark_ckpt.runtime.announcer import Announcer
-from spark_ckpt.runtime.control_source import BARRIER, OPEN, ControlFile
+from spark_ckpt.runtime.control_source import BARRIER, NO_MARKER, OPEN, ControlFile, Marker
 from spark_ckpt.runtime.coordinator import CoordinatorLoop
 from spark_ckpt.runtime.epoch_builder import EpochBuilder
 from spark_ckpt.runtime.group_host import GroupHost
@@ -96,8 +96,9 @@ class Life:
         self._query: StreamingQuery | None = None
         self._folder = plan.cache / f"i{point.incarnation}"
         self._lanes = {binding.name: self._lane(binding) for binding in plan.bindings}
-        self._coordinator = self._machine()
-        self._loop = CoordinatorLoop(self._coordinator, self._do, self._fail)
+        self._marker = NO_MARKER
+        self._coordinator: barrier.Coordinator | None = None
+        self._loop: CoordinatorLoop | None = None
 
     @property
     def incarnation(self) -> int:
@@ -109,15 +110,21 @@ class Life:
         """The newest committed epoch this life stands on."""
         return self._base.epoch
 
+    @property
+    def _thread(self) -> CoordinatorLoop:
+        if self._loop is None:
+            raise RunFailed("the incarnation has not begun")
+        return self._loop
+
     # -- from the user's threads ----------------------------------------------------------------------------------------
 
     def request_stop(self) -> None:
         """Ask for a final epoch and the end."""
-        self._loop.post(barrier.StopRequested())
+        self._thread.post(barrier.StopRequested())
 
     def request_savepoint(self, name: str) -> None:
         """Ask for an epoch that is kept under `name`."""
-        self._loop.post(barrier.EpochRequested(barrier.Reason.SAVEPOINT, name))
+        self._thread.post(barrier.EpochRequested(barrier.Reason.SAVEPOINT, name))
 
     # -- beginning --------------------------------------------------------------------------------------------------------
 
@@ -126,14 +133,18 @@ class Life:
         shutil.rmtree(self._plan.cache, ignore_errors=True)
         self._folder.mkdir(parents=True)
         self._control = ControlFile(self._folder / "control.json")
+        if self.last_epoch:
+            self._plan.store.settle(self._base)
         self._pin_sources()
         self._announcer.started(self.last_epoch, self._point.restored_from)
+        self._coordinator = self._machine()
+        self._loop = CoordinatorLoop(self._coordinator, self._do, self._fail)
         for lane in self._lanes.values():
             lane.start()
         self._control.inject(OPEN, self.last_epoch)
         self._query = StageQuery(self._plan.spark, self._description(), self._on_batch).start()
-        self._loop.start()
-        self._loop.post(barrier.Started())
+        self._thread.start()
+        self._thread.post(barrier.Started())
 
     def _pin_sources(self) -> None:
         """A source without a cursor starts where it is configured to, once: the position is an epoch of its own."""
@@ -203,7 +214,7 @@ class Life:
         if self._over.is_set():
             return
         offsets = read_batch_offsets(self._plan.checkpoint(self.incarnation), batch)
-        self._loop.post(lambda: self._take_in(offsets, reports, duration_ms))
+        self._thread.post(lambda: self._take_in(offsets, reports, duration_ms))
 
     # -- the coordinator's thread -------------------------------------------------------------------------------------------
 
@@ -215,18 +226,19 @@ class Life:
         self._progress.add(
             offsets.batch, self.incarnation, self.last_epoch, counts, duration_ms, self._cursors
         )
-        ended = (
-            self._builder.end(offsets.marker.epoch, self._cursors) if offsets.marker.kind == BARRIER else None
-        )
-        if ended is not None:
+        if self._is_news(offsets.marker) and offsets.marker.kind == BARRIER:
+            ended = self._builder.end(offsets.marker.epoch, self._cursors)
             epoch, incarnation = Epoch(ended.epoch), Incarnation(self.incarnation)
-            tasks = [f"source/{node.name}" for node in self._plan.sources] + self._acked_groups(
-                ended.groups_acked
-            )
-            self._loop.tell(*(barrier.SnapshotAcked(TaskId(task), epoch, incarnation) for task in tasks))
-            self._loop.tell(*(barrier.SinkPrepared(SinkId(sink), epoch, incarnation) for sink in self._lanes))
+            tasks = [f"source/{node.name}" for node in self._plan.sources] + self._acked_groups(ended.groups_acked)
+            self._thread.tell(*(barrier.SnapshotAcked(TaskId(task), epoch, incarnation) for task in tasks))
+            self._thread.tell(*(barrier.SinkPrepared(SinkId(sink), epoch, incarnation) for sink in self._lanes))
         self._wake_interval()
         self._stop_if_drained()
+
+    def _is_news(self, marker: Marker) -> bool:
+        """A marker stays the source's offset until the next one: only the batch it first appears in holds it."""
+        known, self._marker = self._marker, marker
+        return marker.number > known.number
 
     def _acked_groups(self, groups: frozenset[int]) -> list[str]:
         return [f"{self._plan.operator_name}/{group}" for group in sorted(groups)]
@@ -239,14 +251,14 @@ class Life:
         )
         if self._targets and reached:
             self._targets = {}
-            self._loop.tell(barrier.StopRequested(barrier.Reason.DRAINED))
+            self._thread.tell(barrier.StopRequested(barrier.Reason.DRAINED))
 
     def _do(self, effect: Effect) -> None:
         match effect:
             case SetTimer(delay_ms=delay_ms, elapsed=barrier.IntervalElapsed() as interval):
-                self._loop.set_timer(delay_ms, lambda: self._interval(interval))
+                self._thread.set_timer(delay_ms, lambda: self._interval(interval))
             case SetTimer(delay_ms=delay_ms, elapsed=elapsed):
-                self._loop.set_timer(delay_ms, elapsed)
+                self._thread.set_timer(delay_ms, elapsed)
             case barrier.InjectBarrier(epoch=epoch):
                 self._inject(epoch)
             case barrier.StoreEpoch():
@@ -275,14 +287,14 @@ class Life:
         try:
             self._commit(manifest)
         except Fenced as error:
-            self._loop.tell(
+            self._thread.tell(
                 barrier.EpochStoreFailed(effect.epoch, effect.incarnation, fenced=True, why=str(error))
             )
             return
         for name in effect.names:
             self._plan.store.log.add_savepoint(name, effect.epoch)
-        self._loop.tell(barrier.EpochStored(effect.epoch, effect.incarnation))
-        self._loop.post(lambda: self._settle(manifest))
+        self._thread.tell(barrier.EpochStored(effect.epoch, effect.incarnation))
+        self._thread.post(lambda: self._settle(manifest))
 
     def _commit(self, manifest: Manifest) -> None:
         hit(Failpoint.EPOCH_COMMITTING)
@@ -316,7 +328,7 @@ class Life:
             self._finish(barrier.Outcome.FENCED, outcome.error)
         elif outcome.error is not None:
             self._publish_error = outcome.error
-            self._loop.tell(
+            self._thread.tell(
                 barrier.SinkCommitFailed(
                     sink, outcome.epoch, incarnation, outcome.error.retriable, outcome.error.what
                 )
@@ -329,7 +341,7 @@ class Life:
             }
             self._acks.append(SinkAck(sink=outcome.sink, epoch=outcome.epoch, detail=detail))
             self._announcer.published(outcome.epoch, detail)
-            self._loop.tell(barrier.SinkCommitted(sink, outcome.epoch, incarnation))
+            self._thread.tell(barrier.SinkCommitted(sink, outcome.epoch, incarnation))
             self._forget_published()
 
     def _lane(self, binding: SinkBinding) -> SinkLane:
@@ -339,7 +351,7 @@ class Life:
             binding.name,
             lambda: binding.sink.publisher(plan.spark, context),
             self._still_current,
-            lambda outcome: self._loop.post(lambda: self._published(outcome)),
+            lambda outcome: self._thread.post(lambda: self._published(outcome)),
         )
 
     def _still_current(self) -> None:
@@ -352,7 +364,8 @@ class Life:
             )
 
     def _forget_published(self) -> None:
-        owed = {epoch for epochs in self._coordinator.unpublished.values() for epoch in epochs}
+        machine = self._coordinator
+        owed = {epoch for epochs in machine.unpublished.values() for epoch in epochs} if machine else set()
         self._decided = {epoch: manifest for epoch, manifest in self._decided.items() if epoch in owed}
 
     def _settle(self, manifest: Manifest) -> None:
@@ -368,12 +381,12 @@ class Life:
         if self._builder.idle:
             self._idle_interval = elapsed
         else:
-            self._loop.tell(elapsed)
+            self._thread.tell(elapsed)
 
     def _wake_interval(self) -> None:
         if self._idle_interval is not None and not self._builder.idle:
             elapsed, self._idle_interval = self._idle_interval, None
-            self._loop.tell(elapsed)
+            self._thread.tell(elapsed)
 
     def _renew(self) -> None:
         """Keep the lease while no epoch does."""
@@ -395,7 +408,7 @@ class Life:
                 self._finish(barrier.Outcome.FAILED, failure_of(self._query))
             elif time.monotonic() - self._renewed_s > renew_after_s:
                 self._renewed_s = time.monotonic()
-                self._loop.post(self._renew)
+                self._thread.post(self._renew)
         ending = self._ending or Ending(
             barrier.Outcome.FAILED, RunFailed("the incarnation ended without saying why"), False
         )
@@ -432,18 +445,22 @@ class Life:
         """Stop query, publishers and coordinator; a clean stop gives up the lease at once."""
         if self._query is not None:
             self._query.stop()
-        for lane in self._lanes.values():
-            lane.stop()
-        self._loop.close()
-        for thread in (*self._lanes.values(), self._loop):
-            if thread.is_alive():
-                thread.join(timeout=_JOIN_S)
+        self._end_threads()
         if ending.outcome is not barrier.Outcome.FENCED:
             self._leave()
         shutil.rmtree(self._plan.cache, ignore_errors=True)
         self._announcer.ended(
             self.last_epoch, ending.outcome.value if ending.error is None else str(ending.error)
         )
+
+    def _end_threads(self) -> None:
+        for lane in self._lanes.values():
+            lane.stop()
+        if self._loop is not None:
+            self._loop.close()
+        for thread in (*self._lanes.values(), self._loop):
+            if thread is not None and thread.is_alive():
+                thread.join(timeout=_JOIN_S)
 
     def _leave(self) -> None:
         """Say what was published since the last epoch, and free the lease."""

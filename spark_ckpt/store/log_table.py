@@ -233,7 +233,7 @@ class LogTable:
         self.refresh()
         if self._has(attempt):
             return
-        del self._own[path]
+        self._own.pop(path, None)
         if self._table.version() > before:
             # The slot is somebody else's, so this file can never be referenced.
             self._location.delete([path])
