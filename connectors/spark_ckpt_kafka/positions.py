@@ -1,0 +1,113 @@
+"""A Kafka position: the next offset of every partition, as Spark writes it (`{"orders": {"0": 42}}`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from spark_ckpt.connector import Cursor, Json
+from spark_ckpt.errors import ConfigInvalid, SourceInvalid
+
+EARLIEST = -2
+LATEST = -1
+
+Positions = Mapping[tuple[str, int], int]
+"""Offsets by (topic, partition)."""
+
+
+def to_cursor(positions: Positions) -> Cursor:
+    """Nested mapping with fixed key order, partitions as text: one position has one spelling."""
+    cursor: dict[str, dict[str, Json]] = {}
+    for (topic, partition), offset in sorted(positions.items()):
+        cursor.setdefault(topic, {})[str(partition)] = offset
+    return cursor
+
+
+def from_cursor(cursor: Cursor) -> dict[tuple[str, int], int]:
+    """Offsets of a cursor, or of one line of Spark's offset log once parsed."""
+    found: dict[tuple[str, int], int] = {}
+    for topic, partitions in cursor.items():
+        if not isinstance(partitions, Mapping):
+            raise _unreadable(cursor)
+        for partition, offset in partitions.items():
+            if not str(partition).isdecimal() or not isinstance(offset, int) or isinstance(offset, bool):
+                raise _unreadable(cursor)
+            found[topic, int(partition)] = offset
+    return found
+
+
+def parse_offset_line(line: str) -> dict[tuple[str, int], int]:
+    """One source's line of Spark's offset log."""
+    try:
+        value: Any = json.loads(line)
+    except ValueError as error:
+        raise _unreadable(line) from error
+    if not isinstance(value, dict):
+        raise _unreadable(line)
+    return from_cursor(value)
+
+
+def starting(
+    start: object, partitions: Mapping[str, Sequence[int]], beginnings: Positions, ends: Positions
+) -> dict[tuple[str, int], int]:
+    """The configured start as explicit offsets of every partition.
+
+    A mapping names offsets by topic and partition; -2 and -1 are earliest and latest, what it does not
+    name starts at the earliest.
+    """
+    every = [(topic, one) for topic, numbers in partitions.items() for one in numbers]
+    if start in ("earliest", "latest"):
+        chosen = beginnings if start == "earliest" else ends
+        return {place: chosen[place] for place in every}
+    wanted = from_cursor(start) if isinstance(start, Mapping) else None
+    if wanted is None or not set(wanted) <= set(every):
+        unknown = sorted(set(wanted or ()) - set(every))
+        raise ConfigInvalid(
+            f"start {start!r} does not fit the topic" + (f": there is no partition {unknown[0]}" if unknown else ""),
+            hint="give 'earliest', 'latest' or {topic: {partition: offset}}",
+        )
+    special = {EARLIEST: beginnings, LATEST: ends}
+    explicit = {place: wanted.get(place, EARLIEST) for place in every}
+    return {place: special[at][place] if at in special else at for place, at in explicit.items()}
+
+
+def resumed(cursor: Cursor, every: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """Where a new query starts: at the cursor, and partitions that are new since then at their beginning."""
+    known = from_cursor(cursor)
+    return {place: known.get(place, EARLIEST) for place in every}
+
+
+def check_holes(wanted: Positions, beginnings: Positions, ends: Positions) -> None:
+    """Raise `SourceInvalid` for what the job still needs and the topic does not have any more."""
+    for (topic, partition), offset in sorted(wanted.items()):
+        place = (topic, partition)
+        if place not in beginnings:
+            raise SourceInvalid(
+                f"partition {partition} of topic {topic!r} is gone, the job has read it up to offset {offset}",
+                hint="restore the topic, or start a new job (a new store) on the topic as it is now",
+            )
+        if 0 <= offset < beginnings[place]:
+            raise SourceInvalid(
+                f"retention removed offsets {offset} to {beginnings[place] - 1} of topic {topic!r}, "
+                f"partition {partition}, which the job has not read",
+                hint="the records are lost: restore a later epoch, or start a new job; raise retention.ms",
+            )
+        if offset > ends[place]:
+            raise SourceInvalid(
+                f"topic {topic!r}, partition {partition} ends at offset {ends[place]}, the job has read up to {offset}",
+                hint="the topic was deleted and created again: start a new job (a new store) for the new topic",
+            )
+
+
+def reached(cursor: Cursor, end: Cursor) -> bool:
+    """Whether the cursor is at or after every partition's end. A partition it lacks has been read up to 0."""
+    known = from_cursor(cursor)
+    return all(known.get(place, 0) >= offset for place, offset in from_cursor(end).items())
+
+
+def _unreadable(value: object) -> SourceInvalid:
+    return SourceInvalid(
+        f"not a Kafka position: {str(value)[:200]}",
+        hint="the job's sources were swapped or changed in kind: give each source its own stable name",
+    )

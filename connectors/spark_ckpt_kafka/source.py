@@ -1,0 +1,182 @@
+"""Spark's own Kafka source with exact cursors: read_committed, explicit start offsets, holes told before they
+hurt.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from spark_ckpt.connector import Cursor
+from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit, SourceInvalid
+from spark_ckpt_kafka import positions
+from spark_ckpt_kafka.control import Control, ControlError, Positions
+from spark_ckpt_kafka.options import Connection, redacted, split_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_READER_OPTIONS = frozenset(
+    {
+        "includeHeaders",
+        "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+        "minPartitions",
+        "maxRecordsPerPartition",
+        "failOnDataLoss",
+        "groupIdPrefix",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        "kafkaConsumer.pollTimeoutMs",
+    }
+)
+_OURS = frozenset({"subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets"})
+_ISOLATION = "isolation.level"
+
+Start = str | Mapping[str, Mapping[str, int]]
+"""Where a job's life begins: "earliest", "latest" or offsets by topic and partition."""
+
+
+class KafkaSource:
+    """Records of a topic, of several, or of all whose name matches a pattern, with Spark's columns.
+
+    key, value, topic, partition, offset, timestamp, timestampType (and headers with `includeHeaders`).
+    `start`: "earliest", "latest" or {topic: {partition: offset}}, resolved once in a job's life.
+    `options`: Spark's reader options (maxOffsetsPerTrigger, includeHeaders, ...) and Kafka's dotted names,
+    with or without `kafka.` in front. Records of open and aborted transactions are not read
+    (`isolation.level` is read_committed unless it is set).
+    """
+
+    def __init__(
+        self,
+        servers: str,
+        topic: str | None = None,
+        *,
+        topics: Sequence[str] = (),
+        pattern: str | None = None,
+        start: Start = "earliest",
+        options: Mapping[str, object] | None = None,
+    ) -> None:
+        named = [topic] if topic else list(topics)
+        if bool(named) == bool(pattern) or (topic and topics):
+            raise ConfigInvalid("a Kafka source reads one of: topic, topics, pattern", hint="give exactly one of them")
+        self._named = named
+        self._pattern = _compiled(pattern)
+        self._start: Start = start
+        security, others = split_options(options or {})
+        self._connection = Connection(servers, security)
+        self._consumer, self._reader = _split_reader_options(others)
+
+    def __repr__(self) -> str:
+        return f"KafkaSource({dict(self.describe())})"
+
+    def check(self, spark: SparkSession) -> None:
+        """The topics exist, the cluster answers, and the session has Spark's Kafka connector."""
+        self._stream(spark, "earliest")
+        with _as_source_error(), Control(self._connection) as control:
+            self._partitions(control)
+
+    def start(self, spark: SparkSession) -> Cursor:
+        """Explicit offsets of every partition there is now."""
+        with _as_source_error(), Control(self._connection) as control:
+            partitions = self._partitions(control)
+            beginnings, ends = control.beginnings(partitions), self._ends(control, partitions)
+        return positions.to_cursor(positions.starting(self._start, partitions, beginnings, ends))
+
+    def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
+        """Rows from the cursor on; partitions that it does not know are read from their beginning.
+
+        Raises `SourceInvalid` if retention or a recreated topic took records that the job still needs.
+        """
+        with _as_source_error(), Control(self._connection) as control:
+            partitions = self._partitions(control)
+            beginnings, ends = control.beginnings(partitions), control.ends(partitions, committed=False)
+        positions.check_holes(positions.from_cursor(cursor), beginnings, ends)
+        start = positions.to_cursor(positions.resumed(cursor, beginnings))
+        return self._stream(spark, json.dumps(start))
+
+    def cursor(self, offset: str, previous: Cursor) -> Cursor:
+        """The position in one line of Spark's offset log. Partitions that it does not name keep theirs."""
+        return positions.to_cursor(positions.from_cursor(previous) | positions.parse_offset_line(offset))
+
+    def end(self, spark: SparkSession) -> Cursor:
+        """The last stable offset of every partition."""
+        with _as_source_error(), Control(self._connection) as control:
+            return positions.to_cursor(self._ends(control, self._partitions(control)))
+
+    def reached(self, cursor: Cursor, end: Cursor) -> bool:
+        """Whether every partition has been read up to `end`."""
+        return positions.reached(cursor, end)
+
+    def describe(self) -> Mapping[str, str]:
+        """Kind, topics, servers and settings without secrets."""
+        topics = self._pattern.pattern if self._pattern else ",".join(self._named)
+        return {"kind": "kafka", "topic": topics} | self._connection.describe() | redacted(self._reader)
+
+    def _partitions(self, control: Control) -> dict[str, list[int]]:
+        names = self._named
+        if self._pattern is not None:
+            names = [name for name in control.topics() if self._pattern.fullmatch(name)]
+            if not names:
+                raise SourceInvalid(
+                    f"no topic matches {self._pattern.pattern!r}", hint="create one, or change the pattern"
+                )
+        return control.partitions(names)
+
+    def _ends(self, control: Control, partitions: Mapping[str, Sequence[int]]) -> Positions:
+        return control.ends(partitions, committed=self._consumer[_ISOLATION] == "read_committed")
+
+    def _stream(self, spark: SparkSession, starting_offsets: str) -> DataFrame:
+        from pyspark.errors import AnalysisException
+
+        subscription = (
+            {"subscribePattern": self._pattern.pattern} if self._pattern else {"subscribe": ",".join(self._named)}
+        )
+        consumer = {f"kafka.{name}": value for name, value in self._consumer.items()}
+        options = {"failOnDataLoss": "true"} | self._reader | consumer | self._connection.for_spark() | subscription
+        reader = spark.readStream.format("kafka").options(**options).option("startingOffsets", starting_offsets)
+        try:
+            return reader.load()
+        except AnalysisException as error:
+            if "kafka" not in str(error).lower() or "find" not in str(error).lower():
+                raise SourceInvalid(f"Spark refuses the Kafka options: {error}", hint="see the message") from error
+            raise EnvironmentUnfit(
+                "the session has no Kafka connector",
+                hint="make it with spark_ckpt.session(name, 'kafka'), or put spark-sql-kafka-0-10 into spark.jars",
+            ) from error
+
+
+def _split_reader_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """(settings of Kafka's consumer, options of Spark's reader). Refuses what the source decides itself."""
+    if ours := sorted(_OURS & set(options)):
+        raise ConfigInvalid(
+            f"option {ours[0]!r} is decided by the source", hint="use topic, topics, pattern and start instead"
+        )
+    reader = {name: value for name, value in options.items() if name in _READER_OPTIONS}
+    consumer = {name: value for name, value in options.items() if name not in reader}
+    if unknown := sorted(name for name in consumer if "." not in name):
+        raise ConfigInvalid(
+            f"unknown Kafka source option {unknown[0]!r}",
+            hint=f"known: {', '.join(sorted(_READER_OPTIONS))}, and Kafka's dotted names",
+        )
+    return {_ISOLATION: "read_committed"} | consumer, reader
+
+
+def _compiled(pattern: str | None) -> re.Pattern[str] | None:
+    try:
+        return re.compile(pattern) if pattern else None
+    except re.error as error:
+        raise ConfigInvalid(f"{pattern!r} is not a regular expression: {error}") from error
+
+
+@contextmanager
+def _as_source_error() -> Iterator[None]:
+    """What the cluster answered, as the error of a source."""
+    try:
+        yield
+    except ControlError as error:
+        raise SourceInvalid(error.what, hint=error.hint) from error

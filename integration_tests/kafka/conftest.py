@@ -1,0 +1,60 @@
+"""One broker for all tests of this folder. Tests that kill it start it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kafka_kit import Cluster, Staged, close_all
+
+from integration_tests.broker import Broker, running_broker
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here needs the broker. kafka-python leaves refused sockets to the garbage collector."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.kafka)
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running_broker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(broker: Broker) -> Iterator[Cluster]:
+    """A fresh topic and store id. Afterwards nothing may be left open in the topic."""
+    one = Cluster(broker)
+    yield one
+    close_all()
+    one.assert_settled()
+    one.close()
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> Callable[..., Staged]:
+    """Make staged Parquet files for one epoch."""
+    numbers = iter(range(1000))
+
+    def make(*arguments: object, **named: object) -> Staged:
+        return Staged.write(tmp_path / f"stage{next(numbers)}", *arguments, **named)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def failpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Arm the lane processes that are started from now on, each point once."""
+
+    def arm(spec: str) -> None:
+        once = tmp_path / "once"
+        once.mkdir(exist_ok=True)
+        monkeypatch.setenv("SPARK_CKPT_FAILPOINT", spec)
+        monkeypatch.setenv("SPARK_CKPT_FAILPOINT_ONCE", str(once))
+
+    return arm

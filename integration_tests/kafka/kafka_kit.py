@@ -1,0 +1,239 @@
+"""What the Kafka tests share: staging rows as tasks do, publishing as a driver does, and an independent
+reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from spark_ckpt_kafka.control import Control
+from spark_ckpt_kafka.marker import Marker
+from spark_ckpt_kafka.options import Connection
+from spark_ckpt_kafka.publisher import KafkaPublisher, Patience
+from spark_ckpt_kafka.sink import KafkaSink
+
+from integration_tests.broker import Broker
+from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext, StagedFile
+from spark_ckpt.protocol.ids import Epoch, Incarnation
+
+PLANES = ("kafka-python", "confluent-kafka")
+PARTITIONS = 3
+_open_publishers: list[KafkaPublisher] = []
+
+Row = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True)
+class Staged:
+    """One epoch's files of all lanes, as the staging tasks would have written them."""
+
+    root: Path
+    files: tuple[StagedFile, ...]
+    rows: tuple[Row, ...]
+
+    @classmethod
+    def write(cls, root: Path, epoch: int, rows: int = 600, lanes: int = 1, row_groups: int = 3) -> Staged:
+        """`rows` rows of 20 keys, value = epoch and sequence number, several row groups per file."""
+        root.mkdir()
+        every = [(f"key-{n % 20}".encode(), f"{epoch}:{n:06d}".encode()) for n in range(rows)]
+        files = [
+            _write(root, lane, [row for row in every if int(row[0][4:]) % lanes == lane], row_groups)
+            for lane in range(lanes)
+        ]
+        return cls(root, tuple(files), tuple(every))
+
+    @classmethod
+    def table(cls, root: Path, table: pa.Table) -> Staged:
+        """One file with exactly these columns, in lane 0."""
+        root.mkdir()
+        pq.write_table(table, root / "rows.parquet")
+        file = StagedFile("rows.parquet", 1, table.num_rows, lane=0, batch=0, task=0, part=0)
+        return cls(root, (file,), ())
+
+
+def _write(root: Path, lane: int, rows: Sequence[Row], row_groups: int) -> StagedFile:
+    columns = {"key": [row[0] for row in rows], "value": [row[1] for row in rows]}
+    table = pa.table({name: pa.array(values, pa.binary()) for name, values in columns.items()})
+    name = f"lane{lane}.parquet"
+    pq.write_table(table, root / name, row_group_size=max(1, len(rows) // row_groups))
+    return StagedFile(name, (root / name).stat().st_size, len(rows), lane, batch=0, task=0, part=0)
+
+
+@dataclass
+class Cluster:
+    """A broker, a topic of its own and a store id of its own."""
+
+    broker: Broker
+    topic: str = field(default_factory=lambda: f"t-{uuid.uuid4().hex[:10]}")
+    store_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    def __post_init__(self) -> None:
+        self.control = Control(Connection(self.broker.servers))
+        self.control.create_topic(self.topic, PARTITIONS)
+        self.topics = [self.topic]
+
+    def new_topic(self) -> str:
+        name = f"{self.topic}-{len(self.topics)}"
+        self.control.create_topic(name, PARTITIONS)
+        self.topics.append(name)
+        return name
+
+    def sink(self, **named: Any) -> KafkaSink:
+        patience = Patience(total_s=60, stall_s=named.pop("stall_s", 40.0))
+        return KafkaSink(self.broker.servers, named.pop("topic", self.topic), patience=patience, **named)
+
+    def context(self, incarnation: int = 1) -> SinkContext:
+        return SinkContext("job", "out", self.store_id, Incarnation(incarnation))
+
+    def publisher(self, incarnation: int = 1, **named: Any) -> KafkaPublisher:
+        publisher = self.sink(**named).publisher(None, self.context(incarnation))  # type: ignore[arg-type]
+        _open_publishers.append(publisher)
+        return publisher
+
+    def marker(self, lane: int = 0, topic: str | None = None) -> Marker | None:
+        return self.control.marker(f"{self.store_id}.out.{lane}", topic or self.topic)
+
+    def read(self, topic: str | None = None) -> list[Record]:
+        """Every committed record from the first offset to the last stable one, by partition and offset."""
+        return read_committed(self.broker.servers, topic or self.topic)
+
+    def values(self) -> list[bytes]:
+        return sorted(record.value for record in self.read())
+
+    def assert_exactly(self, *epochs: Staged) -> None:
+        """The committed records are the epochs' rows: none missing, none twice, each key in order."""
+        records = self.read()
+        expected = [row for epoch in epochs for row in epoch.rows]
+        assert sorted((record.key, record.value) for record in records) == sorted(expected)
+        for key in {row[0] for row in expected}:
+            found = [record.value for record in records if record.key == key]
+            assert found == [value for other, value in expected if other == key], f"order of {key!r}"
+
+    def assert_settled(self) -> None:
+        """No transaction is open: the last stable offset is the end of the log in every partition."""
+        for topic in self.topics:
+            wait_for(partial(self._is_settled, self.control.partitions([topic])), "LSO == HW")
+
+    def _is_settled(self, partitions: dict[str, list[int]]) -> bool:
+        return self.control.ends(partitions) == self.control.ends(partitions, committed=False)
+
+    def close(self) -> None:
+        self.control.close()
+
+
+def output(epoch: int, staged: Staged, previous: int | None = None, acked: int | None = None) -> EpochOutput:
+    return EpochOutput(
+        epoch=Epoch(epoch),
+        incarnation=Incarnation(1),
+        previous=Epoch(epoch - 1 if previous is None else previous),
+        root=str(staged.root),
+        storage_options={},
+        files=staged.files,
+        acked=None if acked is None else Epoch(acked),
+    )
+
+
+def publish(publisher: KafkaPublisher, epoch: int, staged: Staged) -> PublishReceipt:
+    return publisher.publish(output(epoch, staged))
+
+
+def close_all() -> None:
+    """End the lane processes of this test, also stopped ones."""
+    while _open_publishers:
+        _open_publishers.pop().close()
+
+
+@dataclass(frozen=True)
+class Record:
+    """A committed record as the oracle saw it."""
+
+    partition: int
+    offset: int
+    key: bytes
+    value: bytes
+    timestamp: int
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def read_committed(servers: str, topic: str) -> list[Record]:
+    """The oracle: librdkafka's consumer, which shares no code with the sink's control plane."""
+    settings = {
+        "bootstrap.servers": servers,
+        "group.id": f"oracle-{uuid.uuid4()}",
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+    }
+    consumer = Consumer(settings)
+    try:
+        places = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)]
+        consumer.assign(places)
+        return sorted(_until_the_end(consumer, PARTITIONS), key=lambda record: (record.partition, record.offset))
+    finally:
+        consumer.close()
+
+
+def _until_the_end(consumer: Consumer, partitions: int) -> Iterator[Record]:
+    ended: set[int] = set()
+    deadline = time.monotonic() + 60
+    while len(ended) < partitions:
+        assert time.monotonic() < deadline, "the reader does not reach the end"
+        for message in consumer.consume(10_000, 0.1):
+            if (error := message.error()) is None:
+                yield _record(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ended.add(message.partition() or 0)
+            else:
+                raise AssertionError(str(error))
+
+
+def _record(message: Any) -> Record:
+    headers = tuple(message.headers() or ())
+    place = (message.partition(), message.offset())
+    return Record(*place, message.key(), message.value(), message.timestamp()[1], headers)
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+    """Poll until the condition holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.02)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process is frozen by SIGSTOP."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
+
+
+def wait_until_stopped(publisher: KafkaPublisher, lane: int = 0) -> int:
+    """The lane's process id, once it is frozen at its failpoint."""
+    found: list[int] = []
+
+    def stopped() -> bool:
+        pid = publisher.lane_pids()[lane]
+        if pid is None or not is_stopped(pid):
+            return False
+        found.append(pid)
+        return True
+
+    wait_for(stopped, "the lane stops at its failpoint")
+    return found[0]
+
+
+def resume(pid: int) -> None:
+    os.kill(pid, signal.SIGCONT)
