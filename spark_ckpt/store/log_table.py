@@ -244,6 +244,7 @@ class LogTable:
         """Who slept between refresh and commit may have written a version whose file was cleaned up since."""
         if _uptime_s() - self._refreshed_at < _RESUME_SUSPECT_S:
             return
+        self._appended_version = -1
         self._reopen()
         self.refresh()
         if not self._has(attempt):

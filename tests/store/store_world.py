@@ -1,0 +1,167 @@
+"""A store under test together with what it must hold: an oracle that shares no code with the library."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from spark_ckpt.store.records import (
+    Holder,
+    Manifest,
+    OperatorSnapshot,
+    SinkAck,
+    StagedFileRecord,
+    StagedOutput,
+    StateFile,
+)
+from spark_ckpt.store.restore import RecoveryPoint
+from spark_ckpt.store.store import Store
+
+JOB, OPERATOR, SINK = "job", "totals", "out"
+ELSEWHERE = Holder(host="another-host", boot_id="b", pid=1, pid_start=1, name="test")
+"""A holder nobody here can prove dead."""
+
+Changes = Mapping[str, int | None]
+"""Per key: its new value, None deletes it."""
+
+
+class Clock:
+    """Wall time that a test moves."""
+
+    def __init__(self, ms: int = 1_700_000_000_000) -> None:
+        self.ms = ms
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+def state_rows(changes: Changes, epoch: int, group: int) -> pa.Table:
+    keys = sorted(changes, key=key_hash)
+    return pa.table(
+        {
+            "k": pa.array(keys, pa.string()),
+            "v": pa.array([changes[key] for key in keys], pa.int64()),
+            "ckpt_key_group": pa.array([group] * len(keys), pa.int32()),
+            "ckpt_key_hash": pa.array([key_hash(key) for key in keys], pa.int64()),
+            "ckpt_epoch": pa.array([epoch] * len(keys), pa.int64()),
+            "ckpt_op": pa.array(["delete" if changes[key] is None else "put" for key in keys], pa.string()),
+            "ckpt_timeout_ms": pa.array([None] * len(keys), pa.int64()),
+        }
+    )
+
+
+def key_hash(key: str) -> int:
+    return int.from_bytes(key.encode()[:6].ljust(6, b"\0"), "big")
+
+
+@dataclass
+class Line:
+    """What one incarnation carries from epoch to epoch."""
+
+    incarnation: int
+    base: int
+    chain: tuple[StateFile, ...]
+    state: dict[str, int]
+    owed: dict[int, None] = field(default_factory=dict)
+
+
+class World:
+    """Drives a store as the runtime does; `expected` says what every epoch's state must be."""
+
+    def __init__(self, uri: str | Path, now_ms: Clock | None = None, options: Mapping[str, str] | None = None) -> None:
+        self.clock = now_ms or Clock()
+        self.store = Store.open(str(uri), JOB, options, self.clock)
+        self.expected: dict[int, dict[str, int]] = {0: {}}
+        self.chains: dict[int, tuple[StateFile, ...]] = {0: ()}
+        self.line = Line(0, 0, (), {})
+        self.last = 0
+
+    def begin(self, restore: str | int = "latest", takeover: bool = True, lease_ms: int = 30_000) -> RecoveryPoint:
+        point = self.store.log.begin_incarnation(ELSEWHERE, restore, lease_ms, takeover)
+        base = point.manifest.epoch
+        self.line = Line(point.incarnation, base, self.chains[base], dict(self.expected[base]))
+        self.last = point.last
+        return point
+
+    def snapshot(self, changes: Changes, full: bool = False, epoch: int | None = None) -> None:
+        """Write a state file, as a task does."""
+        number = self.last + 1 if epoch is None else epoch
+        new = {key: value for key, value in {**self.line.state, **changes}.items() if value is not None}
+        rows = state_rows(new if full else changes, number, 0)
+        path = f"i{self.line.incarnation}-e{number}-g0-{uuid.uuid4().hex}.parquet"
+        size = self.store.state(OPERATOR).location.write_table(path, rows)
+        file = StateFile(
+            path=path,
+            size_bytes=size,
+            rows=rows.num_rows,
+            key_group=0,
+            epoch=number,
+            incarnation=self.line.incarnation,
+            kind="full" if full else "changes",
+        )
+        self.line.chain = (file,) if full else (*self.line.chain, file)
+        self.line.state = new
+
+    def staged(self, texts: list[str]) -> StagedFileRecord:
+        path = f"ckpt-{SINK}-i{self.line.incarnation}-b0-t0-0-{uuid.uuid4().hex}.parquet"
+        rows = pa.table({"value": pa.array(texts, pa.string())})
+        size = self.store.outbox(SINK).location.write_table(path, rows)
+        stats = json.dumps({"numRecords": len(texts)})
+        return StagedFileRecord(
+            path=path, size_bytes=size, rows=len(texts), lane=0, batch=0, task=0, part=0, stats=stats
+        )
+
+    def manifest(self, acks: tuple[SinkAck, ...] = (), stage: bool = True) -> Manifest:
+        epoch = self.last + 1
+        files = (self.staged([f"row of {epoch}"]),) if stage else ()
+        return Manifest(
+            job=JOB,
+            epoch=epoch,
+            incarnation=self.line.incarnation,
+            attempt=uuid.uuid4().hex,
+            base=self.line.base,
+            previous=self.last,
+            created_ms=self.clock(),
+            operators={OPERATOR: snapshot_of(self.line.chain)},
+            outputs={SINK: StagedOutput(sink=SINK, files=files, rows=len(files))},
+            acks=acks,
+        )
+
+    def decide(self, manifest: Manifest) -> None:
+        """Commit, and only then believe it."""
+        self.store.log.commit_epoch(manifest)
+        self.believe(manifest)
+
+    def believe(self, manifest: Manifest) -> None:
+        self.expected[manifest.epoch] = dict(self.line.state)
+        self.chains[manifest.epoch] = self.line.chain
+        self.line.base = self.last = manifest.epoch
+
+    def epoch(self, changes: Changes, full: bool = False, settle: bool = True, acked: int = 0) -> Manifest:
+        self.snapshot(changes, full)
+        acks = (SinkAck(sink=SINK, epoch=acked),) if acked else ()
+        manifest = self.manifest(acks)
+        self.decide(manifest)
+        if settle:
+            self.store.settle(manifest)
+        return manifest
+
+    def state_at(self, epoch: int) -> dict[str, int]:
+        return as_dict(self.store.state(OPERATOR).read(epoch))
+
+
+def snapshot_of(chain: tuple[StateFile, ...]) -> OperatorSnapshot:
+    return OperatorSnapshot(
+        operator=OPERATOR, key_groups=1, key_schema="k STRING", state_schema="v BIGINT", files=chain
+    )
+
+
+def as_dict(rows: pa.Table) -> dict[str, int]:
+    if not rows.num_rows:
+        return {}
+    return dict(zip(rows.column("k").to_pylist(), rows.column("v").to_pylist(), strict=True))

@@ -1,0 +1,269 @@
+"""P4: at most one incarnation can complete an epoch, and a decided epoch stays decided."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from store_world import ELSEWHERE, JOB, Clock, World
+
+from spark_ckpt.errors import EpochNotFound, Fenced, RunFailed, StoreInUse, StoreUnreachable
+from spark_ckpt.store import delta_log
+from spark_ckpt.store.delta_log import CommitLost
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.holder import current_holder, provably_dead
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.records import SinkAck
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "store")
+
+
+def test_a_zombie_cannot_commit_after_a_takeover(world: World, tmp_path: Path) -> None:
+    world.begin()
+    world.epoch({"a": 1})
+    world.snapshot({"a": 2})
+    late = world.manifest()
+    other = World(tmp_path / "store")
+    other.expected, other.chains = world.expected, world.chains
+    other.begin(takeover=True)
+    with pytest.raises(Fenced):
+        world.store.log.commit_epoch(late)
+    assert [brief.epoch for brief in world.store.log.tail().epochs] == [1]
+    other.epoch({"a": 3})
+    assert other.state_at(2) == {"a": 3}
+
+
+def test_a_zombie_that_saw_nothing_loses_the_compare_and_swap(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.begin()
+    world.snapshot({"a": 1})
+    late = world.manifest()
+    commit = delta_log.commit
+
+    def raced(*args: object, **kwargs: object) -> int:
+        # The zombie has read the log and checked the fence; only now somebody takes over.
+        monkeypatch.setattr(delta_log, "commit", commit)
+        World(tmp_path / "store").begin(takeover=True)
+        return commit(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(delta_log, "commit", raced)
+    with pytest.raises(Fenced):
+        world.store.log.commit_epoch(late)
+    with pytest.raises(EpochNotFound):
+        World(tmp_path / "store").store.log.manifest(late.epoch)
+
+
+def test_an_error_after_the_commit_landed_is_a_success(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.begin()
+    world.snapshot({"a": 1})
+    manifest = world.manifest()
+    commit = delta_log.commit
+
+    def landed_but_failed(*args: object, **kwargs: object) -> int:
+        commit(*args, **kwargs)  # type: ignore[arg-type]
+        raise CommitLost("connection reset")
+
+    monkeypatch.setattr(delta_log, "commit", landed_but_failed)
+    world.store.log.commit_epoch(manifest)
+    monkeypatch.undo()
+    assert world.store.log.tail().latest == 1
+
+
+def test_an_error_before_the_commit_is_unreachable_and_can_be_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.begin()
+    world.snapshot({"a": 1})
+    manifest = world.manifest()
+
+    def failed(*args: object, **kwargs: object) -> int:
+        raise CommitLost("no route to host")
+
+    monkeypatch.setattr(delta_log, "commit", failed)
+    with pytest.raises(StoreUnreachable) as caught:
+        world.store.log.commit_epoch(manifest)
+    assert caught.value.retriable
+    monkeypatch.undo()
+    assert world.store.log.tail().latest == 0
+    world.store.log.commit_epoch(manifest)
+    assert world.store.log.tail().latest == 1
+
+
+def test_committing_the_same_manifest_again_changes_nothing(world: World) -> None:
+    world.begin()
+    manifest = world.epoch({"a": 1})
+    world.store.log.commit_epoch(manifest)
+    assert [brief.epoch for brief in world.store.log.tail().epochs] == [1]
+
+
+def test_another_manifest_for_a_decided_epoch_is_refused(world: World) -> None:
+    world.begin()
+    world.epoch({"a": 1}, settle=False)
+    world.last, world.line.base = 0, 0
+    with pytest.raises(RunFailed, match="does not extend"):
+        world.decide(world.manifest())
+
+
+def test_a_manifest_that_skips_the_newest_epoch_is_refused(world: World) -> None:
+    world.begin()
+    world.epoch({"a": 1})
+    stale = world.manifest().model_copy(update={"base": 0})
+    with pytest.raises(RunFailed):
+        world.store.log.commit_epoch(stale)
+
+
+def test_a_sleeper_whose_version_was_cleaned_up_does_not_believe_its_commit(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.begin()
+    world.snapshot({"a": 1})
+    late = world.manifest()
+    commit = delta_log.commit
+
+    def woke_up_much_later(*args: object, **kwargs: object) -> int:
+        monkeypatch.setattr(delta_log, "commit", commit)
+        other = World(tmp_path / "store")
+        other.begin(takeover=True)
+        table = delta_log.open_table(other.store.location.child("epochs"))
+        assert table is not None
+        delta_log.checkpoint(table, other.store.location.child("epochs"))
+        # The log's cleanup frees the very version number that the sleeper is about to create.
+        (tmp_path / "store/epochs/_delta_log" / delta_log.commit_name(table.version())).unlink()
+        boot = time.clock_gettime
+        monkeypatch.setattr(time, "clock_gettime", lambda clock: boot(clock) + 3600)
+        return commit(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(delta_log, "commit", woke_up_much_later)
+    with pytest.raises(Fenced):
+        world.store.log.commit_epoch(late)
+
+
+def _append(uri: str, name: str, count: int) -> None:
+    log = EpochLog.open(Location(uri), JOB)
+    assert log is not None
+    for number in range(count):
+        log.add_savepoint(f"{name}-{number}", 1)
+
+
+def test_many_writers_lose_nothing_and_share_one_order(world: World, tmp_path: Path) -> None:
+    world.begin()
+    world.epoch({"a": 1})
+    uri, names, each = str(tmp_path / "store/epochs"), ["p", "q", "r"], 12
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_append, args=(uri, name, each)) for name in names]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(120)
+        assert writer.exitcode == 0
+    rows = world.store.log
+    assert set(rows.tail().savepoints) == {f"{name}-{number}" for name in names for number in range(each)}
+    table = rows._table
+    assert len({row.seq for row in table.rows}) == len(table.rows)
+    table.refresh()
+    for name in names:
+        order = [row.brief for row in table.rows if f'"{name}-' in row.brief]
+        assert order == sorted(order, key=lambda brief: int(brief.split(f'"{name}-')[1].split('"')[0]))
+
+
+def test_a_second_driver_is_refused_while_the_lease_lives(world: World, tmp_path: Path) -> None:
+    world.begin(lease_ms=10_000)
+    second = World(tmp_path / "store", world.clock)
+    with pytest.raises(StoreInUse) as caught:
+        second.begin(takeover=False)
+    shown = str(caught.value)
+    assert "another-host" in shown
+    assert "2023-11-14 22:13:20 UTC" in shown, "since when"
+    assert "2023-11-14 22:13:30 UTC" in shown, "until when"
+    assert "takeover" in shown
+
+
+def test_a_lease_that_ran_out_is_free(world: World, tmp_path: Path) -> None:
+    world.begin(lease_ms=10_000)
+    world.clock.ms += 10_000
+    assert World(tmp_path / "store", world.clock).begin(takeover=False).incarnation == 2
+
+
+@pytest.mark.parametrize("renewal", ["heartbeat", "epoch"])
+def test_signs_of_life_renew_the_lease(world: World, tmp_path: Path, renewal: str) -> None:
+    world.begin(lease_ms=10_000)
+    world.clock.ms += 9_000
+    if renewal == "heartbeat":
+        world.store.log.renew(1, 10_000)
+    else:
+        world.epoch({"a": 1})
+    world.clock.ms += 9_000
+    with pytest.raises(StoreInUse):
+        World(tmp_path / "store", world.clock).begin(takeover=False)
+
+
+def test_a_clean_stop_frees_the_lease_at_once(world: World, tmp_path: Path) -> None:
+    world.begin(lease_ms=10_000)
+    world.store.log.release(1)
+    assert World(tmp_path / "store", world.clock).begin(takeover=False).incarnation == 2
+
+
+def test_a_late_release_does_not_free_the_successors_lease(world: World, tmp_path: Path) -> None:
+    world.begin(lease_ms=10_000)
+    World(tmp_path / "store", world.clock).begin(takeover=True)
+    world.store.log.release(1)
+    with pytest.raises(StoreInUse):
+        World(tmp_path / "store", world.clock).begin(takeover=False)
+
+
+def test_the_same_process_may_begin_its_next_incarnation(world: World) -> None:
+    world.begin(takeover=False)
+    assert world.begin(takeover=False).incarnation == 2
+
+
+def test_a_fenced_incarnation_can_neither_renew_nor_record_acks(world: World, tmp_path: Path) -> None:
+    world.begin()
+    World(tmp_path / "store").begin(takeover=True)
+    with pytest.raises(Fenced):
+        world.store.log.renew(1, 1000)
+    with pytest.raises(Fenced):
+        world.store.log.record_acks(1, [SinkAck(sink="out", epoch=1)])
+
+
+def test_a_holder_is_dead_only_with_proof() -> None:
+    here = current_holder("me")
+    assert not provably_dead(here)
+    assert not provably_dead(ELSEWHERE)
+    assert not provably_dead(here.model_copy(update={"boot_id": "", "pid": 1, "pid_start": 1})), "no /proc, no proof"
+    if here.boot_id:
+        assert provably_dead(here.model_copy(update={"pid_start": here.pid_start + 1})), "a reused process number"
+
+
+def test_a_killed_driver_on_this_host_does_not_block_its_successor(world: World, tmp_path: Path) -> None:
+    if not current_holder().boot_id:
+        pytest.skip("this platform has no /proc")
+    code = (
+        "import os, signal, sys\n"
+        "from spark_ckpt.store.store import Store\n"
+        "from spark_ckpt.store.holder import current_holder\n"
+        f"store = Store.open(sys.argv[1], {JOB!r})\n"
+        "store.log.begin_incarnation(current_holder('first'), lease_ms=3_600_000)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    driver = subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], env=dict(os.environ), check=False)
+    assert driver.returncode == -9
+    world.store.log.begin_incarnation(current_holder("second"), lease_ms=1000)
+    assert world.store.log.tail().incarnation == 2
+
+
+def test_two_candidates_for_one_free_lease_get_different_incarnations(tmp_path: Path) -> None:
+    clock = Clock()
+    first, second = World(tmp_path / "store", clock), World(tmp_path / "store", clock)
+    first.begin(takeover=False)
+    with pytest.raises(StoreInUse):
+        second.begin(takeover=False)
+    assert first.store.log.tail() == second.store.log.tail()

@@ -1,0 +1,224 @@
+"""P1, P5: what a new incarnation starts from; a damaged epoch is never chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from store_world import JOB, OPERATOR, SINK, World
+
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, FormatUnknown, StoreForeign
+from spark_ckpt.store import log_table, records
+from spark_ckpt.store.records import SinkAck
+from spark_ckpt.store.store import Store
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path / "store")
+    world.begin()
+    return world
+
+
+def remove_newest_state_file(world: World, tmp_path: Path) -> None:
+    (tmp_path / "store/state" / OPERATOR / world.line.chain[-1].path).unlink()
+
+
+def test_a_new_job_starts_at_the_empty_epoch_zero(tmp_path: Path) -> None:
+    point = World(tmp_path / "store").begin()
+    assert (point.incarnation, point.manifest.epoch, point.last) == (1, 0, 0)
+    assert point.manifest.operators == {}
+
+
+def test_latest_is_the_newest_epoch_of_the_lineage(world: World) -> None:
+    world.epoch({"a": 1})
+    newest = world.epoch({"a": 2})
+    point = world.begin()
+    assert point.manifest == newest
+    assert point.skipped == ()
+
+
+def test_restoring_an_epoch_branches_and_never_reuses_a_number(world: World) -> None:
+    for value in range(1, 6):
+        world.epoch({"a": value})
+    point = world.begin(2)
+    assert (point.manifest.epoch, point.last) == (2, 5)
+    world.store.settle(point.manifest)
+    assert world.epoch({"b": 1}).epoch == 6
+    assert world.state_at(6) == {"a": 2, "b": 1}
+    assert [brief.epoch for brief in world.store.log.tail().lineage()] == [6, 2, 1]
+
+
+def test_abandoned_epochs_stay_readable(world: World) -> None:
+    for value in range(1, 4):
+        world.epoch({"a": value})
+    world.begin(1)
+    world.epoch({"b": 9})
+    assert world.state_at(3) == {"a": 3}
+    assert world.begin(3).manifest.epoch == 3
+
+
+def test_a_savepoint_is_restored_by_name(world: World) -> None:
+    world.epoch({"a": 1})
+    world.store.log.add_savepoint("before-deploy", 1)
+    world.epoch({"a": 2})
+    point = world.begin("before-deploy")
+    assert (point.manifest.epoch, point.restored_from) == (1, "savepoint before-deploy")
+
+
+@pytest.mark.parametrize("target", [77, "nobody"])
+def test_an_unknown_target_is_named_with_what_there_is(world: World, target: str | int) -> None:
+    world.epoch({"a": 1})
+    world.store.log.add_savepoint("known", 1)
+    with pytest.raises(EpochNotFound) as caught:
+        world.begin(target)
+    assert str(caught.value.context.get("kept", caught.value.context.get("savepoints"))) in ("1", "known")
+
+
+@pytest.mark.parametrize("target", ["../x", "", "a b", True, 1.5])
+def test_an_invalid_target_is_refused(world: World, target: str | int) -> None:
+    with pytest.raises(ConfigInvalid):
+        world.begin(target)
+
+
+def test_latest_passes_over_a_damaged_epoch_and_says_so(world: World, tmp_path: Path) -> None:
+    good = world.epoch({"a": 1})
+    world.epoch({"a": 2})
+    remove_newest_state_file(world, tmp_path)
+    point = world.begin()
+    assert point.manifest == good
+    assert [epoch for epoch, _ in point.skipped] == [2]
+    assert "missing" in point.skipped[0][1]
+
+
+def test_a_truncated_file_is_damage(world: World, tmp_path: Path) -> None:
+    world.epoch({"a": 1})
+    world.epoch({"a": 2})
+    path = tmp_path / "store/state" / OPERATOR / world.line.chain[-1].path
+    path.write_bytes(path.read_bytes()[:-1])
+    assert world.begin().manifest.epoch == 1
+
+
+def test_an_epoch_that_still_owes_damaged_rows_is_passed_over(world: World, tmp_path: Path) -> None:
+    world.epoch({"a": 1})
+    owed = world.epoch({"a": 2})
+    world.epoch({"a": 3}, acked=1)
+    (tmp_path / "store/edges" / SINK / owed.outputs[SINK].files[0].path).unlink()
+    point = world.begin()
+    assert point.manifest.epoch == 1
+    assert [epoch for epoch, _ in point.skipped] == [3, 2]
+
+
+@pytest.mark.parametrize("target", [2, "named"])
+def test_a_damaged_epoch_asked_for_is_an_error(world: World, tmp_path: Path, target: str | int) -> None:
+    world.epoch({"a": 1})
+    world.epoch({"a": 2})
+    world.store.log.add_savepoint("named", 2)
+    remove_newest_state_file(world, tmp_path)
+    with pytest.raises(EpochDamaged):
+        world.begin(target)
+    assert world.store.log.tail().incarnation == 1, "a refused restore begins nothing"
+
+
+def test_starting_over_is_never_silent(world: World, tmp_path: Path) -> None:
+    world.epoch({"a": 1})
+    remove_newest_state_file(world, tmp_path)
+    with pytest.raises(EpochDamaged):
+        world.begin()
+    assert world.begin(0).manifest.epoch == 0, "but it can be asked for"
+
+
+def test_what_a_sink_is_owed_comes_back_oldest_first(world: World) -> None:
+    for value in range(1, 5):
+        world.epoch({"a": value}, acked=value - 3 if value > 3 else 0)
+    point = world.begin()
+    assert [manifest.epoch for manifest in point.unpublished[SINK]] == [2, 3, 4]
+    assert point.dropped == {}
+
+
+def test_an_older_restore_publishes_up_to_it_and_drops_what_lies_behind(world: World) -> None:
+    for value in range(1, 6):
+        world.epoch({"a": value}, acked=1 if value == 5 else 0)
+    point = world.begin(3)
+    assert [manifest.epoch for manifest in point.unpublished[SINK]] == [2, 3]
+    assert point.dropped == {SINK: [4, 5]}
+
+
+def test_dropped_epochs_stay_known_until_the_sink_has_passed_them(world: World) -> None:
+    for value in range(1, 4):
+        world.epoch({"a": value})
+    world.begin(1)
+    world.epoch({"b": 1})
+    assert world.begin().dropped == {SINK: [2, 3]}
+    world.store.log.record_acks(world.line.incarnation, [SinkAck(sink=SINK, epoch=4)])
+    point = world.begin()
+    assert (point.dropped, point.unpublished) == ({}, {})
+
+
+def test_acks_survive_and_never_go_back(world: World) -> None:
+    world.epoch({"a": 1})
+    world.epoch({"a": 2}, acked=1)
+    world.store.log.record_acks(1, [SinkAck(sink=SINK, epoch=2)])
+    world.store.log.record_acks(1, [SinkAck(sink=SINK, epoch=1)])
+    assert world.store.reopened().log.tail().acked == {SINK: 2}
+
+
+@pytest.mark.parametrize("name", ["latest", "42", "../up", "", "a/b", ".hidden"])
+def test_a_savepoint_name_that_could_be_mistaken_is_refused(world: World, name: str) -> None:
+    world.epoch({"a": 1})
+    with pytest.raises(ConfigInvalid):
+        world.store.log.add_savepoint(name, 1)
+
+
+def test_a_savepoint_keeps_its_meaning(world: World) -> None:
+    world.epoch({"a": 1})
+    world.epoch({"a": 2})
+    world.store.log.add_savepoint("s", 1)
+    world.store.log.add_savepoint("s", 1)
+    with pytest.raises(ConfigInvalid):
+        world.store.log.add_savepoint("s", 2)
+    world.store.log.drop_savepoint("s")
+    world.store.log.add_savepoint("s", 2)
+    assert world.store.log.tail().savepoints == {"s": 2}
+    with pytest.raises(EpochNotFound):
+        world.store.log.drop_savepoint("t")
+
+
+def test_a_store_of_another_job_is_foreign(world: World, tmp_path: Path) -> None:
+    with pytest.raises(StoreForeign, match=JOB):
+        Store.open(str(tmp_path / "store"), "other")
+
+
+def test_a_folder_with_other_content_is_foreign_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    with pytest.raises(StoreForeign, match="no store"):
+        Store.open(str(tmp_path), JOB)
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+
+@pytest.mark.parametrize("job", ["", "../x", "a/b", "-x", "a" * 129])
+def test_a_job_name_that_is_no_name_is_refused(tmp_path: Path, job: str) -> None:
+    with pytest.raises(ConfigInvalid):
+        Store.open(str(tmp_path / "store"), job)
+
+
+def test_a_newer_format_is_refused_with_a_hint(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_table, "FORMAT", 2)
+    world.store.log.add_savepoint("new", world.epoch({"a": 1}).epoch)
+    monkeypatch.undo()
+    with pytest.raises(FormatUnknown, match="format 2") as caught:
+        Store.open(str(tmp_path / "store"), JOB)
+    assert "upgrade" in caught.value.hint
+
+
+def test_a_manifest_of_a_newer_format_is_refused(world: World) -> None:
+    world.snapshot({"a": 1})
+    manifest = world.manifest().model_copy(update={"format": records.FORMAT + 1})
+    world.store.log.commit_epoch(manifest)
+    with pytest.raises(FormatUnknown):
+        world.store.log.manifest(1)
+
+
+def test_a_store_keeps_its_identity(world: World, tmp_path: Path) -> None:
+    assert Store.open(str(tmp_path / "store"), JOB).id == world.store.id
+    assert World(tmp_path / "second").store.id != world.store.id
