@@ -1,8 +1,9 @@
 """A sink's marker: the application transaction that a table's log keeps for ever with the rows it guards.
 
-One stable application id per (store, sink, engine); its version is `incarnation << 40 | epoch`, so it also
-grows after a rollback, where the epoch alone might not, and RESTORE of the table does not make an old one
-come back.
+One stable application id per (store, sink, engine); its version is the epoch. Epoch numbers never repeat in a log, not
+after a rollback either, and RESTORE of the table does not make an old one come back. The number does not contain the
+incarnation: whoever publishes an epoch, a zombie or its successor, must leave the *same* version, or delta-spark would
+not skip the second one. The incarnation has an application id of its own, where an engine can write two.
 """
 
 from __future__ import annotations
@@ -19,30 +20,14 @@ from spark_ckpt.protocol.ids import Epoch, Incarnation
 
 Engine = Literal["deltalake", "spark"]
 _ENGINES: tuple[Engine, ...] = ("deltalake", "spark")
-_EPOCH_BITS = 40
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Marker:
-    """The newest epoch whose rows are in the table. Ordered as published."""
+    """The newest epoch whose rows are in the table, and the incarnation that published it; 0 if not recorded."""
 
-    incarnation: Incarnation
     epoch: Epoch
-
-    @property
-    def version(self) -> int:
-        """The transaction's version."""
-        return self.incarnation << _EPOCH_BITS | self.epoch
-
-    @classmethod
-    def of_version(cls, version: int) -> Marker:
-        """The marker in a transaction's version."""
-        return cls(Incarnation(version >> _EPOCH_BITS), Epoch(version & ((1 << _EPOCH_BITS) - 1)))
-
-    @classmethod
-    def of_output(cls, output: EpochOutput) -> Marker:
-        """The marker that publishing `output` leaves."""
-        return cls(output.incarnation, output.epoch)
+    incarnation: Incarnation = Incarnation(0)
 
 
 def application_id(context: SinkContext, engine: Engine) -> str:
@@ -50,10 +35,17 @@ def application_id(context: SinkContext, engine: Engine) -> str:
     return f"spark-ckpt/{context.store_id}/{context.sink}/{engine}"
 
 
+def incarnation_id(application: str) -> str:
+    """The application id under which the publisher's incarnation is recorded."""
+    return f"{application}/incarnation"
+
+
 def read_marker(opened: DeltaTable, application: str) -> Marker | None:
     """The marker in a table, None before the first publish."""
-    version = opened.transaction_version(application)
-    return None if version is None else Marker.of_version(version)
+    epoch = opened.transaction_version(application)
+    if epoch is None:
+        return None
+    return Marker(Epoch(epoch), Incarnation(opened.transaction_version(incarnation_id(application)) or 0))
 
 
 def check_owner(table: str, opened: DeltaTable, context: SinkContext, engine: Engine) -> None:
@@ -92,7 +84,7 @@ def is_published(marker: Marker | None, output: EpochOutput, context: SinkContex
             f"incarnation {marker.incarnation} publishes to sink {context.sink}, this one is {context.incarnation}",
             sink=context.sink,
         )
-    if marker >= Marker.of_output(output):
+    if marker.epoch >= output.epoch:
         return True
     if marker.epoch > output.previous:
         raise PublishConflict(
@@ -108,5 +100,5 @@ def commit_metadata(context: SinkContext, output: EpochOutput, engine: Engine) -
     """What DESCRIBE HISTORY shows of a publish."""
     return {
         "userMetadata": f"spark-ckpt job={context.job} sink={context.sink} epoch={output.epoch} "
-        f"incarnation={output.incarnation} engine={engine}"
+        f"incarnation={context.incarnation} engine={engine}"
     }

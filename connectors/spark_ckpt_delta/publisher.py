@@ -15,10 +15,10 @@ from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext, Stage
 from spark_ckpt.errors import EpochDamaged, PublishFailed
 from spark_ckpt_delta.log import commit_path, filesystem, local_root, open_table, read_commit
 from spark_ckpt_delta.marker import (
-    Marker,
     application_id,
     check_owner,
     commit_metadata,
+    incarnation_id,
     is_published,
     read_marker,
 )
@@ -113,7 +113,10 @@ class DeltalakePublisher:
             partition_by=list(opened.metadata().partition_columns),
             commit_properties=CommitProperties(
                 custom_metadata=dict(metadata),
-                app_transactions=[Transaction(self._application, Marker.of_output(output).version)],
+                app_transactions=[
+                    Transaction(self._application, output.epoch),
+                    Transaction(incarnation_id(self._application), self._context.incarnation),
+                ],
             ),
         )
 

@@ -99,7 +99,7 @@ class SparkPublisher:
     def _guarded(self, output: EpochOutput) -> Iterator[None]:
         settings = {
             _TRANSACTION_ID: self._application,
-            _TRANSACTION_VERSION: str(Marker.of_output(output).version),
+            _TRANSACTION_VERSION: str(output.epoch),
             _METADATA: commit_metadata(self._context, output, "spark")["userMetadata"],
         }
         for key, value in settings.items():

@@ -226,7 +226,7 @@ class Life:
         self._progress.add(
             offsets.batch, self.incarnation, self.last_epoch, counts, duration_ms, self._cursors
         )
-        if self._is_news(offsets.marker) and offsets.marker.kind == BARRIER:
+        if self._is_news(offsets.marker) and self._is_open(offsets.marker):
             ended = self._builder.end(offsets.marker.epoch, self._cursors)
             epoch, incarnation = Epoch(ended.epoch), Incarnation(self.incarnation)
             tasks = [f"source/{node.name}" for node in self._plan.sources] + self._acked_groups(ended.groups_acked)
@@ -239,6 +239,11 @@ class Life:
         """A marker stays the source's offset until the next one: only the batch it first appears in holds it."""
         known, self._marker = self._marker, marker
         return marker.number > known.number
+
+    def _is_open(self, marker: Marker) -> bool:
+        """Whether the marker is the barrier of the open epoch. One that comes after its epoch timed out ends nothing:
+        its snapshots stay in the chains, its rows belong to the next epoch."""
+        return marker.kind == BARRIER and self._coordinator is not None and self._coordinator.open_epoch == marker.epoch
 
     def _acked_groups(self, groups: frozenset[int]) -> list[str]:
         return [f"{self._plan.operator_name}/{group}" for group in sorted(groups)]

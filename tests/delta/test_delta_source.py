@@ -231,6 +231,20 @@ def test_partition_values_come_from_the_log(tmp_path: Path) -> None:
         assert sorted(found, key=lambda row: row["id"]) == rows.to_pylist()
 
 
+def test_an_empty_partition_text_is_null(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    rows = pa.table({"id": pa.array([0], pa.int64()), "city": ["x"]})
+    write_deltalake(str(table), rows, partition_by=["city"])
+    cursor = start(table, start=0)
+    first = table / f"_delta_log/{0:020d}.json"
+    first.write_text(first.read_text().replace('"partitionValues":{"city":"x"}', '"partitionValues":{"city":""}'))
+    plan = reader(table, cursor)
+
+    found = rows_between(plan, dict(cursor), plan.latestOffset(dict(cursor), ReadMaxFiles(1)))
+
+    assert found == [{"id": 0, "city": None}]
+
+
 def test_another_table_under_the_same_path_is_refused(table: Path) -> None:
     append(table, [[0]])
     cursor = start(table, start=0)
