@@ -1,0 +1,67 @@
+"""The doctor's checks of a Kafka cluster: does it answer, and does it let us open a transaction?"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from importlib import util
+from pathlib import Path
+
+from spark_ckpt.cli.checks import Finding
+from spark_ckpt.errors import CkptError, ConfigInvalid
+
+_HINT_TRANSACTIONS = (
+    "the cluster needs a transaction coordinator (on one broker: transaction.state.log.replication.factor=1 and "
+    "transaction.state.log.min.isr=1), and this user Write on the transactional id"
+)
+
+
+def read_properties(path: Path | None) -> dict[str, str]:
+    """A file of NAME=VALUE lines, as Kafka's own tools take with --command-config. Raises `ConfigInvalid`."""
+    if path is None:
+        return {}
+    try:
+        lines = [line.strip() for line in path.read_text().splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigInvalid(f"{path} cannot be read: {type(error).__name__}") from error
+    written = [line for line in lines if line and not line.startswith(("#", "!"))]
+    return {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in written)}
+
+
+def broker_findings(servers: str, options: Mapping[str, str]) -> Iterator[Finding]:
+    """Reachability and transactions. Opens one transaction under a name of its own and aborts it."""
+    if util.find_spec("spark_ckpt_kafka") is None or util.find_spec("kafka") is None:
+        yield Finding("kafka", "fail", "the Kafka connector is not installed", "pip install 'spark-ckpt[kafka-fast]'")
+        return
+    try:
+        yield from _asked(servers, options)
+    except CkptError as error:
+        yield Finding("kafka", "fail", error.what, error.hint)
+
+
+def _asked(servers: str, options: Mapping[str, str]) -> Iterator[Finding]:
+    from spark_ckpt_kafka.control import Control, ControlError
+    from spark_ckpt_kafka.options import Connection, split_options, tuning
+    from spark_ckpt_kafka.producer import ProducerFailed, choose, open_producer
+
+    security, others = split_options(options)
+    connection = Connection(servers, security)
+    try:
+        with Control(connection) as control:
+            count = len(control.topics())
+    except ControlError as error:
+        yield Finding("kafka", "fail", error.what, error.hint)
+        return
+    yield Finding("kafka", "ok", f"{servers} answers, {count} topics")
+    plane, name = choose(None), f"spark-ckpt-doctor-{uuid.uuid4().hex}"
+    producer = open_producer(plane, connection, tuning(others), name, lambda: None)
+    try:
+        producer.init()
+        producer.begin()
+        producer.abort()
+    except ProducerFailed as error:
+        yield Finding("kafka transactions", "fail", error.what, error.hint or _HINT_TRANSACTIONS)
+    else:
+        yield Finding("kafka transactions", "ok", f"opened and aborted one with {plane}")
+    finally:
+        producer.close()

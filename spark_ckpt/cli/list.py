@@ -1,0 +1,98 @@
+"""`spark-ckpt list`: the epochs that can be restored."""
+
+from __future__ import annotations
+
+from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
+from spark_ckpt.cli.output import iso, print_facts, print_json, print_line, print_table, seconds, utc
+from spark_ckpt.cli.stores import open_store, status_of
+from spark_ckpt.connector import Json
+from spark_ckpt.store.epoch_log import wall_ms
+from spark_ckpt.store.records import EpochBrief
+from spark_ckpt.store.tail import Tail
+
+
+def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
+    """List the epochs of a store, oldest first, with savepoints and who runs the job."""
+    opened = open_store(store, storage_option)
+    tail = opened.log.tail()
+    if as_json:
+        print_json({"store": opened.location.uri, **tail_fields(tail)})
+        return
+    print_facts({"job": tail.job, "store": opened.location.uri, "driver": driver_of(tail)})
+    print_line()
+    print_epochs(tail)
+
+
+def print_epochs(tail: Tail) -> None:
+    """One line per epoch."""
+    columns = ("epoch", "status", "taken", "took", "rows in", "rows out", "reason", "life", "savepoint")
+    print_table(columns, [_row(tail, brief) for brief in tail.epochs])
+
+
+def tail_fields(tail: Tail) -> dict[str, Json]:
+    """What `list --json` says about a log."""
+    return {
+        "job": tail.job,
+        "store_id": tail.store_id,
+        "incarnation": tail.incarnation,
+        "latest": tail.latest,
+        "driver": driver_fields(tail),
+        "acked": dict(tail.acked),
+        "savepoints": dict(tail.savepoints),
+        "epochs": [epoch_fields(tail, brief) for brief in tail.epochs],
+    }
+
+
+def epoch_fields(tail: Tail, brief: EpochBrief) -> dict[str, Json]:
+    """One epoch of `list --json`."""
+    return {
+        "epoch": brief.epoch,
+        "status": status_of(tail, brief),
+        "incarnation": brief.incarnation,
+        "base": brief.base,
+        "created": iso(brief.created_ms),
+        "duration_ms": brief.duration_ms,
+        "reason": brief.reason,
+        "rows_in": brief.rows_in,
+        "rows_out": brief.rows_out,
+        "savepoints": _savepoints(tail, brief.epoch),
+    }
+
+
+def driver_of(tail: Tail) -> str:
+    """Who runs the job, in words."""
+    if tail.holder is None:
+        return "none yet"
+    if tail.lease_expires_ms <= wall_ms():
+        return f"none; the last was {tail.holder}"
+    return f"{tail.holder}, lease until {utc(tail.lease_expires_ms)}"
+
+
+def driver_fields(tail: Tail) -> Json:
+    """Who runs the job, for JSON; None if nobody ever did."""
+    if tail.holder is None:
+        return None
+    return {
+        "host": tail.holder.host,
+        "pid": tail.holder.pid,
+        "holds_lease": tail.lease_expires_ms > wall_ms(),
+        "lease_until": iso(tail.lease_expires_ms) if tail.lease_expires_ms else None,
+    }
+
+
+def _row(tail: Tail, brief: EpochBrief) -> tuple[object, ...]:
+    return (
+        brief.epoch,
+        status_of(tail, brief),
+        utc(brief.created_ms),
+        seconds(brief.duration_ms),
+        brief.rows_in,
+        brief.rows_out,
+        brief.reason,
+        brief.incarnation,
+        ", ".join(_savepoints(tail, brief.epoch)) or None,
+    )
+
+
+def _savepoints(tail: Tail, epoch: int) -> list[str]:
+    return sorted(name for name, at in tail.savepoints.items() if at == epoch)

@@ -1,0 +1,32 @@
+"""Arguments and options that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from spark_ckpt.errors import ConfigInvalid
+
+StoreUri = Annotated[str, typer.Argument(metavar="STORE", help="The job's store: a folder or an object-store URL.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+StorageOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="NAME=VALUE",
+        help="For object stores, as deltalake names them; may be repeated. Prefer environment variables for secrets.",
+    ),
+]
+
+
+def pairs(written: Sequence[str] | None, what: str) -> dict[str, str]:
+    """NAME=VALUE options as a mapping. Raises `ConfigInvalid`, which never shows a value."""
+    found: dict[str, str] = {}
+    for number, each in enumerate(written or (), start=1):
+        name, equals, value = each.partition("=")
+        if not equals or not name.strip():
+            raise ConfigInvalid(f"{what} number {number} is not NAME=VALUE", hint=f"write {what} NAME=VALUE")
+        found[name.strip()] = value
+    return found

@@ -1,0 +1,135 @@
+"""What a command prints: JSON, a table on a terminal, or plain aligned text when somebody else reads it."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from spark_ckpt.connector import Json
+
+Row = Sequence[object]
+
+
+def print_json(value: Json) -> None:
+    """One JSON document on stdout."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+
+
+def print_line(text: str = "") -> None:
+    """One line of text."""
+    sys.stdout.write(text + "\n")
+
+
+def print_facts(facts: Mapping[str, object]) -> None:
+    """Names and values, one pair a line; absent values are left out."""
+    shown = {name: value for name, value in facts.items() if value is not None}
+    width = max(map(len, shown), default=0)
+    for name, value in shown.items():
+        print_line(f"{name.ljust(width)}  {cell(value)}")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Row]) -> None:
+    """A table; numbers to the right. Text is never cut when stdout is not a terminal."""
+    body = [list(row) for row in rows]
+    if sys.stdout.isatty():
+        _print_rich(columns, body)
+    else:
+        _print_plain(columns, body)
+
+
+def cell(value: object) -> str:
+    """A value as people read it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, datetime.datetime):
+        return value.isoformat(sep=" ")
+    if isinstance(value, list | tuple | dict):
+        return json.dumps(plain(value), ensure_ascii=False)
+    return str(value)
+
+
+def plain(value: object) -> Json:
+    """A value of a state or cursor as JSON: times in ISO 8601, bytes in hexadecimal, decimals and NaN as text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, Sequence):
+        return [plain(each) for each in value]
+    if isinstance(value, decimal.Decimal | datetime.timedelta):
+        return str(value)
+    return repr(value)
+
+
+def size(count: int) -> str:
+    """Bytes with a unit."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}" if unit != "B" else f"{count} B"
+        amount /= 1000
+    return f"{amount:,.3g} TB"
+
+
+def seconds(milliseconds: int) -> str:
+    """A duration in seconds."""
+    return f"{milliseconds / 1000:.2f} s"
+
+
+def utc(milliseconds: int) -> str:
+    """A point in time, UTC, to the second."""
+    return datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def iso(milliseconds: int) -> str:
+    """A point in time for JSON."""
+    moment = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds")
+
+
+def _print_rich(columns: Sequence[str], rows: Sequence[Row]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="right" if _numeric(rows, index) else "left")
+    for row in rows:
+        table.add_row(*(Text(cell(value)) for value in row))
+    Console().print(table)
+
+
+def _print_plain(columns: Sequence[str], rows: Sequence[Row]) -> None:
+    texts = [list(columns), *([cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[index]) for row in texts) for index in range(len(columns))]
+    right = [_numeric(rows, index) for index in range(len(columns))]
+    for row in texts:
+        padded = (
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(row, widths, right, strict=True)
+        )
+        print_line("  ".join(padded).rstrip())
+
+
+def _numeric(rows: Sequence[Row], index: int) -> bool:
+    values = [row[index] for row in rows if row[index] is not None]
+    return bool(values) and all(isinstance(value, int | float) for value in values)

@@ -1,0 +1,116 @@
+"""`spark-ckpt restore --dry-run`: what going back to an epoch would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from spark_ckpt.cli.list import driver_fields, driver_of
+from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
+from spark_ckpt.cli.output import plain, print_facts, print_json, print_line, print_table, size, utc
+from spark_ckpt.cli.stores import open_store
+from spark_ckpt.connector import Json
+from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.recovery.plan import RestorePlan, SinkPlan, plan
+from spark_ckpt.store.tail import Tail
+
+
+def restore(
+    store: StoreUri,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help='"latest", an epoch number, or a savepoint.')],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen. Required: see below.")] = False,
+    as_json: AsJson = False,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Say what restoring an epoch would do; changes nothing.
+
+    The job itself restores, when it is started with job.start(restore=...): only then it is known that the program fits
+    the state, and that no other driver runs.
+    """
+    wanted = int(target) if target.isdecimal() else target
+    if not dry_run:
+        raise ConfigInvalid(
+            "a job is restored by starting it, not from the command line",
+            hint=f"see what it would do with --dry-run, then start the job with job.start(restore={wanted!r})",
+        )
+    opened = open_store(store, storage_option)
+    tail = opened.log.tail()
+    planned = plan(tail, wanted, opened.log.manifest, opened.verify)
+    if as_json:
+        print_json(_fields(tail, planned))
+        return
+    _print_head(tail, planned)
+    _print_sources(planned)
+    _print_state(planned)
+    for sink in planned.sinks:
+        _print_sink(planned, sink)
+    print_line(f"\nNothing was changed. To do it: job.start(restore={wanted!r})")
+
+
+def _fields(tail: Tail, planned: RestorePlan) -> dict[str, Json]:
+    fields = {name: plain(value) for name, value in asdict(planned).items() if name != "skipped"}
+    skipped: list[Json] = [{"epoch": epoch, "damage": why} for epoch, why in planned.skipped]
+    return {**fields, "skipped": skipped, "driver": driver_fields(tail)}
+
+
+def _print_head(tail: Tail, planned: RestorePlan) -> None:
+    taken = f", taken {utc(planned.created_ms)}" if planned.created_ms else ", the beginning: no state, sources' starts"
+    print_facts(
+        {
+            "job": planned.job,
+            "restores": f"epoch {planned.epoch}{taken}",
+            "asked for": planned.restored_from,
+            "passed over": "; ".join(f"epoch {epoch}: {why}" for epoch, why in planned.skipped) or None,
+            "leaves": f"{epochs(planned.abandoned)} (kept until retention forgets them)" if planned.abandoned else None,
+            "new life": f"{planned.incarnation:,}, its first epoch is {planned.next_epoch:,}",
+            "driver now": driver_of(tail),
+        }
+    )
+
+
+def _print_sources(planned: RestorePlan) -> None:
+    if planned.cursors:
+        print_line()
+        print_table(("source reads on from", "cursor"), list(planned.cursors.items()))
+
+
+def _print_state(planned: RestorePlan) -> None:
+    if planned.state:
+        print_line()
+        rows = [(each.operator, each.key_groups, each.files, size(each.bytes)) for each in planned.state]
+        print_table(("state of operator", "key groups", "files", "size"), rows)
+
+
+def _print_sink(planned: RestorePlan, sink: SinkPlan) -> None:
+    print_line(f"\nsink {sink.sink}:")
+    for line in sink_lines(planned.epoch, sink):
+        print_line(f"  - {line}")
+
+
+def sink_lines(epoch: int, sink: SinkPlan) -> Iterable[str]:
+    """What happens to one sink, in sentences."""
+    if sink.publish:
+        yield f"{epochs(sink.publish)} ({sink.publish_rows:,} rows) will be published first"
+    if sink.again:
+        yield (
+            f"{epochs(sink.again)} ({sink.again_rows:,} rows) stay visible, and the restored job produces these rows "
+            "again: give it another table or topic, or take them back there first"
+        )
+    if not sink.complete:
+        yield f"between epoch {epoch} and the oldest kept one more may be visible: retention has forgotten the epochs"
+    if sink.never:
+        yield f"{epochs(sink.never)} were never published: their rows are dropped and produced anew"
+    if not (sink.publish or sink.again or sink.never):
+        yield "has everything up to this epoch and nothing behind it"
+
+
+def epochs(numbers: Sequence[int]) -> str:
+    """ "epoch 4", "epochs 4 to 9", "epochs 4, 6 and 9"."""
+    if len(numbers) == 1:
+        return f"epoch {numbers[0]}"
+    if list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"epochs {numbers[0]} to {numbers[-1]}"
+    return f"epochs {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

@@ -1,0 +1,69 @@
+"""`spark-ckpt savepoint`: names that keep epochs for ever."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
+from spark_ckpt.cli.output import iso, print_json, print_line, print_table, utc
+from spark_ckpt.cli.stores import chosen_epoch, open_store
+from spark_ckpt.store.tail import Tail
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The savepoint's name.")]
+
+app = typer.Typer(help="Name epochs, so that they are kept for ever.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("add")
+def add(
+    store: StoreUri,
+    name: Name,
+    epoch: Annotated[int | None, typer.Option(help="The epoch's number; the newest if left out.")] = None,
+    as_json: AsJson = False,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Name an epoch that exists. A running job need not be stopped."""
+    log = open_store(store, storage_option).log
+    number = chosen_epoch(log.tail(), epoch)
+    log.add_savepoint(name, number)
+    if as_json:
+        print_json({"name": name, "epoch": number})
+    else:
+        print_line(f"savepoint {name} is epoch {number}; restore it with job.start(restore={name!r})")
+
+
+@app.command("drop")
+def drop(store: StoreUri, name: Name, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
+    """Forget a name; its epoch is subject to retention again."""
+    log = open_store(store, storage_option).log
+    epoch = log.tail().savepoints.get(name)
+    log.drop_savepoint(name)
+    if as_json:
+        print_json({"name": name, "epoch": epoch})
+    else:
+        print_line(f"savepoint {name} is forgotten; epoch {epoch} is an ordinary epoch again")
+
+
+@app.command("list")
+def list_savepoints(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
+    """List the savepoints, oldest epoch first."""
+    tail = open_store(store, storage_option).log.tail()
+    found = sorted(tail.savepoints.items(), key=lambda each: (each[1], each[0]))
+    if as_json:
+        print_json([{"name": name, "epoch": epoch, "created": _created_iso(tail, epoch)} for name, epoch in found])
+    elif found:
+        print_table(("savepoint", "epoch", "taken"), [(name, epoch, _created(tail, epoch)) for name, epoch in found])
+    else:
+        print_line("no savepoints; add one with: spark-ckpt savepoint add STORE NAME")
+
+
+def _created(tail: Tail, epoch: int) -> str | None:
+    brief = tail.by_id.get(epoch)
+    return utc(brief.created_ms) if brief else None
+
+
+def _created_iso(tail: Tail, epoch: int) -> str | None:
+    brief = tail.by_id.get(epoch)
+    return iso(brief.created_ms) if brief else None

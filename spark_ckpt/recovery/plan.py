@@ -1,0 +1,147 @@
+"""The restore plan: what starting a job from an epoch would do, computed without doing any of it.
+
+What a plan has to say about output: a sink cannot take back what it published.  Epochs behind the restored one that are
+visible stay visible, and the restored job produces their rows once more under new epoch numbers.  Only rows that no
+sink has yet are really undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from spark_ckpt.connector import Json
+from spark_ckpt.store import restore
+from spark_ckpt.store.records import EpochBrief, Manifest
+from spark_ckpt.store.tail import Tail
+
+
+@dataclass(frozen=True, slots=True)
+class StateToLoad:
+    """What one operator reads back."""
+
+    operator: str
+    key_groups: int
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """What a restore means for one sink; epochs oldest first.
+
+    `publish`: decided, in the restored lineage, not known to be published: will be. `again`: behind the restored epoch
+    and visible already: their input is read and their rows are produced once more. `never`: behind it and not
+    published: their staged rows never become visible, the restored job produces them anew.
+    """
+
+    sink: str
+    publish: tuple[int, ...]
+    publish_rows: int
+    again: tuple[int, ...]
+    again_rows: int
+    never: tuple[int, ...]
+    complete: bool = True
+    """False if epochs between were forgotten by retention: `again` may be more than the log can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """What `job.start(restore=target)` would do now. `abandoned`: epochs of the current lineage that it leaves."""
+
+    job: str
+    restored_from: str
+    epoch: int
+    created_ms: int
+    incarnation: int
+    next_epoch: int
+    latest: int
+    cursors: Mapping[str, Mapping[str, Json]]
+    watermark_ms: int
+    state: tuple[StateToLoad, ...]
+    sinks: tuple[SinkPlan, ...]
+    abandoned: tuple[int, ...]
+    skipped: tuple[tuple[int, str], ...]
+
+
+def plan(tail: Tail, target: restore.RestoreTarget, read: restore.Read, verify: restore.Verify) -> RestorePlan:
+    """The plan for a target, every file that the restore needs verified.
+
+    Raises `EpochNotFound`, `EpochDamaged` as the restore itself would.
+    """
+    choice = restore.choose(tail, target, read, verify)
+    base = choice.base
+    return RestorePlan(
+        job=tail.job,
+        restored_from=choice.restored_from,
+        epoch=base.epoch,
+        created_ms=base.created_ms,
+        incarnation=tail.incarnation + 1,
+        next_epoch=tail.last + 1,
+        latest=tail.latest,
+        cursors=base.cursors,
+        watermark_ms=base.watermark_ms,
+        state=_state(base),
+        sinks=tuple(_sink(tail, sink, base.epoch, choice.unpublished.get(sink, []), read) for sink in tail.sinks),
+        abandoned=abandoned(tail, base.epoch),
+        skipped=choice.skipped,
+    )
+
+
+def abandoned(tail: Tail, base: int) -> tuple[int, ...]:
+    """Epochs of the current lineage that are not part of the lineage of `base`, oldest first."""
+    kept = {brief.epoch for brief in tail.lineage(base)} if base else set()
+    return tuple(sorted(brief.epoch for brief in tail.lineage() if brief.epoch not in kept and brief.epoch > base))
+
+
+def behind(tail: Tail, base: int) -> tuple[list[EpochBrief], bool]:
+    """Kept epochs of any branch that stand on `base`, oldest first, and whether the log still knows all of them.
+
+    An epoch whose ancestors were forgotten by retention counts as standing on `base`: rather one too many.
+    """
+    found: list[EpochBrief] = []
+    complete = True
+    for brief in tail.epochs:
+        if brief.epoch <= base:
+            continue
+        root = _oldest_above(tail, brief, base)
+        if root.base == base:
+            found.append(brief)
+        elif root.base > base:
+            found.append(brief)
+            complete = False
+    return found, complete
+
+
+def _oldest_above(tail: Tail, brief: EpochBrief, base: int) -> EpochBrief:
+    """The oldest kept ancestor of an epoch that is newer than `base`, maybe itself."""
+    while brief.base > base and brief.base in tail.by_id:
+        brief = tail.by_id[brief.base]
+    return brief
+
+
+def _state(base: Manifest) -> tuple[StateToLoad, ...]:
+    return tuple(
+        StateToLoad(each.operator, each.key_groups, len(each.files), sum(file.size_bytes for file in each.files))
+        for each in base.operators.values()
+    )
+
+
+def _sink(tail: Tail, sink: str, base: int, publish: Iterable[Manifest], read: restore.Read) -> SinkPlan:
+    due = list(publish)
+    followers, complete = behind(tail, base)
+    unacked = set(tail.unacked(sink))
+    again = tuple(brief.epoch for brief in followers if sink in brief.sinks and brief.epoch not in unacked)
+    return SinkPlan(
+        sink=sink,
+        publish=tuple(each.epoch for each in due),
+        publish_rows=_rows(sink, due),
+        again=again,
+        again_rows=_rows(sink, map(read, again)),
+        never=tuple(brief.epoch for brief in followers if brief.epoch in unacked),
+        complete=complete,
+    )
+
+
+def _rows(sink: str, manifests: Iterable[Manifest]) -> int:
+    return sum(each.outputs[sink].rows for each in manifests if sink in each.outputs)
