@@ -91,9 +91,10 @@ class StagedFile:
 class EpochOutput:
     """What one sink publishes for one decided epoch. `files` are in publishing order.
 
-    `previous` is the epoch decided before this one in the whole log (not in the lineage: ids never repeat), 0 for the
-    first; a sink's marker must name it, or this epoch itself. `acked` is the newest epoch that the log knows this sink
-    has published, 0 if none (a sink that was added later has no marker yet), None if the caller does not say.
+    `previous` is the epoch that this sink published before this one, 0 for its first; a sink's marker must name it, or
+    this epoch itself, or one of `dropped`: epochs that a restore to an older one left behind, of which it is not known
+    whether the sink has them. `acked` is the newest epoch that the log knows this sink has published, 0 if none, None
+    if the caller does not say.
     """
 
     epoch: Epoch
@@ -103,6 +104,7 @@ class EpochOutput:
     storage_options: Mapping[str, str]
     files: Sequence[StagedFile]
     acked: Epoch | None = None
+    dropped: tuple[Epoch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
