@@ -79,13 +79,10 @@ class Life:
         self._base = point.manifest
         self._key_groups = plan.key_groups(point.manifest)
         self._cursors: dict[str, Cursor] = dict(point.manifest.cursors)
-        self._builder = EpochBuilder(
-            point.manifest, plan.operator_name, plan.watermark_delay_ms, plan.bindings[0].name
-        )
-        self._decided: dict[int, Manifest] = {
-            each.epoch: each for due in point.unpublished.values() for each in due
-        }
+        self._builder = EpochBuilder(point.manifest, plan.operator_name, plan.watermark_delay_ms, plan.bindings[0].name)
+        self._decided: dict[int, Manifest] = {each.epoch: each for due in point.unpublished.values() for each in due}
         self._acks: list[SinkAck] = []
+        self._published_up_to: dict[str, int] = dict(plan.store.log.tail().acked)
         self._previous = point.last
         self._barrier_at_s = self._renewed_s = time.monotonic()
         self._progressed = False
@@ -173,9 +170,7 @@ class Life:
             SinkId(sink): [Epoch(each.epoch) for each in manifests]
             for sink, manifests in self._point.unpublished.items()
         }
-        return barrier.Coordinator(
-            topology, Incarnation(self.incarnation), Epoch(self._previous), limits, due
-        )
+        return barrier.Coordinator(topology, Incarnation(self.incarnation), Epoch(self._previous), limits, due)
 
     def _description(self) -> StageDescription:
         plan = self._plan
@@ -223,9 +218,7 @@ class Life:
             if line is not None:
                 self._cursors[node.name] = node.source.cursor(line, self._cursors[node.name])
         counts = self._builder.add(offsets, reports)
-        self._progress.add(
-            offsets.batch, self.incarnation, self.last_epoch, counts, duration_ms, self._cursors
-        )
+        self._progress.add(offsets.batch, self.incarnation, self.last_epoch, counts, duration_ms, self._cursors)
         if self._is_news(offsets.marker) and self._is_open(offsets.marker):
             ended = self._builder.end(offsets.marker.epoch, self._cursors)
             epoch, incarnation = Epoch(ended.epoch), Incarnation(self.incarnation)
@@ -292,9 +285,7 @@ class Life:
         try:
             self._commit(manifest)
         except Fenced as error:
-            self._thread.tell(
-                barrier.EpochStoreFailed(effect.epoch, effect.incarnation, fenced=True, why=str(error))
-            )
+            self._thread.tell(barrier.EpochStoreFailed(effect.epoch, effect.incarnation, fenced=True, why=str(error)))
             return
         for name in effect.names:
             self._plan.store.log.add_savepoint(name, effect.epoch)
@@ -319,12 +310,12 @@ class Life:
         staged = manifest.outputs.get(sink)
         outbox = self._plan.store.outbox(sink).location
         plan = self._plan.stage_plan(sink)
-        root, options = (
-            (outbox.uri, outbox.storage_options) if plan.root is None else (plan.root, plan.storage_options)
-        )
+        root, options = (outbox.uri, outbox.storage_options) if plan.root is None else (plan.root, plan.storage_options)
         files = [file.staged_file() for file in staged.files] if staged else []
+        previous = Epoch(self._published_up_to.get(sink, 0))
+        dropped = tuple(Epoch(each) for each in self._point.dropped.get(sink, ()))
         return EpochOutput(
-            Epoch(epoch), Incarnation(self.incarnation), Epoch(manifest.previous), root, options, files
+            Epoch(epoch), Incarnation(self.incarnation), previous, root, options, files, acked=previous, dropped=dropped
         )
 
     def _published(self, outcome: PublishOutcome) -> None:
@@ -334,9 +325,7 @@ class Life:
         elif outcome.error is not None:
             self._publish_error = outcome.error
             self._thread.tell(
-                barrier.SinkCommitFailed(
-                    sink, outcome.epoch, incarnation, outcome.error.retriable, outcome.error.what
-                )
+                barrier.SinkCommitFailed(sink, outcome.epoch, incarnation, outcome.error.retriable, outcome.error.what)
             )
         elif outcome.receipt is not None:
             detail: dict[str, JsonValue] = {
@@ -344,6 +333,7 @@ class Life:
                 "rows": outcome.receipt.rows,
                 "replayed": outcome.receipt.replayed,
             }
+            self._published_up_to[outcome.sink] = outcome.epoch
             self._acks.append(SinkAck(sink=outcome.sink, epoch=outcome.epoch, detail=detail))
             self._announcer.published(outcome.epoch, detail)
             self._thread.tell(barrier.SinkCommitted(sink, outcome.epoch, incarnation))
@@ -399,9 +389,7 @@ class Life:
         self._renewed_s = time.monotonic()
 
     def _lineage(self) -> Lineage:
-        return Lineage(
-            self.incarnation, self.last_epoch, self._previous, self._barrier_at_s, self._key_groups
-        )
+        return Lineage(self.incarnation, self.last_epoch, self._previous, self._barrier_at_s, self._key_groups)
 
     # -- ending ---------------------------------------------------------------------------------------------------------------
 
@@ -439,9 +427,7 @@ class Life:
 
     def _why(self, outcome: barrier.Outcome, why: str) -> CkptError | None:
         if outcome is barrier.Outcome.FENCED:
-            return Fenced(
-                why, incarnation=self.incarnation, hint="another driver runs this job; this one can be ended"
-            )
+            return Fenced(why, incarnation=self.incarnation, hint="another driver runs this job; this one can be ended")
         if outcome is barrier.Outcome.FAILED:
             return self._publish_error or RunFailed(why)
         return self._publish_error if why else None
@@ -454,9 +440,7 @@ class Life:
         if ending.outcome is not barrier.Outcome.FENCED:
             self._leave()
         shutil.rmtree(self._plan.cache, ignore_errors=True)
-        self._announcer.ended(
-            self.last_epoch, ending.outcome.value if ending.error is None else str(ending.error)
-        )
+        self._announcer.ended(self.last_epoch, ending.outcome.value if ending.error is None else str(ending.error))
 
     def _end_threads(self) -> None:
         for lane in self._lanes.values():
@@ -473,6 +457,4 @@ class Life:
             self._plan.store.log.record_acks(self.incarnation, self._acks)
             self._plan.store.log.release(self.incarnation)
         except CkptError as error:
-            _log.warning(
-                "job=%s incarnation=%d could not free its lease: %s", self._plan.job, self.incarnation, error
-            )
+            _log.warning("job=%s incarnation=%d could not free its lease: %s", self._plan.job, self.incarnation, error)
