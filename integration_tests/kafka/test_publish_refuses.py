@@ -1,0 +1,143 @@
+"""When the marker contradicts the log the sink refuses to guess, and says what it found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from kafka_kit import Cluster, Staged, output, publish
+from spark_ckpt_kafka.library import KafkaConsumer, OffsetAndMetadata, TopicPartition
+
+from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict, PublishFailed, SinkInvalid
+
+
+def _commit_offset(cluster: Cluster, offset: int, metadata: str) -> None:
+    """What a foreign consumer in the reserved group does."""
+    consumer = KafkaConsumer(bootstrap_servers=cluster.broker.servers, group_id=f"{cluster.store_id}.out.0")
+    try:
+        consumer.commit({TopicPartition(cluster.topic, 0): OffsetAndMetadata(offset, metadata, -1)})
+    finally:
+        consumer.close()
+
+
+def test_a_lost_marker_is_refused(cluster: Cluster, staged: Callable[..., Staged]) -> None:
+    publisher = cluster.publisher()
+
+    with pytest.raises(PublishConflict, match="there is no marker") as refused:
+        publisher.publish(output(7, staged(7), previous=6, acked=6))
+
+    assert "spark_ckpt_kafka.repair" in refused.value.hint
+    assert cluster.read() == []
+
+
+def test_a_sink_that_the_log_never_acked_needs_no_marker(cluster: Cluster, staged: Callable[..., Staged]) -> None:
+    epoch = staged(50)
+
+    cluster.publisher().publish(output(50, epoch, previous=49, acked=0))
+
+    cluster.assert_exactly(epoch)
+
+
+def test_an_epoch_left_out_is_refused(cluster: Cluster, staged: Callable[..., Staged]) -> None:
+    publisher = cluster.publisher()
+    first = staged(1)
+    publish(publisher, 1, first)
+
+    with pytest.raises(PublishConflict, match="the marker says epoch 1"):
+        publisher.publish(output(3, staged(3), previous=2))
+
+    cluster.assert_exactly(first)
+
+
+def test_an_offset_of_a_foreign_consumer_is_refused(cluster: Cluster, staged: Callable[..., Staged]) -> None:
+    publisher = cluster.publisher()
+    first = staged(1)
+    publish(publisher, 1, first)
+    _commit_offset(cluster, 1, "")
+
+    with pytest.raises(PublishConflict, match="was not written by this sink"):
+        publish(publisher, 2, staged(2))
+
+    cluster.assert_exactly(first)
+
+
+def test_more_lanes_than_before_start_without_a_marker_and_fewer_leave_one_behind(
+    cluster: Cluster, staged: Callable[..., Staged]
+) -> None:
+    lanes = (1, 3, 2, 3)
+    epochs = [staged(number, lanes=count) for number, count in enumerate(lanes, start=1)]
+
+    for number, (count, epoch) in enumerate(zip(lanes, epochs, strict=True), start=1):
+        cluster.publisher(lanes=count).publish(output(number, epoch, acked=number - 1))
+
+    cluster.assert_exactly(*epochs)
+
+
+def test_a_lane_that_lost_its_marker_is_not_taken_for_a_new_one(
+    cluster: Cluster, staged: Callable[..., Staged]
+) -> None:
+    publisher = cluster.publisher(lanes=2)
+    first = staged(1, lanes=2)
+    publish(publisher, 1, first)
+    admin = cluster.control._open()
+    admin.delete_groups([f"{cluster.store_id}.out.1"])
+
+    with pytest.raises(PublishConflict, match="there is no marker"):
+        publisher.publish(output(2, staged(2, lanes=2), acked=1))
+
+
+def test_a_staged_file_that_lost_rows_is_not_published(cluster: Cluster, staged: Callable[..., Staged]) -> None:
+    good, other = staged(1), staged(1, rows=599)
+    swapped = Staged(other.root, good.files, good.rows)
+
+    with pytest.raises(EpochDamaged, match="600 were staged"):
+        publish(cluster.publisher(), 1, swapped)
+
+    assert cluster.read() == []
+
+
+def test_a_missing_staged_file_is_told(cluster: Cluster, staged: Callable[..., Staged]) -> None:
+    epoch = staged(1)
+    (epoch.root / "lane0.parquet").unlink()
+
+    with pytest.raises(EpochDamaged, match="cannot be read"):
+        publish(cluster.publisher(), 1, epoch)
+
+
+@pytest.mark.parametrize("servers", ["127.0.0.1:1", None])
+def test_check_tells_within_seconds_what_would_fail_later(cluster: Cluster, servers: str | None) -> None:
+    from pyspark.sql.types import StringType, StructField, StructType
+    from spark_ckpt_kafka import KafkaSink
+
+    sink = KafkaSink(servers or cluster.broker.servers, "no-such-topic")
+    started = time.monotonic()
+
+    with pytest.raises(SinkInvalid, match="no usable answer" if servers else "does not exist"):
+        sink.check(None, StructType([StructField("value", StringType())]))  # type: ignore[arg-type]
+
+    assert time.monotonic() - started < 12
+
+
+def test_a_broker_that_stays_away_fails_the_publish_and_keeps_the_epoch(
+    cluster: Cluster, staged: Callable[..., Staged]
+) -> None:
+    from spark_ckpt_kafka.publisher import KafkaPublisher, Patience
+
+    settings = cluster.sink(options={"request.timeout.ms": 500, "delivery.timeout.ms": 1500}).lane_settings(
+        cluster.context()
+    )
+    publisher = KafkaPublisher(settings, 1, 1, Patience(total_s=1.0, stall_s=5.0))
+    epoch = staged(1)
+    cluster.broker.pause()
+    try:
+        with pytest.raises(PublishFailed) as failed:
+            publish(publisher, 1, epoch)
+    finally:
+        cluster.broker.resume()
+    publisher.close()
+
+    assert failed.value.retriable
+    assert isinstance(failed.value, CkptError)
+    publish(cluster.publisher(), 1, epoch)
+    cluster.assert_exactly(epoch)
