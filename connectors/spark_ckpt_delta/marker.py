@@ -27,7 +27,7 @@ class Marker:
     """The newest epoch whose rows are in the table, and the incarnation that published it; 0 if not recorded."""
 
     epoch: Epoch
-    incarnation: Incarnation = Incarnation(0)
+    incarnation: Incarnation
 
 
 def application_id(context: SinkContext, engine: Engine) -> str:

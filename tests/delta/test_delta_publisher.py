@@ -165,11 +165,20 @@ def test_a_schema_change_in_between_is_retried_on_the_new_schema(table: Path, mo
 
 def test_of_two_publishers_of_one_epoch_one_commits(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     epoch = output(table, 1, [stage(table, {"id": [1]})])
-    before_commit(monkeypatch, lambda: opened(table, incarnation=2).publish(epoch))
+    before_commit(monkeypatch, lambda: opened(table).publish(epoch))
 
     receipt = opened(table).publish(epoch)
 
     assert (receipt.replayed, ids(table), DeltaTable(str(table)).version()) == (True, [1], 1)
+
+
+def test_a_zombie_that_loses_the_race_to_its_successor_is_fenced(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    epoch = output(table, 1, [stage(table, {"id": [1]})])
+    before_commit(monkeypatch, lambda: opened(table, incarnation=2).publish(epoch))
+
+    with pytest.raises(Fenced):
+        opened(table).publish(epoch)
+    assert (ids(table), DeltaTable(str(table)).version()) == ([1], 1)
 
 
 def test_a_zombie_is_fenced_by_a_newer_incarnation(table: Path) -> None:
