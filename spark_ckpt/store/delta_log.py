@@ -17,8 +17,10 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.store import durable
 from spark_ckpt.store.location import Location, unreachable
+from spark_ckpt.store.torn import set_aside_torn
 
 LOG = "_delta_log"
 Actions = Sequence[AddAction | RemoveAction]
@@ -46,15 +48,34 @@ class Application:
 
 
 def open_table(location: Location) -> DeltaTable | None:
-    """The newest version of the table; None if there is no table. `StoreUnreachable` for everything else."""
+    """The newest version of the table; None if there is no table.
+
+    Raises `EpochDamaged` when its log can be listed but not understood, `StoreUnreachable` for everything else.
+    """
     if location.local is not None and not location.local.is_dir():
         return None
+    try:
+        return _opened(location)
+    except (DeltaError, OSError) as error:
+        if location.local is not None and set_aside_torn(location.local / LOG):
+            return open_table(location)
+        location.list(LOG)
+        raise _damaged(location, error) from error
+
+
+def _opened(location: Location) -> DeltaTable | None:
     try:
         return DeltaTable(location.uri, storage_options=dict(location.storage_options))
     except TableNotFoundError:
         return None
-    except (DeltaError, OSError) as error:
-        raise unreachable(location.uri, error) from error
+
+
+def _damaged(location: Location, error: Exception) -> EpochDamaged:
+    return EpochDamaged(
+        f"the log of a table cannot be read: {str(error).splitlines()[0]}",
+        table=location.uri,
+        hint="restore the table's _delta_log folder from a backup",
+    )
 
 
 def create_table(

@@ -1,0 +1,145 @@
+"""P3: a crash or a power loss before any durable step loses no acknowledged epoch and shows no half of one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from store_world import ELSEWHERE, OPERATOR, SINK, World
+
+from spark_ckpt.store import durable
+from spark_ckpt.store.retention import Retention
+
+
+class Crashed(BaseException):
+    """The process is gone: no handler of the library may run on."""
+
+
+class Disk:
+    """Counts durable steps, crashes before the n-th, and knows which files would survive a power loss then."""
+
+    def __init__(self, root: Path, crash_before: int | None) -> None:
+        self.root = root
+        self.crash_before = crash_before
+        self.steps: list[str] = []
+        self.fsynced: set[Path] = set()
+        self.safe: set[Path] = set()
+
+    def __call__(self, what: str, path: str) -> None:
+        if self.crash_before is not None and len(self.steps) == self.crash_before:
+            raise Crashed(f"before step {self.crash_before}: {what} {path}")
+        self.steps.append(f"{what} {Path(path).name}")
+        if what == "fsync":
+            self.fsynced.add(Path(path))
+        elif what == "sync-folder":
+            # Contents without the folder's entry are lost just as well.
+            self.safe |= {file for file in self.fsynced if file.parent == Path(path)}
+
+    def lose_power(self, tear: Callable[[Path], None]) -> None:
+        """Tear every file whose contents and name nobody fsynced."""
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                path = Path(folder) / name
+                if path not in self.safe:
+                    tear(path)
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def zeroed(path: Path) -> None:
+    path.write_bytes(b"\0" * path.stat().st_size)
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def life(root: Path, acknowledged: list[int]) -> World:
+    """Some epochs with everything that happens around them; what was acknowledged is noted at once."""
+    world = World(root / "store")
+    world.begin()
+    for number, full in enumerate((True, False, True), start=1):
+        world.epoch({"a": number, f"k{number}": number, "k1": None}, full=full, settle=False, acked=number - 1)
+        acknowledged.append(number)
+        world.store.settle(world.store.log.manifest(number))
+    world.store.retain(Retention(keep_last=2, slack=0))
+    return world
+
+
+def decided_state(number: int) -> dict[str, int]:
+    """The answer of `life` at an epoch, worked out by hand."""
+    return {0: {}, 1: {"a": 1}, 2: {"a": 2, "k2": 2}, 3: {"a": 3, "k2": 2, "k3": 3}}[number]
+
+
+def steps_of(root: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    disk = Disk(root, None)
+    monkeypatch.setattr(durable, "on_step", disk)
+    monkeypatch.setattr(durable, "_durable_folders", set())
+    life(root, [])
+    monkeypatch.undo()
+    return len(disk.steps)
+
+
+def check_recovery(root: Path, acknowledged: list[int]) -> None:
+    world = World(root / "store")
+    point = world.store.log.begin_incarnation(ELSEWHERE, takeover=True)
+    newest = point.manifest.epoch
+    last_acknowledged = max(acknowledged, default=0)
+    assert newest in (last_acknowledged, last_acknowledged + 1), "the last acknowledged epoch or the one under way"
+    assert point.skipped == (), "whatever was decided is whole"
+    if newest:
+        assert world.state_at(newest) == decided_state(newest)
+    world.store.settle(point.manifest)
+    world.line.incarnation, world.line.base, world.last = point.incarnation, newest, point.last
+    world.line.chain = point.manifest.operators[OPERATOR].files if newest else ()
+    world.line.state = decided_state(newest)
+    after = world.epoch({"after": 1})
+    assert world.state_at(after.epoch) == {**decided_state(newest), "after": 1}
+    assert world.store.outbox(SINK).read(after.epoch).column("value").to_pylist() == [f"row of {after.epoch}"]
+    world.store.retain(Retention(keep_last=1, slack=0))
+    for brief in world.store.log.tail().epochs:
+        world.store.verify(world.store.log.manifest(brief.epoch), deep=True)
+
+
+LOSSES: tuple[Callable[[Path], None] | None, ...] = (None, zeroed, emptied, gone)
+"""What happens to unsynced files: nothing (only the process died), or one of three kinds of power loss."""
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_recovery_after_a_crash_before_every_durable_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shift: int
+) -> None:
+    total = steps_of(tmp_path / "count", monkeypatch)
+    assert total > 40, "the scenario exercises the store"
+    for step in range(total):
+        root = tmp_path / f"at{step}"
+        disk, acknowledged = Disk(root, step), list[int]()
+        with monkeypatch.context() as patch:
+            patch.setattr(durable, "on_step", disk)
+            patch.setattr(durable, "_durable_folders", set())
+            with pytest.raises(Crashed):
+                life(root, acknowledged)
+        tear = LOSSES[(step + shift) % len(LOSSES)]
+        if tear is not None:
+            disk.lose_power(tear)
+        check_recovery(root, acknowledged)
+        shutil.rmtree(root)
+
+
+def test_the_power_loss_model_catches_a_store_that_does_not_fsync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted bug: with fsync left out, some acknowledged epoch must be seen to be lost."""
+    disk, acknowledged = Disk(tmp_path, None), list[int]()
+    monkeypatch.setattr(durable, "on_step", disk)
+    monkeypatch.setattr(durable, "sync_file", lambda path: None)
+    life(tmp_path, acknowledged)
+    disk.lose_power(zeroed)
+    monkeypatch.undo()
+    with pytest.raises(Exception, match=r"CKPT|assert"):
+        check_recovery(tmp_path, acknowledged)
