@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow.fs as pafs
@@ -55,14 +56,14 @@ class DeltalakePublisher:
         opened = self._open()
         marker = read_marker(opened, self._application)
         if is_published(marker, output, self._context):
-            version = self._harden(opened.version(), opened.version() - _REPLAY_SEARCH_VERSIONS)
+            version = self._harden(range(opened.version(), -1, -1)[:_REPLAY_SEARCH_VERSIONS])
             return PublishReceipt(output.epoch, rows, replayed=True, detail={"version": version})
         if not output.files and marker is not None:
             return PublishReceipt(output.epoch, 0, replayed=False)
         actions = self._actions(output.files)
         before = opened.version()
         replayed = self._commit(opened, output, actions)
-        version = self._harden(self._open().version(), before)
+        version = self._harden(itertools.count(before + 1))
         return PublishReceipt(output.epoch, rows, replayed, {"version": version, "files": len(output.files)})
 
     def close(self) -> None:
@@ -132,13 +133,10 @@ class DeltalakePublisher:
                 )
         return [_add_action(file, (info.mtime_ns or 0) // 1_000_000) for file, info in zip(files, infos, strict=True)]
 
-    def _harden(self, newest: int, before: int) -> int | None:
-        """Find our commit, newest first, and fsync what the walk passes: deltalake does not.
-
-        Returns its version.
-        """
+    def _harden(self, versions: Iterable[int]) -> int | None:
+        """Find our commit among `versions` and fsync what the walk passes, which deltalake does not."""
         system, root = self._system(), local_root(self._table)
-        for version in range(newest, max(before, -1), -1):
+        for version in versions:
             commit = read_commit(system, version)
             if commit is None:
                 break

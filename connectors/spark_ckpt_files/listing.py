@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -74,7 +74,7 @@ class Directory:
 def _complete(root: str, found: Sequence[pafs.FileInfo]) -> list[DataFile]:
     files = []
     for info in found:
-        name = str(PurePosixPath(info.path).relative_to(root))
+        name = info.path[len(root) :].lstrip("/")
         if info.type == pafs.FileType.File and is_complete(name):
             files.append(DataFile(name, info.size))
     return files
@@ -82,7 +82,7 @@ def _complete(root: str, found: Sequence[pafs.FileInfo]) -> list[DataFile]:
 
 def is_complete(name: str) -> bool:
     """Whether a file of this name may be consumed."""
-    hidden = any(part.startswith(_HIDDEN_STARTS) for part in PurePosixPath(name).parts)
+    hidden = any(part.startswith(_HIDDEN_STARTS) for part in name.split("/"))
     return not hidden and not name.endswith(_UNFINISHED_ENDS)
 
 

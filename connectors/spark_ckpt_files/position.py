@@ -55,9 +55,7 @@ class Position:
     def of(cls, cursor: Cursor) -> Position:
         """The position in a cursor. Raises `SourceInvalid` on one that this version cannot read."""
         if cursor.get("format") != _FORMAT:
-            raise SourceInvalid(
-                f"a files cursor of format {cursor.get('format')!r}; this version reads {_FORMAT}"
-            )
+            raise SourceInvalid(f"a files cursor of format {cursor.get('format')!r}; this version reads {_FORMAT}")
         return cls(
             str(cursor["name"]),
             int(str(cursor["count"])),
@@ -67,9 +65,7 @@ class Position:
         )
 
 
-def consumed_and_fresh(
-    files: Sequence[DataFile], position: Position
-) -> tuple[list[DataFile], list[DataFile]]:
+def consumed_and_fresh(files: Sequence[DataFile], position: Position) -> tuple[list[DataFile], list[DataFile]]:
     """Split a listing (in name order) at the position; nothing is compared yet."""
     cut = bisect_right(files, position.name, key=lambda file: file.name)
     return list(files[:cut]), list(files[cut:])
@@ -128,10 +124,7 @@ def _single_change(
         return vanished(path, name)
     for file in consumed:
         before = file.size - more_bytes
-        if (
-            before >= 0
-            and (_digest(file.name, file.size) - _digest(file.name, before)) & _SUM_MASK == more_sum
-        ):
+        if before >= 0 and (_digest(file.name, file.size) - _digest(file.name, before)) & _SUM_MASK == more_sum:
             return grown(path, file.name, before, file.size)
     return None
 

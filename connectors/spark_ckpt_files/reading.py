@@ -34,9 +34,7 @@ _COMPRESSIONS: dict[str, Literal["gzip", "bz2", "zstd", "lz4"]] = {
 }
 
 
-def read_file(
-    directory: Directory, file: DataFile, settings: Settings, output: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+def read_file(directory: Directory, file: DataFile, settings: Settings, output: pa.Schema) -> Iterator[pa.RecordBatch]:
     """All rows of a file, in file order, as batches of schema `output`.
 
     Raises `BadRecord` for the first bad record if `on_error` is "fail", `SourceInvalid` for a file that is
@@ -67,9 +65,7 @@ def check_file(directory: Directory, file: DataFile, settings: Settings, data: p
     if settings.format == "csv" and settings.header:
         _header(records, file, settings, data)
     if settings.format == "json" and not records.text(0).lstrip().startswith("{"):
-        raise _not_of_format(
-            settings, file, f"line {records.lines[0]} is not a JSON object: {_shown(records.text(0))}"
-        )
+        raise _not_of_format(settings, file, f"line {records.lines[0]} is not a JSON object: {_shown(records.text(0))}")
 
 
 def _text_tables(

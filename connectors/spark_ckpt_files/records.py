@@ -102,7 +102,5 @@ def _records(data: bytes, newlines: Positions, boundaries: Positions, line: int)
 
 def _bounded(data: bytes) -> bytes:
     if len(data) > _RECORD_BYTES_MAX:
-        raise ValueError(
-            f"a record is longer than {_RECORD_BYTES_MAX >> 20} MiB; a quote may never be closed"
-        )
+        raise ValueError(f"a record is longer than {_RECORD_BYTES_MAX >> 20} MiB; a quote may never be closed")
     return data

@@ -95,9 +95,7 @@ def output_schema(data: StructType, settings: Settings) -> StructType:
 def check_schema(data: StructType, format: Format) -> None:
     """Refuse a schema that no file of this format can be read with."""
     if not data.fields:
-        raise SourceInvalid(
-            "the schema has no columns", hint="give the columns: schema='id long, name string'"
-        )
+        raise SourceInvalid("the schema has no columns", hint="give the columns: schema='id long, name string'")
     taken = sorted(set(data.names) & set(RESERVED_COLUMNS))
     if taken:
         raise SourceInvalid(f"column names are reserved: {', '.join(taken)}", hint="rename the columns")
@@ -106,9 +104,7 @@ def check_schema(data: StructType, format: Format) -> None:
         raise SourceInvalid(f"columns are declared twice: {', '.join(repeated)}")
     for field in data.fields:
         # A date of a JSON line is read as text and converted; inside an array or struct that is not possible.
-        if not _readable(field.dataType, format) and not (
-            format == "json" and isinstance(field.dataType, DateType)
-        ):
+        if not _readable(field.dataType, format) and not (format == "json" and isinstance(field.dataType, DateType)):
             raise SourceInvalid(
                 f"column {field.name}: {format} files cannot be read as {field.dataType.simpleString()}",
                 hint="read the column as string and convert it with Spark functions",

@@ -74,9 +74,7 @@ def _cuts(error: Exception, count: int) -> list[int]:
     return sorted({0, row, row + 1, count}) if 0 <= row < count else [0, count // 2, count]
 
 
-def csv_parser(
-    columns: Sequence[str], schema: pa.Schema, delimiter: str, quote: str, null_value: str
-) -> Parser:
+def csv_parser(columns: Sequence[str], schema: pa.Schema, delimiter: str, quote: str, null_value: str) -> Parser:
     """A parser of CSV records whose fields are `columns`; rows have the columns of `schema`, by name."""
     convert = pacsv.ConvertOptions(
         column_types={field.name: pa.string() if field.type == _INSTANT else field.type for field in schema},
@@ -92,9 +90,7 @@ def csv_parser(
         if content.count(quote.encode()) % 2:
             _check_quotes(records, delimiter, quote)
         read = pacsv.ReadOptions(column_names=list(columns), use_threads=False, block_size=len(content) + 1)
-        table = pacsv.read_csv(
-            io.BytesIO(content), read_options=read, parse_options=shape, convert_options=convert
-        )
+        table = pacsv.read_csv(io.BytesIO(content), read_options=read, parse_options=shape, convert_options=convert)
         return _one_row_each(_converted(table, schema), records)
 
     return parse
@@ -113,16 +109,12 @@ def _check_quotes(records: Records, delimiter: str, quote: str) -> None:
 
 def csv_header(records: Records, delimiter: str, quote: str) -> list[str]:
     """The column names in a file's first record."""
-    return [
-        name.strip() for name in next(csv.reader([records.text(0)], delimiter=delimiter, quotechar=quote))
-    ]
+    return [name.strip() for name in next(csv.reader([records.text(0)], delimiter=delimiter, quotechar=quote))]
 
 
 def json_parser(schema: pa.Schema) -> Parser:
     """A parser of JSON lines: one object per line; unknown members are ignored, absent ones are null."""
-    as_text = pa.schema(
-        [pa.field(f.name, pa.string() if pa.types.is_date(f.type) else f.type) for f in schema]
-    )
+    as_text = pa.schema([pa.field(f.name, pa.string() if pa.types.is_date(f.type) else f.type) for f in schema])
     shape = pajson.ParseOptions(explicit_schema=as_text, unexpected_field_behavior="ignore")
 
     def parse(records: Records) -> pa.Table:
