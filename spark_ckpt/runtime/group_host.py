@@ -19,14 +19,13 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import DoubleType, FloatType, StructType
 
 from spark_ckpt.connector import Json
-from spark_ckpt.graph import OperatorNode
 from spark_ckpt.protocol import barrier
 from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, TaskId
 from spark_ckpt.runtime.blobs import outputs_to_blobs
 from spark_ckpt.runtime.control_source import BARRIER
 from spark_ckpt.runtime.group_state import Capture, KeyGroupState
 from spark_ckpt.runtime.levels import FileRef, LevelCache
-from spark_ckpt.runtime.operator import Clock
+from spark_ckpt.runtime.operator import Clock, KeyedOperator
 from spark_ckpt.runtime.packing import unpack_ordered
 from spark_ckpt.runtime.reports import Reports
 from spark_ckpt.runtime.rows import BLOB, EPOCH, KEY_GROUP, KEY_HASH, KIND, NO_TIMEOUT
@@ -45,12 +44,15 @@ _CHANNEL = ChannelId("input")
 
 @dataclass(frozen=True, slots=True)
 class GroupHost:
-    """What a task needs to run key groups of one operator in one incarnation. Shipped to tasks.
+    """What a task needs to run key groups of one operator in one incarnation. Shipped to tasks, so it holds no part of the
+    user's graph: recorded operations refer to columns of the driver's JVM.
 
     `chains`: state files to restore from, per key group, oldest first. `cache`: folder on each host for local levels.
     """
 
-    node: OperatorNode
+    name: str
+    keys: tuple[str, ...]
+    operator: KeyedOperator
     key_groups: int
     incarnation: int
     base_epoch: int
@@ -62,13 +64,13 @@ class GroupHost:
     @property
     def output_mode(self) -> str:
         """The streaming query's output mode is the operator's."""
-        return self.node.operator.output_mode
+        return self.operator.output_mode
 
     # -- on the driver: the plan around the operator -----------------------------------------------------------------
 
     def keyed(self, rows: DataFrame) -> DataFrame:
         """The user's columns, and what packing needs beside them."""
-        key_hash = F.xxhash64(*_normalized(rows.schema, self.node.keys))
+        key_hash = F.xxhash64(*_normalized(rows.schema, self.keys))
         group = F.pmod(key_hash, F.lit(self.key_groups)).cast("int")
         return rows.select("*", *_control_columns(F.lit(0), F.lit(0), group, key_hash))
 
@@ -85,7 +87,7 @@ class GroupHost:
         """Run the operator on packed rows."""
         run = self.runner(reports)
         return packed.groupBy(KEY_GROUP).applyInPandasWithState(
-            run, _OUTPUT, _STATE, self.output_mode, self.node.operator.timeout
+            run, _OUTPUT, _STATE, self.output_mode, self.operator.timeout
         )
 
     # -- in a task ------------------------------------------------------------------------------------------------------
@@ -103,8 +105,8 @@ class GroupHost:
     def state_of(self, group: int, state: GroupState) -> KeyGroupState:
         """The group's state: Spark's, or the restored one on the group's first call of an incarnation."""
         schema, cache = (
-            self.node.operator.schema,
-            LevelCache(self.cache, self.location, self.node.operator.schema),
+            self.operator.schema,
+            LevelCache(self.cache, self.location, self.operator.schema),
         )
         if state.exists:
             return KeyGroupState.decode(state.get[0], schema, cache, group)
@@ -124,14 +126,14 @@ class _GroupCall:
         self._state = state
         self._reports = reports
         self._held = host.state_of(group, state)
-        self._task = TaskId(f"{host.node.name}/{group}")
+        self._task = TaskId(f"{host.name}/{group}")
         self._machine = barrier.Operator(
             self._task, (_CHANNEL,), Incarnation(host.incarnation), Epoch(self._held.epoch)
         )
 
     def run(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         unpacked = unpack_ordered(frames)
-        outputs = self._host.node.operator.process(unpacked.rows, self._held, self._clock())
+        outputs = self._host.operator.process(unpacked.rows, self._held, self._clock())
         blobs = outputs_to_blobs(outputs)
         if blobs:
             yield pd.DataFrame({KIND: 0, BLOB: blobs})
@@ -197,9 +199,9 @@ class _GroupCall:
         due_ms = self._held.earliest_timeout_ms
         if due_ms == NO_TIMEOUT:
             return
-        if self._host.node.operator.timeout == GroupStateTimeout.ProcessingTimeTimeout:
+        if self._host.operator.timeout == GroupStateTimeout.ProcessingTimeTimeout:
             self._state.setTimeoutDuration(max(1, due_ms - self._state.getCurrentProcessingTimeMs()))
-        elif self._host.node.operator.timeout == GroupStateTimeout.EventTimeTimeout:
+        elif self._host.operator.timeout == GroupStateTimeout.EventTimeTimeout:
             self._state.setTimeoutTimestamp(max(due_ms, self._state.getCurrentWatermarkMs() + 1))
 
 

@@ -192,7 +192,9 @@ class Life:
         if operator is None:
             return None
         return GroupHost(
-            node=operator,
+            name=operator.name,
+            keys=operator.keys,
+            operator=operator.operator,
             key_groups=self._key_groups,
             incarnation=self.incarnation,
             base_epoch=self.last_epoch,
