@@ -161,8 +161,8 @@ class Record:
 
     partition: int
     offset: int
-    key: bytes
-    value: bytes
+    key: Any
+    value: Any
     timestamp: int
     headers: tuple[tuple[str, bytes | None], ...]
 

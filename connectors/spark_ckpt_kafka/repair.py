@@ -1,0 +1,142 @@
+"""For the operator: look at a sink's marker, look for an epoch's records, and say what was published.
+
+    python -m spark_ckpt_kafka.repair --servers HOST:PORT --topic TOPIC --group STORE.SINK.LANE show
+    ... find 42      count the records whose audit headers name this lane and epoch (needs audit_headers=True)
+    ... set 42       declare that epoch 42, and nothing after it, is in the topic
+
+A sink refuses to publish when its marker is lost or foreign, because publishing would be a guess.  `set
+42` means: the next epoch is published, 42 and older are not published again.  It fences a publisher that
+runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from spark_ckpt.errors import CkptError, EnvironmentUnfit, PublishFailed
+from spark_ckpt_kafka.control import Control, ControlError
+from spark_ckpt_kafka.marker import Marker
+from spark_ckpt_kafka.options import Connection, split_options, tuning
+from spark_ckpt_kafka.producer import ProducerFailed, choose, open_producer
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Returns its exit code."""
+    given = _parser().parse_args(arguments)
+    try:
+        security, others = split_options(_options(given.options_file))
+        connection = Connection(given.servers, security)
+        if given.verb == "show":
+            _say(show(connection, given.group, given.topic))
+        elif given.verb == "find":
+            _say(f"{find(connection, given.group, given.topic, given.epoch)} record(s) of epoch {given.epoch}")
+        else:
+            declare(connection, given.group, given.topic, given.epoch, given.lanes, others)
+            _say(show(connection, given.group, given.topic))
+    except (CkptError, ControlError) as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code if isinstance(error, CkptError) else 9
+    return 0
+
+
+def show(connection: Connection, group: str, topic: str) -> str:
+    """The marker in words."""
+    with Control(connection) as control:
+        control.partitions([topic])
+        marker = control.marker(group, topic)
+    return f"{group}: no marker" if marker is None else f"{group}: {marker}"
+
+
+def find(connection: Connection, group: str, topic: str, epoch: int) -> int:
+    """How many committed records of the topic carry the lane's and the epoch's audit headers."""
+    wanted = {("ckpt-lane", group.encode()), ("ckpt-epoch", str(epoch).encode())}
+    return sum(wanted <= set(headers) for headers in _headers(connection, topic))
+
+
+def declare(
+    connection: Connection, group: str, topic: str, epoch: int, lanes: int, options: dict[str, str] | None = None
+) -> None:
+    """Write the marker: `epoch` is published, nothing after it is. Fences a running publisher of the lane."""
+    with Control(connection) as control:
+        control.partitions([topic])
+    marker = Marker(epoch=epoch, previous=0, incarnation=0, rows=0, lanes=lanes, lanes_before=lanes)
+    try:
+        producer = open_producer(choose(None), connection, tuning(options or {}), group, lambda: None)
+        producer.init()
+        producer.begin()
+        producer.add_marker(group, topic, epoch, marker.encode())
+        producer.commit()
+        producer.close()
+    except ProducerFailed as error:
+        raise PublishFailed(f"the marker was not written: {error.what}", hint=error.hint) from error
+
+
+def _headers(connection: Connection, topic: str) -> Iterator[list[tuple[str, bytes | None]]]:
+    """Headers of every committed record from the beginning to the last stable offset."""
+    try:
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+    except ImportError as error:
+        hint = "pip install 'spark-ckpt[kafka-fast]'"
+        raise EnvironmentUnfit("find needs confluent-kafka, which reads every compression", hint=hint) from error
+    with Control(connection) as control:
+        left = set(control.partitions([topic])[topic])
+    settings: dict[str, Any] = {"group.id": "spark-ckpt-repair", "enable.partition.eof": True, "log_level": 2}
+    settings |= {"isolation.level": "read_committed", "enable.auto.commit": False}
+    consumer = Consumer(connection.for_confluent() | settings)
+    try:
+        consumer.assign([TopicPartition(topic, one, OFFSET_BEGINNING) for one in sorted(left)])
+        yield from _until_ended(consumer, left)
+    except KafkaException as error:
+        raise PublishFailed(f"reading {topic} failed: {error}") from error
+    finally:
+        consumer.close()
+
+
+def _until_ended(consumer: Any, left: set[int]) -> Iterator[list[tuple[str, bytes | None]]]:
+    from confluent_kafka import KafkaError, KafkaException
+
+    while left:
+        for message in consumer.consume(10_000, 1.0):
+            error = message.error()
+            if error is None:
+                yield message.headers() or []
+            elif error.code() == KafkaError._PARTITION_EOF:
+                left.discard(message.partition())
+            else:
+                raise KafkaException(error)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m spark_ckpt_kafka.repair",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--servers", required=True)
+    parser.add_argument("--topic", required=True, help="the sink's marker topic: its topic unless rows name theirs")
+    parser.add_argument("--group", required=True, help="as the error names it: STORE.SINK.LANE")
+    parser.add_argument("--lanes", type=int, default=1, help="lanes the sink had at that epoch (set)")
+    parser.add_argument("--options-file", type=Path, help="JSON object with the sink's options (login, TLS)")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("show")
+    for verb in ("find", "set"):
+        verbs.add_parser(verb).add_argument("epoch", type=int)
+    return parser
+
+
+def _options(path: Path | None) -> dict[str, object]:
+    options: dict[str, object] = json.loads(path.read_text()) if path else {}
+    return options
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""Spark's Kafka source through our cursors: exact restarts, committed rows only, holes told before the query
+starts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka_kit import Cluster, Staged, publish
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from spark_ckpt_kafka import KafkaSource
+from spark_ckpt_kafka.library import KafkaProducer
+
+import spark_ckpt
+from spark_ckpt.connector import Cursor
+from spark_ckpt.errors import ConfigInvalid, SourceInvalid
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
+    session = spark_ckpt.session("kafka-source", "kafka", master="local[2]", conf=conf)
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+    _end_jvm()
+
+
+def _end_jvm() -> None:
+    """The next module may need other jars, which a running JVM cannot take."""
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(30)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+def _drain(rows: DataFrame, folder: Path) -> tuple[list[Any], str]:
+    """Everything that is there now, and the offset line that Spark wrote for it."""
+    found: list[Any] = []
+    query = (
+        rows.writeStream.foreachBatch(lambda batch, _: found.extend(batch.collect()))
+        .option("checkpointLocation", str(folder))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    last = max((folder / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    return found, last.read_text().split("\n")[2]
+
+
+def _plain(cluster: Cluster, values: list[bytes], partition: int | None = None) -> None:
+    producer = KafkaProducer(bootstrap_servers=cluster.broker.servers)
+    try:
+        for value in values:
+            producer.send(cluster.topic, value, key=value, partition=partition).get(10)
+    finally:
+        producer.close()
+
+
+def test_a_new_query_continues_exactly_where_the_offset_log_of_the_old_one_ends(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    source = KafkaSource(cluster.broker.servers, cluster.topic)
+    source.check(spark)
+    start = source.start(spark)
+    _plain(cluster, [b"a", b"b", b"c"])
+    first, line = _drain(source.read(spark, start), tmp_path / "one")
+    cursor = source.cursor(line, start)
+    _plain(cluster, [b"d", b"e"])
+
+    second, _ = _drain(source.read(spark, cursor), tmp_path / "two")
+
+    assert sorted(bytes(row.value) for row in first) == [b"a", b"b", b"c"]
+    assert sorted(bytes(row.value) for row in second) == [b"d", b"e"]
+    assert json.loads(json.dumps(cursor)) == cursor, "a cursor is JSON"
+
+
+def test_rows_of_an_aborted_transaction_are_not_read_and_end_is_reached_all_the_same(
+    spark: SparkSession, cluster: Cluster, staged: Callable[..., Staged], tmp_path: Path
+) -> None:
+    _abort_a_transaction(cluster)
+    publish(cluster.publisher(), 1, staged(1, rows=30))
+    source = KafkaSource(cluster.broker.servers, cluster.topic, options={"maxOffsetsPerTrigger": 25})
+    start, end = source.start(spark), source.end(spark)
+
+    rows, line = _drain(source.read(spark, start), tmp_path / "q")
+
+    assert sorted(bytes(row.value) for row in rows) == cluster.values()
+    assert len(rows) == 30
+    assert not source.reached(start, end)
+    assert source.reached(source.cursor(line, start), end)
+
+
+def _abort_a_transaction(cluster: Cluster) -> None:
+    producer = KafkaProducer(bootstrap_servers=cluster.broker.servers, transactional_id=cluster.topic)
+    try:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for number in range(10):
+            producer.send(cluster.topic, b"never", key=b"%d" % number)
+        producer.flush()
+        producer.abort_transaction()
+    finally:
+        producer.close()
+
+
+def test_headers_are_read_when_asked_for(
+    spark: SparkSession, cluster: Cluster, staged: Callable[..., Staged], tmp_path: Path
+) -> None:
+    publish(cluster.publisher(audit_headers=True), 1, staged(1, rows=1))
+    source = KafkaSource(cluster.broker.servers, cluster.topic, options={"includeHeaders": True})
+
+    rows, _ = _drain(source.read(spark, source.start(spark)), tmp_path / "q")
+
+    assert [(one.key, bytes(one.value)) for one in rows[0].headers][1] == ("ckpt-epoch", b"1")
+
+
+def test_start_can_be_earliest_latest_or_explicit(spark: SparkSession, cluster: Cluster) -> None:
+    _plain(cluster, [b"a", b"b", b"c"], partition=1)
+
+    def start(where: Any) -> Cursor:
+        return KafkaSource(cluster.broker.servers, cluster.topic, start=where).start(spark)
+
+    assert start("earliest") == {cluster.topic: {"0": 0, "1": 0, "2": 0}}
+    assert start("latest") == {cluster.topic: {"0": 0, "1": 3, "2": 0}}
+    assert start({cluster.topic: {"1": 2}}) == {cluster.topic: {"0": 0, "1": 2, "2": 0}}
+    with pytest.raises(ConfigInvalid, match="no partition"):
+        start({cluster.topic: {"7": 2}})
+
+
+def test_a_partition_added_later_is_read_from_its_beginning(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    source = KafkaSource(cluster.broker.servers, cluster.topic)
+    start = {cluster.topic: {"0": 0, "1": 0}}
+    _plain(cluster, [b"new"], partition=2)
+
+    rows, line = _drain(source.read(spark, start), tmp_path / "q")
+
+    assert [bytes(row.value) for row in rows] == [b"new"]
+    assert source.cursor(line, start) == {cluster.topic: {"0": 0, "1": 0, "2": 1}}
+
+
+def test_a_pattern_reads_every_topic_that_matches(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
+    _plain(cluster, [b"a"])
+    cluster.new_topic()
+    source = KafkaSource(cluster.broker.servers, pattern=f"{cluster.topic}.*")
+
+    rows, line = _drain(source.read(spark, source.start(spark)), tmp_path / "q")
+
+    assert [bytes(row.value) for row in rows] == [b"a"]
+    assert sorted(json.loads(line)) == cluster.topics
+
+
+def test_what_retention_removed_before_it_was_read_is_an_error_that_names_the_hole(
+    spark: SparkSession, cluster: Cluster
+) -> None:
+    _plain(cluster, [b"a", b"b", b"c"], partition=0)
+    _delete_records(cluster, 2)
+    source = KafkaSource(cluster.broker.servers, cluster.topic)
+
+    with pytest.raises(SourceInvalid, match=r"offsets 1 to 1 .* partition 0"):
+        source.read(spark, {cluster.topic: {"0": 1, "1": 0, "2": 0}})
+
+
+def _delete_records(cluster: Cluster, before: int) -> None:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": cluster.broker.servers})
+    for future in admin.delete_records([TopicPartition(cluster.topic, 0, before)]).values():
+        future.result(20)
+
+
+def test_a_topic_that_was_created_again_is_an_error(spark: SparkSession, cluster: Cluster) -> None:
+    source = KafkaSource(cluster.broker.servers, cluster.topic)
+
+    with pytest.raises(SourceInvalid, match="created again"):
+        source.read(spark, {cluster.topic: {"0": 5, "1": 0, "2": 0}})
+
+
+def test_a_missing_topic_is_told_before_the_query_starts(spark: SparkSession, cluster: Cluster) -> None:
+    with pytest.raises(SourceInvalid, match="does not exist"):
+        KafkaSource(cluster.broker.servers, "no-such-topic").check(spark)
