@@ -1,0 +1,164 @@
+"""Jars: every one locked by its content, downloaded once, another content or a missing one told before a
+session starts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from spark_ckpt import jars
+from spark_ckpt.errors import EnvironmentUnfit
+from spark_ckpt.jars import Jar
+
+
+def _jar(name: str, version: str = "1.0") -> Jar:
+    return Jar("org.example", name, version, hashlib.sha256(f"{name} {version}".encode()).hexdigest())
+
+
+class Repository:
+    """Stands for Ivy and the network: writes what it has where Ivy would."""
+
+    def __init__(self, *jars_it_has: Jar) -> None:
+        self.has = set(jars_it_has)
+        self.asked: list[list[Jar]] = []
+        self.damaged: set[Jar] = set()
+
+    def __call__(self, work: Path, wanted: Sequence[Jar]) -> None:
+        self.asked.append(list(wanted))
+        for jar in self.has & set(wanted):
+            folder = work / "cache" / jar.group / jar.artifact / "jars"
+            folder.mkdir(parents=True)
+            text = "something else" if jar in self.damaged else f"{jar.artifact} {jar.version}"
+            (folder / jar.file_name).write_text(text)
+
+
+@pytest.fixture
+def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Repository:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    one = Repository()
+    monkeypatch.setattr(jars, "_run_ivy", one)
+    return one
+
+
+def _lock(monkeypatch: pytest.MonkeyPatch, *choices: list[Jar]) -> None:
+    monkeypatch.setattr(jars, "locked", lambda what: list(choices))
+
+
+def test_jars_are_downloaded_once_in_one_go(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = _jar("a"), _jar("b")
+    repository.has = {a, b}
+    _lock(monkeypatch, [a], [b])
+
+    first, second = jars.resolve("kafka"), jars.resolve("kafka")
+
+    assert [path.name for path in first] == ["a-1.0.jar", "b-1.0.jar"]
+    assert first == second
+    assert repository.asked == [[a, b]]
+
+
+def test_a_version_that_the_mirror_lacks_is_replaced_by_the_next(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, new, old = _jar("a"), _jar("b", "2.0"), _jar("b", "1.9")
+    repository.has = {a, old}
+    _lock(monkeypatch, [a], [new, old])
+
+    assert [path.name for path in jars.resolve("kafka")] == ["a-1.0.jar", "b-1.9.jar"]
+    assert repository.asked == [[a, new], [old]]
+
+
+def test_a_jar_that_cannot_be_had_is_named_with_what_to_do(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _lock(monkeypatch, [_jar("a")])
+
+    with pytest.raises(EnvironmentUnfit, match=r"org\.example:a:1\.0") as missing:
+        jars.resolve("kafka")
+
+    assert "SPARK_CKPT_IVY_SETTINGS" in missing.value.hint
+
+
+def test_another_content_than_the_locked_one_is_never_used(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = _jar("a")
+    repository.has = repository.damaged = {a}
+    _lock(monkeypatch, [a])
+
+    with pytest.raises(EnvironmentUnfit, match="not the locked one"):
+        jars.resolve("kafka")
+    assert not list(jars.cache_folder().glob("*.jar"))
+
+
+def test_a_jar_damaged_in_the_cache_is_downloaded_again(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = _jar("a")
+    repository.has = {a}
+    _lock(monkeypatch, [a])
+    (path,) = jars.resolve("kafka")
+    path.write_text("torn")
+
+    assert jars.resolve("kafka") == [path]
+    assert path.read_text() == "a 1.0"
+
+
+def test_processes_that_resolve_at_once_download_once(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = _jar("a")
+    repository.has = {a}
+    _lock(monkeypatch, [a])
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: jars.resolve("kafka"), range(4)))
+
+    assert found == [found[0]] * 4
+    assert [wanted for wanted in repository.asked if wanted] == [[a]]
+
+
+@pytest.mark.parametrize("what", ["kafka", "delta", "kafka-broker"])
+def test_the_lock_list_names_every_jar_once_with_a_digest(what: jars.JarSet) -> None:
+    choices = jars.locked(what)
+
+    names = [(choice[0].group, choice[0].artifact) for choice in choices]
+    assert len(set(names)) == len(names) > 3
+    assert all(len(jar.sha256) == 64 for choice in choices for jar in choice)
+
+
+def _fake_java(folder: Path, version: str) -> None:
+    (folder / "bin").mkdir(parents=True)
+    java = folder / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("version", "good"), [("17.0.15", True), ("21", True), ("11.0.2", False), ("1.8.0_292", False)]
+)
+def test_java_must_be_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, good: bool) -> None:
+    _fake_java(tmp_path, version)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    jars.find_java.cache_clear()
+    try:
+        if good:
+            assert jars.find_java() == tmp_path / "bin" / "java"
+        else:
+            with pytest.raises(EnvironmentUnfit, match="too old"):
+                jars.find_java()
+    finally:
+        jars.find_java.cache_clear()
+
+
+def test_no_java_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    jars.find_java.cache_clear()
+    try:
+        with pytest.raises(EnvironmentUnfit, match="no java on PATH"):
+            jars.find_java()
+    finally:
+        jars.find_java.cache_clear()

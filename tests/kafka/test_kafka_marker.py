@@ -1,0 +1,98 @@
+"""The decision table of exactly-once output: publish, done, or refuse. Checked against a model of a lane's
+history.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from spark_ckpt_kafka.marker import Decision, Marker, Wanted, decide, decode, lane_is_new
+
+from spark_ckpt.errors import Fenced, PublishConflict
+
+
+def _marker(epoch: int, previous: int = 0, incarnation: int = 1, lanes: int = 1, before: int = 1) -> Marker:
+    return Marker(epoch, previous, incarnation, rows=5, lanes=lanes, lanes_before=before)
+
+
+def _wanted(epoch: int, previous: int, lane: int = 0, incarnation: int = 1, first: bool = False) -> Wanted:
+    return Wanted("store.out.0", lane, epoch, previous, incarnation, first)
+
+
+def test_a_marker_survives_its_encoding() -> None:
+    marker = _marker(42, 41, 3, 4, 2)
+
+    assert decode(42, marker.encode(), "g") == marker
+    assert decode(42, marker.encode() + "\0", "g") == marker, "librdkafka appends a NUL"
+    assert len(_marker(2**62, 2**62, 2**40, 64, 64).encode()) < 4096
+
+
+@pytest.mark.parametrize(
+    ("offset", "metadata"),
+    [
+        (7, ""),
+        (7, "{}"),
+        (7, "[]"),
+        (7, "null"),
+        (8, _marker(7).encode()),
+        (7, _marker(7).encode().replace('"v":1', '"v":2')),
+        (7, _marker(7).encode().replace('"rows"', '"rowz"')),
+    ],
+)
+def test_what_somebody_else_wrote_is_not_a_marker(offset: int, metadata: str) -> None:
+    with pytest.raises(PublishConflict, match="was not written by this sink"):
+        decode(offset, metadata, "g")
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=8), st.data())
+def test_publishing_any_epoch_of_a_history_at_any_time_repeats_nothing(gaps: list[int], data: st.DataObject) -> None:
+    """Epochs grow with gaps; whatever was published last, asking for an older or the same one is done."""
+    epochs = [sum(gaps[: n + 1]) for n in range(len(gaps))]
+    at = data.draw(st.integers(0, len(epochs)), label="epochs published")
+    marker = _marker(epochs[at - 1]) if at else None
+    asked = data.draw(st.integers(0, len(epochs) - 1), label="epoch asked for")
+    wanted = _wanted(epochs[asked], epochs[asked - 1] if asked else 0)
+
+    if asked < at:
+        assert decide(marker, wanted) is Decision.DONE
+    elif asked == at:
+        assert decide(marker, wanted) is Decision.PUBLISH
+    else:
+        with pytest.raises(PublishConflict):
+            decide(marker, wanted)
+
+
+def test_an_older_incarnation_is_fenced_unless_its_epoch_is_there() -> None:
+    newer = _marker(5, incarnation=3)
+
+    assert decide(newer, _wanted(5, 4, incarnation=2)) is Decision.DONE
+    with pytest.raises(Fenced, match="incarnation 3"):
+        decide(newer, _wanted(6, 5, incarnation=2))
+
+
+def test_a_sink_that_was_never_acked_needs_no_marker_but_one_that_was_does() -> None:
+    assert decide(None, _wanted(9, 8, first=True)) is Decision.PUBLISH
+    with pytest.raises(PublishConflict, match="there is no marker"):
+        decide(None, _wanted(9, 8))
+
+
+def test_only_lanes_beyond_the_first_can_be_new() -> None:
+    assert decide(None, _wanted(9, 8, lane=1)) is Decision.ASK_FIRST_LANE
+    assert decide(_marker(3), _wanted(9, 8, lane=2)) is Decision.ASK_FIRST_LANE
+
+
+@pytest.mark.parametrize(
+    ("first", "new"),
+    [
+        (None, False),
+        (_marker(8, lanes=1), True),
+        (_marker(8, lanes=2), False),
+        (_marker(9, lanes=2, before=1), True),
+        (_marker(9, lanes=2, before=2), False),
+        (_marker(7, lanes=1), False),
+        (_marker(10, lanes=1, before=1), False),
+    ],
+)
+def test_a_lane_is_new_if_the_epoch_before_had_fewer(first: Marker | None, new: bool) -> None:
+    assert lane_is_new(first, _wanted(9, 8, lane=1)) is new

@@ -1,0 +1,141 @@
+"""Parent and lane process understand each other, and the parent's patience has a bound."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+from spark_ckpt_kafka import publisher as publisher_module
+from spark_ckpt_kafka import wire
+from spark_ckpt_kafka.options import Connection, Tuning
+from spark_ckpt_kafka.producer import ProducerFailed
+from spark_ckpt_kafka.publisher import MAX_FENCINGS, KafkaPublisher, Patience, requests_of
+from spark_ckpt_kafka.publishing import LaneSettings, Published, Request
+from spark_ckpt_kafka.rows import StagedPart
+
+from spark_ckpt.connector import EpochOutput, StagedFile
+from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishConflict, PublishFailed
+from spark_ckpt.protocol.ids import Epoch, Incarnation
+
+SETTINGS = LaneSettings(
+    Connection("b:9092", {"sasl.password": "secret"}), Tuning(), "kafka-python", "s", "out", 0, "t", "t", False
+)
+
+
+def test_settings_and_requests_survive_the_pipe() -> None:
+    request = Request(7, 6, 2, False, 3, "/root", {"k": "v"}, [StagedPart("a.parquet", 5)])
+
+    assert wire.settings_of(wire.decode(wire.encode(wire.settings_message(SETTINGS)))) == SETTINGS
+    assert wire.request_of(wire.decode(wire.encode(wire.request_message(request)))) == request
+    assert wire.encode({"a": "x\ny"}).count(b"\n") == 1
+
+
+def test_results_and_failures_survive_the_pipe() -> None:
+    published = Published(5, replayed=False)
+    assert wire.result_of(wire.decode(wire.encode(wire.published_message(published)))) == published
+
+    for error in (EpochDamaged("gone", hint="restore", path="p"), PublishConflict("who?", hint="ask", lane=1)):
+        with pytest.raises(type(error)) as raised:
+            wire.result_of(wire.decode(wire.encode(wire.failure_message(error))))
+        assert str(raised.value) == str(error)
+    with pytest.raises(ProducerFailed) as failed:
+        wire.result_of(wire.decode(wire.encode(wire.failure_message(ProducerFailed("x", fenced=True, hint="h")))))
+    assert (failed.value.what, failed.value.fenced, failed.value.hint) == ("x", True, "h")
+
+
+class FakeLane:
+    """A lane process that answers from a script."""
+
+    script: ClassVar[list[Published | Exception]] = []
+
+    def __init__(self, settings: LaneSettings, stall_s: float) -> None:
+        self.pid = None
+
+    def start(self) -> None:
+        pass
+
+    def ask(self, request: Request) -> Published:
+        answer = self.script.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def publisher(monkeypatch: pytest.MonkeyPatch) -> Callable[..., KafkaPublisher]:
+    clock = itertools.count(0, 0.25)
+    monkeypatch.setattr(publisher_module, "LaneProcess", FakeLane)
+    time = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda seconds: None)
+    monkeypatch.setattr(publisher_module, "time", time)
+
+    def make(*script: Published | Exception) -> KafkaPublisher:
+        FakeLane.script = list(script)
+        return KafkaPublisher(SETTINGS, 1, 1, Patience(total_s=3.0))
+
+    return make
+
+
+def _output(*files: StagedFile) -> EpochOutput:
+    return EpochOutput(Epoch(3), Incarnation(1), Epoch(2), "/root", {}, files)
+
+
+DONE = Published(5, replayed=False)
+
+
+def test_a_failed_attempt_is_repeated(publisher: Callable[..., KafkaPublisher]) -> None:
+    receipt = publisher(ProducerFailed("died"), ProducerFailed("died"), DONE).publish(_output())
+
+    assert not receipt.replayed
+
+
+def test_patience_ends_with_an_error_that_says_what_failed_last(publisher: Callable[..., KafkaPublisher]) -> None:
+    endless = [ProducerFailed(f"attempt {number}", hint="start it") for number in range(100)]
+
+    with pytest.raises(PublishFailed, match="attempt") as failed:
+        publisher(*endless).publish(_output())
+
+    assert failed.value.hint == "start it"
+    assert failed.value.retriable
+    assert len(FakeLane.script) > 50, "it gave up long before the script's end"
+
+
+def test_being_fenced_again_and_again_ends_the_incarnation(publisher: Callable[..., KafkaPublisher]) -> None:
+    fenced = [ProducerFailed("fenced", fenced=True)] * MAX_FENCINGS
+
+    with pytest.raises(Fenced):
+        publisher(*fenced, DONE).publish(_output())
+
+
+def test_being_fenced_now_and_then_does_not(publisher: Callable[..., KafkaPublisher]) -> None:
+    fenced = [ProducerFailed("fenced", fenced=True)] * (MAX_FENCINGS - 1)
+
+    publisher(*fenced, ProducerFailed("other"), ProducerFailed("fenced", fenced=True), DONE).publish(_output())
+
+
+@pytest.mark.parametrize("error", [PublishConflict("marker"), EpochDamaged("file"), Fenced("newer")])
+def test_what_an_operator_must_see_is_not_retried(publisher: Callable[..., KafkaPublisher], error: CkptError) -> None:
+    with pytest.raises(type(error)):
+        publisher(error, DONE).publish(_output())
+
+    assert FakeLane.script == [DONE]
+
+
+def _file(lane: int, part: int) -> StagedFile:
+    return StagedFile(f"{lane}-{part}.parquet", 1, 10, lane, batch=0, task=0, part=part)
+
+
+def test_an_epoch_staged_with_more_lanes_than_now_is_published_with_them_all() -> None:
+    requests = requests_of(_output(_file(0, 0), _file(2, 0), _file(0, 1)), lanes=1, incarnation=4)
+
+    assert [[part.path for part in request.parts] for request in requests] == [
+        ["0-0.parquet", "0-1.parquet"],
+        [],
+        ["2-0.parquet"],
+    ]
+    assert {(request.lanes, request.incarnation, request.first) for request in requests} == {(3, 4, False)}
