@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Schema
+from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
 from spark_ckpt.errors import StateSchemaChanged, StoreUnreachable
@@ -71,8 +71,11 @@ class DataTable:
         found = None if table is None else table.transaction_version(self._app_id)
         return -1 if found is None else found
 
-    def ensure(self, schema: pa.Schema, partition_by: Sequence[str] = ()) -> None:
-        """Create the table, or add columns that are new. Raises `StateSchemaChanged` when a column changed its type."""
+    def ensure(self, schema: pa.Schema, partition_by: Sequence[str] = (), *, replace: bool = False) -> None:
+        """Create the table, or add columns that are new.
+
+        When a column changed its type: `StateSchemaChanged`, or with `replace` the table starts over without files.
+        """
         wanted = pa.schema([pa.field(each.name, each.type, nullable=True) for each in schema])
         table = self.refreshed()
         if table is None:
@@ -80,24 +83,27 @@ class DataTable:
             return
         known = {each.name: each for each in table.schema().fields}
         fields = Schema.from_arrow(wanted).fields
-        for each in fields:
-            if each.name in known and known[each.name].type != each.type:
-                raise StateSchemaChanged(
-                    f"column '{each.name}' is {known[each.name].type} in the table and {each.type} in the new files",
-                    table=self.location.uri,
-                    hint="give the changed operator or sink a new name",
-                )
+        changed = next((each for each in fields if each.name in known and known[each.name].type != each.type), None)
         new = [each for each in fields if each.name not in known]
-        if new:
-            self._add_columns(table, new)
+        if changed is not None and not replace:
+            raise StateSchemaChanged(
+                f"column '{changed.name}' is {known[changed.name].type} in the table and {changed.type} in new files",
+                table=self.location.uri,
+                hint="give the changed operator a new name",
+            )
+        if changed is not None:
+            self._alter(table, lambda: delta_log.recreate_table(self.location, wanted, self._description, partition_by))
+        elif new:
+            properties = CommitProperties(max_commit_retries=0)
+            self._alter(table, lambda: table.alter.add_columns(new, commit_properties=properties))
 
-    def _add_columns(self, table: DeltaTable, fields: list[Field]) -> None:
+    def _alter(self, table: DeltaTable, alter: Callable[[], None]) -> None:
         try:
-            table.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=0))
+            alter()
         except (DeltaError, OSError) as error:
             raise unreachable(self.location.uri, error) from error
-        self._table = delta_log.open_table(self.location)
         delta_log.sync_versions(self.location, table.version(), table.version() + 1)
+        self._table = delta_log.open_table(self.location)
 
     def commit(self, key: int | None, change: Change, metadata: Mapping[str, str]) -> bool:
         """Apply `change` in one commit, on a newer version if others were faster. False if there was nothing to do.

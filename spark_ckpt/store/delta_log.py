@@ -108,6 +108,22 @@ def create_table(
     return table
 
 
+def recreate_table(location: Location, schema: pa.Schema, description: str, partition_by: Sequence[str]) -> None:
+    """Replace the table's columns and take all files out of it, in one commit. Errors are deltalake's."""
+    durable.step("commit", f"{location.uri} anew")
+    DeltaTable.create(
+        location.uri,
+        schema,
+        mode="overwrite",
+        partition_by=list(partition_by),
+        description=description,
+        configuration=dict(CONFIGURATION),
+        storage_options=dict(location.storage_options),
+        commit_properties=CommitProperties(max_commit_retries=0),
+        post_commithook_properties=_QUIET,
+    )
+
+
 def commit(
     table: DeltaTable,
     location: Location,

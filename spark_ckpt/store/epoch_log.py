@@ -212,6 +212,12 @@ class EpochLog:
                 if not dropped or self._table.shorten(_needed_rows(self._table.rows, kept), _row(_totals(tail))):
                     return tail, dropped
 
+    def trim(self, before_ms: int) -> None:
+        """Delete files of the log's table that are older than `before_ms` and not part of it any more."""
+        with self._lock:
+            self.tail()
+            self._table.trim(before_ms)
+
     # -- the one way in -------------------------------------------------------------------------------------------
 
     def _append(self, propose: Propose) -> Tail:

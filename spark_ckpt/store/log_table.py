@@ -29,6 +29,7 @@ from spark_ckpt.store import delta_log
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.location import Location, unreachable
 from spark_ckpt.store.records import FORMAT
+from spark_ckpt.store.trim import trim
 
 _SCHEMA = pa.schema(
     [
@@ -199,6 +200,12 @@ class LogTable:
         """Drop every row whose `seq` is not in `keep`, add `extra`; one commit. False if somebody else was faster."""
         return self._replace(list(self._files), keep, extra)
 
+    def trim(self, before_ms: int) -> None:
+        """Delete files older than `before_ms` that are not part of the table any more, and the table's old commits."""
+        trim(self._location, [], before_ms)
+        dead = [info.path for info in self._location.list() if _is_dead(info.path, self._files, before_ms)]
+        self._location.delete(dead)
+
     def _replace(self, paths: Sequence[str], keep: Collection[int], extra: NewRow | None) -> bool:
         version = self._table.version() + 1
         tables = [self._whole(path) for path in paths]
@@ -303,6 +310,18 @@ class LogTable:
 
     def _new_path(self) -> str:
         return f"{self._now_ms():013d}-{self._table.version() + 1:012d}-{uuid.uuid4().hex}.parquet"
+
+
+def _is_dead(path: str, live: Collection[str], before_ms: int) -> bool:
+    # The name starts with the time of writing: a file of a commit under way is young.
+    written, dash, _ = path.partition("-")
+    return (
+        path.endswith(".parquet")
+        and dash == "-"
+        and written.isdigit()
+        and int(written) < before_ms
+        and path not in live
+    )
 
 
 def _uptime_s() -> float:

@@ -87,7 +87,8 @@ class Outbox:
         columns = list(newest.partition_values)
         for name in columns:
             schema = schema.append(pa.field(name, pa.string()))
-        self.table.ensure(schema, columns)
+        # A redeployed job may send other columns. Older epochs can still be read by `read`.
+        self.table.ensure(schema, columns, replace=True)
 
 
 def _add(file: StagedFileRecord) -> AddAction:

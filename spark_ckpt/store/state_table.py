@@ -8,6 +8,7 @@ every key.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -75,6 +76,14 @@ class StateTable:
                 table=self.location.uri,
             )
         return found
+
+    def versions(self, epochs: Iterable[int]) -> list[int]:
+        """The versions of those of `epochs` that have one."""
+        found = []
+        for epoch in epochs:
+            manifest = self._log.manifest(epoch)
+            found.append(self.table.version_of(settle_key(manifest.incarnation, epoch), epoch))
+        return [version for version in found if version is not None]
 
     def read(self, epoch: int) -> pa.Table:
         """The state at an epoch: key, state and `ckpt_` columns, the newest row of every key, deleted keys gone.

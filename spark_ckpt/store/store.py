@@ -24,6 +24,7 @@ from spark_ckpt.store.retention import (
 )
 from spark_ckpt.store.state_table import StateTable
 from spark_ckpt.store.tail import Tail
+from spark_ckpt.store.trim import HORIZON_MS, trim
 
 _STATE, _EDGES, _RUNS, _EPOCHS = "state", "edges", "runs", "epochs"
 
@@ -127,6 +128,7 @@ class Store:
             files += self._sweep_outbox(self.outbox(sink), dropped, incarnation)
         for operator in self._tables(_STATE):
             files += self._sweep_state(self.state(operator), dropped, incarnation)
+        self._trim_logs()
         dead = [name for name in self.location.folders(_RUNS) if name.isdigit() and int(name) < incarnation]
         for name in dead:
             self.location.delete_folder(f"{_RUNS}/{name}")
@@ -143,6 +145,16 @@ class Store:
     def _sweep_state(self, state: StateTable, dropped: Sequence[Manifest], incarnation: int) -> list[FileInfo]:
         needed = state_files(self._kept(), state.operator) | state.table.live().keys()
         return _delete_garbage(state.location, "", needed, state_files(dropped, state.operator), incarnation)
+
+    def _trim_logs(self) -> None:
+        before = self._now_ms() - HORIZON_MS
+        for sink in self._tables(_EDGES):
+            trim(self.outbox(sink).location, [], before)
+        epochs = [brief.epoch for brief in self.log.tail().epochs]
+        for operator in self._tables(_STATE):
+            state = self.state(operator)
+            trim(state.location, state.versions(epochs), before)
+        self.log.trim(before)
 
     def _kept(self) -> list[Manifest]:
         return [self.log.manifest(brief.epoch) for brief in self.log.tail().epochs]

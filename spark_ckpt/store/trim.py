@@ -1,0 +1,91 @@
+"""Shortening a Delta table's own log behind a checkpoint, without losing a version that somebody may still ask for.
+
+A commit file may go when it is older than the horizon, a durable checkpoint lies behind it, and no kept version is
+rebuilt from it.  A kept version far back gets a checkpoint of its own, so that it does not hold the whole log.  The
+horizon also protects the compare-and-swap: a version number becomes free again when its file is deleted, and a writer
+that slept longer than that must not be able to take it unnoticed (`LogTable.append` asks the log again after a
+minute).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Sequence
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from spark_ckpt.errors import EpochDamaged, StoreUnreachable
+from spark_ckpt.store import delta_log
+from spark_ckpt.store.delta_log import LOG
+from spark_ckpt.store.location import Location
+
+HORIZON_MS = 86_400_000
+"""How long commit files stay at least: one day."""
+
+_FILE = re.compile(rf"{LOG}/(\d{{20}})\.(json|checkpoint\.parquet)")
+
+
+def trim(location: Location, keep_versions: Collection[int], older_than_ms: int) -> int:
+    """Delete log files that neither `keep_versions` nor readers of the newest version need; how many went.
+
+    `older_than_ms`: only commits made before this time (ms since 1970 UTC).
+    """
+    files = _log_files(location)
+    commits = sorted(version for version, kind in files if kind == "json")
+    checkpoints = {version for version, kind in files if kind != "json"}
+    end = _first_young(location, commits, older_than_ms)
+    bound = max((version for version in checkpoints if version <= end), default=0)
+    spared = {version for version in keep_versions if version < bound}
+    if not bound or not commits or commits[0] >= bound or not _checkpointed(location, spared - checkpoints, bound):
+        return 0
+    gone = [path for (version, _), path in files.items() if version < bound and version not in spared]
+    location.delete(gone)
+    return len(gone)
+
+
+def _log_files(location: Location) -> dict[tuple[int, str], str]:
+    found = {}
+    for info in location.list(LOG):
+        match = _FILE.fullmatch(info.path)
+        if match:
+            found[(int(match[1]), match[2])] = info.path
+    return found
+
+
+def _first_young(location: Location, commits: Sequence[int], older_than_ms: int) -> int:
+    """The first version that was committed at `older_than_ms` or later; commit times grow along the log."""
+    low, high = 0, len(commits)
+    while low < high:
+        middle = (low + high) // 2
+        if _committed_ms(location, commits[middle]) < older_than_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return commits[low] if low < len(commits) else commits[-1] if commits else 0
+
+
+def _committed_ms(location: Location, version: int) -> int:
+    for line in location.read_bytes(f"{LOG}/{delta_log.commit_name(version)}").splitlines():
+        information = json.loads(line).get("commitInfo")
+        if information is not None:
+            return int(information.get("timestamp", 0))
+    return 0
+
+
+def _checkpointed(location: Location, versions: Collection[int], bound: int) -> bool:
+    """Give versions checkpoints of their own; whether they, and the one everything depends on, can be read."""
+    try:
+        for version in versions:
+            table = DeltaTable(location.uri, version=version, storage_options=dict(location.storage_options))
+            delta_log.checkpoint(table, location)
+        for version in (*versions, bound):
+            location.read_schema(f"{LOG}/{version:020d}.checkpoint.parquet")
+        newest = delta_log.open_table(location)
+        if newest is not None:
+            # The hint points to the checkpoint written last: it has to be the newest one.
+            delta_log.checkpoint(newest, location)
+    except (DeltaError, EpochDamaged, StoreUnreachable):
+        return False
+    return True

@@ -1,0 +1,262 @@
+"""Retention removes only what no kept epoch needs, whenever it stops; and it does remove the rest."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from hypothesis import HealthCheck, assume, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from store_world import ELSEWHERE, OPERATOR, SINK, Clock, World
+
+from spark_ckpt.errors import EpochNotFound, Fenced
+from spark_ckpt.store import durable
+from spark_ckpt.store.retention import Retention, incarnation_of, kept_epochs
+from spark_ckpt.store.trim import HORIZON_MS
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path / "store")
+    world.begin()
+    return world
+
+
+def files_below(folder: Path) -> set[str]:
+    return {path.name for path in folder.glob("*.parquet")}
+
+
+def test_the_last_k_epochs_stay(world: World) -> None:
+    for number in range(1, 8):
+        world.epoch({"a": number}, full=True, acked=number)
+    report = world.store.retain(Retention(keep_last=3, slack=0))
+    assert report.epochs == (1, 2, 3, 4)
+    assert [brief.epoch for brief in world.store.log.tail().epochs] == [5, 6, 7]
+    with pytest.raises(EpochNotFound):
+        world.store.log.manifest(4)
+
+
+def test_files_of_forgotten_epochs_go_and_those_of_kept_chains_stay(world: World, tmp_path: Path) -> None:
+    world.epoch({"a": 1}, full=True, acked=1)
+    world.epoch({"a": 2}, full=True, acked=2)
+    for number in range(3, 6):
+        world.epoch({"a": number}, acked=number)
+    world.store.retain(Retention(keep_last=1, slack=0))
+    assert files_below(tmp_path / "store/state" / OPERATOR) == {file.path for file in world.line.chain}
+    assert len(world.line.chain) == 4
+    assert len(files_below(tmp_path / "store/edges" / SINK)) == 1
+    assert len(DeltaTable(world.store.outbox(SINK).location.uri).file_uris()) == 1
+
+
+def test_young_epochs_stay(world: World) -> None:
+    world.epoch({"a": 1}, acked=1)
+    world.clock.ms += 10_000
+    for number in range(2, 5):
+        world.epoch({"a": number}, acked=number)
+    world.store.retain(Retention(keep_last=1, keep_age_ms=5_000, slack=0))
+    assert [brief.epoch for brief in world.store.log.tail().epochs] == [2, 3, 4]
+
+
+def test_savepoints_stay_for_ever_and_go_when_dropped(world: World) -> None:
+    for number in range(1, 6):
+        world.epoch({"a": number}, full=True, acked=number)
+    world.store.log.add_savepoint("keep", 2)
+    world.store.retain(Retention(keep_last=1, slack=0))
+    assert world.state_at(2) == {"a": 2}
+    assert world.begin("keep").manifest.epoch == 2
+    world.begin(5)
+    world.store.log.drop_savepoint("keep")
+    world.epoch({"b": 1}, acked=5)
+    world.store.log.record_acks(world.line.incarnation, [])
+    world.store.retain(Retention(keep_last=1, slack=0))
+    assert 2 not in world.store.log.tail().by_id
+
+
+def test_what_a_sink_is_owed_stays(world: World) -> None:
+    for number in range(1, 6):
+        world.epoch({"a": number}, full=True, acked=1 if number == 5 else 0)
+    world.store.retain(Retention(keep_last=1, slack=0))
+    point = world.begin()
+    assert [manifest.epoch for manifest in point.unpublished[SINK]] == [2, 3, 4, 5]
+
+
+def test_slack_batches_the_work(world: World) -> None:
+    for number in range(1, 6):
+        world.epoch({"a": number}, full=True, acked=number)
+    assert world.store.retain(Retention(keep_last=2, slack=3)).epochs == ()
+    world.epoch({"a": 6}, full=True, acked=6)
+    assert world.store.retain(Retention(keep_last=2, slack=3)).epochs == (1, 2, 3, 4)
+
+
+def test_garbage_of_dead_incarnations_goes_and_that_of_the_living_stays(world: World, tmp_path: Path) -> None:
+    world.epoch({"a": 1})
+    world.snapshot({"a": 2})
+    dead_state, dead_row = world.line.chain[-1].path, world.staged(["dead"]).path
+    world.begin()
+    world.snapshot({"a": 3})
+    living_state, living_row = world.line.chain[-1].path, world.staged(["living"]).path
+    world.store.retain(Retention())
+    state, edges = files_below(tmp_path / "store/state" / OPERATOR), files_below(tmp_path / "store/edges" / SINK)
+    assert dead_state not in state
+    assert dead_row not in edges
+    assert living_state in state
+    assert living_row in edges
+    assert world.state_at(1) == {"a": 1}
+
+
+def test_a_zombies_retention_is_fenced(world: World, tmp_path: Path) -> None:
+    for number in range(1, 4):
+        world.epoch({"a": number}, full=True, acked=number)
+    World(tmp_path / "store").store.log.begin_incarnation(ELSEWHERE, takeover=True)
+    with pytest.raises(Fenced):
+        world.store.retain(Retention(keep_last=1, slack=0))
+
+
+def test_a_command_line_beside_a_live_driver_spares_the_drivers_files(world: World, tmp_path: Path) -> None:
+    world.epoch({"a": 1})
+    world.snapshot({"a": 2})
+    world.store.reopened().retain(Retention(keep_last=1, slack=0))
+    world.decide(world.manifest())
+    assert world.state_at(2) == {"a": 2}
+
+
+def test_spark_checkpoints_of_dead_incarnations_go(world: World, tmp_path: Path) -> None:
+    world.epoch({"a": 1})
+    world.store.run_folder(1).write_bytes("offsets/0", b"v1")
+    world.begin()
+    world.store.run_folder(2).write_bytes("offsets/0", b"v1")
+    assert world.store.retain(Retention()).folders == 1
+    assert [path.name for path in (tmp_path / "store/runs").iterdir()] == ["2"]
+
+
+def test_foreign_files_are_left_alone(world: World, tmp_path: Path) -> None:
+    world.epoch({"a": 1})
+    (tmp_path / "store/state" / OPERATOR / "notes.txt").write_text("mine")
+    world.begin()
+    world.store.retain(Retention(keep_last=1, slack=0))
+    assert (tmp_path / "store/state" / OPERATOR / "notes.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "incarnation"),
+    [
+        ("i12-e3-g0-ab.parquet", "", 12),
+        ("ckpt-out-i7-b1-t0-0-ab.parquet", "ckpt-out", 7),
+        ("p=1/ckpt-out-i7-b1-t0-0-ab.parquet", "ckpt-out", 7),
+        ("ckpt-a-i5-b-i7-b1-t0-0-ab.parquet", "ckpt-a-i5-b", 7),
+        ("part-00000-ab.parquet", "", None),
+        ("part-00000-ab.parquet", "ckpt-out", None),
+    ],
+)
+def test_a_file_names_the_incarnation_that_wrote_it(name: str, prefix: str, incarnation: int | None) -> None:
+    assert incarnation_of(name, prefix) == incarnation
+
+
+def test_logs_are_trimmed_and_savepoints_keep_their_version(world: World, tmp_path: Path) -> None:
+    world.clock.ms = 4_000_000_000_000 - HORIZON_MS
+    for number in range(1, 131):
+        world.epoch({"a": number}, full=True, acked=number)
+        if number == 5:
+            world.store.log.add_savepoint("old", 5)
+    world.clock.ms += 2 * HORIZON_MS
+    table = world.store.state(OPERATOR)
+    world.store.retain(Retention(keep_last=3, slack=0))
+    commits = table.table.commit_versions()
+    assert table.version(5) in commits
+    assert len(commits) < 70
+    old = DeltaTable(table.location.uri, version=table.version(5))
+    assert [uri.rsplit("/", 1)[-1] for uri in old.file_uris()] == [file.path for file in world.chains[5]]
+    assert len(DeltaTable(table.location.uri).file_uris()) == 1
+    assert world.epoch({"a": 999}).epoch == 131
+    assert len(list((tmp_path / "store/epochs/_delta_log").glob("*.json"))) < 70
+    reopened = World(tmp_path / "store", world.clock)
+    assert reopened.state_at(131) == {"a": 999}
+
+
+class RetentionMachine(RuleBasedStateMachine):
+    """Any history of epochs, restores, savepoints, acks, retention and crashes inside retention."""
+
+    @initialize()
+    def start(self) -> None:
+        self.folder = tempfile.mkdtemp()
+        self.world = World(Path(self.folder) / "store", Clock())
+        self.world.begin()
+        self.published = 0
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @rule(key=st.sampled_from("abc"), value=st.none() | st.integers(0, 9), full=st.booleans(), settle=st.booleans())
+    def decide(self, key: str, value: int | None, full: bool, settle: bool) -> None:
+        self.world.epoch({key: value}, full=full, settle=settle, acked=self.published)
+
+    @rule()
+    def leave_garbage(self) -> None:
+        self.world.store.state(OPERATOR).location.write_table(
+            f"i{self.world.line.incarnation}-e0-g0-{uuid.uuid4().hex}.parquet", pa.table({"k": ["x"]})
+        )
+
+    @rule(pick=st.integers(0, 20))
+    def publish(self, pick: int) -> None:
+        self.published = max(self.published, min(pick, self.world.last))
+
+    @rule(pick=st.integers(0, 20), takeover=st.booleans())
+    def restore(self, pick: int, takeover: bool) -> None:
+        kept = [brief.epoch for brief in self.world.store.log.tail().epochs]
+        if takeover:
+            self.world.store = self.world.store.reopened()
+        point = self.world.begin(kept[pick % len(kept)] if kept and pick % 2 else "latest")
+        if pick % 3:
+            self.world.store.settle(point.manifest)
+
+    @rule(pick=st.integers(0, 20))
+    def name(self, pick: int) -> None:
+        kept = [brief.epoch for brief in self.world.store.log.tail().epochs]
+        assume(kept)
+        self.world.store.log.add_savepoint(f"s{uuid.uuid4().hex[:6]}", kept[pick % len(kept)])
+
+    @precondition(lambda self: self.world.store.log.tail().savepoints)
+    @rule()
+    def unname(self) -> None:
+        self.world.store.log.drop_savepoint(next(iter(self.world.store.log.tail().savepoints)))
+
+    @rule(keep=st.integers(1, 4), crash_before=st.none() | st.integers(0, 30))
+    def retain(self, keep: int, crash_before: int | None) -> None:
+        policy = Retention(keep_last=keep, slack=0)
+        tail = self.world.store.log.tail()
+        must_stay = kept_epochs(tail, policy, self.world.clock())
+        steps = [0]
+
+        def crash(what: str, path: str) -> None:
+            steps[0] += 1
+            if steps[0] - 1 == crash_before:
+                raise KeyboardInterrupt
+
+        durable.on_step = crash
+        try:
+            self.world.store.retain(policy)
+        except KeyboardInterrupt:
+            self.world.store = self.world.store.reopened()
+            self.world.begin()
+        finally:
+            durable.on_step = durable._no_step
+        assert must_stay <= self.world.store.log.tail().by_id.keys()
+
+    @invariant()
+    def every_kept_epoch_is_whole_and_right(self) -> None:
+        log = self.world.store.log
+        for brief in log.tail().epochs:
+            self.world.store.verify(log.manifest(brief.epoch))
+            assert self.world.state_at(brief.epoch) == self.world.expected[brief.epoch]
+
+
+RetentionMachine.TestCase.settings = settings(
+    max_examples=12, stateful_step_count=18, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestNoKeptEpochLosesAFile = RetentionMachine.TestCase
