@@ -19,8 +19,8 @@ from spark_ckpt.demo.figures import OUTPUT, STATE, running_figures
 from spark_ckpt.demo.flights import SCHEMA
 
 JOB, OPERATOR = "flights", "aircraft"
-FILES_PER_BATCH = 10
-RECORDS_PER_BATCH = 12_000
+FILES_PER_BATCH = 15
+RECORDS_PER_BATCH = 15_000
 
 
 def main() -> int:

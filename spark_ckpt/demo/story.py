@@ -128,7 +128,7 @@ def _second_life(scene: _Scene) -> None:
 
 
 def _look_inside(scene: _Scene) -> int:
-    """Show epochs and state; the epoch to go back to, from the first life."""
+    """Show epochs and state; the epoch to go back to."""
     with scene.part("look inside", "Looking inside: epochs, and state at any of them, without Spark"):
         tail = scene.store.log.tail()
         scene.audience.epochs(tail)
@@ -142,10 +142,8 @@ def _look_inside(scene: _Scene) -> int:
 
 
 def _earlier_epoch(scene: _Scene) -> int:
-    """The epoch of the current lineage that is nearest to the middle of what the first life did."""
-    tail = scene.store.log.tail()
-    killed = scene.report.killed
-    half = (killed.flights if killed else scene.report.flights) // 2
+    """The epoch of the current lineage that is nearest to the middle of the year's flights."""
+    tail, half = scene.store.log.tail(), scene.report.flights // 2
     sums = {brief.epoch: _flights_up_to(scene, brief.epoch) for brief in tail.lineage() if brief.rows_in}
     return min(sums, key=lambda epoch: abs(sums[epoch] - half))
 
