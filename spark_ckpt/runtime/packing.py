@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +27,7 @@ from spark_ckpt.runtime.rows import (
     KIND,
     SEQ,
     TASK,
+    TIME,
     Int64s,
     arrow_schema,
     column,
@@ -50,8 +52,8 @@ PACKED = pa.schema(
         pa.field(BLOB, pa.binary()),
     ]
 )
-"""What `pack` yields. `ckpt_event_time` is the greatest event time in the blob, null without an event-time
-column.
+"""What `pack` yields. `ckpt_event_time` is set on rows of kind TIME only: Spark drops rows that are late, and a blob holds
+many rows that may not be. Its operator looks at each row.
 """
 
 PACKED_SCHEMA = (
@@ -72,7 +74,8 @@ def pack(
 
     Rows of kind 0 are packed, one blob per key group and buffer-full; every other row is a control row and
     passes, one by one, with an empty blob. `task` is the partition id of the Spark task (or a callable giving
-    it). `event_time` names a timestamp column.
+    it). `event_time` names a timestamp column: every flush then has one row of kind TIME with the greatest time in it,
+    which moves Spark's watermark.
     """
     packer = _Packer(task() if callable(task) else task, event_time)
     buffered: list[pa.Table] = []
@@ -116,19 +119,25 @@ class _Packer:
     def blobs(self, buffered: Sequence[pa.Table]) -> pa.RecordBatch:
         table = pa.concat_tables(buffered).combine_chunks()
         groups, parts = _by_group(table)
-        zeros = np.zeros(len(groups), np.int64)
-        times = pa.array([self._latest(part) for part in parts], PACKED.field(EVENT_TIME).type)
-        blobs = pa.array([to_blob(part) for part in map(self._payload, parts)], pa.binary())
-        return self._packed(groups, pa.array(zeros), pa.array(zeros), times, blobs)
+        latest = self._latest(table)
+        carriers = [] if latest is None else [groups[0]]  # a group that is called anyway
+        kinds = np.r_[np.full(len(groups), DATA), np.full(len(carriers), TIME)]
+        times = pa.array([None] * len(groups) + [latest] * len(carriers), PACKED.field(EVENT_TIME).type)
+        blobs = [to_blob(self._payload(part)) for part in parts] + [b""] * len(carriers)
+        groups = np.r_[groups, np.array(carriers, np.int64)]
+        return self._packed(
+            groups, pa.array(kinds), pa.array(np.zeros_like(kinds)), times, pa.array(blobs, pa.binary())
+        )
 
     @staticmethod
     def _payload(part: pa.Table) -> pa.Table:
         return part.drop_columns([KIND, EPOCH, KEY_GROUP])
 
-    def _latest(self, part: pa.Table) -> pa.Scalar | None:
+    def _latest(self, table: pa.Table) -> datetime | None:
         if self.event_time is None:
             return None
-        return pc.max(part.column(self.event_time)).cast(PACKED.field(EVENT_TIME).type)
+        latest: datetime | None = pc.max(table.column(self.event_time)).cast(PACKED.field(EVENT_TIME).type).as_py()
+        return latest
 
     def _packed(
         self, groups: Int64s, kinds: pa.Array, epochs: pa.Array, times: pa.Array, blobs: pa.Array
@@ -173,7 +182,7 @@ def unpack_ordered(frames: Iterable[pd.DataFrame]) -> Unpacked:
         for kind, epoch, task, seq, blob in zip(*(frame[name] for name in (KIND, EPOCH, TASK, SEQ, BLOB)), strict=True):
             if kind == DATA:
                 blobs.append((int(task), int(seq), blob))
-            else:
+            elif kind != TIME:
                 controls.add((int(kind), int(epoch)))
     blobs.sort(key=lambda item: item[:2])
     return Unpacked(joined(blob for _, _, blob in blobs), sorted(controls, key=lambda item: item[::-1]))

@@ -41,8 +41,10 @@ BLOB = "ckpt_blob"
 OP = "ckpt_op"
 TIMEOUT = "ckpt_timeout_ms"
 
-DATA = 0
-"""`ckpt_kind` of rows and of blobs of rows. Every other kind is a control row or an operator's report."""
+DATA, TIME = 0, 3
+"""`ckpt_kind` of rows and of blobs of rows; of the row that carries a flush's greatest event time. Every other kind is a
+control row (`control_source`).
+"""
 
 PUT, DELETE = 0, 1
 OP_NAMES = ("put", "delete")

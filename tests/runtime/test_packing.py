@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,14 +82,36 @@ def test_controls_come_once_each_and_by_epoch():
     assert unpack_ordered([frames_of(pack(batches, 0), 0)]).controls == [(1, 4), (1, 5)]
 
 
-def test_a_blob_carries_its_greatest_event_time():
+def test_the_greatest_event_time_of_a_flush_travels_in_a_row_of_its_own():
     (batch,) = pack([rows_of([0, 1, 0, 1, 0])], 0, event_time="at")
-    assert [at.second for at in batch.column("ckpt_event_time").to_pylist()] == [4, 3]
+    rows = batch.select(["ckpt_key_group", "ckpt_kind", "ckpt_event_time", "ckpt_blob"]).to_pylist()
+    assert [(row["ckpt_key_group"], row["ckpt_kind"]) for row in rows] == [(0, 0), (1, 0), (0, 3)]
+    assert rows[-1]["ckpt_event_time"] == datetime(2024, 5, 1, 0, 0, 4, tzinfo=UTC)
+    assert rows[-1]["ckpt_blob"] == b""
 
 
-def test_an_event_time_that_is_null_throughout_is_null():
+def test_a_blob_has_no_event_time_so_that_spark_drops_none_with_late_rows():
+    (batch,) = pack([rows_of([0, 1])], 0, event_time="at")
+    data = batch.filter(pc.equal(batch.column("ckpt_kind"), 0))
+    assert data.num_rows == 2
+    assert data.column("ckpt_event_time").null_count == 2
+
+
+def test_every_flush_tells_its_time():
+    packed = list(pack([rows_of([0] * 3), rows_of([1] * 3)], 0, event_time="at", flush_rows=3))
+    assert [batch.column("ckpt_kind").to_pylist() for batch in packed] == [[0, 3], [0, 3]]
+
+
+def test_a_time_row_is_no_control_row_of_its_group():
+    unpacked = unpack_ordered([frames_of(pack([rows_of([0, 0])], 0, event_time="at"), 0)])
+    assert unpacked.controls == []
+    assert unpacked.rows.num_rows == 2
+
+
+def test_an_event_time_that_is_null_throughout_moves_nothing():
     late = rows_of([0]).set_column(2, "at", pa.nulls(1, MOMENT))
     (batch,) = pack([late], 0, event_time="at")
+    assert batch.column("ckpt_kind").to_pylist() == [0]
     assert batch.column("ckpt_event_time").null_count == 1
 
 
