@@ -50,6 +50,7 @@ class _Head(TypedDict):
 
     epoch: int
     event_time: int | None
+    watermark: int | None
     due_from: int
     levels: list[list[tuple[str, int, int, str, int]]]
 
@@ -95,7 +96,8 @@ class Counters:
 class KeyGroupState:
     """State of one key group. Made by `empty`, `restored` or `decode`; written back by `encode`.
 
-    `levels` are newest first; each is a tuple of consecutive state files, oldest first.
+    `levels` are newest first; each is a tuple of consecutive state files, oldest first. `watermark_ms` is the
+    watermark of the group's last call.
     """
 
     def __init__(self, schema: StateSchema, cache: LevelCache, key_group: int) -> None:
@@ -103,6 +105,7 @@ class KeyGroupState:
         self.key_group = key_group
         self.epoch = 0
         self.max_event_time_ms: int | None = None
+        self.watermark_ms: int | None = None
         self.counters = Counters()
         self._cache = cache
         self._levels: list[Files] = []
@@ -127,11 +130,8 @@ class KeyGroupState:
         """Read what `encode` wrote. Raises `FormatUnknown` or `StateSchemaChanged`."""
         head, delta = _opened(data)
         group = cls(schema, cache, key_group)
-        group.epoch, group.max_event_time_ms, group._due_from = (
-            head["epoch"],
-            head["event_time"],
-            head["due_from"],
-        )
+        group.epoch, group._due_from = head["epoch"], head["due_from"]
+        group.max_event_time_ms, group.watermark_ms = head["event_time"], head["watermark"]
         group._levels = [tuple(FileRef(*ref) for ref in level) for level in head["levels"]]
         if delta is not None:
             if not delta.schema.equals(schema.table):
@@ -147,6 +147,7 @@ class KeyGroupState:
         head = {
             "epoch": self.epoch,
             "event_time": self.max_event_time_ms,
+            "watermark": self.watermark_ms,
             "due_from": self._due_from,
             "levels": [[list(ref) for ref in level] for level in self._levels],
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +12,9 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.runtime.group_state import KeyGroupState
 from spark_ckpt.runtime.operator import Binding, Clock
+
+if TYPE_CHECKING:
+    from spark_ckpt.runtime.rows import ChunkedArray
 
 _KINDS = (
     GroupStateTimeout.NoTimeout,
@@ -50,22 +54,28 @@ class Timeouts:
         return clock.watermark_ms if self.kind == GroupStateTimeout.EventTimeTimeout else None
 
     def on_time(self, rows: pa.Table, group: KeyGroupState, clock: Clock) -> pa.Table:
-        """Count rows, note the greatest event time, and drop late rows.
+        """Count rows, note the greatest event time, and drop late rows; called once per batch.
 
-        As in Spark, rows at or before the watermark are late, only with EventTimeTimeout; a null time
-        never is.
+        As in Spark rows are late only with EventTimeTimeout, and judged by the watermark of the batch before: for a
+        group that was not called then by an older one, so that no row is dropped that Spark would keep. A null time is
+        never late.
         """
         group.counters.rows_in += rows.num_rows
-        if self.event_time is None or not rows.num_rows:
+        if self.event_time is None:
             return rows
+        limit = clock.watermark_ms if group.watermark_ms is None else group.watermark_ms
+        group.watermark_ms = clock.watermark_ms
         times = rows.column(self.event_time)
-        greatest = pc.max(times).cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
-        if greatest.is_valid:
-            group.observe_event_time(greatest.as_py())
-        if self.kind != GroupStateTimeout.EventTimeTimeout or clock.watermark_ms is None:
+        _observe(group, times)
+        if self.kind != GroupStateTimeout.EventTimeTimeout or limit is None:
             return rows
-        limit = pa.scalar(clock.watermark_ms, pa.timestamp("ms", tz="UTC")).cast(times.type)
-        late = pc.fill_null(pc.less_equal(times, limit), pa.scalar(False))
-        kept = rows.filter(pc.invert(late))
+        late = pc.less_equal(times, pa.scalar(limit, pa.timestamp("ms", tz="UTC")).cast(times.type))
+        kept = rows.filter(pc.invert(pc.fill_null(late, pa.scalar(False))))
         group.counters.late_rows += rows.num_rows - kept.num_rows
         return kept
+
+
+def _observe(group: KeyGroupState, times: ChunkedArray) -> None:
+    greatest = pc.max(times).cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+    if greatest.is_valid:
+        group.observe_event_time(greatest.as_py())

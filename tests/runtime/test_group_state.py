@@ -393,6 +393,43 @@ def test_a_timeout_in_an_old_level_fires_once_although_the_level_stays(tmp_path)
     assert due(group, 21) == ["b"]
 
 
+def test_a_timeout_taken_back_since_the_snapshot_does_not_fire(tmp_path):
+    group, store = group_of(SCHEMA, tmp_path), MemoryStore()
+    put(group, {"a": 1, "b": 2}, timeouts={"a": 10, "b": 10})
+    snapshot(group, store, 1)
+    put(group, {"a": 1})
+    assert due(group, 11) == ["b"]
+
+
+def test_a_timeout_taken_back_in_a_newer_level_does_not_fire(tmp_path):
+    group, store = group_of(SCHEMA, tmp_path), MemoryStore()
+    put(group, {f"k{i}": i for i in range(50)} | {"a": 1}, timeouts={"a": 10})
+    snapshot(group, store, 1)
+    put(group, {"a": 2})
+    snapshot(group, store, 2)
+    assert len(group._levels) == 2
+    assert due(group, 11) == []
+
+
+def test_a_removed_key_stays_removed_when_newer_levels_are_merged(tmp_path):
+    group, store = group_of(SCHEMA, tmp_path), MemoryStore()
+    put(group, {f"k{i}": i for i in range(100)})
+    snapshot(group, store, 1)
+    put(group, {"k5": 0}, removed={"k5"})
+    snapshot(group, store, 2)
+    put(group, {"k6": 60})
+    snapshot(group, store, 3)
+    assert [len(level) for level in group._levels] == [2, 1]
+    assert values_in(group, ["k5", "k6", "k7"]) == {"k6": 60, "k7": 7}
+
+
+def test_a_timeout_set_under_a_clock_that_went_back_fires_in_time(tmp_path):
+    group = group_of(SCHEMA, tmp_path)
+    assert due(group, 1000) == []
+    put(group, {"a": 1}, timeouts={"a": 500})
+    assert due(group, 600) == ["a"]
+
+
 def test_a_clock_that_ran_ahead_does_not_swallow_later_timeouts(tmp_path):
     group, store = group_of(SCHEMA, tmp_path), MemoryStore()
     assert due(group, 1000) == []

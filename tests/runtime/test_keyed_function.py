@@ -250,15 +250,24 @@ def test_an_event_time_timeout_follows_the_watermark(tmp_path):
     assert life.batch(None, now=NOON_MS * 2, watermark=NOON_MS + 10_001) == [("a", NOON_MS + 10_001)]
 
 
+LATE = [row("a", 1, 5), row("a", 10, 6), row("b", 100, 4), ("c", 1000, None)]
+
+
 def test_rows_at_or_before_the_watermark_are_dropped_and_counted_with_event_time_timeout_only(tmp_path):
-    rows = [row("a", 1, 5), row("a", 10, 6), row("b", 100, 4), ("c", 1000, None)]
     life = Harness(adding, tmp_path / "event", EVENT, "at")
-    assert life.batch(rows, watermark=NOON_MS + 5000) == [("a", 10), ("c", 1000)]
+    assert life.batch(LATE, watermark=NOON_MS + 5000) == [("a", 10), ("c", 1000)]
     assert life.group.counters.late_rows == 2
     assert life.group.max_event_time_ms == NOON_MS + 6000
     life = Harness(adding, tmp_path / "none", NONE, "at")
-    assert life.batch(rows, watermark=NOON_MS + 5000) == [("a", 11), ("b", 100), ("c", 1000)]
+    assert life.batch(LATE, watermark=NOON_MS + 5000) == [("a", 11), ("b", 100), ("c", 1000)]
     assert life.group.counters.late_rows == 0
+
+
+def test_lateness_is_judged_by_the_watermark_of_the_call_before_as_in_spark(tmp_path):
+    life = Harness(adding, tmp_path, EVENT, "at")
+    assert life.batch([row("z", 1, 60)], watermark=NOON_MS + 4000) == [("z", 1)]
+    assert life.batch(LATE, watermark=NOON_MS + 9000) == [("a", 11), ("c", 1000)]
+    assert life.batch(LATE, watermark=NOON_MS + 9000) == [("c", 2000)]
 
 
 def failing_with(action):

@@ -124,13 +124,16 @@ def constant(**parts):
     return func
 
 
+GONE = "gone"
+
+
 def totals_of(life):
     seen = []
     looking = vectorized_function(lambda batch: (seen.append(batch), KeyResult())[1], ROW, ["k"], OUT, STATE)
     life.operator = looking
     life.batch([("a", 0), ("b", 0)])
     return [
-        total if exists else None
+        total if exists else GONE
         for total, exists in zip(seen[0].state.column("total").to_pylist(), seen[0].exists, strict=True)
     ]
 
@@ -139,7 +142,7 @@ def test_only_changed_keys_are_written(tmp_path):
     life = Harness(constant(changed=lambda batch: [True, False]), tmp_path)
     life.batch([("a", 1), ("b", 1)])
     assert life.group.changed_rows == 1
-    assert totals_of(life) == [7, None]
+    assert totals_of(life) == [7, GONE]
 
 
 def test_removed_keys_are_gone_and_an_unchanged_state_stays(tmp_path):
@@ -147,7 +150,7 @@ def test_removed_keys_are_gone_and_an_unchanged_state_stays(tmp_path):
     life.batch([("a", 1), ("b", 1)])
     life.operator = vectorized_function(lambda batch: KeyResult(remove=[True, False]), ROW, ["k"], OUT, STATE)
     life.batch([("a", 1), ("b", 1)])
-    assert totals_of(life) == [None, 7]
+    assert totals_of(life) == [GONE, 7]
 
 
 def test_timeouts_call_the_function_without_rows(tmp_path):
@@ -175,7 +178,7 @@ def test_timeouts_call_the_function_without_rows(tmp_path):
     life.batch(None, now=2000)
     assert calls == [(False, ["a", "b"], 2, [0, 0]), (True, ["a"], 0, [1000])]
     assert life.group.earliest_timeout_ms == NO_TIMEOUT
-    assert totals_of(life) == [None, 1000]
+    assert totals_of(life) == [GONE, 1000]
 
 
 def test_a_moved_timeout_keeps_the_state(tmp_path):
@@ -187,6 +190,26 @@ def test_a_moved_timeout_keeps_the_state(tmp_path):
     life.batch([("a", 1), ("b", 1)])
     assert life.group.earliest_timeout_ms == 3000
     assert totals_of(life) == [7, 7]
+
+
+def test_a_timeout_alone_makes_no_state(tmp_path):
+    life = Harness(lambda batch: KeyResult(timeout_ms=[2000] * len(batch)), tmp_path, PROCESSING)
+    life.batch([("a", 1), ("b", 1)])
+    assert life.group.earliest_timeout_ms == 2000
+    assert totals_of(life) == [GONE, GONE]
+
+
+def test_keys_not_changed_keep_their_values_although_their_timeouts_move(tmp_path):
+    life = Harness(constant(), tmp_path, PROCESSING)
+    life.batch([("a", 1), ("b", 1)])
+
+    def func(batch):
+        state = pa.table({"total": [8, 9], "rows": [1, 1]})
+        return KeyResult(state=state, changed=[True, False], timeout_ms=[2000, 3000])
+
+    life.operator = vectorized_function(func, ROW, ["k"], OUT, STATE, "append", PROCESSING)
+    life.batch([("a", 1), ("b", 1)])
+    assert totals_of(life) == [8, 7]
 
 
 @pytest.mark.parametrize(
