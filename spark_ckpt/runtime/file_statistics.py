@@ -1,18 +1,30 @@
-"""Delta's per-file statistics from a Parquet footer: readers skip files by them."""
+"""Delta's per-file statistics from a Parquet footer: readers skip files by them.
+
+A bound that is not exact makes readers lose rows without a word: what cannot be written down exactly is left out.
+"""
 
 from __future__ import annotations
 
 import datetime
 import decimal
 import json
+import math
+from collections.abc import Sequence
 
 import pyarrow.parquet as pq
 
 _TEXT_CHARS = 32
+_EXACT_DIGITS = 15
+"""Decimal digits that every reader's double keeps."""
+
+_UNBOUNDED = {"TIMESTAMP", "TIME"}
+"""Delta's statistics know only milliseconds; and Python cannot hold every value of a timestamp column."""
+
+Value = bool | int | float | str | datetime.date | decimal.Decimal
 
 
 def delta_statistics(writer: pq.ParquetWriter, rows: int) -> str:
-    """JSON with numRecords and, for flat columns, minValues, maxValues and nullCount (Delta protocol, per-file statistics)."""
+    """JSON with numRecords and, for flat columns, minValues, maxValues and nullCount (Delta protocol)."""
     return footer_statistics(writer.writer.metadata, rows)
 
 
@@ -21,17 +33,14 @@ def footer_statistics(metadata: pq.FileMetaData, rows: int) -> str:
     least: dict[str, object] = {}
     most: dict[str, object] = {}
     nulls: dict[str, int] = {}
-    for name, columns in _flat_columns(metadata).items():
-        statistics = [column.statistics for column in columns]
+    for name, chunks in _flat_columns(metadata).items():
+        statistics = [chunk.statistics for chunk in chunks]
         if any(each is None or not each.has_null_count for each in statistics):
             continue
         nulls[name] = sum(each.null_count for each in statistics)
-        bounded = [each for each in statistics if each.has_min_max]
-        if len(bounded) == len(statistics) and all(
-            _is_bound(each.min) and _is_bound(each.max) for each in bounded
-        ):
-            least[name] = _json_value(min(each.min for each in bounded))
-            most[name] = _json_value(max(each.max for each in bounded))
+        low, high = _bounds(statistics)
+        least |= {} if low is None else {name: _json_value(low)}
+        most |= {} if high is None else {name: _json_value(high)}
     return json.dumps({"numRecords": rows, "minValues": least, "maxValues": most, "nullCount": nulls})
 
 
@@ -45,20 +54,30 @@ def _flat_columns(metadata: pq.FileMetaData) -> dict[str, list[pq.ColumnChunkMet
     return found
 
 
-def _is_bound(value: object) -> bool:
-    # A text's upper bound would have to be shortened upwards; timestamps have only milliseconds in Delta's statistics.
-    if isinstance(value, str):
-        return len(value) <= _TEXT_CHARS
-    return isinstance(value, bool | int | float | datetime.date | decimal.Decimal) and not isinstance(
-        value, datetime.datetime
-    )
+def _bounds(statistics: Sequence[pq.Statistics]) -> tuple[Value | None, Value | None]:
+    """The least and the greatest value of a column; None where nothing exact can be said."""
+    filled = [each for each in statistics if each.num_values > 0]
+    if not filled or any(not each.has_min_max or each.logical_type.type in _UNBOUNDED for each in filled):
+        return None, None
+    try:
+        low, high = min(each.min for each in filled), max(each.max for each in filled)
+    except OverflowError:  # a date before year 1 or after 9999
+        return None, None
+    # Parquet's bounds leave NaN out, and for readers NaN is greater than every number.
+    return _exact(low), None if isinstance(high, float) else _exact(high)
 
 
-def _json_value(value: object) -> object:
-    return (
-        value.isoformat()
-        if isinstance(value, datetime.date)
-        else float(value)
-        if isinstance(value, decimal.Decimal)
-        else value
-    )
+def _exact(value: object) -> Value | None:
+    if isinstance(value, str):  # a text cut short is no upper bound
+        return value if len(value) <= _TEXT_CHARS else None
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, decimal.Decimal):
+        return value if len(value.as_tuple().digits) <= _EXACT_DIGITS else None
+    return value if isinstance(value, bool | int | datetime.date) else None
+
+
+def _json_value(value: Value) -> object:
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    return float(value) if isinstance(value, decimal.Decimal) else value
