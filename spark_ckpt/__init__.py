@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from spark_ckpt.runtime.run import Run
     from spark_ckpt.runtime.vectorized import KeyBatch, KeyResult
     from spark_ckpt.spark_session import session
+    from spark_ckpt.state import read_state, state_frame
     from spark_ckpt.stream import GroupedStream, Stream
 
 _HOME = {
@@ -42,6 +43,7 @@ _HOME = {
     "runtime.run": ("Run",),
     "runtime.vectorized": ("KeyBatch", "KeyResult"),
     "spark_session": ("session",),
+    "state": ("read_state", "state_frame"),
     "stream": ("GroupedStream", "Stream"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -75,7 +77,9 @@ __all__ = [
     "max",
     "mean",
     "min",
+    "read_state",
     "session",
+    "state_frame",
     "stddev",
     "sum",
 ]

@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_ckpt.cli.checks import Finding
 from spark_ckpt.cli.list import driver_of
 from spark_ckpt.cli.output import utc
-from spark_ckpt.cli.stores import job_of
+from spark_ckpt.store.existing import job_of
 from spark_ckpt.cli.verify import damage
 from spark_ckpt.errors import CkptError, StoreForeign
 from spark_ckpt.store import delta_log

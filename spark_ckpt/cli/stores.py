@@ -5,37 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_ckpt.cli.options import pairs
-from spark_ckpt.errors import EpochDamaged, EpochNotFound, StoreForeign
-from spark_ckpt.store.epoch_log import wall_ms
-from spark_ckpt.store.location import Location
-from spark_ckpt.store.log_table import LogTable
-from spark_ckpt.store.records import CreatedRecord, EpochBrief
+from spark_ckpt.errors import EpochNotFound
+from spark_ckpt.store.existing import existing_store
+from spark_ckpt.store.records import EpochBrief
 from spark_ckpt.store.store import Store
 from spark_ckpt.store.tail import Tail
 
 
 def open_store(uri: str, storage_options: Sequence[str] | None = None) -> Store:
     """The store at `uri`; nothing is created. Raises `StoreForeign` (also if there is none), `StoreUnreachable`."""
-    options = pairs(storage_options, "--storage-option")
-    return Store.open(uri, job_of(Location(uri, options)), options)
-
-
-def job_of(location: Location) -> str:
-    """The job that the store at `location` belongs to: the first row of its log says so."""
-    table = LogTable.open(location.child("epochs"), wall_ms, create=False)
-    if table is None:
-        raise StoreForeign(
-            "there is no store here", store=location.uri, hint="check the path; a job creates its store when it starts"
-        )
-    table.refresh()
-    created = next((row for row in table.rows if row.kind == "created"), None)
-    if created is None:
-        raise EpochDamaged(
-            "the store's log does not say whose it is",
-            store=location.uri,
-            hint="its creation was cut short: start the job, it completes it",
-        )
-    return CreatedRecord.model_validate_json(created.brief).job
+    return existing_store(uri, pairs(storage_options, "--storage-option"))
 
 
 def chosen_epoch(tail: Tail, epoch: int | None, savepoint: str | None = None) -> int:

@@ -1,0 +1,1 @@
+"""Measurements, as ratios within one run on one machine. Nothing here is asserted; see RESULTS.md."""

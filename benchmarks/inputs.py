@@ -1,0 +1,33 @@
+"""Input data: Parquet files of (k string, v long, seq long), every file one micro-batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SCHEMA = "k string, v long, seq long"
+
+
+def write_files(folder: Path, files: int, rows: int, keys: int, seed: int = 1) -> Path:
+    """`files` files of `rows` rows over `keys` keys, uniformly distributed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(seed)
+    for number in range(files):
+        names = np.char.add("k", random.integers(0, keys, rows).astype(str))
+        seq = np.arange(number * rows, (number + 1) * rows)
+        table = pa.table({"k": pa.array(names.tolist()), "v": random.integers(0, 100, rows), "seq": seq})
+        pq.write_table(table, folder / f"f{number:05d}.parquet")
+    return folder
+
+
+def write_every_key(folder: Path, keys: int, rows_per_file: int) -> Path:
+    """Every key once: fills a state of `keys` keys."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, start in enumerate(range(0, keys, rows_per_file)):
+        seq = np.arange(start, min(keys, start + rows_per_file))
+        table = pa.table({"k": pa.array([f"k{each}" for each in seq]), "v": np.ones(len(seq), np.int64), "seq": seq})
+        pq.write_table(table, folder / f"a{number:05d}.parquet")
+    return folder

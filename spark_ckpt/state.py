@@ -1,0 +1,66 @@
+"""Reading an operator's state at any kept epoch, as an Arrow table or as a Spark DataFrame for SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from spark_ckpt.errors import EpochNotFound
+from spark_ckpt.store.existing import existing_store
+from spark_ckpt.store.records import OperatorSnapshot
+from spark_ckpt.store.restore import LATEST, resolve
+from spark_ckpt.store.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_INTERNAL = ("ckpt_op", "ckpt_key_group", "ckpt_key_hash", "ckpt_timeout_ms")
+
+
+def read_state(
+    store: str, operator: str, epoch: str | int = LATEST, storage_options: Mapping[str, str] | None = None
+) -> pa.Table:
+    """One row per key: key and state columns, and `ckpt_epoch`, the epoch that wrote it. No JVM.
+
+    `epoch`: "latest", a number or a savepoint's name. Raises `EpochNotFound`, `EpochDamaged`, `StoreForeign`.
+    """
+    opened = existing_store(store, storage_options)
+    number, _ = _snapshot(opened, operator, epoch)
+    state = opened.state(operator).read(number)
+    return state.drop_columns([name for name in _INTERNAL if name in state.column_names])
+
+
+def state_frame(spark: SparkSession, store: str, operator: str, epoch: str | int = LATEST) -> DataFrame:
+    """The same as a DataFrame, read by executors: for SQL, joins, and state larger than one machine.
+
+    Spark reads the epoch's files by itself, so the store must be reachable under the same URI for Spark.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    opened = existing_store(store)
+    _, snapshot = _snapshot(opened, operator, epoch)
+    root = opened.state(operator).location.uri.rstrip("/")
+    if not snapshot.files:
+        return spark.createDataFrame([], f"{snapshot.key_schema}, {snapshot.state_schema}, ckpt_epoch long")
+    rows = spark.read.option("mergeSchema", "true").parquet(*(f"{root}/{file.path}" for file in snapshot.files))
+    keys = [field.name for field in spark.createDataFrame([], snapshot.key_schema).schema.fields]
+    newest = F.row_number().over(Window.partitionBy(*keys).orderBy(F.desc("ckpt_epoch")))
+    alive = rows.withColumn("ckpt_newest", newest).where("ckpt_newest = 1 AND ckpt_op = 'put'")
+    return alive.drop("ckpt_newest", *_INTERNAL)
+
+
+def _snapshot(store: Store, operator: str, epoch: str | int) -> tuple[int, OperatorSnapshot]:
+    tail = store.log.tail()
+    number = tail.latest if epoch == LATEST else resolve(tail, epoch)[0]
+    manifest = store.log.manifest(number)
+    snapshot = manifest.operators.get(operator)
+    if snapshot is None:
+        known = ", ".join(sorted(manifest.operators)) or "none"
+        raise EpochNotFound(
+            f"epoch {number} has no state of operator '{operator}'", operators=known, hint="choose one of these"
+        )
+    return number, snapshot

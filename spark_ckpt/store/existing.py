@@ -1,0 +1,36 @@
+"""Opening a store that exists, without being told whose it is: for readers and for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_ckpt.errors import EpochDamaged, StoreForeign
+from spark_ckpt.store.epoch_log import wall_ms
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.log_table import LogTable
+from spark_ckpt.store.records import CreatedRecord
+from spark_ckpt.store.store import Store
+
+
+def existing_store(uri: str, storage_options: Mapping[str, str] | None = None) -> Store:
+    """The store at `uri`; nothing is created. Raises `StoreForeign` (also if there is none), `StoreUnreachable`."""
+    options = dict(storage_options or {})
+    return Store.open(uri, job_of(Location(uri, options)), options)
+
+
+def job_of(location: Location) -> str:
+    """The job that the store at `location` belongs to: the first row of its log says so."""
+    table = LogTable.open(location.child("epochs"), wall_ms, create=False)
+    if table is None:
+        raise StoreForeign(
+            "there is no store here", store=location.uri, hint="check the path; a job creates its store when it starts"
+        )
+    table.refresh()
+    created = next((row for row in table.rows if row.kind == "created"), None)
+    if created is None:
+        raise EpochDamaged(
+            "the store's log does not say whose it is",
+            store=location.uri,
+            hint="its creation was cut short: start the job, it completes it",
+        )
+    return CreatedRecord.model_validate_json(created.brief).job
