@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark.errors import ParseException
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_ckpt.connector import Sink, Source
+from spark_ckpt.errors import GraphInvalid
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -96,6 +98,17 @@ class SinkBinding:
 def ddl(schema: StructType) -> str:
     """Names and types, one text per schema: `customer string, total double`."""
     return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
+
+
+def struct_of(schema: StructType | str) -> StructType:
+    """A schema as users write it: a StructType, or DDL such as `customer string, total double`. `GraphInvalid` if neither."""
+    if isinstance(schema, StructType):
+        return schema
+    try:
+        parsed = StructType.fromDDL(schema)
+    except ParseException as error:
+        raise GraphInvalid(f"the schema {schema!r} cannot be parsed", hint=str(error).strip().split("\n", 1)[0]) from None
+    return parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
 
 
 def build(node: Node, leaf: Callable[[SourceNode | OperatorNode], DataFrame]) -> DataFrame:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
 from spark_ckpt.errors import ConfigInvalid
-from spark_ckpt.graph import REJECT
+from spark_ckpt.graph import REJECT, struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -29,7 +29,7 @@ def parsed_column(
         raise ConfigInvalid(f"onError is 'fail' or 'drop', not '{on_error}'")
     if format not in ("json", "csv"):
         raise ConfigInvalid(f"format is 'json' or 'csv', not '{format}'")
-    wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    wanted = struct_of(schema)
     text = F.col(column).cast("string")
     parsed = _parse(text, wanted, format)
     bad = text.isNotNull() & (parsed.isNull() | parsed[_CORRUPT].isNotNull())

@@ -28,6 +28,7 @@ from spark_ckpt.graph import (
     UnionNode,
     WatermarkNode,
     operator_of,
+    struct_of,
     watermark_of,
 )
 from spark_ckpt.parsing import OnError, parsed_column
@@ -83,13 +84,13 @@ class Stream:
 
     def select(self, *columns: Column | str) -> Stream:
         """As `DataFrame.select`."""
-        hidden = (REJECT,) if self._hides_rejects else ()
-        return self._then("select", lambda frame: frame.select(*columns, *hidden))
+        return self._then("select", lambda frame: _keeping(frame, lambda *hidden: frame.select(*columns, *hidden)))
 
     def selectExpr(self, *expressions: str) -> Stream:
         """As `DataFrame.selectExpr`."""
-        hidden = (REJECT,) if self._hides_rejects else ()
-        return self._then("selectExpr", lambda frame: frame.selectExpr(*expressions, *hidden))
+        return self._then(
+            "selectExpr", lambda frame: _keeping(frame, lambda *hidden: frame.selectExpr(*expressions, *hidden))
+        )
 
     def filter(self, condition: Column | str) -> Stream:
         """As `DataFrame.filter`."""
@@ -272,12 +273,12 @@ class GroupedStream:
             func,
             self._schema,
             self._keys,
-            _struct(outputStructType),
-            _struct(stateStructType),
+            struct_of(outputStructType),
+            struct_of(stateStructType),
             outputMode,
             timeoutConf,
         )
-        return self._operate(operator, name or str(getattr(func, "__name__", "operator")))
+        return self._operate(operator, name or _function_name(func))
 
     def applyVectorized(
         self,
@@ -288,9 +289,9 @@ class GroupedStream:
     ) -> Stream:
         """All keys of a key group at once: `func(KeyBatch) -> KeyResult`, Arrow tables in and out."""
         operator = vectorized_function(
-            func, self._schema, self._keys, _struct(outputStructType), _struct(stateStructType)
+            func, self._schema, self._keys, struct_of(outputStructType), struct_of(stateStructType)
         )
-        return self._operate(operator, name or str(getattr(func, "__name__", "operator")))
+        return self._operate(operator, name or _function_name(func))
 
     def agg(self, outputMode: str = "update", name: str = "aggregate", **aggregates: Aggregate) -> Stream:
         """Running aggregates: `agg(total=ckpt.sum("v"), n=ckpt.count())`.
@@ -316,10 +317,9 @@ class GroupedStream:
                 f"the watermark's column '{watermark.column}' is gone at groupBy",
                 hint="keep it in the select",
             )
-        binding = Binding(
-            job._operator_name(name), watermark.column if watermark else None, pandas_options(job.spark)
-        )
-        node = OperatorNode(stream._node, binding.name, self._keys, operator.bind(binding))
+        binding = Binding(name, watermark.column if watermark else None, pandas_options(job.spark))
+        bound = operator.bind(binding)
+        node = OperatorNode(stream._node, job._operator_name(name), self._keys, bound)
         return Stream(job, node, job._template(operator.output))
 
 
@@ -331,11 +331,16 @@ def _named_key(stream: Stream, key: str | Column) -> tuple[Stream, str]:
     return (stream, name) if name in stream.columns else (stream.withColumn(name, expression), name)
 
 
-def _struct(schema: StructType | str) -> StructType:
-    if isinstance(schema, StructType):
-        return schema
-    parsed = StructType.fromDDL(schema)
-    return parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
+def _keeping(frame: DataFrame, select: Callable[..., DataFrame]) -> DataFrame:
+    """The selection, and the hidden column with it; `*` has it already."""
+    chosen = select()
+    return select(REJECT) if REJECT in frame.columns and REJECT not in chosen.columns else chosen
+
+
+def _function_name(function: Callable[..., object]) -> str:
+    """The function's name where it can name state in the store; a lambda has none."""
+    name = str(getattr(function, "__name__", ""))
+    return name if name.isidentifier() else "operator"
 
 
 def _first_line(error: AnalysisException) -> str:

@@ -14,7 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from spark_ckpt.protocol.machine import Effect, Event, Machine
+from spark_ckpt.protocol.machine import Effect, Event
+
+
+class Decides(Protocol):
+    """A machine of any protocol."""
+
+    def handle(self, event: Event) -> list[Effect]:
+        """What is to be done about `event`, in order."""
 
 
 class Deed(Protocol):
@@ -32,7 +39,7 @@ class _Timer:
 class CoordinatorLoop(threading.Thread):
     """Runs one machine. `post` may be called from any thread; an error ends the loop through `failed`."""
 
-    def __init__(self, machine: Machine, deed: Deed, failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, machine: Decides, deed: Deed, failed: Callable[[BaseException], None]) -> None:
         super().__init__(name="ckpt-coordinator", daemon=True)
         self._machine = machine
         self._deed = deed

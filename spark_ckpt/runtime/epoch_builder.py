@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from spark_ckpt.connector import Cursor, Json, StagedFile
 from spark_ckpt.runtime.offset_log import BatchOffsets
-from spark_ckpt.runtime.reports import Report
+from spark_ckpt.runtime.reports import FILE, Report
 from spark_ckpt.runtime.staging import staged_file
 from spark_ckpt.store.records import Manifest, StateFile
 
@@ -65,6 +65,7 @@ class EpochBuilder:
         self._delay_ms = delay_ms
         self._rows_from = rows_from
         self._open = Gathered()
+        self._moved = False
         self._ended: dict[int, EndedEpoch] = {}
         self._acked: dict[int, set[int]] = {}
         self._chains: Chains = _chains_of(base, operator)
@@ -77,13 +78,14 @@ class EpochBuilder:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing has happened since the last barrier."""
+        """Whether nothing has happened since the last barrier: no source moved on, no operator wrote."""
         gathered = self._open
-        return not (gathered.rows_in or gathered.rows_out or gathered.rejected or gathered.staged)
+        return not (self._moved or gathered.rows_in or gathered.rows_out or gathered.rejected or gathered.staged)
 
-    def add(self, offsets: BatchOffsets, reports: Sequence[Report]) -> dict[str, int]:
-        """Take in one finished batch; its counts, named as in a run's progress."""
+    def add(self, offsets: BatchOffsets, reports: Sequence[Report], moved: bool = False) -> dict[str, int]:
+        """Take in one finished batch; its counts, named as in a run's progress. `moved`: a source's cursor did."""
         batch = _gathered(reports, self._rows_from)
+        self._moved = self._moved or moved
         self._open = self._open.put_before(batch)
         self._advance_watermark(offsets, reports)
         for report in reports:
@@ -106,7 +108,7 @@ class EpochBuilder:
             self._watermark_ms,
             frozenset(self._acked.pop(epoch, ())),
         )
-        self._open = Gathered()
+        self._open, self._moved = Gathered(), False
         self._ended[epoch] = ended
         return ended
 
@@ -126,7 +128,7 @@ class EpochBuilder:
         """No decision will be made: its batches become part of the next epoch."""
         ended = self._ended.pop(epoch, None)
         if ended is not None:
-            self._open = ended.gathered.put_before(self._open)
+            self._open, self._moved = ended.gathered.put_before(self._open), True
 
     def _advance_watermark(self, offsets: BatchOffsets, reports: Sequence[Report]) -> None:
         self._watermark_ms = max(self._watermark_ms, offsets.watermark_ms)
@@ -150,7 +152,7 @@ def _gathered(reports: Sequence[Report], rows_from: str | None) -> Gathered:
         batch.rejected += _count(report, "rejected")
         batch.rows_in += _count(report, "rows_in")
         batch.late += _count(report, "late")
-        if report.step == "stage" or report.scope.endswith("/file"):
+        if report.step == "stage" or report.scope.endswith(FILE):
             sink = report.scope.split("/", 1)[0]
             batch.staged.setdefault(sink, []).append(staged_file(report.body))
             batch.rows_out += _count(report, "rows") if sink == rows_from else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,8 +18,8 @@ from pyspark import TaskContext
 from pyspark.sql.types import StringType, StructType
 
 from spark_ckpt.graph import REJECT
-from spark_ckpt.runtime.reports import Reports
-from spark_ckpt.runtime.staging import SinkStage, StageWriter, asdict
+from spark_ckpt.runtime.reports import FILE, Reports
+from spark_ckpt.runtime.staging import SinkStage, StageWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,7 +62,7 @@ class Diverter:
         with StageWriter(self.stage, batch) as writer:
             writer.write(rejected_table(rejected))
             for file in writer.close():
-                self.reports.send("input", f"{REJECTED}/{self.step}/file", asdict(file))
+                self.reports.send("input", f"{REJECTED}/{self.step}{FILE}", asdict(file))
 
 
 def rejected_table(rejected: list[str]) -> pa.Table:

@@ -2,7 +2,8 @@
 
 Spark merges a task's reports only when the task succeeds, so attempts that failed say nothing.  A map task that is run
 again after its output was lost reports again: reports carry the partition and the attempt, and the latest attempt of
-a partition counts.
+a partition counts.  "input" steps may sit in several stages of one batch (before the operator, behind it, behind a
+join), so there every scope is told apart.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
 
 Step = Literal["input", "operator", "stage"]
+
+
+FILE = "/file"
+"""Ends the scope of a report of a staged file that does not come from the last step."""
 
 
 class _Texts(AccumulatorParam[list[str]]):
@@ -63,9 +68,12 @@ class Reports:
 def latest_attempts(reports: Iterable[Report]) -> list[Report]:
     """Drop what an earlier attempt of the same step and partition said."""
     everything = list(reports)
-    newest: dict[tuple[str, int], int] = {}
+    newest: dict[tuple[str, int, str], int] = {}
     for report in everything:
-        place = (report.step, report.partition)
-        newest[place] = max(newest.get(place, report.attempt), report.attempt)
-    counted = [report for report in everything if report.attempt == newest[(report.step, report.partition)]]
+        newest[_place(report)] = max(newest.get(_place(report), report.attempt), report.attempt)
+    counted = [report for report in everything if report.attempt == newest[_place(report)]]
     return sorted(counted, key=lambda report: (report.step, report.partition, report.scope))
+
+
+def _place(report: Report) -> tuple[str, int, str]:
+    return report.step, report.partition, report.scope.removesuffix(FILE) if report.step == "input" else ""

@@ -25,7 +25,7 @@ from spark_ckpt.graph import REJECT, Node, OperatorNode, SourceNode, build, oper
 from spark_ckpt.runtime import control_source
 from spark_ckpt.runtime.group_host import GroupHost
 from spark_ckpt.runtime.packing import PACKED_SCHEMA, explode_blobs, pack, tables_of_blobs
-from spark_ckpt.runtime.rejects import Diverter, diverting_with
+from spark_ckpt.runtime.rejects import Diverter, divert_rejects, diverting_with
 from spark_ckpt.runtime.reports import Report, Reports
 from spark_ckpt.runtime.rows import EVENT_TIME
 from spark_ckpt.runtime.staging import SinkStage, stage_rows
@@ -68,6 +68,7 @@ class StageQuery:
         self._stage = stage
         self._on_batch = on_batch
         self._reports = Reports(spark.sparkContext)
+        self._read_once: dict[str, DataFrame] = {}
         self._steps = 0
 
     def start(self) -> StreamingQuery:
@@ -94,7 +95,9 @@ class StageQuery:
     def _read(self, node: SourceNode | OperatorNode) -> DataFrame:
         if isinstance(node, OperatorNode):
             raise TypeError("an operator's output is read inside foreachBatch")
-        return node.source.read(self._spark, self._stage.cursors[node.name])
+        if node.name not in self._read_once:  # a source used twice is one source in Spark's offset log
+            self._read_once[node.name] = node.source.read(self._spark, self._stage.cursors[node.name])
+        return self._read_once[node.name]
 
     def _operator_plan(self, operator: OperatorNode) -> DataFrame:
         host = self._stage.host
@@ -146,13 +149,13 @@ class StageQuery:
         node, stages, reports = self._stage.node, self._stage.stages, self._reports
         operator = operator_of(node)
         if operator is None:
-            tables = _unmarked(self._diverter() if REJECT in frame.columns else None)
+            tables = _unmarked(self._diverter() if REJECT in frame.columns else None, reports)
         elif node is operator:
             tables = tables_of_blobs
         else:
             schema = operator.operator.output
             exploded = frame.mapInArrow(lambda batches: explode_blobs(batches, schema), schema)
-            frame = diverting_with(self._diverter, lambda: build(node, lambda _: exploded))
+            frame = diverting_with(self._diverter, lambda: divert_rejects(build(node, lambda _: exploded)))
             tables = _tables
 
         def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -175,12 +178,22 @@ def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     return (pa.Table.from_batches([batch]) for batch in batches if batch.num_rows)
 
 
-def _unmarked(diverter: Diverter | None) -> Tables:
+def _unmarked(diverter: Diverter | None, reports: Reports) -> Tables:
     def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         data = (batch.filter(pc.is_null(batch.column(_MARKER))).drop_columns([_MARKER]) for batch in batches)
-        return _tables(diverter.divert(data) if diverter else data)
+        return _tables(_counted(diverter.divert(data) if diverter else data, reports))
 
     return tables
+
+
+def _counted(batches: Iterator[pa.RecordBatch], reports: Reports) -> Iterator[pa.RecordBatch]:
+    """Without an operator, the rows that come in are counted where they meet Python first."""
+    rows = 0
+    for batch in batches:
+        rows += batch.num_rows
+        yield batch
+    if rows:
+        reports.send("input", "rows", {"rows_in": rows})
 
 
 @contextmanager
@@ -192,8 +205,8 @@ def _session_conf(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[
             spark.conf.set(key, value)
         yield
     finally:
-        for key, value in before.items():
-            if value is None:
+        for key, old in before.items():
+            if old is None:
                 spark.conf.unset(key)
             else:
-                spark.conf.set(key, value)
+                spark.conf.set(key, old)

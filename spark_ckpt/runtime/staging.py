@@ -25,8 +25,10 @@ from spark_ckpt.connector import StagedFile, StagePlan
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.runtime.file_statistics import delta_statistics
 from spark_ckpt.runtime.reports import Reports
+from spark_ckpt.runtime.rows import Int64s
 
 if TYPE_CHECKING:
+    from spark_ckpt.runtime.rows import ChunkedArray
     from spark_ckpt.store.location import DurableOutput, Location
 
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -77,8 +79,10 @@ class StageWriter:
     def write(self, rows: pa.Table) -> None:
         """Append rows in order, each to the file of its lane and partition values."""
         plan = self._stage.plan
+        if not rows.num_rows:
+            return
         for values, part in _by_partition(rows, plan.partition_by):
-            fitted = part if plan.schema is None else _fit(part, plan)
+            fitted = _fit(part, plan)
             for lane, share in _by_lane(fitted, plan.lanes, plan.lane_by):
                 file = self._files.get((lane, values)) or self._open(lane, values, share.schema)
                 file.writer.write_table(share, row_group_size=_ROWS_PER_WRITE)
@@ -139,8 +143,7 @@ def stage_rows(tables: Iterator[pa.Table], stages: Sequence[SinkStage], batch: i
 
 
 def _fit(rows: pa.Table, plan: StagePlan) -> pa.Table:
-    schema = plan.schema
-    kept = pa.schema([field for field in schema if field.name not in plan.partition_by])
+    kept = pa.schema([field for field in plan.schema or rows.schema if field.name not in plan.partition_by])
     return rows.select(kept.names).cast(kept)
 
 
@@ -154,15 +157,13 @@ def _by_partition(
     texts = []
     for column in columns:
         text = pc.cast(rows.column(column), pa.string()).combine_chunks().dictionary_encode()
-        values = text.dictionary.to_pylist()
-        codes = codes * (len(values) + 1) + pc.fill_null(text.indices, len(values)).to_numpy(
-            zero_copy_only=False
-        )
-        texts.append(text.to_pylist())
+        none = len(text.dictionary)
+        codes = codes * (none + 1) + pc.fill_null(text.indices, none).to_numpy(zero_copy_only=False)
+        texts.append(text)
     data = rows.drop_columns(list(columns))
     for code in pd.unique(codes):
         at = np.flatnonzero(codes == code)
-        yield tuple(text[at[0]] for text in texts), data.take(pa.array(at))
+        yield tuple(text[at[0]].as_py() for text in texts), data.take(pa.array(at))
 
 
 def _by_lane(rows: pa.Table, lanes: int, column: str | None) -> Iterator[tuple[int, pa.Table]]:
@@ -176,15 +177,16 @@ def _by_lane(rows: pa.Table, lanes: int, column: str | None) -> Iterator[tuple[i
             yield number, rows.take(pa.array(at))
 
 
-def lane_of(keys: pa.ChunkedArray, lanes: int) -> np.ndarray:
+def lane_of(keys: ChunkedArray, lanes: int) -> Int64s:
     """Lane of every key, in [0, lanes): a hash that is the same in every process; nulls are in lane 0."""
     encoded = keys.combine_chunks().dictionary_encode()
     hashes = pd.util.hash_array(
         np.array([str(key) for key in encoded.dictionary.to_pylist()], dtype=object), categorize=False
     )
     by_code = np.append(hashes % np.uint64(lanes), np.uint64(0)).astype(np.int64)
-    codes = pc.fill_null(encoded.indices, len(by_code) - 1).to_numpy(zero_copy_only=False)
-    return by_code[codes]
+    codes: Int64s = pc.fill_null(encoded.indices, len(by_code) - 1).to_numpy(zero_copy_only=False)
+    lane: Int64s = by_code[codes]
+    return lane
 
 
 def staged_file(body: Mapping[str, object]) -> StagedFile:
