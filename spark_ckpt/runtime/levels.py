@@ -214,7 +214,7 @@ def _write(path: Path, table: pa.Table) -> None:
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write(table)
     body = sink.getvalue()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds the users' state
     part = path.with_suffix(f".level-{uuid.uuid4().hex}")
     try:
         with part.open("wb") as out:

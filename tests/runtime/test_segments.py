@@ -32,7 +32,10 @@ def test_accumulate_is_bit_for_bit_a_loop_over_the_rows(fold, keyed):
     row_key, values = np.array([key for key, _ in rows]), np.array([value for _, value in rows])
     with np.errstate(all="ignore"):
         result = Segments(row_key, keys).accumulate(fold, values, np.array(initial))
-    assert result.tobytes() == np.array(naive(fold, row_key, values, initial)).tobytes()
+    expected = np.array(naive(fold, row_key, values, initial))
+    if fold is not np.add:  # which of 0.0 and -0.0 is the lesser is numpy's choice
+        result, expected = result + 0.0, expected + 0.0
+    assert result.tobytes() == expected.tobytes()
 
 
 def test_one_keys_huge_values_do_not_touch_anothers_small_ones():
