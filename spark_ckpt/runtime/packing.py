@@ -52,8 +52,8 @@ PACKED = pa.schema(
         pa.field(BLOB, pa.binary()),
     ]
 )
-"""What `pack` yields. `ckpt_event_time` is set on rows of kind TIME only: Spark drops rows that are late, and a blob holds
-many rows that may not be. Its operator looks at each row.
+"""What `pack` yields. `ckpt_event_time` is set on rows of kind TIME only: Spark drops rows that are late, and a blob
+holds many rows that may not be. Its operator looks at each row.
 """
 
 PACKED_SCHEMA = (

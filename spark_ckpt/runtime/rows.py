@@ -42,8 +42,8 @@ OP = "ckpt_op"
 TIMEOUT = "ckpt_timeout_ms"
 
 DATA, TIME = 0, 3
-"""`ckpt_kind` of rows and of blobs of rows; of the row that carries a flush's greatest event time. Every other kind is a
-control row (`control_source`).
+"""`ckpt_kind` of rows and of blobs of rows; of the row that carries a flush's greatest event time. Every other kind is
+a control row (`control_source`).
 """
 
 PUT, DELETE = 0, 1
