@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from hypothesis import HealthCheck, assume, settings
+from hypothesis import HealthCheck, Phase, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from store_world import ELSEWHERE, OPERATOR, SINK, Clock, World
@@ -179,6 +179,9 @@ def test_logs_are_trimmed_and_savepoints_keep_their_version(world: World, tmp_pa
     assert reopened.state_at(131) == {"a": 999}
 
 
+CHANGES = st.dictionaries(st.sampled_from("abc"), st.none() | st.integers(0, 9), min_size=1)
+
+
 class RetentionMachine(RuleBasedStateMachine):
     """Any history of epochs, restores, savepoints, acks, retention and crashes inside retention."""
 
@@ -187,14 +190,16 @@ class RetentionMachine(RuleBasedStateMachine):
         self.folder = tempfile.mkdtemp()
         self.world = World(Path(self.folder) / "store", Clock())
         self.world.begin()
-        self.published = 0
+        self.published = self.lag = 0
 
     def teardown(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    @rule(key=st.sampled_from("abc"), value=st.none() | st.integers(0, 9), full=st.booleans(), settle=st.booleans())
-    def decide(self, key: str, value: int | None, full: bool, settle: bool) -> None:
-        self.world.epoch({key: value}, full=full, settle=settle, acked=self.published)
+    @rule(changes=CHANGES, full=st.sampled_from([False, False, True]), settle=st.booleans(), count=st.integers(1, 4))
+    def decide(self, changes: dict[str, int | None], full: bool, settle: bool, count: int) -> None:
+        for number in range(count):
+            self.world.epoch(changes, full=full and number == 0, settle=settle, acked=self.published)
+            self.published = max(self.published, self.world.last - self.lag)
 
     @rule()
     def leave_garbage(self) -> None:
@@ -202,9 +207,9 @@ class RetentionMachine(RuleBasedStateMachine):
             f"i{self.world.line.incarnation}-e0-g0-{uuid.uuid4().hex}.parquet", pa.table({"k": ["x"]})
         )
 
-    @rule(pick=st.integers(0, 20))
-    def publish(self, pick: int) -> None:
-        self.published = max(self.published, min(pick, self.world.last))
+    @rule(lag=st.sampled_from([0, 0, 0, 3]))
+    def publish_late(self, lag: int) -> None:
+        self.lag = lag
 
     @rule(pick=st.integers(0, 20), takeover=st.booleans())
     def restore(self, pick: int, takeover: bool) -> None:
@@ -257,6 +262,11 @@ class RetentionMachine(RuleBasedStateMachine):
 
 
 RetentionMachine.TestCase.settings = settings(
-    max_examples=12, stateful_step_count=18, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=15,
+    stateful_step_count=15,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.generate],
 )
 TestNoKeptEpochLosesAFile = RetentionMachine.TestCase
