@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -74,8 +74,9 @@ class Broker(Protocol):
 class JarBroker:
     """A broker process of this machine's JVM, started from the locked jars."""
 
-    def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, properties: Mapping[str, str], login: Mapping[str, object]) -> None:
         self._folder = folder
+        self._login = login
         self._port, controller = free_ports(2)
         self._config = folder / "server.properties"
         self._process: subprocess.Popen[bytes] | None = None
@@ -91,10 +92,8 @@ class JarBroker:
 
     def start(self) -> None:
         with (self._folder / "broker.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                _command("kafka.Kafka", str(self._config)), stdout=log, stderr=log
-            )
-        wait_until_ready(self.servers, self._check_alive)
+            self._process = subprocess.Popen(_command("kafka.Kafka", str(self._config)), stdout=log, stderr=log)
+        wait_until_ready(self.servers, self._check_alive, self._login)
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
@@ -134,10 +133,11 @@ class JarBroker:
 class DockerBroker:
     """The same broker in a container. The host port is fixed, so that it survives a restart."""
 
-    def __init__(self, properties: Mapping[str, str]) -> None:
+    def __init__(self, properties: Mapping[str, str], login: Mapping[str, object]) -> None:
         from testcontainers.core.container import DockerContainer
 
         (self._port,) = free_ports(1)
+        self._login = login
         settings = {**DEFAULTS, **_container_listeners(self._port), **properties}
         container = DockerContainer(IMAGE).with_bind_ports(9092, self._port)
         for name, value in settings.items():
@@ -155,7 +155,7 @@ class DockerBroker:
         else:
             self._container.start()
             self._started = True
-        wait_until_ready(self.servers, lambda: None)
+        wait_until_ready(self.servers, lambda: None, self._login)
 
     def kill(self) -> None:
         wrapped = self._container.get_wrapped_container()
@@ -174,17 +174,24 @@ class DockerBroker:
 
 
 @contextmanager
-def running_broker(folder: Path, properties: Mapping[str, str] | None = None) -> Iterator[Broker]:
-    """A started broker; `properties` override `DEFAULTS`. It is gone afterwards, whatever happened."""
-    chosen = os.environ.get("SPARK_CKPT_TEST_BROKER") or ("docker" if docker_answers() else "jars")
-    broker: Broker = (
-        DockerBroker(properties or {}) if chosen == "docker" else JarBroker(folder, properties or {})
-    )
+def running_broker(
+    folder: Path, properties: Mapping[str, str] | None = None, login: Mapping[str, object] | None = None
+) -> Iterator[Broker]:
+    """A started broker, gone afterwards whatever happened.
+
+    `properties` override `DEFAULTS`; `login` is what kafka-python needs to get in, if it asks for a login.
+    """
+    broker = _make(folder, properties or {}, login or {})
     try:
         broker.start()
         yield broker
     finally:
         broker.stop()
+
+
+def _make(folder: Path, properties: Mapping[str, str], login: Mapping[str, object]) -> Broker:
+    chosen = os.environ.get("SPARK_CKPT_TEST_BROKER") or ("docker" if docker_answers() else "jars")
+    return DockerBroker(properties, login) if chosen == "docker" else JarBroker(folder, properties, login)
 
 
 def docker_answers() -> bool:
@@ -217,20 +224,20 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-def wait_until_ready(servers: str, check_alive: Any, timeout_s: float = READY_TIMEOUT_S) -> None:
+def wait_until_ready(servers: str, check_alive: Callable[[], None], login: Mapping[str, object]) -> None:
     """Poll until the broker answers a metadata request; `check_alive` raises when waiting is pointless."""
-    deadline = time.monotonic() + timeout_s
-    while not answers(servers):
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while not answers(servers, login):
         check_alive()
         if time.monotonic() > deadline:
-            raise TimeoutError(f"no broker answers at {servers} after {timeout_s} s")
+            raise TimeoutError(f"no broker answers at {servers} after {READY_TIMEOUT_S} s")
         time.sleep(0.1)
 
 
-def answers(servers: str) -> bool:
+def answers(servers: str, login: Mapping[str, object]) -> bool:
     """Whether the broker serves metadata right now."""
     host, _, port = servers.rpartition(":")
-    settings = {"bootstrap_servers": servers, "request_timeout_ms": 2000, "bootstrap_timeout_ms": 2000}
+    settings = {"bootstrap_servers": servers, "request_timeout_ms": 2000, "bootstrap_timeout_ms": 2000, **login}
     with suppress(OSError, kafka_errors.KafkaError):
         socket.create_connection((host, int(port)), timeout=1).close()
         admin = open_admin(settings)

@@ -13,14 +13,11 @@ from spark_ckpt_kafka import wire
 from spark_ckpt_kafka.producer import ProducerFailed
 from spark_ckpt_kafka.publishing import LaneSettings, Published, Request
 
-STALL_S = 75.0
-"""Longer than any single bounded wait of a client (a delivery, 45 s by default, plus its requests)."""
-
 
 class LaneProcess:
     """One lane's process, started when first needed and again after it ended. One request at a time."""
 
-    def __init__(self, settings: LaneSettings, stall_s: float = STALL_S) -> None:
+    def __init__(self, settings: LaneSettings, stall_s: float) -> None:
         self._settings = settings
         self._stall_s = stall_s
         self._process: subprocess.Popen[bytes] | None = None

@@ -53,7 +53,8 @@ def decode(offset: int, metadata: str, group: str) -> Marker:
 class Wanted:
     """The epoch that a lane is to publish, as far as the decision needs it.
 
-    `first`: the log knows no epoch that this sink has published, so there need not be a marker.
+    `previous` is the epoch the sink published before, 0 if the log knows none, so that there need not be a
+    marker. `dropped` are epochs that a restore left behind: the lane may have published them or not.
     """
 
     group: str
@@ -61,7 +62,11 @@ class Wanted:
     epoch: int
     previous: int
     incarnation: int
-    first: bool = False
+    dropped: tuple[int, ...] = ()
+
+    def follows(self, published: int) -> bool:
+        """Whether the wanted epoch comes right after the published one (0: nothing was published)."""
+        return published == self.previous or (published > self.previous and published in self.dropped)
 
 
 class Decision(Enum):
@@ -82,7 +87,7 @@ def decide(marker: Marker | None, wanted: Wanted) -> Decision:
             hint="another driver took the job over; stop this one",
             group=wanted.group,
         )
-    if (marker.epoch if marker else 0) == wanted.previous or (marker is None and wanted.first):
+    if wanted.follows(marker.epoch if marker else 0):
         return Decision.PUBLISH
     if wanted.lane > 0:
         return Decision.ASK_FIRST_LANE
@@ -93,7 +98,7 @@ def lane_is_new(first: Marker | None, wanted: Wanted) -> bool:
     """Whether the previous epoch had fewer lanes than this one's number, by the marker of lane 0."""
     if first is None:
         return False
-    if first.epoch == wanted.previous:
+    if wanted.follows(first.epoch):
         return first.lanes <= wanted.lane
     return first.epoch == wanted.epoch and first.lanes_before <= wanted.lane
 

@@ -12,23 +12,28 @@ from dataclasses import dataclass, replace
 
 from spark_ckpt.connector import EpochOutput, PublishReceipt, StagedFile
 from spark_ckpt.errors import Fenced, PublishFailed
-from spark_ckpt_kafka.lane_process import STALL_S, LaneProcess
+from spark_ckpt_kafka.lane_process import LaneProcess
 from spark_ckpt_kafka.producer import ProducerFailed
 from spark_ckpt_kafka.publishing import LaneSettings, Published, Request
 from spark_ckpt_kafka.rows import StagedPart
 
+STALL_MARGIN_S = 35.0
 MAX_FENCINGS = 4
 """Fenced this often in a row, with pauses: another driver keeps initialising the same transactional id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long one `publish` goes on trying; pauses between attempts double, with jitter."""
+    """How long one `publish` goes on trying; pauses between attempts double, with jitter.
+
+    `stall_s`: how long a lane process may be silent before it is killed; None is the sink's delivery
+    timeout and a margin, longer than any single bounded wait of a client.
+    """
 
     total_s: float = 120.0
     first_pause_s: float = 0.05
     longest_pause_s: float = 2.0
-    stall_s: float = STALL_S
+    stall_s: float | None = None
 
 
 class KafkaPublisher:
@@ -69,7 +74,8 @@ class KafkaPublisher:
     def _process(self, lane: int) -> LaneProcess:
         if lane not in self._processes:
             settings = replace(self._settings, lane=lane)
-            self._processes[lane] = LaneProcess(settings, self._patience.stall_s)
+            margin_s = settings.tuning.delivery_timeout_ms / 1000 + STALL_MARGIN_S
+            self._processes[lane] = LaneProcess(settings, self._patience.stall_s or margin_s)
         return self._processes[lane]
 
     def _publish_lane(self, lane: int, request: Request) -> Published:
@@ -117,7 +123,7 @@ def requests_of(output: EpochOutput, lanes: int, incarnation: int) -> list[Reque
             epoch=output.epoch,
             previous=output.previous,
             incarnation=incarnation,
-            first=output.acked == 0,
+            dropped=tuple(output.dropped),
             lanes=count,
             root=output.root,
             storage_options=dict(output.storage_options),

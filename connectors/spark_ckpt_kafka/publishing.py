@@ -62,7 +62,7 @@ class Request:
     epoch: int
     previous: int
     incarnation: int
-    first: bool
+    dropped: tuple[int, ...]
     lanes: int
     root: str
     storage_options: dict[str, str] = field(repr=False)
@@ -154,7 +154,7 @@ class LanePublisher:
             epoch=request.epoch,
             previous=request.previous,
             incarnation=request.incarnation,
-            first=request.first,
+            dropped=tuple(request.dropped),
         )
         decision = decide(marker, wanted)
         if decision is not Decision.ASK_FIRST_LANE:

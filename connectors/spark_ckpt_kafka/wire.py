@@ -53,7 +53,7 @@ def request_message(request: Request) -> Message:
 def request_of(message: Message) -> Request:
     """The inverse of `request_message`."""
     parts = [StagedPart(**part) for part in message.pop("parts")]
-    return Request(parts=parts, **message)
+    return Request(parts=parts, dropped=tuple(message.pop("dropped")), **message)
 
 
 def published_message(published: Published) -> Message:

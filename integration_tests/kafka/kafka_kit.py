@@ -133,7 +133,7 @@ class Cluster:
         self.control.close()
 
 
-def output(epoch: int, staged: Staged, previous: int | None = None, acked: int | None = None) -> EpochOutput:
+def output(epoch: int, staged: Staged, previous: int | None = None) -> EpochOutput:
     return EpochOutput(
         epoch=Epoch(epoch),
         incarnation=Incarnation(1),
@@ -141,7 +141,6 @@ def output(epoch: int, staged: Staged, previous: int | None = None, acked: int |
         root=str(staged.root),
         storage_options={},
         files=staged.files,
-        acked=None if acked is None else Epoch(acked),
     )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from kafka_kit import PLANES, Cluster, Staged, publish
+from kafka_kit import PLANES, Cluster, Staged, publish, wait_for
 
 POINTS = (
     "PUBLISH_INIT:kill",
@@ -70,3 +73,35 @@ def test_a_frozen_publishing_process_is_killed_and_replaced(
     publish(publisher, 1, epoch)
 
     cluster.assert_exactly(epoch)
+
+
+DRIVER = """
+import sys, time
+from spark_ckpt.connector import SinkContext
+from spark_ckpt_kafka import KafkaSink
+servers, topic = sys.argv[1:]
+publisher = KafkaSink(servers, topic).publisher(None, SinkContext("job", "out", "store-of-a-dead-driver", 1))
+print(*publisher.lane_pids(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.kill
+def test_lane_processes_end_with_their_driver(cluster: Cluster) -> None:
+    command = [sys.executable, "-c", DRIVER, cluster.broker.servers, cluster.topic]
+    environment = {"PYTHONPATH": ":".join(entry for entry in sys.path if entry)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as driver:
+        assert driver.stdout is not None
+        lane = int(driver.stdout.readline())
+        assert Path(f"/proc/{lane}").exists()
+        driver.kill()
+
+    wait_for(lambda: not _alive(lane), "the lane process ends", 20)
+
+
+def _alive(pid: int) -> bool:
+    """Running, and not a zombie that nobody has waited for yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

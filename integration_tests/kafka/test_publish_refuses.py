@@ -25,16 +25,16 @@ def test_a_lost_marker_is_refused(cluster: Cluster, staged: Callable[..., Staged
     publisher = cluster.publisher()
 
     with pytest.raises(PublishConflict, match="there is no marker") as refused:
-        publisher.publish(output(7, staged(7), previous=6, acked=6))
+        publisher.publish(output(7, staged(7), previous=6))
 
     assert "spark_ckpt_kafka.repair" in refused.value.hint
     assert cluster.read() == []
 
 
-def test_a_sink_that_the_log_never_acked_needs_no_marker(cluster: Cluster, staged: Callable[..., Staged]) -> None:
+def test_a_sink_that_was_added_later_needs_no_marker(cluster: Cluster, staged: Callable[..., Staged]) -> None:
     epoch = staged(50)
 
-    cluster.publisher().publish(output(50, epoch, previous=49, acked=0))
+    cluster.publisher().publish(output(50, epoch, previous=0))
 
     cluster.assert_exactly(epoch)
 
@@ -69,7 +69,7 @@ def test_more_lanes_than_before_start_without_a_marker_and_fewer_leave_one_behin
     epochs = [staged(number, lanes=count) for number, count in enumerate(lanes, start=1)]
 
     for number, (count, epoch) in enumerate(zip(lanes, epochs, strict=True), start=1):
-        cluster.publisher(lanes=count).publish(output(number, epoch, acked=number - 1))
+        cluster.publisher(lanes=count).publish(output(number, epoch))
 
     cluster.assert_exactly(*epochs)
 
@@ -84,7 +84,7 @@ def test_a_lane_that_lost_its_marker_is_not_taken_for_a_new_one(
     admin.delete_groups([f"{cluster.store_id}.out.1"])
 
     with pytest.raises(PublishConflict, match="there is no marker"):
-        publisher.publish(output(2, staged(2, lanes=2), acked=1))
+        publisher.publish(output(2, staged(2, lanes=2)))
 
 
 def test_a_staged_file_that_lost_rows_is_not_published(cluster: Cluster, staged: Callable[..., Staged]) -> None:

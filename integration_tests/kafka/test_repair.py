@@ -25,13 +25,13 @@ def test_an_epoch_whose_marker_was_lost_is_found_and_declared_published(
     cluster.control._open().delete_groups([f"{cluster.store_id}.out.0"])
     publisher = cluster.publisher(2)
     with pytest.raises(PublishConflict):
-        publisher.publish(output(2, second, acked=1))
+        publisher.publish(output(2, second))
 
     assert _repair(cluster, "show") == 0
     assert _repair(cluster, "find", "1") == 0
     assert _repair(cluster, "set", "1") == 0
     shown = capsys.readouterr().out
-    publisher.publish(output(2, second, acked=1))
+    publisher.publish(output(2, second))
 
     assert "no marker" in shown
     assert "30 record(s) of epoch 1" in shown

@@ -16,8 +16,8 @@ def _marker(epoch: int, previous: int = 0, incarnation: int = 1, lanes: int = 1,
     return Marker(epoch, previous, incarnation, rows=5, lanes=lanes, lanes_before=before)
 
 
-def _wanted(epoch: int, previous: int, lane: int = 0, incarnation: int = 1, first: bool = False) -> Wanted:
-    return Wanted("store.out.0", lane, epoch, previous, incarnation, first)
+def _wanted(epoch: int, previous: int, lane: int = 0, incarnation: int = 1) -> Wanted:
+    return Wanted("store.out.0", lane, epoch, previous, incarnation)
 
 
 def test_a_marker_survives_its_encoding() -> None:
@@ -71,10 +71,27 @@ def test_an_older_incarnation_is_fenced_unless_its_epoch_is_there() -> None:
         decide(newer, _wanted(6, 5, incarnation=2))
 
 
-def test_a_sink_that_was_never_acked_needs_no_marker_but_one_that_was_does() -> None:
-    assert decide(None, _wanted(9, 8, first=True)) is Decision.PUBLISH
+def test_a_sink_that_published_nothing_needs_no_marker_but_one_that_did_does() -> None:
+    assert decide(None, _wanted(9, 0)) is Decision.PUBLISH
     with pytest.raises(PublishConflict, match="there is no marker"):
         decide(None, _wanted(9, 8))
+
+
+@pytest.mark.parametrize(("found", "publishes"), [(4, False), (5, True), (6, True), (7, True)])
+def test_epochs_that_a_restore_left_behind_may_be_there_or_not(found: int, publishes: bool) -> None:
+    """5 is acked, 6 and 7 were decided and dropped, 8 is next; 4 would mean that 5 was lost."""
+    wanted = Wanted("g", 0, 8, 5, 1, dropped=(6, 7))
+
+    if publishes:
+        assert decide(_marker(found), wanted) is Decision.PUBLISH
+    else:
+        with pytest.raises(PublishConflict):
+            decide(_marker(found), wanted)
+
+
+def test_a_dropped_epoch_does_not_stand_for_a_later_one_that_was_lost() -> None:
+    with pytest.raises(PublishConflict):
+        decide(_marker(6), Wanted("g", 0, 9, 8, 1, dropped=(6, 7)))
 
 
 def test_only_lanes_beyond_the_first_can_be_new() -> None:

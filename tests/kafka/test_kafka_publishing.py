@@ -128,7 +128,7 @@ class World:
         path = self.folder / part.path
         if not path.exists():
             pq.write_table(pa.table({"value": [b"%d:%d" % (epoch, row) for row in range(ROWS)]}), path)
-        return Request(epoch, epoch - 1, 1, False, 1, str(self.folder), {}, [part])
+        return Request(epoch, epoch - 1, 1, (), 1, str(self.folder), {}, [part])
 
     def attempt(self, epoch: int, dies_at: str | None = None) -> Published | None:
         """One process's attempt; None when it died or has to be repeated."""

@@ -26,7 +26,7 @@ SETTINGS = LaneSettings(
 
 
 def test_settings_and_requests_survive_the_pipe() -> None:
-    request = Request(7, 6, 2, False, 3, "/root", {"k": "v"}, [StagedPart("a.parquet", 5)])
+    request = Request(7, 4, 2, (5, 6), 3, "/root", {"k": "v"}, [StagedPart("a.parquet", 5)])
 
     assert wire.settings_of(wire.decode(wire.encode(wire.settings_message(SETTINGS)))) == SETTINGS
     assert wire.request_of(wire.decode(wire.encode(wire.request_message(request)))) == request
@@ -138,4 +138,4 @@ def test_an_epoch_staged_with_more_lanes_than_now_is_published_with_them_all() -
         [],
         ["2-0.parquet"],
     ]
-    assert {(request.lanes, request.incarnation, request.first) for request in requests} == {(3, 4, False)}
+    assert {(request.lanes, request.incarnation, request.dropped) for request in requests} == {(3, 4, ())}

@@ -1,0 +1,105 @@
+"""One mapping of options logs all three clients in at a broker that asks for a password."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kafka_kit import PLANES, Staged, close_all, output
+from spark_ckpt_kafka import KafkaSink
+from spark_ckpt_kafka.control import Control
+from spark_ckpt_kafka.options import Connection
+
+from integration_tests.broker import Broker, running_broker
+from spark_ckpt.connector import SinkContext
+from spark_ckpt.errors import SinkInvalid
+from spark_ckpt.protocol.ids import Incarnation
+
+USER = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "job",
+    "sasl.password": 'pass"word',
+}
+_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+PROPERTIES = {
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.plaintext.plain.sasl.jaas.config": (
+        f'{_MODULE} username="admin" password="admin" user_admin="admin" user_job="pass\\\\"word";'
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    login = Connection("any:1", USER).for_kafka_python()
+    del login["bootstrap_servers"]
+    with running_broker(tmp_path_factory.mktemp("secure"), PROPERTIES, login) as broker:
+        with Control(Connection(broker.servers, USER)) as control:
+            control.create_topic("t", 3)
+        yield broker
+        close_all()
+
+
+@pytest.mark.parametrize("plane", PLANES)
+def test_a_sink_publishes_after_logging_in(secure: Broker, staged: Callable[..., Staged], plane: str) -> None:
+    sink = KafkaSink(secure.servers, "t", options=USER, client=plane)  # type: ignore[arg-type]
+    publisher = sink.publisher(None, SinkContext("job", "out", f"store-{plane}", Incarnation(1)))  # type: ignore[arg-type]
+    try:
+        receipt = publisher.publish(output(1, staged(1)))
+    finally:
+        publisher.close()
+
+    assert receipt.rows == 600
+    with Control(Connection(secure.servers, USER)) as control:
+        marker = control.marker(f"store-{plane}.out.0", "t")
+    assert marker is not None
+    assert marker.epoch == 1
+
+
+def test_a_wrong_password_is_told_within_seconds_and_not_shown(secure: Broker) -> None:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    sink = KafkaSink(secure.servers, "t", options=USER | {"sasl.password": "not-it-at-all"})
+
+    with pytest.raises(SinkInvalid) as refused:
+        sink.check(None, StructType([StructField("value", StringType())]))  # type: ignore[arg-type]
+
+    assert "sasl" in str(refused.value).lower()
+    assert "not-it-at-all" not in str(refused.value)
+
+
+@pytest.mark.spark
+def test_spark_reads_after_logging_in(secure: Broker, staged: Callable[..., Staged], tmp_path: Path) -> None:
+    """The same options as the Java client's: a JAAS line made from user and password."""
+    import subprocess
+    import sys
+
+    program = (
+        "import json, sys, spark_ckpt\n"
+        "from spark_ckpt_kafka import KafkaSource\n"
+        "servers, folder, options = sys.argv[1:]\n"
+        "spark = spark_ckpt.session('login', 'kafka', master='local[1]', conf={'spark.ui.enabled': 'false'})\n"
+        "source = KafkaSource(servers, 't', options=json.loads(options))\n"
+        "rows = source.read(spark, source.start(spark))\n"
+        "found = []\n"
+        "query = rows.writeStream.foreachBatch(lambda batch, _: found.append(batch.count()))\\\n"
+        "    .option('checkpointLocation', folder).trigger(availableNow=True).start()\n"
+        "query.awaitTermination(60)\n"
+        "print('rows', sum(found))\n"
+        "spark.stop()\n"
+    )
+    sink = KafkaSink(secure.servers, "t", options=USER)
+    publisher = sink.publisher(None, SinkContext("job", "out", "store-spark", Incarnation(1)))  # type: ignore[arg-type]
+    publisher.publish(output(1, staged(1)))
+    publisher.close()
+    import json
+
+    command = [sys.executable, "-c", program, secure.servers, str(tmp_path / "q"), json.dumps(USER)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+
+    count = int(run.stdout.rpartition("rows ")[2] or 0)
+    assert count >= 600, run.stderr[-2000:]
