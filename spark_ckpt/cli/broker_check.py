@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections.abc import Iterator, Mapping
 from importlib import util
@@ -10,6 +11,7 @@ from pathlib import Path
 from spark_ckpt.cli.checks import Finding
 from spark_ckpt.errors import CkptError, ConfigInvalid
 
+_CONNECT_S = 5.0
 _HINT_TRANSACTIONS = (
     "the cluster needs a transaction coordinator (on one broker: transaction.state.log.replication.factor=1 and "
     "transaction.state.log.min.isr=1), and this user Write on the transactional id"
@@ -39,6 +41,19 @@ def broker_findings(servers: str, options: Mapping[str, str]) -> Iterator[Findin
         yield Finding("kafka", "fail", error.what, error.hint)
 
 
+def _silent(servers: str) -> str | None:
+    """Why nobody answers at any of the addresses, None if somebody does. Asked before Kafka's clients, which retry."""
+    failures = []
+    for server in servers.split(","):
+        host, _, port = server.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S):
+                return None
+        except OSError as error:
+            failures.append(f"{server}: {error.strerror or error}")
+    return "; ".join(failures)
+
+
 def _asked(servers: str, options: Mapping[str, str]) -> Iterator[Finding]:
     from spark_ckpt_kafka.control import Control, ControlError
     from spark_ckpt_kafka.options import Connection, split_options, tuning
@@ -46,6 +61,9 @@ def _asked(servers: str, options: Mapping[str, str]) -> Iterator[Finding]:
 
     security, others = split_options(options)
     connection = Connection(servers, security)
+    if (why := _silent(servers)) is not None:
+        yield Finding("kafka", "fail", why, "check the address, and that the broker runs and listens there")
+        return
     try:
         with Control(connection) as control:
             count = len(control.topics())

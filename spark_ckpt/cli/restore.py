@@ -103,7 +103,9 @@ def sink_lines(epoch: int, sink: SinkPlan) -> Iterable[str]:
         yield f"between epoch {epoch} and the oldest kept one more may be visible: retention has forgotten the epochs"
     if sink.never:
         yield f"{epochs(sink.never)} were never published: their rows are dropped and produced anew"
-    if not (sink.publish or sink.again or sink.never):
+    if sink.elsewhere:
+        yield f"{epochs(sink.elsewhere)}, of branches left before, are visible: they may hold rows of the same input"
+    if not (sink.publish or sink.again or sink.never or sink.elsewhere):
         yield "has everything up to this epoch and nothing behind it"
 
 

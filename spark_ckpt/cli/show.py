@@ -17,7 +17,9 @@ from spark_ckpt.store.tail import Tail
 
 def show(
     store: StoreUri,
-    epoch: Annotated[int | None, typer.Argument(help="The epoch's number; the newest if left out.")] = None,
+    epoch: Annotated[
+        int | None, typer.Argument(metavar="[EPOCH]", help="The epoch's number; the newest if left out.")
+    ] = None,
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:

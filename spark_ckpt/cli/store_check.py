@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -11,11 +12,11 @@ import pyarrow as pa
 from spark_ckpt.cli.checks import Finding
 from spark_ckpt.cli.list import driver_of
 from spark_ckpt.cli.output import utc
-from spark_ckpt.store.existing import job_of
 from spark_ckpt.cli.verify import damage
 from spark_ckpt.errors import CkptError, StoreForeign
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.delta_log import Actions, CommitLost
+from spark_ckpt.store.existing import job_of
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.store import Store
 
@@ -96,5 +97,6 @@ def _remove(location: Location, probe: Location, fresh: bool) -> None:
         probe.delete([file.path for file in probe.list()])
         return
     shutil.rmtree(probe.local, ignore_errors=True)
-    if fresh and location.local is not None and not any(location.local.iterdir()):
-        location.local.rmdir()
+    if fresh and location.local is not None:
+        with contextlib.suppress(OSError):  # never made, or somebody else has put something there
+            location.local.rmdir()

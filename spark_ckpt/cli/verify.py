@@ -15,7 +15,9 @@ from spark_ckpt.store.store import Store
 
 def verify(
     store: StoreUri,
-    epoch: Annotated[int | None, typer.Argument(help="One epoch's number; all kept ones if left out.")] = None,
+    epoch: Annotated[
+        int | None, typer.Argument(metavar="[EPOCH]", help="One epoch's number; all kept ones if left out.")
+    ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Read every file, not only its size.")] = False,
     as_json: AsJson = False,
     storage_option: StorageOptions = None,

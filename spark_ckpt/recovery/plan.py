@@ -32,7 +32,8 @@ class SinkPlan:
 
     `publish`: decided, in the restored lineage, not known to be published: will be. `again`: behind the restored epoch
     and visible already: their input is read and their rows are produced once more. `never`: behind it and not
-    published: their staged rows never become visible, the restored job produces them anew.
+    published: their staged rows never become visible, the restored job produces them anew. `elsewhere`:
+    visible epochs of branches that were left before; they may hold rows of the same input.
     """
 
     sink: str
@@ -41,6 +42,7 @@ class SinkPlan:
     again: tuple[int, ...]
     again_rows: int
     never: tuple[int, ...]
+    elsewhere: tuple[int, ...] = ()
     complete: bool = True
     """False if epochs between were forgotten by retention: `again` may be more than the log can tell."""
 
@@ -131,6 +133,8 @@ def _sink(tail: Tail, sink: str, base: int, publish: Iterable[Manifest], read: r
     due = list(publish)
     followers, complete = behind(tail, base)
     unacked = set(tail.unacked(sink))
+    known = {brief.epoch for brief in followers} | ({brief.epoch for brief in tail.lineage(base)} if base else set())
+    others = (each.epoch for each in tail.epochs if each.epoch not in known and sink in each.sinks)
     again = tuple(brief.epoch for brief in followers if sink in brief.sinks and brief.epoch not in unacked)
     return SinkPlan(
         sink=sink,
@@ -139,6 +143,7 @@ def _sink(tail: Tail, sink: str, base: int, publish: Iterable[Manifest], read: r
         again=again,
         again_rows=_rows(sink, map(read, again)),
         never=tuple(brief.epoch for brief in followers if brief.epoch in unacked),
+        elsewhere=tuple(each for each in others if each not in unacked and _rows(sink, [read(each)])),
         complete=complete,
     )
 

@@ -1,0 +1,63 @@
+"""A store with a few epochs, and the command line in this process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pytest
+
+from spark_ckpt.cli.app import exit_code
+from tests.store.store_world import SINK, World
+
+
+@dataclass
+class Answer:
+    """What one command did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+class CommandLine:
+    """Runs `spark-ckpt` commands and keeps what they print."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: object) -> Answer:
+        self._capsys.readouterr()
+        code = exit_code([str(each) for each in arguments])
+        printed = self._capsys.readouterr()
+        return Answer(code, printed.out, printed.err)
+
+
+def three_epochs(folder) -> World:
+    """Epochs 1 to 3; the sink has epoch 1 only."""
+    world = World(folder)
+    world.begin()
+    world.epoch({"a": 1, "b": 2})
+    world.epoch({"b": 3, "c": 4}, acked=1)
+    world.epoch({"a": None, "c": 5})
+    return world
+
+
+def two_branches(folder) -> World:
+    """Epochs 1 to 3 all published, then back to epoch 1, and epochs 4 and 5 on top of it, 4 published."""
+    world = three_epochs(folder)
+    world.store.log.record_acks(world.line.incarnation, [_ack(3)])
+    world.begin(restore=1)
+    world.epoch({"a": 10})
+    world.epoch({"b": 20}, acked=4)
+    return world
+
+
+def _ack(epoch: int):
+    from spark_ckpt.store.records import SinkAck
+
+    return SinkAck(sink=SINK, epoch=epoch)

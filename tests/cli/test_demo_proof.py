@@ -1,0 +1,115 @@
+"""The demo's job and its oracle agree on every flight, and the oracle finds whatever is wrong."""
+
+from itertools import pairwise
+
+import pandas as pd
+import pytest
+
+from spark_ckpt.demo import flights, oracle, proof
+from spark_ckpt.demo.figures import running_figures
+from spark_ckpt.demo.places import figures_of, records
+
+COLUMNS = [*oracle.IDENTITY, "tailnum", *oracle.FIGURES]
+
+
+class State:
+    """As much of a GroupState as the function uses."""
+
+    def __init__(self):
+        self.getOption = None
+
+    def update(self, value):
+        self.getOption = value
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return oracle.expected()
+
+
+@pytest.fixture(scope="module")
+def computed():
+    """The job's function over all flights, each aircraft's in three calls, as in three batches."""
+    rows = []
+    for tailnum, group in flights.load().groupby("tailnum"):
+        state = State()
+        cuts = [0, len(group) // 3, len(group) // 2, len(group)]
+        for start, end in pairwise(cuts):
+            rows += list(running_figures((tailnum,), [group.iloc[start:end]], state))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def test_the_jobs_function_and_the_oracle_agree_on_every_flight(expected, computed):
+    comparison = oracle.compare(expected, computed)
+
+    assert comparison.exact, comparison.examples
+    assert comparison.found == 336_776
+
+
+def test_a_function_that_forgets_its_state_is_caught(expected):
+    group = flights.load().query("tailnum == 'N725MQ'")
+    rows = [row for part in (group[:200], group[200:]) for row in running_figures(("N725MQ",), [part], State())]
+    wanted = expected[expected["tailnum"] == "N725MQ"]
+
+    assert oracle.compare(wanted, pd.DataFrame(rows, columns=COLUMNS)).different == len(group) - 200
+
+
+def test_flights_out_of_order_are_caught(expected):
+    group = flights.load().query("tailnum == 'N725MQ'")
+    rows = list(running_figures(("N725MQ",), [group[::-1]], State()))
+
+    assert oracle.compare(expected[expected["tailnum"] == "N725MQ"], pd.DataFrame(rows, columns=COLUMNS)).different > 0
+
+
+@pytest.mark.parametrize(
+    ("what", "spoil"),
+    [
+        ("missing", lambda rows: rows.drop(index=777)),
+        ("duplicated", lambda rows: pd.concat([rows, rows.iloc[[777]]])),
+        ("unexpected", lambda rows: pd.concat([rows, rows.iloc[[777]].assign(carrier="??")])),
+        ("different", lambda rows: rows.assign(mean_delay=rows["mean_delay"].where(rows.index != 777, 1e-9))),
+        ("different", lambda rows: rows.assign(mean_delay=rows["mean_delay"].where(rows.index != 777))),
+    ],
+)
+def test_one_wrong_row_of_all_is_found(expected, what, spoil):
+    few = expected.head(5000)
+    comparison = oracle.compare(few, spoil(few[COLUMNS]))
+
+    assert (getattr(comparison, what), comparison.exact) == (1, False)
+    assert comparison.examples[0].startswith(what)
+
+
+def state_of(expected: pd.DataFrame, count: int) -> pd.DataFrame:
+    return expected.head(count).groupby("tailnum").last().reset_index()
+
+
+def test_the_state_after_a_prefix_is_right(expected):
+    assert proof.state(expected, state_of(expected, 10_000), 10_000).exact
+
+
+def test_a_state_that_lacks_a_flight_is_caught(expected):
+    state = state_of(expected, 10_000)
+    state.loc[state["tailnum"] == "N725MQ", "flights"] -= 1
+
+    assert not proof.state(expected, state, 10_000).exact
+
+
+def test_a_state_that_lacks_an_aircraft_is_caught(expected):
+    assert not proof.state(expected, state_of(expected, 10_000).drop(index=5), 10_000).exact
+
+
+def test_output_after_a_restore_holds_what_is_behind_the_state(expected):
+    before, rest = state_of(expected, 10_000), expected.iloc[10_000:]
+
+    assert proof.output_after(expected, before, rest).exact
+    assert proof.output_after(expected, before, expected.iloc[10_001:]).missing == 1
+    assert proof.output_after(expected, before, expected.iloc[9_999:]).unexpected == 1
+
+
+def test_flights_survive_their_way_through_json():
+    few = flights.load().head(1000)
+    values = [value for _, value in records(few)]
+
+    assert few["dep_delay"].isna().any()
+    assert b"NaN" not in b"".join(values)
+    assert list(figures_of(values)["departure"]) == list(few["departure"])

@@ -1,0 +1,137 @@
+"""The doctor finds what is wrong, says what to do, and leaves no trace."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from spark_ckpt import jars
+from spark_ckpt.cli import checks, store_check
+from spark_ckpt.cli.checks import PACKAGES, Package
+from spark_ckpt.store import delta_log
+from spark_ckpt.store.location import Location
+
+
+@pytest.fixture
+def fresh_java():
+    jars.find_java.cache_clear()
+    yield
+    jars.find_java.cache_clear()
+
+
+def findings(answer):
+    return {each["check"]: each for each in answer.json["findings"]}
+
+
+def test_the_packages_and_bounds_are_those_of_the_project():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    declared = [
+        *project["dependencies"],
+        *(each for extra in project["optional-dependencies"].values() for each in extra),
+    ]
+    written = {each.replace(" ", "") for each in declared}
+
+    for package in PACKAGES:
+        bounds = f">={package.oldest}" + (f",<{package.below}" if package.below else "")
+        assert {f"{package.name}{bounds}", f"{package.name}=={package.oldest}"} & written, package
+
+
+def test_a_machine_without_java_fails_with_what_to_do(command, monkeypatch, tmp_path, fresh_java):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    answer = command("doctor", "--json")
+
+    assert (answer.code, answer.json["healthy"]) == (10, False)
+    assert findings(answer)["java"]["status"] == "fail"
+    assert "JDK 17" in findings(answer)["java"]["next"]
+
+
+@pytest.mark.parametrize(
+    ("package", "status"),
+    [
+        (Package("pyarrow", "1.0"), "ok"),
+        (Package("pyarrow", "999"), "fail"),
+        (Package("pyarrow", "1.0", "2.0"), "fail"),
+        (Package("no-such-package", "1.0"), "fail"),
+        (Package("no-such-package", "1.0", "", "demo", "the demo"), "warn"),
+    ],
+)
+def test_versions_are_compared_as_numbers(package, status):
+    found = checks.installed(package)
+
+    assert found.status == status
+    assert bool(found.next) == (status != "ok")
+
+
+def test_workers_with_another_python_are_a_warning(monkeypatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/another-python")
+
+    assert checks.workers().status == "warn"
+
+
+def test_missing_jars_are_a_warning_and_nothing_is_downloaded(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = checks.jars_of("delta")
+
+    assert (found.status, found.next) == ("warn", "fetch them now: spark-ckpt jars delta")
+    assert not list(tmp_path.rglob("*.jar"))
+
+
+def test_a_good_store_is_left_as_it_was(command, world):
+    folder = Path(world.store.location.uri)
+    before = sorted(folder.rglob("*"))
+
+    found = findings(command("doctor", "--store", folder, "--json"))
+
+    assert {found[name]["status"] for name in ("store", "newest epoch", "store writes")} == {"ok"}
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_place_for_a_new_store_is_fine_and_stays_empty(command, tmp_path):
+    found = findings(command("doctor", "--store", tmp_path / "new", "--json"))
+
+    assert {found[name]["status"] for name in ("store", "store writes")} == {"ok"}
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_with_other_things_is_no_place_for_a_store(command, tmp_path):
+    (tmp_path / "letter.txt").write_text("dear")
+
+    assert findings(command("doctor", "--store", tmp_path, "--json"))["store"]["status"] == "fail"
+
+
+def test_a_store_that_cannot_be_written_fails_with_what_to_do(command, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+
+    found = findings(command("doctor", "--store", tmp_path / "file" / "store", "--json"))
+
+    assert any(each["status"] == "fail" and each["next"] for each in found.values())
+
+
+def test_a_damaged_newest_epoch_is_found(command, world):
+    newest = world.store.log.manifest(3).operators["totals"].files[-1]
+    (Path(world.store.state("totals").location.uri) / newest.path).unlink()
+
+    found = findings(command("doctor", "--store", world.store.location.uri, "--json"))
+
+    assert found["newest epoch"]["status"] == "fail"
+
+
+def test_a_place_where_two_writers_both_win_is_refused(monkeypatch, tmp_path):
+    """Planted: commits that do not compare before they swap, as on an object store without conditional puts."""
+    commit = delta_log.commit
+
+    def blind(table, location, actions, schema):
+        return commit(delta_log.open_table(location), location, actions, schema)
+
+    monkeypatch.setattr(delta_log, "commit", blind)
+
+    assert store_check._writable(Location(str(tmp_path))).status == "fail"
+
+
+def test_a_broker_that_does_not_answer_is_told_with_what_to_do(command):
+    found = findings(command("doctor", "--kafka", "127.0.0.1:9", "--json"))
+
+    assert found["kafka"]["status"] == "fail"
+    assert "127.0.0.1:9" in found["kafka"]["detail"]
+    assert "broker" in found["kafka"]["next"]

@@ -1,0 +1,144 @@
+"""`list`, `show`, `state`, `diff`, `verify`: what they say is what the store holds, and they change nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.store.store_world import OPERATOR
+
+
+def uri(world):
+    return world.store.location.uri
+
+
+def test_list_tells_every_epoch_and_whether_it_is_published(command, world):
+    answer = command("list", uri(world), "--json")
+
+    assert answer.code == 0
+    assert [(each["epoch"], each["status"]) for each in answer.json["epochs"]] == [
+        (1, "published"),
+        (2, "publishing"),
+        (3, "publishing"),
+    ]
+    assert (answer.json["job"], answer.json["latest"]) == ("job", 3)
+
+
+def test_list_tells_epochs_of_a_branch_that_was_left(command, branches):
+    found = {each["epoch"]: each["status"] for each in command("list", uri(branches), "--json").json["epochs"]}
+
+    assert found == {1: "published", 2: "abandoned", 3: "abandoned", 4: "published", 5: "publishing"}
+
+
+def test_text_for_a_pipe_has_neither_colours_nor_frames(command, world):
+    text = command("list", uri(world)).out
+
+    assert text.isascii()
+    assert "\x1b" not in text
+    assert [line.split()[0] for line in text.splitlines()[-3:]] == ["1", "2", "3"]
+
+
+def test_show_is_about_the_newest_epoch_unless_told_otherwise(command, world):
+    newest, named = command("show", uri(world), "--json").json, command("show", uri(world), 1, "--json").json
+
+    assert (newest["epoch"], newest["base"], named["epoch"], named["base"]) == (3, 2, 1, 0)
+    assert newest["operators"][0]["operator"] == OPERATOR
+    assert [(each["rows"], each["published"]) for each in (*newest["outputs"], *named["outputs"])] == [
+        (1, False),
+        (1, True),
+    ]
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+def test_state_at_every_epoch_is_what_was_written_up_to_it(command, world, epoch):
+    rows = command("state", uri(world), OPERATOR, "--epoch", epoch, "--json").json["rows"]
+
+    assert {row["k"]: row["v"] for row in rows} == world.expected[epoch]
+
+
+def test_state_finds_a_key_and_says_which_epoch_changed_it(command, world):
+    answer = command("state", uri(world), OPERATOR, "--key", "k=b", "--json").json
+
+    assert (answer["keys"], answer["rows"]) == (2, [{"k": "b", "v": 3, "ckpt_epoch": 2}])
+
+
+def test_state_of_a_savepoint_is_the_state_of_its_epoch(command, world):
+    command("savepoint", "add", uri(world), "before", "--epoch", 1)
+
+    rows = command("state", uri(world), OPERATOR, "--savepoint", "before", "--json").json["rows"]
+
+    assert {row["k"]: row["v"] for row in rows} == world.expected[1]
+
+
+def test_a_limit_says_how_much_it_leaves_out(command, world):
+    answer = command("state", uri(world), OPERATOR, "--limit", 1)
+
+    assert "1 more" in answer.out
+
+
+def test_diff_names_added_removed_and_changed_keys(command, world):
+    answer = command("diff", uri(world), OPERATOR, 1, 3, "--json").json
+
+    assert {each["key"]["k"]: (each["kind"], each["before"], each["after"]) for each in answer["changes"]} == {
+        "a": ("removed", {"v": 1}, None),
+        "b": ("changed", {"v": 2}, {"v": 3}),
+        "c": ("added", None, {"v": 5}),
+    }
+    assert (answer["added"], answer["removed"], answer["changed"]) == (1, 1, 1)
+
+
+def test_verify_finds_every_epoch_of_a_good_store_whole(command, world):
+    answer = command("verify", uri(world), "--deep", "--json")
+
+    assert (answer.code, answer.json["whole"]) == (0, True)
+
+
+def test_verify_names_the_epochs_that_need_a_missing_file(command, world):
+    manifest = world.store.log.manifest(2)
+    newest = manifest.operators[OPERATOR].files[-1]
+    (Path(world.store.state(OPERATOR).location.uri) / newest.path).unlink()
+
+    answer = command("verify", uri(world), "--json")
+
+    assert answer.code == 5
+    assert {each["epoch"]: each["whole"] for each in answer.json["epochs"]} == {1: True, 2: False, 3: False}
+    assert newest.path in answer.json["epochs"][1]["damage"]
+
+
+def test_only_a_deep_verify_finds_a_file_whose_bytes_changed(command, world):
+    file = world.store.log.manifest(1).operators[OPERATOR].files[0]
+    path = Path(world.store.state(OPERATOR).location.uri) / file.path
+    content = bytearray(path.read_bytes())
+    content[20] ^= 0xFF
+    path.write_bytes(content)
+
+    assert command("verify", uri(world), 1).code == 0
+    assert command("verify", uri(world), 1, "--deep").code == 5
+
+
+def test_looking_changes_nothing(command, world):
+    def content():
+        return {path: path.read_bytes() for path in Path(uri(world)).rglob("*") if path.is_file()}
+
+    before = content()
+    store = uri(world)
+    looks = [
+        ("list", store),
+        ("show", store),
+        ("state", store, OPERATOR),
+        ("diff", store, OPERATOR, 1, 2),
+        ("verify", store, "--deep"),
+        ("savepoint", "list", store),
+        ("restore", store, "latest", "--dry-run"),
+    ]
+
+    assert {command(*each).code for each in looks} == {0}
+    assert content() == before
+
+
+def test_the_module_runs_as_a_program_and_stdout_is_only_json(world):
+    command = [sys.executable, "-m", "spark_ckpt", "list", uri(world), "--json"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    assert (run.returncode, run.stderr, run.stdout[0], run.stdout.rstrip()[-1]) == (0, "", "{", "}")

@@ -1,0 +1,106 @@
+"""A restore plan says what the restore then does."""
+
+import pytest
+
+from spark_ckpt.cli.restore import epochs
+from spark_ckpt.recovery.plan import plan
+from spark_ckpt.store.retention import Retention
+from tests.store.store_world import SINK
+
+
+def planned(world, target):
+    log = world.store.log
+    return plan(log.tail(), target, log.manifest, world.store.verify)
+
+
+def sink_of(found):
+    return next(each for each in found.sinks if each.sink == SINK)
+
+
+@pytest.mark.parametrize("target", ["latest", 1, 2, 3, 4, 5, 0])
+def test_the_plan_is_what_the_restore_then_does(branches, target):
+    found = planned(branches, target)
+    point = branches.begin(restore=target)
+
+    assert (found.epoch, found.incarnation, found.next_epoch) == (
+        point.manifest.epoch,
+        point.incarnation,
+        point.last + 1,
+    )
+    assert found.restored_from == point.restored_from
+    assert list(sink_of(found).publish) == [each.epoch for each in point.unpublished.get(SINK, [])]
+
+
+def test_planning_begins_no_incarnation(branches):
+    before = branches.store.log.tail()
+    planned(branches, 1)
+
+    assert branches.store.log.tail() == before
+
+
+def test_going_back_names_what_is_abandoned_and_what_is_visible_already(branches):
+    found = planned(branches, 1)
+
+    assert found.abandoned == (4, 5)
+    assert sink_of(found).again == (2, 3, 4)
+    assert sink_of(found).never == (5,)
+
+
+def test_rows_that_are_produced_again_are_counted(branches):
+    assert sink_of(planned(branches, 1)).again_rows == 3
+
+
+def test_epochs_of_a_branch_left_before_are_told_apart(branches):
+    later = planned(branches, 4)
+    assert (sink_of(later).again, sink_of(later).never) == ((), (5,))
+
+    earlier = planned(branches, 2)
+    assert (sink_of(earlier).again, sink_of(earlier).elsewhere) == ((3,), (4,))
+
+
+def test_the_newest_epoch_abandons_nothing(branches):
+    found = planned(branches, "latest")
+
+    assert (found.abandoned, sink_of(found).publish, sink_of(found).again) == ((), (5,), ())
+
+
+def test_a_plan_admits_what_retention_has_forgotten(world):
+    log = world.store.log
+    log.add_savepoint("first", 1)
+    for number in range(4, 12):
+        world.epoch({"a": number}, acked=number - 1)
+    log.record_acks(world.line.incarnation, [])
+    world.store.retain(Retention(keep_last=2, slack=0))
+    kept = sorted(log.tail().by_id)
+    assert kept[0] == 1 and 2 not in kept
+
+    found = sink_of(planned(world, "first"))
+
+    assert not found.complete
+    assert set(found.again) | set(found.never) == set(kept) - {1}
+
+
+def test_a_plan_passes_over_a_damaged_epoch_as_the_restore_does(world):
+    from pathlib import Path
+
+    newest = world.store.log.manifest(3).operators["totals"].files[-1]
+    (Path(world.store.state("totals").location.uri) / newest.path).unlink()
+
+    found = planned(world, "latest")
+
+    assert (found.epoch, [epoch for epoch, _ in found.skipped]) == (2, [3])
+
+
+def test_the_command_tells_it_all_in_words(command, branches):
+    text = command("restore", branches.store.location.uri, 1, "--dry-run").out
+
+    assert "epochs 2 to 4 (3 rows) stay visible" in text
+    assert "epoch 5 were never published" in text or "epoch 5 was never published" in text
+    assert "Nothing was changed" in text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"), [([4], "epoch 4"), ([4, 5, 6], "epochs 4 to 6"), ([4, 6, 9], "epochs 4, 6 and 9")]
+)
+def test_epochs_in_words(numbers, words):
+    assert epochs(numbers) == words
