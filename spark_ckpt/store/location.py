@@ -356,6 +356,9 @@ def _check_seal(parquet: pq.ParquetFile) -> None:
     expected = (parquet.schema_arrow.metadata or {}).get(_SEAL)
     if expected is not None and expected != _seal(parquet.schema_arrow, parquet.metadata.num_rows):
         raise ValueError("its footer does not match its seal")
+    metadata = parquet.metadata
+    if sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)) != metadata.num_rows:
+        raise ValueError("its row groups do not add up")
 
 
 @functools.lru_cache(maxsize=256)

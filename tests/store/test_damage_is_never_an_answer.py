@@ -1,0 +1,202 @@
+"""Every flipped bit and every truncation of what is stored: a typed error or the right answer, never a wrong one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from store_world import ELSEWHERE, JOB, OPERATOR, World
+
+from spark_ckpt.errors import CkptError, EpochDamaged, FormatUnknown
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.log_table import FOLD_AFTER
+from spark_ckpt.store.store import Store
+
+
+def damaged(content: bytes, every: int) -> Iterator[tuple[str, bytes]]:
+    """All truncations and all single bit flips, or each `every`-th of them (with a stride that visits all bits)."""
+    for size in range(0, len(content), every):
+        yield f"cut to {size}", content[:size]
+    for bit in range(0, len(content) * 8, every):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        yield f"bit {bit}", bytes(flipped)
+
+
+def test_a_damaged_state_file_is_reported_or_reads_right(tmp_path: Path) -> None:
+    location = Location(str(tmp_path))
+    table = pa.table({"k": ["a", "b", None], "v": pa.array([1, 2, 3], pa.int64()), "d": [0.5, 1.5, None]})
+    location.write_table("f.parquet", table)
+    path = tmp_path / "f.parquet"
+    seen = {"reported": 0, "right": 0}
+    for what, content in damaged(path.read_bytes(), every=3):
+        path.write_bytes(content)
+        try:
+            read = location.read_table("f.parquet")
+        except EpochDamaged:
+            seen["reported"] += 1
+        else:
+            assert read.equals(table), what
+            seen["right"] += 1
+    assert seen["reported"] > 2 * seen["right"] > 0, seen
+
+
+def test_without_checksums_the_same_damage_gives_wrong_answers(tmp_path: Path) -> None:
+    """A planted bug: plain Parquet, as any other writer would write it, must be caught by this very check."""
+    table = pa.table({"k": ["a", "b", None], "v": pa.array([1, 2, 3], pa.int64()), "d": [0.5, 1.5, None]})
+    path = tmp_path / "f.parquet"
+    pq.write_table(table, path)
+    wrong = 0
+    for _, content in damaged(path.read_bytes(), every=3):
+        path.write_bytes(content)
+        try:
+            wrong += not Location(str(tmp_path)).read_table("f.parquet").equals(table)
+        except EpochDamaged:
+            continue
+    assert wrong > 0
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, dict[str, int]]]:
+    root = tmp_path_factory.mktemp("written")
+    world = World(root / "store")
+    world.begin()
+    world.epoch({"a": 1})
+    world.epoch({"a": 2})
+    world.store.log.release(1)
+    return root / "store", world.expected
+
+
+def recovered(root: Path) -> tuple[int, dict[str, int]]:
+    store = Store.open(str(root), JOB)
+    point = store.log.begin_incarnation(ELSEWHERE)
+    state = store.state(OPERATOR).read(point.manifest.epoch)
+    return point.manifest.epoch, dict(zip(state.column("k").to_pylist(), state.column("v").to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("kind", ["created", "incarnation", "epoch"])
+def test_a_damaged_log_file_is_reported_or_changes_nothing(
+    written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path, kind: str
+) -> None:
+    source, expected = written
+    files = sorted((source / "epochs").glob("*.parquet"))
+    chosen = next(path for path in reversed(files) if pq.read_table(path).column("kind").to_pylist() == [kind])
+    content = chosen.read_bytes()
+    reported = 0
+    for what, damage in damaged(content, every=len(content) // 8 | 1):
+        root = tmp_path / "copy"
+        shutil.copytree(source, root)
+        (root / "epochs" / chosen.name).write_bytes(damage)
+        try:
+            epoch, state = recovered(root)
+        except CkptError:
+            reported += 1
+        else:
+            assert epoch in (1, 2), what
+            assert state == expected[epoch], what
+        shutil.rmtree(root)
+    assert reported > 20
+
+
+def test_a_damaged_manifest_is_passed_over_or_reported(
+    written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path
+) -> None:
+    source, _ = written
+    root = tmp_path / "copy"
+    shutil.copytree(source, root)
+    rewrite(
+        root, lambda row: row | {"body": row["body"].replace('"epoch":2', '"epoch":3')} if row["epoch"] == 2 else row
+    )
+    store = Store.open(str(root), JOB)
+    with pytest.raises(EpochDamaged, match="digest"):
+        store.log.manifest(2)
+    assert recovered(root) == (1, {"a": 1})
+
+
+@pytest.mark.parametrize(
+    "field", ["format", "seq", "kind", "epoch", "incarnation", "attempt", "time_ms", "brief", "digest", "seal"]
+)
+def test_every_changed_column_of_a_row_breaks_its_seal(
+    written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path, field: str
+) -> None:
+    source, _ = written
+    root = tmp_path / "copy"
+    shutil.copytree(source, root)
+
+    def changed(row: dict[str, object]) -> dict[str, object]:
+        if row["epoch"] != 2:
+            return row
+        value = row[field]
+        return row | {field: value + 1 if isinstance(value, int) else f"{value}x"}
+
+    rewrite(root, changed)
+    with pytest.raises(EpochDamaged, match="seal"):
+        Store.open(str(root), JOB)
+
+
+def rewrite(root: Path, change: object) -> None:
+    """Rewrite the log's files with proper checksums: damage that only seals and digests can see."""
+    epochs = Location(str(root / "epochs"))
+    for info in epochs.list():
+        if info.path.endswith(".parquet") and "/" not in info.path:
+            table = epochs.read_table(info.path)
+            rows = [change(row) for row in table.to_pylist()]  # type: ignore[operator]
+            epochs.write_table(info.path, pa.Table.from_pylist(rows, schema=table.schema))
+
+
+@pytest.mark.parametrize(
+    "damage", [b'{"add":{"path":"x"', b"not json", b"[]", b'{"add":5}'], ids=["cut", "text", "list", "type"]
+)
+def test_a_damaged_commit_of_the_log_is_a_typed_error(
+    written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path, damage: bytes
+) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(written[0], root)
+    commits = sorted((root / "epochs/_delta_log").glob("*.json"))
+    commits[-2].write_bytes(damage)
+    with pytest.raises(CkptError):
+        recovered(root)
+
+
+def test_a_commit_that_vanished_is_a_typed_error(
+    written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path
+) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(written[0], root)
+    sorted((root / "epochs/_delta_log").glob("*.json"))[2].unlink()
+    with pytest.raises(CkptError):
+        recovered(root)
+
+
+def test_a_row_of_an_unknown_kind_asks_for_an_upgrade(
+    written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path
+) -> None:
+    from spark_ckpt.store import log_table
+
+    root = tmp_path / "copy"
+    shutil.copytree(written[0], root)
+    store = Store.open(str(root), JOB)
+    table = store.log._table
+    table.append(log_table.NewRow("prophecy", 0, 0, "attempt", "{}", "{}"))
+    with pytest.raises(FormatUnknown, match="prophecy"):
+        Store.open(str(root), JOB)
+
+
+def test_damaged_checkpoints_of_a_log_cost_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path / "store")
+    world.begin()
+    for number in range(FOLD_AFTER + 3):
+        world.store.log.renew(1, 1000 + number)
+    world.epoch({"a": 1})
+    checkpoints = list((tmp_path / "store/epochs/_delta_log").glob("*.checkpoint.parquet"))
+    assert checkpoints
+    for path in checkpoints:
+        path.write_bytes(path.read_bytes()[:100])
+    reopened = World(tmp_path / "store")
+    assert reopened.store.log.tail() == world.store.log.tail()
+    assert json.loads(reopened.store.log.manifest(1).model_dump_json())["epoch"] == 1
