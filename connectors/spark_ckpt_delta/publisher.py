@@ -14,6 +14,7 @@ from deltalake.transaction import AddAction
 
 from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext, StagedFile
 from spark_ckpt.errors import EpochDamaged, PublishFailed
+from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt_delta.log import commit_path, filesystem, local_root, open_table, read_commit
 from spark_ckpt_delta.marker import (
     application_id,
@@ -55,6 +56,7 @@ class DeltalakePublisher:
         rows = sum(file.rows for file in output.files)
         opened = self._open()
         marker = read_marker(opened, self._application)
+        hit(Failpoint.MARKER_READ)
         if is_published(marker, output, self._context):
             version = self._harden(range(opened.version(), -1, -1)[:_REPLAY_SEARCH_VERSIONS])
             return PublishReceipt(output.epoch, rows, replayed=True, detail={"version": version})
@@ -62,7 +64,9 @@ class DeltalakePublisher:
             return PublishReceipt(output.epoch, 0, replayed=False)
         actions = self._actions(output.files)
         before = opened.version()
+        hit(Failpoint.PRE_COMMIT)
         replayed = self._commit(opened, output, actions)
+        hit(Failpoint.PUBLISH_COMMITTED)
         version = self._harden(itertools.count(before + 1))
         return PublishReceipt(output.epoch, rows, replayed, {"version": version, "files": len(output.files)})
 

@@ -106,7 +106,7 @@ class DeltaSource:
         spark.dataSource.register(DeltaDataSource)
         return (
             spark.readStream.format(FORMAT_NAME)
-            .option("settings", self._settings.to_json())
+            .options(**self._settings.options())
             .option("schema", schema.json())
             .option("cursor", json.dumps(position.cursor()))
             .load()

@@ -14,6 +14,7 @@ from pyspark.sql.functions import broadcast, col, desc, row_number
 
 from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext
 from spark_ckpt.errors import EnvironmentUnfit, PublishFailed
+from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt_delta.log import local_root, open_table, table_exists
 from spark_ckpt_delta.marker import (
     Marker,
@@ -69,8 +70,10 @@ class SparkPublisher:
         if not output.files and (marker is not None or not exists):
             return PublishReceipt(output.epoch, 0, replayed=False)
         try:
+            hit(Failpoint.PRE_COMMIT)
             with self._guarded(output):
                 self._write(output)
+            hit(Failpoint.PUBLISH_COMMITTED)
         except (PySparkException, Py4JError) as error:
             if not is_published(self._marker(), output, self._context):
                 raise PublishFailed(f"{self._table}: {_reason(error)}", sink=self._context.sink) from error

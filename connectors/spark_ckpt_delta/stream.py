@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT_NAME = "spark_ckpt_delta"
+SECRET_OPTION = "secret_storage_options"  # noqa: S105 - the name of an option
+"""Spark shows the options of a plan, but not the values of those whose name contains `secret`."""
 _PARTITION_BYTES = 16 << 20
 
 
@@ -40,18 +42,20 @@ class Settings:
     bytes_per_batch: int
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def to_json(self) -> str:
-        """The settings as one option of a Spark reader."""
-        return json.dumps(asdict(self))
+    def options(self) -> dict[str, str]:
+        """The settings as options of a Spark reader."""
+        visible = asdict(self)
+        secret = visible.pop("storage_options")
+        return {"settings": json.dumps(visible), SECRET_OPTION: json.dumps(secret)}
 
     @classmethod
-    def from_json(cls, text: str) -> Settings:
-        """The settings that `to_json` wrote."""
-        return cls(**json.loads(text))
+    def of_options(cls, options: Mapping[str, str]) -> Settings:
+        """The settings that `options` gave."""
+        return cls(**json.loads(options["settings"]), storage_options=json.loads(options[SECRET_OPTION]))
 
 
 class DeltaDataSource(DataSource):
-    """Options: `settings`, `cursor` and `schema`, all JSON."""
+    """Options: `settings`, `secret_storage_options`, `cursor` and `schema`, all JSON."""
 
     @classmethod
     def name(cls) -> str:
@@ -64,7 +68,7 @@ class DeltaDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """One reader per query; Spark ships a copy of it to every task."""
-        settings = Settings.from_json(self.options["settings"])
+        settings = Settings.of_options(self.options)
         return DeltaStreamReader(settings, schema, Position.of(json.loads(self.options["cursor"])))
 
 

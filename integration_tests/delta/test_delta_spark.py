@@ -122,6 +122,17 @@ def test_values_of_a_table_of_delta_spark_arrive_unchanged(spark: SparkSession, 
     assert sorted(found) == sorted(map(str, spark.read.format("delta").load(str(table)).collect()))
 
 
+def test_credentials_never_show_in_a_plan(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(1).write.format("delta").save(str(tmp_path / "table"))
+    source = DeltaSource(str(tmp_path / "table"), storage_options={"AWS_SECRET_ACCESS_KEY": "hidden-value"})
+    frame = source.read(spark, source.start(spark))
+
+    plans = frame._jdf.queryExecution().toString()
+
+    assert "redacted" in plans
+    assert "hidden-value" not in plans + repr(frame)
+
+
 def test_what_deltalake_published_is_what_delta_spark_reads(spark: SparkSession, tmp_path: Path) -> None:
     table = tmp_path / "table"
     rows = StructType([*ROWS.fields, StructField("city", StringType())])

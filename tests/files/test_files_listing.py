@@ -28,9 +28,7 @@ def test_files_are_consumed_in_name_order_whatever_their_age(tmp_path: Path) -> 
     assert [file.name for file in Directory(str(tmp_path)).files()] == ["a.csv", "b.csv", "c.csv"]
 
 
-@pytest.mark.parametrize(
-    "name", [".hidden.csv", "_started.csv", "a.csv.tmp", "a.csv.inprogress", "_dir/a.csv"]
-)
+@pytest.mark.parametrize("name", [".hidden.csv", "_started.csv", "a.csv.tmp", "a.csv.inprogress", "_dir/a.csv"])
 def test_a_file_that_is_still_being_written_is_invisible(name: str, tmp_path: Path) -> None:
     write(tmp_path, name)
     write(tmp_path, "done.csv")
@@ -105,9 +103,7 @@ def test_one_late_file_is_named_from_the_cursor_alone(files: list[DataFile], dat
 
 
 @given(listings, st.integers(1, 1000), st.data())
-def test_one_grown_file_is_named_from_the_cursor_alone(
-    files: list[DataFile], more: int, data: st.DataObject
-) -> None:
+def test_one_grown_file_is_named_from_the_cursor_alone(files: list[DataFile], more: int, data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(files) - 1))
     now = list(files)
     now[index] = DataFile(files[index].name, files[index].size + more)

@@ -175,10 +175,7 @@ def test_a_schema_that_no_file_can_have_is_refused(schema: StructType, format: A
 
 
 def test_the_output_has_the_columns_that_the_settings_ask_for(tmp_path: Path) -> None:
-    columns = {
-        mode: output_schema(DATA, settings(tmp_path, on_error=mode)).names
-        for mode in ("fail", "drop", "keep")
-    }
+    columns = {mode: output_schema(DATA, settings(tmp_path, on_error=mode)).names for mode in ("fail", "drop", "keep")}
 
     assert columns == {
         "fail": ["id"],

@@ -57,9 +57,7 @@ def rows_of(folder: Path, content: bytes, name: str = "f.csv", **changes: Any) -
         output.append(pa.field("ckpt_reject", pa.string()))
     directory = Directory(str(folder))
     (file,) = directory.files()
-    return [
-        row for batch in read_file(directory, file, chosen, pa.schema(output)) for row in batch.to_pylist()
-    ]
+    return [row for batch in read_file(directory, file, chosen, pa.schema(output)) for row in batch.to_pylist()]
 
 
 def test_a_csv_row_has_the_types_of_the_schema(tmp_path: Path) -> None:
@@ -194,14 +192,10 @@ def test_records_that_cross_block_borders_are_whole(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(records_module, "_BLOCK_BYTES", 7)
     rows = rows_of(tmp_path, b"".join(b"%d,name%d,\n" % (n, n) for n in range(50)))
 
-    assert [(row["id"], row["name"], row["_line"]) for row in rows] == [
-        (n, f"name{n}", n + 1) for n in range(50)
-    ]
+    assert [(row["id"], row["name"], row["_line"]) for row in rows] == [(n, f"name{n}", n + 1) for n in range(50)]
 
 
-fields = st.text(
-    st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]) | st.sampled_from('",\n'), max_size=8
-)
+fields = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]) | st.sampled_from('",\n'), max_size=8)
 
 
 @given(st.lists(st.tuples(fields, fields), min_size=1, max_size=20))
@@ -219,9 +213,7 @@ def test_multiline_csv_equals_pythons_csv_module(rows: list[tuple[str, str]]) ->
     assert [tuple(row.values()) for row in piece.table.to_pylist()] == rows
 
 
-json_lines = st.lists(
-    st.sampled_from([*BAD_JSON[:-1], b'{"id": 3}', b'{"id": null, "other": [1]}', b"{}"]), min_size=1
-)
+json_lines = st.lists(st.sampled_from([*BAD_JSON[:-1], b'{"id": 3}', b'{"id": null, "other": [1]}', b"{}"]), min_size=1)
 
 
 @given(json_lines)
@@ -240,14 +232,10 @@ def test_a_line_is_judged_the_same_alone_and_among_others(lines: list[bytes]) ->
 
 def test_a_parquet_file_of_wider_or_narrower_numbers_is_read(tmp_path: Path) -> None:
     content = io.BytesIO()
-    table = pa.table(
-        {"name": ["x"], "id": pa.array([1], pa.int32()), "at": pa.array([0], pa.timestamp("ms", "UTC"))}
-    )
+    table = pa.table({"name": ["x"], "id": pa.array([1], pa.int32()), "at": pa.array([0], pa.timestamp("ms", "UTC"))})
     pa.parquet.write_table(table, content)
 
-    (row,) = rows_of(
-        tmp_path, content.getvalue(), "f.parquet", format="parquet", positions=True, on_error="fail"
-    )
+    (row,) = rows_of(tmp_path, content.getvalue(), "f.parquet", format="parquet", positions=True, on_error="fail")
 
     assert row == {
         "id": 1,
@@ -275,9 +263,7 @@ def test_a_parquet_file_with_another_schema_says_which_columns(tmp_path: Path) -
         ("csv", b"id,at\n", "header has no column name"),
     ],
 )
-def test_check_notices_a_file_of_another_format(
-    format: str, content: bytes, complaint: str, tmp_path: Path
-) -> None:
+def test_check_notices_a_file_of_another_format(format: str, content: bytes, complaint: str, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(content)
     directory = Directory(str(tmp_path))
 

@@ -1,0 +1,23 @@
+"""A job in a process of its own: a folder of CSV files into a Delta table, until everything is published."""
+
+from __future__ import annotations
+
+import sys
+
+from spark_ckpt_delta import DeltaSink
+from spark_ckpt_files import FilesSource
+
+import spark_ckpt as ckpt
+
+if __name__ == "__main__":
+    folder, table, store = sys.argv[1:4]
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
+    spark = ckpt.session("child", master="local[2]", conf=conf)
+    job = ckpt.Job(spark, "copy", store=store, interval="200 milliseconds")
+    rows = job.source("in", FilesSource(folder, "csv", "id long, city string", files_per_batch=1))
+    rows.filter("id >= 0").to(DeltaSink(table, partition_by=["city"]), name="out")
+    run = job.start(availableNow=True)
+    run.awaitTermination(300)
+    error = run.exception()
+    if error is not None:
+        raise SystemExit(str(error))
