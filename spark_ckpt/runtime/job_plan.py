@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +38,8 @@ class JobPlan:
     operator: OperatorNode | None
     watermark_delay_ms: int | None
     parallelism: int
+    stage_plans: Mapping[str, StagePlan]
+    """How each sink's rows are staged, asked once: the sink may open or create its table for it."""
 
     @property
     def operator_name(self) -> str | None:
@@ -69,8 +71,7 @@ class JobPlan:
 
     def stage_plan(self, sink: str) -> StagePlan:
         """How this sink's rows are staged."""
-        binding = next(each for each in self.bindings if each.name == sink)
-        return binding.sink.stage(binding.schema)
+        return self.stage_plans[sink]
 
     def checkpoint(self, incarnation: int) -> Location:
         """Spark's own checkpoint for one incarnation: disposable."""
@@ -92,19 +93,26 @@ class JobPlan:
         )
 
     def _stage(self, binding: SinkBinding, incarnation: int) -> SinkStage:
-        plan = binding.sink.stage(binding.schema)
+        plan = self.stage_plans[binding.name]
         outbox = self.store.outbox(binding.name).location
         location = outbox if plan.root is None else Location(plan.root, plan.storage_options)
         return SinkStage(binding.name, plan, location, incarnation)
 
-    def check_base(self, base: Manifest) -> None:
-        """Raise if the epoch to start from belongs to another graph than this one."""
+    def check_base(self, base: Manifest, unpublished: Iterable[str] = ()) -> None:
+        """Raise if the epoch to start from belongs to another graph than this one. `unpublished`: sinks that are owed rows."""
+        self.key_groups(base)
         known = {node.name for node in self.sources}
         lost = sorted(set(base.cursors) - known)
         if lost:
             raise GraphInvalid(
                 f"epoch {base.epoch} has cursors of sources that the job no longer has: {', '.join(lost)}",
                 hint="keep the sources' names, or start with a new store",
+            )
+        gone = sorted(set(unpublished) - {binding.name for binding in self.bindings})
+        if gone:
+            raise GraphInvalid(
+                f"decided epochs are still to be published to sinks that the job no longer has: {', '.join(gone)}",
+                hint="run the job once more with the sinks (availableNow=True), stop it, then drop them",
             )
         for name, snapshot in base.operators.items():
             self._check_snapshot(name, snapshot, base.epoch)
@@ -143,4 +151,5 @@ def planned(
     sources = sources_of(node)
     parallelism = spark.sparkContext.defaultParallelism
     delay_ms = watermark.delay_ms if watermark else None
-    return JobPlan(spark, job, config, store, list(bindings), sources, operator, delay_ms, parallelism)
+    stages = {binding.name: binding.sink.stage(binding.schema) for binding in bindings}
+    return JobPlan(spark, job, config, store, list(bindings), sources, operator, delay_ms, parallelism, stages)

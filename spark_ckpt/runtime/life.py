@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from spark_ckpt.connector import Cursor, EpochOutput, SinkContext
-from spark_ckpt.errors import CkptError, Fenced, RunFailed
+from spark_ckpt.errors import CkptError, ConfigInvalid, Fenced, PublishFailed, RunFailed
 from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt.graph import SinkBinding
 from spark_ckpt.protocol import barrier
 from spark_ckpt.protocol.ids import Epoch, Incarnation, SinkId, TaskId
-from spark_ckpt.graph import SinkBinding
 from spark_ckpt.protocol.machine import Effect
 from spark_ckpt.protocol.vocabulary import Note, SetTimer
 from spark_ckpt.runtime.announcer import Announcer
@@ -127,8 +127,7 @@ class Life:
 
     def begin(self) -> None:
         """Pin the sources, start the query, the publishers and the coordinator."""
-        shutil.rmtree(self._plan.cache, ignore_errors=True)
-        self._folder.mkdir(parents=True)
+        self._make_folder()
         self._control = ControlFile(self._folder / "control.json")
         if self.last_epoch:
             self._plan.store.settle(self._base)
@@ -142,6 +141,14 @@ class Life:
         self._query = StageQuery(self._plan.spark, self._description(), self._on_batch).start()
         self._thread.start()
         self._thread.post(barrier.Started())
+
+    def _make_folder(self) -> None:
+        """This life's own folder: a driver that was replaced may still run on this host and clean up after itself."""
+        for left in self._plan.cache.glob("i*"):
+            if left.name[1:].isdigit() and int(left.name[1:]) < self.incarnation - 1:
+                shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
 
     def _pin_sources(self) -> None:
         """A source without a cursor starts where it is configured to, once: the position is an epoch of its own."""
@@ -201,7 +208,7 @@ class Life:
             base_watermark_ms=self._base.watermark_ms,
             chains=self._builder.chains,
             location=self._plan.store.state(operator.name).location,
-            cache=str(self._plan.cache / operator.name),
+            cache=str(self._folder / operator.name),
         )
 
     # -- Spark's thread ---------------------------------------------------------------------------------------------------
@@ -216,10 +223,11 @@ class Life:
     # -- the coordinator's thread -------------------------------------------------------------------------------------------
 
     def _take_in(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> None:
+        before = dict(self._cursors)
         for node, line in zip(self._plan.sources, offsets.sources, strict=True):
             if line is not None:
                 self._cursors[node.name] = node.source.cursor(line, self._cursors[node.name])
-        counts = self._builder.add(offsets, reports)
+        counts = self._builder.add(offsets, reports, moved=self._cursors != before)
         self._progress.add(offsets.batch, self.incarnation, self.last_epoch, counts, duration_ms, self._cursors)
         if self._is_news(offsets.marker) and self._is_open(offsets.marker):
             ended = self._builder.end(offsets.marker.epoch, self._cursors)
@@ -290,9 +298,16 @@ class Life:
             self._thread.tell(barrier.EpochStoreFailed(effect.epoch, effect.incarnation, fenced=True, why=str(error)))
             return
         for name in effect.names:
-            self._plan.store.log.add_savepoint(name, effect.epoch)
+            self._name(name, effect.epoch)
         self._thread.tell(barrier.EpochStored(effect.epoch, effect.incarnation))
         self._thread.post(lambda: self._settle(manifest))
+
+    def _name(self, savepoint: str, epoch: int) -> None:
+        """A name that somebody else took meanwhile is no reason to end the job."""
+        try:
+            self._plan.store.log.add_savepoint(savepoint, epoch)
+        except ConfigInvalid as error:
+            _log.warning("job=%s epoch=%d is kept without a name: %s", self._plan.job, epoch, error)
 
     def _commit(self, manifest: Manifest) -> None:
         hit(Failpoint.EPOCH_COMMITTING)
@@ -335,6 +350,7 @@ class Life:
                 "rows": outcome.receipt.rows,
                 "replayed": outcome.receipt.replayed,
             }
+            self._publish_error = None
             self._published_up_to[outcome.sink] = outcome.epoch
             self._acks.append(SinkAck(sink=outcome.sink, epoch=outcome.epoch, detail=detail))
             self._announcer.published(outcome.epoch, detail)
@@ -386,9 +402,13 @@ class Life:
             self._thread.tell(elapsed)
 
     def _renew(self) -> None:
-        """Keep the lease while no epoch does."""
-        self._plan.store.log.renew(self.incarnation, self._plan.config.lease_ms)
-        self._renewed_s = time.monotonic()
+        """Keep the lease while no epoch does. Trouble that may pass is no end: every commit asks for the lease anyway."""
+        try:
+            self._plan.store.log.renew(self.incarnation, self._plan.config.lease_ms)
+        except CkptError as error:
+            if not error.retriable:
+                raise
+            _log.warning("job=%s incarnation=%d the lease was not renewed: %s", self._plan.job, self.incarnation, error)
 
     def _lineage(self) -> Lineage:
         return Lineage(self.incarnation, self.last_epoch, self._previous, self._barrier_at_s, self._key_groups)
@@ -432,7 +452,9 @@ class Life:
             return Fenced(why, incarnation=self.incarnation, hint="another driver runs this job; this one can be ended")
         if outcome is barrier.Outcome.FAILED:
             return self._publish_error or RunFailed(why)
-        return self._publish_error if why else None
+        if not why:
+            return None
+        return self._publish_error or PublishFailed(why, hint="the rows are staged; the next start publishes them")
 
     def close(self, ending: Ending) -> None:
         """Stop query, publishers and coordinator; a clean stop gives up the lease at once."""
@@ -441,7 +463,7 @@ class Life:
         self._end_threads()
         if ending.outcome is not barrier.Outcome.FENCED:
             self._leave()
-        shutil.rmtree(self._plan.cache, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
         self._announcer.ended(self.last_epoch, ending.outcome.value if ending.error is None else str(ending.error))
 
     def _end_threads(self) -> None:

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from spark_ckpt.connector import Json
@@ -19,9 +20,9 @@ from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.runtime.announcer import Announcer
 from spark_ckpt.runtime.life import Ending, Life
 from spark_ckpt.runtime.progress import Progress
-from spark_ckpt.store.restore import RecoveryPoint
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.names import valid_name
+from spark_ckpt.store.restore import LATEST, RecoveryPoint, choose, no_check
 
 if TYPE_CHECKING:
     from spark_ckpt.runtime.job_plan import JobPlan
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _PAUSE_S = 1.0
+_POLL_S = 0.1
 
 
 class Run:
@@ -96,18 +98,22 @@ class Run:
 
     def savepoint(self, name: str, timeout: float = 600.0) -> int:
         """Take an epoch now and keep it under `name`; its number. Raises `EpochTimedOut` after `timeout` seconds."""
-        valid_name("savepoint", name)
+        if valid_name("savepoint", name) == LATEST or name.isdigit():
+            raise ConfigInvalid(f"'{name}' cannot name a savepoint", hint="it would be taken for an epoch when restoring")
         log = self._plan.store.reopened().log
         if name in log.tail().savepoints:
             raise ConfigInvalid(
                 f"there is a savepoint '{name}' already", hint=f"spark-ckpt savepoint drop {name}"
             )
-        self._living.request_savepoint(name)
+        asked: Life | None = None
         deadline_s = time.monotonic() + timeout
         while time.monotonic() < deadline_s:
-            epoch = log.tail().savepoints.get(name)
+            living, epoch = self._living, log.tail().savepoints.get(name)
             if epoch is not None:
                 return int(epoch)
+            if living is not asked:  # the one asked before may have ended without it
+                living.request_savepoint(name)
+                asked = living
             if self._done.wait(_POLL_S):
                 raise self._error or RunFailed("the run ended before the savepoint was taken")
         raise EpochTimedOut(f"savepoint '{name}' was not taken within {timeout:g} seconds")
@@ -140,10 +146,8 @@ class Run:
     def _live(self) -> CkptError | None:
         """Life after life until one ends well or for good."""
         failures = 0
-        while True:
-            ending = self._living.watch()
-            if ending.outcome is Outcome.STOPPED:
-                return None
+        ending = self._living.watch()
+        while ending.outcome is not Outcome.STOPPED:
             error = _as_error(ending)
             failures = 1 if ending.progressed else failures + 1
             if not error.retriable or failures > self._plan.config.max_failed_epochs:
@@ -152,28 +156,44 @@ class Run:
                 "job=%s incarnation %d failed, starting the next: %s", self._plan.job, self.incarnation, error
             )
             self._stopping.wait(_PAUSE_S * failures)
-            self._life = self._born("latest", takeover=False)
-            if self._stopping.is_set():
-                self._life.request_stop()
+            ending = self._next_life()
+        return None if ending.error is None else _as_error(ending)
+
+    def _next_life(self) -> Ending:
+        """From the newest epoch to this life's end; a life that could not begin for now has failed like any other."""
+        try:
+            self._life = life = self._born(LATEST, takeover=False)
+        except CkptError as error:
+            return Ending(Outcome.FENCED if isinstance(error, Fenced) else Outcome.FAILED, error, progressed=False)
+        if self._stopping.is_set():
+            life.request_stop()
+        return life.watch()
 
     def _born(self, restore: str | int, takeover: bool) -> Life:
-        plan = self._plan
+        plan, log = self._plan, self._plan.store.log
+        # Before anything is written: a new incarnation on the wrong epoch would move the job there.
+        chosen = choose(log.tail(), restore, log.manifest, no_check)
+        plan.check_base(chosen.base, chosen.unpublished)
         holder = current_holder(plan.job)
-        point: RecoveryPoint = plan.store.log.begin_incarnation(
-            holder, restore, plan.config.lease_ms, takeover=takeover
-        )
-        plan.check_base(point.manifest)
+        point: RecoveryPoint = log.begin_incarnation(holder, restore, plan.config.lease_ms, takeover=takeover)
+        try:
+            return self._begun(point)
+        except BaseException:
+            with suppress(CkptError):
+                log.release(point.incarnation)
+            raise
+
+    def _begun(self, point: RecoveryPoint) -> Life:
+        plan = self._plan
+        plan.check_base(point.manifest, point.unpublished)
         announcer = Announcer(plan.job, point.incarnation, self._listeners)
         life = Life(plan, point, announcer, self._progress, self._targets)
         try:
             life.begin()
-        except BaseException:
-            life.close(Ending(Outcome.FAILED, None, progressed=False))
+        except BaseException as error:
+            life.close(Ending(Outcome.FAILED, error, progressed=False))
             raise
         return life
-
-
-_POLL_S = 0.1
 
 
 def _as_error(ending: Ending) -> CkptError:

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from spark_ckpt.connector import Cursor
+from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.graph import REJECT, Node, OperatorNode, SourceNode, build, operator_of, watermark_of
 from spark_ckpt.runtime import control_source
 from spark_ckpt.runtime.group_host import GroupHost
@@ -72,7 +74,14 @@ class StageQuery:
         self._steps = 0
 
     def start(self) -> StreamingQuery:
-        """Start streaming from the description's cursors."""
+        """Start streaming from the description's cursors. Raises `GraphInvalid` for operations that cannot stream."""
+        try:
+            return self._started()
+        except AnalysisException as error:
+            what = str(error).split("\n", 1)[0]
+            raise GraphInvalid(f"Spark cannot run the stream: {what}", hint="use stateless operations") from error
+
+    def _started(self) -> StreamingQuery:
         spark = self._spark
         spark.dataSource.register(control_source.ControlSource)
         settings = _QUERY_CONF | {"spark.sql.shuffle.partitions": str(self._stage.shuffle_partitions)}
