@@ -94,7 +94,7 @@ class EpochOutput:
     `previous` is the epoch that this sink published before this one, 0 for its first; a sink's marker must name it, or
     this epoch itself, or one of `dropped`: epochs that a restore to an older one left behind, of which it is not known
     whether the sink has them. `acked` is the newest epoch that the log knows this sink has published, 0 if none, None
-    if the caller does not say.
+    if the caller does not say; `newest` the highest id ever decided: no marker of ours can be above it.
     """
 
     epoch: Epoch
@@ -105,6 +105,7 @@ class EpochOutput:
     files: Sequence[StagedFile]
     acked: Epoch | None = None
     dropped: tuple[Epoch, ...] = ()
+    newest: Epoch | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,9 +84,15 @@ def is_published(marker: Marker | None, output: EpochOutput, context: SinkContex
             f"incarnation {marker.incarnation} publishes to sink {context.sink}, this one is {context.incarnation}",
             sink=context.sink,
         )
+    if output.newest is not None and marker.epoch > output.newest:
+        raise PublishConflict(
+            f"the table says epoch {marker.epoch} is published, but the log has decided none above {output.newest}",
+            hint="the store was replaced or cut; publish to a new table, or restore the store",
+            sink=context.sink,
+        )
     if marker.epoch >= output.epoch:
         return True
-    if marker.epoch > output.previous:
+    if marker.epoch > output.previous and marker.epoch not in output.dropped:
         raise PublishConflict(
             f"the table says epoch {marker.epoch} is published, but the log decided {output.previous} "
             f"before {output.epoch}",

@@ -330,9 +330,16 @@ class Life:
         root, options = (outbox.uri, outbox.storage_options) if plan.root is None else (plan.root, plan.storage_options)
         files = [file.staged_file() for file in staged.files] if staged else []
         previous = Epoch(self._published_up_to.get(sink, 0))
-        dropped = tuple(Epoch(each) for each in self._point.dropped.get(sink, ()))
         return EpochOutput(
-            Epoch(epoch), Incarnation(self.incarnation), previous, root, options, files, acked=previous, dropped=dropped
+            epoch=Epoch(epoch),
+            incarnation=Incarnation(self.incarnation),
+            previous=previous,
+            root=root,
+            storage_options=options,
+            files=files,
+            acked=previous,
+            dropped=tuple(Epoch(each) for each in self._point.dropped.get(sink, ())),
+            newest=Epoch(self._previous),
         )
 
     def _published(self, outcome: PublishOutcome) -> None:
