@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
-from spark_ckpt.cli.output import iso, print_facts, print_json, print_line, print_table, seconds, utc
+from spark_ckpt.cli.output import iso, print_facts, print_json, print_line, print_table, seconds, size, utc
 from spark_ckpt.cli.stores import open_store, status_of
 from spark_ckpt.connector import Json
-from spark_ckpt.store.epoch_log import wall_ms
+from spark_ckpt.errors import EpochDamaged, EpochNotFound, FormatUnknown
+from spark_ckpt.store.epoch_log import EpochLog, wall_ms
 from spark_ckpt.store.records import EpochBrief
 from spark_ckpt.store.tail import Tail
 
@@ -16,21 +17,29 @@ def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: Storag
     opened = open_store(store, storage_option)
     tail = opened.log.tail()
     if as_json:
-        print_json({"store": opened.location.uri, **tail_fields(tail)})
+        print_json({"store": opened.location.uri, **_fields(opened.log, tail)})
         return
     print_facts({"job": tail.job, "store": opened.location.uri, "driver": driver_of(tail)})
     print_line()
-    print_epochs(tail)
+    print_epochs(opened.log, tail)
 
 
-def print_epochs(tail: Tail) -> None:
+def print_epochs(log: EpochLog, tail: Tail) -> None:
     """One line per epoch."""
-    columns = ("epoch", "status", "taken", "took", "rows in", "rows out", "reason", "life", "savepoint")
-    print_table(columns, [_row(tail, brief) for brief in tail.epochs])
+    columns = ("epoch", "status", "taken", "took", "rows in", "rows out", "state", "reason", "life", "savepoint")
+    print_table(columns, [_row(log, tail, brief) for brief in tail.epochs])
 
 
-def tail_fields(tail: Tail) -> dict[str, Json]:
-    """What `list --json` says about a log."""
+def state_bytes(log: EpochLog, epoch: int) -> int | None:
+    """What the state of an epoch weighs; None if its manifest cannot be read."""
+    try:
+        operators = log.manifest(epoch).operators.values()
+    except (EpochDamaged, EpochNotFound, FormatUnknown):
+        return None
+    return sum(file.size_bytes for each in operators for file in each.files)
+
+
+def _fields(log: EpochLog, tail: Tail) -> dict[str, Json]:
     return {
         "job": tail.job,
         "store_id": tail.store_id,
@@ -39,11 +48,11 @@ def tail_fields(tail: Tail) -> dict[str, Json]:
         "driver": driver_fields(tail),
         "acked": dict(tail.acked),
         "savepoints": dict(tail.savepoints),
-        "epochs": [epoch_fields(tail, brief) for brief in tail.epochs],
+        "epochs": [epoch_fields(log, tail, brief) for brief in tail.epochs],
     }
 
 
-def epoch_fields(tail: Tail, brief: EpochBrief) -> dict[str, Json]:
+def epoch_fields(log: EpochLog, tail: Tail, brief: EpochBrief) -> dict[str, Json]:
     """One epoch of `list --json`."""
     return {
         "epoch": brief.epoch,
@@ -55,6 +64,7 @@ def epoch_fields(tail: Tail, brief: EpochBrief) -> dict[str, Json]:
         "reason": brief.reason,
         "rows_in": brief.rows_in,
         "rows_out": brief.rows_out,
+        "state_bytes": state_bytes(log, brief.epoch),
         "savepoints": _savepoints(tail, brief.epoch),
     }
 
@@ -80,7 +90,8 @@ def driver_fields(tail: Tail) -> Json:
     }
 
 
-def _row(tail: Tail, brief: EpochBrief) -> tuple[object, ...]:
+def _row(log: EpochLog, tail: Tail, brief: EpochBrief) -> tuple[object, ...]:
+    weight = state_bytes(log, brief.epoch)
     return (
         brief.epoch,
         status_of(tail, brief),
@@ -88,6 +99,7 @@ def _row(tail: Tail, brief: EpochBrief) -> tuple[object, ...]:
         seconds(brief.duration_ms),
         brief.rows_in,
         brief.rows_out,
+        "damaged" if weight is None else size(weight),
         brief.reason,
         brief.incarnation,
         ", ".join(_savepoints(tail, brief.epoch)) or None,

@@ -11,6 +11,7 @@ from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import plain, print_facts, print_json, print_line, print_table, size, utc
 from spark_ckpt.cli.stores import chosen_epoch, open_store, status_of
 from spark_ckpt.connector import Json
+from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.records import Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.store.tail import Tail
 
@@ -28,7 +29,7 @@ def show(
     tail = log.tail()
     manifest = log.manifest(chosen_epoch(tail, epoch))
     if as_json:
-        print_json(_fields(tail, manifest))
+        print_json(_fields(log, tail, manifest))
         return
     _print_head(tail, manifest)
     _print_cursors(manifest)
@@ -36,10 +37,10 @@ def show(
     _print_outputs(tail, manifest)
 
 
-def _fields(tail: Tail, manifest: Manifest) -> dict[str, Json]:
+def _fields(log: EpochLog, tail: Tail, manifest: Manifest) -> dict[str, Json]:
     return {
         "job": manifest.job,
-        **epoch_fields(tail, tail.by_id[manifest.epoch]),
+        **epoch_fields(log, tail, tail.by_id[manifest.epoch]),
         "watermark_ms": manifest.watermark_ms,
         "cursors": plain(manifest.cursors),
         "operators": [_operator_fields(each) for each in manifest.operators.values()],

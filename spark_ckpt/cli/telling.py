@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from spark_ckpt.cli.list import print_epochs
 from spark_ckpt.cli.output import print_line, print_table
 from spark_ckpt.demo.audience import Audience, Watch
-from spark_ckpt.store.tail import Tail
+from spark_ckpt.store.epoch_log import EpochLog
 
 _EVERY_S = 5.0
 
@@ -31,7 +31,7 @@ class Silence:
         """Nothing."""
         yield lambda done, note: None
 
-    def epochs(self, tail: Tail) -> None:
+    def epochs(self, log: EpochLog) -> None:
         """Nothing."""
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -63,9 +63,9 @@ class Lines(Silence):
 
         yield watch
 
-    def epochs(self, tail: Tail) -> None:
+    def epochs(self, log: EpochLog) -> None:
         """The table of `spark-ckpt list`."""
-        print_epochs(tail)
+        print_epochs(log, log.tail())
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A small table."""

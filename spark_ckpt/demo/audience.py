@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from spark_ckpt.store.tail import Tail
+from spark_ckpt.store.epoch_log import EpochLog
 
 Watch = Callable[[int, str], None]
 """Called with what is done so far, and a note."""
@@ -24,7 +24,7 @@ class Audience(Protocol):
     def watching(self, what: str, total: int) -> AbstractContextManager[Watch]:
         """Something that takes a while."""
 
-    def epochs(self, tail: Tail) -> None:
+    def epochs(self, log: EpochLog) -> None:
         """The epochs of the job."""
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

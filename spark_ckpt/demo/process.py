@@ -22,8 +22,6 @@ class DriverProcess:
     def __init__(self, arguments: Sequence[str], log: Path) -> None:
         self._log = log
         command = [sys.executable, "-m", "spark_ckpt.demo.driver", *arguments]
-        # The child imports what this process imports, installed or not.
-        path = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 command,
@@ -31,7 +29,7 @@ class DriverProcess:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path},
+                env=_environment(log.parent / "tmp"),
             )
 
     @property
@@ -70,3 +68,16 @@ class DriverProcess:
     def __exit__(self, *exception: object) -> None:
         if self.exit_code is None:
             self.kill()
+
+
+def _environment(temporary: Path) -> dict[str, str]:
+    """The child imports what this process imports; what it leaves when it is killed is in the demo's folder."""
+    temporary.mkdir(exist_ok=True)
+    options = f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} -Djava.io.tmpdir="{temporary}"'
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, sys.path))),
+        "TMPDIR": str(temporary),
+        "SPARK_LOCAL_DIRS": str(temporary),
+        "SPARK_SUBMIT_OPTS": options.strip(),
+    }

@@ -16,6 +16,12 @@ def whole_output(expected: pd.DataFrame, found: pd.DataFrame) -> Comparison:
     return oracle.compare(expected, found)
 
 
+def some_output(expected: pd.DataFrame, found: pd.DataFrame) -> Comparison:
+    """Of every aircraft a prefix of its flights, each once, with the right figures."""
+    count = expected["tailnum"].map(found["tailnum"].value_counts()).fillna(0)
+    return oracle.compare(expected[expected["flights"] <= count], found)
+
+
 def state(expected: pd.DataFrame, found: pd.DataFrame, flights: int) -> Comparison:
     """Every aircraft's state is the one after some prefix of its flights, and the prefixes add up to `flights`.
 

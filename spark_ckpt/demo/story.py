@@ -112,10 +112,9 @@ def _first_life(scene: _Scene, percent: float) -> None:
         done = committed(tail)
         scene.report.killed = Killed(pid, code, len(tail.by_id), done, len(visible))
         scene.audience.say(f"SIGKILL to driver {pid} and its JVM after {done:,} flights in {len(tail.by_id)} epochs")
-        scene.audience.say(f"a reader of the output sees {len(visible):,} flights; none may be wrong or twice there")
-        named = visible.merge(scene.expected[oracle.IDENTITY], on=oracle.IDENTITY)
-        seen = scene.expected.merge(named[oracle.IDENTITY].drop_duplicates(), on=oracle.IDENTITY)
-        scene.check("output after the kill", "what was visible", proof.whole_output(seen, visible))
+        scene.audience.say(f"a reader of the output sees {len(visible):,} flights")
+        claim = "what was visible is the beginning of every aircraft's flights"
+        scene.check("output after the kill", claim, proof.some_output(scene.expected, visible))
 
 
 def _second_life(scene: _Scene) -> None:
@@ -131,7 +130,7 @@ def _look_inside(scene: _Scene) -> int:
     """Show epochs and state; the epoch to go back to."""
     with scene.part("look inside", "Looking inside: epochs, and state at any of them, without Spark"):
         tail = scene.store.log.tail()
-        scene.audience.epochs(tail)
+        scene.audience.epochs(scene.store.log)
         epoch = _earlier_epoch(scene)
         scene.report.newest_epoch, scene.report.restored_epoch = tail.latest, epoch
         scene.audience.say(f"Aircraft {AIRCRAFT} in epoch {epoch} and in the newest, {tail.latest}:")

@@ -1,5 +1,6 @@
 """The demo's job and its oracle agree on every flight, and the oracle finds whatever is wrong."""
 
+import time
 from itertools import pairwise
 
 import pandas as pd
@@ -8,6 +9,9 @@ import pytest
 from spark_ckpt.demo import flights, oracle, proof
 from spark_ckpt.demo.figures import running_figures
 from spark_ckpt.demo.places import figures_of, records
+from spark_ckpt.demo.process import DriverProcess
+from spark_ckpt.demo.report import Report
+from spark_ckpt.errors import RunFailed
 
 COLUMNS = [*oracle.IDENTITY, "tailnum", *oracle.FIGURES]
 
@@ -79,6 +83,15 @@ def test_one_wrong_row_of_all_is_found(expected, what, spoil):
     assert comparison.examples[0].startswith(what)
 
 
+def test_what_is_visible_in_the_middle_is_a_prefix_of_every_aircrafts_flights(expected):
+    some = expected.head(10_000)
+
+    assert proof.some_output(expected, some[COLUMNS]).exact
+    assert proof.some_output(expected, some[COLUMNS].head(0)).exact
+    holed = proof.some_output(expected, some.drop(index=some.index[some["tailnum"] == "N725MQ"][0])[COLUMNS])
+    assert (holed.missing, holed.unexpected) == (1, 1)
+
+
 def state_of(expected: pd.DataFrame, count: int) -> pd.DataFrame:
     return expected.head(count).groupby("tailnum").last().reset_index()
 
@@ -113,3 +126,33 @@ def test_flights_survive_their_way_through_json():
     assert few["dep_delay"].isna().any()
     assert b"NaN" not in b"".join(values)
     assert list(figures_of(values)["departure"]) == list(few["departure"])
+
+
+def test_a_demo_that_found_something_wrong_exits_non_zero(command, monkeypatch, expected):
+    wrong = oracle.compare(expected.head(10), expected.head(9))
+
+    monkeypatch.setattr("spark_ckpt.demo.story.play", lambda options, audience: Report(checks={"output": wrong}))
+    answer = command("demo", "--json")
+
+    assert (answer.code, answer.json["exact"], answer.json["checks"]["output"]["missing"]) == (6, False, 1)
+
+
+def test_a_demo_that_checked_nothing_proved_nothing():
+    assert not Report().exact
+
+
+def test_a_driver_that_fails_is_told_with_the_end_of_its_log(tmp_path):
+    with DriverProcess(["--no-such-option"], tmp_path / "driver.log") as driver:
+        while driver.exit_code is None:
+            time.sleep(0.05)
+
+    with pytest.raises(RunFailed, match="exit code 2") as failed:
+        driver.check_ended_well()
+    assert "--store" in str(failed.value)
+
+
+def test_a_driver_is_never_left_behind(tmp_path):
+    with DriverProcess(["--help"], tmp_path / "driver.log") as driver:
+        pass
+
+    assert driver.exit_code is not None

@@ -39,6 +39,14 @@ def test_text_for_a_pipe_has_neither_colours_nor_frames(command, world):
     assert [line.split()[0] for line in text.splitlines()[-3:]] == ["1", "2", "3"]
 
 
+def test_list_tells_what_the_state_of_an_epoch_weighs(command, world):
+    listed = {each["epoch"]: each["state_bytes"] for each in command("list", uri(world), "--json").json["epochs"]}
+    files = world.store.log.manifest(2).operators[OPERATOR].files
+
+    assert listed[1] < listed[2] < listed[3]
+    assert listed[2] == sum(file.size_bytes for file in files)
+
+
 def test_show_is_about_the_newest_epoch_unless_told_otherwise(command, world):
     newest, named = command("show", uri(world), "--json").json, command("show", uri(world), 1, "--json").json
 

@@ -1,0 +1,92 @@
+"""`spark-ckpt demo` as a newcomer runs it: its own processes, its own kill, its own proof; and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from spark_ckpt_kafka.control import Control
+from spark_ckpt_kafka.options import Connection
+
+from integration_tests.broker import Broker, running_broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(2400)]
+FLIGHTS = 336_776
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with running_broker(tmp_path / "broker") as running:
+        yield running
+
+
+def demo(temporary: Path, *arguments: str) -> dict:
+    """Run the demo with JSON output and its temporary files in a folder of its own."""
+    temporary.mkdir()
+    path = os.pathsep.join(filter(None, sys.path))
+    run = subprocess.run(
+        [sys.executable, "-m", "spark_ckpt", "demo", "--json", *arguments],
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=2300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr + run.stdout
+    return json.loads(run.stdout)
+
+
+def processes_in(folder: Path) -> list[str]:
+    """Command lines of the living processes that were started with `folder` in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if str(folder).encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_text())
+        except OSError:
+            continue
+    return found
+
+
+def wait_for_no_process_in(folder: Path, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while (left := processes_in(folder)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left == []
+
+
+def check(told: dict) -> None:
+    assert told["exact"], told
+    assert told["killed"]["exit_code"] == -signal.SIGKILL
+    assert 0 < told["killed"]["flights"] < FLIGHTS
+    assert told["killed"]["visible"] <= told["killed"]["flights"]
+    assert told["checks"]["output"]["found"] == told["flights"] == FLIGHTS
+    assert told["restored_epoch"] < told["newest_epoch"]
+    again = told["checks"]["output after the restore"]["found"]
+    assert 0 < again < FLIGHTS
+    assert told["lives"] == 3
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for left processes in /proc")
+def test_the_demo_kills_its_driver_and_proves_every_figure(tmp_path: Path) -> None:
+    check(demo(tmp_path / "tmp", "--kill-after", "30"))
+
+    wait_for_no_process_in(tmp_path / "tmp")
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.kafka
+def test_the_demo_runs_from_kafka_to_kafka_and_removes_its_topics(tmp_path: Path, broker: Broker) -> None:
+    with Control(Connection(broker.servers)) as control:
+        control.create_topic("somebody-elses", 1)
+
+        check(demo(tmp_path / "tmp", "--kafka", broker.servers))
+
+        assert control.topics() == ["somebody-elses"]
