@@ -144,6 +144,17 @@ class Publisher(Protocol):
 
 
 @runtime_checkable
+class Tidies(Protocol):
+    """A publisher whose staged files lie outside of the store and are not removed with it."""
+
+    def tidy(self) -> int:
+        """Remove what dead incarnations staged and nobody will publish; how many files.
+
+        Called once per incarnation, when every epoch decided by earlier ones is published.
+        """
+
+
+@runtime_checkable
 class Sink(Protocol):
     """An output that takes rows exactly once."""
 

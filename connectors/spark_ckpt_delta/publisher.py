@@ -24,6 +24,7 @@ from spark_ckpt_delta.marker import (
     is_published,
     read_marker,
 )
+from spark_ckpt_delta.orphans import remove_orphans
 from spark_ckpt_delta.rules import check_writable
 
 if TYPE_CHECKING:
@@ -69,6 +70,10 @@ class DeltalakePublisher:
         hit(Failpoint.PUBLISH_COMMITTED)
         version = self._harden(itertools.count(before + 1))
         return PublishReceipt(output.epoch, rows, replayed, {"version": version, "files": len(output.files)})
+
+    def tidy(self) -> int:
+        """Remove files that dead incarnations staged in the table's folder and no commit names."""
+        return len(remove_orphans(self._table, self._context, self._storage_options))
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -372,6 +372,7 @@ class Life:
             lambda: binding.sink.publisher(plan.spark, context),
             self._still_current,
             lambda outcome: self._thread.post(lambda: self._published(outcome)),
+            inherited=self._point.last,
         )
 
     def _still_current(self) -> None:

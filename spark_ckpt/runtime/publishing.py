@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt
+from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, Tidies
 from spark_ckpt.errors import CkptError, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.protocol.ids import Epoch
@@ -33,7 +33,7 @@ class SinkLane(threading.Thread):
     """The publishing thread of one sink. A publisher is opened on it when needed and replaced after every failure.
 
     `still_current` raises `Fenced` if a newer incarnation exists: asked before every attempt, so that a zombie that wakes
-    up does not fence the driver that replaced it.
+    up does not fence the driver that replaced it. `inherited`: the highest epoch decided by earlier incarnations.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class SinkLane(threading.Thread):
         open_publisher: Callable[[], Publisher],
         still_current: Callable[[], None],
         report: Callable[[PublishOutcome], None],
+        inherited: int = 0,
     ) -> None:
         super().__init__(name=f"ckpt-publish-{sink}", daemon=True)
         self.sink = sink
@@ -49,6 +50,8 @@ class SinkLane(threading.Thread):
         self._publisher: Publisher | None = None
         self._still_current = still_current
         self._report = report
+        self._inherited = inherited
+        self._tidied = False
         self._outputs: queue.SimpleQueue[EpochOutput | None] = queue.SimpleQueue()
 
     def submit(self, output: EpochOutput) -> None:
@@ -63,6 +66,8 @@ class SinkLane(threading.Thread):
         """Thread body."""
         while (output := self._outputs.get()) is not None:
             self._report(self._attempt(output))
+            if output.epoch > self._inherited and not self._tidied:
+                self._tidy()
         self._drop_publisher()
 
     def _attempt(self, output: EpochOutput) -> PublishOutcome:
@@ -77,6 +82,18 @@ class SinkLane(threading.Thread):
         except Exception as error:  # noqa: BLE001 - a connector's bug is reported as what it is, not lost with the thread
             wrapped = PublishFailed(f"{type(error).__name__}: {error}", sink=self.sink, epoch=output.epoch)
             return self._failed(output, wrapped)
+
+    def _tidy(self) -> None:
+        """Everything older incarnations decided is published: what else they staged is garbage."""
+        if not isinstance(self._publisher, Tidies):
+            return
+        self._tidied = True
+        try:
+            removed = self._publisher.tidy()
+        except Exception as error:  # noqa: BLE001 - garbage stays garbage; the next incarnation tries again
+            _log.warning("sink %s: could not remove what dead incarnations staged: %s", self.sink, error)
+        else:
+            _log.info("sink %s: removed %d files of dead incarnations", self.sink, removed)
 
     def _failed(self, output: EpochOutput, error: CkptError) -> PublishOutcome:
         _log.warning("sink %s: epoch %s could not be published: %s", self.sink, output.epoch, error)
