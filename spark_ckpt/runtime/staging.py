@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 
 from spark_ckpt.connector import StagedFile, StagePlan
+from spark_ckpt.errors import CkptError
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.runtime.file_statistics import delta_statistics
 from spark_ckpt.runtime.reports import Reports
@@ -74,6 +76,8 @@ class StageWriter:
     ) -> None:
         if kind is not None:
             for file in self._files.values():
+                with suppress(pa.ArrowException, OSError, ValueError, CkptError):
+                    file.writer.close()  # else it would try when it is collected, on an output that is gone
                 file.output.abort()
 
     def write(self, rows: pa.Table) -> None:

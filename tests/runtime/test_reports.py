@@ -21,3 +21,16 @@ def test_steps_are_told_apart():
     reports = [report("input", 0, 1), report("stage", 0, 5)]
 
     assert len(latest_attempts(reports)) == 2
+
+
+def test_diverting_steps_of_one_partition_in_several_stages_all_count():
+    reports = [report("input", 0, 1, "rejected/1", rejected=2), report("input", 0, 9, "rejected/2", rejected=3)]
+
+    assert sum(each.body["rejected"] for each in latest_attempts(reports)) == 5
+
+
+def test_a_diverting_step_that_ran_again_counts_once_its_file_too():
+    scopes = ["rejected/1", "rejected/1/file"]
+    reports = [report("input", 0, attempt, scope) for attempt in (1, 2) for scope in scopes]
+
+    assert [(each.attempt, each.scope) for each in latest_attempts(reports)] == [(2, scope) for scope in scopes]

@@ -1,0 +1,207 @@
+"""Staged files hold every row once, where its key and partition belong, and say so exactly."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_ckpt.connector import StagedFile, StagePlan
+from spark_ckpt.runtime.reports import Report
+from spark_ckpt.runtime.staging import SinkStage, StageWriter, lane_of, stage_rows, staged_file
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.records import StagedFileRecord
+
+KEYS = ["a", None, "b", "ä", "a", "", None, "c" * 50]
+
+
+class Reported:
+    """Takes the place of the accumulator."""
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, step, scope, body):
+        self.sent.append(Report(step, 0, 0, scope, json.loads(json.dumps(body))))
+
+
+def stage(folder, sink="out", **plan):
+    return SinkStage(sink, StagePlan(**plan), Location(str(folder)), 3)
+
+
+def written(folder, *tables, **plan):
+    with StageWriter(stage(folder, **plan), 7) as writer:
+        for table in tables:
+            writer.write(table)
+        return writer.close()
+
+
+def read(folder, file):
+    return pq.ParquetFile(folder / file.path).read()
+
+
+def files_in(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def rows_of(keys):
+    return pa.table({"k": pa.array(keys, pa.string()), "v": pa.array(range(len(keys)), pa.int64())})
+
+
+def test_one_file_per_task_keeps_the_order_of_rows(tmp_path):
+    (file,) = written(tmp_path, rows_of(["b", "a"]), rows_of(["c"]))
+    assert read(tmp_path, file).column("k").to_pylist() == ["b", "a", "c"]
+    assert (file.rows, file.batch, file.task, file.part, file.lane) == (3, 7, 0, 0, 0)
+    assert file.size_bytes == (tmp_path / file.path).stat().st_size
+
+
+def test_nothing_is_staged_for_no_rows(tmp_path):
+    assert written(tmp_path, rows_of([])) == []
+    assert files_in(tmp_path) == []
+
+
+def test_two_tasks_never_share_a_name(tmp_path):
+    first, second = written(tmp_path, rows_of(["a"])), written(tmp_path, rows_of(["a"]))
+    assert first[0].path != second[0].path
+
+
+def test_a_keys_rows_are_in_one_lane_in_their_order(tmp_path):
+    files = written(tmp_path, rows_of(KEYS), rows_of(KEYS), lanes=3, lane_by="k")
+    lanes = {}
+    for file in files:
+        for key in read(tmp_path, file).column("k").to_pylist():
+            lanes.setdefault(key, set()).add(file.lane)
+    assert set(lanes) == set(KEYS)
+    assert all(len(where) == 1 for where in lanes.values())
+    assert sum(file.rows for file in files) == 2 * len(KEYS)
+    assert len(files) == len({file.lane for file in files}), "one file per lane"
+    assert sorted(file.part for file in files) == list(range(len(files)))
+
+
+def test_null_keys_are_in_the_first_lane():
+    lanes = lane_of(pa.chunked_array([pa.array([None, "a", None])]), 8)
+    assert (lanes[0], lanes[2]) == (0, 0)
+
+
+@pytest.mark.parametrize("keys", [["a", "b", "ä" * 9], [b"\0\1", b"k"], [1, 2**60], [dt.date(2024, 1, 1)]])
+def test_a_keys_lane_is_the_same_in_every_process(keys):
+    program = f"""
+import datetime, pyarrow as pa
+from spark_ckpt.runtime.staging import lane_of
+print(lane_of(pa.chunked_array([pa.array({keys!r})]), 1000).tolist())
+"""
+    others = [
+        subprocess.run([sys.executable, "-c", program], env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+                       capture_output=True, text=True, check=True).stdout
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    assert json.loads(others[0]) == json.loads(others[1]) == lane_of(pa.chunked_array([pa.array(keys)]), 1000).tolist()
+
+
+def test_keys_spread_over_the_lanes():
+    lanes = lane_of(pa.chunked_array([pa.array([f"key {n}" for n in range(1000)])]), 4)
+    assert min((lanes == lane).sum() for lane in range(4)) > 150
+
+
+ODD = ["a/b", "a b", "ä", "100%", "x=y", "..", None, "", "?#"]
+
+
+def test_partition_values_become_folders_and_leave_the_file(tmp_path):
+    files = written(tmp_path, rows_of(ODD), partition_by=("k",))
+    found = {file.partition_values["k"]: read(tmp_path, file) for file in files}
+    assert {value: table.column("v").to_pylist() for value, table in found.items()} == {
+        value: [number] for number, value in enumerate(ODD)
+    }
+    assert {tuple(table.column_names) for table in found.values()} == {("v",)}
+    by_value = {file.partition_values["k"]: file.path.split("/")[0] for file in files}
+    assert by_value["a/b"] == "k=a%2Fb"
+    assert by_value[None] == "k=__HIVE_DEFAULT_PARTITION__"
+    assert all(file.path.count("/") == 1 for file in files), "a value makes no folder of its own"
+
+
+def test_staged_files_with_odd_partition_values_fit_the_log(tmp_path):
+    for file in written(tmp_path, rows_of(ODD), partition_by=("k",)):
+        body = json.loads(json.dumps(staged_report(file)))
+        assert StagedFileRecord(**body).staged_file() == file
+
+
+def staged_report(file):
+    return {name: getattr(file, name) for name in StagedFile.__slots__}
+
+
+def test_several_partition_columns_are_combined_as_they_occur(tmp_path):
+    table = pa.table({
+        "day": pa.array([dt.date(2024, 1, 2), None, dt.date(2024, 1, 2), None], pa.date32()),
+        "ok": pa.array([True, False, True, None]),
+        "v": pa.array([1, 2, 3, 4]),
+    })  # fmt: skip
+    files = written(tmp_path, table, partition_by=("day", "ok"))
+    found = {(*file.partition_values.values(),): read(tmp_path, file).column("v").to_pylist() for file in files}
+    assert found == {("2024-01-02", "true"): [1, 3], (None, "false"): [2], (None, None): [4]}
+
+
+def test_partitions_and_lanes_together_lose_no_row(tmp_path):
+    table = pa.table({"p": ["x", "y"] * 50, "k": [f"{n % 7}" for n in range(100)], "v": range(100)})
+    files = written(tmp_path, table, partition_by=("p",), lanes=3, lane_by="k")
+    assert sorted(value for file in files for value in read(tmp_path, file).column("v").to_pylist()) == list(range(100))
+
+
+def test_rows_are_cast_to_the_sinks_schema(tmp_path):
+    schema = pa.schema([("v", pa.int32()), ("k", pa.large_string())])
+    (file,) = written(tmp_path, rows_of(["a"]), schema=schema)
+    assert read(tmp_path, file).schema.equals(schema)
+
+
+def test_a_value_that_does_not_fit_fails_the_task_and_leaves_no_file(tmp_path):
+    table = pa.table({"v": pa.array([2**40])})
+    with pytest.raises(pa.ArrowInvalid):
+        written(tmp_path, pa.table({"v": pa.array([1])}), table, schema=pa.schema([("v", pa.int32())]))
+    assert files_in(tmp_path) == []
+
+
+def test_a_task_that_fails_leaves_no_file_of_any_sink(tmp_path):
+    def rows():
+        yield rows_of(["a", "b"])
+        raise RuntimeError("the user's function")
+
+    stages = [stage(tmp_path / "one", "one"), stage(tmp_path / "two", "two", partition_by=("k",))]
+    reported = Reported()
+    with pytest.raises(RuntimeError):
+        stage_rows(rows(), stages, 0, reported)
+    assert reported.sent == []
+    assert files_in(tmp_path) == []
+
+
+def test_every_sink_gets_every_row_and_every_file_is_reported(tmp_path):
+    stages = [stage(tmp_path / "one", "one"), stage(tmp_path / "two", "two", lanes=2, lane_by="k")]
+    reported = Reported()
+    stage_rows(iter([rows_of(KEYS), rows_of(KEYS)]), stages, 5, reported)
+    rows = {}
+    for report in reported.sent:
+        assert report.step == "stage"
+        file = staged_file(report.body)
+        assert read(tmp_path / report.scope, file).num_rows == file.rows
+        rows[report.scope] = rows.get(report.scope, 0) + file.rows
+    assert rows == {"one": 2 * len(KEYS), "two": 2 * len(KEYS)}
+    assert len(files_in(tmp_path)) == len(reported.sent)
+
+
+def test_statistics_are_those_of_the_written_file(tmp_path):
+    rows = pa.table({"v": pa.array([5, None, 3], pa.int64()), "s": pa.array(["b", "a", None])})
+    (file,) = written(tmp_path, rows, rows.slice(0, 1))
+    assert json.loads(file.stats) == {
+        "numRecords": 4, "minValues": {"v": 3, "s": "a"}, "maxValues": {"v": 5, "s": "b"}, "nullCount": {"v": 1, "s": 1},
+    }  # fmt: skip
+
+
+def test_a_file_is_invisible_until_the_task_closes_it(tmp_path):
+    with StageWriter(stage(tmp_path), 0) as writer:
+        writer.write(rows_of(["a"]))
+        assert [path for path in files_in(tmp_path) if path.suffix == ".parquet"] == []
+        writer.close()
+    assert len(files_in(tmp_path)) == 1
