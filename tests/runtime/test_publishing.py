@@ -1,0 +1,144 @@
+"""A sink's publishing thread: one attempt per request, a fresh publisher after a failure, never as a zombie."""
+
+from __future__ import annotations
+
+import queue
+
+import pytest
+
+from spark_ckpt.connector import EpochOutput, PublishReceipt
+from spark_ckpt.errors import Fenced, PublishConflict, PublishFailed
+from spark_ckpt.runtime.publishing import SinkLane
+
+WAIT_S = 20
+
+
+class FakePublisher:
+    """Does what its script says: raises an exception, or publishes."""
+
+    def __init__(self, number, script, log):
+        self.number, self.script, self.log = number, script, log
+
+    def publish(self, output):
+        self.log.append(("publish", self.number, output.epoch))
+        outcome = self.script.pop(0) if self.script else None
+        if outcome is not None:
+            raise outcome
+        return PublishReceipt(output.epoch, 1, replayed=False)
+
+    def close(self):
+        self.log.append(("close", self.number))
+        raise OSError("closing is best effort")
+
+
+class Lane:
+    """A lane with fake publishers, its calls in `log`, its reports in order."""
+
+    def __init__(self, *script, current=lambda: None, opening=None):
+        self.log, self.reports, self.opened = [], queue.Queue(), 0
+        self.script, self.opening = list(script), list(opening or ())
+        self.thread = SinkLane("out", self._open, current, self.reports.put)
+        self.thread.start()
+
+    def _open(self):
+        self.opened += 1
+        if self.opening:
+            raise self.opening.pop(0)
+        return FakePublisher(self.opened, self.script, self.log)
+
+    def publish(self, epoch):
+        self.thread.submit(EpochOutput(epoch, 1, epoch - 1, "", {}, []))
+        return self.reports.get(timeout=WAIT_S)
+
+    def end(self):
+        self.thread.stop()
+        self.thread.join(WAIT_S)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def lane_of():
+    lanes = []
+
+    def make(*script, **options):
+        lanes.append(Lane(*script, **options))
+        return lanes[-1]
+
+    yield make
+    for lane in lanes:
+        lane.end()
+
+
+def test_epochs_are_published_in_order_by_one_publisher(lane_of):
+    lane = lane_of()
+    outcomes = [lane.publish(epoch) for epoch in (1, 2, 3)]
+    assert [outcome.receipt.epoch for outcome in outcomes] == [1, 2, 3]
+    assert lane.log == [("publish", 1, 1), ("publish", 1, 2), ("publish", 1, 3)]
+
+
+def test_a_failure_is_reported_once_and_not_tried_again(lane_of):
+    lane = lane_of(PublishFailed("broker away"))
+    outcome = lane.publish(1)
+    assert (outcome.receipt, outcome.error.what, outcome.error.retriable) == (None, "broker away", True)
+    assert lane.reports.empty()
+    assert [entry for entry in lane.log if entry[0] == "publish"] == [("publish", 1, 1)]
+
+
+def test_a_publisher_that_failed_is_closed_and_replaced(lane_of):
+    lane = lane_of(PublishFailed("broker away"))
+    lane.publish(1)
+    assert lane.publish(1).receipt is not None
+    assert lane.log == [("publish", 1, 1), ("close", 1), ("publish", 2, 1)]
+
+
+@pytest.mark.parametrize("error", [Fenced("newer"), PublishConflict("marker")])
+def test_an_error_that_is_final_says_so(lane_of, error):
+    outcome = lane_of(error).publish(1)
+    assert outcome.error is error
+    assert not outcome.error.retriable
+
+
+def test_a_connectors_bug_is_a_failure_that_may_pass_and_names_itself(lane_of):
+    outcome = lane_of(ZeroDivisionError("oops")).publish(1)
+    assert isinstance(outcome.error, PublishFailed)
+    assert "ZeroDivisionError: oops" in outcome.error.what
+    assert outcome.error.context == {"sink": "out", "epoch": 1}
+
+
+def test_a_publisher_that_cannot_be_opened_is_a_failed_attempt(lane_of):
+    lane = lane_of(opening=[OSError("no route")])
+    assert "no route" in lane.publish(1).error.what
+    assert lane.publish(1).receipt is not None
+
+
+def test_a_zombie_opens_no_publisher(lane_of):
+    """Opening one would fence the driver that replaced it."""
+
+    def replaced():
+        raise Fenced("incarnation 9 took over")
+
+    lane = lane_of(current=replaced)
+    assert isinstance(lane.publish(1).error, Fenced)
+    assert (lane.opened, lane.log) == (0, [])
+
+
+def test_being_current_is_asked_before_every_attempt(lane_of):
+    asked = []
+
+    def current():
+        asked.append(len(asked))
+        if len(asked) == 3:
+            raise Fenced("incarnation 9 took over")
+
+    lane = lane_of(current=current)
+    outcomes = [lane.publish(epoch) for epoch in (1, 2, 3)]
+    assert [outcome.error is None for outcome in outcomes] == [True, True, False]
+    assert ("publish", 1, 3) not in lane.log
+
+
+def test_stopping_ends_after_what_was_submitted_and_closes_the_publisher():
+    lane = Lane()
+    for epoch in (1, 2):
+        lane.thread.submit(EpochOutput(epoch, 1, epoch - 1, "", {}, []))
+    lane.end()
+    assert lane.log == [("publish", 1, 1), ("publish", 1, 2), ("close", 1)]
