@@ -74,13 +74,20 @@ class JobPlan:
         return self.stage_plans[sink]
 
     def checkpoint(self, incarnation: int) -> Location:
-        """Spark's own checkpoint for one incarnation: disposable."""
-        root = (
-            Location(self.config.run_dir, self.store.location.storage_options)
-            if self.config.run_dir
-            else self.store.location.child("runs")
+        """Spark's own checkpoint for one incarnation: disposable, on a file system that driver and executors share."""
+        return self._run_folder().child(str(incarnation), "stage")
+
+    def _run_folder(self) -> Location:
+        if self.config.run_dir is not None:
+            return Location(self.config.run_dir)
+        if self.store.location.local is not None:
+            return self.store.location.child("runs")
+        if str(self.spark.sparkContext.master).startswith("local["):
+            return Location(str(self.cache.with_name(f"{self.cache.name}-runs")))
+        raise ConfigInvalid(
+            "a store in an object store needs a folder for Spark's own checkpoint on a cluster",
+            hint='set run_dir="..." (spark.ckpt.run.dir) to a path that driver and executors share; its content is disposable',
         )
-        return root.child(str(incarnation), "stage")
 
     def stages(self, incarnation: int) -> list[SinkStage]:
         """Where tasks stage each sink's rows; the side output is not among them."""
