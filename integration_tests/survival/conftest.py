@@ -1,0 +1,66 @@
+"""One broker for all tests of this folder; tests that kill it start it again."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration_tests.broker import Broker, running_broker
+from integration_tests.survival.job import KafkaJob
+from integration_tests.survival.session import Place, end_jvm
+from spark_ckpt import failpoints
+from spark_ckpt.spark_session import session as new_session
+
+PROPERTIES = {"log.cleaner.backoff.ms": "500"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """kafka-python leaves refused sockets to the garbage collector."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running_broker(tmp_path_factory.mktemp("broker"), PROPERTIES) as running:
+        yield running
+    gc.collect()
+
+
+@pytest.fixture
+def job(broker: Broker, tmp_path: Path) -> Iterator[KafkaJob]:
+    """A job with topics and a store of its own. No process of it outlives the test."""
+    one = KafkaJob.new(broker, tmp_path)
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for the cheap tests of this folder, with Spark's Kafka connector."""
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
+    session = new_session("survival-tests", "kafka", master="local[2]", conf=conf)
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+    end_jvm()
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> Place:
+    """Folders of one job's input, store and output."""
+    return Place(spark, tmp_path)
+
+
+@pytest.fixture
+def crash() -> Iterator[Callable[[str], None]]:
+    """Arm this process: the next run fails at the point, as unprepared as a crash."""
+    yield failpoints.arm
+    failpoints.arm("")

@@ -1,0 +1,172 @@
+"""The job under test: a program of its own, as a user would submit it. Kafka topic, one keyed operator, Kafka topic.
+
+python -m integration_tests.survival.driver --servers HOST:PORT --input TOPIC --output TOPIC --store DIR --events FILE
+
+What happens to the run is appended to the events file, one JSON object per line, for the parent to wait on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pandas as pd
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from spark_ckpt_kafka import KafkaSink, KafkaSource
+
+import spark_ckpt as ckpt
+
+RECORD = "k string, v long, n long"
+OUTPUT = "k string, n long, count long, total long"
+QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",  # compiling costs each of many short lives more than it gains
+    "spark.sql.streaming.stopTimeout": "20s",
+}
+
+
+class Events(ckpt.RunListener):
+    """Writes what a run tells to the events file."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", buffering=1)
+
+    def write(self, event: str, **fields: object) -> None:
+        self._file.write(json.dumps({"event": event, **fields}) + "\n")
+
+    def onIncarnationStarted(self, event: ckpt.IncarnationEvent) -> None:
+        self.write("started", incarnation=event.incarnation, base=event.base, reason=event.reason)
+
+    def onEpochCommitted(self, event: ckpt.EpochEvent) -> None:
+        self.write("committed", incarnation=event.incarnation, epoch=event.epoch, **event.detail)
+
+    def onEpochAborted(self, event: ckpt.EpochEvent) -> None:
+        self.write("aborted", incarnation=event.incarnation, epoch=event.epoch, **event.detail)
+
+    def onEpochPublished(self, event: ckpt.EpochEvent) -> None:
+        self.write("published", incarnation=event.incarnation, epoch=event.epoch, **event.detail)
+
+    def onIncarnationEnded(self, event: ckpt.IncarnationEvent) -> None:
+        self.write("ended", incarnation=event.incarnation, base=event.base, reason=event.reason)
+
+
+def main() -> int:
+    options = _options()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    logging.getLogger("kafka").setLevel(logging.ERROR)
+    events = Events(options.events)
+    try:
+        return _run(options, events)
+    except ckpt.CkptError as error:
+        events.write("failed", condition=error.condition, message=str(error))
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+
+
+def _run(options: argparse.Namespace, events: Events) -> int:
+    spark = ckpt.session("survival", "kafka", master=options.master, conf=QUIET)
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        job = _job(spark, options)
+        job.addListener(events)
+        run = job.start(restore=options.restore, availableNow=options.available_now)
+        try:
+            run.awaitTermination()
+        finally:
+            events.write("done", progress=run.lastProgress)
+    finally:
+        spark.stop()
+    return 0
+
+
+def _job(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
+    job = ckpt.Job(
+        spark,
+        "survival",
+        store=options.store,
+        interval=options.interval,
+        lease=options.lease,
+        takeover=options.takeover or None,
+        shuffle_partitions=options.shuffle_partitions,
+        local_dir=options.local_dir,
+        key_groups=8,
+    )
+    limits = {"maxOffsetsPerTrigger": options.max_offsets}
+    records = job.source("records", KafkaSource(options.servers, options.input, options=limits))
+    parsed = records.parse("value", RECORD, alias="r", onError=options.on_error).select("r.*")
+    rows = _operate(parsed, options)
+    record = rows.select(F.col("k").alias("key"), _json(rows.columns).alias("value"))
+    record.to(KafkaSink(options.servers, options.output, lanes=options.lanes), name="out")
+    return job
+
+
+def _operate(parsed: ckpt.Stream, options: argparse.Namespace) -> ckpt.Stream:
+    if options.operator == "none":
+        return parsed
+    grouped = parsed.groupBy("k")
+    if options.operator == "agg":
+        return grouped.agg("append", "sums", count=ckpt.count(), total=ckpt.sum("v"))
+    function = _noting_pids(options.pids) if options.pids else running
+    no_timeout = GroupStateTimeout.NoTimeout
+    return grouped.applyInPandasWithState(function, OUTPUT, "count long, total long", "append", no_timeout, "sums")
+
+
+def running(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[tuple[str, int, int, int]]:
+    """One output per input: the record's number, how many records the key has had, their sum."""
+    count, total = state.get if state.exists else (0, 0)
+    for frame in frames:
+        for number, value in zip(frame["n"].tolist(), frame["v"].tolist(), strict=True):
+            count, total = count + 1, total + value
+            yield key[0], number, count, total
+    state.update((count, total))
+
+
+def _noting_pids(folder: Path) -> object:
+    """`running`, which also says in which process it runs."""
+
+    def noting(
+        key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState
+    ) -> Iterator[tuple[str, int, int, int]]:
+        (folder / str(os.getpid())).touch()
+        yield from running(key, frames, state)
+
+    return noting
+
+
+def _json(columns: list[str]) -> Column:
+    return F.to_json(F.struct(*columns))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--servers", required=True)
+    parser.add_argument("--input", required=True, help="topic")
+    parser.add_argument("--output", required=True, help="topic")
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--events", required=True, type=Path)
+    parser.add_argument("--operator", choices=("agg", "tuples", "none"), default="agg")
+    parser.add_argument("--on-error", choices=("fail", "drop"), default="fail")
+    parser.add_argument("--interval", default="2 seconds")
+    parser.add_argument("--lease", default="30 seconds")
+    parser.add_argument("--takeover", action="store_true")
+    parser.add_argument("--max-offsets", type=int, default=4000)
+    parser.add_argument("--shuffle-partitions", type=int)
+    parser.add_argument("--lanes", type=int, default=1)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--restore", default="latest", type=lambda text: int(text) if text.isdecimal() else text)
+    parser.add_argument("--available-now", action="store_true")
+    parser.add_argument("--pids", type=Path, help="folder in which the operator leaves the ids of its processes")
+    parser.add_argument("--local-dir", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

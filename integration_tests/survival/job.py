@@ -1,0 +1,72 @@
+"""One Kafka-to-Kafka job under test: its topics, its ledger, its watcher, its lives."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from integration_tests.broker import Broker
+from integration_tests.survival.ledger import Ledger, Watcher, alter_topic, create_topic
+from integration_tests.survival.process import Lives
+
+KEYS = 400
+
+
+@dataclass
+class KafkaJob:
+    """What a test of one job needs. `seed` makes its data, and what the test draws from `random`."""
+
+    broker: Broker
+    store: Path
+    output: str
+    ledger: Ledger
+    watcher: Watcher
+    lives: Lives
+    seed: int
+    random: random.Random
+
+    @classmethod
+    def new(cls, broker: Broker, folder: Path, seed: int | None = None) -> Self:
+        seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
+        print(f"seed {seed}, logs in {folder}")
+        servers = broker.servers
+        source, output = create_topic(servers, "in"), create_topic(servers, "out")
+        watcher = Watcher(servers, output)
+        watcher.start()
+        arguments = ["--servers", servers, "--input", source, "--output", output]
+        arguments += ["--store", str(folder / "store"), "--local-dir", str(folder)]
+        ledger = Ledger(servers, source, KEYS, seed)
+        return cls(
+            broker, folder / "store", output, ledger, watcher, Lives(folder, arguments), seed, random.Random(seed)
+        )
+
+    def check_exact(self) -> None:
+        """The output is one application of the input, for a reader at the end and for one that read throughout."""
+        self.ledger.check(self.output)
+        self.check_watcher()
+
+    def check_watcher(self) -> None:
+        assert not self.watcher.anomalies, f"seed {self.seed}: {self.watcher.anomalies[:5]}"
+
+    def close(self) -> None:
+        self.lives.end()
+        self.watcher.stop()
+
+    def compact(self, topic: str) -> None:
+        """Let the broker compact everything that the topic holds now."""
+        alter_topic(self.broker.servers, topic, COMPACTING)
+
+    def stop_compaction(self, topic: str) -> None:
+        """From now on the topic's records stay as they are."""
+        alter_topic(self.broker.servers, topic, {"cleanup.policy": "delete"})
+
+
+COMPACTING = {
+    "cleanup.policy": "compact",
+    "segment.ms": "100",
+    "min.cleanable.dirty.ratio": "0.001",
+    "max.compaction.lag.ms": "100",
+    "min.compaction.lag.ms": "0",
+}

@@ -1,0 +1,134 @@
+"""Ways for a driver's life to end, and what is found of Spark's own checkpoint afterwards."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from integration_tests.survival.process import Driver, state_of, wait_until
+
+IN_DRIVER = ("EPOCH_COMMITTING", "EPOCH_COMMITTED", "ACKED")
+"""Points that the driver itself passes: it kills itself there."""
+
+IN_CHILDREN = (
+    "STAGED",
+    "PUBLISH_INIT",
+    "MARKER_READ",
+    "MID_SEND",
+    "OFFSETS_SENT",
+    "FLUSHED",
+    "PRE_COMMIT",
+    "COMMITTING",
+    "PUBLISH_COMMITTED",
+)
+"""Points in Python workers and publishing processes: the child freezes there, then everything is killed at once."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One death. `strike` waits until it is time and kills."""
+
+    name: str
+    strike: Callable[[Driver], None]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def at_point(point: str, folder: Path) -> Kill:
+    """The driver dies while it, or its child, is exactly at a failpoint."""
+    once = folder / f"once-{point}"
+    once.mkdir()
+    freezes = point in IN_CHILDREN
+    delay = ":1:1" if point == "COMMITTING" else ""
+    spec = f"{point}:{'stop' if freezes else 'kill'}{delay}"
+
+    def strike(driver: Driver) -> None:
+        if not freezes:
+            driver.wait_for_end()
+        else:
+            driver.wait_for((once / point).exists, f"failpoint {point}")
+            driver.wait_for(lambda: bool(_frozen(driver)), f"a process frozen at {point}")
+            if point == "PUBLISH_INIT":  # reached before there is anything to publish
+                driver.wait_for_events("committed", 1)
+        assert (once / point).exists(), f"the driver died of something else than {point}\n{driver.log()}"
+        driver.kill()
+
+    return Kill(point, strike, {"SPARK_CKPT_FAILPOINT": spec, "SPARK_CKPT_FAILPOINT_ONCE": str(once)})
+
+
+def at_random(draw: random.Random) -> Kill:
+    """The driver dies up to two seconds after something that every life does; its JVM with it, or behind it."""
+    kind, count = draw.choice([("started", 1), ("committed", 1), ("committed", 1), ("published", 1), ("committed", 2)])
+    delay_s, whole = draw.uniform(0, 2), draw.random() < 0.5
+
+    def strike(driver: Driver) -> None:
+        driver.wait_for_events(kind, count)
+        time.sleep(delay_s)  # the moment of death is what is random here
+        driver.kill() if whole else kill_python_first(driver)
+
+    return Kill(f"{delay_s:.2f} s after {kind} {count}, {'whole' if whole else 'python first'}", strike)
+
+
+def kill_python_first(driver: Driver) -> None:
+    """The program dies alone; its JVM, workers and publishing processes have to notice and end."""
+    driver.kill_python()
+    wait_until(lambda: not driver.family(), "the dead driver's JVM and children end by themselves")
+
+
+def _frozen(driver: Driver) -> list[int]:
+    return [pid for pid in driver.family() if state_of(pid) == "T"]
+
+
+# -- what a crash may leave of Spark's checkpoint: none of it matters -------------------------------------------------
+
+
+def last_commit_lost(checkpoint: Path) -> None:
+    _remove(_entries(checkpoint / "commits")[-1:])
+
+
+def two_commits_lost(checkpoint: Path) -> None:
+    _remove(_entries(checkpoint / "commits")[-2:])
+
+
+def last_offsets_lost(checkpoint: Path) -> None:
+    _remove(_entries(checkpoint / "offsets")[-1:])
+
+
+def last_offsets_torn(checkpoint: Path) -> None:
+    for path in _entries(checkpoint / "offsets")[-1:]:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def state_lost(checkpoint: Path) -> None:
+    shutil.rmtree(checkpoint / "state", ignore_errors=True)
+
+
+def untouched(checkpoint: Path) -> None:
+    """As the crash left it."""
+
+
+DAMAGES: Sequence[Callable[[Path], None]] = (
+    untouched,
+    last_commit_lost,
+    two_commits_lost,
+    last_offsets_lost,
+    last_offsets_torn,
+    state_lost,
+)
+
+
+def newest_checkpoint(store: Path) -> Path:
+    """Spark's checkpoint of the newest incarnation."""
+    return _entries(store / "runs")[-1] / "stage"
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted((path for path in folder.glob("[0-9]*")), key=lambda path: int(path.name))
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
+        path.unlink()

@@ -1,0 +1,219 @@
+"""The oracle: what was written to the input topic, what must be in the output topic, and a reader that watches it.
+
+It knows Kafka through librdkafka only and shares no code with the library.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+import uuid
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+
+PARTITIONS = 4
+
+
+class Output(NamedTuple):
+    """One record of the output topic. `count` and `total` are the key's running figures as of input number `n`."""
+
+    key: str
+    n: int
+    count: int
+    total: int
+
+
+class Ledger:
+    """Writes input records and remembers what each must lead to."""
+
+    def __init__(self, servers: str, topic: str, keys: int, seed: int) -> None:
+        self.servers = servers
+        self.topic = topic
+        self.expected: dict[str, list[Output]] = defaultdict(list)
+        self.records = 0
+        self._keys = keys
+        self._random = random.Random(seed)
+        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "enable.idempotence": True})
+
+    def write(self, count: int) -> None:
+        """`count` more records, each key in one partition."""
+        for _ in range(count):
+            self._write_one()
+        assert self._producer.flush(60) == 0
+
+    def write_garbage(self, count: int) -> None:
+        """Records that cannot be parsed, spread over the partitions."""
+        for number in range(count):
+            self._producer.produce(self.topic, b'{"k": "x", "v": "garbage', b"x", number % PARTITIONS)
+        assert self._producer.flush(60) == 0
+
+    def _write_one(self) -> None:
+        key, value = f"key-{self._random.randrange(self._keys)}", self._random.randrange(-1000, 1000)
+        body = json.dumps({"k": key, "v": value, "n": self.records}).encode()
+        partition = zlib.crc32(key.encode()) % PARTITIONS
+        while True:
+            try:
+                self._producer.produce(self.topic, body, key.encode(), partition)
+                break
+            except BufferError:
+                self._producer.poll(0.1)
+        self._producer.poll(0)
+        self._expect(key, value)
+
+    def _expect(self, key: str, value: int) -> None:
+        done = self.expected[key]
+        total = done[-1].total if done else 0
+        done.append(Output(key, self.records, len(done) + 1, total + value))
+        self.records += 1
+
+    def check(self, topic: str) -> None:
+        """The output holds every record exactly once, each key in order with the right figures; nothing is open."""
+        found: dict[str, list[Output]] = defaultdict(list)
+        for message in read_committed(self.servers, topic):
+            found[message.key().decode()].append(output_of(message))
+        assert_same(self.expected, found)
+        assert_settled(self.servers, topic)
+
+
+def assert_same(expected: dict[str, list[Output]], found: dict[str, list[Output]]) -> None:
+    """Says how many records are lost, repeated or wrong, with some examples."""
+    wanted = Counter(row for rows in expected.values() for row in rows)
+    got = Counter(row for rows in found.values() for row in rows)
+    lost, extra = wanted - got, got - wanted
+    numbers = Counter(row.n for row in got.elements())
+    twice = [n for n, times in numbers.items() if times > 1]
+    assert not lost and not extra, (
+        f"{lost.total()} of {wanted.total()} missing, {extra.total()} too many, {len(twice)} numbers more than once; "
+        f"missing {sorted(lost)[:3]}, too many {sorted(extra)[:3]}"
+    )
+    disordered = [key for key in expected if expected[key] != found[key]]
+    assert not disordered, f"out of order: {disordered[:5]}"
+
+
+def output_of(message: Any) -> Output:
+    body = json.loads(message.value())
+    assert message.key().decode() == body["k"]
+    return Output(body["k"], body["n"], body.get("count", 0), body.get("total", 0))
+
+
+class Watcher(threading.Thread):
+    """A read_committed consumer that reads throughout and notes every anomaly: each key counts up one by one."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        super().__init__(name="watcher", daemon=True)
+        self.anomalies: list[str] = []
+        self.records = 0
+        self._last: dict[str, Output] = {}
+        self._consumer = _assigned(servers, topic, "read_committed", PARTITIONS)
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            for message in self._consumer.consume(5000, 0.2):
+                error = message.error()
+                if error is None:
+                    self._take(output_of(message))
+                elif error.code() not in _PASSING:
+                    self.anomalies.append(f"reader: {error}")
+        self._consumer.close()
+
+    def _take(self, row: Output) -> None:
+        before = self._last.get(row.key, Output(row.key, -1, 0, 0))
+        if row.count != before.count + 1 or row.n <= before.n:
+            self.anomalies.append(f"{row} follows {before}")
+        self._last[row.key] = row
+        self.records += 1
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join(30)
+
+
+_PASSING = {KafkaError._PARTITION_EOF, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
+
+
+def create_topic(servers: str, prefix: str, partitions: int = PARTITIONS, **config: str) -> str:
+    """A topic of its own for one test."""
+    name = f"{prefix}-{uuid.uuid4().hex[:10]}"
+    admin = AdminClient({"bootstrap.servers": servers})
+    for future in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
+        future.result(30)
+    return name
+
+
+def alter_topic(servers: str, topic: str, config: Mapping[str, str]) -> None:
+    """Change settings of a topic."""
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+    for future in AdminClient({"bootstrap.servers": servers}).incremental_alter_configs([resource]).values():
+        future.result(30)
+
+
+def read_committed(servers: str, topic: str, partitions: int = PARTITIONS) -> list[Any]:
+    """Every committed record from the first offset to the last stable one."""
+    consumer = _assigned(servers, topic, "read_committed", partitions)
+    try:
+        return list(_until_the_end(consumer, partitions))
+    finally:
+        consumer.close()
+
+
+def assert_settled(servers: str, topic: str, timeout_s: float = 30.0) -> None:
+    """No transaction is open: the last stable offset is the end of the log in every partition."""
+    readers = [_assigned(servers, topic, level, PARTITIONS) for level in ("read_committed", "read_uncommitted")]
+    try:
+        _poll(lambda: _ends(readers[0], topic) == _ends(readers[1], topic), "a transaction is open", timeout_s)
+    finally:
+        for reader in readers:
+            reader.close()
+
+
+def _ends(consumer: Consumer, topic: str) -> list[int]:
+    places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    return [consumer.get_watermark_offsets(place, timeout=20)[1] for place in places]
+
+
+def _assigned(servers: str, topic: str, level: str, partitions: int) -> Consumer:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": f"oracle-{uuid.uuid4()}",
+            "isolation.level": level,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "reconnect.backoff.max.ms": 500,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)])
+    return consumer
+
+
+def _until_the_end(consumer: Consumer, partitions: int) -> Iterator[Any]:
+    ended: set[int] = set()
+    silent = 0
+    while len(ended) < partitions:
+        batch = consumer.consume(10_000, 0.5)
+        silent = 0 if batch else silent + 1
+        assert silent < 60, "the reader does not reach the end"
+        for message in batch:
+            if (error := message.error()) is None:
+                yield message
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ended.add(message.partition())
+            else:
+                raise AssertionError(str(error))
+
+
+def _poll(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"{what} after {timeout_s} s"
+        time.sleep(0.1)

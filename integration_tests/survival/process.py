@@ -1,0 +1,178 @@
+"""A driver as a child process: started, waited for, frozen, killed the hard way, never left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+ROOT = Path(__file__).parents[2]
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+STALLED_S = 150.0
+
+
+class Driver:
+    """One life of a program with its JVM and all its children. Leaving the context kills what is left."""
+
+    def __init__(self, arguments: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.events_file = folder / "events.jsonl"
+        self.events_file.touch()
+        command = [sys.executable, "-m", "integration_tests.survival.driver", *arguments]
+        with (folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--events", str(self.events_file)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=folder,
+                env=_environment(folder) | dict(environment or {}),
+            )
+        self.started_s = time.monotonic()
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.process.poll()
+
+    # -- what it says ---------------------------------------------------------------------------------------------
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """What the run has told so far; a line that is being written is left for the next call."""
+        lines = self.events_file.read_text().split("\n")[:-1]
+        told = [json.loads(line) for line in lines]
+        return [event for event in told if kind in (None, event["event"])]
+
+    def log(self, lines: int = 60) -> str:
+        return "\n".join((self.folder / "log").read_text(errors="replace").splitlines()[-lines:])
+
+    def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = STALLED_S) -> None:
+        """Poll until the condition holds. Fails with the end of the log if the driver ends or stalls first."""
+        deadline_s = time.monotonic() + timeout_s
+        while not condition():
+            over = self.exit_code is not None and not condition()
+            assert not over, f"the driver ended with {self.exit_code} before: {what}\n{self.log()}"
+            assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}\n{self.log()}"
+            time.sleep(0.02)
+
+    def wait_for_events(self, kind: str, count: int) -> None:
+        self.wait_for(lambda: len(self.events(kind)) >= count, f"{count} times '{kind}'")
+
+    def wait_for_end(self, timeout_s: float = STALLED_S) -> int:
+        """Its exit code, when it ends by itself."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the driver does not end within {timeout_s} s\n{self.log()}") from None
+
+    def check_ended_well(self, timeout_s: float = STALLED_S) -> None:
+        code = self.wait_for_end(timeout_s)
+        assert code == 0, f"the driver ended with {code}\n{self.log()}"
+
+    # -- what is done to it ----------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """SIGKILL to everything it started, as when a machine or container dies."""
+        for pid in self.family():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(30)
+
+    def kill_python(self) -> None:
+        """SIGKILL to the driver program alone; its JVM and children have to find out by themselves."""
+        self.process.kill()
+        self.process.wait(30)
+
+    def stop(self) -> None:
+        """Freeze everything it started."""
+        for pid in self.family():
+            os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for pid in self.family():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def family(self) -> list[int]:
+        """Every process of its session: the driver, its JVM, Python workers, publishing processes."""
+        return [pid for pid, session, _ in processes() if session == self.process.pid]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.kill()
+
+
+@dataclass
+class Lives:
+    """Starts drivers of one job, one life after the other. `arguments` are common to all of them."""
+
+    folder: Path
+    arguments: list[str]
+    drivers: list[Driver] = field(default_factory=list)
+
+    def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Driver:
+        number = len(self.drivers) + 1
+        driver = Driver([*self.arguments, *arguments], self.folder / f"life-{number:02}", environment)
+        self.drivers.append(driver)
+        return driver
+
+    def drain(self, *arguments: str, timeout_s: float = STALLED_S) -> Driver:
+        """A life that processes and publishes what there is, and ends well."""
+        with self.start("--available-now", *arguments) as driver:
+            driver.check_ended_well(timeout_s)
+        return driver
+
+    def end(self) -> None:
+        for driver in self.drivers:
+            driver.kill()
+
+
+def processes() -> Iterator[tuple[int, int, str]]:
+    """(pid, session, state) of every process of this machine that is not a zombie."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if fields[0] not in "ZX":
+                    yield int(entry.name), int(fields[3]), fields[0]
+
+
+def state_of(pid: int) -> str:
+    """The process's state letter; empty if there is none."""
+    return next((state for number, _, state in processes() if number == pid), "")
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    """The process, its parent, and so on, as far as they live."""
+    while pid > 1:
+        yield pid
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
+        time.sleep(0.02)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    path = os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, sys.path)]))
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    ours = {"PYTHONPATH": path, "JDK_JAVA_OPTIONS": JVM, "TMPDIR": str(temporary)}
+    return {name: value for name, value in os.environ.items() if not name.startswith("SPARK_CKPT_FAIL")} | ours

@@ -1,0 +1,91 @@
+"""Kafka to Kafka, the driver killed again and again: every record exactly once, in order, at the end and throughout."""
+
+from __future__ import annotations
+
+from itertools import cycle, pairwise
+
+import pytest
+
+from integration_tests.survival.job import KafkaJob
+from integration_tests.survival.kills import (
+    DAMAGES,
+    IN_CHILDREN,
+    IN_DRIVER,
+    Kill,
+    at_point,
+    at_random,
+    newest_checkpoint,
+)
+
+pytestmark = [pytest.mark.kafka, pytest.mark.kill]
+RECORDS = 300_000
+RANDOM_KILLS = 11
+LANE_POINTS = IN_CHILDREN[1:]
+
+
+@pytest.mark.timeout(3600)
+def test_every_kill_leaves_every_record_exactly_once(job: KafkaJob) -> None:
+    """Random moments and every named point; Spark's own checkpoint is damaged after each death, to no effect."""
+    points = [at_point(point, job.lives.folder) for point in (*IN_DRIVER, *IN_CHILDREN)]
+    kills = [*points, *(at_random(job.random) for _ in range(RANDOM_KILLS))]
+    job.random.shuffle(kills)
+
+    for number, (kill, damage) in enumerate(zip(kills, cycle(DAMAGES), strict=False), start=1):
+        job.ledger.write(RECORDS // (len(kills) + 1))
+        print(f"life {number}: {kill.name}; then {damage.__name__}", flush=True)
+        _live_and_die(job, kill)
+        damage(newest_checkpoint(job.store))
+    job.ledger.write(RECORDS - job.ledger.records)
+    job.lives.drain("--max-offsets", "20000", timeout_s=600)
+
+    job.check_exact()
+    _check_lives(job, len(kills))
+
+
+def _live_and_die(job: KafkaJob, kill: Kill) -> None:
+    with job.lives.start(environment=kill.environment) as driver:
+        kill.strike(driver)
+        assert driver.exit_code == -9, driver.log()
+    job.check_watcher()
+
+
+def _check_lives(job: KafkaJob, kills: int) -> None:
+    """Every life was one incarnation at least, and stood on an epoch at least as new as the life before."""
+    started = [event for driver in job.lives.drivers for event in driver.events("started")]
+    incarnations, bases = [event["incarnation"] for event in started], [event["base"] for event in started]
+    assert incarnations == sorted(set(incarnations))
+    assert incarnations[-1] > kills
+    assert all(before <= after for before, after in pairwise(bases))
+
+
+def test_a_killed_publishing_process_costs_no_incarnation(job: KafkaJob) -> None:
+    """Killed once at each point of a publish, within one life of the driver."""
+    once = job.lives.folder / "once"
+    once.mkdir()
+    kills = [f"{point}:kill" + (":1:1" if point == "COMMITTING" else "") for point in LANE_POINTS]
+    environment = {"SPARK_CKPT_FAILPOINT": ",".join(kills), "SPARK_CKPT_FAILPOINT_ONCE": str(once)}
+    job.ledger.write(20_000)
+
+    with job.lives.start("--available-now", environment=environment) as driver:
+        driver.check_ended_well(300)
+
+    assert {path.name for path in once.iterdir()} == set(LANE_POINTS)
+    assert [event["incarnation"] for event in driver.events("started")] == [1]
+    job.check_exact()
+
+
+def test_a_broker_killed_in_the_middle_of_a_publish_costs_no_incarnation(job: KafkaJob) -> None:
+    once = job.lives.folder / "once"
+    once.mkdir()
+    environment = {"SPARK_CKPT_FAILPOINT": "MID_SEND:stop", "SPARK_CKPT_FAILPOINT_ONCE": str(once)}
+    job.ledger.write(20_000)
+
+    with job.lives.start("--available-now", environment=environment) as driver:
+        driver.wait_for((once / "MID_SEND").exists, "rows are being sent")
+        job.broker.kill()
+        driver.resume()
+        job.broker.start()
+        driver.check_ended_well(300)
+
+    assert [event["incarnation"] for event in driver.events("started")] == [1]
+    job.check_exact()

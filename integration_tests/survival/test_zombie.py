@@ -1,0 +1,62 @@
+"""Two drivers of one job: the one that was replaced commits nothing and publishes nothing, whatever it believes."""
+
+from __future__ import annotations
+
+import pytest
+
+from integration_tests.survival.job import KafkaJob
+from integration_tests.survival.process import Driver
+
+pytestmark = [pytest.mark.kafka, pytest.mark.kill]
+FENCED, IN_USE = "CKPT_FENCED", "CKPT_STORE_IN_USE"
+
+
+def _check_fenced(job: KafkaJob, zombie: Driver, seen: int) -> None:
+    """The zombie ends by itself, says why, and has decided and published nothing since it was frozen."""
+    assert zombie.wait_for_end() == 4, zombie.log()
+    assert [event["condition"] for event in zombie.events("failed")] == [FENCED], zombie.log()
+    later = [event for event in zombie.events()[seen:] if event["event"] == "committed"]
+    assert not later, later
+    job.check_exact()
+
+
+def test_a_zombie_is_fenced_after_a_takeover(job: KafkaJob) -> None:
+    """Frozen with an open transaction, one request before its commit; a polite second driver is refused."""
+    once = job.lives.folder / "once"
+    once.mkdir()
+    environment = {"SPARK_CKPT_FAILPOINT": "PRE_COMMIT:stop", "SPARK_CKPT_FAILPOINT_ONCE": str(once)}
+    job.ledger.write(8_000)
+    with job.lives.start("--lease", "10 minutes", environment=environment) as zombie:
+        zombie.wait_for((once / "PRE_COMMIT").exists, "the transaction is about to be committed")
+        zombie.stop()
+        seen = len(zombie.events())
+        job.ledger.write(8_000)
+
+        with job.lives.start("--available-now") as refused:
+            assert refused.wait_for_end() == 4, refused.log()
+        assert [event["condition"] for event in refused.events("failed")] == [IN_USE]
+        job.lives.drain("--takeover")
+        job.ledger.write(2_000)
+        zombie.resume()
+
+        zombie.wait_for_end()
+        job.lives.drain()
+        _check_fenced(job, zombie, seen)
+
+
+def test_a_zombie_is_fenced_after_its_lease_ended(job: KafkaJob) -> None:
+    """Nobody asks for a takeover: the silent driver's lease ends, and its successor is at work when it wakes up."""
+    job.ledger.write(8_000)
+    with job.lives.start("--lease", "6 seconds") as zombie:
+        zombie.wait_for_events("published", 1)
+        job.ledger.write(8_000)
+        zombie.stop()
+        seen = len(zombie.events())
+
+        with job.lives.start("--lease", "6 seconds") as successor:
+            successor.wait_for_events("committed", 1)
+            zombie.resume()
+            zombie.wait_for_end()
+            successor.wait_for(lambda: job.watcher.records == job.ledger.records, "everything is published")
+            assert successor.exit_code is None, "the zombie did not disturb its successor"
+        _check_fenced(job, zombie, seen)
