@@ -24,7 +24,7 @@ from spark_ckpt_kafka.library import (
 from spark_ckpt_kafka.marker import Marker, decode
 from spark_ckpt_kafka.options import Connection
 
-REQUEST_TIMEOUT_S = 8.0
+REQUEST_TIMEOUT_S = 6.0
 MARKER_TIMEOUT_S = 20.0
 
 Positions = dict[tuple[str, int], int]

@@ -63,6 +63,7 @@ class Wanted:
     previous: int
     incarnation: int
     dropped: tuple[int, ...] = ()
+    newest: int | None = None
 
     def follows(self, published: int) -> bool:
         """Whether the wanted epoch comes right after the published one (0: nothing was published)."""
@@ -80,18 +81,37 @@ class Decision(Enum):
 def decide(marker: Marker | None, wanted: Wanted) -> Decision:
     """What the lane's marker says about the wanted epoch. Raises when publishing would be a guess."""
     if marker is not None and marker.epoch >= wanted.epoch:
+        _check_decided(marker, wanted)
         return Decision.DONE
-    if marker is not None and marker.incarnation > wanted.incarnation:
-        raise Fenced(
-            f"incarnation {marker.incarnation} has published here, this is incarnation {wanted.incarnation}",
-            hint="another driver took the job over; stop this one",
-            group=wanted.group,
-        )
+    if marker is not None:
+        _check_incarnation(marker, wanted)
     if wanted.follows(marker.epoch if marker else 0):
         return Decision.PUBLISH
     if wanted.lane > 0:
         return Decision.ASK_FIRST_LANE
     raise contradiction(marker, wanted)
+
+
+def _check_decided(marker: Marker, wanted: Wanted) -> None:
+    """A marker above everything the log decided is another store's, or the log lost epochs."""
+    if wanted.newest is None or marker.epoch <= wanted.newest:
+        return
+    _check_incarnation(marker, wanted)
+    raise PublishConflict(
+        f"the marker says epoch {marker.epoch}, but the log has decided none above {wanted.newest}",
+        hint="the store was replaced or cut: restore it, or publish to a new topic",
+        group=wanted.group,
+        lane=wanted.lane,
+    )
+
+
+def _check_incarnation(marker: Marker, wanted: Wanted) -> None:
+    if marker.incarnation > wanted.incarnation:
+        raise Fenced(
+            f"incarnation {marker.incarnation} has published here, this is incarnation {wanted.incarnation}",
+            hint="another driver took the job over; stop this one",
+            group=wanted.group,
+        )
 
 
 def lane_is_new(first: Marker | None, wanted: Wanted) -> bool:

@@ -128,6 +128,7 @@ def requests_of(output: EpochOutput, lanes: int, incarnation: int) -> list[Reque
             root=output.root,
             storage_options=dict(output.storage_options),
             parts=_parts([file for file in output.files if file.lane == lane]),
+            newest=output.newest,
         )
         for lane in range(count)
     ]

@@ -67,6 +67,7 @@ class Request:
     root: str
     storage_options: dict[str, str] = field(repr=False)
     parts: Sequence[StagedPart] = ()
+    newest: int | None = None
 
     @property
     def rows(self) -> int:
@@ -154,7 +155,8 @@ class LanePublisher:
             epoch=request.epoch,
             previous=request.previous,
             incarnation=request.incarnation,
-            dropped=tuple(request.dropped),
+            dropped=request.dropped,
+            newest=request.newest,
         )
         decision = decide(marker, wanted)
         if decision is not Decision.ASK_FIRST_LANE:

@@ -94,6 +94,16 @@ def test_a_dropped_epoch_does_not_stand_for_a_later_one_that_was_lost() -> None:
         decide(_marker(6), Wanted("g", 0, 9, 8, 1, dropped=(6, 7)))
 
 
+def test_a_marker_above_everything_that_was_decided_is_a_conflict_unless_a_newer_driver_wrote_it() -> None:
+    wanted = Wanted("g", 0, 5, 4, 1, newest=6)
+
+    assert decide(_marker(6), wanted) is Decision.DONE
+    with pytest.raises(PublishConflict, match="none above 6"):
+        decide(_marker(7), wanted)
+    with pytest.raises(Fenced):
+        decide(_marker(7, incarnation=2), wanted)
+
+
 def test_only_lanes_beyond_the_first_can_be_new() -> None:
     assert decide(None, _wanted(9, 8, lane=1)) is Decision.ASK_FIRST_LANE
     assert decide(_marker(3), _wanted(9, 8, lane=2)) is Decision.ASK_FIRST_LANE

@@ -26,7 +26,7 @@ SETTINGS = LaneSettings(
 
 
 def test_settings_and_requests_survive_the_pipe() -> None:
-    request = Request(7, 4, 2, (5, 6), 3, "/root", {"k": "v"}, [StagedPart("a.parquet", 5)])
+    request = Request(7, 4, 2, (5, 6), 3, "/root", {"k": "v"}, [StagedPart("a.parquet", 5)], newest=9)
 
     assert wire.settings_of(wire.decode(wire.encode(wire.settings_message(SETTINGS)))) == SETTINGS
     assert wire.request_of(wire.decode(wire.encode(wire.request_message(request)))) == request
