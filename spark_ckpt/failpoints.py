@@ -48,7 +48,7 @@ class Action(Enum):
     RAISE = "raise"
 
 
-class FailpointHit(RuntimeError):  # noqa: N818 - an event made on purpose, not an error of the program
+class FailpointHit(RuntimeError):
     """Raised by the action `raise`: stands for any unexpected failure at that point."""
 
 

@@ -137,9 +137,7 @@ def _java_version(java: Path) -> int:
     run = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False)
     match = re.search(r'version "(\d+)', run.stderr + run.stdout)
     if match is None:
-        raise EnvironmentUnfit(
-            "java does not tell its version", hint="set JAVA_HOME to a working JDK", java=java
-        )
+        raise EnvironmentUnfit("java does not tell its version", hint="set JAVA_HOME to a working JDK", java=java)
     return int(match.group(1))
 
 
