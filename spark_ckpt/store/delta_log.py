@@ -19,7 +19,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.store import durable
-from spark_ckpt.store.location import Location, unreachable
+from spark_ckpt.store.location import Location, one_line, unreachable
 from spark_ckpt.store.torn import set_aside_torn
 
 LOG = "_delta_log"
@@ -72,7 +72,7 @@ def _opened(location: Location) -> DeltaTable | None:
 
 def _damaged(location: Location, error: Exception) -> EpochDamaged:
     return EpochDamaged(
-        f"the log of a table cannot be read: {str(error).splitlines()[0]}",
+        f"the log of a table cannot be read: {one_line(error)}",
         table=location.uri,
         hint="restore the table's _delta_log folder from a backup",
     )
@@ -150,7 +150,7 @@ def commit(
             post_commithook_properties=_QUIET,
         )
     except (DeltaError, OSError) as error:
-        raise CommitLost(str(error).split("\n", 1)[0]) from error
+        raise CommitLost(one_line(error)) from error
     sync_versions(location, version, version)
     return version
 

@@ -10,6 +10,7 @@ import builtins
 import contextlib
 import functools
 import io
+import re
 import shutil
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ from spark_ckpt.store.names import valid_name, valid_path
 
 _SEAL = b"ckpt.seal"
 _PARALLEL_DELETES = 8
+_DECORATION = re.compile(r"\x1b\[\d*m|\u21b3")
 _LIST_RATHER_THAN_ASK = 64
 
 
@@ -318,19 +320,24 @@ class _Watched(io.RawIOBase):
 
 def unreachable(uri: str, error: Exception, **context: object) -> StoreUnreachable:
     """What an I/O error of the store becomes: one line, no backtrace of the library below."""
-    first_line = str(error).strip().split("\n", 1)[0]
     return StoreUnreachable(
-        f"{type(error).__name__}: {first_line}",
+        f"{type(error).__name__}: {one_line(error)}",
         store=uri,
         hint="check that the location exists, is writable and its credentials are right, then start again",
         **context,
     )
 
 
+def one_line(error: Exception) -> str:
+    """An error's text without the colours, arrows and stack of the libraries below."""
+    text = _DECORATION.sub(" ", str(error).split("\n   0: ", 1)[0])
+    return " ".join(text.split())[:300]
+
+
 def _reading_failed(location: Location, path: str, failure: OSError | None, error: Exception) -> CkptError:
     if failure is not None:
         return unreachable(location.uri, failure, path=path)
-    why = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {str(error).split(chr(10), 1)[0]}"
+    why = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {one_line(error)}"
     return EpochDamaged(
         f"file {path} {why}",
         location=location.uri,

@@ -1,0 +1,165 @@
+"""Object stores take the same code path: the store's promises against an S3 server (moto, on loopback)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from deltalake import DeltaTable
+from store_world import JOB, OPERATOR, SINK, World
+
+from spark_ckpt.errors import EpochDamaged, Fenced, StoreForeign, StoreUnreachable
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.retention import Retention
+from spark_ckpt.store.store import Store
+
+pytest.importorskip("moto.server", reason="needs moto[server], part of the test extra")
+
+OPTIONS = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "not-for-anybodys-eyes",
+    "AWS_REGION": "us-east-1",
+    "AWS_ALLOW_HTTP": "true",
+    "aws_conditional_put": "etag",
+}
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # A process of its own: deltalake holds the interpreter's lock while it lists.
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        create_bucket(url, server)
+        yield url
+    finally:
+        server.kill()
+        server.wait()
+
+
+def create_bucket(url: str, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            urllib.request.urlopen(urllib.request.Request(f"{url}/bucket", method="PUT"), timeout=10).close()
+        except (urllib.error.URLError, ConnectionError):
+            assert server.poll() is None, "the server ended"
+            assert time.monotonic() < deadline, "the server did not come up"
+            time.sleep(0.1)
+        else:
+            return
+
+
+@pytest.fixture
+def options(endpoint: str) -> dict[str, str]:
+    return {**OPTIONS, "AWS_ENDPOINT_URL": endpoint}
+
+
+@pytest.fixture
+def uri() -> str:
+    return f"s3://bucket/{uuid.uuid4().hex}/store"
+
+
+def test_a_life_a_takeover_and_retention(uri: str, options: dict[str, str]) -> None:
+    world = World(uri, options=options)
+    world.begin()
+    for number in range(1, 6):
+        manifest = world.epoch({"a": number, f"k{number}": number}, full=number == 3, acked=number - 1)
+    other = World(uri, options=options)
+    other.expected, other.chains = world.expected, world.chains
+    assert other.begin().manifest == manifest
+    with pytest.raises(Fenced):
+        world.epoch({"a": 99})
+    newest = other.epoch({"b": 6}, acked=5)
+    assert other.store.retain(Retention(keep_last=2, slack=0)).epochs == (1, 2, 3, 4)
+    for brief in other.store.log.tail().epochs:
+        other.store.verify(other.store.log.manifest(brief.epoch), deep=True)
+        assert other.state_at(brief.epoch) == other.expected[brief.epoch]
+    table = DeltaTable(other.store.state(OPERATOR).location.uri, storage_options=options)
+    assert table.version() == other.store.state(OPERATOR).version(newest.epoch)
+    assert len(table.file_uris()) == len(newest.operators[OPERATOR].files)
+    assert other.store.outbox(SINK).read(newest.epoch).column("value").to_pylist() == [f"row of {newest.epoch}"]
+
+
+def _append(uri: str, options: dict[str, str], name: str, count: int) -> None:
+    log = EpochLog.open(Location(uri, options), JOB)
+    assert log is not None
+    for number in range(count):
+        log.add_savepoint(f"{name}-{number}", 1)
+
+
+def test_compare_and_swap_by_conditional_put(uri: str, options: dict[str, str]) -> None:
+    world = World(uri, options=options)
+    world.begin()
+    world.epoch({"a": 1}, settle=False)
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_append, args=(f"{uri}/epochs", options, name, 6)) for name in "pq"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(120)
+        assert writer.exitcode == 0
+    assert set(world.store.log.tail().savepoints) == {f"{name}-{number}" for name in "pq" for number in range(6)}
+
+
+def test_a_damaged_object_is_found(uri: str, options: dict[str, str]) -> None:
+    world = World(uri, options=options)
+    world.begin()
+    world.epoch({"a": 1})
+    manifest = world.epoch({"a": 2})
+    path = manifest.operators[OPERATOR].files[-1].path
+    world.store.state(OPERATOR).location.delete([path])
+    with pytest.raises(EpochDamaged, match="missing"):
+        world.store.verify(manifest)
+    assert world.begin().manifest.epoch == 1
+
+
+def test_an_output_that_is_dropped_never_appears(uri: str, options: dict[str, str]) -> None:
+    location = Location(uri, options)
+    output = location.open_output("a/b.bin")
+    output.write(b"x" * 100)
+    output.abort()
+    assert location.list() == []
+    assert not location.exists("a/b.bin")
+    location.write_bytes("a/b.bin", b"y")
+    assert location.read_bytes("a/b.bin") == b"y"
+    assert (location.size("a/b.bin"), location.folders(), location.sizes(["a/b.bin", "c"])) == (
+        1,
+        ["a"],
+        {"a/b.bin": 1},
+    )
+
+
+def test_a_location_travels_to_executors_without_showing_secrets(uri: str, options: dict[str, str]) -> None:
+    location = Location(uri, options)
+    location.write_bytes("x", b"1")
+    assert pickle.loads(pickle.dumps(location)).read_bytes("x") == b"1"
+    assert "not-for-anybodys-eyes" not in repr(location)
+
+
+def test_other_content_under_the_prefix_is_foreign(uri: str, options: dict[str, str]) -> None:
+    Location(uri, options).write_bytes("precious.txt", b"mine")
+    with pytest.raises(StoreForeign):
+        Store.open(uri, JOB, options)
+
+
+def test_a_server_that_is_not_there_is_unreachable(uri: str, options: dict[str, str]) -> None:
+    down = {**options, "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "max_retries": "0", "retry_timeout": "1s"}
+    with pytest.raises(StoreUnreachable) as caught:
+        Store.open(uri, JOB, down)
+    assert "not-for-anybodys-eyes" not in str(caught.value)
+    assert caught.value.retriable
