@@ -76,7 +76,8 @@ class Location:
 
     def read_bytes(self, path: str) -> bytes:
         """The whole file. FileNotFoundError if there is none."""
-        with self._errors(path), self._filesystem().open_input_file(valid_path(path)) as stream:
+        checked = valid_path(path)
+        with self._errors(path), self._filesystem().open_input_file(checked) as stream:
             return cast(bytes, stream.read())
 
     def write_bytes(self, path: str, data: bytes) -> None:
@@ -126,11 +127,7 @@ class Location:
 
     def size(self, path: str) -> int | None:
         """The file's size in bytes; None if there is none."""
-        if self._missing_folder():
-            return None
-        with self._errors(path):
-            info = self._filesystem().get_file_info([valid_path(path)])[0]
-        return info.size if info.type == pafs.FileType.File else None
+        return self.sizes([path]).get(path)
 
     def list(self, prefix: str = "") -> builtins.list[FileInfo]:
         """All files in the folder `prefix` and below it; empty if there is no such folder."""
@@ -198,8 +195,9 @@ class Location:
 
     def _opened(self, path: str) -> _Readable:
         try:
+            checked = valid_path(path)
             with self._errors(path):
-                return cast(_Readable, self._handler()._handler.open_input_file(valid_path(path)))
+                return cast(_Readable, self._handler()._handler.open_input_file(checked))
         except FileNotFoundError as error:
             raise _reading_failed(self, path, None, error) from None
 

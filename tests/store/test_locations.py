@@ -1,0 +1,171 @@
+"""Files in a location appear whole or not at all, stay inside it, and are durable when a write returns."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, StoreUnreachable
+from spark_ckpt.store import durable
+from spark_ckpt.store.ddl import column_names
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.names import valid_name
+
+TABLE = pa.table({"k": ["a", "b"], "v": [1, 2]})
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> Location:
+    return Location(str(tmp_path / "place"))
+
+
+def test_a_file_is_invisible_before_close(location: Location) -> None:
+    output = location.open_output("f.bin")
+    output.write(b"x" * 10)
+    assert not location.exists("f.bin")
+    output.close()
+    assert (location.read_bytes("f.bin"), output.tell()) == (b"x" * 10, 10)
+
+
+def test_an_error_inside_with_leaves_nothing(location: Location) -> None:
+    with pytest.raises(RuntimeError), location.open_output("f.bin") as output:
+        output.write(b"x")
+        raise RuntimeError
+    assert location.list() == []
+
+
+def test_an_output_that_nobody_closed_leaves_nothing(location: Location) -> None:
+    location.open_output("f.bin").write(b"x")
+    gc.collect()
+    assert location.list() == []
+
+
+def test_abort_after_close_removes_the_file(location: Location) -> None:
+    output = location.open_output("f.bin")
+    output.close()
+    output.abort()
+    assert location.list() == []
+
+
+def test_a_parquet_writer_accepts_an_output(location: Location) -> None:
+    output = location.open_output("deep/er/f.parquet")
+    with pq.ParquetWriter(output, TABLE.schema) as writer:
+        writer.write_table(TABLE)
+    size = output.tell()
+    output.close()
+    assert location.size("deep/er/f.parquet") == size
+    assert location.read_table("deep/er/f.parquet").equals(TABLE)
+
+
+def test_tables_can_be_read_in_parts(location: Location) -> None:
+    output = location.open_output("f.parquet")
+    pq.write_table(TABLE, output, row_group_size=1)
+    output.close()
+    assert location.read_table("f.parquet", columns=["v"], row_groups=[1]).to_pydict() == {"v": [2]}
+    assert location.read_table("f.parquet", row_groups=[]).num_rows == 0
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_types_that_parquet_widens_keep_their_seal(location: Location, unit: str) -> None:
+    table = pa.table({"t": pa.array([1, None], pa.timestamp(unit, "UTC"))})
+    location.write_table("f.parquet", table)
+    assert location.read_table("f.parquet").num_rows == 2
+
+
+def test_what_is_missing_is_said_in_the_callers_terms(location: Location) -> None:
+    assert location.size("f") is None
+    assert location.list("nowhere") == []
+    location.delete(["f"])
+    with pytest.raises(FileNotFoundError):
+        location.read_bytes("f")
+    with pytest.raises(EpochDamaged, match="missing"):
+        location.read_table("f")
+    location.write_bytes("g", b"not parquet")
+    with pytest.raises(EpochDamaged, match="cannot be read"):
+        location.read_table("g")
+
+
+def test_reading_creates_nothing(location: Location, tmp_path: Path) -> None:
+    location.list()
+    location.exists("x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a\\b", "a\0b"])
+def test_paths_stay_inside(location: Location, path: str) -> None:
+    for action in (location.read_bytes, location.exists, location.open_output, location.read_table):
+        with pytest.raises(ConfigInvalid):
+            action(path)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", ".hidden", "-x", "a b", "x" * 129, "é"])
+def test_names_are_checked_before_they_become_folders(location: Location, name: str) -> None:
+    with pytest.raises(ConfigInvalid):
+        location.child(name)
+    with pytest.raises(ConfigInvalid):
+        valid_name("sink", name)
+
+
+@pytest.mark.parametrize("name", ["a", "A.b-c_9", "0", "x" * 128])
+def test_ordinary_names_are_accepted(name: str) -> None:
+    assert valid_name("sink", name) == name
+
+
+def test_locations_are_equal_and_travel(location: Location) -> None:
+    location.write_bytes("f", b"1")
+    copy = pickle.loads(pickle.dumps(location))
+    assert copy == location
+    assert hash(copy) == hash(location)
+    assert copy.read_bytes("f") == b"1"
+
+
+def test_relative_and_file_uris_name_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Location("x") == Location(str(tmp_path / "x")) == Location(f"file://{tmp_path}/x")
+
+
+def test_a_folder_that_cannot_be_written_is_unreachable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreUnreachable) as caught:
+        Location(str(tmp_path / "file")).write_bytes("x", b"1")
+    assert "\n   0:" not in str(caught.value)
+
+
+def test_a_failed_fsync_fails_the_write(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    location.write_bytes("before", b"1")
+
+    def broken(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(StoreUnreachable):
+        location.write_bytes("after", b"1")
+
+
+def test_writing_syncs_contents_then_folder(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    monkeypatch.setattr(durable, "on_step", lambda what, path: steps.append(f"{what} {Path(path).name}"))
+    monkeypatch.setattr(durable, "_durable_folders", set())
+    location.write_bytes("a/f", b"1")
+    assert steps == ["mkdir a", "put f", "fsync f", "sync-folder a"]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "names"),
+    [
+        ("k STRING", ["k"]),
+        ("a INT, b STRUCT<x: INT, y: DECIMAL(10,2)>, c ARRAY<STRING>", ["a", "b", "c"]),
+        ("`x, y` STRING NOT NULL COMMENT 'a, b', `q``r` INT", ["x, y", "q`r"]),
+        ("k: string, n: bigint", ["k", "n"]),
+        ("struct<k:string,n:bigint>", ["k", "n"]),
+        ("", []),
+    ],
+)
+def test_column_names_of_a_schema(ddl: str, names: list[str]) -> None:
+    assert column_names(ddl) == names
