@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark_ckpt.errors import EpochDamaged, FormatUnknown, StoreForeign
+from spark_ckpt.errors import EpochDamaged, EpochNotFound, FormatUnknown, StoreForeign
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.location import Location, unreachable
@@ -145,8 +145,14 @@ class LogTable:
         """Take in what was committed since."""
         self._refreshed_at = _uptime_s()
         self._advance()
-        if self._table.version() != self._loaded_version:
-            self._load(self._table.version())
+        while (version := self._table.version()) != self._loaded_version:
+            try:
+                self._load(version)
+            except EpochDamaged:
+                # Files may have been folded into others and deleted since the version was listed.
+                self._reopen()
+                if self._table.version() == version:
+                    raise
 
     def news(self) -> list[LogRow] | None:
         """Rows since the last call, in order; None if rows were dropped, so that all must be folded again."""
@@ -173,8 +179,14 @@ class LogTable:
 
     def body(self, row: LogRow) -> str:
         """The row's body, checked against its digest. Raises `EpochDamaged`."""
-        path = next(path for path, file in self._files.items() if row in file.rows)
-        body = _body_of(self._whole(path), row.seq)
+        path = self._path_of(row)
+        try:
+            body = _body_of(self._whole(path), row.seq)
+        except EpochDamaged:
+            self.refresh()
+            if self._path_of(row) == path:
+                raise
+            return self.body(row)
         if body is None or _sha256(body) != row.digest:
             raise EpochDamaged(
                 f"the log's row of epoch {row.epoch} does not match its digest",
@@ -183,6 +195,12 @@ class LogTable:
                 seq=row.seq,
             )
         return body
+
+    def _path_of(self, row: LogRow) -> str:
+        found = next((path for path, file in self._files.items() if row in file.rows), None)
+        if found is None:
+            raise EpochNotFound(f"epoch {row.epoch} was removed from the log just now", hint="choose a kept epoch")
+        return found
 
     def fold_if_due(self) -> None:
         """Fold small files into one when there are many. Losing the race or failing changes nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 from store_world import ELSEWHERE, JOB, OPERATOR, SINK, World
 
 from spark_ckpt.store.epoch_log import EpochLog
@@ -81,3 +82,25 @@ def test_retention_bounds_every_folder(tmp_path: Path) -> None:
 
 def count_files(folder: Path) -> int:
     return sum(1 for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_reader_survives_that_files_are_folded_and_deleted_under_its_hands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path / "store")
+    world.begin()
+    for number in range(1, 6):
+        world.epoch({"a": number}, full=True, acked=number)
+    reader, read_table = world.store.reopened().log, Location.read_table
+    for number in range(6, 9):
+        world.epoch({"a": number}, full=True, acked=number)
+
+    def folded_first(self: Location, *args: object, **kwargs: object) -> object:
+        monkeypatch.setattr(Location, "read_table", read_table)
+        world.clock.ms += 2 * HORIZON_MS
+        world.store.retain(Retention(keep_last=2, slack=0))
+        return read_table(self, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Location, "read_table", folded_first)
+    assert [brief.epoch for brief in reader.tail().epochs] == [7, 8]
+    assert reader.manifest(8) == world.store.log.manifest(8)
