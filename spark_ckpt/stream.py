@@ -28,6 +28,7 @@ from spark_ckpt.graph import (
     UnionNode,
     WatermarkNode,
     operator_of,
+    sources_of,
     struct_of,
     watermark_of,
 )
@@ -126,9 +127,7 @@ class Stream:
         """As `DataFrame.fillna`."""
         columns = subset if subset is not None else self.columns
         filled = dict(value) if isinstance(value, Mapping) else value
-        return self._then(
-            "fillna", lambda frame: frame.fillna(filled, None if isinstance(filled, dict) else columns)
-        )
+        return self._then("fillna", lambda frame: frame.fillna(filled, None if isinstance(filled, dict) else columns))
 
     # -- operations before which rejected rows are diverted ---------------------------------------------------------
 
@@ -136,9 +135,7 @@ class Stream:
         """As `DataFrame.dropna`."""
         return self._diverted()._then("dropna", lambda frame: frame.dropna(how, thresh, subset))
 
-    def join(
-        self, other: DataFrame, on: str | list[str] | Column | None = None, how: str = "inner"
-    ) -> Stream:
+    def join(self, other: DataFrame, on: str | list[str] | Column | None = None, how: str = "inner") -> Stream:
         """As `DataFrame.join` with a static (batch) DataFrame on the right."""
         if not isinstance(other, DataFrame) or other.isStreaming:
             raise GraphInvalid("a stream can be joined with a static DataFrame only", hint=_HINT_NATIVE)
@@ -237,10 +234,14 @@ class Stream:
 
     def _united(self, other: Stream, combine: Callable[[DataFrame, DataFrame], DataFrame]) -> Stream:
         left, right = self._diverted(), other._diverted()
-        if operator_of(left._node) is not None or operator_of(right._node) is not None:
+        both = sorted({node.name for node in sources_of(left._node)} & {node.name for node in sources_of(right._node)})
+        if both:  # Spark reads each side on its own, to positions of its own
             raise GraphInvalid(
-                "union works on streams before the operator", hint="union the inputs, then groupBy"
+                f"both sides of the union read source '{both[0]}'",
+                hint="declare it twice, under two names, so that each side has its own position",
             )
+        if operator_of(left._node) is not None or operator_of(right._node) is not None:
+            raise GraphInvalid("union works on streams before the operator", hint="union the inputs, then groupBy")
         try:
             template = combine(left._template, right._template)
         except AnalysisException as error:
@@ -300,9 +301,7 @@ class GroupedStream:
         values as of that row.
         """
         if not aggregates:
-            raise GraphInvalid(
-                "agg needs at least one aggregate", hint='for example agg(total=ckpt.sum("value"))'
-            )
+            raise GraphInvalid("agg needs at least one aggregate", hint='for example agg(total=ckpt.sum("value"))')
         return self._operate(running_aggregates(aggregates, self._schema, self._keys, outputMode), name)
 
     @property

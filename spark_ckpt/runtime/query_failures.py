@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _TYPED = re.compile(r"\[(CKPT_[A-Z_]+)\] ([^\n]+)((?:\n  [^\n]+: [^\n]*)*)")
-_PYTHON = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt))\b.*$", re.MULTILINE)
+_PYTHON = re.compile(r"^[\w.]*\w(?:: .*)?$", re.MULTILINE)
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}$")
 _SHOWN_CHARS = 2000
 
 
@@ -39,7 +40,7 @@ def failure_in(text: str) -> CkptError:
     found = _TYPED.search(text)
     if found is None:
         return QueryFailed(_shortened(text), hint="the full trace is in Spark's log")
-    error = _class_of(found[1])(found[2].strip())
+    error = _class_of(found[1])(_SQLSTATE.sub("", found[2].strip()))
     for line in found[3].strip().splitlines():
         name, _, value = line.strip().partition(": ")
         if name == "next":
@@ -60,6 +61,7 @@ def _class_of(condition: str) -> type[CkptError]:
 
 
 def _shortened(text: str) -> str:
-    python = _PYTHON.findall(text)
-    last = [line.strip() for line in text.splitlines() if python and line.strip().startswith(tuple(python))]
-    return (last[-1] if last else text.strip().split("\n", 1)[0])[:_SHOWN_CHARS]
+    """A Python traceback's last line, else the first line."""
+    _, _, traceback = text.rpartition("Traceback (most recent call last):\n")
+    raised = _PYTHON.search(traceback) if traceback != text else None
+    return (raised[0] if raised else text.strip().split("\n", 1)[0])[:_SHOWN_CHARS]

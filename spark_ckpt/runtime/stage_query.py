@@ -70,7 +70,6 @@ class StageQuery:
         self._stage = stage
         self._on_batch = on_batch
         self._reports = Reports(spark.sparkContext)
-        self._read_once: dict[str, DataFrame] = {}
         self._steps = 0
 
     def start(self) -> StreamingQuery:
@@ -104,9 +103,7 @@ class StageQuery:
     def _read(self, node: SourceNode | OperatorNode) -> DataFrame:
         if isinstance(node, OperatorNode):
             raise TypeError("an operator's output is read inside foreachBatch")
-        if node.name not in self._read_once:  # a source used twice is one source in Spark's offset log
-            self._read_once[node.name] = node.source.read(self._spark, self._stage.cursors[node.name])
-        return self._read_once[node.name]
+        return node.source.read(self._spark, self._stage.cursors[node.name])
 
     def _operator_plan(self, operator: OperatorNode) -> DataFrame:
         host = self._stage.host
@@ -122,11 +119,7 @@ class StageQuery:
         return host.apply(packed, self._reports)
 
     def _control(self) -> DataFrame:
-        return (
-            self._spark.readStream.format(control_source.FORMAT)
-            .option("path", self._stage.control_path)
-            .load()
-        )
+        return self._spark.readStream.format(control_source.FORMAT).option("path", self._stage.control_path).load()
 
     def _control_rows(self, rows: DataFrame, marker: str) -> DataFrame:
         nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]

@@ -1,0 +1,130 @@
+"""What a dead query says becomes one of our errors, with its condition, its fields and its hint."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from spark_ckpt.errors import BadRecord, CkptError, Fenced, RunFailed, SourceInvalid
+from spark_ckpt.runtime.failures import UserFunctionFailed
+from spark_ckpt.runtime.query_failures import QueryFailed, failure_in, failure_of
+
+# As Spark 4.2 prints them; paths shortened.
+USER_FUNCTION = """[STREAM_FAILED] Query [id = 46b1, runId = 7c2d] terminated with exception: \
+[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function in foreach batch sink. Reason: \
+An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/lib/spark_ckpt/runtime/group_host.py", line 101, in run
+    yield from _GroupCall(self, int(key[0]), state, reports).run(frames)
+  File "/lib/spark_ckpt/runtime/keyed_function.py", line 166, in _call
+    raise user_function_failed(self._binding.name, key, error) from error
+spark_ckpt.runtime.failures.UserFunctionFailed: [CKPT_USER_FUNCTION_FAILED] the function of operator 'totals' raised \
+ZeroDivisionError: 'division by zero'
+  operator: totals
+  key: ('d', datetime.date(2024, 1, 1))
+  next: fix the function or the record; the epoch is not committed and the batch will be replayed
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
+\tat org.apache.spark.sql.execution.python.streaming.ApplyInPandasWithStatePythonRunner$$anon$2.read(X.scala:209)
+Caused by: java.lang.IllegalStateException: SparkContext has been shutdown
+ SQLSTATE: 39000"""
+
+RAISED_IN_SQL = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: \
+Job aborted due to stage failure: \
+Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in stage 1.0 (TID 1) (host executor driver): \
+org.apache.spark.SparkRuntimeException: [USER_RAISED_EXCEPTION] [CKPT_BAD_RECORD] a record could not be parsed: \
+{"topic":"t","partition":0,"offset":17,"reason":"not valid json","record":"{\\"k\\": [CKPT_"} SQLSTATE: P0001
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.raiseError(QueryExecutionErrors.scala:2764)"""
+
+PLAIN_PYTHON = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: \
+Traceback (most recent call last):
+  File "/lib/py4j/clientserver.py", line 644, in _call_proxy
+    return_value = getattr(self.pool[obj_id], method)(*params)
+  File "/home/user/job.py", line 7, in enrich
+    return rates[currency]
+KeyError: 'XYZ'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/home/user/job.py", line 9, in enrich
+    raise my.errors.UnknownCurrencyError("XYZ") from None
+my.errors.UnknownCurrencyError: no rate for XYZ
+\tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(PythonRunner.scala:581)"""
+
+JAVA = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: \
+Set(orders-0) are gone. Some data may have been missed.
+\tat org.apache.spark.sql.kafka010.KafkaMicroBatchStream.planInputPartitions(KafkaMicroBatchStream.scala:229)
+Caused by: java.lang.IllegalStateException: Set(orders-0) are gone."""
+
+
+def test_a_typed_error_of_a_task_keeps_condition_fields_and_hint():
+    error = failure_in(USER_FUNCTION)
+    assert type(error) is UserFunctionFailed
+    assert error.what == "the function of operator 'totals' raised ZeroDivisionError: 'division by zero'"
+    assert error.context == {"operator": "totals", "key": "('d', datetime.date(2024, 1, 1))"}
+    assert error.hint.startswith("fix the function or the record")
+    assert not error.retriable
+
+
+def test_an_error_raised_in_sql_is_typed_and_names_the_position():
+    error = failure_in(RAISED_IN_SQL)
+    assert type(error) is BadRecord
+    assert '"offset":17' in error.what
+    assert "SQLSTATE" not in error.what
+
+
+def test_every_error_of_ours_comes_back_as_itself():
+    for original in (Fenced("newer", hint="end it", holder="x"), SourceInvalid("gone", topic="t")):
+        found = failure_in(f"Query terminated with exception: x.Y: {original}\n\n\tat org.apache.X")
+        assert (type(found), found.what, found.hint) == (type(original), original.what, original.hint)
+        assert found.context == original.context
+
+
+def test_a_condition_that_this_process_does_not_know_is_not_tried_again():
+    error = failure_in("x: [CKPT_FROM_THE_FUTURE] what happened\n  epoch: 7")
+    assert type(error) is RunFailed
+    assert (error.what, error.context, error.retriable) == ("what happened", {"epoch": "7"}, False)
+
+
+def test_an_untyped_python_error_is_its_last_line():
+    error = failure_in(PLAIN_PYTHON)
+    assert type(error) is QueryFailed
+    assert error.what == "my.errors.UnknownCurrencyError: no rate for XYZ"
+    assert error.retriable
+
+
+def test_a_java_error_is_its_first_line():
+    error = failure_in(JAVA)
+    assert "Set(orders-0) are gone" in error.what
+    assert "\n" not in error.what
+    assert "\tat " not in str(error)
+
+
+def test_what_is_shown_is_bounded():
+    assert len(failure_in("x" * 100_000).what) <= 2000
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "\tat org.apache.X"])
+def test_a_text_that_says_nothing_is_still_an_error(text):
+    assert isinstance(failure_in(text), CkptError)
+
+
+class Query:
+    def __init__(self, error):
+        self._error = error
+
+    def exception(self):
+        return self._error
+
+
+@pytest.mark.parametrize("query", [None, Query(None)])
+def test_a_query_that_somebody_stopped_says_so(query):
+    error = failure_of(query)
+    assert error.condition == "CKPT_QUERY_FAILED"
+    assert "nobody asked" in error.what
+    assert "StreamingQuery.stop" in error.hint
+
+
+def test_a_query_that_died_says_why():
+    assert type(failure_of(Query(StreamingQueryException(USER_FUNCTION)))) is UserFunctionFailed

@@ -1,0 +1,352 @@
+"""The supervisor: life after life until one ends well, for good, or too many fail in a row."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from life_kit import JOB, SCHEMA, WAIT_S, FakeSink, FakeSource, an_operator, eventually
+
+from spark_ckpt.config import JobConfig
+from spark_ckpt.connector import StagePlan
+from spark_ckpt.errors import (
+    ConfigInvalid,
+    EpochDamaged,
+    EpochTimedOut,
+    Fenced,
+    GraphInvalid,
+    PublishFailed,
+    RunFailed,
+    StoreUnreachable,
+)
+from spark_ckpt.graph import SinkBinding, SourceNode
+from spark_ckpt.protocol.barrier import Outcome
+from spark_ckpt.runtime import run as run_module
+from spark_ckpt.runtime.job_plan import JobPlan
+from spark_ckpt.runtime.life import Ending
+from spark_ckpt.runtime.query_failures import QueryFailed
+from spark_ckpt.runtime.run import Run
+from spark_ckpt.store.records import Manifest, OperatorSnapshot, StagedOutput
+from spark_ckpt.store.store import Store
+
+STOPPED = Ending(Outcome.STOPPED, None, True)
+
+
+def failed(progressed=False, error=None):
+    return Ending(Outcome.FAILED, error or QueryFailed("executor lost"), progressed)
+
+
+class FakeLife:
+    """Ends as scripted; "lives" until it is asked to stop."""
+
+    def __init__(self, bench, plan, point):
+        self.bench, self.plan, self.incarnation, self.base = bench, plan, point.incarnation, point.manifest.epoch
+        self.asked = threading.Event()
+        self.savepoints: list[str] = []
+        bench.lives.append(self)
+
+    def begin(self):
+        if self.bench.beginnings and (error := self.bench.beginnings.pop(0)):
+            raise error
+
+    def watch(self):
+        ending = self.bench.endings.pop(0) if self.bench.endings else "lives"
+        if ending == "lives":
+            assert self.asked.wait(WAIT_S)
+            ending = STOPPED
+        return ending
+
+    def request_stop(self):
+        self.asked.set()
+
+    def request_savepoint(self, name):
+        self.savepoints.append(name)
+
+    def close(self, ending):
+        self.bench.closed.append(ending)
+
+
+class Bench:
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.lives, self.endings, self.beginnings, self.closed = folder, [], [], [], []
+        self.store = Store.open(str(folder / "store"), JOB)
+        monkeypatch.setattr(run_module, "Life", lambda plan, point, *_: FakeLife(self, plan, point))
+        monkeypatch.setattr(run_module, "_PAUSE_S", 0.001)
+        monkeypatch.setattr(run_module, "_POLL_S", 0.01)
+
+    def plan(self, sinks=("out",), source="in", operator=None, **settings):
+        config = JobConfig.of({"max_failed_epochs": 2} | settings, {})
+        node = SourceNode(source, FakeSource(), SCHEMA)
+        bindings = [SinkBinding(name, FakeSink(), node, SCHEMA) for name in sinks]
+        plans = {name: StagePlan() for name in sinks}
+        return JobPlan(None, JOB, config, self.store, bindings, [node], operator, None, 1, plans)
+
+    def run(self, *endings, beginnings=(), restore="latest", **options):
+        self.endings, self.beginnings = list(endings), list(beginnings)
+        return Run.start(self.plan(**options), restore, False, [])
+
+    def decide(self, epoch, **fields):
+        """An epoch in the log, of an incarnation that has ended."""
+        log = self.store.log
+        point = log.begin_incarnation(run_module.current_holder(JOB), "latest", 1000, takeover=True)
+        log.commit_epoch(
+            Manifest(job=JOB, epoch=epoch, incarnation=point.incarnation, attempt=f"a{epoch}", created_ms=0,
+                     base=point.manifest.epoch, previous=point.last, **fields)
+        )  # fmt: skip
+        log.release(point.incarnation)
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    return Bench(tmp_path, monkeypatch)
+
+
+def ended(run):
+    try:
+        assert run.awaitTermination(WAIT_S)
+    except Exception as error:  # noqa: BLE001 - what the run failed with is what the test looks at
+        return error
+    return None
+
+
+def test_a_life_that_stops_ends_the_run(bench):
+    run = bench.run(STOPPED)
+    assert ended(run) is None
+    assert (run.isActive, run.exception(), len(bench.lives)) == (False, None, 1)
+
+
+def test_a_failure_leads_to_a_new_incarnation(bench):
+    run = bench.run(failed(), STOPPED)
+    assert ended(run) is None
+    assert [life.incarnation for life in bench.lives] == [1, 2]
+
+
+def test_failures_in_a_row_are_bounded_and_the_last_reason_is_told(bench):
+    run = bench.run(*[failed()] * 9, max_failed_epochs=2)
+    error = ended(run)
+    assert type(error) is RunFailed
+    assert "3 incarnations in a row" in error.what
+    assert "executor lost" in error.what
+    assert len(bench.lives) == 3
+    assert run.exception() is error
+
+
+def test_no_failure_is_tolerated_when_none_may_be(bench):
+    assert type(ended(bench.run(failed(), max_failed_epochs=0))) is RunFailed
+    assert len(bench.lives) == 1
+
+
+def test_a_new_epoch_starts_the_count_again(bench):
+    run = bench.run(failed(), failed(), failed(progressed=True), failed(), failed(progressed=True), failed(), STOPPED)
+    assert ended(run) is None
+    assert len(bench.lives) == 7
+
+
+@pytest.mark.parametrize("error", [EpochDamaged("file gone"), GraphInvalid("no such column"), RunFailed("bug")])
+def test_an_error_that_no_restart_cures_ends_the_run_as_it_is(bench, error):
+    assert ended(bench.run(failed(error=error))) is error
+    assert len(bench.lives) == 1
+
+
+def test_an_unexpected_error_ends_the_run_by_its_name(bench):
+    error = ended(bench.run(failed(error=ZeroDivisionError("division by zero"))))
+    assert type(error) is RunFailed
+    assert "ZeroDivisionError: division by zero" in error.what
+
+
+def test_a_fence_ends_the_run_at_once(bench):
+    fence = Fenced("incarnation 9 took over")
+    assert ended(bench.run(Ending(Outcome.FENCED, fence, True))) is fence
+    assert type(ended(bench.run(Ending(Outcome.FENCED, None, True)))) is Fenced
+    assert len(bench.lives) == 2
+
+
+def test_a_stop_that_left_rows_unpublished_raises_it(bench):
+    error = PublishFailed("broker away")
+    assert ended(bench.run(Ending(Outcome.STOPPED, error, True))) is error
+
+
+def test_a_life_that_cannot_begin_for_now_counts_as_a_failure(bench):
+    run = bench.run(failed(), STOPPED, beginnings=[None, StoreUnreachable("timeout"), StoreUnreachable("timeout")])
+    error = ended(run)
+    assert type(error) is RunFailed
+    assert "3 incarnations in a row" in error.what
+
+    again = bench.run(failed(), STOPPED, beginnings=[None, StoreUnreachable("timeout")])
+    assert ended(again) is None
+
+
+def test_what_is_wrong_at_the_start_is_raised_by_start_and_frees_the_lease(bench):
+    with pytest.raises(StoreUnreachable):
+        bench.run(beginnings=[StoreUnreachable("timeout")])
+    assert [type(ending.error) for ending in bench.closed] == [StoreUnreachable]
+    assert bench.store.reopened().log.tail().lease_expires_ms == 0
+
+
+def test_a_stop_during_the_pause_starts_one_more_life_to_end_cleanly(bench, monkeypatch):
+    monkeypatch.setattr(run_module, "_PAUSE_S", 10_000.0)
+    run = bench.run(failed())
+    eventually(lambda: bench.endings == [], "the first failure")
+    assert run.stop(WAIT_S)
+    assert run.exception() is None
+    assert len(bench.lives) == 2
+    assert bench.lives[1].asked.is_set()
+
+
+def test_a_stop_asks_the_life_that_runs(bench):
+    run = bench.run("lives")
+    assert run.isActive
+    assert run.awaitTermination(0.01) is False
+    assert run.stop(WAIT_S)
+    assert bench.lives[0].asked.is_set()
+
+
+# -- the epoch to start from -----------------------------------------------------------------------------------------
+
+
+def an_epoch(bench, **fields):
+    bench.decide(1, cursors={"in": {"n": 0}})
+    bench.decide(2, cursors={"in": {"n": 5}}, **fields)
+
+
+def test_a_start_that_cannot_work_leaves_the_log_as_it_was(bench):
+    """A new incarnation on epoch 1 would make it the newest of the lineage, for good."""
+    an_epoch(bench)
+    before = bench.store.reopened().log.tail()
+    with pytest.raises(GraphInvalid, match="in"):
+        bench.run(restore=1, source="renamed")
+    after = bench.store.reopened().log.tail()
+    assert (after.latest, after.incarnation) == (before.latest, before.incarnation) == (2, 2)
+
+
+def test_restoring_an_epoch_starts_there_and_the_next_life_goes_on_from_there(bench):
+    an_epoch(bench)
+    run = bench.run(failed(), STOPPED, restore=1)
+    assert ended(run) is None
+    assert [life.base for life in bench.lives] == [1, 1]
+
+
+def test_an_operator_that_is_gone_or_renamed_is_refused_by_name(bench):
+    snapshot = OperatorSnapshot(operator="totals", key_groups=4, key_schema="k string", state_schema="total bigint")
+    an_epoch(bench, operators={"totals": snapshot})
+    with pytest.raises(GraphInvalid, match="totals"):
+        bench.run()
+    renamed = an_operator()
+    renamed.name = "sums"
+    with pytest.raises(GraphInvalid, match="totals"):
+        bench.run(operator=renamed)
+    assert ended(bench.run(STOPPED, operator=an_operator())) is None
+
+
+def test_another_number_of_key_groups_is_refused(bench):
+    snapshot = OperatorSnapshot(operator="totals", key_groups=4, key_schema="k string", state_schema="total bigint")
+    an_epoch(bench, operators={"totals": snapshot})
+    with pytest.raises(ConfigInvalid, match="4 key groups"):
+        bench.run(operator=an_operator(), key_groups=8)
+
+
+@pytest.mark.parametrize(
+    ("key", "state", "fits"),
+    [("k string", "total bigint, n bigint", True), ("k string", "total double", False),
+     ("k int", "total bigint", False), ("k string", "n bigint, total bigint", False), ("k string", "total bigints", False), ("k string", "", False)],
+)  # fmt: skip
+def test_state_columns_may_be_added_at_the_end_and_nothing_else(bench, key, state, fits):
+    snapshot = OperatorSnapshot(operator="totals", key_groups=4, key_schema="k string", state_schema="total bigint")
+    an_epoch(bench, operators={"totals": snapshot})
+    operator = an_operator()
+    operator.key_ddl, operator.state_ddl = key, state
+    error = ended(bench.run(STOPPED, operator=operator)) if fits else None
+    if not fits:
+        with pytest.raises(Exception, match="totals") as refused:
+            bench.run(operator=operator)
+        assert refused.value.condition == "CKPT_STATE_SCHEMA_CHANGED"
+    assert error is None
+
+
+def test_a_sink_that_is_still_owed_rows_cannot_be_dropped(bench):
+    an_epoch(bench, outputs={"out": StagedOutput(sink="out"), "other": StagedOutput(sink="other")})
+    with pytest.raises(GraphInvalid, match="other") as refused:
+        bench.run()
+    assert "availableNow" in refused.value.hint
+
+
+# -- savepoints ------------------------------------------------------------------------------------------------------
+
+
+def in_background(call):
+    found = []
+
+    def caught():
+        try:
+            found.append(call())
+        except Exception as error:  # noqa: BLE001 - for the test to look at
+            found.append(error)
+
+    thread = threading.Thread(target=caught, daemon=True)
+    thread.start()
+    return thread, found
+
+
+def test_a_savepoint_is_asked_of_the_life_that_runs_and_its_epoch_is_returned(bench):
+    bench.decide(1)
+    run = bench.run("lives")
+    thread, found = in_background(lambda: run.savepoint("named"))
+    eventually(lambda: bench.lives[0].savepoints == ["named"], "request")
+    bench.store.reopened().log.add_savepoint("named", 1)
+    thread.join(WAIT_S)
+    assert found == [1]
+    run.stop(WAIT_S)
+
+
+def test_a_savepoint_is_asked_for_again_when_the_life_ended_without_it(bench):
+    bench.decide(1)
+    gate = threading.Event()
+    run = bench.run("lives", "lives")
+    first = bench.lives[0]
+    first.watch = None
+    thread, found = in_background(lambda: run.savepoint("named"))
+    eventually(lambda: first.savepoints == ["named"], "first request")
+    second = FakeLife(bench, run._plan, type("Point", (), {"incarnation": 9, "manifest": Manifest(
+        job=JOB, epoch=1, incarnation=1, attempt="a", created_ms=0)}))  # fmt: skip
+    run._life = second
+    eventually(lambda: second.savepoints == ["named"], "second request")
+    bench.store.reopened().log.add_savepoint("named", 1)
+    thread.join(WAIT_S)
+    assert found == [1]
+    gate.set()
+    first.asked.set()
+    assert ended(run) is None
+
+
+@pytest.mark.parametrize("name", ["latest", "42", "../x", ""])
+def test_a_name_that_would_be_taken_for_something_else_is_refused_at_once(bench, name):
+    run = bench.run("lives")
+    with pytest.raises(ConfigInvalid):
+        run.savepoint(name)
+    assert bench.lives[0].savepoints == []
+    run.stop(WAIT_S)
+
+
+def test_a_savepoint_that_is_not_taken_in_time_says_so(bench):
+    run = bench.run("lives")
+    with pytest.raises(EpochTimedOut):
+        run.savepoint("named", timeout=0.05)
+    run.stop(WAIT_S)
+
+
+def test_a_savepoint_that_exists_is_refused(bench):
+    bench.decide(1)
+    bench.store.reopened().log.add_savepoint("named", 1)
+    run = bench.run("lives")
+    with pytest.raises(ConfigInvalid, match="already"):
+        run.savepoint("named")
+    run.stop(WAIT_S)
+
+
+def test_a_run_that_ends_before_the_savepoint_says_so(bench):
+    run = bench.run("lives")
+    thread, found = in_background(lambda: run.savepoint("named"))
+    eventually(lambda: bench.lives[0].savepoints == ["named"], "request")
+    run.stop(WAIT_S)
+    thread.join(WAIT_S)
+    assert type(found[0]) is RunFailed
