@@ -21,10 +21,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from spark_ckpt_kafka import KafkaSink, KafkaSource
 
 import spark_ckpt as ckpt
 from benchmarks.sessions import BatchTimes, benchmark_session
-from spark_ckpt_kafka import KafkaSink, KafkaSource
 
 KEYS, PARTITIONS = 10_000, 4
 
@@ -33,7 +33,14 @@ def fill(servers: str, records: int) -> str:
     """A fresh topic with `records` records, value an integer."""
     topic = f"numbers-{uuid.uuid4().hex[:8]}"
     create(servers, topic)
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "queue.buffering.max.messages": 500_000, "partitioner": "murmur2_random"})
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "linger.ms": 20,
+            "queue.buffering.max.messages": 500_000,
+            "partitioner": "murmur2_random",
+        }
+    )
     numbers = random.Random(1)
     for position in range(records):
         while True:
@@ -84,8 +91,12 @@ def plain(spark: SparkSession, servers: str, topic: str, per_batch: int, work: P
     times = BatchTimes(spark)
     source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
     records = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", per_batch).load()
-    numbers = records.select(F.col("key").cast("string").alias("k"), F.col("value").cast("string").cast("long").alias("v"))
-    sums = numbers.groupBy("k").applyInPandasWithState(add_up, "key string, value string", "total long", "append", GroupStateTimeout.NoTimeout)
+    numbers = records.select(
+        F.col("key").cast("string").alias("k"), F.col("value").cast("string").cast("long").alias("v")
+    )
+    sums = numbers.groupBy("k").applyInPandasWithState(
+        add_up, "key string, value string", "total long", "append", GroupStateTimeout.NoTimeout
+    )
     writer = sums.writeStream.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", output)
     writer.option("checkpointLocation", str(work / "plain")).trigger(availableNow=True).start().awaitTermination()
     times.close()
@@ -106,12 +117,21 @@ def verify(servers: str, topic: str, output: str, records: int) -> str:
     found: dict[str, list[int]] = defaultdict(list)
     for key, value in read(servers, output, records):
         found[key].append(int(value))
-    return "exact" if all(sorted(found[key]) == sorted(wanted[key]) for key in wanted) and found.keys() == wanted.keys() else "DIFFERS"
+    return (
+        "exact"
+        if all(sorted(found[key]) == sorted(wanted[key]) for key in wanted) and found.keys() == wanted.keys()
+        else "DIFFERS"
+    )
 
 
 def read(servers: str, topic: str, expected: int) -> Iterator[tuple[str, str]]:
     """Committed records from offset 0 until the topic is quiet."""
-    settings = {"bootstrap.servers": servers, "group.id": uuid.uuid4().hex, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+    settings = {
+        "bootstrap.servers": servers,
+        "group.id": uuid.uuid4().hex,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
+    }
     consumer = Consumer(settings)
     consumer.subscribe([topic])
     seen = 0

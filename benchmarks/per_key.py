@@ -16,12 +16,12 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
 from benchmarks.inputs import SCHEMA, write_files
 from benchmarks.null_sink import NullSink
 from benchmarks.sessions import BatchTimes, benchmark_session, median_and_spread
-from spark_ckpt_files import FilesSource
 
 ROWS, KEYS = 100_000, 10_000
 OUTPUT, STATE = "k string, total long, n long", "total long, n long"
@@ -51,7 +51,9 @@ def vectorised(batch: ckpt.KeyBatch) -> ckpt.KeyResult:
     """The same for all keys of a key group at once."""
     import numpy as np
 
-    total = batch.state_values("total") + np.bincount(batch.key_index, batch.values("v"), len(batch.keys)).astype("int64")
+    total = batch.state_values("total") + np.bincount(batch.key_index, batch.values("v"), len(batch.keys)).astype(
+        "int64"
+    )
     n = batch.state_values("n") + np.bincount(batch.key_index, minlength=len(batch.keys))
     state = pa.table({"total": total, "n": n})
     return ckpt.KeyResult(pa.table({"k": batch.keys["k"], "total": total, "n": n}), state)
@@ -74,8 +76,15 @@ def plain(spark: SparkSession, folder: Path, work: Path) -> list[int]:
     """Plain PySpark on the same files."""
     times = BatchTimes(spark)
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
-    grouped = rows.groupBy("k").applyInPandasWithState(with_frames, OUTPUT, STATE, "append", GroupStateTimeout.NoTimeout)
-    query = grouped.writeStream.format("noop").option("checkpointLocation", str(work / "plain")).trigger(availableNow=True).start()
+    grouped = rows.groupBy("k").applyInPandasWithState(
+        with_frames, OUTPUT, STATE, "append", GroupStateTimeout.NoTimeout
+    )
+    query = (
+        grouped.writeStream.format("noop")
+        .option("checkpointLocation", str(work / "plain"))
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     times.close()
     return times.full_batches_ms(ROWS)
@@ -108,7 +117,11 @@ def main() -> list[str]:
             ratio = reference / statistics.median(measured)
             lines.append(f"| spark_ckpt, {label} | {median_and_spread(list(map(float, measured)))} | **{ratio:.1f}** |")
             print(lines[-1], flush=True)
-    return ["| 100k rows, 10k keys a batch | ms per batch, median (min-max) | times plain PySpark |", "|---|---|---|", *lines]
+    return [
+        "| 100k rows, 10k keys a batch | ms per batch, median (min-max) | times plain PySpark |",
+        "|---|---|---|",
+        *lines,
+    ]
 
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
 from benchmarks.inputs import SCHEMA, write_every_key, write_files
 from benchmarks.null_sink import NullSink
 from benchmarks.sessions import benchmark_session
 from spark_ckpt.store.existing import existing_store
-from spark_ckpt_files import FilesSource
 
 KEYS, ROWS_PER_FILE = 1_000_000, 200_000
 
@@ -60,7 +60,7 @@ def commit_ms(store: Path, repeats: int = 50) -> float:
     return statistics.median(taken)
 
 
-def _nobody():  # noqa: ANN202
+def _nobody():
     from spark_ckpt.store.records import Holder
 
     return Holder(host="benchmark")

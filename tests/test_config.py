@@ -27,9 +27,7 @@ def test_a_text_that_is_no_duration_is_refused(written):
 
 
 def test_arguments_win_over_conf_keys_and_conf_keys_over_defaults():
-    config = JobConfig.of(
-        {"interval": "1 second"}, {"spark.ckpt.interval": "2 seconds", "spark.ckpt.keep.epochs": "7"}
-    )
+    config = JobConfig.of({"interval": "1 second"}, {"spark.ckpt.interval": "2 seconds", "spark.ckpt.keep.epochs": "7"})
 
     assert (config.interval_ms, config.keep_epochs, config.timeout_ms) == (1000, 7, 600_000)
 
@@ -39,7 +37,7 @@ def test_foreign_conf_keys_do_not_matter():
 
 
 def test_an_unknown_conf_key_is_refused_with_the_nearest_known_name():
-    with pytest.raises(ConfigInvalid, match="spark.ckpt.intervall") as caught:
+    with pytest.raises(ConfigInvalid, match=r"spark\.ckpt\.intervall") as caught:
         JobConfig.of({}, {"spark.ckpt.intervall": "5 seconds"})
 
     assert caught.value.hint == "did you mean 'interval'?"

@@ -27,7 +27,8 @@ class Decides(Protocol):
 class Deed(Protocol):
     """Does what one effect says. Called on the coordinator's thread."""
 
-    def __call__(self, effect: Effect) -> None: ...
+    def __call__(self, effect: Effect) -> None:
+        """Do it now: effects come in order."""
 
 
 @dataclass(order=True, slots=True)
