@@ -253,14 +253,16 @@ class EpochLog:
 
     def _recovery_point(self, tail: Tail, target: RestoreTarget) -> RecoveryPoint:
         choice = restore.choose(tail, target, self._manifest, self._verify)
+        passed_over = _passed_over(tail, target, choice)
         return RecoveryPoint(
             incarnation=tail.incarnation + 1,
             manifest=choice.base,
             last=tail.last,
             restored_from=choice.restored_from,
             unpublished=choice.unpublished,
-            dropped=restore.dropped(tail, choice.base.epoch),
+            dropped=restore.dropped(tail, choice.base.epoch, passed_over),
             skipped=choice.skipped,
+            passed_over=tuple(sorted(passed_over)),
         )
 
     def _incarnation_row(self, point: RecoveryPoint, holder: Holder, lease_ms: int) -> NewRow:
@@ -271,6 +273,7 @@ class EpochLog:
             restored_from=point.restored_from,
             lease_ms=lease_ms,
             lease_expires_ms=self._now_ms() + lease_ms,
+            passed_over=point.passed_over,
         )
         return _row(record, point.incarnation, point.manifest.epoch)
 
@@ -321,6 +324,11 @@ class EpochLog:
         news = self._table.news()
         tail, rows = (Tail(), self._table.rows) if news is None else (self._tail, news)
         self._tail = folded(tail, [(row.time_ms, _record(row)) for row in rows])
+
+
+def _passed_over(tail: Tail, target: RestoreTarget, choice: restore.Choice) -> set[int]:
+    """Epochs left out without anybody's word; naming an epoch is a word about everything behind it."""
+    return {*tail.passed_over, *(epoch for epoch, _ in choice.skipped)} if target == LATEST else set()
 
 
 def _row(record: AnyRecord, incarnation: int = 0, epoch: int = 0) -> NewRow:

@@ -132,7 +132,9 @@ class CreatedRecord(Record):
 
 
 class IncarnationRecord(Record):
-    """One life of the job begins: it continues from epoch `base`."""
+    """One life of the job begins: it continues from epoch `base`. `passed_over`: damaged epochs behind it that "latest"
+    did not choose, also in earlier lives since somebody last chose an epoch by name or number.
+    """
 
     incarnation: Annotated[int, Field(ge=1)]
     holder: Holder
@@ -141,6 +143,7 @@ class IncarnationRecord(Record):
     lease_ms: Count
     lease_expires_ms: int
     acks: tuple[SinkAck, ...] = ()
+    passed_over: tuple[int, ...] = ()
 
 
 class EpochBrief(Record):

@@ -1,5 +1,8 @@
 """Where a new incarnation starts: the target a user names, the epoch that is chosen, and what is still to be published.
 
+"latest" passes over a damaged epoch only if no sink can have its output: going back behind output that is out repeats
+it, and that is a decision for a person, made by naming the epoch.
+
 Restoring to an epoch behind the newest one starts another branch.  Decided epochs up to the restored one are published
 if their sinks do not have them yet; decided epochs *behind* it that were not published are dropped: their rows never
 reach the sink (`RecoveryPoint.dropped` names them, so that a sink's marker can pass over them).
@@ -8,6 +11,7 @@ reach the sink (`RecoveryPoint.dropped` names them, so that a sink's marker can 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged, EpochNotFound
@@ -27,8 +31,9 @@ class RecoveryPoint:
 
     `manifest`: the epoch it extends, empty with number 0 at the very start. `last`: highest id ever decided; the next
     epoch is above it. `unpublished`: per sink the decided epochs of this lineage it is not known to have, oldest
-    first. `dropped`: per sink the ids of decided epochs outside of this lineage that it is not known to have, oldest
-    first. `skipped`: newer epochs that "latest" passed over, with the reason.
+    first. `dropped`: per sink the ids of decided epochs outside of this lineage that it is not known to have and that
+    somebody chose to leave behind, oldest first: a sink that has one of them may go on. `skipped`: newer epochs that
+    "latest" passed over, with the reason; a sink that has one of those must not go on.
     """
 
     incarnation: int
@@ -38,6 +43,7 @@ class RecoveryPoint:
     unpublished: Mapping[str, list[Manifest]] = field(default_factory=dict)
     dropped: Mapping[str, list[int]] = field(default_factory=dict)
     skipped: tuple[tuple[int, str], ...] = ()
+    passed_over: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,7 @@ def _newest_good(tail: Tail, read: Read, verify: Verify) -> Choice:
         try:
             choice = _checked(tail, epoch, LATEST, read, verify)
         except EpochDamaged as error:
+            _refuse_if_published(tail, epoch, error)
             skipped.append((epoch, error.what))
             continue
         return Choice(choice.base, choice.restored_from, choice.unpublished, tuple(skipped))
@@ -103,6 +110,17 @@ def _newest_good(tail: Tail, read: Read, verify: Verify) -> Choice:
         hint="restore a savepoint or an epoch of another branch by its number; `spark-ckpt verify` lists what is whole",
         damaged="; ".join(f"{epoch}: {reason}" for epoch, reason in skipped),
     )
+
+
+def _refuse_if_published(tail: Tail, epoch: int, damage: EpochDamaged) -> None:
+    sinks = [sink for sink in tail.by_id[epoch].sinks if tail.acked.get(sink, 0) >= epoch]
+    if sinks:
+        raise EpochDamaged(
+            f"{damage.what}; its output is published already, so it cannot be passed over without repeating output",
+            sinks=", ".join(sinks),
+            hint="bring the file back, or restore an older epoch by its number and expect what came after it again",
+            **damage.context,
+        ) from damage
 
 
 def _candidates(tail: Tail) -> Iterator[int]:
@@ -114,10 +132,10 @@ def _candidates(tail: Tail) -> Iterator[int]:
 
 def _checked(tail: Tail, epoch: int, described: str, read: Read, verify: Verify) -> Choice:
     base = _initial(tail) if epoch == 0 else read(epoch)
-    verify(base)
+    verify(base.model_copy(update={"outputs": {}}))
     unpublished: dict[str, list[Manifest]] = {}
     lineage = {brief.epoch for brief in tail.lineage(epoch)} if epoch else set()
-    manifests = {epoch: base}
+    manifests: dict[int, Manifest] = {}
     for sink in tail.sinks:
         for number in tail.unacked(sink):
             if number in lineage:
@@ -137,10 +155,10 @@ def _initial(tail: Tail) -> Manifest:
     return Manifest(job=tail.job, epoch=0, incarnation=0, attempt="initial", created_ms=0, reason="initial")
 
 
-def dropped(tail: Tail, base: int) -> dict[str, list[int]]:
-    """Per sink, decided epochs it is not known to have that are not part of the lineage of `base`."""
-    lineage = {brief.epoch for brief in tail.lineage(base)} if base else set()
-    found = {sink: [epoch for epoch in tail.unacked(sink) if epoch not in lineage] for sink in tail.sinks}
+def dropped(tail: Tail, base: int, passed_over: AbstractSet[int] = frozenset()) -> dict[str, list[int]]:
+    """Per sink, decided epochs it is not known to have, neither in the lineage of `base` nor passed over."""
+    kept = {brief.epoch for brief in tail.lineage(base)} | passed_over if base else passed_over
+    found = {sink: [epoch for epoch in tail.unacked(sink) if epoch not in kept] for sink in tail.sinks}
     return {sink: epochs for sink, epochs in found.items() if epochs}
 
 

@@ -27,7 +27,8 @@ class Tail:
     """Everything decided so far.
 
     `latest` is the newest epoch of the current lineage, 0 for none; `last` the highest id ever decided, in any lineage;
-    `by_id` the kept epochs of every lineage; `acked` per sink the highest epoch it is known to have.
+    `by_id` the kept epochs of every lineage; `acked` per sink the highest epoch it is known to have;
+    `passed_over` the damaged epochs that "latest" left out by itself.
     """
 
     job: str = ""
@@ -43,6 +44,7 @@ class Tail:
     by_id: Mapping[int, EpochBrief] = field(default_factory=dict)
     savepoints: Mapping[str, int] = field(default_factory=dict)
     acked: Mapping[str, int] = field(default_factory=dict)
+    passed_over: frozenset[int] = frozenset()
 
     @property
     def epochs(self) -> list[EpochBrief]:
@@ -88,6 +90,7 @@ def _incarnation(tail: Tail, record: IncarnationRecord, time_ms: int) -> Tail:
         lease_expires_ms=record.lease_expires_ms,
         base=record.base,
         latest=record.base,
+        passed_over=frozenset(record.passed_over),
     )
 
 
