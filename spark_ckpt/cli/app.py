@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import typer
 
@@ -47,9 +50,17 @@ app.command("jars", short_help="A connector's jars, for spark-submit.")(jars)
 app.command("demo", short_help="See it work: kill, restart, proof, restore.")(demo)
 
 
-def run(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit with its code."""
-    sys.exit(exit_code(list(sys.argv[1:] if arguments is None else arguments)))
+def run(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and exit with its code.
+
+    Without tearing the interpreter down: threads of Arrow may still be letting go of what was read, and abort the process
+    (exit code 134, seen in one of eight short runs) when they find the interpreter gone.
+    """
+    code = exit_code(list(sys.argv[1:] if arguments is None else arguments))
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # the reader went away (`spark-ckpt list ... | head`)
+            stream.flush()
+    os._exit(code)
 
 
 def exit_code(arguments: Sequence[str]) -> int:

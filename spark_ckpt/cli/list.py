@@ -27,7 +27,8 @@ def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: Storag
 def print_epochs(log: EpochLog, tail: Tail) -> None:
     """One line per epoch."""
     columns = ("epoch", "status", "taken", "took", "rows in", "rows out", "state", "reason", "life", "savepoint")
-    print_table(columns, [_row(log, tail, brief) for brief in tail.epochs])
+    shown = len(columns) - (not tail.savepoints)
+    print_table(columns[:shown], [_row(log, tail, brief)[:shown] for brief in tail.epochs])
 
 
 def state_bytes(log: EpochLog, epoch: int) -> int | None:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from spark_ckpt.connector import Json
@@ -37,12 +36,14 @@ def print_facts(facts: Mapping[str, object]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """A table; numbers to the right. Text is never cut when stdout is not a terminal."""
-    body = [list(row) for row in rows]
+    """A table; numbers to the right, nothing cut. On a terminal the heading is bold and long lines wrap."""
+    heading, *body = _aligned(columns, [list(row) for row in rows])
     if sys.stdout.isatty():
-        _print_rich(columns, body)
+        Console(highlight=False).print(Text(heading, style="bold"), soft_wrap=True)
     else:
-        _print_plain(columns, body)
+        print_line(heading)
+    for line in body:
+        print_line(line)
 
 
 def cell(value: object) -> str:
@@ -109,25 +110,18 @@ def iso(milliseconds: int) -> str:
     return moment.isoformat(timespec="milliseconds")
 
 
-def _print_rich(columns: Sequence[str], rows: Sequence[Row]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="right" if _numeric(rows, index) else "left")
-    for row in rows:
-        table.add_row(*(Text(cell(value)) for value in row))
-    Console().print(table)
-
-
-def _print_plain(columns: Sequence[str], rows: Sequence[Row]) -> None:
+def _aligned(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
     texts = [list(columns), *([cell(value) for value in row] for row in rows)]
     widths = [max(len(row[index]) for row in texts) for index in range(len(columns))]
     right = [_numeric(rows, index) for index in range(len(columns))]
+    lines = []
     for row in texts:
         padded = (
             text.rjust(width) if to_right else text.ljust(width)
             for text, width, to_right in zip(row, widths, right, strict=True)
         )
-        print_line("  ".join(padded).rstrip())
+        lines.append("  ".join(padded).rstrip())
+    return lines
 
 
 def _numeric(rows: Sequence[Row], index: int) -> bool:

@@ -1,5 +1,7 @@
 """`list`, `show`, `state`, `diff`, `verify`: what they say is what the store holds, and they change nothing."""
 
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -150,3 +152,16 @@ def test_the_module_runs_as_a_program_and_stdout_is_only_json(world):
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     assert (run.returncode, run.stderr, run.stdout[0], run.stdout.rstrip()[-1]) == (0, "", "{", "}")
+
+
+def test_on_a_terminal_the_heading_is_bold_and_nothing_is_cut(world, tmp_path):
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "spark_ckpt", "list", uri(world)]
+    run = subprocess.run(command, stdout=follower, env={**os.environ, "TERM": "xterm", "COLUMNS": "40"}, timeout=120)
+    os.close(follower)
+    text = os.read(leader, 100_000).decode()
+    os.close(leader)
+
+    assert run.returncode == 0
+    assert "\x1b[1m" in text
+    assert "publishing" in text and "…" not in text
