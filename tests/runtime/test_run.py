@@ -248,7 +248,8 @@ def test_another_number_of_key_groups_is_refused(bench):
 @pytest.mark.parametrize(
     ("key", "state", "fits"),
     [("k string", "total bigint, n bigint", True), ("k string", "total double", False),
-     ("k int", "total bigint", False), ("k string", "n bigint, total bigint", False), ("k string", "total bigints", False), ("k string", "", False)],
+     ("k int", "total bigint", False), ("k string", "n bigint, total bigint", False),
+     ("k string", "total bigints", False), ("k string", "", False)],
 )  # fmt: skip
 def test_state_columns_may_be_added_at_the_end_and_nothing_else(bench, key, state, fits):
     snapshot = OperatorSnapshot(operator="totals", key_groups=4, key_schema="k string", state_schema="total bigint")
