@@ -53,8 +53,8 @@ app.command("demo", short_help="See it work: kill, restart, proof, restore.")(de
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its code.
 
-    Without tearing the interpreter down: threads of Arrow may still be letting go of what was read, and abort the process
-    (exit code 134, seen in one of eight short runs) when they find the interpreter gone.
+    Without tearing the interpreter down: threads of Arrow may still be letting go of what was read, and abort the
+    process (exit code 134, seen in one of eight short runs) when they find the interpreter gone.
     """
     code = exit_code(list(sys.argv[1:] if arguments is None else arguments))
     for stream in (sys.stdout, sys.stderr):
