@@ -49,7 +49,7 @@ def main() -> None:
     (HERE / "RESULTS.md").write_text("# Results\n\n" + "\n\n".join(parts) + "\n")
 
 
-def _broker(folder: Path):  # noqa: ANN202
+def _broker(folder: Path):
     from integration_tests.broker import running_broker
 
     return running_broker(folder)
