@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +30,8 @@ def demo(
     from spark_ckpt.demo.options import DemoOptions
     from spark_ckpt.demo.story import play
 
+    # A terminated demo takes its driver along: contexts are left, as with Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     told = play(DemoOptions(folder=folder, kafka=kafka, kill_after=kill_after), audience(quiet=as_json))
     if as_json:
         print_json(told.fields())

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 
@@ -62,21 +63,34 @@ def play(options: DemoOptions, audience: Audience) -> Report:
     """Everything. Removes only what it made: its topics always, a temporary folder unless something went wrong."""
     folder = working_folder(options.folder)
     report = Report(folder=str(folder))
-    places: Places = KafkaTopics(options.kafka) if options.kafka else FilesAndDelta(folder)
     begun_s = time.monotonic()
     try:
-        _play(audience, report, Job(places, folder), options.percent())
-    except CkptError as error:
-        error.context.setdefault("folder", folder)
+        _play_at(options, folder, audience, report)
+    except BaseException as error:
+        if options.folder is None and not _worth_keeping(folder, error):
+            shutil.rmtree(folder, ignore_errors=True)
+        elif isinstance(error, CkptError):
+            error.context.setdefault("folder", folder)
         raise
-    finally:
-        places.remove()
     report.seconds["all"] = time.monotonic() - begun_s
     if options.folder is None and report.exact:
         shutil.rmtree(folder, ignore_errors=True)
         report.folder = None
     _conclude(audience, report)
     return report
+
+
+def _worth_keeping(folder: Path, error: BaseException) -> bool:
+    """Whether somebody will want to look: at the logs of drivers, unless it was the user who stopped the demo."""
+    return isinstance(error, Exception) and any(folder.glob("driver-*.log"))
+
+
+def _play_at(options: DemoOptions, folder: Path, audience: Audience, report: Report) -> None:
+    places: Places = KafkaTopics(options.kafka) if options.kafka else FilesAndDelta(folder)
+    try:
+        _play(audience, report, Job(places, folder), options.percent())
+    finally:
+        places.remove()
 
 
 def _play(audience: Audience, report: Report, job: Job, percent: float) -> None:

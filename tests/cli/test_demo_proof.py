@@ -1,17 +1,20 @@
 """The demo's job and its oracle agree on every flight, and the oracle finds whatever is wrong."""
 
+import shutil
 import time
 from itertools import pairwise
 
 import pandas as pd
 import pytest
 
-from spark_ckpt.demo import flights, oracle, proof
+from spark_ckpt.cli.telling import Silence
+from spark_ckpt.demo import flights, oracle, proof, story
 from spark_ckpt.demo.figures import running_figures
-from spark_ckpt.demo.places import figures_of, records
+from spark_ckpt.demo.options import DemoOptions
+from spark_ckpt.demo.places import FilesAndDelta, figures_of, records
 from spark_ckpt.demo.process import DriverProcess
 from spark_ckpt.demo.report import Report
-from spark_ckpt.errors import RunFailed
+from spark_ckpt.errors import RunFailed, SourceInvalid
 
 COLUMNS = [*oracle.IDENTITY, "tailnum", *oracle.FIGURES]
 
@@ -156,3 +159,30 @@ def test_a_driver_is_never_left_behind(tmp_path):
         pass
 
     assert driver.exit_code is not None
+
+
+@pytest.mark.parametrize("arguments", [["--kafka", "nonsense"], ["--kafka", "127.0.0.1:9"]])
+def test_a_demo_that_cannot_begin_leaves_nothing_behind(command, monkeypatch, tmp_path, arguments):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("spark_ckpt.demo.topics.KafkaTopics._create", refuse)
+
+    answer = command("demo", *arguments)
+
+    assert answer.code in (2, 8)
+    assert list(tmp_path.iterdir()) == []
+
+
+def refuse(self, topic):
+    raise SourceInvalid("nobody answers")
+
+
+def test_a_demo_that_fails_with_a_driver_keeps_its_log(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(FilesAndDelta, "arguments", lambda self, output: ["--no-such-option"])
+
+    with pytest.raises(RunFailed) as failed:
+        story.play(DemoOptions(), Silence())
+
+    folder = failed.value.context["folder"]
+    assert (folder / "driver-1.log").exists()
+    shutil.rmtree(folder)
