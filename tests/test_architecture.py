@@ -1,0 +1,236 @@
+"""The house keeps its shape: which part may import which, how long functions and modules grow, what is public."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spark_ckpt
+from spark_ckpt import errors
+from spark_ckpt.errors import CkptError
+
+ROOT = Path(spark_ckpt.__file__).parents[1]
+CORE = ROOT / "spark_ckpt"
+CONNECTORS = ROOT / "connectors"
+MODULES = sorted([*CORE.rglob("*.py"), *CONNECTORS.rglob("*.py")])
+MOST_FUNCTION_LINES, MOST_MODULE_LINES = 70, 600
+
+MAY_IMPORT = {
+    "spark_ckpt/protocol": {"spark_ckpt.protocol"},
+    "spark_ckpt/simulator": {"spark_ckpt.simulator", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.recovery"},
+    "spark_ckpt/store": {
+        "spark_ckpt.store", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.connector", "spark_ckpt.failpoints",
+    },
+    "spark_ckpt/recovery": {
+        "spark_ckpt.recovery", "spark_ckpt.protocol", "spark_ckpt.store", "spark_ckpt.errors", "spark_ckpt.connector",
+    },
+    "spark_ckpt/runtime": {
+        "spark_ckpt.runtime", "spark_ckpt.protocol", "spark_ckpt.store", "spark_ckpt.errors", "spark_ckpt.connector",
+        "spark_ckpt.failpoints", "spark_ckpt.graph", "spark_ckpt.config", "spark_ckpt.listener",
+    },
+    "connectors": {
+        "spark_ckpt.connector", "spark_ckpt.errors", "spark_ckpt.protocol.ids", "spark_ckpt.failpoints",
+    },
+}  # fmt: skip
+"""What a folder may import of `spark_ckpt`: these modules and what is below them."""
+
+PUBLIC_FOR_CONNECTORS = {"spark_ckpt.jars": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_kafka"}}
+"""Beyond that, what certain connectors use: jars they need."""
+
+IO_FREE = ("os", "io", "pathlib", "socket", "time", "random", "threading", "queue", "subprocess", "pyarrow", "deltalake",
+           "pyspark", "pandas", "datetime", "uuid", "secrets", "asyncio", "multiprocessing")  # fmt: skip
+"""What a pure machine must not even be able to reach: input, output, clocks, randomness, threads."""
+
+
+def imports_of(module: Path, *, at_run_time: bool = False) -> Iterator[str]:
+    """Absolute names of the modules that a file imports; what only type checkers see counts unless `at_run_time`."""
+    tree = ast.parse(module.read_text())
+    skipped = {id(node) for guard in ast.walk(tree) if at_run_time and is_type_guard(guard) for node in ast.walk(guard)}
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package_of(module, node.level) if node.level else []
+            yield from (".".join(filter(None, [*base, node.module, alias.name])) for alias in node.names)
+
+
+def is_type_guard(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def package_of(module: Path, level: int) -> list[str]:
+    root = CONNECTORS if module.is_relative_to(CONNECTORS) else ROOT
+    return list(module.relative_to(root).parts[:-level])
+
+
+def within(name: str, allowed: set[str]) -> bool:
+    return any(name == each or name.startswith(each + ".") for each in allowed)
+
+
+def named(module: Path) -> str:
+    return str(module.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_imports_point_one_way(folder):
+    wrong = [
+        f"{named(module)} imports {name}"
+        for module in sorted((ROOT / folder).rglob("*.py"))
+        for name in imports_of(module)
+        if name.split(".")[0] == "spark_ckpt" and not within(name, MAY_IMPORT[folder] | also_public(module))
+    ]
+    assert wrong == []
+
+
+def also_public(module: Path) -> set[str]:
+    return {name for name, users in PUBLIC_FOR_CONNECTORS.items() if any(named(module).startswith(u) for u in users)}
+
+
+def test_the_core_never_imports_a_connector_but_in_its_programs():
+    """The command line and the demo are programs on top of everything, as a user's is."""
+    packages = {path.name for path in CONNECTORS.iterdir() if path.is_dir()}
+    wrong = [
+        f"{named(module)} imports {name}"
+        for module in sorted(CORE.rglob("*.py"))
+        if not any(module.is_relative_to(CORE / program) for program in ("demo", "cli"))
+        for name in imports_of(module)
+        if name.split(".")[0] in packages
+    ]
+    assert wrong == []
+
+
+def test_connectors_do_not_import_each_other():
+    packages = {path.name for path in CONNECTORS.iterdir() if path.is_dir()}
+    wrong = [
+        f"{named(module)} imports {name}"
+        for package in packages
+        for module in (CONNECTORS / package).rglob("*.py")
+        for name in imports_of(module)
+        if name.split(".")[0] in packages - {package}
+    ]
+    assert wrong == []
+
+
+def test_machines_reach_no_clock_no_disk_and_no_thread():
+    wrong = [
+        f"{named(module)} imports {name}"
+        for module in sorted((CORE / "protocol").rglob("*.py"))
+        for name in imports_of(module)
+        if name.split(".")[0] in IO_FREE
+    ]
+    assert wrong == []
+
+
+def test_there_is_no_cycle_between_modules_at_run_time():
+    graph = {dotted(module): needed(module) for module in CORE.rglob("*.py")}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
+        if name not in done:
+            for following in sorted(graph.get(name, ())):
+                visit(following, (*path, name))
+            done.add(name)
+
+    for start in sorted(graph):
+        visit(start, ())
+
+
+def dotted(module: Path) -> str:
+    parts = list(module.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def needed(module: Path) -> set[str]:
+    """Modules that importing this one imports: the file's own level only, functions import when they are called."""
+    tree = ast.parse(module.read_text())
+    known = {dotted(each) for each in CORE.rglob("*.py")}
+    found = set()
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (names & known) or ({node.module} & known)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names} & known
+    return found - {dotted(module)}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=named)
+def test_functions_and_modules_stay_short(module):
+    text = module.read_text()
+    functions = [
+        (node.name, (node.end_lineno or 0) - node.lineno + 1)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert [(name, lines) for name, lines in functions if lines > MOST_FUNCTION_LINES] == []
+    assert len(text.splitlines()) < MOST_MODULE_LINES
+
+
+def test_no_module_is_a_drawer_for_odds_and_ends():
+    assert [
+        named(module) for module in MODULES if module.stem in ("utils", "util", "helpers", "manager", "common")
+    ] == []
+
+
+@pytest.mark.parametrize("name", sorted(spark_ckpt.__all__))
+def test_every_public_name_is_there(name):
+    assert getattr(spark_ckpt, name) is not None
+
+
+def test_public_names_are_listed_once_and_can_be_discovered():
+    assert sorted(set(spark_ckpt.__all__)) == sorted(spark_ckpt.__all__)
+    assert set(dir(spark_ckpt)) >= set(spark_ckpt.__all__)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = spark_ckpt.no_such_name
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def every_error() -> list[type[CkptError]]:
+    """All error classes of the core and the connectors; modules that need something absent are left out."""
+    for package in ("spark_ckpt.runtime", "spark_ckpt.store", "spark_ckpt.recovery"):
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+            importlib.import_module(module.name)
+    found, open_ = [], [CkptError]
+    while open_:
+        kind = open_.pop()
+        found.append(kind)
+        open_ += kind.__subclasses__()
+    return sorted(
+        (kind for kind in set(found) if kind.__module__.startswith("spark_ckpt")), key=lambda kind: kind.__name__
+    )
+
+
+@pytest.mark.parametrize("kind", every_error())
+def test_every_error_says_what_where_and_what_to_do_next(kind):
+    error = kind("what happened", hint="run this", epoch=7, nothing=None)
+    assert str(error) == f"[{kind.condition}] what happened\n  epoch: 7\n  next: run this"
+    assert kind.condition.startswith("CKPT_")
+    assert kind.exit_code > 0
+    assert isinstance(kind.retriable, bool)
+
+
+@pytest.mark.parametrize("kind", every_error())
+def test_every_error_survives_the_way_from_a_task(kind):
+    import pickle
+
+    error = pickle.loads(pickle.dumps(kind("what", hint="next", key="('a',)")))
+    assert (type(error), error.what, error.hint, error.context) == (kind, "what", "next", {"key": "('a',)"})
+
+
+def test_conditions_tell_errors_apart():
+    conditions = [kind.condition for kind in every_error()]
+    assert len(conditions) == len(set(conditions))
+
+
+def test_every_error_of_the_tree_has_a_docstring():
+    assert [name for name, kind in vars(errors).items() if isinstance(kind, type) and not kind.__doc__] == []
