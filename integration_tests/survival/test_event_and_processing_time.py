@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pandas as pd
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
@@ -16,6 +18,7 @@ from integration_tests.survival.session import TIMEOUT_S, Place, drained
 from spark_ckpt.errors import RunFailed
 
 pytestmark = pytest.mark.spark
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import test modules
 TIMED = "k string, at timestamp, n long"
 SEEN = "k string, what string, rows long"
 Seen = tuple[str, str, int]
@@ -41,7 +44,7 @@ def session_of(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupStat
 
 
 def alarm_of(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[Seen]:
-    """Counts a key's rows; says so 2 s after the last of them."""
+    """Counts a key's rows; says so 15 s after the last of them."""
     count = state.get[0] if state.exists else 0
     if state.hasTimedOut:
         state.remove()
@@ -49,7 +52,7 @@ def alarm_of(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState)
         return
     count += sum(len(frame) for frame in frames)
     state.update((count,))
-    state.setTimeoutDuration(2_000)
+    state.setTimeoutDuration(15_000)
     yield key[0], "seen", count
 
 
@@ -127,7 +130,7 @@ def test_a_processing_time_timeout_fires_without_new_data_also_after_a_restart(p
 
     run = alarms(place).start()
     try:
-        wait_until(lambda: ("a", "ended", 1) in told(place), "the timeout fires and is published")
+        wait_until(lambda: ("a", "ended", 1) in told(place), "the timeout fires and is published", 120)
     finally:
         assert run.stop(TIMEOUT_S)
 
