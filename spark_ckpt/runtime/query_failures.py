@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _TYPED = re.compile(r"\[(CKPT_[A-Z_]+)\] ([^\n]+)((?:\n  [^\n]+: [^\n]*)*)")
 _PYTHON = re.compile(r"^[\w.]*\w(?:: .*)?$", re.MULTILINE)
+_PLAN = "\n=== Streaming Query ==="
+"""What Spark appends to a query's error: ids, offsets, and the plan, in which the texts of `raise_error` appear."""
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}$")
 _SHOWN_CHARS = 2000
 
@@ -37,6 +39,7 @@ def failure_of(query: StreamingQuery | None) -> CkptError:
 
 def failure_in(text: str) -> CkptError:
     """The typed error in Spark's message, or the message itself, shortened to what a person reads."""
+    text = text.split(_PLAN, 1)[0]
     found = _TYPED.search(text)
     if found is None:
         return QueryFailed(_shortened(text), hint="the full trace is in Spark's log")

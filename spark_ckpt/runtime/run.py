@@ -40,9 +40,7 @@ class Run:
         self._plan = plan
         self._listeners = tuple(listeners)
         self._progress = Progress(plan.job)
-        self._targets = (
-            {node.name: node.source.end(plan.spark) for node in plan.sources} if available_now else {}
-        )
+        self._targets = {node.name: node.source.end(plan.spark) for node in plan.sources} if available_now else {}
         self._stopping = threading.Event()
         self._done = threading.Event()
         self._error: CkptError | None = None
@@ -50,9 +48,7 @@ class Run:
         self._supervisor = threading.Thread(target=self._supervise, name=f"ckpt-run-{plan.job}", daemon=True)
 
     @classmethod
-    def start(
-        cls, plan: JobPlan, restore: str | int, available_now: bool, listeners: Sequence[RunListener]
-    ) -> Self:
+    def start(cls, plan: JobPlan, restore: str | int, available_now: bool, listeners: Sequence[RunListener]) -> Self:
         """Start the first incarnation on the caller's thread, so that what is wrong is raised there."""
         run = cls(plan, available_now, listeners)
         run._life = run._born(restore, plan.config.takeover)
@@ -99,12 +95,12 @@ class Run:
     def savepoint(self, name: str, timeout: float = 600.0) -> int:
         """Take an epoch now and keep it under `name`; its number. Raises `EpochTimedOut` after `timeout` seconds."""
         if valid_name("savepoint", name) == LATEST or name.isdigit():
-            raise ConfigInvalid(f"'{name}' cannot name a savepoint", hint="it would be taken for an epoch when restoring")
+            raise ConfigInvalid(
+                f"'{name}' cannot name a savepoint", hint="it would be taken for an epoch when restoring"
+            )
         log = self._plan.store.reopened().log
         if name in log.tail().savepoints:
-            raise ConfigInvalid(
-                f"there is a savepoint '{name}' already", hint=f"spark-ckpt savepoint drop {name}"
-            )
+            raise ConfigInvalid(f"there is a savepoint '{name}' already", hint=f"spark-ckpt savepoint drop {name}")
         asked: Life | None = None
         deadline_s = time.monotonic() + timeout
         while time.monotonic() < deadline_s:
@@ -148,16 +144,26 @@ class Run:
         failures = 0
         ending = self._living.watch()
         while ending.outcome is not Outcome.STOPPED:
-            error = _as_error(ending)
+            error = self._replaced() or _as_error(ending)
             failures = 1 if ending.progressed else failures + 1
             if not error.retriable or failures > self._plan.config.max_failed_epochs:
                 return _given_up(error, failures)
-            _log.warning(
-                "job=%s incarnation %d failed, starting the next: %s", self._plan.job, self.incarnation, error
-            )
+            _log.warning("job=%s incarnation %d failed, starting the next: %s", self._plan.job, self.incarnation, error)
             self._stopping.wait(_PAUSE_S * failures)
             ending = self._next_life()
         return None if ending.error is None else _as_error(ending)
+
+    def _replaced(self) -> Fenced | None:
+        """Whatever a zombie's query died of (its successor has removed its files), what matters is that it is one."""
+        with suppress(CkptError):
+            newest = self._plan.store.log.tail().incarnation
+            if newest > self.incarnation:
+                return Fenced(
+                    f"incarnation {newest} took over",
+                    incarnation=self.incarnation,
+                    hint="another driver runs this job; this one can be ended",
+                )
+        return None
 
     def _next_life(self) -> Ending:
         """From the newest epoch to this life's end; a life that could not begin for now has failed like any other."""

@@ -52,6 +52,15 @@ Traceback (most recent call last):
 my.errors.UnknownCurrencyError: no rate for XYZ
 \tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(PythonRunner.scala:581)"""
 
+WITH_PLAN = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: \
+File file:/store/runs/1/stage/state/0/1 does not exist SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: job/1 [id = 1, runId = 2]
+Logical Plan:
+Project [CASE WHEN isnull(r#1) THEN cast(raise_error(USER_RAISED_EXCEPTION, map(errorMessage, concat(\
+[CKPT_BAD_RECORD] a record could not be parsed: , to_json(struct(topic, topic#5)))), NullType) END AS r#2]
+"""
+
 JAVA = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: \
 Set(orders-0) are gone. Some data may have been missed.
 \tat org.apache.spark.sql.kafka010.KafkaMicroBatchStream.planInputPartitions(KafkaMicroBatchStream.scala:229)
@@ -128,3 +137,12 @@ def test_a_query_that_somebody_stopped_says_so(query):
 
 def test_a_query_that_died_says_why():
     assert type(failure_of(Query(StreamingQueryException(USER_FUNCTION)))) is UserFunctionFailed
+
+
+def test_a_text_in_the_query_plan_is_not_an_error() -> None:
+    """A job that may fail on bad records must still recover from everything else."""
+    error = failure_in(WITH_PLAN)
+
+    assert isinstance(error, QueryFailed)
+    assert error.retriable
+    assert "does not exist" in error.what
