@@ -1,0 +1,319 @@
+"""Runs in the user's hands: live control, restores, what is refused at definition and at restart, and why."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from runtime_kit import ENOUGH_S, Bench, Heard, add_up, drain, latest, totals
+
+import spark_ckpt as ckpt
+
+pytestmark = pytest.mark.spark
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+
+
+def totals_job(bench: Bench, **settings: object) -> ckpt.Job:
+    job = bench.job(**settings)
+    totals(job.source("in", bench.source())).to(bench.sink(), name="out")
+    return job
+
+
+def test_a_run_tells_what_it_does_and_does_what_it_is_told(bench: Bench) -> None:
+    bench.put(("a", 1))
+    heard = Heard()
+    job = totals_job(bench)
+    job.addListener(heard)
+    run = job.start()
+    assert run.isActive
+    assert run.awaitTermination(0.01) is False
+    assert run.exception() is None
+    named = run.savepoint("named", ENOUGH_S)
+    bench.put(("a", 10), ("b", 5))
+    assert run.savepoint("later", ENOUGH_S) > named
+    with pytest.raises(ckpt.CkptError, match="already"):
+        run.savepoint("named")
+    assert run.stop(ENOUGH_S)
+    assert not run.isActive
+
+    assert [brief.reason for brief in run.epochs()] == ["initial", "savepoint", "savepoint", "stop"]
+    assert heard.of("started")[0].reason == "latest"
+    committed = [event.epoch for event in heard.of("committed")]
+    assert committed == [brief.epoch for brief in run.epochs()]
+    assert [event.epoch for event in heard.of("published")] == committed[1:]
+    assert {event.detail["sink"] for event in heard.of("published")} == {"out"}
+    assert [event.reason for event in heard.of("ended")] == ["stopped"]
+    last, recent = run.lastProgress, run.recentProgress
+    assert last == recent[-1]
+    assert [each["batchId"] for each in recent] == sorted(each["batchId"] for each in recent)
+    assert last["totals"] == {"numInputRows": 3, "numOutputRows": 3, "rejected": 0, "late": 0}
+    assert last["sources"]["in"]["count"] == 2
+    assert latest(bench.values()) == {"a": 11, "b": 5}
+
+
+def test_a_job_goes_back_to_an_epoch_and_to_a_savepoint(bench: Bench) -> None:
+    """The state and the source go back; what the sink has stays, and the rows come again under new epochs."""
+    bench.put(("a", 1))
+    run = totals_job(bench).start()
+    first = run.savepoint("first", ENOUGH_S)
+    bench.put(("a", 10))
+    second = run.savepoint("second", ENOUGH_S)
+    run.stop(ENOUGH_S)
+    assert bench.values() == [("a", 1), ("a", 11)]
+
+    bench.put(("a", 100))
+    run = drain(totals_job(bench), restore=second)
+    assert bench.values() == [("a", 1), ("a", 11), ("a", 111)]
+    run = drain(totals_job(bench), restore="first")
+    assert bench.values() == sorted([("a", 1), ("a", 11), ("a", 111), ("a", 11), ("a", 111)], key=repr)
+    epochs = {brief.epoch: brief for brief in run.epochs()}
+    assert min(epoch for epoch in epochs if epochs[epoch].base == first and epoch > second) > second
+    with pytest.raises(ckpt.CkptError) as unknown:
+        totals_job(bench).start(restore="never-taken")
+    assert (unknown.value.condition, "first" in str(unknown.value)) == ("CKPT_EPOCH_NOT_FOUND", True)
+
+
+@pytest.fixture(scope="module")
+def decided(spark: SparkSession, tmp_path_factory) -> Bench:
+    """A store with one epoch of the totals job; tests only try to start other jobs on it."""
+    bench = Bench(spark, tmp_path_factory.mktemp("decided"))
+    bench.put(("a", 1))
+    drain(totals_job(bench))
+    return bench
+
+
+def total_as_double(job: ckpt.Job, bench: Bench):
+    stream = job.source("in", bench.source())
+    return stream.groupBy("k").applyInPandasWithState(
+        add_up, "k string, total long", "total double", "append", "NoTimeout", "totals"
+    )
+
+
+def keyed_by_more(job: ckpt.Job, bench: Bench):
+    stream = job.source("in", bench.source())
+    return stream.groupBy("k", "v").applyInPandasWithState(
+        add_up, "k string, total long", "total long", "append", "NoTimeout", "totals"
+    )
+
+
+OTHER_GRAPHS = {
+    "state schema": (total_as_double, "CKPT_STATE_SCHEMA_CHANGED", "total bigint"),
+    "key schema": (keyed_by_more, "CKPT_STATE_SCHEMA_CHANGED", "k string"),
+    "operator renamed": (lambda job, bench: totals(job.source("in", bench.source()), "sums"), "CKPT_GRAPH_INVALID", "totals"),
+    "operator dropped": (lambda job, bench: job.source("in", bench.source()), "CKPT_GRAPH_INVALID", "totals"),
+    "source renamed": (lambda job, bench: totals(job.source("input", bench.source())), "CKPT_GRAPH_INVALID", "in"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", OTHER_GRAPHS)
+def test_a_restart_with_another_graph_is_refused_and_changes_nothing(decided: Bench, change: str) -> None:
+    graph, condition, said = OTHER_GRAPHS[change]
+    job = decided.job()
+    graph(job, decided).to(decided.sink(f"other-{change.replace(' ', '-')}"), name="out")
+    with pytest.raises(ckpt.CkptError, match=said) as refused:
+        job.start()
+    assert refused.value.condition == condition
+    assert refused.value.hint
+
+
+def test_key_groups_are_fixed_for_an_operators_life(decided: Bench) -> None:
+    with pytest.raises(ckpt.CkptError, match="has 4 key groups") as refused:
+        totals_job(decided, key_groups=8).start()
+    assert refused.value.condition == "CKPT_CONFIG_INVALID"
+
+
+def test_another_jobs_store_is_refused(decided: Bench) -> None:
+    job = ckpt.Job(decided.spark, "another", str(decided.folder / "store"))
+    totals(job.source("in", decided.source())).to(decided.sink(), name="out")
+    with pytest.raises(ckpt.CkptError) as refused:
+        job.start()
+    assert refused.value.condition == "CKPT_STORE_FOREIGN"
+
+
+def test_settings_may_come_from_the_sessions_conf_and_arguments_win(bench: Bench) -> None:
+    conf = bench.spark.conf
+    try:
+        conf.set("spark.ckpt.interval", "3 seconds")
+        conf.set("spark.ckpt.key.groups", "5")
+        job = ckpt.Job(bench.spark, "job", str(bench.folder / "store"), key_groups=6)
+        assert (job.config.interval_ms, job.config.key_groups) == (3000, 6)
+        conf.set("spark.ckpt.intervall", "3 seconds")
+        with pytest.raises(ckpt.CkptError, match=r"spark\.ckpt\.intervall") as refused:
+            ckpt.Job(bench.spark, "job", str(bench.folder / "store"))
+        assert "did you mean 'interval'" in refused.value.hint
+    finally:
+        for key in ("spark.ckpt.interval", "spark.ckpt.key.groups", "spark.ckpt.intervall"):
+            conf.unset(key)
+
+
+# -- mistakes that are told on the line that makes them ---------------------------------------------------------------
+
+
+def second_operator(job: ckpt.Job, rows: ckpt.Stream) -> object:
+    return totals(totals(rows).withColumnRenamed("total", "v"), "second")
+
+
+def two_names(job: ckpt.Job, rows: ckpt.Stream) -> object:
+    totals(rows)
+    return totals(rows)
+
+
+def timeout_without_watermark(job: ckpt.Job, rows: ckpt.Stream) -> object:
+    return rows.groupBy("k").applyInPandasWithState(add_up, "k string, t long", "t long", "append", "EventTimeTimeout")
+
+
+MISTAKES = {
+    "filter": (lambda job, rows: rows.filter("nope > 1"), "nope"),
+    "select": (lambda job, rows: rows.select("k", "nope"), "nope"),
+    "column": (lambda job, rows: rows["nope"], "columns: k, v"),
+    "group": (lambda job, rows: rows.groupBy("nope"), "nope"),
+    "no key": (lambda job, rows: rows.groupBy(), "at least one key"),
+    "two operators": (second_operator, "one keyed operator"),
+    "operator names": (two_names, "two operators named 'totals'"),
+    "stream-stream": (lambda job, rows: rows.join(rows, "k"), "static DataFrame"),
+    "no aggregate": (lambda job, rows: rows.groupBy("k").agg(), "at least one aggregate"),
+    "aggregate": (lambda job, rows: rows.groupBy("k").agg(s=ckpt.sum("nope")), "nope"),
+    "watermark": (lambda job, rows: rows.withWatermark("v", "1 second"), "timestamp column"),
+    "no watermark": (timeout_without_watermark, "withWatermark"),
+    "ddl": (lambda job, rows: rows.groupBy("k").applyInPandasWithState(add_up, "k strung,", "t long", "append", "NoTimeout"),
+            "cannot be parsed"),
+    "parse ddl": (lambda job, rows: rows.parse("k", "a b c"), "cannot be parsed"),
+    "reserved": (lambda job, rows: rows.groupBy("k").applyInPandasWithState(
+        add_up, "k string", "ckpt_x long", "append", "NoTimeout"), "ckpt_"),
+    "source twice": (lambda job, rows: job.source("in", None), "two sources"),
+    "onError": (lambda job, rows: rows.parse("k", "a int", onError="ignore"), "'fail' or 'drop'"),
+    "union shape": (lambda job, rows: rows.union(job.source("more", job.other).select("k")), "union"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_definition_is_told_at_once_with_a_way_out(decided: Bench, mistake: str) -> None:
+    write, said = MISTAKES[mistake]
+    job = decided.job()
+    job.other = decided.source()
+    with pytest.raises(ckpt.CkptError) as told:
+        write(job, job.source("in", decided.source()))
+    assert said in str(told.value)
+    assert told.value.exit_code == 2
+
+
+def test_a_job_without_a_sink_does_not_start(decided: Bench) -> None:
+    job = decided.job()
+    job.source("in", decided.source())
+    with pytest.raises(ckpt.CkptError, match="no sink"):
+        job.start()
+
+
+def test_two_sinks_need_two_names_and_one_stream(decided: Bench) -> None:
+    job = decided.job()
+    rows = job.source("in", decided.source())
+    rows.to(decided.sink("one"))
+    with pytest.raises(ckpt.CkptError, match="two sinks named 'delta'"):
+        rows.to(decided.sink("two"))
+    with pytest.raises(ckpt.CkptError, match="end the same stream"):
+        rows.filter("v > 1").to(decided.sink("two"), name="two")
+
+
+def test_an_operation_that_cannot_stream_is_refused_at_the_start(decided: Bench) -> None:
+    job = ckpt.Job(decided.spark, "sorted", str(decided.folder / "sorted"))
+    rows = job.source("in", decided.source()).transform(lambda frame: frame.orderBy("v"))
+    rows.to(decided.sink("sorted"), name="out")
+    with pytest.raises(ckpt.CkptError, match="Spark cannot run the stream") as refused:
+        job.start()
+    assert refused.value.condition == "CKPT_GRAPH_INVALID"
+
+
+# -- failures while it runs ---------------------------------------------------------------------------------------------
+
+
+def divides(key, frames, state):
+    yield (key[0], sum(1 // int(value) for frame in frames for value in frame["v"]))
+
+
+def test_a_users_mistake_ends_the_run_naming_operator_and_key(bench: Bench) -> None:
+    bench.put(("a", 1), ("b", 0))
+    job = bench.job()
+    keyed = job.source("in", bench.source()).groupBy("k")
+    keyed.applyInPandasWithState(divides, "k string, n long", "n long", "append", "NoTimeout").to(
+        bench.sink(), name="out"
+    )
+    run = job.start(availableNow=True)
+    with pytest.raises(ckpt.CkptError) as failed:
+        run.awaitTermination(ENOUGH_S)
+    assert failed.value.condition == "CKPT_USER_FUNCTION_FAILED"
+    assert failed.value.context == {"operator": "divides", "key": "('b',)"}
+    assert "ZeroDivisionError" in failed.value.what
+    assert run.exception() is failed.value
+    assert run.recentProgress == [] or bench.rows() == []
+
+
+def fails_once(marker: str):
+    """A function that loses its process's work once, as a preempted machine does."""
+
+    def apply(frames):
+        for frame in frames:
+            if len(frame) and not Path(marker).exists():
+                Path(marker).touch()
+                raise ConnectionError("preempted")
+            yield frame
+
+    return apply
+
+
+def test_a_failure_that_passes_costs_no_row_and_doubles_none(bench: Bench) -> None:
+    bench.put(("a", 1))
+    job = bench.job()
+    rows = job.source("in", bench.source()).mapInPandas(fails_once(str(bench.folder / "failed")), bench.schema)
+    totals(rows).to(bench.sink(), name="out")
+    run = drain(job)
+    assert run.incarnation == 2
+    assert bench.values() == [("a", 1)]
+
+
+PROGRAM = """
+import sys
+import spark_ckpt as ckpt
+from spark_ckpt_delta import DeltaSink
+from spark_ckpt_files import FilesSource
+
+def main(folder):
+    spark = ckpt.session("submitted", conf={"spark.ui.enabled": "false"})
+    job = ckpt.Job(spark, "submitted", f"{folder}/store")
+    rows = job.source("in", FilesSource(f"{folder}/in", "parquet", "k string, v long"))
+    rows.groupBy("k").agg(total=ckpt.sum("v")).to(DeltaSink(f"{folder}/out"), name="out")
+    run = job.start(availableNow=True)
+    run.awaitTermination()
+    print("interval", job.config.interval_ms, "epochs", len(run.epochs()))
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+
+def test_a_program_runs_under_spark_submit(bench: Bench) -> None:
+    import pyspark
+
+    bench.put(("a", 1), ("a", 2))
+    program = bench.folder / "program.py"
+    program.write_text(PROGRAM)
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    root = Path(ckpt.__file__).parents[1]
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": os.environ.get("HOME", str(bench.folder)),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": f"{root}:{root / 'connectors'}",
+    } | {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
+    done = subprocess.run(
+        [str(submit), "--master", "local[1]", "--conf", "spark.ckpt.interval=7 seconds",
+         "--conf", "spark.sql.shuffle.partitions=1", str(program), str(bench.folder)],
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "interval 7000 epochs 2" in done.stdout
+    assert bench.values() == [("a", 3)]
