@@ -156,8 +156,9 @@ class Run:
     def _replaced(self) -> Fenced | None:
         """Whatever a zombie's query died of (its successor has removed its files), what matters is that it is one."""
         with suppress(CkptError):
-            newest = self._plan.store.log.tail().incarnation
-            if newest > self.incarnation:
+            log = self._plan.store.log
+            newest = log.tail().incarnation
+            if newest != log.own_incarnation:
                 return Fenced(
                     f"incarnation {newest} took over",
                     incarnation=self.incarnation,
