@@ -140,7 +140,7 @@ def seen(spark: SparkSession, tmp_path_factory) -> tuple[Bench, list]:
 def test_outputs_and_states_are_sparks_however_rows_are_yielded(seen, func, mode) -> None:
     bench, expected = seen
     assert comparable(in_a_job(bench, func, mode)) == expected
-    assert len(expected) == 12
+    assert len(expected) == 13
 
 
 def quiet(key, frames, state):
