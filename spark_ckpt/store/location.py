@@ -104,7 +104,11 @@ class Location:
         """
         source = _Watched(self._opened(path))
         try:
-            with pq.ParquetFile(pa.PythonFile(source, mode="r"), page_checksum_verification=True) as parquet:
+            # Whole files are read into memory first: an Arrow thread that still holds a Python file when the interpreter
+            # ends aborts the process.
+            whole = row_groups is None
+            opened = pa.BufferReader(source.read()) if whole else pa.PythonFile(source, mode="r")
+            with pq.ParquetFile(opened, page_checksum_verification=True) as parquet:
                 _check_seal(parquet)
                 wanted = None if columns is None else list(columns)
                 if row_groups is None:
