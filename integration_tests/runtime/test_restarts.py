@@ -310,10 +310,10 @@ def test_a_program_runs_under_spark_submit(bench: Bench) -> None:
         "PYTHONPATH": f"{root}:{root / 'connectors'}",
     } | {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
     done = subprocess.run(
-        [str(submit), "--master", "local[1]", "--conf", "spark.ckpt.interval=7 seconds",
+        [str(submit), "--master", "local[1]", "--conf", "spark.ckpt.interval=7 minutes",
          "--conf", "spark.sql.shuffle.partitions=1", str(program), str(bench.folder)],
         env=environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "interval 7000 epochs 2" in done.stdout
+    assert "interval 420000 epochs 2" in done.stdout
     assert bench.values() == [("a", 3)]
