@@ -40,7 +40,8 @@ class Ledger:
         self.records = 0
         self._keys = keys
         self._random = random.Random(seed)
-        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "enable.idempotence": True})
+        settings = {"bootstrap.servers": servers, "linger.ms": 20, "enable.idempotence": True, "log_level": 0}
+        self._producer = Producer(settings)
 
     def write(self, count: int) -> None:
         """`count` more records, each key in one partition."""
@@ -152,7 +153,8 @@ def alter_topic(servers: str, topic: str, config: Mapping[str, str]) -> None:
     """Change settings of a topic."""
     entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()]
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
-    for future in AdminClient({"bootstrap.servers": servers}).incremental_alter_configs([resource]).values():
+    admin = AdminClient({"bootstrap.servers": servers})
+    for future in admin.incremental_alter_configs([resource]).values():
         future.result(30)
 
 

@@ -19,6 +19,7 @@ from integration_tests.survival.job import KafkaJob
 from integration_tests.survival.ledger import create_topic
 from integration_tests.survival.session import TIMEOUT_S, Place, drained
 from spark_ckpt.errors import BadRecord, CkptError, GraphInvalid, RunFailed, SinkInvalid, SourceInvalid
+from spark_ckpt.store.store import Store
 
 pytestmark = pytest.mark.spark
 RECORD = "k string, v long"
@@ -86,10 +87,7 @@ def test_dropped_records_are_counted_and_kept_exactly_once(place: Place, crash: 
     assert all(row["reason"] for row in place.output(side))
     assert sorted(row["count"] for row in place.output()) == [1, 2, 3]
     assert run.lastProgress["totals"]["rejected"] == 3
-    store = place.store
-    from spark_ckpt.store.store import Store
-
-    log = Store.open(str(store), "cheap").log
+    log = Store.open(str(place.store), "cheap").log
     lineage = [log.manifest(brief.epoch) for brief in log.tail().lineage()]
     assert sum(sum(each.rejected.values()) for each in lineage) == 3
 
