@@ -107,7 +107,7 @@ class Location:
             # Whole files are read into memory first: an Arrow thread that still holds a Python file when the interpreter
             # ends aborts the process.
             whole = row_groups is None
-            opened = pa.BufferReader(source.read()) if whole else pa.PythonFile(source, mode="r")
+            opened = pa.BufferReader(source.whole()) if whole else pa.PythonFile(source, mode="r")
             with pq.ParquetFile(opened, page_checksum_verification=True) as parquet:
                 _check_seal(parquet)
                 wanted = None if columns is None else list(columns)
@@ -311,6 +311,10 @@ class _Watched(io.RawIOBase):
         except OSError as error:
             self.failure = error
             raise
+
+    def whole(self) -> bytes:
+        """Everything from here to the end."""
+        return self.read(self._stream.size())
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self._stream.seek(offset, whence)
