@@ -47,7 +47,7 @@ class Upstream:
     def _write(self) -> None:
         key = f"key-{self._number % 50}"
         body = {"k": key, "v": self._number % 17, "n": self._number}
-        kafka_key, partition = f"{key}-{self._number % 600}", self._number % 50 % PARTITIONS
+        kafka_key, partition = f"{key}-{self._number % 2500}", self._number % 50 % PARTITIONS
         self._producer.produce(self._topic, json.dumps(body).encode(), kafka_key.encode(), partition)
         self._number += 1
 
