@@ -54,7 +54,7 @@ class FakeLife:
         if ending == "lives":
             assert self.asked.wait(WAIT_S)
             ending = STOPPED
-        return ending
+        return ending() if callable(ending) else ending
 
     def request_stop(self):
         self.asked.set()
@@ -159,6 +159,17 @@ def test_a_fence_ends_the_run_at_once(bench):
     assert ended(bench.run(Ending(Outcome.FENCED, fence, True))) is fence
     assert type(ended(bench.run(Ending(Outcome.FENCED, None, True)))) is Fenced
     assert len(bench.lives) == 2
+
+
+def test_a_zombie_ends_as_fenced_whatever_its_query_died_of(bench):
+    def replaced():
+        other = Store.open(str(bench.folder / "store"), JOB).log
+        other.begin_incarnation(run_module.current_holder(JOB), "latest", 600_000, takeover=True)
+        return failed(progressed=True)
+
+    assert type(ended(bench.run(replaced, STOPPED))) is Fenced
+    assert len(bench.lives) == 1
+    assert bench.store.reopened().log.tail().incarnation == 2
 
 
 def test_a_stop_that_left_rows_unpublished_raises_it(bench):
