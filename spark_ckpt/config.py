@@ -38,9 +38,7 @@ def duration_ms(value: object) -> int:
         return _checked_ms(value * 1000, value)
     match = _DURATION.match(value.lower())
     if match is None:
-        raise ValueError(
-            f"'{value}' is no duration; write for example '5 seconds', '200 milliseconds' or '2 minutes'"
-        )
+        raise ValueError(f"'{value}' is no duration; write for example '5 seconds', '200 milliseconds' or '2 minutes'")
     unit = match[2] if match[2] in _UNIT_MS else match[2].removesuffix("s")
     return _checked_ms(float(match[1]) * _UNIT_MS[unit], value)
 
@@ -71,12 +69,8 @@ class JobConfig(BaseModel):
     publish_timeout_ms: Duration = _duration(
         "publish_timeout", "10 minutes", "longest time to publish one epoch, retries included"
     )
-    key_groups: int | None = Field(
-        None, ge=1, le=32768, description="shares of an operator's keys; fixed for its life"
-    )
-    shuffle_partitions: int | None = Field(
-        None, ge=1, description="tasks of the operator; may change between runs"
-    )
+    key_groups: int | None = Field(None, ge=1, le=32768, description="shares of an operator's keys; fixed for its life")
+    shuffle_partitions: int | None = Field(None, ge=1, description="tasks of the operator; may change between runs")
     max_failed_epochs: int = Field(
         3, ge=0, description="failures in a row, without a committed epoch, before the run fails"
     )
@@ -86,9 +80,7 @@ class JobConfig(BaseModel):
     keep_epochs: int = Field(20, ge=1, description="epochs kept by number")
     keep_age_ms: Duration = _duration("keep_age", "0 seconds", "epochs younger than this are kept too")
     takeover: bool = Field(False, description="replace a live driver instead of refusing to start")
-    run_dir: str | None = Field(
-        None, description="Spark's own checkpoint, disposable; default: inside the store"
-    )
+    run_dir: str | None = Field(None, description="Spark's own checkpoint, disposable; default: inside the store")
     local_dir: Path | None = Field(
         None, description="local cache of state on every host; default: the temporary folder"
     )
@@ -103,9 +95,7 @@ class JobConfig(BaseModel):
         try:
             return cls.model_validate(settings)
         except (ValidationError, TypeError) as error:
-            raise ConfigInvalid(
-                _first_complaint(error), hint=f"known settings: {', '.join(setting_names())}"
-            ) from None
+            raise ConfigInvalid(_first_complaint(error), hint=f"known settings: {', '.join(setting_names())}") from None
 
 
 def setting_names() -> list[str]:

@@ -107,7 +107,9 @@ def struct_of(schema: StructType | str) -> StructType:
     try:
         parsed = StructType.fromDDL(schema)
     except ParseException as error:
-        raise GraphInvalid(f"the schema {schema!r} cannot be parsed", hint=str(error).strip().split("\n", 1)[0]) from None
+        raise GraphInvalid(
+            f"the schema {schema!r} cannot be parsed", hint=str(error).strip().split("\n", 1)[0]
+        ) from None
     return parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
 
 

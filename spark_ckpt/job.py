@@ -45,9 +45,7 @@ class Job:
         self.name = valid_name("job", name)
         self.store = store
         self._storage_options = dict(storage_options or {})
-        self._config = JobConfig.of(
-            settings, dict(spark.sparkContext.getConf().getAll()) | _session_conf(spark)
-        )
+        self._config = JobConfig.of(settings, dict(spark.sparkContext.getConf().getAll()) | _session_conf(spark))
         self._sources: dict[str, SourceNode] = {}
         self._bindings: dict[str, SinkBinding] = {}
         self._operators: set[str] = set()
@@ -65,9 +63,7 @@ class Job:
         """A named input. The name identifies its cursor in the store. Checks the source now."""
         valid_name("source", name)
         if name in self._sources:
-            raise GraphInvalid(
-                f"there are two sources named '{name}'", hint="give each source a name of its own"
-            )
+            raise GraphInvalid(f"there are two sources named '{name}'", hint="give each source a name of its own")
         source.check(self.spark)
         schema = source.read(self.spark, source.start(self.spark)).schema
         node = self._sources[name] = SourceNode(name, source, schema)
@@ -108,13 +104,9 @@ class Job:
     def _bind(self, sink: Sink, node: Node, schema: StructType, name: str | None) -> None:
         chosen = valid_name("sink", name or sink.describe().get("kind", "sink"))
         if chosen == REJECTED:
-            raise GraphInvalid(
-                f"'{REJECTED}' is the name of the side output", hint="give the sink another name"
-            )
+            raise GraphInvalid(f"'{REJECTED}' is the name of the side output", hint="give the sink another name")
         if chosen in self._bindings:
-            raise GraphInvalid(
-                f"there are two sinks named '{chosen}'", hint='name them: to(sink, name="...")'
-            )
+            raise GraphInvalid(f"there are two sinks named '{chosen}'", hint='name them: to(sink, name="...")')
         others = [binding for binding in self._bindings.values() if binding.node is not node]
         if others:
             raise GraphInvalid(

@@ -1,15 +1,15 @@
 """Orders in, running totals per customer out, Kafka to Kafka, exactly once.
 
-    spark-submit --jars "$(spark-ckpt jars kafka)" totals.py localhost:9092 /data/stores/totals
+spark-submit --jars "$(spark-ckpt jars kafka)" totals.py localhost:9092 /data/stores/totals
 """
 
 import sys
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from spark_ckpt_kafka import KafkaSink, KafkaSource
 
 import spark_ckpt as ckpt
-from spark_ckpt_kafka import KafkaSink, KafkaSource
 
 
 def build(spark: SparkSession, servers: str, store: str) -> ckpt.Job:
@@ -28,5 +28,7 @@ def build(spark: SparkSession, servers: str, store: str) -> ckpt.Job:
 
 if __name__ == "__main__":
     servers, store, *drain = sys.argv[1:]
-    run = build(SparkSession.builder.appName("totals").getOrCreate(), servers, store).start(availableNow="drain" in drain)
+    run = build(SparkSession.builder.appName("totals").getOrCreate(), servers, store).start(
+        availableNow="drain" in drain
+    )
     run.awaitTermination()

@@ -18,13 +18,17 @@ def python_blocks(page: str) -> str:
 def test_the_readmes_job_and_the_state_page_run_as_written(tmp_path):
     inbox = tmp_path / "inbox"
     inbox.mkdir()
-    orders = [{"customer": "ada", "amount": 4.5}, {"customer": "bob", "amount": -1.0}, {"customer": "ada", "amount": 6.0}]
+    orders = [
+        {"customer": "ada", "amount": 4.5},
+        {"customer": "bob", "amount": -1.0},
+        {"customer": "ada", "amount": 6.0},
+    ]
     (inbox / "1.json").write_text("".join(json.dumps(order) + "\n" for order in orders))
     names = {"store": str(tmp_path / "store"), "inbox": str(inbox), "table": str(tmp_path / "table")}
 
-    exec(compile(python_blocks("README.md"), "README.md", "exec"), names)  # noqa: S102 - our own page
+    exec(compile(python_blocks("README.md"), "README.md", "exec"), names)
     try:
-        exec(compile(python_blocks("docs/state.md"), "docs/state.md", "exec"), names)  # noqa: S102
+        exec(compile(python_blocks("docs/state.md"), "docs/state.md", "exec"), names)
 
         assert names["table"].to_pydict()["total"] == [10.5]
         assert [row.customer for row in names["rich"].collect()] == ["ada"]

@@ -27,7 +27,8 @@ class Upstream:
 
     def __init__(self, servers: str, topic: str) -> None:
         self._topic = topic
-        self._producer = Producer({"bootstrap.servers": servers, "transactional.id": f"up-{topic}"})
+        settings = {"bootstrap.servers": servers, "transactional.id": f"up-{topic}", "log_level": 0}
+        self._producer = Producer(settings | {"transaction.timeout.ms": 600_000})
         self._producer.init_transactions(60)
         self._number = 0
 

@@ -48,9 +48,7 @@ class Announcer:
         self._tell(lambda listener: listener.onIncarnationEnded(event))
 
     def _epoch(self, what: str, epoch: int, detail: Mapping[str, Json]) -> EpochEvent:
-        _log.info(
-            "job=%s incarnation=%d epoch=%d %s %s", self.job, self.incarnation, epoch, what, dict(detail)
-        )
+        _log.info("job=%s incarnation=%d epoch=%d %s %s", self.job, self.incarnation, epoch, what, dict(detail))
         return EpochEvent(self.job, epoch, self.incarnation, detail)
 
     def _tell(self, call: Callable[[RunListener], None]) -> None:

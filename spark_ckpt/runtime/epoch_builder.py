@@ -32,8 +32,7 @@ class Gathered:
     def put_before(self, later: Gathered) -> Gathered:
         """These batches and, after them, `later` ones."""
         staged = {
-            sink: [*self.staged.get(sink, []), *later.staged.get(sink, [])]
-            for sink in {**self.staged, **later.staged}
+            sink: [*self.staged.get(sink, []), *later.staged.get(sink, [])] for sink in {**self.staged, **later.staged}
         }
         return Gathered(
             staged,
@@ -59,9 +58,7 @@ class EndedEpoch:
 class EpochBuilder:
     """Gathers the epoch under way. Not thread-safe: the coordinator's thread owns it."""
 
-    def __init__(
-        self, base: Manifest, operator: str | None, delay_ms: int | None, rows_from: str | None
-    ) -> None:
+    def __init__(self, base: Manifest, operator: str | None, delay_ms: int | None, rows_from: str | None) -> None:
         self._delay_ms = delay_ms
         self._rows_from = rows_from
         self._open = Gathered()

@@ -79,9 +79,7 @@ class GroupHost:
         nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
         groups = F.explode(F.sequence(F.lit(0), F.lit(self.key_groups - 1)))
         exploded = markers.select("kind", "epoch", groups.alias("key_group"))
-        return exploded.select(
-            *nulls, *_control_columns(F.col("kind"), F.col("epoch"), F.col("key_group"), F.lit(0))
-        )
+        return exploded.select(*nulls, *_control_columns(F.col("kind"), F.col("epoch"), F.col("key_group"), F.lit(0)))
 
     def apply(self, packed: DataFrame, reports: Reports) -> DataFrame:
         """Run the operator on packed rows."""
@@ -111,8 +109,7 @@ class GroupHost:
         if state.exists:
             return KeyGroupState.decode(state.get[0], schema, cache, group)
         files = [
-            FileRef(file.path, file.size_bytes, file.rows, file.kind, file.epoch)
-            for file in self.chains.get(group, ())
+            FileRef(file.path, file.size_bytes, file.rows, file.kind, file.epoch) for file in self.chains.get(group, ())
         ]
         return KeyGroupState.restored(schema, cache, group, files, self.base_epoch)
 

@@ -95,9 +95,7 @@ class JobPlan:
 
     def rejected_stage(self, incarnation: int) -> SinkStage | None:
         """Where tasks stage rejected records, if the job wants them."""
-        return next(
-            (self._stage(binding, incarnation) for binding in self.bindings if binding.name == REJECTED), None
-        )
+        return next((self._stage(binding, incarnation) for binding in self.bindings if binding.name == REJECTED), None)
 
     def _stage(self, binding: SinkBinding, incarnation: int) -> SinkStage:
         plan = self.stage_plans[binding.name]
@@ -146,9 +144,7 @@ def _fits(written: tuple[str, str], declared: tuple[str, str]) -> bool:
     return written[0] == declared[0] and (declared[1] + ",").startswith(written[1] + ",")
 
 
-def planned(
-    spark: SparkSession, job: str, config: JobConfig, store: Store, bindings: Sequence[SinkBinding]
-) -> JobPlan:
+def planned(spark: SparkSession, job: str, config: JobConfig, store: Store, bindings: Sequence[SinkBinding]) -> JobPlan:
     """Check the graph's shape and resolve what depends on the session."""
     if not bindings:
         raise GraphInvalid("the job has no sink", hint="end a stream with to(sink)")

@@ -79,9 +79,7 @@ def _operators(plan: JobPlan, ended: EndedEpoch, key_groups: int) -> dict[str, O
 def _outputs(plan: JobPlan, ended: EndedEpoch) -> dict[str, StagedOutput]:
     outputs = {}
     for binding in plan.bindings:
-        files = tuple(
-            StagedFileRecord(**asdict(file)) for file in ended.gathered.staged.get(binding.name, [])
-        )
+        files = tuple(StagedFileRecord(**asdict(file)) for file in ended.gathered.staged.get(binding.name, []))
         root = plan.stage_plan(binding.name).root or ""
         outputs[binding.name] = StagedOutput(
             sink=binding.name, root=root, files=files, rows=sum(file.rows for file in files)
@@ -91,9 +89,7 @@ def _outputs(plan: JobPlan, ended: EndedEpoch) -> dict[str, StagedOutput]:
 
 def summary_of(manifest: Manifest) -> dict[str, Json]:
     """An epoch in a few numbers, for listeners, logs and tables."""
-    changed = [
-        file for each in manifest.operators.values() for file in each.files if file.epoch == manifest.epoch
-    ]
+    changed = [file for each in manifest.operators.values() for file in each.files if file.epoch == manifest.epoch]
     return {
         "reason": manifest.reason,
         "rows_in": manifest.rows_in,

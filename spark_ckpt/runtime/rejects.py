@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 REJECTED = "rejected"
 """Name of the side output, and of its sink in the store."""
 
-REJECTED_SCHEMA = (
-    StructType().add("reason", StringType()).add("position", StringType()).add("record", StringType())
-)
+REJECTED_SCHEMA = StructType().add("reason", StringType()).add("position", StringType()).add("record", StringType())
 _ARROW = pa.schema([("reason", pa.string()), ("position", pa.string()), ("record", pa.string())])
 
 

@@ -14,16 +14,10 @@ def pandas_options(spark: SparkSession) -> PandasOptions:
     """How Spark would convert to pandas in this session."""
     return PandasOptions(
         timezone=_text(spark, "spark.sql.session.timeZone", "UTC"),
-        prefer_int_ext_dtype=_flag(
-            spark, "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", False
-        ),
+        prefer_int_ext_dtype=_flag(spark, "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", False),
         safecheck=_flag(spark, "spark.sql.execution.pandas.convertToArrowArraySafely", False),
-        assign_cols_by_name=_flag(
-            spark, "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", True
-        ),
-        int_to_decimal_coercion=_flag(
-            spark, "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", False
-        ),
+        assign_cols_by_name=_flag(spark, "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", True),
+        int_to_decimal_coercion=_flag(spark, "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", False),
     )
 
 

@@ -103,8 +103,7 @@ class StageWriter:
         stage, part = self._stage, len(self._files)
         named = dict(zip(stage.plan.partition_by, values, strict=True))
         folder = "".join(
-            f"{name}={_NULL_PARTITION if value is None else quote(value, safe='')}/"
-            for name, value in named.items()
+            f"{name}={_NULL_PARTITION if value is None else quote(value, safe='')}/" for name, value in named.items()
         )
         name = f"ckpt-{stage.sink}-i{stage.incarnation}-b{self._batch}-t{self._task}-{part}-{uuid.uuid4().hex}.parquet"
         output = stage.location.open_output(folder + name)
@@ -151,9 +150,7 @@ def _fit(rows: pa.Table, plan: StagePlan) -> pa.Table:
     return rows.select(kept.names).cast(kept)
 
 
-def _by_partition(
-    rows: pa.Table, columns: Sequence[str]
-) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
+def _by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
     if not columns:
         yield (), rows
         return
