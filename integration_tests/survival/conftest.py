@@ -42,7 +42,7 @@ def job(broker: Broker, tmp_path: Path) -> Iterator[KafkaJob]:
     one.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
     """One session for the cheap tests of this folder, with Spark's Kafka connector."""
     conf = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
