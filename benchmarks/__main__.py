@@ -28,7 +28,9 @@ def measured(module: str, *arguments: str) -> str:
 
 def machine() -> str:
     """What it ran on."""
-    versions = subprocess.run(["java", "-version"], stderr=subprocess.PIPE, text=True, check=True).stderr.splitlines()[0]
+    versions = subprocess.run(["java", "-version"], stderr=subprocess.PIPE, text=True, check=True).stderr.splitlines()[
+        0
+    ]
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, {versions}; load before: {load}"
 
@@ -41,7 +43,10 @@ def main() -> None:
     options = parser.parse_args()
     wanted = options.only or [*_MODULES, *(["kafka_sum"] if options.kafka else [])]
     parts = [f"Measured {datetime.now(UTC):%Y-%m-%d} on {machine()}. Compare within a table, not across machines."]
-    with tempfile.TemporaryDirectory() as name, _broker(Path(name)) if "kafka_sum" in wanted else nullcontext() as broker:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        _broker(Path(name)) if "kafka_sum" in wanted else nullcontext() as broker,
+    ):
         for module in wanted:
             arguments = [broker.servers] if module == "kafka_sum" else []
             parts.append(measured(module, *arguments))

@@ -54,7 +54,8 @@ def fill(servers: str, records: int) -> str:
 
 
 def create(servers: str, topic: str) -> None:
-    for future in AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
+    admin = AdminClient({"bootstrap.servers": servers})
+    for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
         future.result()
 
 
