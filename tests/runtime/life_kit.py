@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from spark_ckpt.graph import SinkBinding, SourceNode
 from spark_ckpt.listener import RunListener
 from spark_ckpt.runtime import life as life_module
 from spark_ckpt.runtime.announcer import Announcer
-from spark_ckpt.runtime.control_source import BARRIER, Marker
+from spark_ckpt.runtime.control_source import BARRIER, NO_MARKER, Marker
 from spark_ckpt.runtime.job_plan import JobPlan
 from spark_ckpt.runtime.life import Life
 from spark_ckpt.runtime.progress import Progress
@@ -208,6 +209,7 @@ class Spark:
     def __init__(self, bench: Bench, life: Life, query: FakeQuery):
         self.bench, self.life, self.query = bench, life, query
         self.batches = self.rows = 0
+        self._offered = NO_MARKER
         self.ending = None
         self._watching = threading.Thread(target=self._watch, daemon=True)
         self._watching.start()
@@ -216,8 +218,10 @@ class Spark:
         self.ending = self.life.watch()
 
     def marker(self) -> Marker:
-        """What the control source offers now."""
-        return Marker.parse(Path(self.query.description.control_path).read_text())
+        """What the control source offers now; a life that has ended took its file away."""
+        with suppress(FileNotFoundError):
+            self._offered = Marker.parse(Path(self.query.description.control_path).read_text())
+        return self._offered
 
     def barrier(self, epoch: int) -> Marker:
         """Wait until the barrier of `epoch` is offered."""
