@@ -106,8 +106,8 @@ def plain(spark: SparkSession, servers: str, topic: str, per_batch: int, work: P
 
 def rate(times: BatchTimes, per_batch: int) -> float:
     """Records per second of the warm full batches."""
-    full = times.full_batches_ms(per_batch)
-    return per_batch * len(full) / (sum(full) / 1000) if full else float("nan")
+    full = times.full_batches(per_batch)
+    return sum(rows for rows, _ in full) / (sum(ms for _, ms in full) / 1000) if full else float("nan")
 
 
 def verify(servers: str, topic: str, output: str, records: int) -> str:

@@ -49,9 +49,13 @@ class BatchTimes:
         self.batches = batches
         spark.streams.addListener(self._listener)
 
+    def full_batches(self, rows: int) -> list[tuple[int, int]]:
+        """(rows, milliseconds) of the batches with about `rows` rows, without the first ones."""
+        return [(count, ms) for count, ms in self.batches if count >= 0.9 * rows][WARM_UP_BATCHES:]
+
     def full_batches_ms(self, rows: int) -> list[int]:
-        """Milliseconds of the batches with at least `rows` rows, without the first ones."""
-        return [ms for count, ms in self.batches if count >= rows][WARM_UP_BATCHES:]
+        """Their milliseconds."""
+        return [ms for _, ms in self.full_batches(rows)]
 
     def close(self) -> None:
         self._spark.streams.removeListener(self._listener)
