@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged, EpochNotFound
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.tail import Tail
@@ -164,8 +164,3 @@ def dropped(tail: Tail, base: int, passed_over: AbstractSet[int] = frozenset()) 
 
 def no_check(manifest: Manifest) -> None:
     """For logs that are used without their store's files."""
-
-
-def describe_error(error: CkptError) -> str:
-    """One line of an error, for reports."""
-    return error.what
