@@ -66,11 +66,17 @@ Table = Mapping[tuple[Enum, type[Event]], Cell]
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """One event in a machine's story: what it met and what came of it."""
+    """One event in a machine's story: what it met and what came of it. Text is made when somebody reads it."""
 
     phase: Enum
     event: Event
-    outcome: str
+    after: Enum
+    effects: Sequence[Effect]
+
+    @property
+    def outcome(self) -> str:
+        """The phase it led to and what had to be done."""
+        return f"{self.after.name} {self.effects}"
 
     def __str__(self) -> str:
         return f"{self.phase.name}: {self.event} -> {self.outcome}"
@@ -117,7 +123,7 @@ class Machine(ABC, Generic[PhaseT]):
         """Take in one event; what the host must do now, in order. Raises a `ProtocolViolation`."""
         before = self.phase
         effects = self._react(self.TABLE.get((before, type(event)), INVALID), event)
-        self._story.append(Chapter(before, event, f"{self.phase.name} {effects}"))
+        self._story.append(Chapter(before, event, self.phase, effects))
         self.validate()
         return effects
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, TimerId
+from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
 from spark_ckpt.protocol.machine import Drop, Effect, Event
 
 __all__ = [
@@ -113,14 +113,23 @@ class SinkOp(StrEnum):
 class Envelope:
     """One message. `seq` counts per channel, `index` is the sender's epoch or checkpoint index then."""
 
-    source: str
-    target: str
+    source: ProcessId
+    target: ProcessId
     incarnation: Incarnation
     seq: int
     index: int
     kind: str
     header: Mapping[str, Json]
     body: Json
+
+    def as_record(self) -> dict[str, Json]:
+        """As JSON, for records that keep messages."""
+        return {field: getattr(self, field) for field in self.__slots__}
+
+    @classmethod
+    def of(cls, record: Mapping[str, Json]) -> Envelope:
+        """The message that `as_record` wrote."""
+        return cls(**record)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from spark_ckpt.protocol.machine import (
 )
 
 FOLDER = Path(machine_module.__file__).parent
-ALLOWED = {"__future__", "abc", "collections", "dataclasses", "enum", "typing"}
+ALLOWED = {"__future__", "abc", "collections", "dataclasses", "enum", "functools", "itertools", "typing"}
 
 each_role = pytest.mark.parametrize("role", b.ROLES, ids=lambda role: role.__name__)
 
