@@ -95,6 +95,8 @@ class EpochOutput:
     this epoch itself, or one of `dropped`: epochs that a restore to an older one left behind, of which it is not known
     whether the sink has them. `acked` is the newest epoch that the log knows this sink has published, 0 if none, None
     if the caller does not say; `newest` the highest id ever decided: no marker of ours can be above it.
+    `decision` names the manifest that decided this epoch, a random id: a marker of this epoch under another name was
+    published for a decision that the log has lost, and what the sink shows is not this output.
     """
 
     epoch: Epoch
@@ -106,6 +108,7 @@ class EpochOutput:
     acked: Epoch | None = None
     dropped: tuple[Epoch, ...] = ()
     newest: Epoch | None = None
+    decision: str = ""
 
 
 @dataclass(frozen=True, slots=True)

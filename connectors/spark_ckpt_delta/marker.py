@@ -8,6 +8,7 @@ not skip the second one. The incarnation has an application id of its own, where
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -19,15 +20,21 @@ from spark_ckpt.errors import Fenced, PublishConflict, SinkInvalid
 from spark_ckpt.protocol.ids import Epoch, Incarnation
 
 Engine = Literal["deltalake", "spark"]
+_HISTORY = 50
+"""Commits of others that may lie above ours when it is published again: it is, right after a crash."""
 _ENGINES: tuple[Engine, ...] = ("deltalake", "spark")
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The newest epoch whose rows are in the table, and the incarnation that published it; 0 if not recorded."""
+    """The newest epoch whose rows are in the table, and the incarnation that published it; 0 if not recorded.
+
+    `decision` names the manifest it was published for; empty if nobody asked or the history ends before it.
+    """
 
     epoch: Epoch
     incarnation: Incarnation
+    decision: str = ""
 
 
 def application_id(context: SinkContext, engine: Engine) -> str:
@@ -40,12 +47,21 @@ def incarnation_id(application: str) -> str:
     return f"{application}/incarnation"
 
 
-def read_marker(opened: DeltaTable, application: str) -> Marker | None:
-    """The marker in a table, None before the first publish."""
+def read_marker(opened: DeltaTable, application: str, wanted: Epoch | None = None) -> Marker | None:
+    """The marker in a table, None before the first publish. Its decision is looked up if it says epoch `wanted`."""
     epoch = opened.transaction_version(application)
     if epoch is None:
         return None
-    return Marker(Epoch(epoch), Incarnation(opened.transaction_version(incarnation_id(application)) or 0))
+    incarnation = Incarnation(opened.transaction_version(incarnation_id(application)) or 0)
+    return Marker(Epoch(epoch), incarnation, _decision(opened, application, epoch) if epoch == wanted else "")
+
+
+def _decision(opened: DeltaTable, application: str, epoch: int) -> str:
+    """What the newest commits' metadata say about the epoch: an older marker can no longer be mistaken for it."""
+    pattern = re.compile(rf" epoch={epoch} .* decision=(\w+) application={re.escape(application)}$")
+    texts = (str(commit.get("userMetadata", "")) for commit in opened.history(_HISTORY))
+    found = (pattern.search(text) for text in texts if text.startswith("spark-ckpt "))
+    return next((match.group(1) for match in found if match), "")
 
 
 def check_owner(table: str, opened: DeltaTable, context: SinkContext, engine: Engine) -> None:
@@ -91,6 +107,7 @@ def is_published(marker: Marker | None, output: EpochOutput, context: SinkContex
             sink=context.sink,
         )
     if marker.epoch >= output.epoch:
+        _check_decision(marker, output, context)
         return True
     if marker.epoch > output.previous and marker.epoch not in output.dropped:
         raise PublishConflict(
@@ -102,9 +119,20 @@ def is_published(marker: Marker | None, output: EpochOutput, context: SinkContex
     return False
 
 
+def _check_decision(marker: Marker, output: EpochOutput, context: SinkContext) -> None:
+    """The log gave the number of a lost newest epoch again: its rows are not these."""
+    if marker.epoch == output.epoch and marker.decision and output.decision not in ("", marker.decision):
+        raise PublishConflict(
+            f"epoch {output.epoch} is in the table, but for another decision of that number: the log has lost the first",
+            hint="restore the store's newest log entries, or RESTORE the table and start the job on a new store",
+            sink=context.sink,
+        )
+
+
 def commit_metadata(context: SinkContext, output: EpochOutput, engine: Engine) -> Mapping[str, str]:
     """What DESCRIBE HISTORY shows of a publish."""
     return {
         "userMetadata": f"spark-ckpt job={context.job} sink={context.sink} epoch={output.epoch} "
-        f"incarnation={context.incarnation} engine={engine}"
+        f"incarnation={context.incarnation} engine={engine} decision={output.decision or 'unknown'} "
+        f"application={application_id(context, engine)}"
     }

@@ -56,7 +56,7 @@ class DeltalakePublisher:
         """Commit the epoch's files unless the table has them; durable on a POSIX file system on return."""
         rows = sum(file.rows for file in output.files)
         opened = self._open()
-        marker = read_marker(opened, self._application)
+        marker = read_marker(opened, self._application, output.epoch)
         hit(Failpoint.MARKER_READ)
         if is_published(marker, output, self._context):
             version = self._harden(range(opened.version(), -1, -1)[:_REPLAY_SEARCH_VERSIONS])
@@ -109,7 +109,7 @@ class DeltalakePublisher:
             else:
                 return False
             opened = self._open()
-            if is_published(read_marker(opened, self._application), output, self._context):
+            if is_published(read_marker(opened, self._application, output.epoch), output, self._context):
                 return True
             check_writable(self._table, opened)
         raise PublishFailed(f"{self._table}: {failure}", sink=self._context.sink, epoch=output.epoch) from failure

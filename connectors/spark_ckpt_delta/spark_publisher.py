@@ -15,6 +15,7 @@ from pyspark.sql.functions import broadcast, col, desc, row_number
 from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext
 from spark_ckpt.errors import EnvironmentUnfit, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt_delta.log import local_root, open_table, table_exists
 from spark_ckpt_delta.marker import (
     Marker,
@@ -64,7 +65,7 @@ class SparkPublisher:
     def publish(self, output: EpochOutput) -> PublishReceipt:
         """Append or merge the epoch's rows unless the table has them already."""
         rows = sum(file.rows for file in output.files)
-        marker, exists = self._marker(), self._exists()
+        marker, exists = self._marker(output.epoch), self._exists()
         if (marker is not None or exists) and is_published(marker, output, self._context):
             return PublishReceipt(output.epoch, rows, replayed=True)
         if not output.files and (marker is not None or not exists):
@@ -75,20 +76,20 @@ class SparkPublisher:
                 self._write(output)
             hit(Failpoint.PUBLISH_COMMITTED)
         except (PySparkException, Py4JError) as error:
-            if not is_published(self._marker(), output, self._context):
+            if not is_published(self._marker(output.epoch), output, self._context):
                 raise PublishFailed(f"{self._table}: {_reason(error)}", sink=self._context.sink) from error
-        if not is_published(self._marker(), output, self._context):
+        if not is_published(self._marker(output.epoch), output, self._context):
             raise PublishFailed(f"{self._table}: the statement left no marker", sink=self._context.sink)
         return PublishReceipt(output.epoch, rows, replayed=False)
 
     def close(self) -> None:
         """Nothing is held open; the session shares the user's context."""
 
-    def _marker(self) -> Marker | None:
+    def _marker(self, wanted: Epoch) -> Marker | None:
         if not self._exists():
             return None
         try:
-            return read_marker(open_table(self._table, self._storage_options), self._application)
+            return read_marker(open_table(self._table, self._storage_options), self._application, wanted)
         except (DeltaError, OSError) as error:
             raise PublishFailed(f"{self._table} cannot be opened: {error}", sink=self._context.sink) from error
 

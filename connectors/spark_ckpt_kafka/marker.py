@@ -30,6 +30,8 @@ class Marker:
     rows: int
     lanes: int
     lanes_before: int
+    decision: str = ""
+    """Name of the manifest that decided the epoch; empty if an operator wrote the marker."""
 
     def encode(self) -> str:
         """The metadata text of the offset commit, well below the broker's 4096 bytes."""
@@ -64,6 +66,7 @@ class Wanted:
     incarnation: int
     dropped: tuple[int, ...] = ()
     newest: int | None = None
+    decision: str = ""
 
     def follows(self, published: int) -> bool:
         """Whether the wanted epoch comes right after the published one (0: nothing was published)."""
@@ -93,7 +96,17 @@ def decide(marker: Marker | None, wanted: Wanted) -> Decision:
 
 
 def _check_decided(marker: Marker, wanted: Wanted) -> None:
-    """A marker above everything the log decided is another store's, or the log lost epochs."""
+    """A marker above everything the log decided is another store's, or the log lost epochs.
+
+    So is one of the same number under another decision: the log lost its newest epoch and gave the number again.
+    """
+    if marker.epoch == wanted.epoch and marker.decision and wanted.decision and marker.decision != wanted.decision:
+        raise PublishConflict(
+            f"epoch {wanted.epoch} is published, but for another decision of that number: the log has lost the first one",
+            hint="restore the store's newest log entries, or publish to a new topic from an epoch both agree on",
+            group=wanted.group,
+            lane=wanted.lane,
+        )
     if wanted.newest is None or marker.epoch <= wanted.newest:
         return
     _check_incarnation(marker, wanted)

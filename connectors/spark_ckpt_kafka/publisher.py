@@ -129,6 +129,7 @@ def requests_of(output: EpochOutput, lanes: int, incarnation: int) -> list[Reque
             storage_options=dict(output.storage_options),
             parts=_parts([file for file in output.files if file.lane == lane]),
             newest=output.newest,
+            decision=output.decision,
         )
         for lane in range(count)
     ]

@@ -68,6 +68,7 @@ class Request:
     storage_options: dict[str, str] = field(repr=False)
     parts: Sequence[StagedPart] = ()
     newest: int | None = None
+    decision: str = ""
 
     @property
     def rows(self) -> int:
@@ -157,6 +158,7 @@ class LanePublisher:
             incarnation=request.incarnation,
             dropped=request.dropped,
             newest=request.newest,
+            decision=request.decision,
         )
         decision = decide(marker, wanted)
         if decision is not Decision.ASK_FIRST_LANE:
@@ -173,6 +175,7 @@ class LanePublisher:
             rows=request.rows,
             lanes=request.lanes,
             lanes_before=old.lanes if old else request.lanes,
+            decision=request.decision,
         )
         return request.epoch, marker.encode()
 

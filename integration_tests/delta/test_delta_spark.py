@@ -304,5 +304,5 @@ def test_time_of_a_publish_is_recorded_for_history(spark: SparkSession, tmp_path
 
     row = spark.sql(f"DESCRIBE HISTORY delta.`{table}`").collect()[0]
 
-    assert row.userMetadata == "spark-ckpt job=job sink=out epoch=1 incarnation=1 engine=spark"
+    assert row.userMetadata.startswith("spark-ckpt job=job sink=out epoch=1 incarnation=1 engine=spark decision=")
     assert abs(row.timestamp - dt.datetime.now()) < dt.timedelta(days=2)

@@ -340,6 +340,7 @@ class Life:
             acked=previous,
             dropped=tuple(Epoch(each) for each in self._point.dropped.get(sink, ())),
             newest=Epoch(self._previous),
+            decision=manifest.attempt,
         )
 
     def _published(self, outcome: PublishOutcome) -> None:

@@ -281,7 +281,8 @@ def test_history_shows_who_published(table: Path) -> None:
 
     newest = DeltaTable(str(table)).history(1)[0]
 
-    assert newest["userMetadata"] == "spark-ckpt job=job sink=out epoch=1 incarnation=1 engine=deltalake"
+    shown = "spark-ckpt job=job sink=out epoch=1 incarnation=1 engine=deltalake decision=unknown application="
+    assert newest["userMetadata"] == shown + application_id(context(), "deltalake")
 
 
 def test_a_published_table_stays_in_the_oldest_protocol(table: Path) -> None:
@@ -311,6 +312,18 @@ def test_the_decision_table_of_a_marker(marker: tuple[int, int] | None, expected
     who: SinkContext = context(incarnation=2)
 
     assert is_published(found, output(table, 3, []), who) is expected
+
+
+def test_an_epoch_published_for_a_decision_that_the_log_lost_is_not_taken_for_this_one(table: Path) -> None:
+    """The log loses its newest epoch after the publish and gives its number again, to other rows."""
+    lost = replace(output(table, 1, [stage(table, {"id": [1]})]), decision="a" * 32)
+    again = replace(output(table, 1, [stage(table, {"id": [1, 2]})], incarnation=2), decision="b" * 32)
+    opened(table).publish(lost)
+
+    assert opened(table, incarnation=2).publish(replace(lost, incarnation=Incarnation(2))).replayed
+    with pytest.raises(PublishConflict, match="another decision of that number"):
+        opened(table, incarnation=2).publish(again)
+    assert ids(table) == [1]
 
 
 def test_the_log_entry_holds_rows_and_marker_together(table: Path) -> None:

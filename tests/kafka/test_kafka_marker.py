@@ -4,6 +4,8 @@ history.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,6 +104,16 @@ def test_a_marker_above_everything_that_was_decided_is_a_conflict_unless_a_newer
         decide(_marker(7), wanted)
     with pytest.raises(Fenced):
         decide(_marker(7, incarnation=2), wanted)
+
+
+def test_an_epoch_published_for_a_decision_that_the_log_lost_is_not_taken_for_this_one() -> None:
+    """The log loses its newest epoch after the publish and gives its number again, to other rows."""
+    found = replace(_marker(5), decision="a" * 32)
+
+    assert decide(found, replace(_wanted(5, 4), decision="a" * 32)) is Decision.DONE
+    assert decide(_marker(5), replace(_wanted(5, 4), decision="b" * 32)) is Decision.DONE, "declared by an operator"
+    with pytest.raises(PublishConflict, match="another decision of that number"):
+        decide(found, replace(_wanted(5, 4), decision="b" * 32))
 
 
 def test_only_lanes_beyond_the_first_can_be_new() -> None:
