@@ -1,0 +1,56 @@
+"""How much may go wrong in one run, and how processes' clocks differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Budgets: each fault of a kind costs one. `losses` and `duplicates` count only for unreliable channels."""
+
+    crashes: int = 2
+    store_errors: int = 1
+    """Writes answered with `ok=False`, not there."""
+    torn: int = 1
+    """Writes of a crashed process that are there in part: unreadable."""
+    losses: int = 2
+    duplicates: int = 2
+    pauses: int = 1
+    """Processes that stand still for a while, with everything due to them."""
+    partitions: int = 1
+    """Pairs of processes that cannot reach each other for a while."""
+
+
+NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """`local = offset_ms + rate * time`."""
+
+    rate: float = 1.0
+    offset_ms: int = 0
+
+    def local(self, now: float) -> int:
+        """What the process reads at `now`."""
+        return self.offset_ms + int(self.rate * now)
+
+    def after(self, now: float, delay_ms: int) -> float:
+        """When `delay_ms` of this clock will have passed."""
+        return now + delay_ms / self.rate
+
+
+PERFECT = Clock()
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """A clock per process; who is not named has a perfect one."""
+
+    by_process: Mapping[str, Clock] = field(default_factory=dict)
+
+    def of(self, process: str) -> Clock:
+        """That process's."""
+        return self.by_process.get(process, PERFECT)

@@ -1,0 +1,107 @@
+"""What every world is: choices, one step at a time, and a verdict.
+
+A trace is the list of the choices made.  Nothing in a world is random, so a trace replays byte for byte.
+"""
+
+from __future__ import annotations
+
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+Scalar = None | bool | int | str
+
+Choice = tuple[Scalar, ...]
+"""What happens next: its kind, then names and numbers. JSON."""
+
+Trace = Sequence[Choice]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One thing that happened, for stories and diagrams. `message` is one sending's number, -1 for none."""
+
+    step: int
+    process: str
+    kind: str
+    label: str = ""
+    message: int = -1
+
+
+class NotPossible(ValueError):
+    """The choice is not among those of this state: the trace belongs to another world."""
+
+
+class World(ABC):
+    """A deterministic host and everything it hosts.
+
+    `moments` is None unless somebody wants a story: bulk runs do not pay for it.
+    """
+
+    moments: list[Moment] | None = None
+    step: int = 0
+
+    @abstractmethod
+    def choices(self) -> Sequence[Choice]:
+        """Everything that can happen next, but clocks and faults."""
+
+    @abstractmethod
+    def timers(self) -> Sequence[Choice]:
+        """Timers that can run out next, the earliest first."""
+
+    @abstractmethod
+    def faults(self) -> Sequence[Choice]:
+        """Everything that can go wrong next."""
+
+    @abstractmethod
+    def do(self, choice: Choice) -> None:
+        """Make one of them happen. Raises a `Violation` or a `ProtocolViolation`."""
+
+    @abstractmethod
+    def calm(self) -> None:
+        """No more faults: heal links, wake whoever is paused. Called once, before the drain."""
+
+    @abstractmethod
+    def drain_choices(self) -> Sequence[Choice]:
+        """What fair scheduling without faults may pick from; empty at quiescence."""
+
+    @abstractmethod
+    def judge(self) -> None:
+        """The end, at quiescence. Raises a `Violation`."""
+
+    @abstractmethod
+    def picture(self) -> Hashable:
+        """Equal for worlds that behave alike: what exhaustive exploration compares."""
+
+    def counts(self) -> dict[str, int]:
+        """What happened how often, for reports."""
+        return {}
+
+    @property
+    def quiescent(self) -> bool:
+        """Nothing is left to happen without a fault."""
+        return not self.drain_choices()
+
+    def possible(self) -> list[Choice]:
+        """All choices: work, clocks, faults."""
+        return [*self.choices(), *self.timers(), *self.faults()]
+
+    def follow(self, trace: Trace) -> Self:
+        """Do all of `trace`. Raises `NotPossible` at the first choice that this state does not have."""
+        for choice in trace:
+            if choice not in self.possible():
+                raise NotPossible(f"step {self.step}: {choice} is not possible here")
+            self.do(choice)
+        return self
+
+    def copy(self) -> Self:
+        """A world of its own that stands exactly here."""
+        copied: Self = pickle.loads(pickle.dumps(self))  # noqa: S301 - what was pickled is ours
+        return copied
+
+    def tell(self, process: str, kind: str, label: str = "", message: int = -1) -> None:
+        """Remember a moment, if anybody wants to know."""
+        if self.moments is not None:
+            self.moments.append(Moment(self.step, process, kind, label, message))
