@@ -41,7 +41,9 @@ class Application:
             ways = [(channel, hops + (channel in self.graph.back_edges)) for channel in self.graph.outputs[at]]
             ways = [(channel, looped) for channel, looped in ways if looped <= self.loops]
             found[lineage] = tuple((channel, f"{lineage}>{self.graph.ends[channel][1]}") for channel, _ in ways)
-            new.extend((self.graph.ends[channel][1], f"{lineage}>{self.graph.ends[channel][1]}", n) for channel, n in ways)
+            new.extend(
+                (self.graph.ends[channel][1], f"{lineage}>{self.graph.ends[channel][1]}", n) for channel, n in ways
+            )
         return found
 
     @cached_property

@@ -13,12 +13,9 @@ CYCLE = Graph("cycle", (("s", "a"), ("a", "b"), ("b", "a"), ("b", "k")))
 TWO_BACK_EDGES = Graph(
     "two_back_edges", (("s", "a"), ("a", "b"), ("a", "c"), ("b", "a"), ("c", "a"), ("b", "k"), ("c", "k"))
 )
-NESTED_CYCLE = Graph(
-    "nested_cycle", (("s", "a"), ("a", "b"), ("b", "c"), ("c", "b"), ("c", "a"), ("c", "k"))
-)
+NESTED_CYCLE = Graph("nested_cycle", (("s", "a"), ("a", "b"), ("b", "c"), ("c", "b"), ("c", "a"), ("c", "k")))
 
 GRAPHS: dict[str, Graph] = {
-    graph.name: graph
-    for graph in (PIPELINE, PAIR, DIAMOND, JOIN, FAN_OUT, CYCLE, TWO_BACK_EDGES, NESTED_CYCLE)
+    graph.name: graph for graph in (PIPELINE, PAIR, DIAMOND, JOIN, FAN_OUT, CYCLE, TWO_BACK_EDGES, NESTED_CYCLE)
 }
 ACYCLIC: dict[str, Graph] = {name: graph for name, graph in GRAPHS.items() if not graph.back_edges}

@@ -75,6 +75,10 @@ class World(ABC):
     def picture(self) -> Hashable:
         """Equal for worlds that behave alike: what exhaustive exploration compares."""
 
+    def periodic(self) -> Sequence[Choice]:
+        """What comes back for ever: a drain lets it happen a few more times."""
+        return ()
+
     def counts(self) -> dict[str, int]:
         """What happened how often, for reports."""
         return {}

@@ -1,0 +1,118 @@
+"""What survives crashes: one process's records, written whole or not at all, and the cut each checkpoint is.
+
+A record is kept as text behind a checksum.  A torn write leaves a part of that text, which no reader takes for a
+record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+from zlib import crc32
+
+from spark_ckpt.protocol.ids import Epoch, Incarnation, ProcessId
+from spark_ckpt.protocol.incarnation import RollbackTable
+from spark_ckpt.protocol.recovery import Key, Record
+from spark_ckpt.protocol.vocabulary import Json
+from spark_ckpt.simulator.state import Cut
+
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
+CHECKPOINT = "checkpoint"
+
+
+def frame(record: Json) -> str:
+    """A record as it is written. Raises `TypeError` if it is not JSON."""
+    text = _ENCODE(record)
+    return f"{crc32(text.encode()):08x}{text}"
+
+
+def unframe(framed: str) -> Record | None:
+    """The record, or None if the text is not exactly what was written."""
+    if framed[:8] != f"{crc32(framed[8:].encode()):08x}":
+        return None
+    record: Record = json.loads(framed[8:])
+    return record
+
+
+def as_stored(record: Record) -> Record:
+    """What a reader would get of the record: plain JSON, nothing shared with the writer."""
+    read: Record = json.loads(_ENCODE(record))
+    return read
+
+
+class Write(NamedTuple):
+    """A write under way. `cut` is what a checkpoint's index was captured as."""
+
+    key: Key
+    framed: str
+    token: str
+    cut: Cut | None
+
+
+class Storage:
+    """Durable records of one process. `erased` are gone for everybody but the oracle that watches erasures."""
+
+    def __init__(self) -> None:
+        self.framed: dict[Key, str] = {}
+        self.cuts: dict[Key, Cut] = {}
+        self.erased: dict[Key, str] = {}
+
+    def write(self, write: Write) -> None:
+        """The whole record is there from now on."""
+        self.framed[write.key] = write.framed
+        self.erased.pop(write.key, None)
+        if write.cut is not None:
+            self.cuts[write.key] = write.cut
+
+    def tear(self, write: Write) -> None:
+        """Only a part is there. What the key named before stays: files are replaced by renaming."""
+        self.framed.setdefault(write.key, write.framed[: 8 + len(write.framed) // 2])
+
+    def erase(self, keys: tuple[Key, ...]) -> None:
+        """The records are gone."""
+        for key in keys:
+            if key in self.framed:
+                self.erased[key] = self.framed.pop(key)
+
+    def readable(self) -> dict[Key, Record]:
+        """Every record that is whole, by key."""
+        return _readable(self.framed)
+
+    def readable_with_erased(self) -> dict[Key, Record]:
+        """As if nothing had ever been erased."""
+        return _readable({**self.framed, **self.erased})
+
+
+def _readable(framed: Mapping[Key, str]) -> dict[Key, Record]:
+    read = {key: unframe(framed[key]) for key in sorted(framed)}
+    return {key: record for key, record in read.items() if record is not None}
+
+
+def standing(process: ProcessId, records: Mapping[Key, Record], table: RollbackTable) -> dict[Key, Record]:
+    """Records without those of undone futures: behind the line of some recovery since they were written."""
+    return {key: record for key, record in records.items() if not _undone(process, key, record, table)}
+
+
+def _undone(process: ProcessId, key: Key, record: Record, table: RollbackTable) -> bool:
+    index = int(key[1]) if key[0] == CHECKPOINT else _number(record, "index")
+    written_in = _number(record, "incarnation")
+    return any(number > written_in and index > _line_at(row, process) for number, row in table.items())
+
+
+def _line_at(row: Epoch | Mapping[ProcessId, Epoch], process: ProcessId) -> float:
+    if isinstance(row, Mapping):
+        return row.get(process, float("inf"))
+    return row
+
+
+def _number(record: Record, name: str) -> int:
+    value = record[name]
+    if not isinstance(value, int):
+        raise TypeError(f"a durable record's {name} is {value!r}")
+    return value
+
+
+def newest(table: RollbackTable) -> Incarnation:
+    """The incarnation that the table's last row started; 1 without any."""
+    return max(table, default=Incarnation(1))

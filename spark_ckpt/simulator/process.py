@@ -1,0 +1,74 @@
+"""One process as its host sees it: a machine, the application's state, and what is due to it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from spark_ckpt.protocol.ids import ChannelId, Incarnation, ProcessId
+from spark_ckpt.protocol.message_machine import AnyMessageMachine
+from spark_ckpt.protocol.vocabulary import Envelope, SetTimer, SinkReplied
+from spark_ckpt.simulator.durable import Storage, Write
+from spark_ckpt.simulator.faults import Clock
+from spark_ckpt.simulator.state import Cut, State
+
+PERIODIC = "checkpoint"
+"""The timer that comes back for ever; every other one is a timeout."""
+
+
+class Timer:
+    """A timer that was set. `due` is in the world's time."""
+
+    __slots__ = ("due", "setting")
+
+    def __init__(self, due: float, setting: SetTimer) -> None:
+        self.due = due
+        self.setting = setting
+
+
+class Process:
+    """Volatile and durable parts of a process. `machine` is None while it is down."""
+
+    def __init__(self, name: ProcessId, number: int, processes: int, clock: Clock) -> None:
+        self.name = name
+        self.number = number
+        self.clock = clock
+        self.storage = Storage()
+        self.machine: AnyMessageMachine | None = None
+        self.incarnation = Incarnation(0)
+        self.life = 0
+        self.events = 0
+        """Events ever, undone ones too: numbers of the vector clock are not used again."""
+        self.state = State(processes)
+        self.frozen = False
+        """A recovery has begun and this process has not done its part."""
+        self.paused = False
+        self.held: set[ChannelId] = set()
+        self.timers: list[Timer] = []
+        self.writes: list[Write] = []
+        self.replies: list[SinkReplied] = []
+        self.replay: deque[Envelope] = deque()
+        self.captures: dict[int, Cut] = {}
+
+    @property
+    def works(self) -> bool:
+        """It lives and takes part."""
+        return self.machine is not None and not self.frozen and not self.paused
+
+    def begin_life(self, machine: AnyMessageMachine) -> None:
+        """A new machine: what was due to the old one is not due to this one."""
+        self.machine = machine
+        self.incarnation = machine.incarnation
+        self.life += 1
+        self.frozen = False
+        self.held = set()
+        self.timers = []
+        self.writes = []
+        self.replies = []
+
+    def die(self) -> None:
+        """The machine and the state are gone; writes under way may still land until the fence."""
+        self.machine = None
+        self.frozen = self.paused = False
+        self.held = set()
+        self.timers, self.replies, self.captures = [], [], {}
+        self.replay.clear()

@@ -1,0 +1,90 @@
+"""A recovery from the host's side: what the plan is made from, and what a new life is given."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from spark_ckpt.protocol.graph import Graph, channel_between
+from spark_ckpt.protocol.ids import ChannelId, Incarnation, ProcessId
+from spark_ckpt.protocol.incarnation import Line, RollbackTable
+from spark_ckpt.protocol.recovery import Birth, Failure, Key, Part, Plan, Record, Records, Settings
+from spark_ckpt.protocol.vocabulary import Envelope
+from spark_ckpt.simulator.durable import as_stored, standing
+from spark_ckpt.simulator.process import Process
+from spark_ckpt.simulator.violations import NotDurable
+
+KEEP = Part(None)
+"""The part of whoever the plan does not name."""
+
+
+def moves(part: Part) -> bool:
+    """The process leaves its state of now."""
+    return part.checkpoint is not None or part.initial
+
+
+def failure(
+    graph: Graph,
+    table: RollbackTable,
+    incarnation: Incarnation,
+    processes: Collection[Process],
+    failed: frozenset[ProcessId],
+    erased_too: bool = False,
+) -> Failure:
+    """Everything `Protocol.plan` may go by. `erased_too`: as if nothing had been erased."""
+    return Failure(
+        graph,
+        incarnation,
+        dict(table),
+        failed,
+        {each.name: records_of(each, table, erased_too) for each in processes},
+        {each.name: now(each) for each in processes if each.name not in failed},
+    )
+
+
+def now(process: Process) -> Record:
+    """A living process's record of now, as a reader would get it."""
+    assert process.machine is not None  # noqa: S101 - callers ask only for the living
+    return as_stored(process.machine.record())
+
+
+def records_of(process: Process, table: RollbackTable, erased_too: bool = False) -> Records:
+    """Durable records without those of undone futures."""
+    storage = process.storage
+    found = storage.readable_with_erased() if erased_too else storage.readable()
+    return standing(process.name, found, table)
+
+
+def birth(
+    process: Process,
+    graph: Graph,
+    incarnation: Incarnation,
+    table: RollbackTable,
+    settings: Settings,
+    checkpoint: Record | None,
+) -> Birth:
+    """What a new life of `process` may know."""
+    records = records_of(process, table)
+    return Birth(process.name, graph, incarnation, dict(table), settings, checkpoint, records)
+
+
+def with_row(table: RollbackTable, plan: Plan) -> dict[Incarnation, Line]:
+    """The table after the fence."""
+    return {**table, plan.incarnation: plan.row}
+
+
+def parts_of(plan: Plan, processes: Collection[Process]) -> Mapping[ProcessId, Part]:
+    """Everybody's part."""
+    return {each.name: plan.parts.get(each.name, KEEP) for each in processes}
+
+
+def channel_of(message: Envelope) -> ChannelId:
+    """The channel that a message was sent on."""
+    return channel_between(message.source, message.target)
+
+
+def checkpoint_of(process: Process, key: Key, table: RollbackTable) -> Record:
+    """The record that a part names. Raises `NotDurable` if there is none."""
+    record = records_of(process, table).get(key)
+    if record is None:
+        raise NotDurable(f"the plan sends {process.name} back to {key}, which is not there", [process.name])
+    return record

@@ -1,0 +1,179 @@
+"""Random schedules: a seed, a stream of draws, a world driven by it; then calm until nothing is left to happen.
+
+What a seed draws once (how often faults and timers come, what lags) matters more than the single steps: rare
+paths need something that is slow all the time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from spark_ckpt.protocol.graph import Graph
+from spark_ckpt.protocol.recovery import Protocol, Settings
+from spark_ckpt.simulator.faults import Faults
+from spark_ckpt.simulator.message_world import MessageWorld
+from spark_ckpt.simulator.violations import NoEnd, Violation
+from spark_ckpt.simulator.world import Choice, Moment, Scalar, World
+
+T = TypeVar("T")
+
+CALM_STEPS_MAX = 5_000
+"""A drain takes some hundred steps; many times that without an end is a livelock (O10)."""
+
+ROUNDS = 2
+"""Periodic checkpoints of everybody, at the end: whatever waits for one gets it."""
+
+STEPS = 50
+"""Steps of chaos in one schedule, at most."""
+
+LAGGARDS = ("", "", "stored", "deliver", "read", "restore", "recover", "control")
+"""What a schedule puts off as long as anything else can happen."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One schedule: what was chosen, how it ended. `error`: an oracle's verdict, a machine's refusal, or a bug."""
+
+    seed: int
+    trace: tuple[Choice, ...]
+    error: Exception | None
+    counts: dict[str, int]
+    moments: tuple[Moment, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Nobody complained."""
+        return self.error is None
+
+
+class Driver:
+    """Draws choices for one world from one seeded stream, and keeps the trace."""
+
+    def __init__(self, world: World, seed: int, fault_rate: float = 0.1, timer_rate: float = 0.08) -> None:
+        self.world = world
+        self.draw = random.Random(seed).random  # noqa: S311 - not for secrets
+        self.trace: list[Choice] = []
+        self.fault_rate = fault_rate * self.pick((0.0, 0.5, 1.0, 2.0))
+        self.timer_rate = timer_rate * self.pick((0.3, 1.0, 2.0))
+        self.laggard = self.pick(LAGGARDS)
+
+    def pick(self, options: Sequence[T]) -> T:
+        """One of them."""
+        return options[int(self.draw() * len(options))]
+
+    def chaos(self, steps: int) -> None:
+        """So many steps of anything."""
+        for _ in range(steps):
+            choice = self._next()
+            if choice is None:
+                return
+            self.do(choice)
+
+    def drain(self) -> None:
+        """Calm steps until quiescence, then the periodic timers, then until quiescence again. Raises `NoEnd`."""
+        self.world.calm()
+        for _ in range(ROUNDS):
+            self._settle()
+            for choice in self.world.periodic():
+                self.do(choice)
+        self._settle()
+        self.world.judge()
+
+    def do(self, choice: Choice) -> None:
+        """Make it happen and remember it, also if it raises."""
+        self.trace.append(choice)
+        self.world.do(choice)
+
+    def _next(self) -> Choice | None:
+        draw = self.draw()
+        if draw < self.fault_rate:
+            fault = self._fault()
+            if fault is not None:
+                return fault
+        elif draw < self.fault_rate + self.timer_rate:
+            timers = self.world.timers()
+            if timers:
+                return self.pick(timers) if self.draw() < 0.3 else timers[0]
+        return self._work()
+
+    def _fault(self) -> Choice | None:
+        """Every kind of fault is as likely as every other, however many ways there are to have it."""
+        faults = self.world.faults()
+        kinds = list(dict.fromkeys(_kind(choice) for choice in faults))
+        if not kinds:
+            return None
+        kind = self.pick(kinds)
+        return self.pick([choice for choice in faults if _kind(choice) == kind])
+
+    def _work(self) -> Choice | None:
+        choices = self.world.choices()
+        if self.laggard and choices:
+            choices = [choice for choice in choices if not self._lags(choice)] or choices
+        if choices:
+            return choices[int(self.draw() * len(choices))]
+        timers = self.world.timers()
+        return timers[0] if timers else None
+
+    def _lags(self, choice: Choice) -> bool:
+        if self.laggard == "control":
+            return choice[0] == "deliver" and "=>" in str(choice[1])
+        return choice[0] == self.laggard
+
+    def _settle(self) -> None:
+        for _ in range(CALM_STEPS_MAX):
+            choices = self.world.drain_choices()
+            if not choices:
+                return
+            self.do(self.pick(choices))
+        raise NoEnd(f"no end after {CALM_STEPS_MAX} calm steps; last {self.trace[-12:]}")
+
+
+def _kind(choice: Choice) -> Scalar:
+    return choice[-1] if choice[0] == "stored" else choice[0]
+
+
+def drive(world: World, seed: int, steps: int = STEPS, fault_rate: float = 0.1) -> Outcome:
+    """One schedule in a world of any kind."""
+    driver = Driver(world, seed, fault_rate)
+    error: Exception | None = None
+    try:
+        driver.chaos(int(driver.draw() * steps) + 1)
+        driver.drain()
+    except Exception as complaint:  # noqa: BLE001 - whatever a machine raises is this schedule's verdict
+        error = complaint
+    trace = tuple(driver.trace)
+    if isinstance(error, Violation):
+        error.seed, error.trace = seed, trace
+    return Outcome(seed, trace, error, world.counts(), tuple(world.moments or ()))
+
+
+def run(
+    protocol: Protocol,
+    graph: Graph,
+    seed: int,
+    steps: int = STEPS,
+    faults: Faults | None = None,
+    inputs: int = 3,
+    settings: Settings | None = None,
+    story: bool = False,
+) -> Outcome:
+    """One schedule of a protocol over plain messages."""
+    world = MessageWorld(protocol, graph, Faults() if faults is None else faults, inputs, settings=settings)
+    if story:
+        world.moments = []
+    return drive(world, seed, steps)
+
+
+def replay(make: Callable[[], World], outcome: Outcome) -> Outcome:
+    """The same again, from the trace alone."""
+    world = make()
+    error: Exception | None = None
+    try:
+        for choice in outcome.trace:
+            world.do(choice)
+    except Exception as complaint:  # noqa: BLE001 - as in `drive`
+        error = complaint
+    return Outcome(outcome.seed, outcome.trace, error, world.counts(), tuple(world.moments or ()))

@@ -1,0 +1,75 @@
+"""Which message is which, whatever the machines say: a bit per sending, and who sent it.
+
+In a deterministic protocol a process sends the same again after a failure: same channel, same `seq`, and then the
+same body, or the protocol is wrong.  It counts as the same message.  On unreliable channels a machine repeats
+what it sent, in the same incarnation.  Everywhere else a number that is used twice is a violation.
+"""
+
+from __future__ import annotations
+
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.message_machine import APP
+from spark_ckpt.protocol.recovery import Needs
+from spark_ckpt.protocol.vocabulary import Envelope
+from spark_ckpt.simulator.violations import ReusedId, WrongEffect
+
+Name = tuple[str, str, int, int]
+"""Source, target, incarnation (0 where sends are regenerated), number."""
+
+
+class Truth:
+    """Bits of everything sent on the graph's channels."""
+
+    def __init__(self, needs: Needs) -> None:
+        self.deterministic = needs.deterministic
+        self.reliable = needs.reliable
+        self.bits: dict[Name, int] = {}
+        self.messages: list[Envelope] = []
+        self.clocks: dict[int, tuple[int, ...]] = {}
+        self.sent_by: dict[ProcessId, int] = {}
+        """Mask of every application message that a process ever sent, undone or not."""
+
+    def of(self, message: Envelope) -> int | None:
+        """The bit of an application message; None if nobody sent it."""
+        return self.bits.get(self._name(message))
+
+    def register(self, message: Envelope, clock: tuple[int, ...]) -> int:
+        """The bit of a message that is being sent."""
+        if message.kind != APP:
+            return self._new(message)
+        name = self._name(message)
+        bit = self.bits.get(name)
+        if bit is not None:
+            self._judge_repetition(bit, message)
+            return bit
+        bit = self.bits[name] = self._new(message)
+        self.clocks[bit] = clock
+        self.sent_by[message.source] = self.sent_by.get(message.source, 0) | bit
+        return bit
+
+    def describe(self, mask: int) -> list[str]:
+        """The messages of a mask, for people."""
+        return [describe(self.messages[number]) for number in range(mask.bit_length()) if mask >> number & 1]
+
+    def _new(self, message: Envelope) -> int:
+        self.messages.append(message)
+        return 1 << (len(self.messages) - 1)
+
+    def _name(self, message: Envelope) -> Name:
+        life = 0 if self.deterministic else message.incarnation
+        return (message.source, message.target, life, message.seq)
+
+    def _judge_repetition(self, bit: int, message: Envelope) -> None:
+        first = self.messages[bit.bit_length() - 1]
+        ends = (message.source, message.target)
+        if self.reliable and not self.deterministic:
+            raise ReusedId(f"{describe(message)} has the number of {describe(first)}", ends, [describe(first)])
+        if first.body != message.body:
+            what = f"{describe(message)} was {describe(first)} before: the replay is another run"
+            raise WrongEffect(what, ends, [describe(first), describe(message)])
+
+
+def describe(message: Envelope) -> str:
+    """One line about a message."""
+    what = message.body if message.kind == APP else message.kind
+    return f"{message.source}->{message.target} #{message.incarnation}.{message.seq}@{message.index} {what}"
