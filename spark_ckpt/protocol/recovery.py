@@ -142,6 +142,8 @@ class Protocol:
     """Given: survivors go on working until they hear of a recovery. None: they stop when it begins."""
     sound: bool = True
     """False for a counter-example: the oracles must catch it."""
+    maximal: bool = False
+    """The plan's line is claimed to be the best there is (oracle O4 tries them all)."""
 
 
 def checkpoint_key(index: int) -> Key:
