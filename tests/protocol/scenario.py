@@ -1,0 +1,344 @@
+"""Scenarios: regression traces as text, played in the simulator's world of messages.
+
+HOW TO ADD ONE: put `scenarios/T07-what-it-is.txt` beside the others; `test_scenarios` finds it.  Lines that begin
+with `#` are comments.  A file is a title, settings and sections:
+
+    T1: partial sums of deficits are zero by accident
+    protocol: epochs                          module of spark_ckpt.protocol with a PROTOCOL
+    literal: epochs:ZERO_IS_ENOUGH            module of tests.protocol.literal, and the Protocol in it
+    graph: s->a a->k                          edges, or a name from spark_ckpt.simulator.graphs
+    inputs: 2                                 per source; also `loops: 1`, `options: {"variant": "clock"}`
+
+    why:
+      Prose: seed, erratum, what goes wrong.
+    names:
+      m1 = s.0>a                              short names for messages (the application's, by lineage)
+    steps:
+      s reads                                 one step of the world a line; the phrases are below, under STEPS
+      a receives m1 from s
+      coordinator's checkpoint timer runs out
+      crash a
+    corrected:
+      a capture 1                             what must happen, in this order, other things in between
+      never coordinator complete 1            what must not happen at all
+    literal ends:
+      O2.*s.0>a                               pattern of the violation on the literal variant
+
+After the steps everything that can happen without faults happens, and the world is judged (O1 to O13): the corrected
+machine must pass, the literal one must fail as the last section says.  Happenings are written as
+`process kind label`, as the world tells them (`MessageWorld.moments`): read, receive, deliver, drop, capture, stored,
+timer, crash, restore, publish, and every `Note`.  A step that is not possible ends the run, and says so: that is a
+way for a literal variant to fail.  New phrases: `@step(pattern)`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spark_ckpt.protocol.graph import Graph
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.message_machine import APP
+from spark_ckpt.protocol.recovery import Protocol, Settings
+from spark_ckpt.protocol.vocabulary import Envelope
+from spark_ckpt.simulator import Choice, Faults, MessageWorld, NotPossible
+from spark_ckpt.simulator.graphs import GRAPHS
+
+FOLDER = Path(__file__).parent / "scenarios"
+SECTIONS = ("why", "names", "steps", "corrected", "literal ends")
+PLENTY = Faults(99, 99, 99, 99, 99, 99, 99)
+STEPS_MAX = 5_000
+ROUNDS = 2
+"""Periodic timers after the steps: whatever waits for one more checkpoint gets it."""
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One file. `settings` are its `key: value` lines, `sections` its indented lines."""
+
+    name: str
+    title: str
+    settings: dict[str, str]
+    sections: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def protocol(self) -> Protocol:
+        """The corrected protocol."""
+        return _protocol("spark_ckpt.protocol", self.settings["protocol"], "PROTOCOL")
+
+    @property
+    def literal(self) -> Protocol:
+        """The protocol as its seed has it."""
+        module, _, name = self.settings["literal"].partition(":")
+        return _protocol("tests.protocol.literal", module, name)
+
+    @property
+    def graph(self) -> Graph:
+        """Of the file's edges."""
+        text = self.settings["graph"]
+        if text in GRAPHS:
+            return GRAPHS[text]
+        return Graph(self.name, tuple(_pair(edge, "->") for edge in text.split()))
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Short names of messages."""
+        return dict(_pair(line, "=") for line in self.sections.get("names", ()))
+
+    def world(self, protocol: Protocol) -> MessageWorld:
+        """Where it is played."""
+        options = json.loads(self.settings.get("options", "{}"))
+        world = MessageWorld(
+            protocol,
+            self.graph,
+            PLENTY,
+            int(self.settings.get("inputs", "2")),
+            int(self.settings.get("loops", "1")),
+            Settings(options=options),
+        )
+        world.moments = []
+        return world
+
+
+def _protocol(package: str, module: str, name: str) -> Protocol:
+    found = getattr(importlib.import_module(f"{package}.{module.replace('-', '_')}"), name)
+    assert isinstance(found, Protocol), f"{module}.{name} is no Protocol"
+    return found
+
+
+def _pair(text: str, sign: str) -> tuple[str, str]:
+    left, _, right = text.partition(sign)
+    return left.strip(), right.strip()
+
+
+def read(path: Path) -> Scenario:
+    """A file as a scenario. Raises `ValueError` at what is neither setting nor section."""
+    lines = [line.rstrip() for line in path.read_text().splitlines()]
+    lines = [line for line in lines if line and not line.lstrip().startswith("#")]
+    scenario = Scenario(path.stem, lines[0], {})
+    section: list[str] | None = None
+    for line in lines[1:]:
+        if line.startswith(" ") and section is not None:
+            section.append(line.strip())
+            continue
+        key, colon, value = line.partition(":")
+        if not colon or (not value and key not in SECTIONS):
+            raise ValueError(f"{path.name}: neither a setting nor one of the sections {SECTIONS}: {line}")
+        section = None if value else scenario.sections.setdefault(key, [])
+        if value:
+            scenario.settings[key] = value.strip()
+    return scenario
+
+
+def scenarios() -> list[Scenario]:
+    """All files, by name."""
+    return [read(path) for path in sorted(FOLDER.glob("T*.txt"))]
+
+
+# -- the play ----------------------------------------------------------------------------------------------------------
+
+
+class Stage:
+    """A world and the short names of its messages."""
+
+    def __init__(self, scenario: Scenario, protocol: Protocol) -> None:
+        self.world = scenario.world(protocol)
+        self.names = scenario.names
+
+    def do(self, *choice: str | int) -> None:
+        """One choice. Raises `NotPossible`."""
+        if choice not in self.world.possible():
+            raise NotPossible(f"{choice} is not possible; possible are {self.world.choices()}")
+        self.world.do(choice)
+
+    def settle(self, slow: Sequence[str] = ()) -> None:
+        """All work there is, first things first, except what the `slow` ones do; no timers."""
+        for _ in range(STEPS_MAX):
+            choices = [choice for choice in self.world.choices() if not _waits(choice, slow)]
+            if not choices:
+                return
+            self.world.do(choices[0])
+        raise AssertionError("no end")
+
+    def end(self) -> None:
+        """No more faults, everything that is left, some more checkpoints, and the verdict."""
+        self.world.calm()
+        for _ in range(ROUNDS):
+            self._drain()
+            for choice in self.world.periodic():
+                self.world.do(choice)
+        self._drain()
+        self.world.judge()
+
+    def happened(self) -> list[str]:
+        """Everything that happened, one line each."""
+        return [f"{each.process} {each.kind} {each.label}".strip() for each in self.world.moments or ()]
+
+    def message(self, channel: str, what: str) -> int:
+        """Where on the channel the message is: a short name, a lineage, or a kind and maybe its number."""
+        wanted = self.names.get(what, what)
+        network = self.world.network
+        queue = network.queues.get(channel, network.controls.get(channel, ()))  # type: ignore[call-overload]
+        for position, item in enumerate(queue):
+            if _is(item.message, wanted):
+                return position
+        raise NotPossible(f"there is no {wanted} on {channel}, but {[str(item.message) for item in queue]}")
+
+    def write(self, process: str, what: str) -> int:
+        """Which of the writes under way it is: a table, and maybe a number."""
+        table, *number = what.split()
+        writes = self.world.processes[ProcessId(process)].writes
+        for position, write in enumerate(writes):
+            if write.key[0] == table and (not number or int(write.key[1]) == int(number[0])):
+                return position
+        raise NotPossible(f"{process} is not storing {what}, but {[write.key for write in writes]}")
+
+    def timer(self, process: str, name: str) -> int:
+        """Which of its timers it is: the oldest of that name."""
+        timers = self.world.processes[ProcessId(process)].timers
+        for position, timer in enumerate(timers):
+            if timer.setting.name.split()[0] == name:
+                return position
+        raise NotPossible(f"{process} has no timer {name}, but {[timer.setting.name for timer in timers]}")
+
+    def _drain(self) -> None:
+        for _ in range(STEPS_MAX):
+            choices = self.world.drain_choices()
+            if not choices:
+                return
+            self.world.do(choices[0])
+        raise AssertionError("O10: no end")
+
+
+def _is(message: Envelope, wanted: str) -> bool:
+    if message.kind == APP:
+        return str(message.body).partition("#")[0] == wanted
+    return wanted in (message.kind, f"{message.kind} {message.index}")
+
+
+def _waits(choice: Choice, slow: Sequence[str]) -> bool:
+    """`a` in slow: what a stores; `s->a` in slow: the channel; `s` too: what it reads."""
+    return str(choice[1]) in slow if len(choice) > 1 else False
+
+
+Phrase = Callable[..., None]
+STEPS: dict[str, Phrase] = {}
+"""Pattern of a step to what it does; groups of the pattern are its arguments."""
+
+
+def step(pattern: str) -> Callable[[Phrase], Phrase]:
+    """Add a phrase."""
+
+    def add(phrase: Phrase) -> Phrase:
+        STEPS[pattern] = phrase
+        return phrase
+
+    return add
+
+
+def perform(stage: Stage, line: str) -> None:
+    """One line of `steps`. Raises `ValueError` for an unknown phrase, `NotPossible`, or what the world finds."""
+    for pattern, phrase in STEPS.items():
+        match = re.fullmatch(pattern, line)
+        if match:
+            try:
+                phrase(stage, *match.groups())
+            except NotPossible as no:
+                raise NotPossible(f"{line}: {no}") from no
+            return
+    raise ValueError(f"no such phrase: {line!r}; there are {list(STEPS)}")
+
+
+def play(scenario: Scenario, protocol: Protocol) -> Stage:
+    """The steps, the end and the verdict. Raises what the world finds."""
+    stage = Stage(scenario, protocol)
+    for line in scenario.sections["steps"]:
+        perform(stage, line)
+    stage.end()
+    return stage
+
+
+def missing(happened: Sequence[str], wanted: Sequence[str]) -> Iterator[str]:
+    """What of `corrected` is not so."""
+    rest = iter(happened)
+    for line in wanted:
+        if line.startswith("never "):
+            if line.removeprefix("never ") in happened:
+                yield f"it happened: {line}"
+        elif line not in rest:
+            yield f"it did not happen, or not in this order: {line}"
+
+
+# -- phrases -----------------------------------------------------------------------------------------------------------
+
+
+@step(r"(\w+) reads(?: (\d+) times)?")
+def _read(stage: Stage, process: str, times: str | None) -> None:
+    for _ in range(int(times or 1)):
+        stage.do("read", process)
+
+
+@step(r"(\w+) receives (.+) from (\w+)")
+def _receive(stage: Stage, process: str, what: str, source: str) -> None:
+    """On the graph's channel if there is one, else on the control channel."""
+    channel = f"{source}->{process}"
+    if channel not in stage.world.network.queues:
+        channel = f"{source}=>{process}"
+    stage.do("deliver", channel, stage.message(channel, what))
+
+
+@step(r"(\w+) replays")
+def _replay(stage: Stage, process: str) -> None:
+    stage.do("replay", process)
+
+
+@step(r"(\w+) stores (.+)")
+def _store(stage: Stage, process: str, what: str) -> None:
+    stage.do("stored", process, stage.write(process, what), "ok")
+
+
+@step(r"(\w+) fails to store (.+)")
+def _fail(stage: Stage, process: str, what: str) -> None:
+    stage.do("stored", process, stage.write(process, what), "failed")
+
+
+@step(r"(\w+)'s (\w+) timer runs out")
+def _run_out(stage: Stage, process: str, name: str) -> None:
+    stage.do("timer", process, stage.timer(process, name))
+
+
+@step(r"(crash|pause|resume) (\w+)")
+def _fault(stage: Stage, what: str, process: str) -> None:
+    stage.do(what, process)
+
+
+@step(r"recover")
+def _recover(stage: Stage) -> None:
+    """Plan and fence; then everybody does their part, in order."""
+    stage.do("recover")
+    for process in stage.world.everybody:
+        if ("restore", process.name) in stage.world.choices():
+            stage.do("restore", process.name)
+
+
+@step(r"plan")
+def _plan(stage: Stage) -> None:
+    stage.do("recover")
+
+
+@step(r"restore (\w+)")
+def _restore(stage: Stage, process: str) -> None:
+    stage.do("restore", process)
+
+
+@step(r"settle(?:, but (.+) (?:is|are) slow)?")
+def _settle(stage: Stage, slow: str | None) -> None:
+    """`settle, but a s->k are slow`: what a stores and reads, and that channel, wait."""
+    stage.settle((slow or "").split())
