@@ -8,13 +8,23 @@ is judged by O1 and O2 when the replay is over; any other at every step.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.recovery import Plan
 from spark_ckpt.protocol.vocabulary import Envelope
 from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.truth import Truth, describe
-from spark_ckpt.simulator.violations import Lost, NoEnd, Orphan, StaleDelivery, TooEarly, WrongEffect
+from spark_ckpt.simulator.violations import (
+    ErasedTooEarly,
+    Lost,
+    NoEnd,
+    Orphan,
+    ReusedId,
+    StaleDelivery,
+    TooEarly,
+    WrongEffect,
+)
 
 if TYPE_CHECKING:
     from spark_ckpt.simulator.application import Application
@@ -63,17 +73,6 @@ def judge_rows(shown: list[int], at: Process) -> None:
         raise TooEarly(what, [at.name])
 
 
-def judge_in_transit(truth: Truth, processes: Collection[Process], elsewhere: int) -> int:
-    """Mask of messages sent and not received, and not `elsewhere`: whoever has none of them is well (O2)."""
-    sent = received = 0
-    for process in processes:
-        sent |= process.state.sent
-        received |= process.state.received
-        for bit in process.state.pending:
-            elsewhere |= bit
-    return sent & ~received & ~elsewhere
-
-
 def judge_end(app: Application, truth: Truth, processes: Collection[Process]) -> None:
     """O1, O2, O3 at quiescence: every message sent is received, and everybody has what a run without failures has."""
     sent = received = 0
@@ -102,3 +101,35 @@ def judge_idle(process: Process, queued: list[str]) -> None:
     if queued or process.state.outbox or process.replay:
         owed = [*queued, *map(str, process.state.outbox), *map(describe, process.replay)]
         raise NoEnd(f"{process.name} holds {sorted(process.held)} and never takes {owed}", [process.name], owed)
+
+
+def judge_row(shown: list[int], place: int, bit: int, at: Process) -> None:
+    """O11: what a sink takes in again is what it showed."""
+    if place < len(shown) and shown[place] != bit:
+        raise TooEarly(f"{at.name} showed another row {place + 1} than it has after the recovery", [at.name])
+
+
+def refuse_rows(at: Process, first: int, last: int, shown: int) -> NoReturn:
+    """O11: rows that do not follow, or that are not there."""
+    what = f"{at.name} shows rows {first + 1}..{last} of {len(at.state.rows)} after {shown}"
+    raise TooEarly(what, [at.name])
+
+
+def refuse_undoable_rows(at: Process, last: int, kept: int) -> NoReturn:
+    """O11: rows that a failure of everybody would undo."""
+    raise TooEarly(f"{at.name} shows its rows up to {last}; if all failed now it would have {kept}", [at.name])
+
+
+def judge_capture(at: Process, index: int) -> None:
+    """O8: indices of one process grow within an incarnation."""
+    if (at.incarnation, index) <= at.newest_capture:
+        life, before = at.newest_capture
+        raise ReusedId(f"{at.name} captures {at.incarnation}.{index} after {life}.{before}", [at.name])
+    at.newest_capture = (at.incarnation, index)
+
+
+def judge_same_plan(plan: Plan, fuller: Plan) -> None:
+    """O12: what was erased would have changed nothing."""
+    if (plan.row, plan.parts) != (fuller.row, fuller.parts):
+        changed = [name for name, part in fuller.parts.items() if plan.parts.get(name) != part]
+        raise ErasedTooEarly(f"an erased record was needed: row {plan.row}, with it {fuller.row}", changed)

@@ -38,6 +38,9 @@ class Process:
         self.life = 0
         self.events = 0
         """Events ever, undone ones too: numbers of the vector clock are not used again."""
+        self.newest_capture = (0, 0)
+        """Incarnation and index of the latest capture, of any life."""
+        self.is_source = False
         self.state = State(processes)
         self.frozen = False
         """A recovery has begun and this process has not done its part."""

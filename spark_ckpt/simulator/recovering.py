@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from spark_ckpt.protocol.graph import Graph, channel_between
 from spark_ckpt.protocol.ids import ChannelId, Incarnation, ProcessId
 from spark_ckpt.protocol.incarnation import Line, RollbackTable
 from spark_ckpt.protocol.recovery import Birth, Failure, Key, Part, Plan, Record, Records, Settings
-from spark_ckpt.protocol.vocabulary import Envelope
+from spark_ckpt.protocol.vocabulary import Envelope, Json
 from spark_ckpt.simulator.durable import as_stored, standing
 from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.violations import NotDurable
@@ -88,3 +88,17 @@ def checkpoint_of(process: Process, key: Key, table: RollbackTable) -> Record:
     if record is None:
         raise NotDurable(f"the plan sends {process.name} back to {key}, which is not there", [process.name])
     return record
+
+
+def messages_in(value: Json) -> list[Envelope]:
+    """Every message that a record keeps, wherever in it."""
+    if isinstance(value, Mapping):
+        if value.keys() >= _ENVELOPE:
+            return [Envelope.of(value)]
+        return [message for each in value.values() for message in messages_in(each)]
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [message for each in value for message in messages_in(each)]
+    return []
+
+
+_ENVELOPE = set(Envelope.__slots__)

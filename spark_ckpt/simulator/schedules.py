@@ -14,7 +14,7 @@ from typing import TypeVar
 from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.recovery import Protocol, Settings
 from spark_ckpt.simulator.faults import Faults
-from spark_ckpt.simulator.message_world import MessageWorld
+from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
 from spark_ckpt.simulator.violations import NoEnd, Violation
 from spark_ckpt.simulator.world import Choice, Moment, Scalar, World
 
@@ -140,7 +140,7 @@ def drive(world: World, seed: int, steps: int = STEPS, fault_rate: float = 0.1) 
     driver = Driver(world, seed, fault_rate)
     error: Exception | None = None
     try:
-        driver.chaos(int(driver.draw() * steps) + 1)
+        driver.chaos(int((0.3 + 0.7 * driver.draw()) * steps))
         driver.drain()
     except Exception as complaint:  # noqa: BLE001 - whatever a machine raises is this schedule's verdict
         error = complaint
@@ -157,7 +157,7 @@ def run(
     steps: int = STEPS,
     faults: Faults | None = None,
     inputs: int = 3,
-    settings: Settings | None = None,
+    settings: Settings = DEFAULT,
     story: bool = False,
 ) -> Outcome:
     """One schedule of a protocol over plain messages."""

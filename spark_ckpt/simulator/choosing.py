@@ -1,0 +1,132 @@
+"""What can happen next in a job: functions from the job to choices. They change nothing.
+
+Called at every step of every schedule, so they look at nothing twice and build no objects but the choices.
+"""
+
+from __future__ import annotations
+
+from spark_ckpt.simulator.job import Job
+from spark_ckpt.simulator.process import PERIODIC, Process
+from spark_ckpt.simulator.recovering import channel_of
+from spark_ckpt.simulator.world import Choice
+
+
+def work(job: Job) -> list[Choice]:
+    """Reads, deliveries, replays, writes that succeed, recovery."""
+    found: list[Choice] = []
+    for process in job.everybody:
+        if process.works:
+            _work_of(job, process, found)
+        elif process.writes and process.machine is None:
+            found.extend([("stored", process.name, number, "ok") for number in range(len(process.writes))])
+    _deliveries(job, found)
+    if job.recovering or job.alarm:
+        _recovery(job, found)
+    return found
+
+
+def _work_of(job: Job, process: Process, found: list[Choice]) -> None:
+    name = process.name
+    if process.writes:
+        found.extend([("stored", name, number, "ok") for number in range(len(process.writes))])
+    if process.replies:
+        found.extend([("reply", name, number) for number in range(len(process.replies))])
+    if process.replay:
+        if channel_of(process.replay[0]) not in process.held:
+            found.append(("replay", name))
+    elif process.is_source and process.state.cursor < job.app.inputs and not process.state.outbox:
+        found.append(("read", name))
+
+
+def _deliveries(job: Job, found: list[Choice]) -> None:
+    network, processes, cut = job.network, job.processes, job.network.cut
+    for channel, queue in network.queues.items():
+        if queue:
+            process = processes[network.targets[channel]]
+            if not process.works or process.replay or channel in process.held or network.links[channel] in cut:
+                continue
+            if network.fifo:
+                found.append(("deliver", channel, 0))
+            else:
+                found.extend([("deliver", channel, position) for position in range(len(queue))])
+    for channel, queue in network.controls.items():
+        if queue and processes[network.targets[channel]].works and network.links[channel] not in cut:
+            found.extend([("deliver", channel, position) for position in range(len(queue))])
+
+
+def _recovery(job: Job, found: list[Choice]) -> None:
+    if job.alarm:
+        found.append(("recover",))
+    if job.recovering:
+        found.extend([("restore", process.name) for process in job.everybody if _can_restore(job, process)])
+
+
+def _can_restore(job: Job, process: Process) -> bool:
+    if job.plan is None or process.incarnation == job.incarnation or process.paused:
+        return False
+    return process.machine is not None or process.name in job.planned_for
+
+
+def timers(job: Job) -> list[Choice]:
+    """All timers of all who work, the earliest first."""
+    found = [
+        (timer.due, process.number, number, process.name)
+        for process in job.everybody
+        if process.timers and process.works
+        for number, timer in enumerate(process.timers)
+    ]
+    return [("timer", name, number) for _, _, number, name in sorted(found)]
+
+
+def is_periodic(job: Job, choice: Choice) -> bool:
+    """The timer of a choice comes back for ever."""
+    _, name, number = choice
+    return any(
+        timer.setting.name == PERIODIC
+        for process in job.everybody
+        if process.name == name
+        for place, timer in enumerate(process.timers)
+        if place == number
+    )
+
+
+def faults(job: Job) -> list[Choice]:
+    """Whatever the budget still pays for, and the ends of pauses and partitions."""
+    found: list[Choice] = []
+    _faults_of_processes(job, found)
+    _faults_of_links(job, found)
+    if not job.network.reliable:
+        _faults_of_messages(job, found)
+    return found
+
+
+def _faults_of_processes(job: Job, found: list[Choice]) -> None:
+    budget = job.budget
+    for process in job.everybody:
+        name, writes = process.name, range(len(process.writes))
+        if process.paused:
+            found.append(("resume", name))
+        elif budget.pauses and process.machine is not None:
+            found.append(("pause", name))
+        if budget.crashes and process.machine is not None:
+            found.append(("crash", name))
+        if budget.store_errors and process.works:
+            found.extend(("stored", name, number, "failed") for number in writes)
+        if budget.torn and process.machine is None:
+            found.extend(("stored", name, number, "torn") for number in writes)
+
+
+def _faults_of_links(job: Job, found: list[Choice]) -> None:
+    network = job.network
+    found.extend(("heal", *sorted(link)) for link in sorted(network.cut, key=sorted))
+    if job.budget.partitions:
+        links = dict.fromkeys(network.links.values())
+        found.extend(("cut", *sorted(link)) for link in links if link not in network.cut)
+
+
+def _faults_of_messages(job: Job, found: list[Choice]) -> None:
+    for channel, queue in job.network.queues.items():
+        if job.budget.losses:
+            found.extend(("lose", channel, position) for position in range(len(queue)))
+        if job.budget.duplicates:
+            found.extend(("repeat", channel, position) for position in range(len(queue)))

@@ -1,0 +1,256 @@
+"""A job in the message world: its processes, channels and truth, and what machines' effects do to them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+from spark_ckpt.protocol.graph import COORDINATOR, Graph
+from spark_ckpt.protocol.ids import Incarnation, ProcessId
+from spark_ckpt.protocol.incarnation import Line
+from spark_ckpt.protocol.machine import Effect, Event, ProtocolViolation
+from spark_ckpt.protocol.message_machine import APP
+from spark_ckpt.protocol.recovery import Plan, Protocol, Settings
+from spark_ckpt.protocol.vocabulary import (
+    OUT,
+    AppSent,
+    Capture,
+    Deliver,
+    Drop,
+    Erase,
+    Hold,
+    Note,
+    Received,
+    Release,
+    Restore,
+    Send,
+    SetTimer,
+    SinkOp,
+    SinkReplied,
+    SinkTransaction,
+    Store,
+)
+from spark_ckpt.simulator import oracles
+from spark_ckpt.simulator.application import application
+from spark_ckpt.simulator.durable import CHECKPOINT, Write, frame
+from spark_ckpt.simulator.faults import Clocks, Faults
+from spark_ckpt.simulator.network import Network
+from spark_ckpt.simulator.process import Process, Timer
+from spark_ckpt.simulator.state import Item, initial_cut
+from spark_ckpt.simulator.truth import Truth
+from spark_ckpt.simulator.world import World
+
+Cell = tuple[str, str, str]
+"""Machine, phase and event: one cell of a transition table."""
+
+
+class Job(World):
+    """Everything there is. `cells` is None unless somebody counts the table cells that are reached."""
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        graph: Graph,
+        faults: Faults,
+        inputs: int,
+        loops: int,
+        settings: Settings,
+        clocks: Clocks,
+    ) -> None:
+        if protocol.needs.acyclic and graph.back_edges:
+            back = sorted(graph.back_edges)
+            raise ProtocolViolation(f"{protocol.name} needs an acyclic graph, {graph.name} has {back}")
+        self.protocol = protocol
+        self.graph = graph
+        self.app = application(graph, inputs, loops, protocol.needs.deterministic)
+        self.settings = settings
+        self.network = Network(graph, protocol.needs)
+        self.truth = Truth(protocol.needs)
+        names = [*graph.processes, *([COORDINATOR] if protocol.coordinator else [])]
+        self.processes = {name: Process(name, number, len(names), clocks.of(name)) for number, name in enumerate(names)}
+        self.everybody = tuple(self.processes.values())
+        for name in graph.sources:
+            self.processes[name].is_source = True
+        self.initial = initial_cut(len(names))
+        self.now = 0.0
+        """Time of the world in ms: that of the latest timer."""
+        self.incarnation = Incarnation(1)
+        self.table: dict[Incarnation, Line] = {}
+        self.plan: Plan | None = None
+        self.planned_for: frozenset[ProcessId] = frozenset()
+        """Who was down when the plan was made."""
+        self.alarm = False
+        """Somebody is down whom no plan knows of."""
+        self.recovering = False
+        """Somebody has not done its part."""
+        self.shown: dict[ProcessId, list[int]] = {name: [] for name in graph.processes}
+        """What each sink has shown to the world, as bits, in order."""
+        self.budget = faults
+        self.uid = 0
+        self.count: dict[str, int] = {}
+        self.cells: set[Cell] | None = None
+
+    @abstractmethod
+    def join(self, process: Process) -> None:
+        """Do the process's part of the newest plan, now."""
+
+    @abstractmethod
+    def judge_complete(self, process: Process, index: str) -> None:
+        """`process` says that checkpoint `index` can be recovered from."""
+
+    @abstractmethod
+    def judge_shown(self, process: Process, last: int) -> None:
+        """`process` shows its rows up to `last`."""
+
+    # -- what machines ask for -----------------------------------------------------------------------------------
+
+    def hand(self, process: Process, event: Event) -> None:
+        """One event to the machine, its effects in order, and then what the application sends because of them."""
+        machine = process.machine
+        assert machine is not None  # noqa: S101 - choices of the dead do not exist
+        if self.cells is not None:
+            self.cells.add((type(machine).__name__, machine.phase.name, type(event).__name__))
+        for effect in machine.handle(event):
+            self._carry_out(process, effect)
+        if process.state.outbox:
+            self.hand_out(process)
+
+    def hand_out(self, process: Process) -> None:
+        """What the application wants to send, one after another, unless the machine holds what leaves."""
+        outbox = process.state.outbox
+        while outbox and OUT not in process.held and process.machine is not None:
+            channel, body = outbox.popleft()
+            for effect in process.machine.handle(AppSent(channel, body)):
+                self._carry_out(process, effect)
+            outbox = process.state.outbox
+
+    def _carry_out(self, process: Process, effect: Effect) -> None:
+        try:
+            perform = _PERFORM[type(effect)]
+        except KeyError:
+            raise ProtocolViolation(f"{process.name} asks for {effect}, which this host does not know") from None
+        perform(self, process, effect)
+
+    def _send(self, process: Process, effect: Send) -> None:
+        message, bit = effect.message, 0
+        if effect.channel in self.network.queues or message.kind == APP:
+            self._live(process)
+            bit = self.truth.register(message, tuple(process.state.clock))
+            if message.kind == APP and message.source == process.name:
+                process.state.sent |= bit
+        self.uid += 1
+        self.network.put(effect.channel, Item(self.uid, message, bit))
+        if self.moments is not None:
+            self.tell(process.name, "send", str(message.body) if message.kind == APP else message.kind, self.uid)
+
+    def _deliver(self, process: Process, effect: Deliver) -> None:
+        event = effect.event
+        if not isinstance(event, Received):
+            raise ProtocolViolation(f"{process.name} delivers {event}, which is no message")
+        bit = oracles.judge_delivery(self.truth, self.processes, process, event.message)
+        state = process.state
+        state.pending.pop(bit, None)
+        state.received |= bit
+        state.taken |= bit
+        state.depend_on(self.truth.clocks[bit])
+        oracles.judge_row(self.shown[process.name], len(state.rows), bit, process)
+        state.rows.append(bit)
+        if self.moments is not None:
+            self.tell(process.name, "deliver", str(event.message.body))
+        self.take_in(process, self.app.lineage(event.message.body))
+
+    def take_in(self, process: Process, lineage: str) -> None:
+        """The application takes in a record and wants to pass it on."""
+        state, app = process.state, self.app
+        self._live(process)
+        state.have |= app.bits[lineage]
+        state.digest = app.digest(state.digest, lineage)
+        state.outbox.extend((channel, app.body(child, state.digest)) for channel, child in app.routes[lineage])
+
+    def _live(self, process: Process) -> None:
+        """One more event of the process, for vector clocks."""
+        process.events += 1
+        process.state.lived |= 1 << process.events
+        process.state.clock[process.number] = process.events
+
+    def _drop(self, process: Process, effect: Drop) -> None:
+        self.note("drop")
+        event = effect.event
+        if isinstance(event, Received) and event.message.kind == APP:
+            bit = self.truth.of(event.message)
+            if bit is not None:
+                process.state.pending.pop(bit, None)
+        if self.moments is not None:
+            self.tell(process.name, "drop", effect.why)
+
+    def _hold(self, process: Process, effect: Hold) -> None:
+        process.held.add(effect.channel)
+
+    def _release(self, process: Process, effect: Release) -> None:
+        process.held.discard(effect.channel)
+
+    def _capture(self, process: Process, effect: Capture) -> None:
+        oracles.judge_capture(process, effect.index)
+        process.captures[effect.index] = process.state.cut()
+        self.note("capture")
+        self.tell(process.name, "capture", f"{effect.index} {effect.kind}")
+
+    def _store(self, process: Process, effect: Store) -> None:
+        cut = None
+        if effect.key[0] == CHECKPOINT:
+            cut = process.captures.get(int(effect.key[1])) or process.storage.cuts.get(effect.key)
+            if cut is None:
+                raise ProtocolViolation(f"{process.name} stores {effect.key}, which it never captured")
+        process.writes.append(Write(effect.key, frame(effect.record), effect.token, cut))
+
+    def _erase(self, process: Process, effect: Erase) -> None:
+        process.storage.erase(effect.keys)
+        self.tell(process.name, "erase", " ".join("/".join(key) for key in effect.keys))
+
+    def _restore(self, process: Process, effect: Restore) -> None:
+        """The process has met a newer incarnation: its part now, then what it met."""
+        if process.incarnation < self.incarnation:
+            self.join(process)
+        for event in effect.replay:
+            self.hand(process, event)
+
+    def _show(self, process: Process, effect: SinkTransaction) -> None:
+        if effect.op is SinkOp.COMMIT:
+            shown, rows = self.shown[process.name], process.state.rows
+            if effect.first > len(shown) or effect.last > len(rows):
+                oracles.refuse_rows(process, effect.first, effect.last, len(shown))
+            self.judge_shown(process, effect.last)
+            shown.extend(rows[len(shown) : effect.last])
+            self.note("shown")
+            self.tell(process.name, "publish", f"..{effect.last}")
+        if SinkReplied in getattr(process.machine, "EVENTS", ()):
+            process.replies.append(SinkReplied(effect.transaction, ok=True))
+
+    def _set_timer(self, process: Process, effect: SetTimer) -> None:
+        process.timers.append(Timer(process.clock.after(self.now, effect.delay_ms), effect))
+
+    def _remark(self, process: Process, effect: Note) -> None:
+        self.note(effect.what)
+        self.tell(process.name, effect.what, effect.detail)
+        if effect.what == "complete":
+            self.judge_complete(process, effect.detail)
+
+    def note(self, what: str) -> None:
+        """Count it."""
+        self.count[what] = self.count.get(what, 0) + 1
+
+
+_PERFORM: dict[type[Effect], Callable[..., None]] = {
+    Send: Job._send,
+    Deliver: Job._deliver,
+    Drop: Job._drop,
+    Hold: Job._hold,
+    Release: Job._release,
+    Capture: Job._capture,
+    Store: Job._store,
+    Erase: Job._erase,
+    Restore: Job._restore,
+    SinkTransaction: Job._show,
+    SetTimer: Job._set_timer,
+    Note: Job._remark,
+}

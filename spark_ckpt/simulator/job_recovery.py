@@ -1,0 +1,221 @@
+"""Failures and recoveries of a job: lives begin and end, parts are decided and done, lines are judged.
+
+A line is judged where it matters: when it is chosen, when a checkpoint is called complete, and when a sink shows
+rows.  In the last two cases everybody is asked at once: what would `plan` do if all processes failed now?
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+
+from spark_ckpt.protocol.graph import COORDINATOR
+from spark_ckpt.protocol.ids import Incarnation, ProcessId
+from spark_ckpt.protocol.machine import ProtocolViolation
+from spark_ckpt.protocol.recovery import Birth, Failure, Key, Part, Plan, Record
+from spark_ckpt.protocol.vocabulary import Commanded
+from spark_ckpt.simulator import lines, oracles, recovering
+from spark_ckpt.simulator.durable import CHECKPOINT
+from spark_ckpt.simulator.job import Job
+from spark_ckpt.simulator.lines import Line
+from spark_ckpt.simulator.process import Process
+from spark_ckpt.simulator.state import Cut, State
+from spark_ckpt.simulator.violations import Incomplete
+
+
+class RecoverableJob(Job):
+    """A job that survives its processes."""
+
+    complete: Line | None = None
+    """The newest line that was called complete."""
+
+    # -- lives ---------------------------------------------------------------------------------------------------
+
+    def begin(self, process: Process, checkpoint: Record | None) -> None:
+        """A new life of `process`, whose state is in place."""
+        make = self.protocol.coordinator if process.name == COORDINATOR else self.protocol.worker
+        assert make is not None  # noqa: S101 - there is no process without a role
+        process.begin_life(make(self._birth(process, checkpoint)))
+        if self.incarnation > 1:
+            self._judge_beginning(process)
+        self.hand(process, Commanded("start", {"local_ms": process.clock.local(self.now)}))
+
+    def _judge_beginning(self, process: Process) -> None:
+        oracles.judge_restored(self.truth, self.everybody, process)
+        if process.name in self.shown and not self.truth.deterministic:
+            oracles.judge_rows(self.shown[process.name], process)
+        if all(each.incarnation == self.incarnation for each in self.everybody):
+            self.recovering = False
+
+    def _birth(self, process: Process, checkpoint: Record | None) -> Birth:
+        return recovering.birth(process, self.graph, self.incarnation, self.table, self.settings, checkpoint)
+
+    def crash(self, process: Process) -> None:
+        """Its machine and its state are gone."""
+        self.budget = replace(self.budget, crashes=self.budget.crashes - 1)
+        process.die()
+        self.alarm = True
+        self.note("crash")
+        self.tell(process.name, "crash")
+
+    # -- a recovery ----------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Decide everybody's part, and make the new row durable: the fence."""
+        failed = self._failed()
+        number = Incarnation(self.incarnation + 1)
+        given = self._failure(number, failed)
+        plan = self.protocol.plan(given)
+        if plan.incarnation != number:
+            raise ProtocolViolation(f"the plan is of incarnation {plan.incarnation}, not {number}")
+        self._judge_plan(plan, given)
+        self.incarnation = number
+        self.table = recovering.with_row(self.table, plan)
+        self.plan, self.planned_for = plan, failed
+        self.alarm, self.recovering = False, True
+        for process in self.everybody:
+            self._fence(process, process.name in failed)
+        self.note("recovery")
+        row = ", ".join(f"{p}:{index}" for p, index in plan.row.items()) if isinstance(plan.row, Mapping) else plan.row
+        self.tell("", "recover", f"{number} from {row}")
+
+    def _fence(self, process: Process, failed: bool) -> None:
+        if failed:
+            process.machine = None
+            process.writes = []
+        process.frozen = failed or self.protocol.rejoin is None
+
+    def _failed(self) -> frozenset[ProcessId]:
+        """Who is down, and who was told to leave its state and has not: that state is void."""
+        void = {
+            each.name
+            for each in self.everybody
+            if self.plan and each.frozen and recovering.moves(self.plan.parts.get(each.name, recovering.KEEP))
+        }
+        return frozenset(void.union(each.name for each in self.everybody if each.machine is None))
+
+    def _failure(self, number: Incarnation, failed: frozenset[ProcessId], erased_too: bool = False) -> Failure:
+        return recovering.failure(self.graph, self.table, number, self.everybody, failed, erased_too)
+
+    def join(self, process: Process) -> None:
+        """The process does its part of the newest plan."""
+        plan = self.plan
+        assert plan is not None  # noqa: S101 - else the choice does not exist
+        now = recovering.now(process) if process.machine is not None else None
+        part = plan.parts.get(process.name, recovering.KEEP)
+        if self.protocol.rejoin is not None and now is not None:
+            part = self.protocol.rejoin(plan, self._birth(process, now))
+        checkpoint = self._go_back(process, part, now)
+        process.replay.extend(part.replay)
+        self.tell(process.name, "restore", part.because)
+        self.begin(process, checkpoint)
+
+    def _go_back(self, process: Process, part: Part, now: Record | None) -> Record | None:
+        """Load the state that belongs to the part; the record that the new life continues."""
+        if now is not None and not recovering.moves(part):
+            return now
+        key = part.checkpoint
+        record = recovering.checkpoint_of(process, key, self.table) if key else None
+        cut = process.storage.cuts[key] if key else self.initial
+        pending = process.state.pending
+        process.replay = deque()
+        process.state = State.of(cut)
+        process.captures = {int(key[1]): cut} if key and key[0] == CHECKPOINT else {}
+        self.network.give_back(pending, cut.taken)
+        self.network.read_again(process.name, cut.taken)
+        return record
+
+    # -- judging lines -------------------------------------------------------------------------------------------
+
+    def _judge_plan(self, plan: Plan, given: Failure) -> None:
+        """O1, O4, O12, O13 for the line of a recovery that everybody takes part in."""
+        self._judge_erasures(plan, given.failed)
+        if self.protocol.rejoin is not None or self.truth.deterministic:
+            return
+        line = self._line(plan)
+        what = f"the line of recovery {plan.incarnation}"
+        lines.judge_consistent(self.truth, line, what)
+        if self.protocol.maximal:
+            lines.judge_maximal(line, self._candidates(given.failed), self._somewhere(plan), what)
+
+    def _line(self, plan: Plan) -> Line:
+        """The state that each process would have: a plan's checkpoints, and now for survivors."""
+        parts = recovering.parts_of(plan, self.everybody)
+        return {each.name: self._cut(each, parts[each.name]) for each in self.everybody}
+
+    def _cut(self, process: Process, part: Part) -> Cut:
+        if part.checkpoint is not None:
+            recovering.checkpoint_of(process, part.checkpoint, self.table)
+            return process.storage.cuts[part.checkpoint]
+        return self.initial if part.initial or process.machine is None else process.state.cut()
+
+    def _candidates(self, failed: frozenset[ProcessId]) -> dict[ProcessId, list[Cut]]:
+        found: dict[ProcessId, list[Cut]] = {}
+        for process in self.everybody:
+            keys: list[Key] = [key for key in recovering.records_of(process, self.table) if key[0] == CHECKPOINT]
+            cuts = [self.initial, *(process.storage.cuts[key] for key in sorted(keys))]
+            found[process.name] = cuts if process.name in failed else [*cuts, process.state.cut()]
+        return found
+
+    def _somewhere(self, plan: Plan) -> int | None:
+        """Mask of what is on channels, in durable logs and in the plan's replay; None if all can be read again."""
+        if self.network.log is not None:
+            return None
+        mask = self.network.under_way()
+        held = [message for part in plan.parts.values() for message in part.replay]
+        for process in self.everybody:
+            for record in recovering.records_of(process, self.table).values():
+                held.extend(recovering.messages_in(record))
+        for message in held:
+            mask |= self.truth.of(message) or 0
+        return mask
+
+    def _judge_erasures(self, plan: Plan, failed: frozenset[ProcessId]) -> None:
+        """O12: with everything that was ever erased the plan would have been the same."""
+        if any(each.storage.erased for each in self.everybody):
+            fuller = self.protocol.plan(self._failure(plan.incarnation, failed, erased_too=True))
+            oracles.judge_same_plan(plan, fuller)
+
+    def _total_failure(self, why: str) -> Plan:
+        """What would be done if everybody failed now. Raises `Incomplete` if nothing could be."""
+        number = Incarnation(self.incarnation + 1)
+        try:
+            plan = self.protocol.plan(self._failure(number, frozenset(self.processes)))
+        except (KeyError, IndexError, ValueError, ProtocolViolation) as error:
+            raise Incomplete(f"{why}, and if all failed now there would be no plan: {error!r}") from error
+        self._judge_erasures(plan, frozenset(self.processes))
+        return plan
+
+    def judge_complete(self, process: Process, index: str) -> None:
+        """O1, O2, O5, O7, O13: if all failed now, they would come back to a usable line at `index` or later."""
+        what = f"{process.name} calls checkpoint {index} complete"
+        plan = self._total_failure(what)
+        row = plan.row
+        if not isinstance(row, Mapping) and index.isdigit() and row < int(index):
+            raise Incomplete(f"{what}, and if all failed now they would go back to {row}", [process.name])
+        if self.truth.deterministic:
+            return
+        line = self._line(_all_down(plan))
+        lines.judge_consistent(self.truth, line, what)
+        somewhere = self._somewhere(plan)
+        if somewhere is not None:
+            lines.judge_obtainable(self.truth, line, somewhere, what)
+        if self.complete is not None:
+            lines.judge_forward(self.complete, line, what)
+        self.complete = line
+
+    def judge_shown(self, process: Process, last: int) -> None:
+        """O11: if all failed now, the rows would still be there."""
+        if self.truth.deterministic:
+            return
+        plan = self._total_failure(f"{process.name} shows its rows up to {last}")
+        kept = self._line(_all_down(plan))[process.name].rows[1]
+        if kept < last:
+            oracles.refuse_undoable_rows(process, last, kept)
+
+
+def _all_down(plan: Plan) -> Plan:
+    """The plan with every part explicit: nobody has a now."""
+    parts = {name: part if part.checkpoint else replace(part, initial=True) for name, part in plan.parts.items()}
+    return replace(plan, parts=parts)
