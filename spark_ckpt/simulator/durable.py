@@ -57,9 +57,11 @@ class Storage:
         self.framed: dict[Key, str] = {}
         self.cuts: dict[Key, Cut] = {}
         self.erased: dict[Key, str] = {}
+        self._read: dict[Key, Record] | None = None
 
     def write(self, write: Write) -> None:
         """The whole record is there from now on."""
+        self._read = None
         self.framed[write.key] = write.framed
         self.erased.pop(write.key, None)
         if write.cut is not None:
@@ -67,17 +69,21 @@ class Storage:
 
     def tear(self, write: Write) -> None:
         """Only a part is there. What the key named before stays: files are replaced by renaming."""
+        self._read = None
         self.framed.setdefault(write.key, write.framed[: 8 + len(write.framed) // 2])
 
     def erase(self, keys: tuple[Key, ...]) -> None:
         """The records are gone."""
+        self._read = None
         for key in keys:
             if key in self.framed:
                 self.erased[key] = self.framed.pop(key)
 
     def readable(self) -> dict[Key, Record]:
-        """Every record that is whole, by key."""
-        return _readable(self.framed)
+        """Every record that is whole, by key. The same object until something is written: not to be changed."""
+        if self._read is None:
+            self._read = _readable(self.framed)
+        return self._read
 
     def readable_with_erased(self) -> dict[Key, Record]:
         """As if nothing had ever been erased."""
@@ -91,6 +97,8 @@ def _readable(framed: Mapping[Key, str]) -> dict[Key, Record]:
 
 def standing(process: ProcessId, records: Mapping[Key, Record], table: RollbackTable) -> dict[Key, Record]:
     """Records without those of undone futures: behind the line of some recovery since they were written."""
+    if not table:
+        return dict(records)
     return {key: record for key, record in records.items() if not _undone(process, key, record, table)}
 
 

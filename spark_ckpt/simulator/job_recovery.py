@@ -137,7 +137,8 @@ class RecoverableJob(Job):
         what = f"the line of recovery {plan.incarnation}"
         lines.judge_consistent(self.truth, line, what)
         if self.protocol.maximal:
-            lines.judge_maximal(line, self._candidates(given.failed), self._somewhere(plan), what)
+            somewhere = self._somewhere(plan) if self.network.log is None else None
+            lines.judge_maximal(line, self._candidates(given.failed), somewhere, what)
 
     def _line(self, plan: Plan) -> Line:
         """The state that each process would have: a plan's checkpoints, and now for survivors."""
@@ -158,10 +159,8 @@ class RecoverableJob(Job):
             found[process.name] = cuts if process.name in failed else [*cuts, process.state.cut()]
         return found
 
-    def _somewhere(self, plan: Plan) -> int | None:
-        """Mask of what is on channels, in durable logs and in the plan's replay; None if all can be read again."""
-        if self.network.log is not None:
-            return None
+    def _somewhere(self, plan: Plan) -> int:
+        """Mask of what is on channels, in durable logs and in the plan's replay."""
         mask = self.network.under_way()
         held = [message for part in plan.parts.values() for message in part.replay]
         for process in self.everybody:
@@ -198,9 +197,8 @@ class RecoverableJob(Job):
             return
         line = self._line(_all_down(plan))
         lines.judge_consistent(self.truth, line, what)
-        somewhere = self._somewhere(plan)
-        if somewhere is not None:
-            lines.judge_obtainable(self.truth, line, somewhere, what)
+        if self.network.log is None:
+            lines.judge_obtainable(self.truth, line, lambda: self._somewhere(plan), what)
         if self.complete is not None:
             lines.judge_forward(self.complete, line, what)
         self.complete = line

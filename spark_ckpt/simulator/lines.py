@@ -6,7 +6,7 @@ less, O5 a later line keeps what an earlier one had.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
 from spark_ckpt.protocol.ids import ProcessId
@@ -58,9 +58,10 @@ def judge_causal(line: Line, what: str) -> None:
                 )
 
 
-def judge_obtainable(truth: Truth, line: Line, somewhere: int, what: str) -> None:
-    """O2: `somewhere` is the mask of messages on channels, in logs and in replays."""
-    lost = in_transit(line) & ~somewhere
+def judge_obtainable(truth: Truth, line: Line, somewhere: Callable[[], int], what: str) -> None:
+    """O2: `somewhere` gives the mask of messages on channels, in logs and in replays. Asked only if any is missing."""
+    missing = in_transit(line)
+    lost = missing and missing & ~somewhere()
     if lost:
         names = truth.describe(lost)
         raise Lost(f"{what}: in transit and nowhere: {names}", sorted(line), names)
