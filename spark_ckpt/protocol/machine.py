@@ -99,7 +99,7 @@ class InvariantBroken(ProtocolViolation):
     """The machine itself is wrong: its state contradicts what must always hold."""
 
 
-PhaseT = TypeVar("PhaseT", bound=Enum)
+PhaseT = TypeVar("PhaseT", bound=Enum, covariant=True)
 
 
 class Machine(ABC, Generic[PhaseT]):

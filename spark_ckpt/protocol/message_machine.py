@@ -14,7 +14,7 @@ from spark_ckpt.protocol.machine import Drop, Effect, Event, Machine
 from spark_ckpt.protocol.recovery import Birth, Record
 from spark_ckpt.protocol.vocabulary import Envelope, Json, Received, Restore, Send
 
-PhaseT = TypeVar("PhaseT", bound=Enum)
+PhaseT = TypeVar("PhaseT", bound=Enum, covariant=True)
 
 APP = "app"
 """Kind of the application's messages; every other kind belongs to the protocol."""
