@@ -11,7 +11,9 @@ documents. Spark 4.2's Python path keeps the old one when the function changes n
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -30,6 +32,8 @@ from spark_ckpt.runtime.pandas_rows import FrameSlices, key_tuples
 from spark_ckpt.runtime.python_values import to_arrow, to_python
 from spark_ckpt.runtime.rows import NO_TIMEOUT, Bools, Int64s, rows_at, state_schema, user_columns
 from spark_ckpt.runtime.timeouts import Timeouts
+
+_ALLOCATIONS_PER_COLLECTION = 200_000
 
 Key = tuple[Hashable, ...]
 Yielded = pd.DataFrame | tuple[object, ...] | dict[str, object]
@@ -114,7 +118,8 @@ class KeyedFunction:
     def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
         """Call the function for every key with rows, then for every key whose timeout has passed."""
         output = OutputRows(self.output, self._binding.options)
-        with pd.option_context("mode.chained_assignment", None):  # a frame is a slice that nobody else reads
+        # a frame is a slice that nobody else reads
+        with pd.option_context("mode.chained_assignment", None), _rare_garbage_collection():
             if rows is not None:
                 self._on_rows(rows, group, clock, output)
             self._on_timeouts(group, clock, output)
@@ -231,6 +236,17 @@ class KeyedFunction:
         columns = list(zip(*values, strict=True)) or [()] * width
         fields = zip(columns, self._state_type.fields, self.schema.state, strict=True)
         return pa.table([to_arrow(each, field, to.type) for each, field, to in fields], schema=self.schema.state)
+
+
+@contextmanager
+def _rare_garbage_collection() -> Iterator[None]:
+    """Thousands of small objects live until the batch ends: looking through them again and again finds no garbage."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], _ALLOCATIONS_PER_COLLECTION), *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _iterable(result: object) -> Iterable[object]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,7 +42,14 @@ _QUERY_CONF = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.sql.ui.explainMode": "simple",
 }
+_FILE_MANAGER = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    )
+}
+"""For local checkpoints. Spark's own choice starts a `readlink` process per file operation, 20 ms each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +91,7 @@ class StageQuery:
     def _started(self) -> StreamingQuery:
         spark = self._spark
         spark.dataSource.register(control_source.ControlSource)
-        settings = _QUERY_CONF | {"spark.sql.shuffle.partitions": str(self._stage.shuffle_partitions)}
-        with _session_conf(spark, settings):
+        with _session_conf(spark, query_settings(self._stage.checkpoint_uri, self._stage.shuffle_partitions)):
             frame = diverting_with(self._diverter, self._plan)
             writer = frame.writeStream.foreachBatch(self._run_batch).queryName(self._stage.name)
             mode = self._stage.host.output_mode if self._stage.host else "append"
@@ -196,6 +203,13 @@ def _counted(batches: Iterator[pa.RecordBatch], reports: Reports) -> Iterator[pa
         yield batch
     if rows:
         reports.send("input", "rows", {"rows_in": rows})
+
+
+def query_settings(checkpoint_uri: str, shuffle_partitions: int) -> dict[str, str]:
+    """What the query copies from its session: no time on what a disposable checkpoint does not need."""
+    local = not urlsplit(checkpoint_uri).scheme or checkpoint_uri.startswith("file:")
+    partitions = {"spark.sql.shuffle.partitions": str(shuffle_partitions)}
+    return _QUERY_CONF | partitions | (_FILE_MANAGER if local else {})
 
 
 @contextmanager

@@ -1,4 +1,5 @@
 import datetime as dt
+import gc
 import math
 import pickle
 
@@ -323,6 +324,15 @@ def test_a_failed_batch_leaves_the_encoded_state_as_it_was(tmp_path):
     with pytest.raises(UserFunctionFailed):
         broken.batch([row("a", 1), row("b", 1)])
     assert life.group.encode() == before
+
+
+def test_the_garbage_collector_is_as_before_once_the_function_returned_or_failed(tmp_path):
+    before = gc.get_threshold()
+    Harness(adding, tmp_path).batch([row("a", 1)])
+    assert gc.get_threshold() == before
+    with pytest.raises(UserFunctionFailed):
+        Harness(failing_with(lambda state: 1 / 0), tmp_path).batch([row("a", 1)])
+    assert gc.get_threshold() == before
 
 
 def test_several_key_columns(tmp_path):
