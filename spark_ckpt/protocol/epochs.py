@@ -179,7 +179,7 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
 class EpochCoordinator(Coordinator):
     """Asks everybody, and waits for all reports and for a balance of nothing."""
 
-    MESSAGES = {**Coordinator.MESSAGES, LATE: "_on_late"}
+    MESSAGES = {**Coordinator.MESSAGES, LATE: "_on_late"}  # noqa: RUF012 - a table like TABLE
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
