@@ -40,12 +40,9 @@ from spark_ckpt.simulator.state import Item, initial_cut
 from spark_ckpt.simulator.truth import Truth
 from spark_ckpt.simulator.world import World
 
-Cell = tuple[str, str, str]
-"""Machine, phase and event: one cell of a transition table."""
-
 
 class Job(World):
-    """Everything there is. `cells` is None unless somebody counts the table cells that are reached."""
+    """Everything there is but what fails."""
 
     def __init__(
         self,
@@ -65,7 +62,7 @@ class Job(World):
         self.app = application(graph, inputs, loops, protocol.needs.deterministic)
         self.settings = settings
         self.network = Network(graph, protocol.needs)
-        self.truth = Truth(protocol.needs)
+        self.truth = Truth(protocol.needs, graph)
         names = [*graph.processes, *([COORDINATOR] if protocol.coordinator else [])]
         self.processes = {name: Process(name, number, len(names), clocks.of(name)) for number, name in enumerate(names)}
         self.everybody = tuple(self.processes.values())
@@ -88,7 +85,7 @@ class Job(World):
         self.budget = faults
         self.uid = 0
         self.count: dict[str, int] = {}
-        self.cells: set[Cell] | None = None
+        self.sent_by_application = self.sent_by_protocol = self.stored = self.stored_bytes = 0
 
     @abstractmethod
     def join(self, process: Process) -> None:
@@ -139,6 +136,10 @@ class Job(World):
             if message.kind == APP and message.source == process.name:
                 process.state.sent |= bit
         self.uid += 1
+        if message.kind == APP:
+            self.sent_by_application += 1
+        else:
+            self.sent_by_protocol += 1
         self.network.put(effect.channel, Item(self.uid, message, bit))
         if self.moments is not None:
             self.tell(process.name, "send", str(message.body) if message.kind == APP else message.kind, self.uid)
@@ -201,7 +202,10 @@ class Job(World):
             cut = process.captures.get(int(effect.key[1])) or process.storage.cuts.get(effect.key)
             if cut is None:
                 raise ProtocolViolation(f"{process.name} stores {effect.key}, which it never captured")
-        process.writes.append(Write(effect.key, frame(effect.record), effect.token, cut))
+        framed = frame(effect.record)
+        self.stored += 1
+        self.stored_bytes += len(framed)
+        process.writes.append(Write(effect.key, framed, effect.token, cut))
 
     def _erase(self, process: Process, effect: Erase) -> None:
         process.storage.erase(effect.keys)

@@ -10,6 +10,7 @@ Choices (processes and channels by name, others by position):
 | `stored, p, i, how` | the i-th write of `p` ends: `ok`, `failed`, `torn` |
 | `reply, p, i` | the sink answers |
 | `timer, p, i` | a timer of `p` runs out |
+| `tick, ms` | it is `ms` now; only timed runs say so |
 | `crash, p` `recover` `restore, p` | a failure; everybody's part is decided; one process does its part |
 | `pause, p` `resume, p` `cut, p, q` `heal, p, q` `lose, channel, i` `repeat, channel, i` | other faults and their ends |
 """
@@ -28,7 +29,10 @@ from spark_ckpt.simulator import choosing, oracles
 from spark_ckpt.simulator.faults import NO_FAULTS, Clocks, Faults
 from spark_ckpt.simulator.job_recovery import RecoverableJob
 from spark_ckpt.simulator.network import Link
+from spark_ckpt.simulator.picture import canonical, unordered
+from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.recovering import channel_of
+from spark_ckpt.simulator.state import Cut, Item
 from spark_ckpt.simulator.world import Choice
 
 DEFAULT = Settings()
@@ -36,6 +40,8 @@ DEFAULT = Settings()
 
 class MessageWorld(RecoverableJob):
     """One job under one protocol. `inputs` per source, `loops` around back edges."""
+
+    LAGGARDS = ("", "", "stored", "deliver", "read", "restore", "recover", "control")
 
     def __init__(
         self,
@@ -54,6 +60,12 @@ class MessageWorld(RecoverableJob):
     def choices(self) -> list[Choice]:
         """Reads, deliveries, replays, writes that succeed, recovery."""
         return choosing.work(self)
+
+    def lag(self, choice: Choice) -> str:
+        """Deliveries of the protocol's own messages apart from others."""
+        if choice[0] == "deliver" and choice[1] in self.network.controls:
+            return "control"
+        return str(choice[0])
 
     def timers(self) -> list[Choice]:
         """All timers of all who work, the earliest first."""
@@ -111,6 +123,9 @@ class MessageWorld(RecoverableJob):
     def _do_reply(self, name: ProcessId, number: int) -> None:
         process = self.processes[name]
         self.hand(process, process.replies.pop(number))
+
+    def _do_tick(self, now: int) -> None:
+        self.now = max(self.now, now)
 
     def _do_timer(self, name: ProcessId, number: int) -> None:
         process = self.processes[name]
@@ -183,12 +198,55 @@ class MessageWorld(RecoverableJob):
         oracles.judge_end(self.app, self.truth, self.everybody)
 
     def counts(self) -> dict[str, int]:
-        """Notes by name, and crash, recovery, capture, drop, shown."""
-        return dict(self.count)
+        """Notes by name; crashes, recoveries, captures, drops; messages and writes."""
+        return {
+            **self.count,
+            "messages": self.sent_by_application,
+            "protocol messages": self.sent_by_protocol,
+            "writes": self.stored,
+            "bytes written": self.stored_bytes,
+        }
+
+    def shared(self) -> tuple[object, ...]:
+        """The protocol, its graph and what follows from them."""
+        return (self.protocol, self.graph, self.app, self.settings)
 
     def picture(self) -> Hashable:
-        """Not yet."""
-        raise NotImplementedError
+        """Without clocks, vector clocks, numbers for people and the truth that follows from the rest."""
+        network = self.network
+        return (
+            tuple(map(_picture_of, self.everybody)),
+            tuple((channel, _items(queue)) for channel, queue in network.queues.items()),
+            tuple((channel, unordered(_items(queue))) for channel, queue in sorted(network.controls.items()) if queue),
+            unordered(network.cut),
+            canonical((self.budget, self.table, self.plan, self.planned_for, self.alarm, self.recovering, self.shown)),
+        )
+
+
+def _items(queue: list[Item]) -> tuple[Hashable, ...]:
+    return tuple((item.bit, canonical(item.message)) for item in queue)
+
+
+def _picture_of(process: Process) -> Hashable:
+    state = process.state
+    return (
+        canonical(process.machine),
+        process.incarnation,
+        (process.frozen, process.paused),
+        unordered(process.held),
+        unordered(timer.setting for timer in process.timers),
+        unordered((write.key, write.framed) for write in process.writes),
+        canonical((process.replies, process.replay)),
+        tuple((index, _cut(cut)) for index, cut in sorted(process.captures.items())),
+        _cut(state.cut()),
+        tuple(sorted(process.storage.framed.items())),
+    )
+
+
+def _cut(cut: Cut) -> Hashable:
+    rows, length = cut.rows
+    pending = tuple(sorted(cut.pending))
+    return (cut.cursor, cut.digest, tuple(rows[:length]), cut.outbox, cut.sent, cut.received, cut.taken, pending)
 
 
 def _restore(world: MessageWorld, name: ProcessId) -> None:
@@ -199,7 +257,21 @@ def _crash(world: MessageWorld, name: ProcessId) -> None:
     world.crash(world.processes[name])
 
 
-_KINDS = ["read", "deliver", "replay", "stored", "reply", "timer", "pause", "resume", "cut", "heal", "lose", "repeat"]
+_KINDS = [
+    "read",
+    "deliver",
+    "replay",
+    "stored",
+    "reply",
+    "tick",
+    "timer",
+    "pause",
+    "resume",
+    "cut",
+    "heal",
+    "lose",
+    "repeat",
+]
 _DO: dict[str, Callable[..., None]] = {
     "crash": _crash,
     "recover": MessageWorld.recover,

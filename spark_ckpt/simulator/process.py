@@ -35,7 +35,6 @@ class Process:
         self.storage = Storage()
         self.machine: AnyMessageMachine | None = None
         self.incarnation = Incarnation(0)
-        self.life = 0
         self.events = 0
         """Events ever, undone ones too: numbers of the vector clock are not used again."""
         self.newest_capture = (0, 0)
@@ -61,7 +60,6 @@ class Process:
         """A new machine: what was due to the old one is not due to this one."""
         self.machine = machine
         self.incarnation = machine.incarnation
-        self.life += 1
         self.frozen = False
         self.held = set()
         self.timers = []

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.recovery import Protocol, Settings
+from spark_ckpt.simulator.barrier_storage import BarrierGraph
+from spark_ckpt.simulator.barrier_world import ROLES, BarrierWorld, Roles
 from spark_ckpt.simulator.faults import Faults
 from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
 from spark_ckpt.simulator.violations import NoEnd, Violation
@@ -26,11 +28,12 @@ CALM_STEPS_MAX = 5_000
 ROUNDS = 2
 """Periodic checkpoints of everybody, at the end: whatever waits for one gets it."""
 
+BARRIER_STEPS = 200
+BARRIER_FAULT_RATE = 0.03
+"""Every crash of a coordinator undoes its epoch: more of them and nothing is ever decided."""
+
 STEPS = 50
 """Steps of chaos in one schedule, at most."""
-
-LAGGARDS = ("", "", "stored", "deliver", "read", "restore", "recover", "control")
-"""What a schedule puts off as long as anything else can happen."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Driver:
         self.trace: list[Choice] = []
         self.fault_rate = fault_rate * self.pick((0.0, 0.5, 1.0, 2.0))
         self.timer_rate = timer_rate * self.pick((0.3, 1.0, 2.0))
-        self.laggard = self.pick(LAGGARDS)
+        self.laggard = self.pick(world.LAGGARDS)
 
     def pick(self, options: Sequence[T]) -> T:
         """One of them."""
@@ -109,18 +112,14 @@ class Driver:
         return self.pick([choice for choice in faults if _kind(choice) == kind])
 
     def _work(self) -> Choice | None:
-        choices = self.world.choices()
+        world = self.world
+        choices = world.choices()
         if self.laggard and choices:
-            choices = [choice for choice in choices if not self._lags(choice)] or choices
+            choices = [choice for choice in choices if world.lag(choice) != self.laggard] or choices
         if choices:
             return choices[int(self.draw() * len(choices))]
-        timers = self.world.timers()
+        timers = world.timers()
         return timers[0] if timers else None
-
-    def _lags(self, choice: Choice) -> bool:
-        if self.laggard == "control":
-            return choice[0] == "deliver" and "=>" in str(choice[1])
-        return choice[0] == self.laggard
 
     def _settle(self) -> None:
         for _ in range(CALM_STEPS_MAX):
@@ -165,6 +164,26 @@ def run(
     if story:
         world.moments = []
     return drive(world, seed, steps)
+
+
+def run_barrier(
+    graph: BarrierGraph,
+    seed: int,
+    roles: Roles = ROLES,
+    steps: int = BARRIER_STEPS,
+    fault_rate: float = BARRIER_FAULT_RATE,
+    story: bool = False,
+) -> Outcome:
+    """One schedule of the shipped barrier machines."""
+    world = barrier_world(graph, seed, roles)
+    if story:
+        world.moments = []
+    return drive(world, seed, steps, fault_rate)
+
+
+def barrier_world(graph: BarrierGraph, seed: int, roles: Roles = ROLES) -> BarrierWorld:
+    """The world that a seed's schedule begins in."""
+    return BarrierWorld(graph, roles, newest_marker_only=seed % 2 == 1)
 
 
 def replay(make: Callable[[], World], outcome: Outcome) -> Outcome:

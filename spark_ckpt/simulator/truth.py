@@ -1,5 +1,7 @@
 """Which message is which, whatever the machines say: a bit per sending, and who sent it.
 
+Bits are numbered per channel, so that orders of events that make no difference give the same bits.
+
 In a deterministic protocol a process sends the same again after a failure: same channel, same `seq`, and then the
 same body, or the protocol is wrong.  It counts as the same message.  On unreliable channels a machine repeats
 what it sent, in the same incarnation.  Everywhere else a number that is used twice is a violation.
@@ -7,6 +9,7 @@ what it sent, in the same incarnation.  Everywhere else a number that is used tw
 
 from __future__ import annotations
 
+from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.protocol.message_machine import APP
 from spark_ckpt.protocol.recovery import Needs
@@ -20,11 +23,14 @@ Name = tuple[str, str, int, int]
 class Truth:
     """Bits of everything sent on the graph's channels."""
 
-    def __init__(self, needs: Needs) -> None:
+    def __init__(self, needs: Needs, graph: Graph) -> None:
         self.deterministic = needs.deterministic
         self.reliable = needs.reliable
         self.bits: dict[Name, int] = {}
-        self.messages: list[Envelope] = []
+        self.messages: dict[int, Envelope] = {}
+        """The first message of each bit number."""
+        self.stride = len(graph.channels)
+        self.next_number = {ends: number for number, ends in enumerate(graph.ends.values())}
         self.clocks: dict[int, tuple[int, ...]] = {}
         self.sent_by: dict[ProcessId, int] = {}
         """Mask of every application message that a process ever sent, undone or not."""
@@ -49,11 +55,14 @@ class Truth:
 
     def describe(self, mask: int) -> list[str]:
         """The messages of a mask, for people."""
-        return [describe(self.messages[number]) for number in range(mask.bit_length()) if mask >> number & 1]
+        return [describe(message) for number, message in self.messages.items() if mask >> number & 1]
 
     def _new(self, message: Envelope) -> int:
-        self.messages.append(message)
-        return 1 << (len(self.messages) - 1)
+        ends = (message.source, message.target)
+        number = self.next_number[ends]
+        self.next_number[ends] = number + self.stride
+        self.messages[number] = message
+        return 1 << number
 
     def _name(self, message: Envelope) -> Name:
         life = 0 if self.deterministic else message.incarnation

@@ -98,3 +98,31 @@ class Acausal(Violation):
     """A cut of full vector clocks is not closed under happened-before."""
 
     ORACLE = "O13"
+
+
+class NotFenced(Violation):
+    """A life that has been replaced still wrote."""
+
+    ORACLE = "P4"
+
+
+BY_ORACLE: dict[str, type[Violation]] = {
+    each.ORACLE: each
+    for each in (
+        Orphan,
+        Lost,
+        WrongEffect,
+        NotMaximal,
+        LineMovedBack,
+        NotDurable,
+        Incomplete,
+        ReusedId,
+        StaleDelivery,
+        NoEnd,
+        TooEarly,
+        ErasedTooEarly,
+        Acausal,
+        NotFenced,
+    )
+}
+"""Verdicts by their number in the literature."""

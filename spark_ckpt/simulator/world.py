@@ -5,11 +5,12 @@ A trace is the list of the choices made.  Nothing in a world is random, so a tra
 
 from __future__ import annotations
 
-import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
+
+from spark_ckpt.simulator.copying import Frozen
 
 Scalar = None | bool | int | str
 
@@ -17,6 +18,9 @@ Choice = tuple[Scalar, ...]
 """What happens next: its kind, then names and numbers. JSON."""
 
 Trace = Sequence[Choice]
+
+Cell = tuple[str, str, str]
+"""Machine, phase and event: one cell of a transition table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +41,15 @@ class NotPossible(ValueError):
 class World(ABC):
     """A deterministic host and everything it hosts.
 
-    `moments` is None unless somebody wants a story: bulk runs do not pay for it.
+    `moments` is None unless somebody wants a story, `cells` unless somebody counts the table cells that are
+    reached: bulk runs do not pay for them.
     """
 
+    LAGGARDS: ClassVar[tuple[str, ...]] = ("",)
+    """Sorts of choices (`lag`) that a schedule may put off as long as anything else can happen."""
+
     moments: list[Moment] | None = None
+    cells: set[Cell] | None = None
     step: int = 0
 
     @abstractmethod
@@ -75,6 +84,10 @@ class World(ABC):
     def picture(self) -> Hashable:
         """Equal for worlds that behave alike: what exhaustive exploration compares."""
 
+    def lag(self, choice: Choice) -> str:
+        """The sort of a choice."""
+        return str(choice[0])
+
     def periodic(self) -> Sequence[Choice]:
         """What comes back for ever: a drain lets it happen a few more times."""
         return ()
@@ -100,10 +113,13 @@ class World(ABC):
             self.do(choice)
         return self
 
+    def shared(self) -> tuple[object, ...]:
+        """Constants that a copy has in common with its original."""
+        return ()
+
     def copy(self) -> Self:
         """A world of its own that stands exactly here."""
-        copied: Self = pickle.loads(pickle.dumps(self))  # noqa: S301 - what was pickled is ours
-        return copied
+        return Frozen(self).thaw()
 
     def tell(self, process: str, kind: str, label: str = "", message: int = -1) -> None:
         """Remember a moment, if anybody wants to know."""

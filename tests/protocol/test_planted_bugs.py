@@ -12,9 +12,8 @@ import pytest
 
 from spark_ckpt.protocol import barrier as b
 from spark_ckpt.protocol.ids import Epoch
-from spark_ckpt.protocol.machine import Effect, Event, InvalidTransition
-from tests.protocol.durable import GRAPHS
-from tests.protocol.schedules import run
+from spark_ckpt.protocol.machine import Effect, Event, ProtocolViolation
+from tests.protocol.barrier_runs import GRAPHS, run
 
 
 class BlindCoordinator(b.Coordinator):
@@ -181,7 +180,7 @@ def verdict(role: str, machine: type[Any], seeds: int = 400) -> str:
         for graph in GRAPHS:
             try:
                 run(graph, seed, {role: machine})
-            except (AssertionError, InvalidTransition) as complaint:
+            except (AssertionError, ProtocolViolation) as complaint:
                 return str(complaint).split("\n")[0]
     return ""
 

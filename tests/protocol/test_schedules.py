@@ -8,14 +8,14 @@ import pytest
 
 from spark_ckpt.protocol import barrier as b
 from spark_ckpt.protocol.machine import Effect, Event
-from tests.protocol.durable import DIAMOND, GRAPHS, JOIN, PIPELINE, Graph
-from tests.protocol.schedules import run
+from spark_ckpt.simulator.barrier_storage import DIAMOND, JOIN, PIPELINE, BarrierGraph
+from tests.protocol.barrier_runs import GRAPHS, run
 
 SEEDS = 700
 
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
-def test_every_schedule_ends_with_the_effect_of_a_run_without_failures(graph: Graph) -> None:
+def test_every_schedule_ends_with_the_effect_of_a_run_without_failures(graph: BarrierGraph) -> None:
     """O1, O2, O6, O7, O8, O11 at every step, O3 and O10 at the end, invariants after each event."""
     for seed in range(SEEDS):
         run(graph, seed)

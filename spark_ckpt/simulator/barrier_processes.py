@@ -1,6 +1,6 @@
-"""The processes of the test host: a machine each, its volatile state, and what its effects mean.
+"""The processes of the barrier world: a machine each, its volatile state, and what its effects mean.
 
-Effects become messages (`world.tell`), store operations (`world.store`) or items on channels.  A process
+Effects become messages (`world.notify`), store operations (`world.store`) or items on channels.  A process
 never looks at another process.
 """
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from spark_ckpt.protocol import barrier as b
 from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, SinkId, TaskId
 from spark_ckpt.protocol.machine import Effect, Event
-from tests.protocol.durable import Record, ensure
+from spark_ckpt.simulator.barrier_storage import Record, ensure
 
 if TYPE_CHECKING:
-    from tests.protocol.host import World
+    from spark_ckpt.simulator.barrier_world import BarrierWorld
 
 LIMITS = b.Limits(
     interval_ms=10,
@@ -29,7 +29,7 @@ LIMITS = b.Limits(
 class CoordinatorProcess:
     """One life of the coordinator; after a takeover it is a zombie until it crashes or learns of it."""
 
-    def __init__(self, world: World, life: int) -> None:
+    def __init__(self, world: BarrierWorld, life: int) -> None:
         durable, graph = world.durable, world.graph
         self.life = life
         self.timers: list[tuple[int, Event]] = []
@@ -45,13 +45,15 @@ class CoordinatorProcess:
             topology, Incarnation(durable.incarnation), Epoch(durable.base), LIMITS, owed
         )
 
-    def take(self, world: World, event: Event) -> None:
+    def take(self, world: BarrierWorld, event: Event) -> None:
+        """One event to its machine."""
+        world.met(self.machine, event)
         if isinstance(event, b.SinkCommitted):
             self.acked[event.sink] = max(event.epoch, self.acked.get(event.sink, 0))
         for effect in self.machine.handle(event):
             self._do(world, effect)
 
-    def _do(self, world: World, effect: Effect) -> None:
+    def _do(self, world: BarrierWorld, effect: Effect) -> None:
         ensure(self.finished is None, "Finish", f"{effect} after {self.finished}")
         match effect:
             case b.SetTimer(delay_ms=delay, elapsed=elapsed):
@@ -59,17 +61,20 @@ class CoordinatorProcess:
             case b.InjectBarrier(epoch=epoch, incarnation=incarnation):
                 ensure(epoch > self.injected, "O8", f"barrier {epoch} after {self.injected}")
                 self.injected = epoch
+                world.tell("coordinator", "inject", f"barrier {epoch}")
                 for source in world.graph.sources:
                     world.offer_barrier(source, epoch, incarnation)
             case b.StoreEpoch(epoch=epoch, incarnation=incarnation):
+                world.tell("coordinator", "decide", f"epoch {epoch}")
                 world.store("decide", self.life, epoch, incarnation, dict(self.acked))
             case b.CommitSink(sink=sink, epoch=epoch, incarnation=incarnation):
-                world.tell(sink, b.EpochDecided(epoch, incarnation))
+                world.notify("coordinator", sink, b.EpochDecided(epoch, incarnation))
             case b.AbortEpoch(epoch=epoch, incarnation=incarnation):
                 for name in world.graph.tasks:
-                    world.tell(name, b.EpochAborted(epoch, incarnation))
+                    world.notify("coordinator", name, b.EpochAborted(epoch, incarnation))
             case b.Finish():
                 self.finished = effect
+                world.tell("coordinator", "finish", f"{effect.outcome.value}: {effect.why}")
             case _:
                 ensure(isinstance(effect, b.Note | b.Drop), "host", f"unknown effect {effect}")
 
@@ -77,7 +82,7 @@ class CoordinatorProcess:
 class TaskProcess:
     """A source or an operator."""
 
-    def __init__(self, world: World, name: str, life: int) -> None:
+    def __init__(self, world: BarrierWorld, name: str, life: int) -> None:
         self.name = name
         self.life = life
         self.state = world.durable.state(name)
@@ -87,30 +92,35 @@ class TaskProcess:
 
     @property
     def restoring(self) -> bool:
+        """It has met a newer life and its state is not loaded yet."""
         return self.machine.phase is b.OperatorPhase.RESTORING
 
-    def emit(self, world: World) -> None:
+    def emit(self, world: BarrierWorld) -> None:
         """A source reads its next record."""
+        world.tell(self.name, "read", f"{self.name}.{self.state.cursor}")
         self._process(world, "", (self.name, self.state.cursor))
         self.state.cursor += 1
 
-    def take(self, world: World, event: Event) -> None:
+    def take(self, world: BarrierWorld, event: Event) -> None:
+        """One event to its machine."""
+        world.met(self.machine, event)
         for effect in self.machine.handle(event):
             self._do(world, effect)
 
-    def _process(self, world: World, channel: str, record: Record) -> None:
+    def _process(self, world: BarrierWorld, channel: str, record: Record) -> None:
         self.state.receive(channel, record)
         for output in world.graph.outputs(self.name):
             self.state.send(output, (self.name, *record))
-            world.send(self.name, output, ("rows", self.machine.incarnation, (self.name, *record)))
+            world.send(self.name, output, "rows", self.machine.incarnation, (self.name, *record))
 
-    def _do(self, world: World, effect: Effect) -> None:
+    def _do(self, world: BarrierWorld, effect: Effect) -> None:
         match effect:
             case b.Deliver(event=b.RowsArrived(channel=channel, segment=segment)):
                 self._process(world, channel, world.segments[segment])
             case b.CaptureSnapshot(epoch=epoch, incarnation=incarnation):
                 key = (self.name, epoch, incarnation)
                 ensure(key not in world.durable.snapshots, "O8", f"{key} captured twice")
+                world.tell(self.name, "capture", str(epoch))
                 world.store("snapshot", self.life, key, self.state.copy())
             case b.ForwardBarrier(epoch=epoch, incarnation=incarnation):
                 self._forward(world, epoch, incarnation)
@@ -120,25 +130,31 @@ class TaskProcess:
                     "O6",
                     f"{effect} before it is durable",
                 )
-                world.tell("coordinator", b.SnapshotAcked(task, epoch, incarnation))
+                world.notify(self.name, "coordinator", b.SnapshotAcked(task, epoch, incarnation))
             case b.RestoreTask():
                 world.store("restore", self.life, self.name)
             case _:
-                ensure(
-                    isinstance(effect, b.Note | b.Drop | b.Hold | b.Release),
-                    "host",
-                    f"unknown effect {effect}",
-                )
+                known = isinstance(effect, b.Note | b.Drop | b.Hold | b.Release)
+                ensure(known, "host", f"unknown effect {effect}")
+                self._remark(world, effect)
 
-    def _forward(self, world: World, epoch: int, incarnation: int) -> None:
+    def _remark(self, world: BarrierWorld, effect: Effect) -> None:
+        match effect:
+            case b.Drop(why=why):
+                world.count("drop")
+                world.tell(self.name, "drop", why)
+            case b.Note(what=what, detail=detail):
+                world.tell(self.name, "note", f"{what} {detail}")
+
+    def _forward(self, world: BarrierWorld, epoch: int, incarnation: int) -> None:
         for output in world.graph.outputs(self.name):
-            world.send(self.name, output, ("barrier", incarnation, epoch))
+            world.send(self.name, output, "barrier", incarnation, epoch)
 
 
 class SinkProcess(TaskProcess):
     """A task that aligns the sink's inputs and, in the same process, the participant in two-phase commit."""
 
-    def __init__(self, world: World, name: str, life: int) -> None:
+    def __init__(self, world: BarrierWorld, name: str, life: int) -> None:
         super().__init__(world, name, life)
         durable = world.durable
         self.open_rows: list[Record] = []
@@ -152,16 +168,18 @@ class SinkProcess(TaskProcess):
             [(Epoch(epoch), Incarnation(prepared_in)) for epoch, prepared_in in durable.in_doubt(name)],
         )
 
-    def _process(self, world: World, channel: str, record: Record) -> None:
+    def _process(self, world: BarrierWorld, channel: str, record: Record) -> None:
         super()._process(world, channel, record)
         self.open_rows.append(record)
 
-    def _forward(self, world: World, epoch: int, incarnation: int) -> None:
+    def _forward(self, world: BarrierWorld, epoch: int, incarnation: int) -> None:
         self.segments[epoch] = self.open_rows
         self.open_rows = []
         self.take_sink(world, b.StagedUpTo(Epoch(epoch), Incarnation(incarnation)))
 
-    def take_sink(self, world: World, event: Event) -> None:
+    def take_sink(self, world: BarrierWorld, event: Event) -> None:
+        """One event to the participant."""
+        world.met(self.participant, event)
         for effect in self.participant.handle(event):
             self._do_sink(world, effect)
 
@@ -169,7 +187,7 @@ class SinkProcess(TaskProcess):
         taken = [number for number in sorted(self.segments) if number <= epoch]
         return tuple(row for number in taken for row in self.segments.pop(number))
 
-    def _do_sink(self, world: World, effect: Effect) -> None:
+    def _do_sink(self, world: BarrierWorld, effect: Effect) -> None:
         durable = world.durable
         match effect:
             case b.AskDecision(sink=sink, epoch=epoch, prepared_in=prepared_in):
@@ -186,13 +204,13 @@ class SinkProcess(TaskProcess):
                 world.store("publish", self.life, sink, epoch)
             case b.VoteYes(sink=sink, epoch=epoch, incarnation=incarnation):
                 ensure((sink, epoch, incarnation) in durable.prepared, "O6", f"{effect} before it is durable")
-                world.tell("coordinator", b.SinkPrepared(sink, epoch, incarnation))
+                world.notify(self.name, "coordinator", b.SinkPrepared(sink, epoch, incarnation))
             case b.VoteNo(sink=sink, epoch=epoch, incarnation=incarnation, why=why):
-                world.tell("coordinator", b.SinkRefused(sink, epoch, incarnation, why))
+                world.notify(self.name, "coordinator", b.SinkRefused(sink, epoch, incarnation, why))
             case b.AckPublished(sink=sink, epoch=epoch, incarnation=incarnation):
                 ensure(epoch <= durable.last_published(sink), "O6", f"{effect} before it is published")
-                world.tell("coordinator", b.SinkCommitted(sink, epoch, incarnation))
+                world.notify(self.name, "coordinator", b.SinkCommitted(sink, epoch, incarnation))
             case b.ReportPublishFailure(sink=sink, epoch=epoch, incarnation=incarnation, retriable=retriable, why=why):
-                world.tell("coordinator", b.SinkCommitFailed(sink, epoch, incarnation, retriable, why))
+                world.notify(self.name, "coordinator", b.SinkCommitFailed(sink, epoch, incarnation, retriable, why))
             case _:
                 ensure(isinstance(effect, b.Note | b.Drop), "host", f"unknown effect {effect}")

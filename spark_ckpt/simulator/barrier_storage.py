@@ -1,26 +1,29 @@
-"""What survives a crash in the test host, and the oracles that look at it (O1, O2, O3, O7, O8, O11)."""
+"""What survives a crash in the barrier world, and the oracles that look at it (O1, O2, O3, O7, O8, O11)."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
 
+from spark_ckpt.protocol.machine import ProtocolViolation
+from spark_ckpt.simulator.violations import BY_ORACLE
+
 Record = tuple[object, ...]
 Channel = tuple[str, str]
 SnapshotKey = tuple[str, int, int]
 
 
-class Violation(AssertionError):
-    """An oracle's verdict."""
-
-
 def ensure(holds: bool, oracle: str, detail: object) -> None:
-    if not holds:
-        raise Violation(f"{oracle}: {detail}")
+    """Raise the oracle's violation unless `holds`; a name that is no oracle's is the host's own rule."""
+    if holds:
+        return
+    if oracle not in BY_ORACLE:
+        raise ProtocolViolation(f"{oracle}: {detail}")
+    raise BY_ORACLE[oracle](str(detail))
 
 
 @dataclass(frozen=True)
-class Graph:
+class BarrierGraph:
     """Sources with the number of their records, edges, and the tasks that end in a sink."""
 
     name: str
@@ -30,12 +33,15 @@ class Graph:
 
     @property
     def tasks(self) -> tuple[str, ...]:
+        """Sources first, in order of appearance."""
         return tuple(dict.fromkeys([*self.sources, *(target for _, target in self.edges)]))
 
     def inputs(self, task: str) -> tuple[str, ...]:
+        """Who sends to it."""
         return tuple(source for source, target in self.edges if target == task)
 
     def outputs(self, task: str) -> tuple[str, ...]:
+        """Whom it sends to."""
         return tuple(target for source, target in self.edges if source == task)
 
     def received_without_failures(self) -> dict[str, Counter[Record]]:
@@ -48,15 +54,17 @@ class Graph:
         return received
 
 
-PIPELINE = Graph("pipeline", {"s": 3}, (("s", "m"), ("m", "k")), ("k",))
-DIAMOND = Graph("diamond", {"s": 2}, (("s", "a"), ("s", "b"), ("a", "j"), ("b", "j"), ("j", "k")), ("k",))
-JOIN = Graph(
-    "join with a dead end",
+PIPELINE = BarrierGraph("pipeline", {"s": 3}, (("s", "m"), ("m", "k")), ("k",))
+DIAMOND = BarrierGraph("diamond", {"s": 2}, (("s", "a"), ("s", "b"), ("a", "j"), ("b", "j"), ("j", "k")), ("k",))
+JOIN = BarrierGraph(
+    "join",
     {"s": 2, "t": 2},
     (("s", "j"), ("t", "j"), ("s", "d"), ("j", "k"), ("t", "l")),
     ("k", "l"),
 )
-GRAPHS = (PIPELINE, DIAMOND, JOIN)
+LINE = BarrierGraph("line", {"s": 1}, (("s", "k"),), ("k",))
+MERGE = BarrierGraph("merge", {"s": 1, "t": 0}, (("s", "k"), ("t", "k")), ("k",))
+BARRIER_GRAPHS = {graph.name: graph for graph in (PIPELINE, DIAMOND, JOIN, LINE, MERGE)}
 
 
 @dataclass
@@ -68,12 +76,15 @@ class State:
     cursor: int = 0
 
     def copy(self) -> State:
+        """Its value now."""
         return State(dict(self.received), dict(self.sent), self.cursor)
 
     def receive(self, channel: str, record: Record) -> None:
+        """One more record has come in."""
         self.received[channel] = (*self.received.get(channel, ()), record)
 
     def send(self, channel: str, record: Record) -> None:
+        """One more record has gone out."""
         self.sent[channel] = (*self.sent.get(channel, ()), record)
 
 
@@ -92,7 +103,7 @@ class Decided:
 class Durable:
     """Storage that no crash touches. Everything here is written by a completed store operation only."""
 
-    graph: Graph
+    graph: BarrierGraph
     incarnation: int = 0
     decided: list[Decided] = field(default_factory=list)
     snapshots: dict[SnapshotKey, State] = field(default_factory=dict)
@@ -101,6 +112,7 @@ class Durable:
 
     @property
     def base(self) -> int:
+        """The newest decided epoch; 0 without any."""
         return self.decided[-1].epoch if self.decided else 0
 
     def state(self, task: str) -> State:
@@ -108,16 +120,20 @@ class Durable:
         return self.snapshots[self.decided[-1].snapshots[task]].copy() if self.decided else State()
 
     def decision(self, epoch: int) -> Decided | None:
+        """The record of an epoch that was decided."""
         return next((record for record in self.decided if record.epoch == epoch), None)
 
     def acked(self, sink: str) -> int:
+        """The last epoch that a sink reported as published, as the decision records know it."""
         return self.decided[-1].acked.get(sink, 0) if self.decided else 0
 
     def last_published(self, sink: str) -> int:
+        """The last epoch that a sink shows."""
         rows = self.published.get(sink)
         return rows[-1][0] if rows else 0
 
     def in_doubt(self, sink: str) -> list[tuple[int, int]]:
+        """Epoch and incarnation of what a sink has prepared and not published."""
         keys = [(epoch, life) for name, epoch, life in self.prepared if name == sink]
         return [key for key in keys if not self._published(sink, *key)]
 

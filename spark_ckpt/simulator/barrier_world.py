@@ -1,33 +1,43 @@
-"""A deterministic, single-threaded host: FIFO channels, delayed stores, timers, crashes, zombies, one choice
-a step.
+"""The world of the shipped barrier machines: FIFO channels, delayed stores, timers, crashes, zombies.
 
-A world is a value: `choices()` lists what can happen next, `do(choice)` makes it happen, and a list of
-choices is a trace.  Nothing is random here; `schedules` draws from a seed, `test_exhaustive` tries
-everything.
+Tasks and sinks die alone; a coordinator that is replaced goes on as a zombie until it learns of it. A sink is a
+task and a participant in two-phase commit in one process.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from spark_ckpt.protocol import barrier as b
 from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation
-from spark_ckpt.protocol.machine import Event
-from tests.protocol.durable import Channel, Durable, Graph, Record, SnapshotKey, State, ensure
-from tests.protocol.processes import CoordinatorProcess, SinkProcess, TaskProcess
+from spark_ckpt.protocol.machine import Event, Machine
+from spark_ckpt.simulator.barrier_processes import CoordinatorProcess, SinkProcess, TaskProcess
+from spark_ckpt.simulator.barrier_storage import BarrierGraph, Channel, Durable, Record, SnapshotKey, State, ensure
+from spark_ckpt.simulator.picture import canonical
+from spark_ckpt.simulator.world import Choice, World
 
 Roles = Mapping[str, Any]
-Choice = tuple[Any, ...]
+"""Machine classes by role; a test replaces one."""
+
+FAULTS_MAX = 1_000_000
 
 ROLES: Roles = {"coordinator": b.Coordinator, "operator": b.Operator, "sink": b.SinkParticipant}
 
 
-class World:
+class BarrierWorld(World):
     """Everything there is. `newest_marker_only`: a source sees the newest of the barriers it has not seen."""
 
-    def __init__(self, graph: Graph, roles: Roles = ROLES, newest_marker_only: bool = False) -> None:
+    LAGGARDS = ("", "snapshot", "decide", "prepare", "publish", "ask", "restore", "message", "receive")
+
+    def __init__(
+        self,
+        graph: BarrierGraph,
+        roles: Roles = ROLES,
+        newest_marker_only: bool = False,
+        faults_max: int = FAULTS_MAX,
+    ) -> None:
         self.graph = graph
         self.roles = {**ROLES, **roles}
         self.newest_marker_only = newest_marker_only
@@ -36,32 +46,58 @@ class World:
         self.segments: list[Record] = []
         self.channels: dict[Channel, deque[tuple[Any, ...]]] = {edge: deque() for edge in graph.edges}
         self.channels.update({("", source): deque() for source in graph.sources})
-        self.messages: list[tuple[str, Event]] = []
+        self.messages: list[tuple[str, Event, int]] = []
         self.stores: list[tuple[Any, ...]] = []
         self.tasks: dict[str, TaskProcess | None] = dict.fromkeys(graph.tasks)
         self.coordinators: list[CoordinatorProcess] = []
         self.lives = 0
         self.needs_takeover = True
+        self.stopped = 0
+        """The coordinator's life that was asked to stop."""
+        self.faults_left = faults_max
+        self.uid = 0
+        self.counted: dict[str, int] = {}
 
     # -- what processes ask for ------------------------------------------------------------------------------
 
-    def tell(self, target: str, event: Event) -> None:
+    def notify(self, source: str, target: str, event: Event) -> None:
         """Control messages are reliable while the target lives, and not ordered."""
-        self.messages.append((target, event))
+        self.messages.append((target, event, self._sent(source, type(event).__name__)))
 
     def store(self, kind: str, life: int, *what: Any) -> None:
+        """A write has begun."""
         self.stores.append((kind, life, *what))
 
-    def send(self, source: str, target: str, item: tuple[Any, ...]) -> None:
-        self.channels[source, target].append(item)
+    def send(self, source: str, target: str, kind: str, incarnation: int, body: Any) -> None:
+        """Rows or a barrier, in order."""
+        label = "/".join(map(str, body)) if kind == "rows" else f"barrier {body}"
+        self.channels[source, target].append((kind, incarnation, body, self._sent(source, label)))
+
+    def _sent(self, source: str, label: str) -> int:
+        """The number of a message that somebody may want to draw; 0 if nobody does."""
+        if self.moments is None:
+            return 0
+        self.uid += 1
+        self.tell(source, "send", label, self.uid)
+        return self.uid
+
+    def met(self, machine: Machine[Any], event: Event) -> None:
+        """Count the cell of the transition table."""
+        if self.cells is not None:
+            self.cells.add((type(machine).__name__, machine.phase.name, type(event).__name__))
+
+    def count(self, what: str) -> None:
+        """For reports."""
+        self.counted[what] = self.counted.get(what, 0) + 1
 
     def offer_barrier(self, source: str, epoch: int, incarnation: int) -> None:
+        """A barrier is in front of a source, as if on a channel of its own."""
         channel = self.channels["", source]
         if self.newest_marker_only:
             kept = [item for item in channel if item[1] != incarnation]
             channel.clear()
             channel.extend(kept)
-        channel.append(("barrier", incarnation, epoch))
+        channel.append(("barrier", incarnation, epoch, 0))
 
     # -- what can happen -------------------------------------------------------------------------------------
 
@@ -84,13 +120,18 @@ class World:
         ]
 
     def timers(self) -> list[Choice]:
-        return [
-            ("timer", index, number)
+        """Timers of all coordinators, zombies too, the earliest first."""
+        found = [
+            (due, index, number)
             for index, coordinator in enumerate(self.coordinators)
-            for number in range(len(coordinator.timers))
+            for number, (due, _) in enumerate(coordinator.timers)
         ]
+        return [("timer", index, number) for _, index, number in sorted(found)]
 
     def faults(self) -> list[Choice]:
+        """Crashes, refused and unanswered writes, a second coordinator beside the first."""
+        if not self.faults_left:
+            return []
         return [
             *(("crash", name) for name, task in self.tasks.items() if task),
             *(("crash coordinator", index) for index in range(len(self.coordinators))),
@@ -112,20 +153,31 @@ class World:
 
     # -- making it happen ------------------------------------------------------------------------------------
 
+    def lag(self, choice: Choice) -> str:
+        """A write by what it writes, anything else by its kind."""
+        if choice[0] == "stored":
+            return str(self.stores[int(choice[1] or 0)][0])
+        return str(choice[0])
+
     def do(self, choice: Choice) -> None:
+        """One of the methods below, by the choice's kind."""
         kind, *what = choice
-        getattr(self, "_do_" + kind.replace(" ", "_"))(*what)
+        self.step += 1
+        if kind in FAULTY or (kind == "stored" and what[1] != "ok"):
+            self.faults_left -= 1
+        getattr(self, "_do_" + str(kind).replace(" ", "_"))(*what)
         self._collect_ends()
 
     def _do_emit(self, name: str) -> None:
         task = self.tasks[name]
-        assert task is not None
+        assert task is not None  # noqa: S101 - else the choice does not exist
         task.emit(self)
 
     def _do_receive(self, source: str, target: str) -> None:
         task = self.tasks[target]
-        assert task is not None
-        kind, incarnation, body = self.channels[source, target][0]
+        assert task is not None  # noqa: S101 - else the choice does not exist
+        kind, incarnation, body, uid = self.channels[source, target][0]
+        self.tell(target, "receive", kind, uid or -1)
         event: Event
         if kind == "barrier":
             event = b.BarrierArrived(ChannelId(source), Epoch(body), Incarnation(incarnation))
@@ -139,7 +191,8 @@ class World:
             self.channels[source, target].popleft()
 
     def _do_message(self, number: int) -> None:
-        target, event = self.messages.pop(number)
+        target, event, uid = self.messages.pop(number)
+        self.tell(target, "receive", type(event).__name__, uid or -1)
         if target == "coordinator":
             for coordinator in self.coordinators:
                 coordinator.take(self, event)
@@ -154,10 +207,12 @@ class World:
         coordinator = self.coordinators[index]
         due, event = coordinator.timers.pop(number)
         self.now = max(self.now, due)
+        self.tell("coordinator", "timer", type(event).__name__)
         coordinator.take(self, event)
 
     def _do_stop(self) -> None:
-        assert self.coordinator is not None
+        assert self.coordinator is not None  # noqa: S101 - else the choice does not exist
+        self.stopped = self.coordinator.life
         self.coordinator.take(self, b.StopRequested(b.Reason.DRAINED))
 
     def _do_takeover(self) -> None:
@@ -188,9 +243,13 @@ class World:
     def _do_crash(self, name: str) -> None:
         self.tasks[name] = None
         self.needs_takeover = True
+        self.count("crash")
+        self.tell(name, "crash")
 
     def _do_crash_coordinator(self, index: int) -> None:
         self.needs_takeover |= self.coordinators[index] is self.coordinator
+        self.count("crash")
+        self.tell("coordinator", "crash")
         del self.coordinators[index]
 
     def _collect_ends(self) -> None:
@@ -213,7 +272,13 @@ class World:
 
     def _do_stored(self, number: int, how: str) -> None:
         kind, life, *what = self.stores.pop(number)
+        self._tell_store(kind, life, how)
         getattr(self, "_store_" + kind)(life, how, *what)
+
+    def _tell_store(self, kind: str, life: int, how: str) -> None:
+        task = self._task_of_life(life)
+        who = "coordinator" if kind == "decide" else task.name if task else ""
+        self.tell(who, "stored" if how == "ok" else "failed", kind)
 
     def _task_of_life(self, life: int) -> TaskProcess | None:
         return next((task for task in self.tasks.values() if task and task.life == life), None)
@@ -247,6 +312,8 @@ class World:
             event = b.EpochStoreFailed(*ids, why="the store is full")
         else:
             self.durable.decide(epoch, incarnation, acked)
+            self.count("complete")
+            self.tell("coordinator", "complete", str(epoch))
             event = b.EpochStored(*ids)
         for coordinator in [each for each in self.coordinators if each.life == life and how != "silent"]:
             coordinator.take(self, event)
@@ -271,6 +338,7 @@ class World:
         mine = task.machine.incarnation if task else Incarnation(0)
         if how != "fail":
             self.durable.publish(sink, epoch)
+            self.tell(sink, "publish", f"epoch {epoch}")
         failed = b.PublishRefused(Epoch(epoch), mine, retriable=True, why="no answer")
         self._answer_sink(life, failed if how in ("fail", "silent") else b.Published(Epoch(epoch), mine))
 
@@ -293,8 +361,39 @@ class World:
         """The newest coordinator ended a drained run."""
         return bool(self.coordinator and self.drained(self.coordinator))
 
-    def judge_end(self) -> None:
-        """O3, O10 (nothing is held, nothing is owed)."""
+    def calm(self) -> None:
+        """No more faults."""
+        self.faults_left = 0
+
+    def drain_choices(self) -> list[Choice]:
+        """Work, and the earliest timer without any; a stop once the sources are exhausted; nothing after the end."""
+        if self.finished:
+            return []
+        coordinator = self.coordinator
+        if coordinator and coordinator.life != self.stopped and self.exhausted and not self.needs_takeover:
+            return [("stop",)]
+        return self.choices() or self.timers()[:1]
+
+    def counts(self) -> dict[str, int]:
+        """Crashes, takeovers, completed epochs, drops."""
+        return dict(self.counted)
+
+    def machines(self) -> list[Machine[Any]]:
+        """All that live."""
+        tasks = [task for task in self.tasks.values() if task]
+        sinks = [task.participant for task in tasks if isinstance(task, SinkProcess)]
+        return [*(each.machine for each in self.coordinators), *(task.machine for task in tasks), *sinks]
+
+    def shared(self) -> tuple[object, ...]:
+        """The graph."""
+        return (self.graph,)
+
+    def picture(self) -> Hashable:
+        """Without histories, clocks and what reports count."""
+        return canonical(self)
+
+    def judge(self) -> None:
+        """The end: O3, O10 (nothing is held, nothing is owed)."""
         self.durable.judge_effect()
         for task in self.tasks.values():
             ensure(task is not None and not task.machine.held, "O10", f"{task and task.name} still holds inputs")
@@ -302,3 +401,5 @@ class World:
 
 FAILURES = {"decide": ("fail", "silent"), "prepare": ("fail",), "publish": ("fail", "silent")}
 """How a store operation can fail: not done and said so, or done without an answer."""
+
+FAULTY = ("crash", "crash coordinator", "usurp")

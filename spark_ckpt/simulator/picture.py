@@ -1,0 +1,54 @@
+"""Pictures of worlds: hashable values that are equal for worlds that behave alike."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Any
+
+HIDDEN = frozenset(
+    {
+        *("_story", "graph", "roles", "topology", "limits", "settings", "protocol", "app"),
+        *("now", "moments", "step", "uid", "counted", "cells"),
+    }
+)
+"""What does not change behaviour: histories, constants, numbers for people."""
+
+UNORDERED = frozenset({"messages", "stores", "timers"})
+"""Lists whose order means nothing: any of them can be next."""
+
+
+def canonical(value: Any) -> Hashable:
+    """A picture of any value made of plain data, dataclasses and simple objects."""
+    if value is None or isinstance(value, int | str | float | type | Enum):
+        return value
+    if isinstance(value, Mapping):
+        return tuple((canonical(key), canonical(value[key])) for key in sorted(value, key=str))
+    if isinstance(value, set | frozenset):
+        return unordered(value)
+    if isinstance(value, list | tuple | deque):
+        return tuple(map(canonical, value))
+    kind = type(value)
+    return (kind.__name__, *(_named(name, getattr(value, name)) for name in _names(kind) or vars(value)))
+
+
+@cache
+def _names(kind: Hashable) -> tuple[str, ...]:
+    """The fields of a dataclass or of an object with slots only; nothing for others."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        return tuple(field.name for field in fields(kind) if field.name not in HIDDEN)
+    return ()
+
+
+def unordered(values: Iterable[Any]) -> Hashable:
+    """A picture of a collection whose order means nothing."""
+    return tuple(sorted(map(canonical, values), key=str))
+
+
+def _named(name: str, value: Any) -> Hashable:
+    if name in HIDDEN:
+        return name
+    return (name, unordered(value) if name in UNORDERED else canonical(value))
