@@ -110,7 +110,9 @@ class JarBroker:
             self.kill()
 
     def _format(self) -> None:
-        command = _command("kafka.tools.StorageTool", "format", f"--cluster-id={_cluster_id()}", "-c", str(self._config))
+        command = _command(
+            "kafka.tools.StorageTool", "format", f"--cluster-id={_cluster_id()}", "-c", str(self._config)
+        )
         run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         if run.returncode:
             raise RuntimeError(f"the broker's storage cannot be formatted:\n{run.stdout}{run.stderr}")

@@ -39,8 +39,11 @@ MAY_IMPORT = {
 }  # fmt: skip
 """What a folder may import of `spark_ckpt`: these modules and what is below them."""
 
-PUBLIC_FOR_CONNECTORS = {"spark_ckpt.jars": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_kafka"}}
-"""Beyond that, what certain connectors use: jars they need."""
+PUBLIC_FOR_CONNECTORS = {
+    "spark_ckpt.jars": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_kafka"},
+    "spark_ckpt.file_stream": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
+}
+"""Beyond that, what certain connectors use: jars they need, the streaming reader over files."""
 
 IO_FREE = ("os", "io", "pathlib", "socket", "time", "random", "threading", "queue", "subprocess", "pyarrow", "deltalake",
            "pyspark", "pandas", "datetime", "uuid", "secrets", "asyncio", "multiprocessing")  # fmt: skip

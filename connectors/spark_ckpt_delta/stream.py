@@ -8,16 +8,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxFiles,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
+from spark_ckpt.file_stream import FileRun, FileStreamReader, file_runs
 from spark_ckpt_delta.changes import Bounds, History, OnChange, Position
-from spark_ckpt_delta.log import TableFile, filesystem, open_table
+from spark_ckpt_delta.log import filesystem, open_table
 from spark_ckpt_delta.reading import read_file
 
 if TYPE_CHECKING:
@@ -26,7 +22,6 @@ if TYPE_CHECKING:
 FORMAT_NAME = "spark_ckpt_delta"
 SECRET_OPTION = "secret_storage_options"  # noqa: S105 - the name of an option
 """Spark shows the options of a plan, but not the values of those whose name contains `secret`."""
-_PARTITION_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,32 +67,16 @@ class DeltaDataSource(DataSource):
         return DeltaStreamReader(settings, schema, Position.of(json.loads(self.options["cursor"])))
 
 
-class DeltaPartition(InputPartition):
-    """A run of consecutive files that one task reads."""
-
-    def __init__(self, files: Sequence[TableFile]) -> None:
-        super().__init__(tuple(file.path for file in files))
-        self.files = tuple(files)
-
-
-class DeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class DeltaStreamReader(FileStreamReader):
     """Plans batches from the log; a batch may end between two files of one version, and resumes there."""
 
     def __init__(self, settings: Settings, schema: StructType, initial: Position) -> None:
+        super().__init__(initial.cursor(), settings.files_per_batch)
         self._settings = settings
         self._schema = schema
-        self._initial = initial
         columns: list[dict[str, Any]] = schema.jsonValue()["fields"]
         self._history = History(settings.table, settings.storage_options, settings.on_change, columns)
         self._last_version: int | None = None
-
-    def initialOffset(self) -> dict[str, object]:
-        """Where a fresh query begins: the cursor that the job gave."""
-        return dict(self._initial.cursor())
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """So many files per batch."""
-        return ReadMaxFiles(self._settings.files_per_batch)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Pin the newest version as the end of an AvailableNow query."""
@@ -108,39 +87,21 @@ class DeltaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable):
             bounds = Bounds(last_version=self._last_version)
         else:
-            files = limit.max_files if isinstance(limit, ReadMaxFiles) else self._settings.files_per_batch
-            bounds = Bounds(files, self._settings.bytes_per_batch, self._last_version)
+            bounds = Bounds(self._files_of(limit), self._settings.bytes_per_batch, self._last_version)
         end, _ = self._history.take(Position.of(start), bounds)
         return dict(end.cursor())
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         """The files between two offsets; the same files on every replay."""
         files = self._history.between(Position.of(start), Position.of(end))
-        return [DeltaPartition(run) for run in _runs(files)]
+        return file_runs(files)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition's files, in the order of the log."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        assert isinstance(partition, DeltaPartition)  # noqa: S101 - what partitions() returned
+        assert isinstance(partition, FileRun)  # noqa: S101 - what partitions() returned
         schema = to_arrow_schema(self._schema, timezone="UTC")
         system = filesystem(self._settings.table, self._settings.storage_options)
         for file in partition.files:
             yield from read_file(system, self._settings.table, file, schema)
-
-    def commit(self, end: dict[str, object]) -> None:
-        """Nothing: the table is not the source's to clean."""
-
-
-def _runs(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
-    """Small neighbours share a task: starting one costs more than reading a small file."""
-    run: list[TableFile] = []
-    size = 0
-    for file in files:
-        if run and size + file.size > _PARTITION_BYTES:
-            yield run
-            run, size = [], 0
-        run.append(file)
-        size += file.size
-    if run:
-        yield run

@@ -11,15 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxFiles,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
 from spark_ckpt.errors import SourceInvalid
+from spark_ckpt.file_stream import FileRun, FileStreamReader, file_runs
 from spark_ckpt_files.listing import DataFile, Directory, vanished
 from spark_ckpt_files.position import Position, consumed_and_fresh, prove
 from spark_ckpt_files.reading import read_file
@@ -29,7 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT_NAME = "spark_ckpt_files"
-_PARTITION_BYTES = 16 << 20
 
 
 class FilesDataSource(DataSource):
@@ -53,33 +48,17 @@ class FilesDataSource(DataSource):
         )
 
 
-class FilesPartition(InputPartition):
-    """A run of consecutive files that one task reads."""
-
-    def __init__(self, files: Sequence[DataFile]) -> None:
-        super().__init__(tuple(file.name for file in files))
-        self.files = tuple(files)
-
-
-class FilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FilesStreamReader(FileStreamReader):
     """Plans batches from listings; refuses a directory that is not append-only instead of skipping a file."""
 
     def __init__(self, settings: Settings, schema: StructType, initial: Position) -> None:
+        super().__init__(initial.cursor(), settings.files_per_batch)
         self._settings = settings
         self._schema = schema
-        self._initial = initial
         self._directory = Directory(settings.path, settings.recursive)
         self._proven: tuple[Position, list[DataFile]] = (Position(), [])
         self._seen: list[DataFile] = []
         self._last: str | None = None
-
-    def initialOffset(self) -> dict[str, object]:
-        """Where a fresh query begins: the cursor that the job gave."""
-        return dict(self._initial.cursor())
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """So many files per batch."""
-        return ReadMaxFiles(self._settings.files_per_batch)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Pin what is there now as the end of an AvailableNow query."""
@@ -105,19 +84,16 @@ class FilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _, batch = consumed_and_fresh(consumed, first)
         if first.count + len(batch) != last.count:
             raise vanished(self._settings.path, last.name)
-        return [FilesPartition(run) for run in _runs(batch)]
+        return file_runs(batch)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition's files, in name order."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        assert isinstance(partition, FilesPartition)  # noqa: S101 - what partitions() returned
+        assert isinstance(partition, FileRun)  # noqa: S101 - what partitions() returned
         output = to_arrow_schema(self._schema, timezone="UTC")
         for file in partition.files:
             yield from read_file(self._directory, file, self._settings, output)
-
-    def commit(self, end: dict[str, object]) -> None:
-        """Nothing: files are never removed by the source."""
 
     def _fresh(self, position: Position) -> list[DataFile]:
         files = self._directory.files()
@@ -140,10 +116,9 @@ class FilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._proven = (position, consumed)
 
     def _bounded(self, fresh: Sequence[DataFile], limit: ReadLimit) -> list[DataFile]:
-        files_max = limit.max_files if isinstance(limit, ReadMaxFiles) else self._settings.files_per_batch
         taken: list[DataFile] = []
         left = self._settings.bytes_per_batch
-        for file in fresh[:files_max]:
+        for file in fresh[: self._files_of(limit)]:
             left -= file.size
             if taken and left < 0:
                 break
@@ -156,17 +131,3 @@ def _position(offset: Mapping[str, object]) -> Position:
         return Position.of(offset)  # type: ignore[arg-type]
     except (KeyError, ValueError) as error:
         raise SourceInvalid(f"not a cursor of a files source: {json.dumps(offset)}") from error
-
-
-def _runs(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
-    """Small neighbours share a task: starting one costs more than reading a small file."""
-    run: list[DataFile] = []
-    size = 0
-    for file in files:
-        if run and size + file.size > _PARTITION_BYTES:
-            yield run
-            run, size = [], 0
-        run.append(file)
-        size += file.size
-    if run:
-        yield run

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from kafka_kit import Cluster, Staged, publish
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from spark_ckpt_kafka import KafkaSource
 from spark_ckpt_kafka.library import KafkaProducer
 
 import spark_ckpt
+from integration_tests.spark import ending
 from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 
@@ -26,21 +26,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
-    session = spark_ckpt.session("kafka-source", "kafka", master="local[2]", conf=conf)
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
-    _end_jvm()
-
-
-def _end_jvm() -> None:
-    """The next module may need other jars, which a running JVM cannot take."""
-    gateway = SparkContext._gateway
-    if gateway is not None:
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(30)
-    SparkContext._gateway = SparkContext._jvm = None
+    yield from ending(spark_ckpt.session("kafka-source", "kafka", master="local[2]", conf=conf))
 
 
 def _drain(rows: DataFrame, folder: Path) -> tuple[list[Any], str]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from spark_ckpt_delta import DeltaSink
 from spark_ckpt_files import FilesSource
@@ -73,13 +72,3 @@ def drained(job: ckpt.Job, restore: str | int = "latest") -> Any:
     run = job.start(restore=restore, availableNow=True)
     assert run.awaitTermination(TIMEOUT_S), "the run does not end"
     return run
-
-
-def end_jvm() -> None:
-    """End the JVM of the last session and wait for it: the next module may need other jars."""
-    gateway = SparkContext._gateway
-    if gateway is not None:
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(30)
-    SparkContext._gateway = SparkContext._jvm = None

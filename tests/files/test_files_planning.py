@@ -13,10 +13,11 @@ from pyspark.sql.types import DateType, LongType, MapType, StringType, StructFie
 from spark_ckpt_files import FilesSource
 from spark_ckpt_files.position import Position
 from spark_ckpt_files.settings import Settings, check_schema, output_schema
-from spark_ckpt_files.stream import FilesPartition, FilesStreamReader
+from spark_ckpt_files.stream import FilesStreamReader
 
 from spark_ckpt.connector import Source
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
+from spark_ckpt.file_stream import FileRun
 
 DATA = StructType([StructField("id", LongType())])
 
@@ -117,7 +118,7 @@ def test_small_files_share_a_partition_and_large_ones_do_not(tmp_path: Path) -> 
 
     parts = plan.partitions(plan.initialOffset(), end)
 
-    assert [[f.name[0] for f in part.files] for part in parts if isinstance(part, FilesPartition)] == [
+    assert [[f.name[0] for f in part.files] for part in parts if isinstance(part, FileRun)] == [
         ["0", "1", "2"],
         ["3", "4"],
     ]
