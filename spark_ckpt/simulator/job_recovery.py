@@ -160,14 +160,24 @@ class RecoverableJob(Job):
         return found
 
     def _somewhere(self, plan: Plan) -> int:
-        """Mask of what is on channels, in durable logs and in the plan's replay."""
-        mask = self.network.under_way()
+        """Mask of what is on channels or will be again, in durable logs and in the plan's replay."""
+        mask = self.network.under_way() | self._given_back(plan)
         held = [message for part in plan.parts.values() for message in part.replay]
         for process in self.everybody:
             for record in recovering.records_of(process, self.table).values():
                 held.extend(recovering.messages_in(record))
         for message in held:
             mask |= self.truth.of(message) or 0
+        return mask
+
+    def _given_back(self, plan: Plan) -> int:
+        """Mask of what machines have and have not delivered, unless they go back to a state that had it (`give_back`)."""
+        mask = 0
+        for process in self.everybody:
+            part = plan.parts.get(process.name, recovering.KEEP)
+            stays = process.machine is not None and not recovering.moves(part)
+            taken = 0 if stays else self._cut(process, part).taken
+            mask |= sum(process.state.pending) & ~taken
         return mask
 
     def _judge_erasures(self, plan: Plan, failed: frozenset[ProcessId]) -> None:
