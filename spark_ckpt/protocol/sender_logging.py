@@ -1,0 +1,144 @@
+"""Sender-based message logging: senders keep what they sent and where it was received; receivers keep nothing (P6b).
+
+Seed 004, "Sender-based Logging"; Johnson and Zwaenepoel 1987.
+
+    send m               log[seq] = (m, -); send; again and again until it is acknowledged
+    receive m            known: acknowledge again.  Early: keep.  Next: rsn += 1; ACK(seq, rsn); deliver, send nothing
+    ACK(seq, rsn)        log[seq] = (m, rsn), stored; then ACKACK(rsn)
+    ACKACK of all        sends go out
+    checkpoint stored    COVERED(up to): senders forget what it has
+    failure              newest checkpoint; all senders' entries behind it in the order of rsn, up to the first gap;
+                         what has no rsn comes again by itself, in any order
+
+Erratum E12: the number is the *receiver's*, one counter for all senders, no clock.  The seed's case of m and m' is an
+acknowledgement that is lost: the receiver acted on m, crashed, and nobody knows where m belongs.  It is enough to
+hold what the receiver *sends* until its receipts are fully logged; `block: receipts` is the seed's own stricter rule:
+nothing more is received until then.  Sinks show rows by the same rule (G6).
+
+What is guaranteed depends on where a sender keeps its log (option `log`):
+
+- `stable` (the seed's "logs each message"): the sender stores message and number before ACKACK.  Any number of
+  failures, at any time, also of both ends.
+- `volatile` (the paper's): the log is in memory and in the sender's checkpoints.  One failure at a time: from a crash
+  until every process has started again and every receipt behind its receiver's checkpoint is acknowledged again.
+  If both ends of a channel fail together and somebody received what rests on a receipt that is thereby unknown,
+  `plan` raises `ProtocolViolation`: it is noticed, and it is not repaired.  A sink that failed with its sender
+  may have shown rows in an order that nobody remembers.
+
+Channels may lose, repeat and reorder.  Between two receipts a process must do what its state says.  The seed's round
+of asking all senders is the host's report of survivors and records, from which `plan` takes the replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_ckpt.protocol.ids import Epoch, ProcessId
+from spark_ckpt.protocol.machine import ProtocolViolation
+from spark_ckpt.protocol.receipt_order import ReceiptOrder
+from spark_ckpt.protocol.record_fields import mapping
+from spark_ckpt.protocol.recovery import (
+    Failure,
+    Needs,
+    Part,
+    Plan,
+    Protocol,
+    Record,
+    checkpoint_key,
+    checkpoints,
+)
+from spark_ckpt.protocol.sender_log import Entry, SenderLog, durable_entries
+from spark_ckpt.protocol.sender_logging_worker import SenderLoggingWorker, SenderPhase
+from spark_ckpt.protocol.vocabulary import Envelope
+
+Receipts = Mapping[int, Envelope]
+"""What is known of one process's receipts, by rsn."""
+
+
+def plan(failure: Failure) -> Plan:
+    """The failed go back and are told their receipts again, everybody else stays. See above for `volatile` logs."""
+    known = _known_receipts(failure)
+    replays = {process: _replay(failure, process, known[process]) for process in failure.graph.processes}
+    parts = {process: _part(failure, process, replays[process]) for process in failure.graph.processes}
+    after = {process: _order(failure, process).rsn + len(replays[process]) for process in failure.graph.processes}
+    _check_dependencies(failure, replays, after)
+    receivers = (p for p in failure.graph.processes if p in failure.failed and failure.graph.inputs[p])
+    return Plan(failure.incarnation, {process: Epoch(after[process] + 1) for process in receivers}, parts)
+
+
+def _known_receipts(failure: Failure) -> dict[ProcessId, dict[int, Envelope]]:
+    """From the logs of survivors, of the failed ones' checkpoints, and of everybody's stable storage."""
+    known: dict[ProcessId, dict[int, Envelope]] = {process: {} for process in failure.graph.processes}
+    for entry in _entries(failure):
+        if entry.rsn is not None:
+            known[entry.message.target].setdefault(entry.rsn, entry.message)
+    return known
+
+
+def _entries(failure: Failure) -> list[Entry]:
+    found: list[Entry] = []
+    for process in failure.graph.processes:
+        record = _base(failure, process)
+        log = SenderLog.of(record, failure.table) if record else SenderLog()
+        found.extend(entry for kept in log.entries.values() for entry in kept.values())
+        found.extend(e for _, e, stands in durable_entries(failure.records[process], failure.table) if stands)
+    return found
+
+
+def _base(failure: Failure, process: ProcessId) -> Record | None:
+    """The record that the process goes on from: of now, of its newest checkpoint, or none."""
+    kept = checkpoints(failure.records[process])
+    return failure.survivors.get(process) or (kept[max(kept)] if kept else None)
+
+
+def _order(failure: Failure, process: ProcessId) -> ReceiptOrder:
+    record = _base(failure, process)
+    return ReceiptOrder.of(mapping(record["order"])) if record else ReceiptOrder()
+
+
+def _replay(failure: Failure, process: ProcessId, known: Receipts) -> tuple[Envelope, ...]:
+    """Receipts without a gap behind the state of a failed process."""
+    if process not in failure.failed:
+        return ()
+    first = _order(failure, process).rsn + 1
+    replay: list[Envelope] = []
+    while (message := known.get(first + len(replay))) is not None:
+        replay.append(message)
+    return tuple(replay)
+
+
+def _part(failure: Failure, process: ProcessId, replay: tuple[Envelope, ...]) -> Part:
+    if process not in failure.failed:
+        return Part(None, because="it lives and keeps its state")
+    newest = max(checkpoints(failure.records[process]), default=None)
+    key = None if newest is None else checkpoint_key(newest)
+    return Part(key, replay, initial=key is None, because="it failed")
+
+
+def _check_dependencies(
+    failure: Failure, replays: Mapping[ProcessId, tuple[Envelope, ...]], after: Mapping[ProcessId, int]
+) -> None:
+    """Nobody may keep a message that rests on a receipt which its sender will not have again."""
+    for process in failure.graph.processes:
+        depends = dict(_order(failure, process).depends)
+        for message in replays[process]:
+            depends[message.source] = max(depends.get(message.source, 0), message.index)
+        for source, rsn in depends.items():
+            sender = ProcessId(source)
+            if sender in failure.failed and failure.graph.inputs[sender] and rsn > after[sender]:
+                raise ProtocolViolation(
+                    f"{process} received what {sender} sent after its receipt {rsn}, and nobody has more of its receipts"
+                    f" than {after[sender]}: {sorted(failure.failed)} failed together, with volatile logs"
+                )
+
+
+PROTOCOL = Protocol(
+    name="sender-logging",
+    title="Senders log messages and the order in which they were received; receivers log nothing",
+    source="seed 004, Sender-based Logging (Johnson and Zwaenepoel 1987)",
+    needs=Needs(fifo=False, reliable=False, deterministic=True),
+    worker=SenderLoggingWorker,
+    plan=plan,
+)
+
+__all__ = ["PROTOCOL", "SenderLoggingWorker", "SenderPhase", "plan"]
