@@ -160,7 +160,7 @@ class PartialTask(AligningWorker[PartialPhase]):
 
     def _on_message(self, event: Received) -> list[Effect]:
         if self._is_known(event):
-            return [Drop(event, f"a replay repeats what was delivered, up to {self.received[event.channel]}")]
+            return [Drop(event, f"a replay repeats what was delivered, up to {self.received.get(event.channel, 0)}")]
         if len(self.inputs) == 1:
             return self._deliver(event)
         if self.order:

@@ -30,7 +30,6 @@ from spark_ckpt.protocol.vocabulary import (
     Commanded,
     Envelope,
     Erase,
-    Json,
     Note,
     Received,
     SetTimer,
@@ -242,9 +241,11 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
     # -- records -------------------------------------------------------------------------------------------------
 
     def _write(self, what: str, number: int) -> Store:
+        """A recovery behind a decision undoes it; that an id was used stays so for ever (index 0)."""
         key = record_key(what, number)
         self.old_keys.append(key)
-        record: dict[str, Json] = {"incarnation": self.incarnation, "index": number}
+        undone_with = number if what == "commit" else 0
+        record: Record = {"incarnation": self.incarnation, "index": undone_with}
         return Store(key, record, f"{what} {number}")
 
     def _collect_garbage(self) -> list[Effect]:

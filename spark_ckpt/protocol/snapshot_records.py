@@ -78,7 +78,8 @@ def back_to(failure: Failure, number: Epoch, processes: Collection[ProcessId], r
     """`processes` go back to snapshot `number`, the others keep their state of now."""
     because = f"{', '.join(sorted(failure.failed))} failed; snapshot {number} is the newest that is complete"
     parts = {p: _part(p, number, failure.records.get(p, {}), replay, because) for p in processes}
-    return Plan(failure.incarnation, dict.fromkeys(processes, number), parts)
+    everybody = set(processes) == set(failure.graph.processes)
+    return Plan(failure.incarnation, number if everybody else dict.fromkeys(processes, number), parts)
 
 
 def _part(process: ProcessId, number: Epoch, records: Records, replay: Replay, because: str) -> Part:

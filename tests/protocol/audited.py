@@ -1,0 +1,38 @@
+"""Schedules of the snapshot protocols, judged more strictly where a protocol promises more than its host asks.
+
+Partial recovery regenerates messages, so the host does not look for orphans in its lines: a replay would send them.
+But a snapshot that is complete is a consistent cut there too, because whoever is ahead of a replay refuses it.
+"""
+
+from __future__ import annotations
+
+from spark_ckpt.protocol.graph import Graph
+from spark_ckpt.protocol.recovery import Protocol, Settings
+from spark_ckpt.simulator import ACYCLIC, GRAPHS, Faults, MessageWorld, Outcome, drive
+from spark_ckpt.simulator.process import Process
+from spark_ckpt.simulator.violations import Lost, Orphan
+
+
+class AuditedWorld(MessageWorld):
+    """Looks for orphans and lost messages in every complete line."""
+
+    def judge_complete(self, process: Process, index: str) -> None:
+        """O1 and O2 whatever the protocol needs."""
+        super().judge_complete(process, index)
+        found = self.audit(index)
+        if found.orphans:
+            raise Orphan(f"checkpoint {index} is complete: received and not sent: {found.orphans}")
+        if found.lost:
+            raise Lost(f"checkpoint {index} is complete: in transit and nowhere: {found.lost}")
+
+
+def graphs_for(protocol: Protocol) -> list[Graph]:
+    """All graphs it can run on."""
+    return list((ACYCLIC if protocol.needs.acyclic else GRAPHS).values())
+
+
+def play(
+    protocol: Protocol, graph: Graph, seed: int, inputs: int = 3, steps: int = 50, settings: Settings | None = None
+) -> Outcome:
+    """One random schedule with faults, to its end."""
+    return drive(AuditedWorld(protocol, graph, Faults(), inputs, settings=settings or Settings()), seed, steps)

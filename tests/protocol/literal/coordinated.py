@@ -1,0 +1,95 @@
+"""Coordinated checkpoints as seed 004 has them, without what erratum E15 adds, and with one rule broken at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_ckpt.protocol.coordinated import PROTOCOL, CoordinatedPhase, CoordinatedWorker
+from spark_ckpt.protocol.coordinated_instance import Tentative
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.machine import Effect
+from spark_ckpt.protocol.recovery import checkpoint_key
+from spark_ckpt.protocol.vocabulary import AppSent, Erase, Note, Received, Stored
+
+
+class _WithoutInvariants(CoordinatedWorker):
+    def _ensure(self, holds: bool, what: str) -> None:
+        """Off: the oracles have to find it."""
+
+
+class NonBlocking(_WithoutInvariants):
+    """E15: the seed does not say that nobody sends between the checkpoint and the decision."""
+
+    TABLE = CoordinatedWorker.TABLE | {(phase, AppSent): "_on_sent" for phase in CoordinatedPhase}
+
+    def _hold_sends(self) -> list[Effect]:
+        return []
+
+
+class OnePhase(_WithoutInvariants):
+    """E15: "if not, they create a checkpoint": at once and for good, whatever becomes of the others'."""
+
+    def _tentative_stored(self, index: int, ok: bool) -> list[Effect]:
+        tentative = self.tentative
+        if tentative is None or not ok:
+            return super()._tentative_stored(index, ok)
+        return [Note("complete", tentative.instance), *self._make(tentative)]
+
+    def _undo_late(self, event: Received) -> list[Effect]:
+        return []
+
+
+class DecidesBeforeItIsStored(_WithoutInvariants):
+    """G2: the decision is told while its record is being written."""
+
+    def _decide(self, tentative: Tentative) -> list[Effect]:
+        stores = super()._decide(tentative)
+        self.decided[tentative.instance] = {ProcessId(name) for name in tentative.participants}
+        return [*stores, *self._announce(tentative.instance), *self._make(tentative)]
+
+    def _decision_stored(self, index: int, ok: bool) -> list[Effect]:
+        return []
+
+
+class ErasesWithTheDecision(_WithoutInvariants):
+    """GC: the older checkpoint goes when the decision is known, not when this one is durable as permanent."""
+
+    def _make(self, tentative: Tentative) -> list[Effect]:
+        older, made = self.permanent, super()._make(tentative)
+        return [Erase((checkpoint_key(older),)), Erase((checkpoint_key(tentative.index),)), *made]
+
+
+class ForgetsTheDecision(_WithoutInvariants):
+    """GC: the decision is erased when it is told, and not when everybody's checkpoint is marked."""
+
+    def _finished(self, instance: str, participant: ProcessId) -> list[Effect]:
+        self.decided.get(instance, set()).clear()
+        return super()._finished(instance, participant)
+
+
+class VotesBeforeItIsStored(_WithoutInvariants):
+    """G2: a vote for a checkpoint that is not durable."""
+
+    def _when_all_voted(self, tentative: Tentative) -> list[Effect]:
+        tentative.stored = True
+        return super()._when_all_voted(tentative)
+
+    def _on_stored(self, event: Stored) -> list[Effect]:
+        return [] if event.token.startswith("tentative") else super()._on_stored(event)
+
+
+class ShowsEverything(_WithoutInvariants):
+    """G6: a sink shows what it has, not what its permanent checkpoint has."""
+
+    def _show(self) -> list[Effect]:
+        self.received_then = dict(self.received)
+        return super()._show()
+
+
+NON_BLOCKING = replace(PROTOCOL, worker=NonBlocking)
+ONE_PHASE = replace(PROTOCOL, worker=OnePhase)
+DECIDES_BEFORE_IT_IS_STORED = replace(PROTOCOL, worker=DecidesBeforeItIsStored)
+ERASES_WITH_THE_DECISION = replace(PROTOCOL, worker=ErasesWithTheDecision)
+FORGETS_THE_DECISION = replace(PROTOCOL, worker=ForgetsTheDecision)
+VOTES_BEFORE_IT_IS_STORED = replace(PROTOCOL, worker=VotesBeforeItIsStored)
+SHOWS_EVERYTHING = replace(PROTOCOL, worker=ShowsEverything)

@@ -1,0 +1,60 @@
+"""Algorithm 2 of seed 003, line by line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_ckpt.protocol.cyclic_snapshots import PROTOCOL, CyclicTask
+from spark_ckpt.protocol.ids import ChannelId
+from spark_ckpt.protocol.machine import Effect, Event
+from spark_ckpt.protocol.vocabulary import Hold, Received
+
+NIL = ChannelId("Nil")
+
+
+class NilIsMarked(CyclicTask):
+    """E4: line 9 marks Nil, line 13 compares with the regular inputs, which are none at a source."""
+
+    def _on_begin(self, event: Received) -> list[Effect]:
+        marked = {NIL}
+        return super()._on_begin(event) if marked == self.regular else []
+
+
+class OneSetForAll(CyclicTask):
+    """E5: barriers without ids. While the loop is logged, line 12 blocks, and line 13 does not fire a second time."""
+
+    def validate(self) -> None:
+        """Off."""
+
+    def _stale(self, event: Event) -> str | None:
+        return None
+
+    def _on_barrier_while_logging(self, event: Received) -> list[Effect]:
+        if event.channel in self.regular:
+            return [Hold(event.channel)]
+        self.awaited.discard(event.channel)
+        self._settle()
+        return self._close_log()
+
+    def _on_abort(self, event: Received) -> list[Effect]:
+        return []
+
+
+class LogsOnMarkedBackEdges(CyclicTask):
+    """E6: line 25 asks whether the input is a back edge, and not whether its barrier has come.
+
+    The seed knows no incarnations; rule G4 would drop those messages, whose sends are undone, from the replay.
+    """
+
+    def _door(self, event: Event) -> list[Effect] | None:
+        return None if isinstance(event, Received) and event.replayed else super()._door(event)
+
+    def _on_logged_message(self, event: Received) -> list[Effect]:
+        if event.channel in self.back:
+            self.log.append(event.message)
+        return self._deliver(event)
+
+
+NIL_IS_MARKED = replace(PROTOCOL, worker=NilIsMarked)
+ONE_SET_FOR_ALL = replace(PROTOCOL, worker=OneSetForAll)
+LOGS_ON_MARKED_BACK_EDGES = replace(PROTOCOL, worker=LogsOnMarkedBackEdges)

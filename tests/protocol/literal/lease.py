@@ -1,0 +1,160 @@
+"""The checkpoint lease as seed 002 has it, and one wrong rule at a time: what the lease world must condemn.
+
+`SEED` times a lease from its execution, knows no boots and looks at no clock but by its timer (erratum E10).
+`CLOCKS_GO_ON` has clocks that survive a crash, where a timer from execution is not the issue.
+"""
+
+from __future__ import annotations
+
+from spark_ckpt.protocol.ids import ProcessId, TimerId
+from spark_ckpt.protocol.lease import (
+    Admission,
+    Lease,
+    LeaseElapsed,
+    LeaseSettings,
+    TakeCheckpoint,
+    Terms,
+    Turns,
+)
+from spark_ckpt.protocol.lease_primary import Primary
+from spark_ckpt.protocol.lease_replica import Replica, ReplicaPhase
+from spark_ckpt.protocol.machine import Effect, Event
+from spark_ckpt.protocol.vocabulary import SetTimer
+from spark_ckpt.simulator.lease_world import Rules
+
+
+class BlindReplica(Replica):
+    """Without its own invariants: the world has to find what is wrong."""
+
+    def validate(self) -> None:
+        """The bug is planted here; the oracles are elsewhere."""
+
+
+class BlindPrimary(Primary):
+    """The same for a primary."""
+
+    def validate(self) -> None:
+        """As above."""
+
+
+class TimedFromExecution(BlindReplica):
+    """The holder's time begins when it executes the lease, however late."""
+
+    def _is_for_me(self, terms: Terms, local_ms: int) -> bool:
+        return terms.holder == self.me and terms.boot == self.boot and self.phase is not ReplicaPhase.LEADING
+
+    def _grant(self, lease: Lease, local_ms: int) -> list[Effect]:
+        self._right = lease
+        self.phase = ReplicaPhase.GRANTED
+        until_ms = local_ms + lease.terms.budget_ms
+        timer = SetTimer("lease", lease.terms.budget_ms, TimerId(lease.token), LeaseElapsed(lease.token))
+        return [timer, TakeCheckpoint(lease.token, until_ms)]
+
+    def _is_over(self, local_ms: int) -> bool:
+        return False
+
+
+class SeedReplica(TimedFromExecution):
+    """Moreover, a lease counts in every life of its holder."""
+
+    def _is_for_me(self, terms: Terms, local_ms: int) -> bool:
+        return terms.holder == self.me and self.phase is not ReplicaPhase.LEADING
+
+
+class AnyBoot(BlindReplica):
+    """A lease counts in every life of its holder."""
+
+    def _is_for_me(self, terms: Terms, local_ms: int) -> bool:
+        mine = terms.holder == self.me and self.phase is not ReplicaPhase.LEADING
+        return mine and local_ms < terms.until_ms
+
+
+class GoesOnAsPrimary(BlindReplica):
+    """An elected holder keeps its right."""
+
+    def _on_elected(self, _event: Event) -> list[Effect]:
+        if self._right is None:
+            self.phase = ReplicaPhase.LEADING
+        return []
+
+
+class TakesAsPrimary(BlindReplica):
+    """Who executes a lease of its own as the primary uses it."""
+
+    def _is_for_me(self, terms: Terms, local_ms: int) -> bool:
+        return terms.holder == self.me and terms.boot == self.boot and local_ms < terms.until_ms
+
+
+class KeepsAnOldRight(BlindReplica):
+    """The next lease in the log does not end the right that the last one gave."""
+
+    def _execute(self, lease: Lease, local_ms: int) -> list[Effect]:
+        if self._right is not None:
+            return []
+        return super()._execute(lease, local_ms)
+
+
+class NeverLooksAtTheClock(BlindReplica):
+    """Neither when it executes a lease nor when it begins or ends the work: only the timer ends a right."""
+
+    def _is_for_me(self, terms: Terms, local_ms: int) -> bool:
+        return terms.holder == self.me and terms.boot == self.boot and self.phase is not ReplicaPhase.LEADING
+
+    def _is_over(self, local_ms: int) -> bool:
+        return False
+
+
+class PreemptsItsOwn(BlindPrimary):
+    """A primary that holds the lease itself issues the next one at once."""
+
+    def __init__(
+        self, me: ProcessId, boot: int, settings: LeaseSettings, inherited: Lease | None, turns: Turns, local_ms: int
+    ) -> None:
+        own = inherited is not None and inherited.terms.holder == me
+        super().__init__(me, boot, settings, None if own else inherited, turns, local_ms)
+
+
+class ForgetsTheLease(BlindPrimary):
+    """A new primary issues at once."""
+
+    def __init__(
+        self, me: ProcessId, boot: int, settings: LeaseSettings, inherited: Lease | None, turns: Turns, local_ms: int
+    ) -> None:
+        super().__init__(me, boot, settings, None, turns, local_ms)
+
+
+class ReachesTheDeadline(BlindPrimary):
+    """The deadline is reached, not passed: clocks that show whole milliseconds hide almost one."""
+
+    def _wait(self, lease: Lease, local_ms: int) -> None:
+        super()._wait(lease, local_ms)
+        self.deadline_ms -= 1
+
+
+class WaitsTheHoldersTime(BlindPrimary):
+    """The primary counts the holder's 70 percent on its own clock."""
+
+    def _wait(self, lease: Lease, local_ms: int) -> None:
+        super()._wait(lease, local_ms)
+        self.deadline_ms = local_ms + lease.terms.budget_ms
+
+
+class WeighsZero(BlindPrimary):
+    """Weights have no floor and nobody is ever forced: who is sick never gets a lease."""
+
+    def weights(self, local_ms: int) -> dict[ProcessId, int]:
+        candidates = self.candidates(local_ms)
+        return {name: health * (1 + self.turns[name].since) for name, health in candidates.items() if health}
+
+
+def admits_all(_newest: int, _token: int) -> Admission:
+    """A store that compares nothing."""
+    return Admission.ACCEPTED
+
+
+SEED = Rules(replica=SeedReplica)
+PREEMPTING_SEED = Rules(replica=SeedReplica, primary=PreemptsItsOwn)
+LATE_TIMER = Rules(replica=TimedFromExecution)
+POSSESSING = Rules(executed=False)
+UNFENCED = Rules(admission=admits_all)
+WEIGHT_ZERO = Rules(primary=WeighsZero)

@@ -1,0 +1,55 @@
+"""Partial recovery as section 5 of seed 003 sketches it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_ckpt.protocol.machine import Effect
+from spark_ckpt.protocol.partial_recovery import PROTOCOL, PartialTask
+from spark_ckpt.protocol.recovery import Birth, Record
+from spark_ckpt.protocol.snapshot_records import counts_in
+from spark_ckpt.protocol.vocabulary import Received
+
+
+class _WithoutInvariants(PartialTask):
+    def _ensure(self, holds: bool, what: str) -> None:
+        """Off."""
+
+
+class SmallerThanTheLast(_WithoutInvariants):
+    """E16: "records whose sequence number is smaller than that of the processed one" leaves out the processed one."""
+
+    def _is_known(self, event: Received) -> bool:
+        return event.message.seq < self.received.get(event.channel, 0)
+
+
+class SourceSequence(_WithoutInvariants):
+    """E16: the number is marked at the source, and all that becomes of a record has it."""
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        self.last = counts_in(birth.checkpoint or {}, "last")
+
+    def record(self) -> Record:
+        return {**super().record(), "last": dict(self.last)}
+
+    def _is_known(self, event: Received) -> bool:
+        source, _, number = str(event.message.body).partition("#")[0].partition(">")[0].partition(".")
+        key = f"{event.channel} {source}"
+        known = int(number) <= self.last.get(key, -1)
+        self.last[key] = max(int(number), self.last.get(key, -1))
+        return known
+
+
+class NoOrder(_WithoutInvariants):
+    """E16: the seed does not say that a merge must repeat its order."""
+
+    def _on_message(self, event: Received) -> list[Effect]:
+        if self._is_known(event):
+            return super()._on_message(event)
+        return self._deliver(event)
+
+
+SMALLER_THAN_THE_LAST = replace(PROTOCOL, worker=SmallerThanTheLast)
+SOURCE_SEQUENCE = replace(PROTOCOL, worker=SourceSequence)
+NO_ORDER = replace(PROTOCOL, worker=NoOrder)

@@ -1,0 +1,75 @@
+"""Sender-based logging as the first three steps of seed 004 have it, and with one rule broken at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_ckpt.protocol.graph import channel_between
+from spark_ckpt.protocol.ids import ChannelId
+from spark_ckpt.protocol.machine import Effect
+from spark_ckpt.protocol.recovery import Failure, Part, Plan
+from spark_ckpt.protocol.sender_log import Entry
+from spark_ckpt.protocol.sender_logging import PROTOCOL, SenderLoggingWorker, SenderPhase, plan
+from spark_ckpt.protocol.vocabulary import AppSent, Received, SinkOp, SinkTransaction
+
+
+class _WithoutInvariants(SenderLoggingWorker):
+    TABLE = SenderLoggingWorker.TABLE | {(SenderPhase.GATED, AppSent): "_on_sent"}
+
+    def _ensure(self, holds: bool, what: str) -> None:
+        """Off: the oracles have to find it."""
+
+
+class NoGate(_WithoutInvariants):
+    """Steps 1 to 3 alone, the seed's "one small problem": the receiver acts before anybody knows where m belongs."""
+
+    def _close(self) -> list[Effect]:
+        return []
+
+
+class AnswersBeforeItIsStored(_WithoutInvariants):
+    """G2: ACKACK while the sender's record is being written."""
+
+    def _make_durable(self, channel: ChannelId, entry: Entry, rsn: int) -> list[Effect]:
+        return [*super()._make_durable(channel, entry, rsn), self._ackack(channel, rsn)]
+
+
+class DoesNotDedupe(_WithoutInvariants):
+    """Whatever comes is new."""
+
+    def _take(self, event: Received) -> list[Effect]:
+        return self._accept(event)
+
+
+class ShowsAtOnce(_WithoutInvariants):
+    """G6: rows are output as sends are, and these are not gated."""
+
+    def _show(self) -> list[Effect]:
+        first, self.shown = self.shown, self.order.rsn
+        shows = self.is_sink and self.shown > first
+        return [SinkTransaction(SinkOp.COMMIT, f"{self.me}/{self.shown}", first, self.shown)] if shows else []
+
+    def _accept(self, event: Received) -> list[Effect]:
+        return [*super()._accept(event), *self._show()]
+
+
+def _in_order_of_senders(failure: Failure) -> Plan:
+    """ "Each sender can play the messages back in the order in which they were dispatched": one after the other."""
+    plain = plan(failure)
+    return replace(plain, parts={name: _by_sender(part) for name, part in plain.parts.items()})
+
+
+def _by_sender(part: Part) -> Part:
+    key = [(channel_between(each.source, each.target), each.seq) for each in part.replay]
+    return replace(part, replay=tuple(message for _, message in sorted(zip(key, part.replay, strict=True), key=_first)))
+
+
+def _first(pair: tuple[tuple[str, int], object]) -> tuple[str, int]:
+    return pair[0]
+
+
+NO_GATE = replace(PROTOCOL, worker=NoGate)
+ANSWERS_BEFORE_IT_IS_STORED = replace(PROTOCOL, worker=AnswersBeforeItIsStored)
+DOES_NOT_DEDUPE = replace(PROTOCOL, worker=DoesNotDedupe)
+SHOWS_AT_ONCE = replace(PROTOCOL, worker=ShowsAtOnce)
+IN_ORDER_OF_SENDERS = replace(PROTOCOL, plan=_in_order_of_senders)

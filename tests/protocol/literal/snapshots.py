@@ -1,0 +1,38 @@
+"""Algorithm 1 of seed 003, line by line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_ckpt.protocol.ids import ChannelId
+from spark_ckpt.protocol.machine import Effect, Event
+from spark_ckpt.protocol.snapshots import PROTOCOL, SnapshotTask
+from spark_ckpt.protocol.vocabulary import Received
+
+
+class NoIds(SnapshotTask):
+    """E5 without loops: barriers of two snapshots are the same barrier, and nothing is ever aborted."""
+
+    def validate(self) -> None:
+        """Off."""
+
+    def _stale(self, event: Event) -> str | None:
+        return None
+
+    def _make_way(self, number: int) -> list[Effect]:
+        return []
+
+    def _on_abort(self, event: Received) -> list[Effect]:
+        return []
+
+
+class NilIsAnInput(SnapshotTask):
+    """E4: a source waits for as many barriers as it has inputs, and Nil is one on which none is counted (line 7)."""
+
+    def _on_begin(self, event: Received) -> list[Effect]:
+        blocked: set[ChannelId] = set()
+        return super()._on_begin(event) if blocked == {*self.regular, ChannelId("Nil")} else []
+
+
+NO_IDS = replace(PROTOCOL, worker=NoIds)
+NIL_IS_AN_INPUT = replace(PROTOCOL, worker=NilIsAnInput)

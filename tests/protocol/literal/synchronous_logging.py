@@ -1,0 +1,73 @@
+"""Synchronous logging with one rule broken at a time. The seed's own text has none of them; it leaves them open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_ckpt.protocol.machine import Effect
+from spark_ckpt.protocol.recovery import Failure, Plan
+from spark_ckpt.protocol.synchronous_logging import PROTOCOL, LoggingPhase, LoggingWorker, plan
+from spark_ckpt.protocol.vocabulary import Capture, Drop, Received, Stored
+
+
+class _WithoutInvariants(LoggingWorker):
+    def _ensure(self, holds: bool, what: str) -> None:
+        """Off: the oracles have to find it."""
+
+
+class DeliversBeforeItIsStored(_WithoutInvariants):
+    """The application sees a message while its record is being written: asynchronous logging by mistake."""
+
+    def _next_record(self) -> list[Effect]:
+        effects = super()._next_record()
+        batch, self.batch = self.batch, []
+        self.phase = LoggingPhase.IDLE
+        return [*effects, *self._deliver(batch)]
+
+    def _on_checkpoint_stored(self, event: Stored) -> list[Effect]:
+        return [] if event.token.startswith("log") else super()._on_checkpoint_stored(event)
+
+
+class DoesNotDedupe(_WithoutInvariants):
+    """Whatever comes is new."""
+
+    def _known(self, event: Received) -> bool:
+        return False
+
+
+class DropsRepetitionsAtOnce(_WithoutInvariants):
+    """A repetition goes although its original is not durable yet: the channel has neither any more."""
+
+    def _on_another(self, event: Received) -> list[Effect]:
+        if event.message.seq <= self._seen(event.channel):
+            return [Drop(event, "came before")]
+        return super()._on_another(event)
+
+
+class TrimsTooEarly(_WithoutInvariants):
+    """The log goes when the checkpoint is taken, not when it is durable."""
+
+    def _checkpoint(self) -> list[Effect]:
+        effects = super()._checkpoint()
+        trims = self._erase(self.captured) if any(isinstance(effect, Capture) for effect in effects) else []
+        return [*effects, *trims]
+
+
+def _without_replay(failure: Failure) -> Plan:
+    plain = plan(failure)
+    return replace(plain, parts={name: replace(part, replay=()) for name, part in plain.parts.items()})
+
+
+class Forgetful(_WithoutInvariants):
+    """Begins at once, for `NO_REPLAY`."""
+
+    def _on_start(self, event: object) -> list[Effect]:
+        self._replays = 0
+        return [self._set_timer(), *self._go_on()]
+
+
+DELIVERS_BEFORE_IT_IS_STORED = replace(PROTOCOL, worker=DeliversBeforeItIsStored)
+DOES_NOT_DEDUPE = replace(PROTOCOL, worker=DoesNotDedupe)
+DROPS_REPETITIONS_AT_ONCE = replace(PROTOCOL, worker=DropsRepetitionsAtOnce)
+TRIMS_TOO_EARLY = replace(PROTOCOL, worker=TrimsTooEarly)
+NO_REPLAY = replace(PROTOCOL, worker=Forgetful, plan=_without_replay)

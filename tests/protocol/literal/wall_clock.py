@@ -1,0 +1,7 @@
+"""Snapshots at a moment of the clock: the seeds' own counter-examples, as the module has them."""
+
+from __future__ import annotations
+
+from spark_ckpt.protocol.wall_clock import PROTOCOL
+
+WALL_CLOCK = PROTOCOL

@@ -1,0 +1,259 @@
+"""The oracles see: each snapshot protocol here has one thing wrong, and some random schedule is condemned for it.
+
+Invariants of the machines are switched off where they would see the bug first: what is tested is the outside view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from spark_ckpt.protocol.cyclic_snapshots import PROTOCOL as CYCLIC
+from spark_ckpt.protocol.cyclic_snapshots import CyclicTask
+from spark_ckpt.protocol.epochs import PROTOCOL as EPOCHS
+from spark_ckpt.protocol.epochs import EpochCoordinator, EpochWorker
+from spark_ckpt.protocol.graph import COORDINATOR
+from spark_ckpt.protocol.ids import ChannelId
+from spark_ckpt.protocol.machine import Effect
+from spark_ckpt.protocol.markers import MARKER, MarkerWorker
+from spark_ckpt.protocol.markers import PROTOCOL as MARKERS
+from spark_ckpt.protocol.message_machine import AnyMessageMachine
+from spark_ckpt.protocol.partial_recovery import PROTOCOL as PARTIAL
+from spark_ckpt.protocol.partial_recovery import PartialTask
+from spark_ckpt.protocol.recovery import Birth, Protocol, Record
+from spark_ckpt.protocol.snapshot_coordinator import ACK, Coordinator, Open
+from spark_ckpt.protocol.snapshots import PROTOCOL as SNAPSHOTS
+from spark_ckpt.protocol.snapshots import SnapshotTask
+from spark_ckpt.protocol.vocabulary import AppSent, Deliver, Envelope, Hold, Note, Received, Release, Send, Stored
+from spark_ckpt.simulator import Outcome
+from tests.protocol.audited import graphs_for, play
+from tests.protocol.literal import cyclic_snapshots, epochs, markers, partial_recovery, snapshots
+
+SEEDS = 800
+"""Schedules until a bug counts as not found; most are found within ten."""
+
+
+def _off(machine: type) -> type:
+    """The machine without its invariants."""
+    return type(machine.__name__, (machine,), {"_ensure": lambda self, holds, what: None})
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------
+
+
+class DeliversBeforeItAdvances(_off(EpochWorker)):  # type: ignore[misc]
+    """P1: the message of the new epoch is inside the old one."""
+
+    def _on_message(self, event: Received) -> list[Effect]:
+        effects = super()._on_message(event)
+        early = [effect for effect in effects if isinstance(effect, Deliver)]
+        return [*early, *(effect for effect in effects if effect not in early)]
+
+
+class DoesNotStoreWhatIsLate(_off(EpochWorker)):  # type: ignore[misc]
+    """P1: counted as captured, never written."""
+
+    def _on_message(self, event: Received) -> list[Effect]:
+        late = range(event.message.index + 1, self.index + 1)
+        told = [self._tell(COORDINATOR, "late", number, 1) for number in late if number not in self.closed]
+        self.closed.update(late)
+        return [*told, *super()._on_message(event)]
+
+
+class AcksBeforeItIsDurable(_off(SnapshotTask)):  # type: ignore[misc]
+    """P5a, rule G2: the report runs ahead of the write."""
+
+    def _keep(self, number: int, captured: Record) -> list[Effect]:
+        return [*super()._keep(number, captured), self._tell(COORDINATOR, ACK, number)]
+
+
+class CapturesAtTheFirstBarrier(_off(SnapshotTask)):  # type: ignore[misc]
+    """P5a: nobody waits for the other inputs."""
+
+    def _on_barrier(self, event: Received) -> list[Effect]:
+        return self._take(event.message.index)
+
+
+class ForwardsBeforeTheCapture(_off(SnapshotTask)):  # type: ignore[misc]
+    """P5a: a message between the barrier and the capture is inside here and outside there."""
+
+    def _on_app_sent(self, event: AppSent) -> list[Effect]:
+        barrier = self._send_on(event.channel, "barrier", self.index + 1)
+        return [barrier, *super()._on_app_sent(event)] if self.delivered == 1 else super()._on_app_sent(event)
+
+
+class AbortsWithoutRelease(_off(SnapshotTask)):  # type: ignore[misc]
+    """P5a: an abort forgets what it holds, and the host goes on holding it."""
+
+    def _abandon(self, why: str) -> list[Effect]:
+        return [effect for effect in super()._abandon(why) if not isinstance(effect, Release)]
+
+
+class NeverHolds(_off(SnapshotTask)):  # type: ignore[misc]
+    """P5a: what follows a barrier is taken in before the others have come."""
+
+    def _gate(self) -> list[Effect]:
+        return [effect for effect in super()._gate() if not isinstance(effect, Hold | Release)]
+
+
+class ShowsWhatIsCaptured(_off(SnapshotTask)):  # type: ignore[misc]
+    """Rule G6: a capture is not a decision."""
+
+    def _keep(self, number: int, captured: Record) -> list[Effect]:
+        return [*super()._keep(number, captured), *self._show(number)]
+
+
+class ErasesWhatIsDecided(_off(SnapshotTask)):  # type: ignore[misc]
+    """O12: the newest decided checkpoint is the one the next failure needs."""
+
+    def _erase_before(self, number: int) -> list[Effect]:
+        effects: list[Effect] = super()._erase_before(number + 1)
+        return effects
+
+
+class ForgetsItsNumbers(_off(PartialTask)):  # type: ignore[misc]
+    """P5c: a record without `sent`. The numbers of a replay name other messages."""
+
+    def record(self) -> Record:
+        return {**super().record(), "sent": {}}
+
+
+class LogsNothing(_off(CyclicTask)):  # type: ignore[misc]
+    """P5b: what is in the loop is in no state."""
+
+    def _on_logged_message(self, event: Received) -> list[Effect]:
+        effects: list[Effect] = self._deliver(event)
+        return effects
+
+
+class StopsRecordingAtTheFirstMarker(_off(MarkerWorker)):  # type: ignore[misc]
+    """P0: the other channels are taken to be empty."""
+
+    def _on_recorded_message(self, event: Received) -> list[Effect]:
+        effects: list[Effect] = self._deliver(event)
+        return effects
+
+
+class SendsBeforeTheMarker(_off(MarkerWorker)):  # type: ignore[misc]
+    """P0: the next message overtakes the marker."""
+
+    owed: tuple[Effect, ...] = ()
+
+    def _take(self, number: int, came_on: ChannelId | None) -> list[Effect]:
+        effects = super()._take(number, came_on)
+        self.owed = tuple(effect for effect in effects if isinstance(effect, Send) and effect.message.kind == MARKER)
+        return [effect for effect in effects if effect not in self.owed]
+
+    def _on_app_sent(self, event: AppSent) -> list[Effect]:
+        owed, self.owed = self.owed, ()
+        return [*super()._on_app_sent(event), *owed]
+
+
+class TakesPartWhileItReplays(_off(PartialTask)):  # type: ignore[misc]
+    """P5c: who is ahead of a sender that repeats takes its barrier."""
+
+    def _on_untimely_barrier(self, event: Received) -> list[Effect]:
+        return self._take(event.message.index)
+
+
+class DeliversBeforeTheOrderIsDurable(_off(PartialTask)):  # type: ignore[misc]
+    """P5c: a crash between the two forgets which way the merge went."""
+
+    def _on_message(self, event: Received) -> list[Effect]:
+        effects = super()._on_message(event)
+        if self.waiting is None:
+            return effects
+        self.waiting = None
+        return [effects[-1], *self._deliver_in_order(event)]
+
+    def _on_stored(self, event: Stored) -> list[Effect]:
+        return [] if event.token.startswith("order") else super()._on_stored(event)
+
+
+# -- coordinators ------------------------------------------------------------------------------------------------------
+
+
+class DecidesWithoutTheLast(_off(Coordinator)):  # type: ignore[misc]
+    def _complete(self, opened: Open) -> bool:
+        return len(opened.missing) <= 1
+
+
+class DecidesWithoutTheBalance(_off(EpochCoordinator)):  # type: ignore[misc]
+    """P1: all reports are in, and messages in flight are not."""
+
+    def _complete(self, opened: Open) -> bool:
+        return not opened.missing
+
+
+class AnnouncesBeforeItIsDurable(_off(Coordinator)):  # type: ignore[misc]
+    """G2: the decision is heard of before it is written."""
+
+    def _decide_if_complete(self, number: int) -> list[Effect]:
+        effects = super()._decide_if_complete(number)
+        return [*effects, *self._tell_all("commit", number), Note("complete", str(number))] if effects else []
+
+
+class CountsAcksOfOthers(_off(Coordinator)):  # type: ignore[misc]
+    """Answers for an older snapshot are taken for this one."""
+
+    def _on_ack(self, message: Envelope) -> list[Effect]:
+        self.open[message.index].missing.clear()
+        effects: list[Effect] = super()._on_ack(message)
+        return effects
+
+
+def _worker(protocol: Protocol, worker: Callable[[Birth], AnyMessageMachine]) -> Protocol:
+    return replace(protocol, worker=worker)
+
+
+def _coordinator(protocol: Protocol, coordinator: Callable[[Birth], AnyMessageMachine]) -> Protocol:
+    return replace(protocol, coordinator=coordinator)
+
+
+BUGS: dict[str, tuple[Protocol, str]] = {
+    "P1 delivers before it advances": (_worker(EPOCHS, DeliversBeforeItAdvances), "O1"),
+    "P1 does not store what is late": (_worker(EPOCHS, DoesNotStoreWhatIsLate), "O2"),
+    "P1 decides without the balance": (_coordinator(EPOCHS, DecidesWithoutTheBalance), "O2"),
+    "P5a acks before it is durable": (_worker(SNAPSHOTS, AcksBeforeItIsDurable), "O6 O7"),
+    "P5a captures at the first barrier": (_worker(SNAPSHOTS, CapturesAtTheFirstBarrier), "O1 O2"),
+    "P5a forwards before the capture": (_worker(SNAPSHOTS, ForwardsBeforeTheCapture), "O1 O2 O8"),
+    "P5a aborts without release": (_worker(SNAPSHOTS, AbortsWithoutRelease), "O10"),
+    "P5a never holds": (_worker(SNAPSHOTS, NeverHolds), "O1"),
+    "P5a shows what is captured": (_worker(SNAPSHOTS, ShowsWhatIsCaptured), "O11"),
+    "P5a erases what is decided": (_worker(SNAPSHOTS, ErasesWhatIsDecided), "O6 O7 O12"),
+    "P5a decides without the last": (_coordinator(SNAPSHOTS, DecidesWithoutTheLast), "O6 O7"),
+    "P5a announces before it is durable": (_coordinator(SNAPSHOTS, AnnouncesBeforeItIsDurable), "O5 O6 O7 O11"),
+    "P5a counts acks of others": (_coordinator(SNAPSHOTS, CountsAcksOfOthers), "O6 O7"),
+    "P5b logs nothing": (_worker(CYCLIC, LogsNothing), "O2"),
+    "P0 stops recording at the first marker": (_worker(MARKERS, StopsRecordingAtTheFirstMarker), "O2"),
+    "P0 sends before the marker": (_worker(MARKERS, SendsBeforeTheMarker), "O1"),
+    "P5c takes part while it replays": (_worker(PARTIAL, TakesPartWhileItReplays), "O1 O2"),
+    "P5c forgets its numbers": (_worker(PARTIAL, ForgetsItsNumbers), "O2 O3 O8"),
+    "P5c delivers before the order is durable": (_worker(PARTIAL, DeliversBeforeTheOrderIsDurable), "O3"),
+    "literal P0 state of the last marker": (markers.STATE_OF_THE_LAST_MARKER, "O1 O2"),
+    "literal P1 zero is enough": (epochs.ZERO_IS_ENOUGH, "O2 O6 O7"),
+    "literal P5a no ids": (snapshots.NO_IDS, "O8 O10"),
+    "literal P5b one set for all": (cyclic_snapshots.ONE_SET_FOR_ALL, "O8 O10"),
+    "literal P5c smaller than the last": (partial_recovery.SMALLER_THAN_THE_LAST, "O3"),
+    "literal P5c source sequence": (partial_recovery.SOURCE_SEQUENCE, "O2 O3"),
+    "literal P5c no order": (partial_recovery.NO_ORDER, "O3"),
+}
+"""What is wrong, and the oracles that may say so."""
+
+
+def first_failure(protocol: Protocol) -> Outcome:
+    """The first of many schedules that somebody complains about."""
+    graphs = graphs_for(protocol)
+    outcomes = (play(protocol, graphs[seed % len(graphs)], seed) for seed in range(SEEDS))
+    return next(outcome for outcome in outcomes if not outcome.ok)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_oracles_see(bug: str) -> None:
+    protocol, oracles = BUGS[bug]
+
+    found = str(first_failure(protocol).error)
+
+    assert found.split(":")[0] in oracles.split(), found
