@@ -178,8 +178,9 @@ class Stage:
         self.world.judge()
 
     def happened(self) -> list[str]:
-        """Everything that happened, one line each."""
-        return [f"{each.process} {each.kind} {each.label}".strip() for each in self.world.moments or ()]
+        """Everything that happened, one line each; digests of ordered applications are left out."""
+        lines = [f"{each.process} {each.kind} {each.label}".strip() for each in self.world.moments or ()]
+        return [re.sub(r"#[0-9a-f]{8}\b", "", line) for line in lines]
 
     def message(self, channel: str, what: str) -> int:
         """Where on the channel the message is: a short name, a lineage, or a kind and maybe its number."""
