@@ -111,6 +111,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         self.delivered = number(now.get("delivered", 0))
         self.shown = number(now.get("shown", 0))
         self.complete = number(now.get("complete", 0))
+        self.logged = number(now.get("logged", 0))
         self._kept = [kept for kept in kept_in(birth.records, birth.table) if kept.low <= self.index]
         self._log: dict[Key, int | None] = {key: None for key in birth.records if key[0] == LOG}
         self._waiting = {log_key(message): message for message in envelopes(now.get("waiting", ()))}
@@ -130,6 +131,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
             "delivered": self.delivered,
             "shown": self.shown,
             "complete": self.complete,
+            "logged": self.logged,
             "waiting": [message.as_record() for message in self._waiting.values()],
         }
 
@@ -255,6 +257,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         if not event.ok:
             return self._store_in_log(key, message)
         self._log[key] = None
+        self.logged += 1
         received = Received(channel_between(message.source, message.target), message)
         return [Note("logged", str(message.index)), *self._deliver(received)]
 
@@ -267,7 +270,8 @@ class IndexWorker(MessageMachine[IndexPhase]):
         self._kept.append(saved)
         self.index, self._saving, self.phase = saved.high, None, P.RUNNING
         self._durable[self.me] = self.index
-        return [*self._gates(Release), *self._tell_durable(), *self._advance(), *self._settle()]
+        ratio = Note("logged of received", f"{self.logged}/{self.delivered}")
+        return [*self._gates(Release), ratio, *self._tell_durable(), *self._advance(), *self._settle()]
 
     # -- what is complete --------------------------------------------------------------------------------------------
 
