@@ -32,6 +32,7 @@ of asking all senders is the host's report of survivors and records, from which 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count, takewhile
 
 from spark_ckpt.protocol.ids import Epoch, ProcessId
 from spark_ckpt.protocol.machine import ProtocolViolation
@@ -56,14 +57,19 @@ Receipts = Mapping[int, Envelope]
 
 
 def plan(failure: Failure) -> Plan:
-    """The failed go back and are told their receipts again, everybody else stays. See above for `volatile` logs."""
+    """The failed go back and take their receipts in again. Raises `ProtocolViolation` if some are nowhere: see above."""
+    decided = replay_the_failed(failure)
+    _check_dependencies(failure, decided)
+    return decided
+
+
+def replay_the_failed(failure: Failure) -> Plan:
+    """All receipts that are known without a gap, whether others rest on more or not."""
     known = _known_receipts(failure)
-    replays = {process: _replay(failure, process, known[process]) for process in failure.graph.processes}
-    parts = {process: _part(failure, process, replays[process]) for process in failure.graph.processes}
-    after = {process: _order(failure, process).rsn + len(replays[process]) for process in failure.graph.processes}
-    _check_dependencies(failure, replays, after)
-    receivers = (p for p in failure.graph.processes if p in failure.failed and failure.graph.inputs[p])
-    return Plan(failure.incarnation, {process: Epoch(after[process] + 1) for process in receivers}, parts)
+    parts = {process: _part(failure, process, known[process]) for process in failure.graph.processes}
+    receivers = (process for process in failure.graph.processes if failure.graph.inputs[process])
+    row = {p: _order(failure, p).rsn + len(parts[p].replay) + 1 for p in receivers if p in failure.failed}
+    return Plan(failure.incarnation, {process: Epoch(first) for process, first in row.items()}, parts)
 
 
 def _known_receipts(failure: Failure) -> dict[ProcessId, dict[int, Envelope]]:
@@ -96,39 +102,32 @@ def _order(failure: Failure, process: ProcessId) -> ReceiptOrder:
     return ReceiptOrder.of(mapping(record["order"])) if record else ReceiptOrder()
 
 
-def _replay(failure: Failure, process: ProcessId, known: Receipts) -> tuple[Envelope, ...]:
-    """Receipts without a gap behind the state of a failed process."""
-    if process not in failure.failed:
-        return ()
-    first = _order(failure, process).rsn + 1
-    replay: list[Envelope] = []
-    while (message := known.get(first + len(replay))) is not None:
-        replay.append(message)
-    return tuple(replay)
-
-
-def _part(failure: Failure, process: ProcessId, replay: tuple[Envelope, ...]) -> Part:
+def _part(failure: Failure, process: ProcessId, known: Receipts) -> Part:
     if process not in failure.failed:
         return Part(None, because="it lives and keeps its state")
     newest = max(checkpoints(failure.records[process]), default=None)
     key = None if newest is None else checkpoint_key(newest)
-    return Part(key, replay, initial=key is None, because="it failed")
+    return Part(key, _behind(_order(failure, process).rsn, known), initial=key is None, because="it failed")
 
 
-def _check_dependencies(
-    failure: Failure, replays: Mapping[ProcessId, tuple[Envelope, ...]], after: Mapping[ProcessId, int]
-) -> None:
+def _behind(rsn: int, known: Receipts) -> tuple[Envelope, ...]:
+    """Receipts behind `rsn`, up to the first that nobody knows."""
+    numbers = takewhile(known.__contains__, count(rsn + 1))
+    return tuple(known[number] for number in numbers)
+
+
+def _check_dependencies(failure: Failure, decided: Plan) -> None:
     """Nobody may keep a message that rests on a receipt which its sender will not have again."""
-    for process in failure.graph.processes:
-        depends = dict(_order(failure, process).depends)
-        for message in replays[process]:
-            depends[message.source] = max(depends.get(message.source, 0), message.index)
-        for source, rsn in depends.items():
-            sender = ProcessId(source)
-            if sender in failure.failed and failure.graph.inputs[sender] and rsn > after[sender]:
+    assert isinstance(decided.row, Mapping)  # noqa: S101 - for the type checker: it was made above
+    for process, part in decided.parts.items():
+        rests_on = list(_order(failure, process).depends.items())
+        rests_on += [(message.source, message.index) for message in part.replay]
+        for sender, rsn in rests_on:
+            first_unknown = decided.row.get(ProcessId(sender))
+            if first_unknown is not None and rsn >= first_unknown:
                 raise ProtocolViolation(
-                    f"{process} received what {sender} sent after its receipt {rsn}, and nobody has more of its receipts"
-                    f" than {after[sender]}: {sorted(failure.failed)} failed together, with volatile logs"
+                    f"{process} received what {sender} sent after its receipt {rsn}, of which nobody knows: with volatile"
+                    f" logs {sorted(failure.failed)} must not be down together"
                 )
 
 
@@ -141,4 +140,4 @@ PROTOCOL = Protocol(
     plan=plan,
 )
 
-__all__ = ["PROTOCOL", "SenderLoggingWorker", "SenderPhase", "plan"]
+__all__ = ["PROTOCOL", "SenderLoggingWorker", "SenderPhase", "plan", "replay_the_failed"]

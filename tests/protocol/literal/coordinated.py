@@ -9,7 +9,7 @@ from spark_ckpt.protocol.coordinated_instance import Tentative
 from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.protocol.machine import Effect
 from spark_ckpt.protocol.recovery import checkpoint_key
-from spark_ckpt.protocol.vocabulary import AppSent, Erase, Note, Received, Stored
+from spark_ckpt.protocol.vocabulary import AppSent, Erase, Note, Received
 
 
 class _WithoutInvariants(CoordinatedWorker):
@@ -70,12 +70,14 @@ class ForgetsTheDecision(_WithoutInvariants):
 class VotesBeforeItIsStored(_WithoutInvariants):
     """G2: a vote for a checkpoint that is not durable."""
 
-    def _when_all_voted(self, tentative: Tentative) -> list[Effect]:
-        tentative.stored = True
-        return super()._when_all_voted(tentative)
+    def _take_tentative(self, instance: str, parent: ProcessId | None) -> list[Effect]:
+        effects = super()._take_tentative(instance, parent)
+        assert self.tentative is not None
+        self.tentative.stored = True
+        return [*effects, *self._when_all_voted(self.tentative)]
 
-    def _on_stored(self, event: Stored) -> list[Effect]:
-        return [] if event.token.startswith("tentative") else super()._on_stored(event)
+    def _tentative_stored(self, index: int, ok: bool) -> list[Effect]:
+        return []
 
 
 class ShowsEverything(_WithoutInvariants):

@@ -9,7 +9,7 @@ from spark_ckpt.protocol.ids import ChannelId
 from spark_ckpt.protocol.machine import Effect
 from spark_ckpt.protocol.recovery import Failure, Part, Plan
 from spark_ckpt.protocol.sender_log import Entry
-from spark_ckpt.protocol.sender_logging import PROTOCOL, SenderLoggingWorker, SenderPhase, plan
+from spark_ckpt.protocol.sender_logging import PROTOCOL, SenderLoggingWorker, SenderPhase, plan, replay_the_failed
 from spark_ckpt.protocol.vocabulary import AppSent, Received, SinkOp, SinkTransaction
 
 
@@ -68,8 +68,8 @@ def _first(pair: tuple[tuple[str, int], object]) -> tuple[str, int]:
     return pair[0]
 
 
-NO_GATE = replace(PROTOCOL, worker=NoGate)
-ANSWERS_BEFORE_IT_IS_STORED = replace(PROTOCOL, worker=AnswersBeforeItIsStored)
+NO_GATE = replace(PROTOCOL, worker=NoGate, plan=replay_the_failed)
+ANSWERS_BEFORE_IT_IS_STORED = replace(PROTOCOL, worker=AnswersBeforeItIsStored, plan=replay_the_failed)
 DOES_NOT_DEDUPE = replace(PROTOCOL, worker=DoesNotDedupe)
 SHOWS_AT_ONCE = replace(PROTOCOL, worker=ShowsAtOnce)
 IN_ORDER_OF_SENDERS = replace(PROTOCOL, plan=_in_order_of_senders)
