@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from spark_ckpt.protocol.graph import COORDINATOR
 from spark_ckpt.protocol.ids import Incarnation, ProcessId
@@ -24,8 +24,20 @@ from spark_ckpt.simulator.state import Cut, State
 from spark_ckpt.simulator.violations import Incomplete
 
 
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What is wrong with one line: messages received and not sent, messages sent that nobody has."""
+
+    index: str
+    orphans: tuple[str, ...]
+    lost: tuple[str, ...]
+
+
 class RecoverableJob(Job):
     """A job that survives its processes."""
+
+    audits: list[Audit] | None = None
+    """A list: lines that are called complete are noted here instead of judged. For counter-examples."""
 
     complete: Line | None = None
     """The newest line that was called complete."""
@@ -198,6 +210,9 @@ class RecoverableJob(Job):
 
     def judge_complete(self, process: Process, index: str) -> None:
         """O1, O2, O5, O7, O13: if all failed now, they would come back to a usable line at `index` or later."""
+        if self.audits is not None:
+            self.audits.append(self.audit(index))
+            return
         what = f"{process.name} calls checkpoint {index} complete"
         plan = self._total_failure(what)
         row = plan.row
@@ -212,6 +227,16 @@ class RecoverableJob(Job):
         if self.complete is not None:
             lines.judge_forward(self.complete, line, what)
         self.complete = line
+
+    def audit(self, index: str = "") -> Audit:
+        """What would be wrong with the state if all failed now; nothing is raised."""
+        plan = self._total_failure(f"checkpoint {index}")
+        line = self._line(_all_down(plan))
+        lost = lines.in_transit(line)
+        if self.network.log is not None or (lost and not (lost := lost & ~self._somewhere(plan))):
+            lost = 0
+        describe = self.truth.describe
+        return Audit(index, tuple(describe(lines.orphans(line))), tuple(describe(lost)))
 
     def judge_shown(self, process: Process, last: int) -> None:
         """O11: if all failed now, the rows would still be there."""

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import cache
 from typing import Any
 
 HIDDEN = frozenset(
@@ -35,12 +34,15 @@ def canonical(value: Any) -> Hashable:
     return (kind.__name__, *(_named(name, getattr(value, name)) for name in _names(kind) or vars(value)))
 
 
-@cache
-def _names(kind: Hashable) -> tuple[str, ...]:
-    """The fields of a dataclass or of an object with slots only; nothing for others."""
-    if isinstance(kind, type) and is_dataclass(kind):
-        return tuple(field.name for field in fields(kind) if field.name not in HIDDEN)
-    return ()
+def _names(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass; nothing for others."""
+    if kind not in _FIELDS:
+        found = fields(kind) if is_dataclass(kind) else ()
+        _FIELDS[kind] = tuple(field.name for field in found if field.name not in HIDDEN)
+    return _FIELDS[kind]
+
+
+_FIELDS: dict[type, tuple[str, ...]] = {}
 
 
 def unordered(values: Iterable[Any]) -> Hashable:
