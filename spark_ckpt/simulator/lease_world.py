@@ -5,8 +5,8 @@ elected only by the rule that `Rules` names.  Time is exact and passes only by c
 stands still (`pause`) or is under way (reports, appends, uploads, answers: each takes as long as the schedule likes).
 
 Choices: `elect n`, `depose n`, `report n`, `hear n`, `tick n pick`, `append n`, `command n`, `propagate from to`,
-`execute n`, `start n`, `write n`, `land n`, `answer n`, `recover n`; clocks: `elapse n`, `advance ms`; faults:
-`crash n`, `pause n`, `wake n`, `cut a b`, `heal a b`, `fail n`.
+`execute n`, `start n`, `write n`, `land n token`, `answer n token`, `recover n`; clocks: `elapse n`, `advance ms`;
+faults: `crash n`, `pause n`, `wake n`, `cut a b`, `heal a b`, `fail n`.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ class Scope:
         )
     )
     leases: int | None = None
-    """Leases that may be issued at most; None: no bound."""
+    """Leases that may be issued before the calm; None: no bound."""
     commands: int = 2
     """Entries of the log that are no leases, before the calm."""
-    advances: tuple[int, ...] = (1, 5, 20)
+    advances: tuple[int, ...] = (4, 1, 15)
     """By how many milliseconds time may pass at once."""
 
 
@@ -126,18 +126,18 @@ class LeaseWorld(World):
                 found += self._of_primary(node)
             elif not node.up:
                 found.append(("recover", node.name))
-        found += [("land", index) for index in range(len(self.uploads))]
-        found += [("answer", index) for index, answer in enumerate(self.answers) if self._can_hear(answer)]
+        found += [("land", upload.node, upload.checkpoint.token) for upload in self.uploads]
+        found += [("answer", answer.node, answer.token) for answer in self.answers if self._can_hear(answer)]
         found += [("propagate", *pair) for pair in permutations(self.nodes, 2) if self._lacks(*pair)]
         return found
 
     def timers(self) -> Sequence[Choice]:
-        """The timer that runs out first, and time: never past a timer of somebody who does not stand still."""
+        """Time, never past a timer of somebody who does not stand still, and the timer that runs out first."""
         dues = [(node.due, node.name) for node in self.nodes.values() if node.awake and node.due is not None]
         first = min(dues, default=None)
         elapse: list[Choice] = [("elapse", name) for due, name in dues if first and due == first[0]]
         latest = [ms for ms in self.scope.advances if first is None or self.now + ms * self.unit <= first[0]]
-        return [*elapse, *(("advance", ms) for ms in latest)]
+        return [*(("advance", ms) for ms in latest), *elapse]
 
     def faults(self) -> Sequence[Choice]:
         """Everything that can go wrong next, and what mends it."""
@@ -189,8 +189,12 @@ class LeaseWorld(World):
                 yield "append", node.name
             if self.budget["command"]:
                 yield "command", node.name
-        if self.scope.leases is None or sum(entry.terms is not None for entry in self.log) < self.scope.leases:
+        if self.owed is not None or self._leases_left():
             yield from (("tick", node.name, pick) for pick in self._picks(primary, node.local(self.now)))
+
+    def _leases_left(self) -> bool:
+        issued = sum(entry.terms is not None for entry in self.log)
+        return self.scope.leases is None or issued < self.scope.leases
 
     def _picks(self, primary: Primary, local_ms: int) -> list[str]:
         """Everybody whom some draw would pick; nobody in particular if the tick only ends a lease."""
@@ -397,8 +401,9 @@ class LeaseWorld(World):
         self.budget["fail"] -= 1
         self._handle(self.nodes[name], CheckpointFailed(self.nodes[name].due_token))
 
-    def _do_land(self, index: int) -> None:
-        upload = self.uploads.pop(index)
+    def _do_land(self, name: ProcessId, token: int) -> None:
+        upload = next(each for each in self.uploads if (each.node, each.checkpoint.token) == (name, token))
+        self.uploads.remove(upload)
         verdict = self.rules.admission(self.store.token, upload.checkpoint.token)
         if verdict is Admission.ACCEPTED:
             self._publish(upload)
@@ -413,9 +418,10 @@ class LeaseWorld(World):
         if self.owed is not None:
             self.owed.discard(upload.node)
 
-    def _do_answer(self, index: int) -> None:
-        answer = self.answers.pop(index)
-        node = self.nodes[answer.node]
+    def _do_answer(self, name: ProcessId, token: int) -> None:
+        answer = next(each for each in self.answers if (each.node, each.token) == (name, token))
+        self.answers.remove(answer)
+        node = self.nodes[name]
         if node.awake and node.boot == answer.boot:
             self._handle(node, PublishAnswered(answer.token, answer.admission))
 
@@ -446,6 +452,10 @@ class LeaseWorld(World):
         late = (self.owed or set()) - {self.leader}
         if late:
             raise NoEnd(f"{sorted(late)} never publish", sorted(late))
+
+    def shared(self) -> tuple[object, ...]:
+        """The scope, the rules and the lease's settings."""
+        return (self.scope, self.rules, self.scope.settings)
 
     def picture(self) -> Hashable:
         """Everything that decides what can happen; times as distances from now."""

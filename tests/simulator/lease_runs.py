@@ -1,0 +1,61 @@
+"""Random schedules of the lease world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_ckpt.protocol.machine import ProtocolViolation
+from spark_ckpt.simulator.faults import Faults
+from spark_ckpt.simulator.lease_world import LeaseWorld, Rules, Scope
+from spark_ckpt.simulator.schedules import Driver
+from spark_ckpt.simulator.violations import Violation
+from spark_ckpt.simulator.world import Choice, Trace
+
+FAULTS = Faults(crashes=3, store_errors=1, pauses=2, partitions=2)
+RATES = ({"a": 100, "b": 100, "c": 100}, {"a": 100, "b": 70, "c": 90}, {"a": 80, "b": 100, "c": 110})
+"""Percent of time; no clock is slower than 70 percent of another."""
+SLOW = ("execute", "hear", "land", "answer", "append", "write", "start", "propagate", "report", "depose", "recover")
+SICK = {"c": 0}
+STEPS = 200
+
+Complaint = Violation | ProtocolViolation
+
+
+@dataclass(frozen=True)
+class Run:
+    """One schedule: the world at its end, what was chosen, who complained."""
+
+    world: LeaseWorld
+    trace: Trace
+    complaint: Complaint | None
+
+
+class LeaseDriver(Driver):
+    """Some kinds of choices lag, some only at some nodes, in each schedule others."""
+
+    def __init__(self, world: LeaseWorld, seed: int) -> None:
+        super().__init__(world, seed, fault_rate=0.08, timer_rate=0.25)
+        self.slow = {(kind, name) for kind in SLOW for name in ("", *world.nodes) if self.draw() < 0.15}
+
+    def _work(self) -> Choice | None:
+        """Time passes before anything that lags happens."""
+        quick = [choice for choice in self.world.choices() if not self._is_slow(choice)]
+        return self.pick(quick or self.world.timers() or self.world.choices())
+
+    def _is_slow(self, choice: Choice) -> bool:
+        slow = (choice[0], "") in self.slow or choice[:2] in self.slow
+        return slow and self.draw() < 0.95
+
+
+def run(seed: int, rules: Rules | None = None, scope: Scope | None = None, steps: int = STEPS) -> Run:
+    """Chaos, calm, drain, verdict."""
+    if scope is None:
+        scope = Scope(RATES[seed % len(RATES)], SICK if seed % 2 else {})
+    world = LeaseWorld(scope, FAULTS, rules)
+    driver = LeaseDriver(world, seed)
+    try:
+        driver.chaos(steps)
+        driver.drain()
+    except (Violation, ProtocolViolation) as complaint:
+        return Run(world, driver.trace, complaint)
+    return Run(world, driver.trace, None)

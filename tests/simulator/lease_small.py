@@ -1,0 +1,63 @@
+"""A lease world small enough for all of its states.
+
+Two reductions.  What cannot change anything by waiting happens at once: a report is heard, terms are appended,
+entries are propagated, an answer arrives (waiting only makes a report older, which waiting before the tick does
+too).  And nodes report only what the primary can use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_ckpt.protocol.lease import LeaseSettings
+from spark_ckpt.simulator.faults import Faults
+from spark_ckpt.simulator.lease_node import Node
+from spark_ckpt.simulator.lease_world import LeaseWorld, Rules, Scope
+from spark_ckpt.simulator.world import Choice
+
+AT_ONCE = ("hear", "append", "answer", "propagate", "depose")
+TINY = LeaseSettings(rate_percent=50, least_ms=2, first_ms=2, most_ms=2, margin_ms=1, fresh_ms=1, rounds=2)
+"""A lease of two milliseconds of the primary's clock, of which the holder has one of its own."""
+
+
+def small(
+    leases: int, crashes: int, rules: Rules | None = None, rates: tuple[int, int, int] = (100, 50, 100)
+) -> SmallWorld:
+    """Three nodes whose clocks tick `rates` percent; `a` is primary and has reports of both others."""
+    scope = Scope(dict(zip("abc", rates, strict=True)), settings=TINY, leases=leases, commands=0, advances=(1,))
+    world = SmallWorld(scope, Faults(crashes, 0, 0, 0, 0, 0, 0), rules)
+    for choice in (("elect", "a"), ("report", "b"), ("hear", "b"), ("report", "c"), ("hear", "c")):
+        world.do(choice)
+    return world
+
+
+class SmallWorld(LeaseWorld):
+    """The reductions, and machines without stories."""
+
+    def choices(self) -> Sequence[Choice]:
+        found = super().choices()
+        return [choice for choice in found if choice[0] in AT_ONCE][:1] or found
+
+    def timers(self) -> Sequence[Choice]:
+        return () if any(choice[0] in AT_ONCE for choice in super().choices()) else super().timers()
+
+    def faults(self) -> Sequence[Choice]:
+        return () if any(choice[0] in AT_ONCE for choice in super().choices()) else super().faults()
+
+    def do(self, choice: Choice) -> None:
+        super().do(choice)
+        for node in self.nodes.values():
+            for machine in (node.replica, node.primary):
+                if machine is not None:
+                    machine._story.clear()
+
+    def _has_news(self, node: Node) -> bool:
+        if not super()._has_news(node) or self.leader is None:
+            return False
+        primary = self.nodes[self.leader].primary
+        if primary is None or primary.asked is not None:
+            return False
+        lease = primary.lease
+        if lease is None or self.nodes[self.leader].local(self.now) > primary.deadline_ms:
+            return self.owed is not None or self._leases_left()
+        return lease.terms.holder == node.name and node.payload > lease.token
