@@ -1,28 +1,57 @@
-"""A deterministic host for protocols: worlds, schedules, oracles, exploration, stories."""
+"""A deterministic host for protocols: worlds, schedules, oracles, exploration, measurements, stories."""
 
+from spark_ckpt.simulator.barrier_storage import BARRIER_GRAPHS, BarrierGraph
+from spark_ckpt.simulator.barrier_world import BarrierWorld
+from spark_ckpt.simulator.campaign import Report, barrier_campaign, campaign
+from spark_ckpt.simulator.diagram import html, svg
+from spark_ckpt.simulator.explore import Exploration, ScopeTooLarge, explore
 from spark_ckpt.simulator.faults import NO_FAULTS, Clock, Clocks, Faults
 from spark_ckpt.simulator.graphs import ACYCLIC, GRAPHS
 from spark_ckpt.simulator.message_world import MessageWorld
-from spark_ckpt.simulator.schedules import Outcome, drive, replay, run
+from spark_ckpt.simulator.schedules import Outcome, barrier_world, drive, replay, run, run_barrier
+from spark_ckpt.simulator.shrink import NotFailing, Shrunk, shrink
+from spark_ckpt.simulator.story import chart, story
+from spark_ckpt.simulator.timed import Latencies, Measurement, measure
 from spark_ckpt.simulator.violations import Violation
 from spark_ckpt.simulator.world import Choice, Moment, NotPossible, Trace, World
 
 __all__ = [
     "ACYCLIC",
+    "BARRIER_GRAPHS",
     "GRAPHS",
     "NO_FAULTS",
+    "BarrierGraph",
+    "BarrierWorld",
     "Choice",
     "Clock",
     "Clocks",
+    "Exploration",
     "Faults",
+    "Latencies",
+    "Measurement",
     "MessageWorld",
     "Moment",
+    "NotFailing",
     "NotPossible",
     "Outcome",
+    "Report",
+    "ScopeTooLarge",
+    "Shrunk",
     "Trace",
     "Violation",
     "World",
+    "barrier_campaign",
+    "barrier_world",
+    "campaign",
+    "chart",
     "drive",
+    "explore",
+    "html",
+    "measure",
     "replay",
     "run",
+    "run_barrier",
+    "shrink",
+    "story",
+    "svg",
 ]

@@ -384,6 +384,10 @@ class BarrierWorld(World):
         sinks = [task.participant for task in tasks if isinstance(task, SinkProcess)]
         return [*(each.machine for each in self.coordinators), *(task.machine for task in tasks), *sinks]
 
+    def names(self) -> list[str]:
+        """The graph's tasks, and the coordinator."""
+        return [*self.graph.tasks, "coordinator"]
+
     def shared(self) -> tuple[object, ...]:
         """The graph."""
         return (self.graph,)

@@ -117,6 +117,8 @@ class Job(World):
         outbox = process.state.outbox
         while outbox and OUT not in process.held and process.machine is not None:
             channel, body = outbox.popleft()
+            if self.cells is not None:
+                self.cells.add((type(process.machine).__name__, process.machine.phase.name, AppSent.__name__))
             for effect in process.machine.handle(AppSent(channel, body)):
                 self._carry_out(process, effect)
             outbox = process.state.outbox

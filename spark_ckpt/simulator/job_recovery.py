@@ -39,6 +39,9 @@ class RecoverableJob(Job):
     audits: list[Audit] | None = None
     """A list: lines that are called complete are noted here instead of judged. For counter-examples."""
 
+    judged: tuple[Incarnation, str] | None = None
+    """The latest word of a complete checkpoint: who says the same again says nothing new."""
+
     complete: Line | None = None
     """The newest line that was called complete."""
 
@@ -213,6 +216,9 @@ class RecoverableJob(Job):
         if self.audits is not None:
             self.audits.append(self.audit(index))
             return
+        if self.judged == (self.incarnation, index):
+            return
+        self.judged = (self.incarnation, index)
         what = f"{process.name} calls checkpoint {index} complete"
         plan = self._total_failure(what)
         row = plan.row

@@ -207,6 +207,10 @@ class MessageWorld(RecoverableJob):
             "bytes written": self.stored_bytes,
         }
 
+    def names(self) -> list[str]:
+        """The graph's processes, and the coordinator."""
+        return list(self.processes)
+
     def shared(self) -> tuple[object, ...]:
         """The protocol, its graph and what follows from them."""
         return (self.protocol, self.graph, self.app, self.settings)

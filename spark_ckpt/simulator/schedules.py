@@ -162,7 +162,7 @@ def run(
     """One schedule of a protocol over plain messages."""
     world = MessageWorld(protocol, graph, Faults() if faults is None else faults, inputs, settings=settings)
     if story:
-        world.moments = []
+        world.watch()
     return drive(world, seed, steps)
 
 
@@ -177,7 +177,7 @@ def run_barrier(
     """One schedule of the shipped barrier machines."""
     world = barrier_world(graph, seed, roles)
     if story:
-        world.moments = []
+        world.watch()
     return drive(world, seed, steps, fault_rate)
 
 

@@ -186,7 +186,8 @@ def measure(
     world = MessageWorld(
         protocol, graph, Faults(crashes=len(crashes)), inputs, settings=settings, clocks=skewed(graph, seed, skew_ms)
     )
-    world.moments = [] if story else None
+    if story:
+        world.watch()
     world.audits = None if protocol.sound else []
     run = TimedRun(world, seed, latencies, crashes)
     run.run()

@@ -121,6 +121,15 @@ class World(ABC):
         """A world of its own that stands exactly here."""
         return Frozen(self).thaw()
 
+    def watch(self) -> Self:
+        """Remember moments from now on, every process once to begin with."""
+        self.moments = [Moment(self.step, name, "begin") for name in self.names()]
+        return self
+
+    def names(self) -> Sequence[str]:
+        """The processes, in the order of the graph."""
+        return ()
+
     def tell(self, process: str, kind: str, label: str = "", message: int = -1) -> None:
         """Remember a moment, if anybody wants to know."""
         if self.moments is not None:

@@ -1,0 +1,135 @@
+"""Many schedules, and what they were worth: failures, faults survived, table cells reached."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from time import process_time
+
+from spark_ckpt.protocol.graph import Graph
+from spark_ckpt.protocol.ids import Incarnation
+from spark_ckpt.protocol.machine import Machine, Verdict
+from spark_ckpt.protocol.recovery import Birth, Protocol
+from spark_ckpt.simulator.barrier_storage import BarrierGraph
+from spark_ckpt.simulator.barrier_world import ROLES
+from spark_ckpt.simulator.faults import Faults
+from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
+from spark_ckpt.simulator.schedules import BARRIER_FAULT_RATE, BARRIER_STEPS, STEPS, Outcome, barrier_world, drive
+from spark_ckpt.simulator.world import Cell, World
+
+CELLS_EVERY = 10
+"""One schedule in so many counts table cells."""
+
+
+@dataclass
+class Report:
+    """Sums over schedules. `seconds` are of processor time; `failures` keep their traces."""
+
+    protocol: str
+    graph: str
+    schedules: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[Outcome] = field(default_factory=list)
+    reached: set[Cell] = field(default_factory=set)
+    cells: frozenset[Cell] = frozenset()
+    """Every cell that a table handles."""
+
+    @property
+    def rate(self) -> float:
+        """Schedules per second of processor time."""
+        return self.schedules / self.seconds if self.seconds else 0.0
+
+    @property
+    def coverage(self) -> float:
+        """Share of handled table cells that some schedule reached."""
+        return len(self.reached & self.cells) / len(self.cells) if self.cells else 1.0
+
+    @property
+    def missed(self) -> list[Cell]:
+        """Handled cells that no schedule reached."""
+        return sorted(self.cells - self.reached)
+
+    def add(self, other: Report) -> None:
+        """Sum up."""
+        self.schedules += other.schedules
+        self.steps += other.steps
+        self.seconds += other.seconds
+        self.counts += other.counts
+        self.failures += other.failures
+        self.reached |= other.reached
+
+
+def campaign(
+    protocol: Protocol,
+    graph: Graph,
+    seeds: Iterable[int],
+    processes: int = 1,
+    steps: int = STEPS,
+    faults: Faults | None = None,
+    inputs: int = 3,
+) -> Report:
+    """One schedule per seed of a protocol over plain messages; in several processes if asked."""
+    make = partial(_message_world, protocol, graph, Faults() if faults is None else faults, inputs)
+    total = Report(protocol.name, graph.name, cells=handled_cells(_machines(protocol, graph)))
+    return _spread(partial(_run, make, steps, 0.1), total, list(seeds), processes)
+
+
+def barrier_campaign(graph: BarrierGraph, seeds: Iterable[int], processes: int = 1) -> Report:
+    """The same for the shipped barrier machines."""
+    total = Report("barrier", graph.name, cells=handled_cells(ROLES.values()))
+    return _spread(
+        partial(_run, partial(barrier_world, graph), BARRIER_STEPS, BARRIER_FAULT_RATE), total, list(seeds), processes
+    )
+
+
+def handled_cells(machines: Iterable[type[Machine[object]]]) -> frozenset[Cell]:  # type: ignore[type-var]
+    """Cells with a handler."""
+    return frozenset(
+        (machine.__name__, phase.name, event.__name__)
+        for machine in machines
+        for (phase, event), cell in machine.TABLE.items()
+        if not isinstance(cell, Verdict)
+    )
+
+
+def _machines(protocol: Protocol, graph: Graph) -> list[type[Machine[object]]]:  # type: ignore[type-var]
+    makers = [protocol.worker, *([protocol.coordinator] if protocol.coordinator else [])]
+    birth = Birth(graph.processes[0], graph, Incarnation(1), {}, DEFAULT)
+    return [type(make(birth)) for make in makers]
+
+
+def _message_world(protocol: Protocol, graph: Graph, faults: Faults, inputs: int, seed: int) -> World:
+    return MessageWorld(protocol, graph, faults, inputs)
+
+
+def _run(make: Callable[[int], World], steps: int, fault_rate: float, seeds: Sequence[int]) -> Report:
+    report, begun = Report("", ""), process_time()
+    for seed in seeds:
+        world = make(seed)
+        if seed % CELLS_EVERY == 0:
+            world.cells = report.reached
+        outcome = drive(world, seed, steps, fault_rate)
+        report.schedules += 1
+        report.steps += len(outcome.trace)
+        report.counts.update(outcome.counts)
+        if not outcome.ok:
+            report.failures.append(outcome)
+    report.seconds = process_time() - begun
+    return report
+
+
+def _spread(work: Callable[[Sequence[int]], Report], total: Report, seeds: Sequence[int], processes: int) -> Report:
+    if processes <= 1:
+        total.add(work(seeds))
+        return total
+    shares = [seeds[start::processes] for start in range(processes)]
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        for report in pool.map(work, shares):
+            total.add(report)
+    return total
