@@ -19,6 +19,8 @@ Corrected and added:
 - The seed does not say what becomes of messages sent again by a replay: they have their old numbers, and receivers
   drop them.  What is done anew after the replay has numbers of its own, so it is never taken for what was undone.
 - Sources receive nothing: their interval is always 0 and never undone; they read their input again.
+- Whoever is hit by the next recovery while it replays goes back to what is durable: a part of its replay may have been
+  in nothing but the memory that it left.
 - RV is not stored.  It follows from what is stable, which is reported again at the begin of every life.
 
 Option `checkpoint_every`: batches from one checkpoint to the next (4).
@@ -31,7 +33,7 @@ from enum import Enum
 
 from spark_ckpt.protocol.graph import COORDINATOR, Graph
 from spark_ckpt.protocol.ids import Epoch, Incarnation, ProcessId, TimerId
-from spark_ckpt.protocol.machine import Drop, Effect, rows
+from spark_ckpt.protocol.machine import Drop, Effect, ProtocolViolation, rows
 from spark_ckpt.protocol.message_machine import MessageMachine
 from spark_ckpt.protocol.record_fields import as_counts, counts, items, number
 from spark_ckpt.protocol.recoverable import Ddv, RecoveryVector
@@ -121,6 +123,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         self.ddv: Ddv = ddv_of(now.get("ddv", {}))
         self.shown = number(now.get("shown", 0))
         self.recoverable = number(now.get("recoverable", 0))
+        self.target = _target(birth, self.interval)
         self.memory = {receipt.interval: receipt for receipt in receipts_in(now or {"log": []})}
         self._durable = rebuildable(self.me, birth.records, birth.incarnation, birth.table)
         self._batches = batches_in(birth.records)
@@ -130,10 +133,15 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         self._saved_work = self._position()
 
     def record(self) -> Record:
-        """`position` names the checkpoint; `life`: the incarnation of the newest receipt; `log`: the memory."""
+        """A checkpoint, or now.
+
+        `target`: where the replay ends; `position` names the checkpoint; `life`: the newest receipt's incarnation;
+        `log`: the memory.
+        """
         return {
             "incarnation": self.incarnation,
             "index": self.interval,
+            "target": self.target,
             "position": self._position(),
             "life": self.life,
             "sent": as_counts(self.sent),
@@ -287,6 +295,7 @@ class RecoveryCoordinator(MessageMachine[StablePhase]):
     def __init__(self, birth: Birth) -> None:
         super().__init__(StablePhase.READY, birth)
         self.vector = RecoveryVector()
+        self._told: dict[ProcessId, int] = {}
 
     def record(self) -> Record:
         """Nothing: what it knows it is told again."""
@@ -294,19 +303,20 @@ class RecoveryCoordinator(MessageMachine[StablePhase]):
 
     def validate(self) -> None:
         """What always holds between two events."""
-        known = set(self.graph.processes)
-        self._ensure(self.vector.rv.keys() <= known, "RV is of the graph's processes")
+        self._ensure(self.vector.consistent, "in RV nobody has received what is not sent")
+        back = [process for process, interval in self._told.items() if self.vector.of(process) < interval]
+        self._ensure(not back, "RV never moves back")
 
     def _on_start(self, event: Commanded) -> list[Effect]:
         return []
 
     def _on_stable(self, event: Received) -> list[Effect]:
-        before = dict(self.vector.rv)
         for interval, ddv in map(items, items(event.message.body)):
             self.vector.add(event.message.source, number(interval), ddv_of(ddv))
-        moved = {p: k for p, k in self.vector.rv.items() if k > before.get(p, 0)}
+        moved = {p: k for p, k in self.vector.rv.items() if k > self._told.get(p, 0)}
         if not moved:
             return []
+        self._told.update(moved)
         rv = " ".join(f"{process}:{interval}" for process, interval in sorted(self.vector.rv.items()))
         return [Note("complete", rv), *(self._tell(process, RECOVERABLE, k) for process, k in moved.items())]
 
@@ -320,7 +330,7 @@ def plan(failure: Failure) -> Plan:
     candidates = {process: _candidates(failure.graph, process, known[process].intervals) for process in known}
     line = recovery_line(candidates, failure.graph.ends, failure.failed).chosen
     reached = {process: candidate.index or 0 for process, candidate in line.items()}
-    leaving = [p for p in known if p in failure.failed or reached[p] < _now(failure.survivors[p])]
+    leaving = [p for p in known if p in failure.failed or _must_leave(failure.survivors[p], reached[p])]
     row = {p: Epoch(reached[p] + 1) for p in leaving if failure.graph.inputs[p]}
     parts = {p: _part(failure, p, known[p], reached[p]) for p in leaving}
     return Plan(failure.incarnation, row, parts)
@@ -343,8 +353,17 @@ def _candidates(graph: Graph, process: ProcessId, intervals: Mapping[int, Ddv]) 
     ]
 
 
-def _now(record: Record) -> int:
-    return number(record["index"])
+def _must_leave(now: Record, reached: int) -> bool:
+    """Also whoever is not through its replay: the rest of it may hold receipts that are nowhere else."""
+    return not reached == number(now["index"]) >= number(now["target"])
+
+
+def _target(birth: Birth, interval: int) -> int:
+    """Where this life's replay ends: the newest recovery's row names the first interval that it undid."""
+    row = birth.table.get(birth.incarnation, {})
+    if not isinstance(row, Mapping):
+        raise ProtocolViolation("intervals of different processes are not comparable: a row has one per process")
+    return row.get(birth.me, interval + 1) - 1
 
 
 def _part(failure: Failure, process: ProcessId, known: Rebuildable, interval: int) -> Part:

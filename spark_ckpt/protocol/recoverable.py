@@ -32,6 +32,8 @@ class RecoveryVector:
     def __init__(self) -> None:
         self.rv: dict[ProcessId, int] = {}
         """Interval per process; not named: 0."""
+        self.gdv: dict[ProcessId, Ddv] = {}
+        """The vector of each process at RV: the seed's matrix."""
         self._stable: dict[ProcessId, dict[int, Ddv]] = {}
         self._bin: set[tuple[ProcessId, int]] = set()
 
@@ -46,6 +48,11 @@ class RecoveryVector:
     def of(self, process: ProcessId) -> int:
         """The newest recoverable interval of the process."""
         return self.rv.get(process, 0)
+
+    @property
+    def consistent(self) -> bool:
+        """`GDV(p)[q] <= GDV(q)[q]`: nobody has received what was sent behind RV."""
+        return all(k <= self.of(sender) for ddv in self.gdv.values() for sender, k in ddv.items())
 
     def _include_one(self) -> bool:
         for process, interval in sorted(self._bin):
@@ -68,6 +75,8 @@ class RecoveryVector:
                 return False
             tried[q] = fitting
             _raise(wanted, self._stable[q][fitting])
+        moved = {p: k for p, k in tried.items() if k != self.of(p)}
+        self.gdv.update({p: self._stable[p][k] for p, k in moved.items()})
         self.rv = tried
         return True
 

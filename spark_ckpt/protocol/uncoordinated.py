@@ -23,7 +23,7 @@ Corrected and added:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from spark_ckpt.protocol.graph import COORDINATOR
@@ -295,13 +295,13 @@ class LineCoordinator(MessageMachine[GatheringPhase]):
         return self._tell(process, SETTLED, self.line[process], list(old))
 
 
-def plan(failure: Failure) -> Plan:
+def plan(failure: Failure, graph_of: Callable[[Mapping[ProcessId, Marks]], IntervalGraph] = IntervalGraph) -> Plan:
     """Undo what follows from the lost intervals, and nothing else."""
     marks = {process: _marks(failure, process) for process in failure.graph.processes}
     lost = [
         (process, max(marks[process].checkpoints)) for process in failure.graph.processes if process in failure.failed
     ]
-    undone = IntervalGraph(marks).undone(lost)
+    undone = graph_of(marks).undone(lost)
     row = {process: Epoch(index) for process, index in undone.items()}
     parts = {process: _part(failure, process, row) for process in undone}
     return Plan(failure.incarnation, row, parts)

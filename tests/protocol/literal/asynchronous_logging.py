@@ -1,0 +1,55 @@
+"""`find_recoverable` as seed 004 prints it, one slip at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_ckpt.protocol.asynchronous_logging import PROTOCOL, RecoveryCoordinator
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.recoverable import RecoveryVector
+from spark_ckpt.protocol.recovery import Birth, Protocol
+
+
+class LiteralIndex(RecoveryVector):
+    """E9: `Max[q] = max(TRV[q], DDV(p,q)[q])`: q, a process, stands where an interval of p belongs."""
+
+    def find(self, process: ProcessId, interval: int) -> bool:
+        stable = self._stable[process]
+        wanted = {q: vector.get(q, 0) for number, q in enumerate(sorted(self._stable), 1) if (vector := stable.get(number))}
+        real, stable[interval] = stable[interval], wanted
+        found = super().find(process, interval)
+        self._stable[process][interval] = real
+        self.gdv.update({process: real} if self.of(process) == interval else {})
+        return found
+
+
+class NoGuard(RecoveryVector):
+    """E9: nothing compares k with RV[p]."""
+
+    def find(self, process: ProcessId, interval: int) -> bool:
+        found = super().find(process, interval)
+        if interval < self.of(process):
+            self.rv = {**self.rv, process: interval}
+        return found
+
+
+class NoBin(RecoveryVector):
+    """E9: the bin is in the prose only; what fails is forgotten."""
+
+    def _include_one(self) -> bool:
+        tried, self._bin = self._bin, set()
+        for process, interval in sorted(tried):
+            self.find(process, interval)
+        return False
+
+
+def _with(vector: type[RecoveryVector]) -> Protocol:
+    class Coordinator(RecoveryCoordinator):
+        def __init__(self, birth: Birth) -> None:
+            super().__init__(birth)
+            self.vector = vector()
+
+    return replace(PROTOCOL, coordinator=Coordinator, sound=False)
+
+
+LITERAL_INDEX, NO_GUARD, NO_BIN = map(_with, (LiteralIndex, NoGuard, NoBin))

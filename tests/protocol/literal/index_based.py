@@ -1,0 +1,45 @@
+"""Index-based checkpoints with what seed 004 says about older incarnations and synchronized clocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_ckpt.protocol.ids import Epoch
+from spark_ckpt.protocol.incarnation import Age, age
+from spark_ckpt.protocol.index_based import PROTOCOL, IndexWorker
+from spark_ckpt.protocol.machine import Drop, Effect
+from spark_ckpt.protocol.message_machine import APP
+from spark_ckpt.protocol.vocabulary import Envelope, Received
+
+
+class NewestRowOnly(IndexWorker):
+    """E14, as lecture notes have it: only the newest recovery says what is undone."""
+
+    def _other_life(self, event: Received, message: Envelope) -> list[Effect] | None:
+        if message.incarnation > self.incarnation or message.kind != APP:
+            return super()._other_life(event, message)
+        before = type(message.incarnation)(self.incarnation - 1)
+        newest = {self.incarnation: self.table[self.incarnation]}
+        verdict = age(message.source, before, Epoch(message.index), self.incarnation, newest)
+        return [Drop(event, "its send was undone")] if verdict is Age.UNDONE else None
+
+
+class OlderIsStale(IndexWorker):
+    """E14: the number "can be used to eliminate duplicate messages": all of an older incarnation are dropped."""
+
+    def _other_life(self, event: Received, message: Envelope) -> list[Effect] | None:
+        if message.incarnation > self.incarnation:
+            return super()._other_life(event, message)
+        return [Drop(event, "it is of an older incarnation")]
+
+
+class RemembersByCheckpoint(IndexWorker):
+    """E8: the checkpoint before the delivery "ensures that we remember the message": nothing is logged."""
+
+    def _must_be_logged(self, message: Envelope) -> bool:
+        return False
+
+
+NEWEST_ROW_ONLY = replace(PROTOCOL, worker=NewestRowOnly, sound=False)
+OLDER_IS_STALE = replace(PROTOCOL, worker=OlderIsStale, sound=False)
+REMEMBERS_BY_CHECKPOINT = replace(PROTOCOL, worker=RemembersByCheckpoint, sound=False)

@@ -1,0 +1,24 @@
+"""The interval dependency graph as seed 004 draws it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.interval_graph import IntervalGraph, Marks
+from spark_ckpt.protocol.uncoordinated import PROTOCOL, plan
+
+
+class ReceiverToSender(IntervalGraph):
+    """E7: "an edge is drawn from each interval during which messages were received to the interval they were sent"."""
+
+    def _connect(self, process: ProcessId, own: Marks) -> None:
+        super()._connect(process, Marks({index: {} for index in own.checkpoints}))
+        for index, before, after in own.intervals():
+            for sender, interval in after.items():
+                if interval > before.get(sender, -1):
+                    self._edge((process, index), self._node(sender, interval))
+
+
+RECEIVER_TO_SENDER = replace(PROTOCOL, plan=partial(plan, graph_of=ReceiverToSender), sound=False)

@@ -1,0 +1,272 @@
+"""The oracles see: each protocol with a recovery line has one thing wrong here, and some schedule is condemned for it.
+
+Invariants of the machines are off: what is tested is the view from outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_ckpt.protocol.asynchronous_logging import PROTOCOL as ASYNCHRONOUS
+from spark_ckpt.protocol.asynchronous_logging import AsynchronousWorker
+from spark_ckpt.protocol.ids import Epoch
+from spark_ckpt.protocol.index_based import PROTOCOL as INDEX
+from spark_ckpt.protocol.index_based import IndexWorker
+from spark_ckpt.protocol.index_records import Kept
+from spark_ckpt.protocol.machine import Effect
+from spark_ckpt.protocol.recovery import Failure, Part, Plan, Protocol, Record, Settings
+from spark_ckpt.protocol.uncoordinated import PROTOCOL as UNCOORDINATED
+from spark_ckpt.protocol.uncoordinated import LineCoordinator, UncoordinatedWorker
+from spark_ckpt.protocol.vocabulary import (
+    AppSent,
+    CheckpointKind,
+    Envelope,
+    Hold,
+    Received,
+    Release,
+    SinkOp,
+    SinkTransaction,
+    Stored,
+)
+from spark_ckpt.simulator import GRAPHS, Faults, Outcome, run
+from tests.protocol.literal import adaptive_logging, asynchronous_logging, index_based, uncoordinated
+
+SETTINGS = Settings(options={"checkpoint_every": 2})
+
+SEEDS = 2_000
+"""Schedules until a bug counts as not found."""
+
+
+def _off(machine: type) -> type:
+    """The machine without its invariants."""
+    return type(machine.__name__, (machine,), {"_ensure": lambda self, holds, what: None})
+
+
+# -- P6e: index-based --------------------------------------------------------------------------------------------------
+
+
+class DeliversBeforeTheForcedCheckpoint(_off(IndexWorker)):  # type: ignore[misc]
+    def _take(self, index: int, kind: CheckpointKind) -> list[Effect]:
+        early = list(self._waiting.values()) if kind is CheckpointKind.FORCED else []
+        received = [Received(f"{m.source}->{m.target}", m) for m in early]
+        return [effect for event in received for effect in self._deliver(event)] + super()._take(index, kind)
+
+
+class WorksWhileItSaves(_off(IndexWorker)):  # type: ignore[misc]
+    """A survivor has happenings at an index whose checkpoint is not on disk."""
+
+    def _gates(self, gate: type[Hold] | type[Release]) -> list[Effect]:
+        return []
+
+    TABLE = IndexWorker.TABLE | {
+        (IndexWorker.PHASES.SAVING, event): "_on_any_while_saving" for event in (AppSent, Received)
+    }
+
+    def _on_any_while_saving(self, event: AppSent | Received) -> list[Effect]:
+        before, self.index = self.index, self._saving.high
+        effects = self._on_sent(event) if isinstance(event, AppSent) else self._on_received_early(event)
+        self.index = before if self._saving else self.index
+        return effects
+
+    def _on_received_early(self, event: Received) -> list[Effect]:
+        late = event.message.kind != "app" or event.message.index != self.index
+        return self._on_received_while_saving(event) if late else self._deliver(event)
+
+
+class DeliversBeforeTheLog(_off(IndexWorker)):  # type: ignore[misc]
+    """A crash between delivery and write loses the message."""
+
+    def _store_in_log(self, key: tuple[str, ...], message: Envelope) -> list[Effect]:
+        store = super()._store_in_log(key, message)
+        self._logging.discard(key)
+        return [*store, *self._deliver(Received(f"{message.source}->{message.target}", message))]
+
+    def _on_stored(self, event: Stored) -> list[Effect]:
+        return super()._on_stored(event) if event.token == "checkpoint" else []
+
+
+class ShowsItsOwnIndex(_off(IndexWorker)):  # type: ignore[misc]
+    """Rule G6: what is on disk here is not on disk everywhere."""
+
+    def _on_checkpoint_stored(self, event: Stored) -> list[Effect]:
+        effects = super()._on_checkpoint_stored(event)
+        first, last = self.shown, self._kept[-1].delivered
+        if not event.ok or self.graph.outputs[self.me] or last <= first:
+            return effects
+        self.shown = last
+        return [*effects, SinkTransaction(SinkOp.COMMIT, "own", first, last)]
+
+
+class ErasesTheLine(_off(IndexWorker)):  # type: ignore[misc]
+    def _serving(self) -> Kept:
+        return self._kept[-1]
+
+
+class ForgetsReceipts(_off(IndexWorker)):  # type: ignore[misc]
+    """The checkpoint does not say what is received: replays come twice."""
+
+    def record(self) -> Record:
+        return {**super().record(), "received": {}}
+
+
+# -- P6c: uncoordinated ------------------------------------------------------------------------------------------------
+
+
+class ForgetsDependencies(_off(UncoordinatedWorker)):  # type: ignore[misc]
+    def _on_received(self, event: Received) -> list[Effect]:
+        effects = super()._on_received(event)
+        self.seen.pop("s", None)
+        return effects
+
+
+class SaysTheOldInterval(_off(UncoordinatedWorker)):  # type: ignore[misc]
+    """Off by one: sends after a checkpoint count as before it."""
+
+    def _on_sent(self, event: AppSent) -> list[Effect]:
+        return [self._send_app(event.channel, event.body, max(0, self.interval - 1))]
+
+
+class ShowsWhatIsDurable(_off(UncoordinatedWorker)):  # type: ignore[misc]
+    def _on_stored(self, event: Stored) -> list[Effect]:
+        effects = super()._on_stored(event)
+        return [*effects, *(self._show(self.interval) if event.ok else ())]
+
+
+class KeepsTheNewestOnly(LineCoordinator):
+    """GC without theorem 3."""
+
+    def _decide(self) -> list[Effect]:
+        effects = super()._decide()
+        told = []
+        for process, seen in self._seen.items():
+            old = [index for index in seen if 0 < index < max(seen)]
+            told += [self._settled(process, old)] if old else []
+        return [*effects, *told]
+
+
+def newest_of_all(failure: Failure) -> Plan:
+    """P2 in disguise: everybody who failed to the newest, and nobody else moves."""
+    decided = UNCOORDINATED.plan(failure)
+    parts = {p: part for p, part in decided.parts.items() if p in failure.failed}
+    return replace(decided, parts=parts, row={p: i for p, i in decided.row.items() if p in parts})
+
+
+def one_too_many(failure: Failure) -> Plan:
+    """A usable line that is not the greatest: everybody to the beginning."""
+    begin = Part(None, initial=True)
+    processes = failure.graph.processes
+    return Plan(failure.incarnation, dict.fromkeys(processes, Epoch(0)), dict.fromkeys(processes, begin))
+
+
+# -- P6g: asynchronous logging -----------------------------------------------------------------------------------------
+
+
+class StableBeforeItIsStored(_off(AsynchronousWorker)):  # type: ignore[misc]
+    """G2: the coordinator hears of intervals that a crash still forgets."""
+
+    def _on_received(self, event: Received) -> list[Effect]:
+        effects = super()._on_received(event)
+        return [*effects, self._report({self.interval: self.ddv})]
+
+
+class ShowsAtOnce(_off(AsynchronousWorker)):  # type: ignore[misc]
+    def _on_received(self, event: Received) -> list[Effect]:
+        effects = super()._on_received(event)
+        return [*effects, *self._learn(self.interval)]
+
+
+class TakesRepetitions(_off(AsynchronousWorker)):  # type: ignore[misc]
+    """What a replay sends again is received again."""
+
+    def _on_received(self, event: Received) -> list[Effect]:
+        self.received[event.channel] = min(self.received.get(event.channel, 0), event.message.seq - 1)
+        return super()._on_received(event)
+
+
+class GoesOnWithOldNumbers(_off(AsynchronousWorker)):  # type: ignore[misc]
+    """What is done anew has the number of what was undone."""
+
+    def _on_sent(self, event: AppSent) -> list[Effect]:
+        self.life = 1
+        return super()._on_sent(event)
+
+
+class ForgetsTheNewestReceipt(_off(AsynchronousWorker)):  # type: ignore[misc]
+    """A batch that lacks its last receipt and says that it has it."""
+
+    def _store(self) -> Effect:
+        kept, self._flushing = self._flushing, self._flushing[:-1] or self._flushing
+        store = super()._store()
+        self._flushing = kept
+        return store
+
+
+class ErasesUpToNow(_off(AsynchronousWorker)):  # type: ignore[misc]
+    """The log is trimmed to the newest checkpoint, recoverable or not."""
+
+    def _erase(self) -> list[Effect]:
+        self.recoverable = self.interval
+        return super()._erase()
+
+    def _checkpoint_stored(self, saved: Record) -> list[Effect]:
+        return [*super()._checkpoint_stored(saved), *self._erase()]
+
+
+def _worker(protocol: Protocol, worker: type) -> Protocol:
+    return replace(protocol, worker=worker)
+
+
+def without_invariants(protocol: Protocol) -> Protocol:
+    """The literal variant, seen from outside only."""
+    assert isinstance(protocol.coordinator, type)
+    return replace(protocol, coordinator=_off(protocol.coordinator))
+
+
+BUGS: dict[str, tuple[Protocol, str]] = {
+    "P6e delivers before the forced checkpoint": (_worker(INDEX, DeliversBeforeTheForcedCheckpoint), "O1 O3"),
+    "P6e works while it saves": (_worker(INDEX, WorksWhileItSaves), "O1 O2 O6 O9"),
+    "P6e delivers before the log": (_worker(INDEX, DeliversBeforeTheLog), "O2"),
+    "P6e shows its own index": (_worker(INDEX, ShowsItsOwnIndex), "O11"),
+    "P6e erases the line": (_worker(INDEX, ErasesTheLine), "O1 O5 O6 O7 O11 O12"),
+    "P6e forgets receipts": (_worker(INDEX, ForgetsReceipts), "O3 O12"),
+    "P6c forgets dependencies": (_worker(UNCOORDINATED, ForgetsDependencies), "O1"),
+    "P6c says the old interval": (_worker(UNCOORDINATED, SaysTheOldInterval), "O1 O4 O9"),
+    "P6c shows what is durable": (_worker(UNCOORDINATED, ShowsWhatIsDurable), "O11"),
+    "P6c keeps the newest only": (replace(UNCOORDINATED, coordinator=KeepsTheNewestOnly), "O12"),
+    "P6c newest of all": (replace(UNCOORDINATED, plan=newest_of_all), "O1"),
+    "P6c goes back too far": (replace(UNCOORDINATED, plan=one_too_many), "O4 O5 O11"),
+    "P6g stable before it is stored": (_worker(ASYNCHRONOUS, StableBeforeItIsStored), "O11 O12"),
+    "P6g shows at once": (_worker(ASYNCHRONOUS, ShowsAtOnce), "O11"),
+    "P6g takes repetitions": (_worker(ASYNCHRONOUS, TakesRepetitions), "O3"),
+    "P6g goes on with old numbers": (_worker(ASYNCHRONOUS, GoesOnWithOldNumbers), "O3"),
+    "P6g forgets the newest receipt": (_worker(ASYNCHRONOUS, ForgetsTheNewestReceipt), "O1 O2 O3 O11 O12"),
+    "P6g erases up to now": (_worker(ASYNCHRONOUS, ErasesUpToNow), "O1 O2 O3 O6 O11 O12"),
+    "literal P6a newest row only": (index_based.NEWEST_ROW_ONLY, "O1 O3 O9"),
+    "literal P6a older is stale": (index_based.OLDER_IS_STALE, "O2"),
+    "literal P6e remembers by checkpoint": (index_based.REMEMBERS_BY_CHECKPOINT, "O2"),
+    "literal P6h sender ahead": (adaptive_logging.SENDER_AHEAD, "O2"),
+    "literal P6c receiver to sender": (uncoordinated.RECEIVER_TO_SENDER, "O1"),
+    "literal P6g index": (without_invariants(asynchronous_logging.LITERAL_INDEX), "O11 O12"),
+}
+"""What is wrong, and the oracles that may say so."""
+
+
+def first_failure(protocol: Protocol) -> Outcome:
+    """The first of many schedules that somebody complains about."""
+    graphs = list(GRAPHS.values())
+    outcomes = (
+        run(protocol, graphs[seed % len(graphs)], seed, steps=60, faults=Faults(crashes=4), inputs=4, settings=SETTINGS)
+        for seed in range(SEEDS)
+    )
+    return next(outcome for outcome in outcomes if not outcome.ok)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_oracles_see(bug: str) -> None:
+    protocol, oracles = BUGS[bug]
+
+    found = str(first_failure(protocol).error)
+
+    assert found.split(":")[0] in oracles.split(), found
