@@ -87,8 +87,14 @@ class _View:
             None if node.primary is None else (node.term, self.primary(node, node.primary)),
         )
 
+    def heard(self, node: Node, report: Report, at: int) -> Hashable:
+        """A report that is too old to make a candidate only tells which life it was of."""
+        ago = self.ago(node, at)
+        fresh = ago >= -self.world.scope.settings.fresh_ms
+        return (self.report(report), ago) if fresh else (report.node, report.boot)
+
     def primary(self, node: Node, primary: Primary) -> Hashable:
-        heard = [(self.report(report), self.ago(node, at)) for report, at in primary._heard.values()]
+        heard = [self.heard(node, report, at) for report, at in primary._heard.values()]
         since = primary._counted_from
         estimates = None if self.fixed else tuple(sorted(primary._estimates.items()))
         return (

@@ -138,8 +138,9 @@ def read(path: Path) -> Scenario:
 
 
 def scenarios() -> list[Scenario]:
-    """All files, by name."""
-    return [read(path) for path in sorted(FOLDER.glob("T*.txt"))]
+    """All files of the world of messages, by name."""
+    found = [read(path) for path in sorted(FOLDER.glob("T*.txt"))]
+    return [scenario for scenario in found if "world" not in scenario.settings]
 
 
 # -- the play ----------------------------------------------------------------------------------------------------------

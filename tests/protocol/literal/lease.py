@@ -155,6 +155,7 @@ def admits_all(_newest: int, _token: int) -> Admission:
 SEED = Rules(replica=SeedReplica)
 PREEMPTING_SEED = Rules(replica=SeedReplica, primary=PreemptsItsOwn)
 LATE_TIMER = Rules(replica=TimedFromExecution)
+LATE_TIMER_AND_NO_MARGIN = Rules(replica=TimedFromExecution, primary=ReachesTheDeadline)
 POSSESSING = Rules(executed=False)
 UNFENCED = Rules(admission=admits_all)
 WEIGHT_ZERO = Rules(primary=WeighsZero)

@@ -1,0 +1,158 @@
+"""Scenarios in the lease world: `world: lease`, `rates`, `first_ms`, and the phrases under STEPS.
+
+`literal:` names `Rules` of `tests.protocol.literal`.  A phrase that says `if it may` does nothing where the corrected
+machine has nothing to do; everything else must be possible.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.lease import LeaseSettings
+from spark_ckpt.simulator.faults import Faults
+from spark_ckpt.simulator.lease_world import LeaseWorld, Rules, Scope
+from spark_ckpt.simulator.world import NotPossible
+from tests.protocol.scenario import FOLDER, Scenario, read
+
+PLENTY = Faults(99, 99, 99, 99, 99, 99, 99)
+STEPS_MAX = 3_000
+
+Phrase = Callable[..., None]
+
+
+def lease_scenarios() -> list[Scenario]:
+    """Those of the lease world, by name."""
+    found = [read(path) for path in sorted(FOLDER.glob("T*.txt"))]
+    return [scenario for scenario in found if scenario.settings.get("world") == "lease"]
+
+
+def literal_rules(scenario: Scenario) -> Rules:
+    """As the seed has it."""
+    module, _, name = scenario.settings["literal"].partition(":")
+    found = getattr(importlib.import_module(f"tests.protocol.literal.{module}"), name)
+    assert isinstance(found, Rules)
+    return found
+
+
+class LeaseStage:
+    """A lease world and its phrases."""
+
+    def __init__(self, scenario: Scenario, rules: Rules) -> None:
+        rates = {name: int(rate) for name, rate in (pair.split("=") for pair in scenario.settings["rates"].split())}
+        first_ms = int(scenario.settings["first_ms"])
+        settings = LeaseSettings(least_ms=10, first_ms=first_ms, most_ms=4 * first_ms, margin_ms=1, fresh_ms=15)
+        self.world = LeaseWorld(Scope(rates, settings=settings, advances=(100, 1)), PLENTY, rules)
+        self.world.moments = []
+
+    def do(self, *choice: str | int) -> None:
+        """One choice. Raises `NotPossible`."""
+        if choice not in self.world.possible():
+            raise NotPossible(f"{choice} is not possible; possible are {self.world.possible()}")
+        self.world.do(choice)
+
+    def maybe(self, *choice: str | int) -> bool:
+        """The same if it is possible."""
+        possible = choice in self.world.possible()
+        if possible:
+            self.world.do(choice)
+        return possible
+
+    def happened(self) -> list[str]:
+        """Everything that happened, one line each."""
+        return [f"{each.process} {each.kind} {each.label}".strip() for each in self.world.moments or ()]
+
+    def end(self) -> None:
+        """No more faults; until everybody has published; the verdict."""
+        self.world.calm()
+        for step in range(STEPS_MAX):
+            choices = self.world.drain_choices()
+            if not choices:
+                self.world.judge()
+                return
+            self.world.do(choices[step % len(choices)])
+        raise AssertionError("O10: no end")
+
+
+def play(scenario: Scenario, rules: Rules) -> LeaseStage:
+    """The steps, the end and the verdict. Raises what the world finds."""
+    stage = LeaseStage(scenario, rules)
+    for line in scenario.sections["steps"]:
+        perform(stage, line)
+    stage.end()
+    return stage
+
+
+def perform(stage: LeaseStage, line: str) -> None:
+    """One line of `steps`."""
+    for pattern, phrase in STEPS.items():
+        match = re.fullmatch(pattern, line)
+        if match:
+            phrase(stage, *match.groups())
+            return
+    raise ValueError(f"no such phrase: {line!r}; there are {list(STEPS)}")
+
+
+def _single(kind: str) -> Phrase:
+    def phrase(stage: LeaseStage, name: str) -> None:
+        stage.do(kind, name)
+
+    return phrase
+
+
+def _maybe_elected(stage: LeaseStage, name: str) -> None:
+    stage.maybe("elect", name)
+
+
+def _report(stage: LeaseStage, name: str, primary: str) -> None:
+    stage.do("report", name)
+    assert stage.world.leader == primary
+    stage.do("hear", name)
+
+
+def _issue(stage: LeaseStage, primary: str, holder: str, maybe: str | None = None) -> None:
+    done = stage.maybe("tick", primary, holder) if maybe else stage.do("tick", primary, holder)
+    if done is not False:
+        stage.do("append", primary)
+
+
+def _execute(stage: LeaseStage, name: str, upto: str) -> None:
+    """Nothing that the log does not hold: the corrected primary may have appended less."""
+    node = stage.world.nodes[ProcessId(name)]
+    while node.replica and node.replica.applied < min(int(upto), len(stage.world.log)):
+        stage.do("execute", name)
+
+
+def _pass(stage: LeaseStage, ms: str) -> None:
+    """Timers that run out on the way, or then, do so."""
+    world = stage.world
+    end = world.now + int(ms) * world.unit
+    while True:
+        dues = {node.due: name for name, node in world.nodes.items() if node.awake and node.due is not None}
+        next_due = min(dues, default=end + 1)
+        fitting = [at_once for at_once in (100, 1) if world.now + at_once * world.unit <= min(end, next_due)]
+        if fitting:
+            stage.do("advance", fitting[0])
+        elif next_due <= end:
+            stage.do("elapse", dues[next_due])
+        elif world.now < end:
+            stage.do("advance", 1)  # a timer has left a fraction of a millisecond
+        else:
+            return
+
+
+STEPS: dict[str, Phrase] = {
+    r"(\w+) is elected": _single("elect"),
+    r"(\w+) is elected if it may": _maybe_elected,
+    r"(\w+) reports to (\w+)": _report,
+    r"(\w+) issues to (\w+)": _issue,
+    r"(\w+) issues to (\w+) (if it may)": _issue,
+    r"(\w+) executes up to (\d+)": _execute,
+    r"(\w+) dies": _single("crash"),
+    r"(\w+) recovers": _single("recover"),
+    r"(\w+) starts": _single("start"),
+    r"(\d+) ms pass": _pass,
+}
+"""Pattern of a step to what it does; groups of the pattern are its arguments."""
