@@ -23,7 +23,7 @@ receivers drop them; nothing that anybody received is ever undone, and a sink sh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from spark_ckpt.protocol.ids import ChannelId, Epoch, ProcessId, TimerId
@@ -113,22 +113,31 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         self.received: dict[ChannelId, int] = {}
         self.batch: list[Received] = []
         self.waiting: list[Received] = []
+        self._replays = 0
+        """Messages of the log still to come: a survivor of the next failure waits for the rest."""
         if birth.checkpoint is not None:
             self._continue(birth.checkpoint)
         self.seen = dict(self.received)
         for event in (*self.batch, *self.waiting):
             self.seen[event.channel] = max(self._seen(event.channel), event.message.seq)
         self.kept = {key: number(record["index"]) for key, record in birth.records.items()}
-        self._replays = len(logged(birth.records, self.order))
+        if self._has_failed():
+            self._replays = len(logged(birth.records, self.order))
         self._storing: int | None = None
         self._sent_then = sum(self.sent.values())
         self._timer = 0
+
+    def _has_failed(self) -> bool:
+        """This life begins with a replay: the recovery names only those that failed."""
+        row = self.table.get(self.incarnation)
+        return isinstance(row, Mapping) and self.me in row
 
     def _continue(self, record: Record) -> None:
         self.order = number(record["order"])
         self.captured = number(record["captured"])
         self.sent = counts(record["sent"])
         self.received = counts(record["received"])
+        self._replays = number(record["replays"])
         self.batch = receipts(record["batch"])
         self.waiting = receipts(record["waiting"])
 
@@ -138,6 +147,7 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
             "incarnation": self.incarnation,
             "index": self.index,
             "order": self.order,
+            "replays": self._replays,
             "captured": self.captured,
             "sent": as_counts(self.sent),
             "received": as_counts(self.received),
@@ -313,29 +323,24 @@ def logged(records: Records, order: int) -> tuple[Envelope, ...]:
 
 
 def plan(failure: Failure) -> Plan:
-    """Everybody's log behind everybody's state; only the failed leave theirs."""
+    """The failed go back to their newest checkpoints, and on through their logs; nobody else does anything."""
     parts = {process: _part(failure, process) for process in failure.graph.processes}
-    undone = {
-        process: Epoch(_order(failure, process) + len(parts[process].replay) + 1)
-        for process in failure.graph.processes
-        if process in failure.failed and failure.graph.inputs[process]
-    }
-    return Plan(failure.incarnation, undone, parts)
+    receivers = (process for process in failure.graph.processes if failure.graph.inputs[process])
+    row = {p: Epoch(_order(failure, p) + len(parts[p].replay) + 1) for p in receivers if p in failure.failed}
+    return Plan(failure.incarnation, row, parts)
 
 
 def _part(failure: Failure, process: ProcessId) -> Part:
-    replay = logged(failure.records[process], _order(failure, process))
     if process not in failure.failed:
-        return Part(None, replay, because="it lives and keeps its state")
-    newest = max(checkpoints(failure.records[process]), default=None)
+        return Part(None, because="it lives and keeps its state")
+    records = failure.records[process]
+    newest = max(checkpoints(records), default=None)
     key = None if newest is None else checkpoint_key(newest)
-    return Part(key, replay, initial=key is None, because="it failed")
+    return Part(key, logged(records, _order(failure, process)), initial=key is None, because="it failed")
 
 
 def _order(failure: Failure, process: ProcessId) -> int:
-    """Receipts in the state that the process begins with."""
-    if process in failure.survivors:
-        return number(failure.survivors[process]["order"])
+    """Receipts in the newest checkpoint of a failed process."""
     kept = checkpoints(failure.records[process])
     return number(kept[max(kept)]["order"]) if kept else 0
 

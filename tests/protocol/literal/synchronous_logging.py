@@ -14,6 +14,10 @@ class _WithoutInvariants(LoggingWorker):
     def _ensure(self, holds: bool, what: str) -> None:
         """Off: the oracles have to find it."""
 
+    def _see(self, event: Received) -> None:
+        """Gaps too."""
+        self.seen[event.channel] = max(self._seen(event.channel), event.message.seq)
+
 
 class DeliversBeforeItIsStored(_WithoutInvariants):
     """The application sees a message while its record is being written: asynchronous logging by mistake."""

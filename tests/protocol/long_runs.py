@@ -1,0 +1,61 @@
+"""Schedules for protocols whose faults are rare: long ones, with many failures and little else that goes wrong.
+
+A sender's log in memory survives one failure at a time; `OneFailureAtATime` is the world that keeps to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_ckpt.protocol.graph import Graph
+from spark_ckpt.protocol.ids import ChannelId
+from spark_ckpt.protocol.recovery import Protocol, Settings
+from spark_ckpt.protocol.sender_logging import SenderLoggingWorker
+from spark_ckpt.protocol.vocabulary import Json
+from spark_ckpt.simulator import Choice, Faults, MessageWorld, Outcome, drive
+
+NOTHING: Mapping[str, Json] = {}
+
+
+def crashes(number: int) -> Faults:
+    """Only failures of processes."""
+    return Faults(number, store_errors=0, torn=0, losses=0, duplicates=0, pauses=0, partitions=0)
+
+
+class OneFailureAtATime(MessageWorld):
+    """A process fails only when all have started again, and senders have every receipt that something may rest on."""
+
+    def faults(self) -> list[Choice]:
+        found = super().faults()
+        return found if self._is_recovered() else [choice for choice in found if choice[0] != "crash"]
+
+    def _is_recovered(self) -> bool:
+        if self.alarm or self.recovering or any(process.replay for process in self.everybody):
+            return False
+        return all(self._is_logged(channel) for channel in self.graph.channels)
+
+    def _is_logged(self, channel: ChannelId) -> bool:
+        sender, receiver = (self.processes[name].machine for name in self.graph.ends[channel])
+        assert isinstance(sender, SenderLoggingWorker)
+        assert isinstance(receiver, SenderLoggingWorker)
+        order = receiver.order
+        entries = {seq: sender.log.get(channel, seq) for (came_on, seq) in order.places if came_on == channel}
+        needed = {seq: order.places[channel, seq] for seq in entries if order.places[channel, seq] not in order.unacked}
+        return all((entry := entries[seq]) is not None and entry.rsn == rsn for seq, rsn in needed.items())
+
+
+def play(
+    protocol: Protocol,
+    graph: Graph,
+    seed: int,
+    faults: Faults | None = None,
+    inputs: int = 8,
+    steps: int = 400,
+    options: Mapping[str, Json] = NOTHING,
+    world: type[MessageWorld] = MessageWorld,
+) -> Outcome:
+    """One long schedule; eight failures unless told."""
+    settings = Settings(options=options)
+    return drive(
+        world(protocol, graph, crashes(8) if faults is None else faults, inputs, settings=settings), seed, steps, 0.05
+    )

@@ -1,0 +1,52 @@
+"""The oracles see: each protocol here has one rule broken, and some random schedule is condemned for it.
+
+Invariants of the machines are switched off where they would see the bug first: what is tested is the outside view.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ckpt.protocol.recovery import Protocol
+from spark_ckpt.simulator import GRAPHS, Outcome
+from tests.protocol.literal import coordinated, sender_logging, synchronous_logging
+from tests.protocol.long_runs import play
+
+SEEDS = 400
+"""Schedules until a bug counts as not found."""
+
+BUGS: dict[str, tuple[Protocol, str, str]] = {
+    "P6d sends between the phases": (coordinated.NON_BLOCKING, "cycle", "O1 O13"),
+    "P6d has one phase": (coordinated.ONE_PHASE, "diamond", "O1 O11 O13"),
+    "P6d votes before it is stored": (coordinated.VOTES_BEFORE_IT_IS_STORED, "diamond", "O1 O11 O13"),
+    "P6d decides before it is stored": (coordinated.DECIDES_BEFORE_IT_IS_STORED, "diamond", "O1 O11 O13"),
+    "P6d erases with the decision": (coordinated.ERASES_WITH_THE_DECISION, "pipeline", "O12"),
+    "P6d forgets the decision": (coordinated.FORGETS_THE_DECISION, "diamond", "O1 O12 O13"),
+    "P6d shows everything": (coordinated.SHOWS_EVERYTHING, "diamond", "O1 O11 O13"),
+    "P6f delivers before it is stored": (synchronous_logging.DELIVERS_BEFORE_IT_IS_STORED, "join", "O1 O2 O3 O11"),
+    "P6f does not dedupe": (synchronous_logging.DOES_NOT_DEDUPE, "join", "O3"),
+    "P6f drops repetitions at once": (synchronous_logging.DROPS_REPETITIONS_AT_ONCE, "join", "O1 O2 O3 O10 O11"),
+    "P6f trims too early": (synchronous_logging.TRIMS_TOO_EARLY, "fan_out", "O12"),
+    "P6f replays nothing": (synchronous_logging.NO_REPLAY, "join", "O1 O2 O3 O11"),
+    "P6b does not gate": (sender_logging.NO_GATE, "join", "O1 O3"),
+    "P6b answers before it is stored": (sender_logging.ANSWERS_BEFORE_IT_IS_STORED, "join", "O1 O3 O11"),
+    "P6b does not dedupe": (sender_logging.DOES_NOT_DEDUPE, "diamond", "O2 O3"),
+    "P6b shows at once": (sender_logging.SHOWS_AT_ONCE, "diamond", "O11"),
+    "P6b replays sender by sender": (sender_logging.IN_ORDER_OF_SENDERS, "diamond", "O3 O11"),
+}
+"""What is wrong, where it is looked for, and the oracles that may say so."""
+
+
+def first_failure(protocol: Protocol, graph: str) -> Outcome:
+    """The first of many schedules that somebody complains about."""
+    outcomes = (play(protocol, GRAPHS[graph], seed) for seed in range(SEEDS))
+    return next(outcome for outcome in outcomes if not outcome.ok)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_oracles_see(bug: str) -> None:
+    protocol, graph, oracles = BUGS[bug]
+
+    found = str(first_failure(protocol, graph).error)
+
+    assert found.split(":")[0] in oracles.split(), found

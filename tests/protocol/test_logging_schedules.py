@@ -1,0 +1,96 @@
+"""Random schedules and all small ones: neither logging nor coordinated checkpoints break a promise under any of them.
+
+Failures of processes, failed and torn writes, pauses, partitions; on the channels of sender-based logging also loss,
+repetition and reordering.  The oracles judge every delivery, line, erasure, row that is shown, and end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from spark_ckpt.protocol import coordinated, sender_logging, synchronous_logging
+from spark_ckpt.protocol.machine import ProtocolViolation
+from spark_ckpt.protocol.recovery import Protocol, Settings
+from spark_ckpt.protocol.vocabulary import Json
+from spark_ckpt.simulator import GRAPHS, Faults, MessageWorld
+from spark_ckpt.simulator.explore import explore
+from tests.protocol.long_runs import OneFailureAtATime, crashes, play
+
+PROTOCOLS = [each.PROTOCOL for each in (coordinated, sender_logging, synchronous_logging)]
+SENDERS = sender_logging.PROTOCOL
+SEEDS = 25
+"""Per graph."""
+
+VOLATILE: dict[str, Json] = {"log": "volatile"}
+OPTIONS: list[dict[str, Json]] = [{}, {"block": "receipts"}, VOLATILE, {"log": "volatile", "block": "receipts"}]
+
+each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
+each_option = pytest.mark.parametrize("options", OPTIONS, ids=str)
+
+
+@each_protocol
+def test_no_schedule_breaks_a_promise(protocol: Protocol) -> None:
+    counts = Counter[str]()
+    for name in GRAPHS:
+        for seed in range(SEEDS):
+            outcome = play(protocol, GRAPHS[name], seed, Faults(crashes=4), inputs=4, steps=150)
+            assert outcome.ok, f"{name} {seed}: {outcome.error}"
+            counts.update(outcome.counts)
+
+    assert counts["recovery"] > 100
+    assert counts["shown"] > 100
+    assert counts["drop"] > 100
+
+
+@each_option
+def test_one_failure_at_a_time_is_survived_wherever_the_log_is(options: dict[str, Json]) -> None:
+    counts = Counter[str]()
+    for name in GRAPHS:
+        for seed in range(6):
+            outcome = play(SENDERS, GRAPHS[name], seed, Faults(crashes=6), 4, 250, options, OneFailureAtATime)
+            assert outcome.ok, f"{name} {seed}: {outcome.error}"
+            counts.update(outcome.counts)
+
+    assert counts["recovery"] > 60
+
+
+def test_stable_logs_survive_both_ends_at_once_and_blocking_receipts_changes_nothing_of_that() -> None:
+    for name in GRAPHS:
+        for seed in range(6):
+            outcome = play(SENDERS, GRAPHS[name], seed, crashes(10), 4, 250, {"block": "receipts"})
+            assert outcome.ok, f"{name} {seed}: {outcome.error}"
+
+
+def test_volatile_logs_that_go_with_their_receivers_are_noticed_before_anybody_goes_on() -> None:
+    """Beyond what is promised: some schedules must end so, and none may leave orphans."""
+    ends = Counter[str]()
+    for seed in range(120):
+        outcome = play(SENDERS, GRAPHS["pipeline"], seed, crashes(10), 6, 300, VOLATILE)
+        ends["survived" if outcome.ok else type(outcome.error).__name__] += 1
+        if isinstance(outcome.error, ProtocolViolation):
+            assert "must not be down together" in str(outcome.error)
+
+    assert set(ends) == {"survived", "ProtocolViolation"}, ends
+
+
+SCOPES: dict[str, tuple[Protocol, str, int, Faults, int, int]] = {
+    # the scope: protocol, graph, inputs, faults, timers that may run out, states
+    "P6f pair": (synchronous_logging.PROTOCOL, "pair", 2, crashes(1), 1, 2_579),
+    "P6f pipeline": (synchronous_logging.PROTOCOL, "pipeline", 1, crashes(1), 1, 2_755),
+    "P6d pair": (coordinated.PROTOCOL, "pair", 1, crashes(1), 1, 693),
+    "P6d diamond, no failure": (coordinated.PROTOCOL, "diamond", 1, crashes(0), 1, 1_255),
+    "P6b pair, a failure": (SENDERS, "pair", 1, crashes(1), 1, 3_266),
+    "P6b pair, a loss and a repetition": (SENDERS, "pair", 1, Faults(0, 0, 0, 1, 1, 0, 0), 1, 397),
+}
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_every_schedule_of_a_small_scope_keeps_the_promises(scope: str) -> None:
+    protocol, graph, inputs, faults, timers, states = SCOPES[scope]
+
+    found = explore(MessageWorld(protocol, GRAPHS[graph], faults, inputs, settings=Settings()), timers_max=timers)
+
+    assert found.states == states
+    assert found.ends > 0
