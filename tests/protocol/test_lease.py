@@ -1,0 +1,505 @@
+"""The checkpoint lease's machines, one promise at a time: replica, primary, rotation, timeouts, the store's rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_ckpt.protocol.ids import ProcessId, TimerId
+from spark_ckpt.protocol.lease import (
+    Admission,
+    AppendLease,
+    Checkpoint,
+    CheckpointFailed,
+    CheckpointStarted,
+    CheckpointWritten,
+    Deposed,
+    DiscardCheckpoint,
+    Elected,
+    EntryExecuted,
+    HealthReported,
+    Lease,
+    LeaseChosen,
+    LeaseElapsed,
+    LeaseSettings,
+    PublishAnswered,
+    PublishCheckpoint,
+    RecordPayload,
+    Report,
+    TakeCheckpoint,
+    Terms,
+    Ticked,
+    Turn,
+    admission,
+    turns_after,
+)
+from spark_ckpt.protocol.lease_primary import Primary, PrimaryPhase
+from spark_ckpt.protocol.lease_replica import Replica, ReplicaPhase
+from spark_ckpt.protocol.lease_rotation import DRAWS, patience, pick, weights
+from spark_ckpt.protocol.lease_timeouts import Estimate, budget_of, first_estimate
+from spark_ckpt.protocol.machine import Drop, Effect, Event, InvalidTransition, InvariantBroken, Machine, missing_cells
+from spark_ckpt.protocol.vocabulary import Note, SetTimer
+
+A, B, C = ProcessId("a"), ProcessId("b"), ProcessId("c")
+MEMBERS = (A, B, C)
+SETTINGS = LeaseSettings(least_ms=100, first_ms=1_000, most_ms=4_000, margin_ms=50, fresh_ms=500, rounds=2)
+FOR_B = Terms(B, 1, 10_000, 700, 1_000)
+R, P = ReplicaPhase, PrimaryPhase
+
+
+# -- replicas ----------------------------------------------------------------------------------------------------------
+
+
+def replica(me: ProcessId = B, boot: int = 1) -> Replica:
+    return Replica(me, boot, MEMBERS, Checkpoint())
+
+
+def granted(terms: Terms = FOR_B) -> Replica:
+    machine = replica()
+    machine.handle(EntryExecuted(1, terms, 10_100))
+    return machine
+
+
+def taking() -> Replica:
+    machine = granted()
+    machine.handle(CheckpointStarted(1, 10_200))
+    return machine
+
+
+def publishing() -> Replica:
+    machine = taking()
+    machine.handle(CheckpointWritten(1, 10_300))
+    return machine
+
+
+def leading() -> Replica:
+    machine = replica()
+    machine.handle(Elected())
+    return machine
+
+
+REPLICAS = {
+    R.FOLLOWING: replica,
+    R.GRANTED: granted,
+    R.TAKING: taking,
+    R.PUBLISHING: publishing,
+    R.LEADING: leading,
+}
+
+REPLICA_EVENTS: dict[type[Event], Event] = {
+    EntryExecuted: EntryExecuted(2, None, 10_400),
+    CheckpointStarted: CheckpointStarted(1, 10_400),
+    CheckpointWritten: CheckpointWritten(1, 10_400),
+    CheckpointFailed: CheckpointFailed(1),
+    PublishAnswered: PublishAnswered(1, Admission.ACCEPTED),
+    LeaseElapsed: LeaseElapsed(1),
+    Elected: Elected(),
+    Deposed: Deposed(),
+}
+
+
+def test_a_lease_for_this_life_sets_a_timer_from_the_report_and_allows_a_checkpoint() -> None:
+    machine = replica()
+
+    effects = machine.handle(EntryExecuted(1, FOR_B, 10_100))
+
+    assert effects == [SetTimer("lease", 600, TimerId(1), LeaseElapsed(1)), TakeCheckpoint(1, 10_700)]
+    assert machine.may_take
+    assert not machine.taking
+    assert machine.until_ms == 10_700
+
+
+@pytest.mark.parametrize(
+    ("terms", "local_ms"),
+    [(Terms(A, 1, 10_000, 700, 1_000), 10_100), (Terms(B, 2, 10_000, 700, 1_000), 10_100), (FOR_B, 10_700)],
+    ids=["another's", "another life's", "too late"],
+)
+def test_any_other_lease_gives_no_right_and_is_known(terms: Terms, local_ms: int) -> None:
+    machine = replica()
+
+    assert machine.handle(EntryExecuted(1, terms, local_ms)) == []
+    assert machine.phase is R.FOLLOWING
+    assert machine.lease == Lease(1, terms)
+    assert machine.until_ms is None
+
+
+def test_a_primary_takes_no_checkpoint_under_a_lease_of_its_own() -> None:
+    machine = leading()
+
+    assert machine.handle(EntryExecuted(1, FOR_B, 10_100)) == []
+    assert not machine.may_take
+
+
+def test_nothing_is_executed_out_of_turn() -> None:
+    with pytest.raises(InvalidTransition, match="0 entries are executed here"):
+        replica().handle(EntryExecuted(2, None, 0))
+
+
+def test_while_a_checkpoint_is_taken_or_published_nothing_is_executed() -> None:
+    assert [make().executes for make in (replica, granted, taking, publishing, leading)] == [
+        True, True, False, False, True,
+    ]  # fmt: skip
+    with pytest.raises(InvalidTransition):
+        taking().handle(EntryExecuted(2, None, 10_400))
+
+
+def test_a_checkpoint_is_published_under_the_lease_and_with_what_it_covers() -> None:
+    machine = granted()
+    machine.handle(EntryExecuted(2, None, 10_150))
+    machine.handle(CheckpointStarted(1, 10_200))
+
+    (published,) = machine.handle(CheckpointWritten(1, 10_300))
+
+    assert isinstance(published, PublishCheckpoint)
+    assert published.checkpoint == Checkpoint(1, 2, {A: Turn(1), B: Turn(0, 1_000), C: Turn(1)})
+
+
+@pytest.mark.parametrize("admission", [Admission.ACCEPTED, Admission.REPEATED])
+def test_the_payload_is_recorded_when_the_store_has_the_checkpoint(admission: Admission) -> None:
+    machine = publishing()
+
+    assert machine.handle(PublishAnswered(1, admission)) == [RecordPayload(1)]
+    assert (machine.phase, machine.lease) == (R.FOLLOWING, None)
+
+
+def test_a_fenced_holder_records_nothing() -> None:
+    machine = publishing()
+
+    assert machine.handle(PublishAnswered(1, Admission.FENCED))[0] == DiscardCheckpoint(1)
+    assert machine.lease == Lease(1, FOR_B)
+
+
+@pytest.mark.parametrize("make", [granted, taking, publishing])
+def test_the_right_ends_with_its_time(make: Any) -> None:
+    machine = make()
+
+    assert machine.handle(LeaseElapsed(1))[0] == DiscardCheckpoint(1)
+    assert machine.phase is R.FOLLOWING
+    assert machine.lease == Lease(1, FOR_B)
+
+
+@pytest.mark.parametrize(
+    ("make", "event"), [(granted, CheckpointStarted(1, 10_700)), (taking, CheckpointWritten(1, 10_700))]
+)
+def test_who_stood_still_notices_before_the_timer_does(make: Any, event: Event) -> None:
+    assert make().handle(event)[0] == DiscardCheckpoint(1)
+
+
+def test_a_checkpoint_that_fails_is_discarded() -> None:
+    assert taking().handle(CheckpointFailed(1))[0] == DiscardCheckpoint(1)
+
+
+def test_the_next_lease_in_the_log_ends_the_right() -> None:
+    machine = granted()
+
+    effects = machine.handle(EntryExecuted(2, Terms(C, 1, 0, 700, 1_000), 10_200))
+
+    assert effects[0] == DiscardCheckpoint(1)
+    assert machine.lease is not None
+    assert machine.lease.token == 2
+
+
+def test_an_elected_holder_gives_up_and_does_not_take_up_again() -> None:
+    machine = granted()
+
+    assert machine.handle(Elected())[0] == DiscardCheckpoint(1)
+    machine.handle(Deposed())
+    assert [type(effect) for effect in machine.handle(CheckpointStarted(1, 10_300))] == [Drop]
+    assert not machine.may_take
+
+
+def test_what_belongs_to_an_earlier_lease_is_dropped() -> None:
+    machine = taking()
+
+    assert [type(effect) for effect in machine.handle(LeaseElapsed(0))] == [Drop]
+    assert machine.taking
+
+
+def test_a_new_life_goes_on_from_the_checkpoint() -> None:
+    machine = Replica(B, 2, MEMBERS, Checkpoint(1, 5, {A: Turn(3), B: Turn(0, 900), C: Turn(1)}))
+
+    machine.handle(EntryExecuted(6, Terms(C, 1, 0, 700, 1_000), 0))
+
+    assert machine.turns == {A: Turn(4), B: Turn(1, 900), C: Turn(0, 1_000)}
+
+
+# -- primaries ---------------------------------------------------------------------------------------------------------
+
+
+def primary(inherited: Lease | None = None, local_ms: int = 0) -> Primary:
+    return Primary(A, 1, SETTINGS, inherited, dict.fromkeys(MEMBERS, Turn()), local_ms)
+
+
+def hear(machine: Primary, node: ProcessId, at: int, clock_ms: int = 10_000, payload: int = 0) -> list[Effect]:
+    return machine.handle(HealthReported(Report(node, 1, clock_ms, payload), at))
+
+
+def issuing() -> Primary:
+    machine = primary()
+    hear(machine, B, 100)
+    machine.handle(Ticked(200, 0))
+    return machine
+
+
+def waiting() -> Primary:
+    machine = issuing()
+    machine.handle(LeaseChosen(Lease(1, FOR_B), 300))
+    return machine
+
+
+PRIMARIES = {P.FREE: primary, P.ISSUING: issuing, P.WAITING: waiting}
+PRIMARY_EVENTS: dict[type[Event], Event] = {
+    HealthReported: HealthReported(Report(C, 1, 0, 0), 400),
+    Ticked: Ticked(400, 0),
+    LeaseChosen: LeaseChosen(Lease(1, FOR_B), 400),
+}
+
+
+def test_a_lease_names_life_and_clock_of_the_report_and_what_its_holder_may_use() -> None:
+    machine = primary()
+    hear(machine, B, 100)
+
+    assert machine.is_due(200)
+    assert machine.handle(Ticked(200, 0)) == [AppendLease(FOR_B)]
+    assert not machine.is_due(200)
+
+
+def test_without_a_fresh_report_nobody_is_a_candidate() -> None:
+    machine = primary()
+    hear(machine, B, 100)
+
+    assert machine.handle(Ticked(601, 0)) == []
+    assert not machine.is_due(601)
+    assert machine.candidates(600) == {B: 100}
+
+
+def test_a_primary_is_no_candidate_itself() -> None:
+    machine = primary()
+    hear(machine, A, 100)
+
+    assert machine.candidates(100) == {}
+
+
+def test_an_append_without_an_answer_is_waited_for() -> None:
+    machine = issuing()
+
+    assert machine.handle(Ticked(9_999, 0)) == []
+    assert machine.phase is P.ISSUING
+
+
+def test_a_lease_that_this_primary_did_not_ask_for_is_a_bug_of_the_host() -> None:
+    with pytest.raises(InvalidTransition, match="nobody else may append"):
+        issuing().handle(LeaseChosen(Lease(1, Terms(C, 1, 0, 700, 1_000)), 300))
+
+
+def test_the_deadline_is_passed_not_reached() -> None:
+    machine = waiting()
+    hear(machine, C, 1_000)
+
+    assert machine.handle(Ticked(1_300, 0)) == []
+    assert not machine.is_due(1_300)
+    assert machine.is_due(1_301)
+    effects = machine.handle(Ticked(1_301, 0))
+    assert effects == [Note("lease timed out", "b under 1"), AppendLease(Terms(C, 1, 10_000, 700, 1_000))]
+
+
+def test_after_a_timeout_without_candidates_the_lease_is_over_all_the_same() -> None:
+    machine = waiting()
+
+    assert machine.handle(Ticked(5_000, 0)) == [Note("lease timed out", "b under 1")]
+    assert (machine.phase, machine.estimate(B).ttl_ms) == (P.FREE, 2_000)
+
+
+@pytest.mark.parametrize(("node", "payload"), [(B, 1), (C, 9)], ids=["not beyond the lease", "not the holder"])
+def test_other_payloads_do_not_end_the_lease(node: ProcessId, payload: int) -> None:
+    machine = waiting()
+
+    assert hear(machine, node, 400, 10_001, payload) == []
+    assert machine.phase is P.WAITING
+
+
+def test_a_payload_beyond_the_lease_ends_it_and_is_measured_from_the_report() -> None:
+    machine = waiting()
+
+    assert hear(machine, B, 400, 10_300, payload=2) == [Note("lease used", "b has published under 1")]
+    assert machine.estimate(B) == first_estimate(0, SETTINGS).succeeded(300, SETTINGS)
+
+
+def test_a_new_primary_counts_the_whole_time_again_on_its_own_clock() -> None:
+    machine = primary(Lease(7, FOR_B), local_ms=5_000)
+
+    assert not machine.is_due(6_000)
+    assert machine.is_due(6_001)
+
+
+def test_a_new_primary_waits_for_a_lease_of_its_own_too() -> None:
+    machine = primary(Lease(7, Terms(A, 1, 0, 700, 1_000)), local_ms=5_000)
+    hear(machine, B, 5_000)
+
+    assert machine.handle(Ticked(5_100, 0)) == []
+
+
+def test_an_inherited_lease_that_is_used_says_nothing_about_times() -> None:
+    machine = primary(Lease(7, FOR_B), local_ms=5_000)
+
+    assert hear(machine, B, 5_100, payload=8) == [Note("lease used", "b has published under 7")]
+    assert machine.estimate(B) == first_estimate(0, SETTINGS)
+
+
+def test_a_late_report_does_not_undo_a_newer_one() -> None:
+    machine = primary()
+    hear(machine, B, 100, clock_ms=10_000)
+
+    assert [type(effect) for effect in hear(machine, B, 200, clock_ms=9_000)] == [Drop]
+
+
+def test_timeouts_in_a_row_at_the_longest_lease_raise_an_alert() -> None:
+    machine, told, at = primary(), [], 0
+    for token in range(1, 7):
+        hear(machine, B, at, clock_ms=10_000 + token)
+        (append,) = [each for each in machine.handle(Ticked(at, 0)) if isinstance(each, AppendLease)]
+        machine.handle(LeaseChosen(Lease(token, append.terms), at))
+        at += append.terms.ttl_ms + 1
+        told.append([each.what for each in machine.handle(Ticked(at, 0)) if isinstance(each, Note)])
+
+    assert told == [["lease timed out"]] * 4 + [["lease timed out", "lease alert"]] * 2
+
+
+# -- rotation ----------------------------------------------------------------------------------------------------------
+
+
+def test_weights_follow_health_and_waiting_and_have_a_floor() -> None:
+    turns = {A: Turn(9), B: Turn(1), C: Turn(2)}
+
+    assert weights({B: 100, C: 0}, turns, SETTINGS) == {B: 200, C: 15}
+
+
+def test_who_was_passed_over_too_often_is_next_for_certain_the_longest_waiting_first() -> None:
+    turns = {A: Turn(9), B: Turn(4), C: Turn(5)}
+
+    assert weights({B: 100, C: 0}, turns, SETTINGS) == {C: 1}
+    assert weights({B: 100}, turns, SETTINGS) == {B: 1}
+
+
+def test_every_draw_picks_somebody_by_weight() -> None:
+    shares = {A: 1, B: 3}
+    drawn = [pick(shares, draw * DRAWS // 8) for draw in range(8)]
+
+    assert drawn == [A, A, B, B, B, B, B, B]
+    assert pick(shares, DRAWS - 1) == B
+
+
+@pytest.mark.parametrize(("shares", "draw"), [({}, 0), ({A: 1}, DRAWS)])
+def test_there_must_be_somebody_to_pick(shares: dict[ProcessId, int], draw: int) -> None:
+    with pytest.raises(ValueError, match="no candidate"):
+        pick(shares, draw)
+
+
+@pytest.mark.parametrize("draw", [0, DRAWS // 2, DRAWS - 1])
+def test_nobody_is_passed_over_longer_than_the_bound_whatever_is_drawn(draw: int) -> None:
+    members = tuple(ProcessId(f"n{number}") for number in range(6))
+    turns = dict.fromkeys(members, Turn())
+    health = {member: 100 if member == "n1" else 0 for member in members[1:]}
+    since = dict.fromkeys(health, 0)
+    for _ in range(200):
+        holder = pick(weights(health, turns, SETTINGS), draw)
+        since = {member: 0 if member == holder else passed + 1 for member, passed in since.items()}
+        turns = turns_after(turns, Terms(holder, 1, 0, 1, 1))
+        assert max(since.values()) <= patience(len(members), SETTINGS)
+
+
+# -- timeouts and the store --------------------------------------------------------------------------------------------
+
+
+def test_a_steady_replica_gets_its_time_and_a_margin_over_the_rate() -> None:
+    estimate = first_estimate(0, SETTINGS)
+    for _ in range(80):
+        estimate = estimate.succeeded(700, SETTINGS)
+
+    assert estimate.smoothed_8 // 8 == 700
+    assert 700 + SETTINGS.margin_ms <= budget_of(estimate.ttl_ms, SETTINGS) <= 700 + 2 * SETTINGS.margin_ms
+
+
+def test_one_slow_checkpoint_makes_the_next_lease_longer() -> None:
+    steady = Estimate(1_000, 8 * 500, 0)
+
+    assert steady.succeeded(900, SETTINGS).ttl_ms > steady.succeeded(500, SETTINGS).ttl_ms
+
+
+def test_timeouts_double_up_to_the_most_and_are_counted_there() -> None:
+    estimate = first_estimate(900, SETTINGS)
+    for expected, alarming in ((1_800, False), (3_600, False), (4_000, False), (4_000, False), (4_000, False)):
+        estimate = estimate.missed(SETTINGS)
+        assert (estimate.ttl_ms, estimate.alarming(SETTINGS)) == (expected, alarming)
+    assert estimate.missed(SETTINGS).alarming(SETTINGS)
+    assert not estimate.succeeded(100, SETTINGS).alarming(SETTINGS)
+
+
+@pytest.mark.parametrize(("last", "expected"), [(0, 1_000), (1, 100), (500, 500), (99_999, 4_000)])
+def test_a_new_primary_goes_on_with_the_last_lease_within_the_bounds(last: int, expected: int) -> None:
+    assert first_estimate(last, SETTINGS).ttl_ms == expected
+
+
+@pytest.mark.parametrize(
+    ("newest", "token", "expected"),
+    [(0, 1, Admission.ACCEPTED), (4, 4, Admission.REPEATED), (5, 4, Admission.FENCED)],
+)
+def test_the_store_takes_only_newer_tokens(newest: int, token: int, expected: Admission) -> None:
+    assert admission(newest, token) is expected
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+each_machine = pytest.mark.parametrize("machine", [Replica, Primary])
+
+
+@each_machine
+def test_the_tables_decide_everything(machine: type[Machine[Any]]) -> None:
+    assert missing_cells(machine) == []
+    assert set(machine.TABLE) == {(phase, event) for phase in machine.PHASES for event in machine.EVENTS}
+
+
+CELLS = [
+    *((REPLICAS[phase], phase, REPLICA_EVENTS[event], cell) for (phase, event), cell in Replica.TABLE.items()),
+    *((PRIMARIES[phase], phase, PRIMARY_EVENTS[event], cell) for (phase, event), cell in Primary.TABLE.items()),
+]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("make", "phase", "event", "cell"), CELLS)
+def test_every_cell_does_what_the_table_says(make: Any, phase: Any, event: Event, cell: Any) -> None:
+    """With the newest token: what the table does not allow is refused, or dropped where no lease is held."""
+    machine = make()
+    assert machine.phase is phase
+    if machine.phase is R.FOLLOWING and isinstance(event, EntryExecuted):
+        event = EntryExecuted(1, None, 0)
+    if machine.phase is R.LEADING and isinstance(event, EntryExecuted):
+        event = EntryExecuted(1, None, 0)
+    if isinstance(cell, str):
+        assert not any(isinstance(effect, Drop) for effect in machine.handle(event))
+        return
+    if hasattr(event, "token") and phase in (R.FOLLOWING, R.LEADING):
+        assert [type(effect) for effect in machine.handle(event)] == [Drop]
+        return
+    with pytest.raises(InvalidTransition):
+        machine.handle(event)
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "value"),
+    [
+        (replica(), "_right", Lease(1, FOR_B)),
+        (granted(), "lease", None),
+        (granted(), "me", C),
+        (granted(), "boot", 2),
+        (granted(), "applied", 0),
+        (waiting(), "lease", None),
+        (issuing(), "asked", None),
+        (issuing(), "me", B),
+    ],
+)
+def test_a_broken_invariant_is_noticed(machine: Machine[Any], name: str, value: object) -> None:
+    setattr(machine, name, value)
+
+    with pytest.raises(InvariantBroken):
+        machine.validate()
