@@ -26,11 +26,16 @@ class History:
         self.ends: Ends = {channel_between(p, q): (p, q) for p, q in product(self.processes, repeat=2) if p != q}
         self.fifo = fifo
         self.channels = list(self.ends)
-        self.queues: dict[ChannelId, list[tuple[int, tuple[int, ...]]]] = {channel: [] for channel in self.channels}
+        self.queues: dict[ChannelId, list[tuple[int, int, tuple[int, ...]]]] = {
+            channel: [] for channel in self.channels
+        }
         self.sent: dict[ChannelId, list[int]] = {channel: [] for channel in self.channels}
         self.received: dict[ChannelId, list[int]] = {channel: [] for channel in self.channels}
         self.clock = {p: [0] * processes for p in self.processes}
         self.known: dict[ProcessId, list[Candidate]] = {p: [] for p in self.processes}
+        self.seen: dict[ProcessId, dict[ProcessId, int]] = {p: {} for p in self.processes}
+        self.marks: dict[ProcessId, dict[int, dict[ProcessId, int]]] = {p: {} for p in self.processes}
+        """Newest interval received from, per sender: now, and at each checkpoint."""
         self.clocks: dict[tuple[ProcessId, int | None], tuple[int, ...]] = {}
         for process in self.processes:
             self._checkpoint(process)
@@ -55,12 +60,15 @@ class History:
         sender = self.ends[channel][0]
         self._tick(sender)
         self.sent[channel].append(len(self.sent[channel]) + 1)
-        self.queues[channel].append((len(self.sent[channel]), tuple(self.clock[sender])))
+        interval = len(self.known[sender]) - 1
+        self.queues[channel].append((len(self.sent[channel]), interval, tuple(self.clock[sender])))
 
     def _receive(self, channel: ChannelId, whom: int) -> None:
         receiver = self.ends[channel][1]
         queue = self.queues[channel]
-        message, theirs = queue.pop(0 if self.fifo else whom % len(queue))
+        message, interval, theirs = queue.pop(0 if self.fifo else whom % len(queue))
+        sender = self.ends[channel][0]
+        self.seen[receiver][sender] = max(interval, self.seen[receiver].get(sender, 0))
         self.received[channel].append(message)
         self.clock[receiver] = [max(pair) for pair in zip(self.clock[receiver], theirs, strict=True)]
         self._tick(receiver)
@@ -68,6 +76,7 @@ class History:
     def _checkpoint(self, process: ProcessId) -> None:
         index = len(self.known[process])
         self.known[process].append(self._now(process, index))
+        self.marks[process][index] = dict(self.seen[process])
         self.clocks[process, index] = tuple(self.clock[process])
 
     def _tick(self, process: ProcessId) -> None:
