@@ -1,0 +1,145 @@
+"""Random schedules with crashes, failed and torn writes, pauses and partitions: no snapshot protocol breaks a promise.
+
+The oracles judge every delivery, every complete line, every recovery and every end (see `simulator`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from spark_ckpt.protocol import cyclic_snapshots, epochs, markers, partial_recovery, snapshots, wall_clock
+from spark_ckpt.protocol.graph import COORDINATOR
+from spark_ckpt.protocol.machine import ProtocolViolation
+from spark_ckpt.protocol.recovery import Protocol, Settings
+from spark_ckpt.simulator import Choice, Faults, MessageWorld, Violation, drive
+from spark_ckpt.simulator.explore import explore
+from spark_ckpt.simulator.graphs import CYCLE, GRAPHS, JOIN, PAIR
+from spark_ckpt.simulator.timed import measure
+from tests.protocol.audited import AuditedWorld, graphs_for, play
+
+PROTOCOLS = [each.PROTOCOL for each in (markers, epochs, snapshots, cyclic_snapshots, partial_recovery)]
+SEEDS = 18
+"""Per graph: eight graphs, five acyclic ones."""
+
+HURRIED = Settings(timeout_ms=300)
+"""Less than an interval: snapshots are given up half way, and the next begins among their barriers."""
+
+each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
+
+
+def outcomes(protocol: Protocol, settings: Settings | None = None, seeds: int = SEEDS) -> Iterator[Counter[str]]:
+    """What happened in each schedule. Raises the first complaint."""
+    for graph in graphs_for(protocol):
+        for seed in range(seeds):
+            outcome = play(protocol, graph, seed, steps=120, settings=settings)
+            if outcome.error is not None:
+                raise outcome.error
+            yield Counter(outcome.counts)
+
+
+@each_protocol
+def test_no_schedule_breaks_a_promise_and_every_calm_end_has_a_snapshot(protocol: Protocol) -> None:
+    counts = list(outcomes(protocol))
+
+    assert all(each["complete"] for each in counts)
+    assert sum(each["recovery"] for each in counts) > len(counts) / 2
+
+
+@each_protocol
+def test_snapshots_that_are_given_up_leave_nothing_behind(protocol: Protocol) -> None:
+    counts = sum(outcomes(protocol, HURRIED, seeds=12), Counter[str]())
+
+    assert counts["aborted"] > 50
+
+
+class WatchedWorld(AuditedWorld):
+    """Counts what protocol P1 promises to survive."""
+
+    def do(self, choice: Choice) -> None:
+        super().do(choice)
+        coordinator = self.processes[COORDINATOR].machine
+        overlapping = isinstance(coordinator, epochs.EpochCoordinator) and len(coordinator.open) > 1
+        overtaken = choice[0] == "deliver" and choice[1] in self.graph.channels and choice[2] != 0
+        self.count["overlapping"] = self.count.get("overlapping", 0) + overlapping
+        self.count["overtaken"] = self.count.get("overtaken", 0) + overtaken
+
+
+def test_epochs_overlap_and_messages_come_in_any_order() -> None:
+    seen = Counter[str]()
+    for seed in range(30):
+        world = WatchedWorld(epochs.PROTOCOL, CYCLE, Faults(), 5, settings=Settings(options={"overlap": 5}))
+        outcome = drive(world, seed, 150)
+        assert outcome.ok, outcome.error
+        seen += Counter(outcome.counts)
+
+    assert seen["overlapping"] > 100
+    assert seen["overtaken"] > 100
+
+
+# -- small scopes, all of them -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("protocol", "crashes"),
+    [(markers.PROTOCOL, 0), (epochs.PROTOCOL, 0), (snapshots.PROTOCOL, 0), (partial_recovery.PROTOCOL, 0)],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_a_snapshot_of_a_pair_in_every_order(protocol: Protocol, crashes: int) -> None:
+    """One input, one snapshot; every interleaving of messages, writes, replies and the timer."""
+    world = MessageWorld(protocol, PAIR, Faults(crashes, 0, 0, 0, 0, 0, 0), 1)
+
+    seen = explore(world, states_max=2_000, timers_max=1)
+
+    assert seen.states > 50
+    assert seen.ends >= 1
+
+
+# -- the counter-example -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", [wall_clock.BROADCAST, wall_clock.CLOCK])
+def test_the_wall_clock_is_caught_in_both_variants(variant: str) -> None:
+    settings = Settings(options={"variant": variant})
+    graphs = list(GRAPHS.values())
+    found = Counter(
+        type(play(wall_clock.PROTOCOL, graphs[seed % 8], seed, settings=settings).error).__name__ for seed in range(120)
+    )
+
+    assert found["Orphan"] > 0
+    assert found["Lost"] > 0
+
+
+def share(skew: float) -> tuple[float, float]:
+    """Shares of complete snapshots with an orphan and with a lost message; skew in mean latencies of a message."""
+    audits = [
+        audit
+        for seed in range(15)
+        for audit in measure(wall_clock.PROTOCOL, JOIN, seed, skew_ms=10 * skew, inputs=20).audits
+    ]
+    orphans = sum(bool(audit.orphans) for audit in audits) / len(audits)
+    return orphans, sum(bool(audit.lost) for audit in audits) / len(audits)
+
+
+def test_clocks_that_agree_lose_messages_and_clocks_that_differ_make_orphans() -> None:
+    """Seed 000: a consistent cut without skew; but what is in flight is nowhere."""
+    orphans, lost = share(0)
+    assert orphans == 0
+    assert lost > 0.2
+
+    assert [share(skew)[0] for skew in (1, 5, 20)] == sorted(share(skew)[0] for skew in (1, 5, 20))
+    assert share(20)[0] > 0.3
+
+
+def test_barriers_on_a_loop_are_refused() -> None:
+    """Aligned barriers would wait for themselves."""
+    with pytest.raises(ProtocolViolation, match="needs an acyclic graph"):
+        MessageWorld(snapshots.PROTOCOL, CYCLE)
+
+
+def test_a_complaint_is_an_error_of_the_schedule() -> None:
+    """`outcomes` hides nothing."""
+    with pytest.raises(Violation):
+        list(outcomes(wall_clock.PROTOCOL))
