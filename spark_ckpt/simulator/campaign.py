@@ -18,7 +18,15 @@ from spark_ckpt.simulator.barrier_storage import BarrierGraph
 from spark_ckpt.simulator.barrier_world import ROLES
 from spark_ckpt.simulator.faults import Faults
 from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
-from spark_ckpt.simulator.schedules import BARRIER_FAULT_RATE, BARRIER_STEPS, STEPS, Outcome, barrier_world, drive
+from spark_ckpt.simulator.schedules import (
+    BARRIER_FAULT_RATE,
+    BARRIER_STEPS,
+    FAULT_RATE,
+    STEPS,
+    Outcome,
+    barrier_world,
+    drive,
+)
 from spark_ckpt.simulator.world import Cell, World
 
 CELLS_EVERY = 10
@@ -77,7 +85,7 @@ def campaign(
     """One schedule per seed of a protocol over plain messages; in several processes if asked."""
     make = partial(_message_world, protocol, graph, Faults() if faults is None else faults, inputs)
     total = Report(protocol.name, graph.name, cells=handled_cells(_machines(protocol, graph)))
-    return _spread(partial(_run, make, steps, 0.1), total, list(seeds), processes)
+    return _spread(partial(_run, make, steps, FAULT_RATE), total, list(seeds), processes)
 
 
 def barrier_campaign(graph: BarrierGraph, seeds: Iterable[int], processes: int = 1) -> Report:

@@ -12,7 +12,7 @@ from functools import partial
 
 from spark_ckpt.simulator.copying import Frozen
 from spark_ckpt.simulator.violations import NoEnd, Violation
-from spark_ckpt.simulator.world import Choice, World
+from spark_ckpt.simulator.world import CALM, Choice, World
 
 STATES_MAX = 100_000
 CALM_STEPS_MAX = 5_000
@@ -52,7 +52,8 @@ def explore(world: World, states_max: int = STATES_MAX, timers_max: int = 1, jud
         choices = _scope(here, node.timers_left)
         ends += not choices
         if judge_all or not choices:
-            _blame(node.trace, partial(settle, node.frozen.thaw()))
+            done = list(node.trace)
+            _blame(done, partial(settle, node.frozen.thaw(), done))
         for choice in choices:
             transitions += 1
             following, left = _follow(node, choice)
@@ -65,16 +66,22 @@ def explore(world: World, states_max: int = STATES_MAX, timers_max: int = 1, jud
     return Exploration(len(seen), transitions, ends)
 
 
-def settle(world: World) -> World:
-    """Drive on without faults, always by the first choice, and judge the end."""
-    world.calm()
+def settle(world: World, done: list[Choice] | None = None) -> World:
+    """Drive on without faults, always by the first choice, and judge the end; `done` gets the choices."""
+    done = [] if done is None else done
+    _note(world, CALM, done)
     for _ in range(CALM_STEPS_MAX):
         choices = world.drain_choices()
         if not choices:
             world.judge()
             return world
-        world.do(choices[0])
+        _note(world, choices[0], done)
     raise NoEnd(f"no end after {CALM_STEPS_MAX} calm steps")
+
+
+def _note(world: World, choice: Choice, done: list[Choice]) -> None:
+    done.append(choice)
+    world.perform(choice)
 
 
 def _scope(world: World, timers_left: int) -> Sequence[Choice]:
@@ -84,7 +91,7 @@ def _scope(world: World, timers_left: int) -> Sequence[Choice]:
 
 def _follow(node: _Node, choice: Choice) -> tuple[World, int]:
     following = node.frozen.thaw()
-    _blame((*node.trace, choice), lambda: following.do(choice))
+    _blame([*node.trace, choice], lambda: following.do(choice))
     return following, node.timers_left - (choice[0] == "timer")
 
 
@@ -93,9 +100,9 @@ def _mark(world: World, timers_left: int) -> tuple[int, int]:
     return hash(picture), timers_left
 
 
-def _blame(trace: tuple[Choice, ...], act: Callable[[], object]) -> None:
+def _blame(trace: list[Choice], act: Callable[[], object]) -> None:
     try:
         act()
     except Violation as violation:
-        violation.trace = trace
+        violation.trace = tuple(trace)
         raise

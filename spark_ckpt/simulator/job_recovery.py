@@ -21,7 +21,10 @@ from spark_ckpt.simulator.job import Job
 from spark_ckpt.simulator.lines import Line
 from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.state import Cut, State
-from spark_ckpt.simulator.violations import Incomplete
+from spark_ckpt.simulator.violations import ErasedTooEarly, Incomplete
+
+NO_PLAN = (KeyError, IndexError, ValueError, StopIteration, ProtocolViolation)
+"""How a planner fails that does not find what it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class RecoverableJob(Job):
         failed = self._failed()
         number = Incarnation(self.incarnation + 1)
         given = self._failure(number, failed)
-        plan = self.protocol.plan(given)
+        plan = self._plan(given)
         if plan.incarnation != number:
             raise ProtocolViolation(f"the plan is of incarnation {plan.incarnation}, not {number}")
         self._judge_plan(plan, given)
@@ -195,6 +198,17 @@ class RecoverableJob(Job):
             mask |= sum(process.state.pending) & ~taken
         return mask
 
+    def _plan(self, given: Failure) -> Plan:
+        """The protocol's. Raises `ErasedTooEarly` if there is none, and would be with everything ever erased."""
+        try:
+            return self.protocol.plan(given)
+        except NO_PLAN as error:
+            fuller = self._failure(given.incarnation, given.failed, erased_too=True)
+            if fuller.records == given.records:
+                raise
+            self.protocol.plan(fuller)
+            raise ErasedTooEarly(f"without the erased records there is no plan: {error!r}") from error
+
     def _judge_erasures(self, plan: Plan, failed: frozenset[ProcessId]) -> None:
         """O12: with everything that was ever erased the plan would have been the same."""
         if any(each.storage.erased for each in self.everybody):
@@ -205,8 +219,8 @@ class RecoverableJob(Job):
         """What would be done if everybody failed now. Raises `Incomplete` if nothing could be."""
         number = Incarnation(self.incarnation + 1)
         try:
-            plan = self.protocol.plan(self._failure(number, frozenset(self.processes)))
-        except (KeyError, IndexError, ValueError, ProtocolViolation) as error:
+            plan = self._plan(self._failure(number, frozenset(self.processes)))
+        except NO_PLAN as error:
             raise Incomplete(f"{why}, and if all failed now there would be no plan: {error!r}") from error
         self._judge_erasures(plan, frozenset(self.processes))
         return plan

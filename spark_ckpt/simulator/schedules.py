@@ -18,7 +18,7 @@ from spark_ckpt.simulator.barrier_world import ROLES, BarrierWorld, Roles
 from spark_ckpt.simulator.faults import Faults
 from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
 from spark_ckpt.simulator.violations import NoEnd, Violation
-from spark_ckpt.simulator.world import Choice, Moment, Scalar, World
+from spark_ckpt.simulator.world import CALM, Choice, Moment, Scalar, World
 
 T = TypeVar("T")
 
@@ -28,12 +28,15 @@ CALM_STEPS_MAX = 5_000
 ROUNDS = 2
 """Periodic checkpoints of everybody, at the end: whatever waits for one gets it."""
 
+FAULT_RATE = 0.15
+"""Faults per step of chaos; a seed multiplies it by 0 to 2."""
+
 BARRIER_STEPS = 200
 BARRIER_FAULT_RATE = 0.03
 """Every crash of a coordinator undoes its epoch: more of them and nothing is ever decided."""
 
 STEPS = 50
-"""Steps of chaos in one schedule, at most."""
+"""Steps of chaos in one schedule, on average."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,14 @@ class Outcome:
 class Driver:
     """Draws choices for one world from one seeded stream, and keeps the trace."""
 
-    def __init__(self, world: World, seed: int, fault_rate: float = 0.1, timer_rate: float = 0.08) -> None:
+    def __init__(self, world: World, seed: int, fault_rate: float = FAULT_RATE, timer_rate: float = 0.08) -> None:
         self.world = world
         self.draw = random.Random(seed).random  # noqa: S311 - not for secrets
         self.trace: list[Choice] = []
         self.fault_rate = fault_rate * self.pick((0.0, 0.5, 1.0, 2.0))
-        self.timer_rate = timer_rate * self.pick((0.3, 1.0, 2.0))
+        self.timer_rate = timer_rate * self.pick((0.3, 1.0, 3.0))
+        self.quiet = self.pick((0.0, 0.3, 0.6))
+        """Share of the chaos without faults: a checkpoint must be complete before a crash can go back to it."""
         self.laggard = self.pick(world.LAGGARDS)
 
     def pick(self, options: Sequence[T]) -> T:
@@ -69,7 +74,9 @@ class Driver:
 
     def chaos(self, steps: int) -> None:
         """So many steps of anything."""
-        for _ in range(steps):
+        fault_rate = self.fault_rate
+        for step in range(steps):
+            self.fault_rate = fault_rate if step >= self.quiet * steps else 0.0
             choice = self._next()
             if choice is None:
                 return
@@ -77,7 +84,7 @@ class Driver:
 
     def drain(self) -> None:
         """Calm steps until quiescence, then the periodic timers, then until quiescence again. Raises `NoEnd`."""
-        self.world.calm()
+        self.do(CALM)
         for _ in range(ROUNDS):
             self._settle()
             for choice in self.world.periodic():
@@ -88,7 +95,7 @@ class Driver:
     def do(self, choice: Choice) -> None:
         """Make it happen and remember it, also if it raises."""
         self.trace.append(choice)
-        self.world.do(choice)
+        self.world.perform(choice)
 
     def _next(self) -> Choice | None:
         draw = self.draw()
@@ -134,12 +141,12 @@ def _kind(choice: Choice) -> Scalar:
     return choice[-1] if choice[0] == "stored" else choice[0]
 
 
-def drive(world: World, seed: int, steps: int = STEPS, fault_rate: float = 0.1) -> Outcome:
+def drive(world: World, seed: int, steps: int = STEPS, fault_rate: float = FAULT_RATE) -> Outcome:
     """One schedule in a world of any kind."""
     driver = Driver(world, seed, fault_rate)
     error: Exception | None = None
     try:
-        driver.chaos(int((0.3 + 0.7 * driver.draw()) * steps))
+        driver.chaos(int((0.4 + 1.2 * driver.draw()) * steps))
         driver.drain()
     except Exception as complaint:  # noqa: BLE001 - whatever a machine raises is this schedule's verdict
         error = complaint
@@ -192,7 +199,8 @@ def replay(make: Callable[[], World], outcome: Outcome) -> Outcome:
     error: Exception | None = None
     try:
         for choice in outcome.trace:
-            world.do(choice)
+            world.perform(choice)
+        world.judge()
     except Exception as complaint:  # noqa: BLE001 - as in `drive`
         error = complaint
     return Outcome(outcome.seed, outcome.trace, error, world.counts(), tuple(world.moments or ()))

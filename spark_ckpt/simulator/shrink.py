@@ -6,12 +6,12 @@ choices. A trial counts if it fails in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_ckpt.simulator.explore import CALM_STEPS_MAX
-from spark_ckpt.simulator.violations import NoEnd, Violation
-from spark_ckpt.simulator.world import Choice, Trace, World
+from spark_ckpt.simulator.explore import settle
+from spark_ckpt.simulator.violations import Violation
+from spark_ckpt.simulator.world import CALM, Choice, Trace, World
 
 Make = Callable[[], World]
 
@@ -41,25 +41,13 @@ def attempt(make: Make, trace: Trace) -> tuple[list[Choice], Exception | None]:
     world, done = make(), list[Choice]()
     try:
         for choice in trace:
-            if choice in world.possible():
+            if choice == CALM or choice in world.possible():
                 done.append(choice)
-                world.do(choice)
-        _settle(world, done)
+                world.perform(choice)
+        settle(world, done)
     except Exception as error:  # noqa: BLE001 - whatever a machine raises is a failure
         return done, error
     return done, None
-
-
-def _settle(world: World, done: list[Choice]) -> None:
-    world.calm()
-    for _ in range(CALM_STEPS_MAX):
-        choices = world.drain_choices()
-        if not choices:
-            world.judge()
-            return
-        done.append(choices[0])
-        world.do(choices[0])
-    raise NoEnd(f"no end after {CALM_STEPS_MAX} calm steps")
 
 
 class _Shrinking:
@@ -72,37 +60,39 @@ class _Shrinking:
         done, error = attempt(self.make, trace)
         if error is None:
             raise NotFailing(f"a trace of {len(trace)} choices does not fail")
-        kept = self._smaller(list(trace), _signature(error))
-        done, last = attempt(self.make, kept)
+        kept = self._smaller(done, _signature(error))
+        _, last = attempt(self.make, kept)
         if isinstance(last, Violation):
-            last.trace = tuple(done)
-        return Shrunk(tuple(done), last or error, self.trials)
+            last.trace = tuple(kept)
+        return Shrunk(tuple(kept), last or error, self.trials)
 
     def _smaller(self, trace: list[Choice], wanted: str) -> list[Choice]:
-        """Remove chunks, halves first, single choices last."""
+        """Remove chunks, halves first, single choices until none can be spared."""
         size = max(1, len(trace) // 2)
         while self.trials < self.trials_max:
             shorter = self._without_chunks(trace, size, wanted)
             if len(shorter) == len(trace) and size == 1:
                 return trace
-            size = max(1, min(size // 2, len(shorter) // 2)) if len(shorter) == len(trace) else size
+            if len(shorter) == len(trace):
+                size = max(1, min(size, len(trace)) // 2)
             trace = shorter
         return trace
 
     def _without_chunks(self, trace: list[Choice], size: int, wanted: str) -> list[Choice]:
         start = 0
         while start < len(trace) and self.trials < self.trials_max:
-            candidate = [*trace[:start], *trace[start + size :]]
-            if self._fails(candidate, wanted):
-                trace = candidate
+            done = self._fails([*trace[:start], *trace[start + size :]], wanted)
+            if done is not None and len(done) < len(trace):
+                trace = done
             else:
                 start += size
         return trace
 
-    def _fails(self, trace: Sequence[Choice], wanted: str) -> bool:
+    def _fails(self, trace: Trace, wanted: str) -> list[Choice] | None:
+        """What was done, if it fails in the wanted way."""
         self.trials += 1
-        _, error = attempt(self.make, trace)
-        return error is not None and _signature(error) == wanted
+        done, error = attempt(self.make, trace)
+        return done if error is not None and _signature(error) == wanted else None
 
 
 def _signature(error: Exception) -> str:

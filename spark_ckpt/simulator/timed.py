@@ -36,6 +36,11 @@ class Latencies:
     """Until a failure is noticed, and then for each process to do its part."""
 
 
+LATENCIES = Latencies()
+TIMED = Settings(interval_ms=200)
+"""A checkpoint every ten inputs or so."""
+
+
 @dataclass(frozen=True)
 class Measurement:
     """One timed run. `recovery_ms`: from each crash until everybody had done its part."""
@@ -178,7 +183,7 @@ def measure(
     latencies: Latencies = Latencies(),
     skew_ms: float = 0.0,
     inputs: int = 20,
-    settings: Settings = Settings(interval_ms=200),  # noqa: B008 - a frozen value
+    settings: Settings = TIMED,
     crashes: Sequence[tuple[float, str]] = (),
     story: bool = False,
 ) -> Measurement:

@@ -17,6 +17,9 @@ Scalar = None | bool | int | str
 Choice = tuple[Scalar, ...]
 """What happens next: its kind, then names and numbers. JSON."""
 
+CALM: Choice = ("calm",)
+"""From here on no more faults: `World.calm`, as a choice of every world."""
+
 Trace = Sequence[Choice]
 
 Cell = tuple[str, str, str]
@@ -105,12 +108,19 @@ class World(ABC):
         """All choices: work, clocks, faults."""
         return [*self.choices(), *self.timers(), *self.faults()]
 
+    def perform(self, choice: Choice) -> None:
+        """`do`, or `calm`: what a trace is made of."""
+        if choice == CALM:
+            self.calm()
+        else:
+            self.do(choice)
+
     def follow(self, trace: Trace) -> Self:
         """Do all of `trace`. Raises `NotPossible` at the first choice that this state does not have."""
         for choice in trace:
-            if choice not in self.possible():
+            if choice != CALM and choice not in self.possible():
                 raise NotPossible(f"step {self.step}: {choice} is not possible here")
-            self.do(choice)
+            self.perform(choice)
         return self
 
     def shared(self) -> tuple[object, ...]:

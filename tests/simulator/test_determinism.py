@@ -1,0 +1,95 @@
+"""The same seed is the same run, in every process, and a trace is the run again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.simulator.barrier_world import BarrierWorld
+from spark_ckpt.simulator.message_world import MessageWorld
+from spark_ckpt.simulator.schedules import barrier_world, drive
+from spark_ckpt.simulator.world import NotPossible
+from tests.simulator import markers
+
+ROOT = Path(__file__).parents[2]
+
+PRINT_DIGESTS = """
+from tests.simulator.test_determinism import digests
+print(digests())
+"""
+
+
+def digests() -> str:
+    """One line that changes if any trace, story or diagram does."""
+    told = []
+    for seed in range(12):
+        for outcome in (
+            sim.run(markers.protocol(), sim.GRAPHS["nested_cycle"], seed, story=True),
+            sim.run_barrier(sim.BARRIER_GRAPHS["join"], seed, story=True),
+        ):
+            told += [json.dumps(outcome.trace), sim.story(outcome.moments, everything=True), sim.svg(outcome.moments)]
+    return hashlib.sha256("".join(told).encode()).hexdigest()
+
+
+def test_processes_with_other_hash_seeds_run_the_same() -> None:
+    answers = set()
+    for hash_seed in ("1", "4242"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"}
+        done = subprocess.run(
+            [sys.executable, "-c", PRINT_DIGESTS], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        )
+        answers.add(done.stdout.strip())
+
+    assert answers == {digests()}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_trace_replays_byte_for_byte(seed: int) -> None:
+    def make() -> MessageWorld:
+        return MessageWorld(markers.protocol(), sim.GRAPHS["diamond"], sim.Faults()).watch()
+
+    outcome = drive(make(), seed)
+    trace = json.loads(json.dumps(outcome.trace))
+    again = make()
+    again.follow([tuple(choice) for choice in trace[: len(trace) // 2]])
+    whole = sim.replay(make, outcome)
+
+    assert whole.moments == outcome.moments
+    assert whole.counts == outcome.counts
+    assert tuple(again.moments or ()) == outcome.moments[: len(again.moments or ())]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_trace_of_the_barrier_world_replays(seed: int) -> None:
+    def make() -> BarrierWorld:
+        return barrier_world(sim.BARRIER_GRAPHS["diamond"], seed).watch()
+
+    outcome = drive(make(), seed, 100, 0.03)
+
+    assert sim.replay(make, outcome).moments == outcome.moments
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    world = MessageWorld(markers.protocol(), sim.GRAPHS["pipeline"])
+    before = world.picture()
+    copied = world.copy()
+    assert copied.picture() == before
+
+    copied.do(copied.choices()[0])
+
+    assert world.picture() == before
+    assert copied.picture() != before
+
+
+def test_a_choice_that_is_not_possible_is_refused() -> None:
+    world = MessageWorld(markers.protocol(), sim.GRAPHS["pipeline"])
+
+    with pytest.raises(NotPossible, match="step 0"):
+        world.follow([("deliver", "s->a", 0)])

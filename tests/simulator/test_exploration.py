@@ -1,0 +1,99 @@
+"""Small scopes are explored whole, and failing traces are made small."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.protocol.graph import Graph
+from spark_ckpt.simulator.explore import settle
+from spark_ckpt.simulator.message_world import MessageWorld
+from spark_ckpt.simulator.shrink import attempt
+from spark_ckpt.simulator.violations import Violation
+from tests.simulator import markers
+from tests.simulator.planted import CommitsAtOnce, HearsTheDead, RecordsNothing
+
+ONE_CRASH = sim.Faults(1, 0, 0, 0, 0, 0, 0)
+
+
+def small(protocol: object = None, faults: sim.Faults = sim.NO_FAULTS, inputs: int = 1) -> MessageWorld:
+    return MessageWorld(protocol or markers.protocol(), sim.GRAPHS["pair"], faults, inputs)  # type: ignore[arg-type]
+
+
+def test_every_order_of_a_small_job_ends_well() -> None:
+    explored = sim.explore(small(inputs=2), judge_all=True)
+
+    assert explored.states == 142
+    assert explored.ends == 3
+
+
+def test_every_crash_at_every_step_is_survived() -> None:
+    explored = sim.explore(small(faults=ONE_CRASH))
+
+    assert explored.states > 1_000
+
+
+def test_exploration_finds_what_a_schedule_may_miss_and_says_how() -> None:
+    with pytest.raises(Violation, match="O7") as found:
+        sim.explore(small(markers.protocol(coordinator=CommitsAtOnce)))
+
+    again = small(markers.protocol(coordinator=CommitsAtOnce))
+    with pytest.raises(Violation, match="O7"):
+        again.follow(found.value.trace)
+
+
+def test_a_scope_that_has_grown_is_refused() -> None:
+    with pytest.raises(sim.ScopeTooLarge):
+        sim.explore(small(inputs=2), states_max=20)
+
+
+def failing_world() -> MessageWorld:
+    return MessageWorld(markers.protocol(worker=HearsTheDead), sim.GRAPHS["diamond"], sim.Faults())
+
+
+def test_a_failing_trace_shrinks_to_what_the_failure_needs() -> None:
+    outcome = next(o for o in (sim.drive(failing_world(), seed) for seed in range(100)) if not o.ok)
+
+    shrunk = sim.shrink(failing_world, outcome.trace)
+
+    assert isinstance(shrunk.error, Violation)
+    assert shrunk.error.ORACLE == "O9"
+    assert len(shrunk.trace) <= 12 < len(outcome.trace)
+    assert [choice[0] for choice in shrunk.trace].count("crash") == 1
+    with pytest.raises(Violation, match="O9"):
+        failing_world().follow(shrunk.trace)
+
+
+def test_nothing_can_be_left_out_of_a_shrunk_trace() -> None:
+    outcome = next(o for o in (sim.drive(failing_world(), seed) for seed in range(100)) if not o.ok)
+    trace = sim.shrink(failing_world, outcome.trace).trace
+
+    for place in range(len(trace)):
+        done, _ = attempt(failing_world, [*trace[:place], *trace[place + 1 :]])
+        assert len(done) >= len(trace)
+
+
+def test_a_trace_that_does_not_fail_is_not_shrunk() -> None:
+    with pytest.raises(sim.NotFailing):
+        sim.shrink(small, [])
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.integers(0, 50), max_size=60))
+def test_no_list_of_numbers_breaks_a_sound_protocol(numbers: list[int]) -> None:
+    """Hypothesis chooses: each number picks among what is possible, whatever that is."""
+    world = MessageWorld(markers.protocol(), sim.GRAPHS["join"], sim.Faults())
+    for number in numbers:
+        possible = world.possible()
+        world.do(possible[number % len(possible)])
+
+    settle(world)
+
+
+def test_the_explorer_sees_messages_that_no_snapshot_has() -> None:
+    merge = Graph("merge", (("s", "k"), ("t", "k")))
+
+    with pytest.raises(Violation, match="O2"):
+        sim.explore(MessageWorld(markers.protocol(worker=RecordsNothing), merge, inputs=1))

@@ -1,0 +1,141 @@
+"""Every oracle sees what it is there for: one planted bug each, found by name, and none in the protocol without it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.protocol import uncoordinated
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.recovery import Protocol
+from spark_ckpt.simulator import lines
+from spark_ckpt.simulator.lines import Line
+from spark_ckpt.simulator.message_world import MessageWorld
+from spark_ckpt.simulator.state import State
+from spark_ckpt.simulator.violations import Acausal, LineMovedBack, Orphan, Violation
+from tests.simulator import markers
+from tests.simulator.planted import PLANTED, CapturesTheLastMarker, plan_timidly
+
+
+def verdict(protocol: Protocol, graph: str, oracle: str, seeds: int = 150) -> Counter[str]:
+    """What the schedules were condemned for, up to the first by `oracle`."""
+    found: Counter[str] = Counter()
+    for seed in range(seeds):
+        error = sim.run(protocol, sim.GRAPHS[graph], seed).error
+        if error is not None:
+            found[error.ORACLE if isinstance(error, Violation) else repr(error)] += 1
+        if found[oracle]:
+            break
+    return found
+
+
+@pytest.mark.parametrize(("protocol", "graph", "oracle"), PLANTED, ids=lambda value: str(getattr(value, "name", value)))
+def test_a_planted_bug_is_seen_by_its_oracle(protocol: Protocol, graph: str, oracle: str) -> None:
+    found = verdict(protocol, graph, oracle)
+
+    assert found[oracle] > 0, found
+
+
+def test_a_maximal_line_passes_where_a_timid_one_does_not() -> None:
+    """O4, on the protocol that claims it."""
+    assert uncoordinated.PROTOCOL.maximal
+    timid = replace(uncoordinated.PROTOCOL, plan=plan_timidly)
+
+    assert verdict(uncoordinated.PROTOCOL, "diamond", "O4", seeds=100) == Counter()
+    assert verdict(timid, "diamond", "O4")["O4"] == 1
+
+
+def test_a_violation_says_where_and_replays_from_its_trace() -> None:
+    protocol, graph, _ = PLANTED[0]
+    outcome = next(o for o in (sim.run(protocol, sim.GRAPHS[graph], seed) for seed in range(200)) if not o.ok)
+    assert isinstance(outcome.error, Violation)
+
+    again = sim.replay(lambda: MessageWorld(protocol, sim.GRAPHS[graph], sim.Faults()), outcome)
+
+    assert outcome.error.seed == outcome.seed
+    assert outcome.error.trace == outcome.trace
+    assert str(again.error) == str(outcome.error)
+    assert outcome.error.messages
+
+
+def test_orphans_and_vector_clocks_agree_on_every_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """O1 and O13 are two ways to say the same."""
+    seen: Counter[tuple[bool, bool]] = Counter()
+
+    def compare(truth: object, line: Line, what: str) -> None:
+        try:
+            lines.judge_causal(line, what)
+        except Acausal:
+            seen[bool(lines.orphans(line)), True] += 1
+        else:
+            seen[bool(lines.orphans(line)), False] += 1
+
+    monkeypatch.setattr(lines, "judge_consistent", compare)
+    for seed in range(150):
+        sim.run(markers.protocol(), sim.GRAPHS["diamond"], seed)
+        sim.run(markers.protocol(worker=CapturesTheLastMarker), sim.GRAPHS["diamond"], seed)
+
+    assert seen[False, False] > 100
+    assert seen[True, True] > 20
+    assert seen[True, False] == seen[False, True] == 0
+
+
+P, Q = ProcessId("p"), ProcessId("q")
+
+
+def line(sent: int, received: int) -> Line:
+    p, q = State(2), State(2)
+    p.sent, q.received = sent, received
+    return {P: p.cut(), Q: q.cut()}
+
+
+def test_o13_sees_an_event_that_the_other_cut_lacks() -> None:
+    p, q = State(2), State(2)
+    q.clock = [3, 1]
+    q.lived = 0b10
+    p.lived, p.clock = 0b1110, [3, 0]
+    lines.judge_causal({P: p.cut(), Q: q.cut()}, "good")
+    p.lived, p.clock = 0b0110, [2, 0]
+
+    with pytest.raises(Acausal, match="depends on event 3 of p"):
+        lines.judge_causal({P: p.cut(), Q: q.cut()}, "bad")
+
+
+def test_orphans_are_what_is_received_and_not_sent() -> None:
+    assert lines.orphans(line(sent=0b011, received=0b110)) == 0b100
+    assert lines.in_transit(line(sent=0b011, received=0b110)) == 0b001
+
+
+def test_a_later_line_that_has_less_is_a_step_back() -> None:
+    before, after = line(0b11, 0b11), line(0b11, 0b01)
+
+    lines.judge_forward(after, before, "forward")
+    with pytest.raises(LineMovedBack):
+        lines.judge_forward(before, after, "back")
+
+
+def test_a_line_with_an_orphan_is_no_candidate_for_the_best() -> None:
+    """O4 tries lines, and an inconsistent one that has more does not count."""
+    empty, full = State(2), State(2)
+    empty_q, full_q = State(2), State(2)
+    full_q.received, full_q.lived = 0b1, 0b10
+    candidates = {P: [empty.cut()], Q: [empty_q.cut(), full_q.cut()]}
+
+    lines.judge_maximal({P: empty.cut(), Q: empty_q.cut()}, candidates, None, "nothing was sent")
+
+    full.sent, full.lived = 0b1, 0b10
+    with pytest.raises(Violation, match="O4"):
+        lines.judge_maximal({P: full.cut(), Q: empty_q.cut()}, {**candidates, P: [full.cut()]}, None, "sent")
+
+
+def test_a_message_that_nobody_sent_is_an_orphan() -> None:
+    class Invents(markers.Worker):
+        def _on_received(self, event):  # type: ignore[no-untyped-def]
+            return super()._on_received(replace(event, message=replace(event.message, seq=event.message.seq + 1)))
+
+    outcome = sim.run(markers.protocol(worker=Invents), sim.GRAPHS["pair"], 1, faults=sim.NO_FAULTS)
+
+    assert isinstance(outcome.error, Orphan)

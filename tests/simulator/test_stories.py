@@ -1,0 +1,107 @@
+"""Stories, charts and diagrams tell what happened, on one page without anything from elsewhere."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.simulator.schedules import Outcome
+from spark_ckpt.simulator.world import Moment
+from tests.simulator import markers
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def eventful() -> Outcome:
+    """A run with a crash after a complete checkpoint."""
+    runs = (sim.run(markers.protocol(), sim.GRAPHS["diamond"], seed, story=True) for seed in range(500))
+    return next(
+        run
+        for run in runs
+        if any(moment.kind == "recover" and not moment.label.endswith("from 0") for moment in run.moments)
+        and any(moment.kind == "drop" for moment in run.moments)
+        and any(moment.kind == "replay" for moment in run.moments)
+    )
+
+
+def marks(document: ElementTree.Element, kind: str) -> int:
+    """How often a class is drawn, legend not counted."""
+    legend = {each for group in document.findall(f"{SVG}g") for each in group.iter()}
+    drawn = [each for each in document.iter() if each.get("class", "").split(" ")[0] == kind and each not in legend]
+    return len(drawn)
+
+
+def count(outcome: Outcome, kind: str) -> int:
+    return sum(moment.kind == kind for moment in outcome.moments)
+
+
+def test_a_diagram_draws_every_checkpoint_crash_restore_and_recovery(eventful: Outcome) -> None:
+    document = ElementTree.fromstring(sim.svg(eventful.moments, "diamond"))
+
+    assert marks(document, "checkpoint") == count(eventful, "capture")
+    assert marks(document, "crash") == count(eventful, "crash")
+    assert marks(document, "restore") == count(eventful, "restore")
+    assert marks(document, "line") == count(eventful, "recover")
+    assert marks(document, "replay") == count(eventful, "replay") > 0
+    assert marks(document, "lane") == 5
+
+
+def test_every_message_is_an_arrow_or_a_stub(eventful: Outcome) -> None:
+    document = ElementTree.fromstring(sim.svg(eventful.moments))
+    arrows = sum(marks(document, kind) for kind in ("row", "control", "dropped"))
+    received = {moment.message for moment in eventful.moments if moment.kind == "receive"}
+
+    assert arrows == count(eventful, "receive")
+    assert marks(document, "pending") == count(eventful, "send") - len(received)
+    assert marks(document, "dropped") > 0
+
+
+def test_a_diagram_needs_nothing_from_elsewhere_and_knows_both_schemes(eventful: Outcome) -> None:
+    page = sim.html(eventful.moments, "<title> & more", sim.story(eventful.moments))
+
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "<script" not in page
+    assert "prefers-color-scheme: dark" in page
+    assert "&lt;title&gt; &amp; more" in page
+
+
+def test_a_story_has_a_line_per_moment_in_order(eventful: Outcome) -> None:
+    lines = sim.story(eventful.moments, everything=True).splitlines()
+    steps = [int(line.split()[0]) for line in lines]
+
+    assert len(lines) == len(eventful.moments)
+    assert steps == sorted(steps)
+    assert any("crash" in line for line in lines)
+    assert len(sim.story(eventful.moments).splitlines()) < len(lines)
+
+
+def test_a_chart_wraps_and_explains_its_signs() -> None:
+    moments = [
+        Moment(0, "s", "begin"),
+        Moment(3, "s", "read", "s.0"),
+        Moment(7, "k", "crash"),
+        Moment(9, "", "recover"),
+    ]
+
+    chart = sim.chart(moments, width=5).splitlines()
+
+    assert chart[0] == "s ---r-"
+    assert chart[5] == "k --X-|"
+    assert chart[-1] == "r read  X crash  | recover"
+
+
+def test_the_barrier_world_tells_its_story_too() -> None:
+    run = sim.run_barrier(sim.BARRIER_GRAPHS["pipeline"], 3, story=True)
+    document = ElementTree.fromstring(sim.svg(run.moments))
+
+    assert run.ok
+    assert marks(document, "checkpoint") == count(run, "capture") > 0
+    assert marks(document, "row") > 0
+    assert marks(document, "control") > 0
+
+
+def test_runs_without_a_story_remember_nothing() -> None:
+    assert sim.run(markers.protocol(), sim.GRAPHS["pair"], 1).moments == ()
