@@ -7,7 +7,7 @@ receiver took messages in, from all senders together (erratum E12: a counter of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_ckpt.protocol.ids import ChannelId, Incarnation, ProcessId
 from spark_ckpt.protocol.incarnation import RollbackTable
@@ -47,6 +47,13 @@ class SenderLog:
         """Messages of which nobody has said that they arrived."""
         for channel, kept in self.entries.items():
             yield from ((channel, entry.message) for entry in kept.values() if entry.rsn is None)
+
+    def renew(self, incarnation: Incarnation) -> None:
+        """A new life sends again in its own name what nobody has acknowledged."""
+        for kept in self.entries.values():
+            for entry in kept.values():
+                if entry.rsn is None:
+                    entry.message = replace(entry.message, incarnation=incarnation)
 
     def as_record(self) -> dict[str, Json]:
         """JSON, for `of`."""

@@ -25,6 +25,9 @@ What is guaranteed depends on where a sender keeps its log (option `log`):
   `plan` raises `ProtocolViolation`: it is noticed, and it is not repaired.  A sink that failed with its sender
   may have shown rows in an order that nobody remembers.
 
+What a failed process sent and nobody received yet is not taken from the channel either: it sends that again, and only
+then can its log name the receipt.
+
 Channels may lose, repeat and reorder.  Between two receipts a process must do what its state says.  The seed's round
 of asking all senders is the host's report of survivors and records, from which `plan` takes the replay.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import ClassVar
 
@@ -100,6 +101,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         self.sent = counts(record["sent"])
         self.order = ReceiptOrder.of(mapping(record["order"]))
         self.log = SenderLog.of(record, self.table)
+        self.log.renew(self.incarnation)
 
     def _read(self, birth: Birth) -> None:
         """What is durable: receipts that the newest checkpoint has, and receivers' numbers."""
@@ -147,7 +149,22 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         self.phase = P.OPEN
         gate = self._close() if self.order.unacked else []
         erased: list[Effect] = [Erase(self._void)] if self._void else []
-        return [self._set_timer(), *gate, *erased, *self._say_covered(), *self._repeat(), *self._show()]
+        return [
+            self._set_timer(),
+            *gate,
+            *erased,
+            *self._forget_early(),
+            *self._say_covered(),
+            *self._repeat(),
+            *self._show(),
+        ]
+
+    def _forget_early(self) -> list[Effect]:
+        """Those that come again would wait for receipts that cannot be logged."""
+        needless = [event for event in self.order.early.values() if self._comes_again(event)]
+        for event in needless:
+            del self.order.early[event.channel, event.message.seq]
+        return [Drop(event, "its sender failed since and sends it again") for event in needless]
 
     def _repeat(self) -> list[Effect]:
         """Everything again that somebody may not have heard: messages without a receipt, receipts not logged."""
@@ -175,9 +192,19 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
             return [self._answer_again(event), Drop(event, "received before")]
         if self.is_strict and self.order.unacked and not event.replayed:
             raise self._invalid(event, "inputs are held until the receipt before is logged")
+        if self._comes_again(event) and not event.replayed:
+            return [Drop(event, "its sender failed since and sends it again")]
         if self.order.is_next(event):
             return self._accept(event)
         return self._keep(event)
+
+    def _comes_again(self, event: Received) -> bool:
+        """Whoever failed repeats what it sent. Until then it cannot log a receipt of it: in a loop, whose processes
+        wait for each other's logs, it may never come to that.
+        """
+        source, sent_in = event.message.source, event.message.incarnation
+        later = (row for incarnation, row in self.table.items() if incarnation > sent_in)
+        return any(isinstance(row, Mapping) and source in row for row in later)
 
     def _keep(self, event: Received) -> list[Effect]:
         """One sent before it is still under way, or lost and will come again."""
