@@ -1,4 +1,4 @@
-"""What the index-based protocols keep, and where a process goes back to: one rule for the failed and for survivors.
+"""What the index-based protocols keep, and where a process goes back to.
 
 A checkpoint is stored under the lowest index it serves and names the highest: an idle process that jumps from 3 to
 6 takes one checkpoint for 4, 5 and 6.  Recovery to index r undoes everything from r on, so nobody's index is
@@ -47,17 +47,15 @@ def clipped(record: Record, table: RollbackTable) -> int:
     return min(number(record["index"]), _limit(record, table))
 
 
-def local_part(records: Records, table: RollbackTable, incarnation: Incarnation, now: Record | None) -> Part:
-    """Where one process goes (Manivannan and Singhal): stay below the line, else the checkpoint that serves it.
+def local_part(records: Records, table: RollbackTable, incarnation: Incarnation, now: Record) -> Part:
+    """Where a survivor goes (Manivannan and Singhal): stay below the line, else the checkpoint that serves it.
 
-    `table` has the new row; `now` is None for the failed.  A survivor may have missed recoveries: the lowest counts.
+    `table` has the new row.  A survivor may have missed recoveries: the lowest line of all since `now` counts.
     """
-    if now is not None:
-        line = _limit(now, table)
-        if number(now["index"]) < line:
-            return Part(None, because=f"index {now['index']} is below {line}: nothing of it is undone")
-        records = {key: record for key, record in records.items() if key[0] != "checkpoint" or int(key[1]) <= line}
-    return _go_back(records, table, incarnation)
+    line = _limit(now, table)
+    if number(now["index"]) < line:
+        return Part(None, because=f"index {now['index']} is below {line}: nothing of it is undone")
+    return _go_back(_up_to(records, line), table, incarnation)
 
 
 def plan(failure: Failure) -> Plan:
@@ -71,6 +69,7 @@ def plan(failure: Failure) -> Plan:
 
 def rejoin(decided: Plan, birth: Birth) -> Part:
     """A survivor's own decision, when it hears of the recovery."""
+    assert birth.checkpoint is not None  # noqa: S101 - who hears of a recovery has a now
     table = {**birth.table, decided.incarnation: decided.row}
     return local_part(birth.records, table, decided.incarnation, birth.checkpoint)
 
@@ -81,10 +80,13 @@ def _newest(failure: Failure, process: ProcessId) -> int:
 
 
 def _part_of_failed(failure: Failure, process: ProcessId, table: RollbackTable, line: Epoch) -> Part:
-    records = failure.records[process]
-    below = {key: record for key, record in records.items() if key[0] != "checkpoint" or int(key[1]) <= line}
-    part = _go_back(below, table, failure.incarnation)
+    part = _go_back(_up_to(failure.records[process], line), table, failure.incarnation)
     return replace(part, because=f"failed: index {line} is the newest that all who failed have stored")
+
+
+def _up_to(records: Records, line: int) -> Records:
+    """Without checkpoints that serve only indices above the line."""
+    return {key: record for key, record in records.items() if key[0] != "checkpoint" or int(key[1]) <= line}
 
 
 def _go_back(records: Records, table: RollbackTable, incarnation: Incarnation) -> Part:

@@ -29,7 +29,7 @@ from enum import Enum
 from spark_ckpt.protocol.graph import COORDINATOR
 from spark_ckpt.protocol.ids import Epoch, ProcessId, TimerId
 from spark_ckpt.protocol.interval_graph import NOTHING_SEEN, IntervalGraph, Marks, Seen
-from spark_ckpt.protocol.machine import IGNORE_STALE, Effect, rows
+from spark_ckpt.protocol.machine import Effect, rows
 from spark_ckpt.protocol.message_machine import MessageMachine
 from spark_ckpt.protocol.record_fields import as_counts, counts, items, mapping, number
 from spark_ckpt.protocol.recovery import (
@@ -235,7 +235,7 @@ class LineCoordinator(MessageMachine[GatheringPhase]):
     TABLE = rows(
         {
             G.GATHERING: {Commanded: "_on_start", Received: "_on_first_report"},
-            G.DECIDING: {Commanded: IGNORE_STALE, Received: "_on_report"},
+            G.DECIDING: {Received: "_on_report"},
         },
         _COORDINATOR_EVENTS,
     )

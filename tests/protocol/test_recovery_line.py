@@ -166,3 +166,10 @@ def test_a_channel_is_counted_or_named_never_both():
     named = Candidate(None, {}, {PQ: frozenset({(1, 1)})})
     with pytest.raises(ProtocolViolation, match="one end of a channel counts 2 messages"):
         recovery_line({P: [counted(None, sent=2)], Q: [named]}, {PQ: (P, Q)})
+
+
+def test_an_end_that_is_not_named_has_no_messages():
+    named = Candidate(None, {}, {PQ: frozenset({(1, 1)})})
+    found = recovery_line({P: [Candidate(0)], Q: [Candidate(0), named]}, {PQ: (P, Q)}, {P})
+    assert found.chosen[Q] == Candidate(0)
+    assert found.why(Q)[-1].first == (1, 1)

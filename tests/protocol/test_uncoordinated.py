@@ -1,0 +1,246 @@
+"""Uncoordinated checkpoints: random schedules, small scopes, every cell of the tables, and single steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ckpt.protocol.graph import COORDINATOR, Graph
+from spark_ckpt.protocol.ids import ChannelId, Incarnation, ProcessId, TimerId
+from spark_ckpt.protocol.machine import INVALID, InvalidTransition, missing_cells, render_table
+from spark_ckpt.protocol.recovery import Birth, Failure, Part, Settings, checkpoint_key
+from spark_ckpt.protocol.uncoordinated import (
+    PROTOCOL,
+    REPORT,
+    SETTLED,
+    GatheringPhase,
+    LineCoordinator,
+    UncoordinatedWorker,
+)
+from spark_ckpt.protocol.vocabulary import (
+    AppSent,
+    Capture,
+    Commanded,
+    Deliver,
+    Envelope,
+    Erase,
+    Note,
+    Received,
+    Send,
+    SetTimer,
+    SinkTransaction,
+    Store,
+    Stored,
+    TimerElapsed,
+)
+from tests.protocol.line_runs import cells_reached, check_schedules, small_scope
+
+S, A, K = ProcessId("s"), ProcessId("a"), ProcessId("k")
+PAIR = Graph("pair", (("s", "k"),))
+PIPE = Graph("pipe", (("s", "a"), ("a", "k")))
+CHANNEL = ChannelId("s->k")
+
+
+# -- whole jobs --------------------------------------------------------------------------------------------------------
+
+
+def test_every_random_schedule_is_survived_with_the_greatest_line():
+    """O4 compares every plan with all lines there are."""
+    counts = check_schedules(PROTOCOL, range(10))
+    assert min(counts[what] for what in ("recovery", "shown", "complete", "drop")) > 50
+
+
+def test_every_order_of_one_message_and_one_crash():
+    """912 states, 2408 transitions."""
+    assert small_scope(PROTOCOL, PAIR, inputs=1, crashes=1, timers=0).states > 500
+
+
+def test_every_order_of_one_message_and_two_checkpoints():
+    """244 states, 634 transitions."""
+    assert small_scope(PROTOCOL, PAIR, inputs=1, crashes=0, timers=2).states > 150
+
+
+@pytest.mark.parametrize("machine", [UncoordinatedWorker, LineCoordinator])
+def test_every_cell_of_the_tables_is_reached(machine):
+    assert missing_cells(machine) == []
+    wanted = {
+        (machine.__name__, phase.name, event.__name__)
+        for (phase, event), cell in machine.TABLE.items()
+        if cell is not INVALID
+    }
+    assert wanted - cells_reached(PROTOCOL, range(4)) == set()
+
+
+def test_the_table_can_be_read_beside_the_seed():
+    assert "| TimerElapsed | timer | timer while saving |" in render_table(UncoordinatedWorker)
+
+
+# -- worker ------------------------------------------------------------------------------------------------------------
+
+
+def worker(me=K, checkpoint=None, records=None):
+    made = UncoordinatedWorker(Birth(me, PAIR, Incarnation(1), {}, Settings(), checkpoint, records or {}))
+    return made, made.handle(Commanded("start", {}))
+
+
+def received(seq=1, index=0):
+    return Received(CHANNEL, Envelope(S, K, Incarnation(1), seq, index, "app", {}, f"m{seq}"))
+
+
+def tick(timer=1):
+    return TimerElapsed("checkpoint", TimerId(timer), 0)
+
+
+def kinds(effects):
+    return [type(effect) for effect in effects]
+
+
+def saved(machine):
+    machine.handle(tick())
+    return machine.handle(Stored("checkpoint", True))
+
+
+def test_a_life_begins_by_reporting_what_is_durable():
+    first, _ = worker()
+    first.handle(received(index=4))
+    record = {**first.record(), "index": 1}
+    _, effects = worker(checkpoint=record, records={checkpoint_key(1): record})
+    assert effects[1].message.body == [[1, {"s": 4}]]
+
+
+def test_a_checkpoint_begins_the_next_interval():
+    machine, _ = worker(S)
+    (before,) = machine.handle(AppSent(CHANNEL, "x"))
+    assert kinds(machine.handle(tick())) == [SetTimer, Capture, Store]
+    (after,) = machine.handle(AppSent(CHANNEL, "y"))
+    assert (before.message.index, after.message.index) == (0, 1)
+
+
+def test_nothing_new_is_not_saved():
+    machine, _ = worker()
+    assert kinds(machine.handle(tick())) == [SetTimer]
+
+
+def test_one_checkpoint_is_stored_at_a_time():
+    machine, _ = worker()
+    machine.handle(received())
+    machine.handle(tick())
+    machine.handle(received(2))
+    assert kinds(machine.handle(tick(2))) == [SetTimer]
+
+
+def test_a_write_that_failed_is_written_again():
+    machine, _ = worker()
+    machine.handle(received())
+    *_, store = machine.handle(tick())
+    assert machine.handle(Stored("checkpoint", False)) == [store]
+
+
+def test_a_report_names_the_newest_interval_of_each_sender():
+    machine, _ = worker()
+    machine.handle(received(1, index=3))
+    machine.handle(received(2, index=3))
+    (report,) = saved(machine)
+    assert (report.message.kind, report.message.body) == (REPORT, [[1, {"s": 3}]])
+
+
+def test_a_gap_in_a_channel_is_a_bug_of_the_host():
+    machine, _ = worker()
+    with pytest.raises(InvalidTransition, match="the channel is in order, and 1 is next"):
+        machine.handle(received(2))
+
+
+def settled(line, old):
+    message = Envelope(COORDINATOR, K, Incarnation(1), 0, line, SETTLED, {}, old)
+    return Received(ChannelId("coordinator=>k"), message)
+
+
+def test_a_sink_shows_what_is_before_the_line():
+    machine, _ = worker()
+    machine.handle(received())
+    saved(machine)
+    machine.handle(received(2))
+    (shown,) = machine.handle(settled(1, []))
+    assert (type(shown), shown.first, shown.last) == (SinkTransaction, 0, 1)
+
+
+def test_an_older_line_that_comes_late_shows_nothing():
+    machine, _ = worker()
+    for seq in (1, 2):
+        machine.handle(received(seq))
+        saved(machine)
+    assert kinds(machine.handle(settled(2, [1]))) == [SinkTransaction, Erase]
+    assert machine.handle(settled(1, [])) == []
+
+
+# -- coordinator -------------------------------------------------------------------------------------------------------
+
+
+def report(process, *checkpoints):
+    message = Envelope(process, COORDINATOR, Incarnation(1), 0, 0, REPORT, {}, [list(each) for each in checkpoints])
+    return Received(ChannelId(f"{process}=>coordinator"), message)
+
+
+def coordinator():
+    made = LineCoordinator(Birth(COORDINATOR, PAIR, Incarnation(1), {}, Settings()))
+    assert made.handle(Commanded("start", {})) == []
+    return made
+
+
+def test_nothing_is_decided_before_everybody_has_reported():
+    machine = coordinator()
+    assert machine.handle(report(S, (1, {}))) == []
+    assert machine.phase is GatheringPhase.GATHERING
+    assert kinds(machine.handle(report(K))) == [Note, Send]
+
+
+def test_a_checkpoint_that_depends_on_an_unsaved_interval_is_not_on_the_line():
+    machine = coordinator()
+    machine.handle(report(S))
+    machine.handle(report(K, (1, {"s": 0})))
+    assert machine.line == {S: 0, K: 0}
+    machine.handle(report(S, (1, {})))
+    assert machine.line == {S: 1, K: 1}
+
+
+def test_what_no_failure_can_bring_back_is_erased():
+    machine = coordinator()
+    machine.handle(report(S, (1, {}), (2, {})))
+    effects = machine.handle(report(K))
+    assert [send.message.body for send in effects if isinstance(send, Send)] == [[1]]
+
+
+# -- plan --------------------------------------------------------------------------------------------------------------
+
+
+def failure(failed, records, survivors):
+    everybody = {process: records.get(process, {}) for process in PIPE.processes}
+    return Failure(PIPE, Incarnation(2), {}, frozenset(failed), everybody, survivors)
+
+
+def record(index, **seen):
+    return {"incarnation": 1, "index": index, "seen": seen}
+
+
+def test_a_plan_tells_who_undid_what():
+    plan = PROTOCOL.plan(failure({S}, {A: {checkpoint_key(2): record(2, s=1)}}, {A: record(2, s=1), K: record(0, a=2)}))
+    assert plan.row == {S: 0, A: 0, K: 0}
+    assert plan.parts[A] == Part(None, initial=True, because="it received what is undone: s from 0")
+    assert plan.parts[K].because == "it received what is undone: a from 0"
+
+
+def test_whoever_received_nothing_of_it_stays():
+    records = {S: {checkpoint_key(1): record(1)}}
+    plan = PROTOCOL.plan(failure({S}, records, {A: record(0, s=0), K: record(0)}))
+    assert plan.row == {S: 1}
+    assert plan.parts == {S: Part(checkpoint_key(1), because="it failed")}
+
+
+def test_a_coordinator_that_fails_undoes_nothing():
+    survivors = {process: record(0) for process in PIPE.processes}
+    plan = PROTOCOL.plan(failure({COORDINATOR}, {}, survivors))
+    assert (plan.row, plan.parts) == ({}, {})
+
+
+def test_a_message_is_delivered_once_in_order():
+    machine, _ = worker()
+    assert kinds(machine.handle(received())) == [Deliver]
