@@ -29,7 +29,6 @@ def rate(spark: SparkSession, folder: Path, store: Path, interval: str) -> tuple
     source.groupBy("k").agg("append", total=ckpt.sum("v"), n=ckpt.count()).to(NullSink())
     run = job.start(availableNow=True)
     run.awaitTermination()
-    times.close()
     warm = [ms for rows, ms in times.batches if rows >= ROWS][4:]
     everything_ms = sum(ms for rows, ms in times.batches[4:])
     lengths = [brief.duration_ms for brief in run.epochs() if brief.reason == "interval"]

@@ -70,7 +70,6 @@ def ours(spark: SparkSession, servers: str, topic: str, per_batch: int, work: Pa
     totals = sums.agg("append", total=ckpt.sum("v"))
     totals.selectExpr("k AS key", "CAST(total AS STRING) AS value").to(KafkaSink(servers, output, lanes=2))
     job.start(availableNow=True).awaitTermination()
-    times.close()
     shutil.rmtree(work / "store")
     return rate(times, per_batch), output
 
@@ -100,7 +99,6 @@ def plain(spark: SparkSession, servers: str, topic: str, per_batch: int, work: P
     )
     writer = sums.writeStream.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", output)
     writer.option("checkpointLocation", str(work / "plain")).trigger(availableNow=True).start().awaitTermination()
-    times.close()
     return rate(times, per_batch), output
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import statistics
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -26,42 +29,44 @@ def benchmark_session(*bundles: Any, cores: int = 2) -> SparkSession:
 
 
 class BatchTimes:
-    """Remembers every batch of every query: rows and milliseconds, from Spark's progress events."""
+    """Every batch of the next query: rows and milliseconds, from Spark's progress records.
+
+    Records are read when the query is over: a Python listener would cost as much as a small batch (60 ms in the JVM and
+    60 ms in the driver for each, measured).
+    """
 
     def __init__(self, spark: SparkSession) -> None:
-        from pyspark.sql.streaming import StreamingQueryListener
-
-        batches: list[tuple[int, int]] = []
-
-        class Listener(StreamingQueryListener):
-            def onQueryStarted(self, event: Any) -> None: ...
-
-            def onQueryIdle(self, event: Any) -> None: ...
-
-            def onQueryTerminated(self, event: Any) -> None: ...
-
-            def onQueryProgress(self, event: Any) -> None:
-                progress = event.progress
-                batches.append((progress.numInputRows, progress.durationMs["triggerExecution"]))
-
         self._spark = spark
-        self._listener = Listener()
-        self.batches = batches
-        spark.streams.addListener(self._listener)
+        self._query: Any = None
+        self._found = threading.Event()
+        spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
+        threading.Thread(target=self._find, daemon=True).start()
 
-    def full_batches(self, rows: int) -> list[tuple[int, int]]:
+    def _find(self) -> None:
+        while self._query is None:
+            self._query = next(iter(self._spark.streams.active), None)
+            self._found.wait(0.05)
+        self._found.set()
+
+    @property
+    def batches(self) -> list[tuple[int, int]]:
+        """(rows, milliseconds) of every batch so far."""
+        if not self._found.wait(60):
+            raise RuntimeError("no query was started")
+        records = [json.loads(record.json()) for record in self._query._jsq.recentProgress()]
+        executed = [each for each in records if "addBatch" in each["durationMs"]]
+        return [(each["numInputRows"], each["durationMs"]["triggerExecution"]) for each in executed]
+
+    def full_batches(self, rows: int, warm_up: int = WARM_UP_BATCHES) -> list[tuple[int, int]]:
         """(rows, milliseconds) of the batches with about `rows` rows, without the first ones."""
-        return [(count, ms) for count, ms in self.batches if count >= 0.9 * rows][WARM_UP_BATCHES:]
+        return [(count, ms) for count, ms in self.batches if count >= 0.9 * rows][warm_up:]
 
-    def full_batches_ms(self, rows: int) -> list[int]:
+    def full_batches_ms(self, rows: int, warm_up: int = WARM_UP_BATCHES) -> list[int]:
         """Their milliseconds."""
-        return [ms for _, ms in self.full_batches(rows)]
-
-    def close(self) -> None:
-        self._spark.streams.removeListener(self._listener)
+        return [ms for _, ms in self.full_batches(rows, warm_up)]
 
 
-def median_and_spread(values: list[float]) -> str:
+def median_and_spread(values: Sequence[float]) -> str:
     """`median (min-max)`."""
     if not values:
         return "-"

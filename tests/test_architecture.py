@@ -31,7 +31,7 @@ MAY_IMPORT = {
     },
     "spark_ckpt/runtime": {
         "spark_ckpt.runtime", "spark_ckpt.protocol", "spark_ckpt.store", "spark_ckpt.errors", "spark_ckpt.connector",
-        "spark_ckpt.failpoints", "spark_ckpt.graph", "spark_ckpt.config", "spark_ckpt.listener",
+        "spark_ckpt.failpoints", "spark_ckpt.worker_process", "spark_ckpt.graph", "spark_ckpt.config", "spark_ckpt.listener",
     },
     "connectors": {
         "spark_ckpt.connector", "spark_ckpt.errors", "spark_ckpt.protocol.ids", "spark_ckpt.failpoints",
@@ -42,6 +42,7 @@ MAY_IMPORT = {
 PUBLIC_FOR_CONNECTORS = {
     "spark_ckpt.jars": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_kafka"},
     "spark_ckpt.file_stream": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
+    "spark_ckpt.worker_process": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
 }
 """Beyond that, what certain connectors use: jars they need, the streaming reader over files."""
 

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
 from spark_ckpt.file_stream import FileRun, FileStreamReader, file_runs
+from spark_ckpt.worker_process import settle
 from spark_ckpt_delta.changes import Bounds, History, OnChange, Position
 from spark_ckpt_delta.log import filesystem, open_table
 from spark_ckpt_delta.reading import read_file
@@ -100,6 +101,7 @@ class DeltaStreamReader(FileStreamReader):
         """The rows of a partition's files, in the order of the log."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        settle()
         assert isinstance(partition, FileRun)  # noqa: S101 - what partitions() returned
         schema = to_arrow_schema(self._schema, timezone="UTC")
         system = filesystem(self._settings.table, self._settings.storage_options)

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from spark_ckpt.errors import SourceInvalid
 from spark_ckpt.file_stream import FileRun, FileStreamReader, file_runs
+from spark_ckpt.worker_process import settle
 from spark_ckpt_files.listing import DataFile, Directory, vanished
 from spark_ckpt_files.position import Position, consumed_and_fresh, prove
 from spark_ckpt_files.reading import read_file
@@ -90,6 +91,7 @@ class FilesStreamReader(FileStreamReader):
         """The rows of a partition's files, in name order."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        settle()
         assert isinstance(partition, FileRun)  # noqa: S101 - what partitions() returned
         output = to_arrow_schema(self._schema, timezone="UTC")
         for file in partition.files:

@@ -30,6 +30,7 @@ from spark_ckpt.runtime.packing import unpack_ordered
 from spark_ckpt.runtime.reports import Reports
 from spark_ckpt.runtime.rows import BLOB, EPOCH, KEY_GROUP, KEY_HASH, KIND, NO_TIMEOUT
 from spark_ckpt.store.records import StateFile
+from spark_ckpt.worker_process import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -96,6 +97,7 @@ class GroupHost:
         """The function for Spark."""
 
         def run(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+            settle()
             yield from _GroupCall(self, int(key[0]), state, reports).run(frames)
 
         return run

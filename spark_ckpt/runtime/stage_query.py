@@ -32,6 +32,7 @@ from spark_ckpt.runtime.rejects import Diverter, divert_rejects, diverting_with
 from spark_ckpt.runtime.reports import Report, Reports
 from spark_ckpt.runtime.rows import EVENT_TIME
 from spark_ckpt.runtime.staging import SinkStage, stage_rows
+from spark_ckpt.worker_process import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -142,6 +143,7 @@ class StageQuery:
         diverter = self._diverter() if diverts else None
 
         def packer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            settle()
             good = diverter.divert(batches) if diverter else batches
             return pack(good, partition_id, event_time=event_time)
 
@@ -168,6 +170,7 @@ class StageQuery:
             tables = _tables
 
         def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            settle()
             stage_rows(tables(batches), stages, batch, reports)
             return iter(())
 
