@@ -137,8 +137,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
 
     def validate(self) -> None:
         """What always holds between two events."""
-        if self.phase is not P.BORN:
-            self._ensure((self.phase is not P.FREE) == (self.tentative is not None), "tentative iff in an instance")
+        self._ensure((self.phase is P.FREE) == (self.tentative is None), "tentative iff in an instance")
         self._ensure(self.permanent <= self.attempt, "permanent ones were taken")
         self._ensure(
             self.tentative is None or self.tentative.sent == self.sent,

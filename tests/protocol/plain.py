@@ -1,0 +1,63 @@
+"""Births and messages for tests that hand events to one machine over plain messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from spark_ckpt.protocol.graph import Graph, channel_between, control_between
+from spark_ckpt.protocol.ids import Incarnation, ProcessId
+from spark_ckpt.protocol.incarnation import RollbackTable
+from spark_ckpt.protocol.machine import Effect
+from spark_ckpt.protocol.message_machine import APP
+from spark_ckpt.protocol.recovery import Birth, Record, Records, Settings
+from spark_ckpt.protocol.vocabulary import Commanded, Envelope, Json, Received, Store
+
+FIRST, SECOND, THIRD = Incarnation(1), Incarnation(2), Incarnation(3)
+START = Commanded("start", {"local_ms": 0})
+JOIN = Graph("join", (("s", "j"), ("t", "j"), ("j", "k")))
+S, T, J, K = map(ProcessId, "stjk")
+
+EffectT = TypeVar("EffectT", bound=Effect)
+
+
+def birth(
+    me: ProcessId,
+    options: Mapping[str, Json] | None = None,
+    checkpoint: Record | None = None,
+    records: Records | None = None,
+    table: RollbackTable | None = None,
+    graph: Graph = JOIN,
+) -> Birth:
+    """The first life, or the one that the table's newest row started."""
+    incarnation = max(table or {FIRST: {}})
+    return Birth(me, graph, incarnation, table or {}, Settings(options=options or {}), checkpoint, records or {})
+
+
+def app(
+    source: ProcessId, target: ProcessId, seq: int, index: int = 0, life: int = 1, replayed: bool = False
+) -> Received:
+    """An application's message, `s.1` for the first of s."""
+    message = Envelope(source, target, Incarnation(life), seq, index, APP, {}, f"{source}.{seq}")
+    return Received(channel_between(source, target), message, replayed)
+
+
+def told(source: ProcessId, target: ProcessId, kind: str, life: int = 1, **body: Json) -> Received:
+    """A message of the protocol."""
+    return Received(control_between(source, target), Envelope(source, target, Incarnation(life), 0, 0, kind, {}, body))
+
+
+def all_of(kind: type[EffectT], effects: Iterable[Effect]) -> list[EffectT]:
+    """The effects of one kind, in order."""
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def only(kind: type[EffectT], effects: Iterable[Effect]) -> EffectT:
+    """The one effect of a kind."""
+    (found,) = all_of(kind, effects)
+    return found
+
+
+def tokens(effects: Iterable[Effect]) -> list[str]:
+    """What is being stored."""
+    return [store.token for store in all_of(Store, effects)]

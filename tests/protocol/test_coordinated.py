@@ -1,0 +1,329 @@
+"""Whoever a checkpoint depends on takes one with it, sends nothing until it is decided, or nobody has it."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ckpt.protocol.coordinated import CoordinatedPhase, CoordinatedWorker, initiators, plan
+from spark_ckpt.protocol.graph import Graph
+from spark_ckpt.protocol.ids import Epoch, ProcessId, TimerId
+from spark_ckpt.protocol.machine import Effect, InvalidTransition, missing_cells, render_table
+from spark_ckpt.protocol.recovery import Failure, Record, Records, checkpoint_key
+from spark_ckpt.protocol.vocabulary import (
+    OUT,
+    AppSent,
+    Capture,
+    Deliver,
+    Drop,
+    Erase,
+    Hold,
+    Note,
+    Release,
+    Send,
+    SetTimer,
+    SinkTransaction,
+    Store,
+    Stored,
+    TimerElapsed,
+)
+from tests.protocol.plain import JOIN, SECOND, START, J, K, S, T, all_of, app, birth, only, tokens, told
+
+TICK = TimerElapsed("checkpoint", TimerId(1), 1_000)
+INSTANCE = "k/1/1"
+TENTATIVE, DECISION, PERMANENT = "tentative 1", "decision 1", "permanent 1"
+P = CoordinatedPhase
+
+
+def kinds(effects: list[Effect]) -> list[tuple[str, str]]:
+    """Target and kind of everything that is sent."""
+    return [(send.message.target, send.message.kind) for send in all_of(Send, effects)]
+
+
+def body(effects: list[Effect]) -> object:
+    return only(Send, effects).message.body
+
+
+def initiator() -> CoordinatedWorker:
+    """k, which has received one message of j."""
+    machine = CoordinatedWorker(birth(K))
+    machine.handle(START)
+    machine.handle(app(J, K, 1))
+    return machine
+
+
+def participant() -> CoordinatedWorker:
+    """j, which has received from s and sent to k."""
+    machine = CoordinatedWorker(birth(J))
+    machine.handle(START)
+    machine.handle(app(S, J, 1))
+    machine.handle(AppSent(JOIN.outputs[J][0], "x"))
+    return machine
+
+
+def request(instance: str = INSTANCE, last: int = 1) -> object:
+    return told(K, J, "request", instance=instance, last=last)
+
+
+def asked() -> CoordinatedWorker:
+    machine = participant()
+    machine.handle(request())  # type: ignore[arg-type]
+    return machine
+
+
+def voted() -> CoordinatedWorker:
+    machine = asked()
+    machine.handle(Stored(TENTATIVE, ok=True))
+    machine.handle(told(S, J, "vote", instance=INSTANCE, agreed=True, participants=["s"]))
+    assert machine.phase is P.VOTED
+    return machine
+
+
+def deciding() -> CoordinatedWorker:
+    machine = initiator()
+    machine.handle(TICK)
+    machine.handle(Stored(TENTATIVE, ok=True))
+    machine.handle(told(J, K, "vote", instance=INSTANCE, agreed=True, participants=["j", "s"]))
+    assert machine.phase is P.DECIDING
+    return machine
+
+
+def decide(target: ProcessId = J, make: bool = True, instance: str = INSTANCE) -> object:
+    return told(K, target, "decide", instance=instance, make=make)
+
+
+def test_the_table_decides_every_pair_of_phase_and_event() -> None:
+    assert missing_cells(CoordinatedWorker) == []
+    assert "| AppSent | - | sent | - | - | - |" in render_table(CoordinatedWorker)
+    assert all(set(cells) == set(P) - {P.BORN} for cells in CoordinatedWorker.MESSAGES.values())
+
+
+def test_an_initiator_captures_holds_its_sends_and_asks_whom_it_received_from() -> None:
+    effects = initiator().handle(TICK)
+
+    assert [type(effect) for effect in effects] == [Capture, Hold, Store, Send, SetTimer, SetTimer]
+    assert kinds(effects) == [("j", "request")]
+    assert body(effects) == {"instance": INSTANCE, "last": 1}
+
+
+def test_nobody_initiates_twice_from_one_state() -> None:
+    machine = CoordinatedWorker(birth(K))
+    machine.handle(START)
+
+    assert all_of(Capture, machine.handle(TICK)) == []
+
+
+def test_whoever_sent_nothing_of_it_since_its_checkpoint_agrees_without_one() -> None:
+    effects = participant().handle(request(last=0))  # type: ignore[arg-type]
+
+    assert body(effects) == {"instance": INSTANCE, "agreed": True, "participants": []}
+    assert all_of(Capture, effects) == []
+
+
+def test_a_participant_votes_when_it_is_stored_and_everybody_below_has_voted() -> None:
+    machine = asked()
+    assert machine.handle(Stored(TENTATIVE, ok=True)) == []
+
+    effects = machine.handle(told(S, J, "vote", instance=INSTANCE, agreed=True, participants=["s"]))
+
+    assert body(effects) == {"instance": INSTANCE, "agreed": True, "participants": ["j", "s"]}
+
+
+def test_a_checkpoint_that_cannot_be_stored_is_a_no() -> None:
+    machine = asked()
+    machine.handle(told(S, J, "vote", instance=INSTANCE, agreed=True, participants=["s"]))
+
+    assert body(machine.handle(Stored(TENTATIVE, ok=False)))["agreed"] is False  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("instance", "agreed"), [(INSTANCE, True), ("l/1/1", False)])
+def test_a_second_request_is_agreed_in_the_same_instance_and_refused_in_another(instance: str, agreed: bool) -> None:
+    effects = asked().handle(request(instance))  # type: ignore[arg-type]
+
+    assert body(effects) == {"instance": instance, "agreed": agreed, "participants": []}
+
+
+def test_messages_are_received_but_not_sent_while_tentative() -> None:
+    machine = asked()
+
+    assert machine.handle(app(T, J, 1)) == [Deliver(app(T, J, 1))]
+    with pytest.raises(InvalidTransition, match="not allowed"):
+        machine.handle(AppSent(JOIN.outputs[J][0], "y"))
+
+
+def test_the_decision_is_told_when_it_is_durable() -> None:
+    machine = deciding()
+
+    effects = machine.handle(Stored(DECISION, ok=True))
+
+    assert kinds(effects) == [("j", "decide"), ("s", "decide")]
+    assert only(Note, effects) == Note("complete", INSTANCE)
+    assert tokens(effects) == [PERMANENT]
+    assert only(SinkTransaction, effects).last == 1
+    assert Release(OUT) in effects
+
+
+def test_a_decision_that_is_not_there_is_none() -> None:
+    effects = deciding().handle(Stored(DECISION, ok=False))
+
+    assert only(Note, effects) == Note("aborted", INSTANCE)
+    assert only(Erase, effects).keys == (checkpoint_key(1),)
+    assert kinds(effects) == [("j", "decide")]
+
+
+def test_a_no_undoes_it_for_all_who_were_asked() -> None:
+    machine = initiator()
+    machine.handle(TICK)
+    machine.handle(Stored(TENTATIVE, ok=True))
+
+    effects = machine.handle(told(J, K, "vote", instance=INSTANCE, agreed=False, participants=["j"]))
+
+    assert body(effects) == {"instance": INSTANCE, "make": False}
+    assert machine.phase is P.FREE
+
+
+def test_an_initiator_loses_patience_once_and_only_while_votes_are_missing() -> None:
+    machine = initiator()
+    patience = all_of(SetTimer, machine.handle(TICK))[0].elapsed
+
+    assert only(Note, machine.handle(patience)) == Note("aborted", INSTANCE)
+    assert all_of(Drop, machine.handle(patience))
+    assert all_of(Drop, deciding().handle(patience))
+
+
+def test_a_vote_that_comes_too_late_is_answered_with_the_undoing() -> None:
+    machine = initiator()
+    late = told(J, K, "vote", instance=INSTANCE, agreed=True, participants=["j"])
+
+    assert body(machine.handle(late)) == {"instance": INSTANCE, "make": False}
+    machine.handle(TICK)
+    other = told(J, K, "vote", instance="k/1/0", agreed=True, participants=["j"])
+    assert body(machine.handle(other)) == {"instance": "k/1/0", "make": False}
+
+
+def test_a_tentative_record_that_lands_after_the_undoing_is_erased() -> None:
+    machine = asked()
+    machine.handle(decide(make=False))  # type: ignore[arg-type]
+
+    assert machine.handle(Stored(TENTATIVE, ok=True)) == [Erase((checkpoint_key(1),))]
+
+
+def test_a_made_checkpoint_is_marked_before_the_older_ones_go_and_before_the_initiator_hears() -> None:
+    machine = voted()
+    made = machine.handle(decide())  # type: ignore[arg-type]
+    assert tokens(made) == [PERMANENT]
+    assert kinds(made) == []
+    assert tokens(machine.handle(Stored(PERMANENT, ok=False))) == [PERMANENT]
+
+    assert kinds(machine.handle(Stored(PERMANENT, ok=True))) == [("k", "done")]
+
+
+def test_the_decision_goes_when_everybody_has_marked_its_checkpoint() -> None:
+    machine = deciding()
+    machine.handle(Stored(DECISION, ok=True))
+    for peer in (J, S):
+        assert machine.handle(told(peer, K, "done", instance=INSTANCE)) == []
+
+    assert only(Erase, machine.handle(Stored(PERMANENT, ok=True))).keys == (("commit", INSTANCE),)
+    assert machine.handle(told(J, K, "done", instance=INSTANCE)) == []
+
+
+def test_a_repeated_decision_is_answered_when_the_mark_is_durable() -> None:
+    machine = voted()
+    machine.handle(decide())  # type: ignore[arg-type]
+    assert all_of(Drop, machine.handle(decide()))  # type: ignore[arg-type]
+    machine.handle(Stored(PERMANENT, ok=True))
+
+    assert kinds(machine.handle(decide())) == [("k", "done")]  # type: ignore[arg-type]
+    assert all_of(Drop, machine.handle(decide(make=False)))  # type: ignore[arg-type]
+
+
+def test_a_decision_of_another_instance_says_nothing_about_this_one() -> None:
+    machine = voted()
+
+    assert all_of(Drop, machine.handle(decide(make=False, instance="l/1/1")))  # type: ignore[arg-type]
+    assert machine.phase is P.VOTED
+
+
+def test_a_decision_before_the_vote_breaks_the_protocol() -> None:
+    with pytest.raises(InvalidTransition, match="has not voted"):
+        asked().handle(decide())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("event", "why"), [(told(K, J, "hello"), "no such message"), (app(S, J, 3), "1 was the newest")]
+)
+def test_what_no_correct_peer_or_host_does_is_refused(event: object, why: str) -> None:
+    with pytest.raises(InvalidTransition, match=why):
+        participant().handle(event)  # type: ignore[arg-type]
+
+
+def test_a_life_that_begins_tentative_asks_the_initiator_and_holds_its_sends() -> None:
+    machine = CoordinatedWorker(birth(J, checkpoint=voted().record(), table={SECOND: {T: Epoch(0)}}))
+
+    effects = machine.handle(START)
+
+    assert kinds(effects) == [("k", "ask")]
+    assert Hold(OUT) in effects
+
+
+def test_an_initiator_answers_by_what_is_durable() -> None:
+    record: Record = {"incarnation": 1, "index": 1, "participants": ["j", "k"]}
+    knows = CoordinatedWorker(birth(K, records={("commit", INSTANCE): record}, table={SECOND: {K: Epoch(0)}}))
+    assert kinds(knows.handle(START)) == [("j", "decide")]
+    ask = told(J, K, "ask", 2, instance=INSTANCE)
+    assert body(knows.handle(ask)) == {"instance": INSTANCE, "make": True}
+
+    forgot = CoordinatedWorker(birth(K, table={SECOND: {K: Epoch(0)}}))
+    forgot.handle(START)
+    assert body(forgot.handle(ask)) == {"instance": INSTANCE, "make": False}
+
+
+def test_an_initiator_that_begins_tentative_goes_by_its_decision_record() -> None:
+    machine = deciding()
+    now = machine.record()
+    stored = machine.tentative.record  # type: ignore[union-attr]
+    commit: Record = {"incarnation": 1, "index": 1, "participants": ["j", "k", "s"]}
+    records: Records = {checkpoint_key(1): stored, ("commit", INSTANCE): commit}  # type: ignore[dict-item]
+    table = {SECOND: {T: Epoch(0)}}
+
+    made = CoordinatedWorker(birth(K, checkpoint=now, records=records, table=table))
+    assert tokens(made.handle(START)) == [PERMANENT]
+    undone = CoordinatedWorker(birth(K, checkpoint=now, table=table))
+    assert all_of(Note, undone.handle(START)) == [Note("aborted", INSTANCE)]
+
+
+def test_a_tentative_checkpoint_of_a_decided_instance_counts_and_is_marked_by_the_life_that_begins_with_it() -> None:
+    machine = voted()
+    stored = machine.tentative.record  # type: ignore[union-attr]
+    commit: Record = {"incarnation": 1, "index": 1, "participants": ["j", "k"]}
+    mine: Records = {checkpoint_key(1): stored}  # type: ignore[dict-item]
+    survivors = {process: CoordinatedWorker(birth(process)).record() for process in (S, T, K)}
+    everybody: dict[ProcessId, Records] = {S: {}, T: {}, J: mine, K: {("commit", INSTANCE): commit}}
+
+    decided = plan(Failure(JOIN, SECOND, {}, frozenset({J}), everybody, survivors))
+    assert (decided.row, decided.parts[J].checkpoint) == ({J: 1}, checkpoint_key(1))
+    undecided = plan(Failure(JOIN, SECOND, {}, frozenset({J}), {**everybody, K: {}}, survivors))
+    assert (undecided.row, undecided.parts[J].initial) == ({J: 0}, True)
+
+    reborn = CoordinatedWorker(birth(J, checkpoint=stored, records=mine, table={SECOND: {J: Epoch(1)}}))
+    assert tokens(reborn.handle(START)) == [PERMANENT]
+
+
+def test_whoever_received_what_is_unsent_goes_back_too_and_says_why() -> None:
+    survivors = {S: participant().record(), T: CoordinatedWorker(birth(T)).record(), K: initiator().record()}
+    nothing: dict[ProcessId, Records] = {process: {} for process in JOIN.processes}
+
+    decided = plan(Failure(JOIN, SECOND, {}, frozenset({J}), nothing, survivors))
+
+    assert decided.row == {J: 0, K: 0}
+    assert decided.parts[K].because == "it received from j what that has not sent any more"
+    assert not decided.parts[S].initial
+
+
+def test_everybody_is_asked_by_some_initiator() -> None:
+    loop = Graph("dead end", (("s", "a"), ("a", "k"), ("a", "b"), ("b", "b2"), ("b2", "b")))
+
+    assert initiators(JOIN) == {K}
+    assert initiators(loop) == {ProcessId("k"), ProcessId("b2")}
+    chosen = CoordinatedWorker(birth(J, options={"initiators": ["j"]}))
+    assert chosen.initiates
