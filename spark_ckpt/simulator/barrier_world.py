@@ -15,7 +15,7 @@ from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation
 from spark_ckpt.protocol.machine import Event, Machine
 from spark_ckpt.simulator.barrier_processes import CoordinatorProcess, SinkProcess, TaskProcess
 from spark_ckpt.simulator.barrier_storage import BarrierGraph, Channel, Durable, Record, SnapshotKey, State, ensure
-from spark_ckpt.simulator.picture import canonical
+from spark_ckpt.simulator.picture import of_attributes
 from spark_ckpt.simulator.world import Choice, World
 
 Roles = Mapping[str, Any]
@@ -394,7 +394,7 @@ class BarrierWorld(World):
 
     def picture(self) -> Hashable:
         """Without histories, clocks and what reports count."""
-        return canonical(self)
+        return of_attributes(self, HISTORY)
 
     def judge(self) -> None:
         """The end: O3, O10 (nothing is held, nothing is owed)."""
@@ -406,4 +406,5 @@ class BarrierWorld(World):
 FAILURES = {"decide": ("fail", "silent"), "prepare": ("fail",), "publish": ("fail", "silent")}
 """How a store operation can fail: not done and said so, or done without an answer."""
 
+HISTORY = frozenset({"graph", "roles", "now", "moments", "step", "uid", "counted", "cells"})
 FAULTY = ("crash", "crash coordinator", "usurp")

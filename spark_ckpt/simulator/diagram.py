@@ -24,8 +24,9 @@ STYLE = """
   .dropped { stroke: #98a2b3; stroke-width: 1.2; stroke-dasharray: 1 3; fill: none } .dropped-head { fill: #98a2b3 }
   .pending { stroke: #98a2b3; stroke-width: 1; fill: none; stroke-dasharray: 6 4 }
   .checkpoint { fill: #2e8b57 } .complete { fill: #2e8b57; stroke: #1c2330; stroke-width: 1.5 }
-  .crash { stroke: #d64545; stroke-width: 3 } .restore { fill: #d64545 } .line { stroke: #d64545; stroke-width: 1.5;
-  stroke-dasharray: 8 4 } .replay { fill: none; stroke: #8250c4; stroke-width: 2 } .read { fill: #2f6fb5 }
+  .crash { stroke: #d64545; stroke-width: 3 } .restore { fill: #d64545 } .line { stroke: #d64545; stroke-width: 2;
+  stroke-dasharray: 8 4; fill: none } .moment { stroke: #d64545; stroke-width: 1; stroke-dasharray: 2 3 }
+  .replay { fill: none; stroke: #8250c4; stroke-width: 2 } .read { fill: #2f6fb5 }
   .publish { fill: #8250c4 } .lost { stroke: #d64545; stroke-width: 2 }
   text { font: 12px system-ui, sans-serif } .small { font-size: 10px }
   @media (prefers-color-scheme: dark) {
@@ -34,7 +35,7 @@ STYLE = """
     .control { stroke: #d9a441 } .control-head { fill: #d9a441 }
     .dropped, .pending { stroke: #6b7686 } .dropped-head { fill: #6b7686 }
     .checkpoint { fill: #53c288 } .complete { fill: #53c288; stroke: #e6eaf0 }
-    .crash, .line, .down, .lost { stroke: #ff7b72 } .restore { fill: #ff7b72 }
+    .crash, .line, .moment, .down, .lost { stroke: #ff7b72 } .restore { fill: #ff7b72 }
     .replay { stroke: #b794f4 } .publish { fill: #b794f4 }
   }
 """
@@ -134,16 +135,35 @@ def _outages(sheet: _Sheet, name: str, moments: Sequence[Moment], end: int) -> l
 
 
 def _recoveries(sheet: _Sheet, moments: Sequence[Moment]) -> list[str]:
+    """Per recovery: when it was decided, and the line through the states that everybody went back to."""
     bottom = sheet.height - LEGEND - LANE // 3
-    parts = []
-    for moment in moments:
+    parts: list[str] = []
+    for place, moment in enumerate(moments):
         if moment.kind == "recover":
             x = sheet.x(moment.step)
-            parts.append(f'<line class="line" x1="{x}" y1="{MARGIN_Y - 16}" x2="{x}" y2="{bottom}"/>')
-            parts.append(
-                f'<text class="soft small" x="{x + 3}" y="{MARGIN_Y - 18}">incarnation {escape(moment.label)}</text>'
-            )
+            label = f"incarnation {escape(moment.label)}"
+            parts.append(f'<line class="moment" x1="{x}" y1="{MARGIN_Y - 16}" x2="{x}" y2="{bottom}"/>')
+            parts.append(f'<text class="soft small" x="{x + 3}" y="{MARGIN_Y - 18}">{label}</text>')
+            points = _line_of(sheet, moments, place)
+            parts.append(f'<polyline class="line" points="{points}"><title>{label}</title></polyline>')
     return parts
+
+
+def _line_of(sheet: _Sheet, moments: Sequence[Moment], place: int) -> str:
+    """Points of the recovery line; who did not get to do its part is left out."""
+    now = sheet.x(moments[place].step)
+    captured: dict[tuple[str, str], int] = {}
+    for moment in moments[:place]:
+        if moment.kind == "capture":
+            captured[moment.process, moment.label.split(" ")[0]] = sheet.x(moment.step)
+    found: dict[str, int] = {}
+    for moment in moments[place + 1 :]:
+        if moment.kind == "recover":
+            break
+        if moment.kind == "restore":
+            index = moment.label.split(" ")[0]
+            found[moment.process] = now if index == "now" else captured.get((moment.process, index), MARGIN_X - STEP)
+    return " ".join(f"{found[name]},{sheet.y(name)}" for name in sheet.lanes if name in found)
 
 
 def _arrows(sheet: _Sheet, moments: Sequence[Moment]) -> list[str]:
@@ -216,6 +236,7 @@ def _legend(sheet: _Sheet) -> list[str]:
         ('<rect class="checkpoint" x="8" y="-5" width="10" height="10"/>', "checkpoint"),
         ('<path class="complete" d="M13 -8l8 8l-8 8l-8 -8z"/>', "complete"),
         ('<path class="crash" d="M6 -7l14 14m0 -14l-14 14"/>', "crash"),
+        ('<path class="line" d="M0 0h26"/>', "recovery line"),
         ('<path class="restore" d="M8 -7l11 7l-11 7z"/>', "restored"),
         ('<circle class="replay" cx="13" cy="0" r="6"/>', "replayed"),
         ('<path class="publish" d="M7 5h12l-6 -9z"/>', "published"),

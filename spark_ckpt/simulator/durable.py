@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from zlib import crc32
 
-from spark_ckpt.protocol.ids import Epoch, Incarnation, ProcessId
+from spark_ckpt.protocol.ids import Epoch, ProcessId
 from spark_ckpt.protocol.incarnation import RollbackTable
 from spark_ckpt.protocol.recovery import Key, Record
 from spark_ckpt.protocol.vocabulary import Json
@@ -119,8 +119,3 @@ def _number(record: Record, name: str) -> int:
     if not isinstance(value, int):
         raise TypeError(f"a durable record's {name} is {value!r}")
     return value
-
-
-def newest(table: RollbackTable) -> Incarnation:
-    """The incarnation that the table's last row started; 1 without any."""
-    return max(table, default=Incarnation(1))

@@ -126,7 +126,10 @@ class RecoverableJob(Job):
             part = self.protocol.rejoin(plan, self._birth(process, now))
         checkpoint = self._go_back(process, part, now)
         process.replay.extend(part.replay)
-        self.tell(process.name, "restore", part.because)
+        place = "now" if now is not None and not recovering.moves(part) else "start"
+        if part.checkpoint is not None:
+            place = str(int(part.checkpoint[1])) if part.checkpoint[0] == CHECKPOINT else "/".join(part.checkpoint)
+        self.tell(process.name, "restore", f"{place} {part.because}".rstrip())
         self.begin(process, checkpoint)
 
     def _go_back(self, process: Process, part: Part, now: Record | None) -> Record | None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 
-from spark_ckpt.protocol.graph import Graph
+from spark_ckpt.protocol.graph import COORDINATOR, Graph
 from spark_ckpt.protocol.ids import ChannelId, ProcessId
 from spark_ckpt.protocol.message_machine import APP
 from spark_ckpt.protocol.recovery import Protocol, Settings
@@ -33,6 +33,7 @@ from spark_ckpt.simulator.picture import canonical, unordered
 from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.recovering import channel_of
 from spark_ckpt.simulator.state import Cut, Item
+from spark_ckpt.simulator.violations import NoEnd
 from spark_ckpt.simulator.world import Choice
 
 DEFAULT = Settings()
@@ -54,6 +55,7 @@ class MessageWorld(RecoverableJob):
         clocks: Clocks | None = None,
     ) -> None:
         super().__init__(protocol, graph, faults, inputs, loops, settings, clocks or Clocks())
+        self.complete_before_calm = 0
         for process in self.everybody:
             self.begin(process, None)
 
@@ -167,6 +169,7 @@ class MessageWorld(RecoverableJob):
     def calm(self) -> None:
         """No more faults."""
         self.budget = NO_FAULTS
+        self.complete_before_calm = self.count.get("complete", 0)
         self.network.cut.clear()
         for process in self.everybody:
             process.paused = False
@@ -196,6 +199,12 @@ class MessageWorld(RecoverableJob):
             ]
             oracles.judge_idle(process, queued)
         oracles.judge_end(self.app, self.truth, self.everybody)
+
+    def judge_rounds(self) -> None:
+        """O10: without faults checkpoints that the coordinator begins, and nobody else, complete."""
+        beginners = {choice[1] for choice in self.periodic()}
+        if beginners == {COORDINATOR} and self.count.get("complete", 0) == self.complete_before_calm:
+            raise NoEnd("nothing fails any more, and no checkpoint completes")
 
     def counts(self) -> dict[str, int]:
         """Notes by name; crashes, recoveries, captures, drops; messages and writes."""

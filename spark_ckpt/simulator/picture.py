@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-HIDDEN = frozenset(
-    {
-        *("_story", "graph", "roles", "topology", "limits", "settings", "protocol", "app"),
-        *("now", "moments", "step", "uid", "counted", "cells"),
-    }
-)
-"""What does not change behaviour: histories, constants, numbers for people."""
+HIDDEN = frozenset({"_story", "graph", "settings", "topology", "limits"})
+"""Attributes of machines that do not change what they do next: their history and their constants."""
 
 UNORDERED = frozenset({"messages", "stores", "timers"})
 """Lists whose order means nothing: any of them can be next."""
@@ -43,6 +38,11 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 _FIELDS: dict[type, tuple[str, ...]] = {}
+
+
+def of_attributes(value: object, but: Collection[str]) -> Hashable:
+    """A picture of an object's attributes except some."""
+    return tuple(_named(name, each) for name, each in vars(value).items() if name not in but)
 
 
 def unordered(values: Iterable[Any]) -> Hashable:

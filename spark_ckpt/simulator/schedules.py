@@ -91,6 +91,7 @@ class Driver:
                 self.do(choice)
         self._settle()
         self.world.judge()
+        self.world.judge_rounds()
 
     def do(self, choice: Choice) -> None:
         """Make it happen and remember it, also if it raises."""

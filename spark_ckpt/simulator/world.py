@@ -83,6 +83,9 @@ class World(ABC):
     def judge(self) -> None:
         """The end, at quiescence. Raises a `Violation`."""
 
+    def judge_rounds(self) -> None:  # noqa: B027 - most worlds have nothing to say
+        """After a drain in which everything periodic came back a few times: something must have come of it."""
+
     @abstractmethod
     def picture(self) -> Hashable:
         """Equal for worlds that behave alike: what exhaustive exploration compares."""

@@ -76,6 +76,7 @@ class Worker(MessageMachine[Phase]):
         self.recording: set[ChannelId] = set()
         self.captured: list[Envelope] = []
         self.open: dict[str, Any] | None = None
+        self.writing: Effect = Note("nothing is being written")
 
     def validate(self) -> None:
         self._ensure(self.index >= 0, "indices grow from 0")
@@ -126,10 +127,12 @@ class Worker(MessageMachine[Phase]):
             return []
         record = {**self.open, "messages": [message.as_record() for message in self.captured]}
         self.open = None
-        return [Store(checkpoint_key(self.index), record, f"checkpoint {self.index}")]
+        self.writing = Store(checkpoint_key(self.index), record, f"checkpoint {self.index}")
+        return [self.writing]
 
     def _on_stored(self, event: Stored) -> list[Effect]:
-        return [self._tell(COORDINATOR, "done", int(event.token.split()[1]))] if event.ok else []
+        """A write that failed is tried again."""
+        return [self._tell(COORDINATOR, "done", int(event.token.split()[1])) if event.ok else self.writing]
 
     def _publish(self, message: Envelope) -> list[Effect]:
         body: Any = message.body

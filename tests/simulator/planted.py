@@ -121,6 +121,13 @@ class CommitsAtOnce(markers.Coordinator):
         return self._commit() if event.message.index == self.open else []
 
 
+class NeverHearsTheLast(markers.Coordinator):
+    """Waits for one report more than there are processes: nothing is blocked, and nothing ever completes."""
+
+    def _on_received(self, event: Received) -> list[Effect]:
+        return []
+
+
 class SaysSoBeforeItIsDurable(markers.Coordinator):
     def _commit(self) -> list[Effect]:
         return [Note("complete", str(self.open)), *super()._commit()]
@@ -161,6 +168,7 @@ PLANTED: list[tuple[Protocol, str, str]] = [
     (markers.protocol(worker=HearsTheDead), "diamond", "O9"),
     (markers.protocol(worker=NeverReleases), "pipeline", "O10"),
     (markers.protocol(worker=AsksForEver), "pair", "O10"),
+    (markers.protocol(coordinator=NeverHearsTheLast), "pair", "O10"),
     (markers.protocol(worker=ShowsWhatItHas), "pipeline", "O11"),
     (markers.protocol(worker=ErasesTheCommitted), "pipeline", "O12"),
     (replace(markers.protocol(), needs=Needs(reliable=False)), "pipeline", "O2"),

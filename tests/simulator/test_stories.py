@@ -44,9 +44,20 @@ def test_a_diagram_draws_every_checkpoint_crash_restore_and_recovery(eventful: O
     assert marks(document, "checkpoint") == count(eventful, "capture")
     assert marks(document, "crash") == count(eventful, "crash")
     assert marks(document, "restore") == count(eventful, "restore")
-    assert marks(document, "line") == count(eventful, "recover")
+    assert marks(document, "moment") == marks(document, "line") == count(eventful, "recover")
     assert marks(document, "replay") == count(eventful, "replay") > 0
     assert marks(document, "lane") == 5
+
+
+def test_the_recovery_line_goes_through_the_checkpoints_that_were_gone_back_to(eventful: Outcome) -> None:
+    document = ElementTree.fromstring(sim.svg(eventful.moments))
+    lines = [each.get("points", "").split() for each in document.iter(f"{SVG}polyline")]
+    rectangles = [each for each in document.iter(f"{SVG}rect") if each.get("class") == "checkpoint"]
+    squares = {(int(each.get("x", "")) + 5, int(each.get("y", "")) + 5) for each in rectangles}
+    through = [tuple(map(int, point.split(","))) in squares for line in lines for point in line]
+
+    assert any(len(line) == 5 for line in lines)
+    assert sum(through) >= 4
 
 
 def test_every_message_is_an_arrow_or_a_stub(eventful: Outcome) -> None:
