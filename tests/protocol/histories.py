@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from random import Random
 
 from hypothesis import strategies as st
 
@@ -16,6 +17,12 @@ Line = dict[ProcessId, Candidate]
 
 STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 11)), max_size=45)
 """(what, whom): 0 and 1 send, 2 to 4 receive, 5 takes a checkpoint."""
+
+
+def random_steps(seed: int) -> Steps:
+    """The same without hypothesis, for tests that look for one history among many."""
+    draw = Random(seed)
+    return [(draw.randint(0, 5), draw.randint(0, 11)) for _ in range(draw.randint(5, 45))]
 
 
 class History:

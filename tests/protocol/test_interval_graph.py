@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from itertools import chain, combinations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.protocol.interval_graph import IntervalGraph, Marks
 from spark_ckpt.protocol.recovery_line import recovery_line
-from tests.protocol.histories import STEPS, History
+from tests.protocol.histories import STEPS, History, random_steps
 from tests.protocol.literal.uncoordinated import ReceiverToSender
 
 P, Q, R = ProcessId("p"), ProcessId("q"), ProcessId("r")
@@ -71,6 +72,38 @@ def test_lines_are_the_same_after_discardable_checkpoints_are_gone(processes, be
             del later.marks[process][index]
 
     assert line_by_graph(later, [failed]) == full
+
+
+class NewestOnly(IntervalGraph):
+    """Planted: a garbage collection that knows nothing of other processes."""
+
+    def needed(self):
+        return {process: {0, max(own.checkpoints)} for process, own in self.marks.items()}
+
+
+class OpenIntervalsAreOne(IntervalGraph):
+    """Planted: intervals behind the newest known checkpoint count as that one."""
+
+    def _node(self, sender, interval):
+        return (sender, self.marks[sender].begin_of(interval))
+
+
+@pytest.mark.parametrize("planted", [NewestOnly, OpenIntervalsAreOne])
+def test_the_future_shows_what_was_erased_too_early(planted):
+    wrong = []
+    for seed in range(3_000):
+        before, after = random_steps(seed), random_steps(seed + 100_000)
+        early, later = History(3, True, before), History(3, True, [*before, *after])
+        known = {
+            p: dict(list(marks.items())[: 1 + (seed >> n) % 4]) for n, (p, marks) in enumerate(early.marks.items())
+        }
+        needed = planted({p: Marks(marks) for p, marks in known.items()}).needed()
+        for failed in failures(later):
+            line = line_by_counts(later, failed)
+            wrong += [index for p, index in line.items() if index in known[p].keys() - needed[p]]
+        if wrong:
+            return
+    raise AssertionError("nothing was needed again")
 
 
 def test_checkpoints_that_nobody_can_come_back_to_are_discardable():

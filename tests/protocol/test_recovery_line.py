@@ -18,7 +18,7 @@ from spark_ckpt.protocol.recovery_line import (
     in_transit,
     recovery_line,
 )
-from tests.protocol.histories import STEPS, History, all_lines, greatest, usable
+from tests.protocol.histories import STEPS, History, all_lines, greatest, random_steps, usable
 
 P, Q, R = ProcessId("p"), ProcessId("q"), ProcessId("r")
 PQ, QR, QP = ChannelId("p->q"), ChannelId("q->r"), ChannelId("q->p")
@@ -58,7 +58,31 @@ def causal(history, line):
     return all(clocks[p][q] <= clocks[q][q] for p in range(len(clocks)) for q in range(len(clocks)))
 
 
-@settings(max_examples=300, deadline=None)
+def test_the_comparison_sees_a_solver_that_forgets_lost_messages():
+    """Planted: `lost` is not passed on."""
+    histories = [History(3, True, random_steps(seed)) for seed in range(60)]
+    gone = frozenset({2})
+    unusable = [
+        history
+        for history in histories
+        if not usable(
+            dict(recovery_line(history.candidates(frozenset({P})), history.ends, {P}).chosen),
+            history.ends,
+            dict.fromkeys(history.ends, gone),
+        )
+    ]
+    assert unusable
+
+
+def test_the_comparison_sees_a_solver_that_stops_too_early():
+    """Planted: a chain of two is followed for one step."""
+    found = recovery_line(PIPE, ENDS, {P})
+    early = dict(found.chosen) | {R: PIPE[R][-1]}
+    assert usable(dict(found.chosen), ENDS, {})
+    assert not usable(early, ENDS, {})
+
+
+@settings(max_examples=200, deadline=None)
 @given(st.integers(2, 4), st.booleans(), STEPS, st.sets(st.sampled_from("pqrs")), st.sets(st.integers(1, 12)))
 def test_every_chain_of_reasons_is_sound(processes, fifo, steps, failed, gone):
     """Each process that went back has a chain; each link is what the one before it left behind."""
