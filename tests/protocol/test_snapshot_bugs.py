@@ -257,3 +257,26 @@ def test_the_oracles_see(bug: str) -> None:
     found = str(first_failure(protocol).error)
 
     assert found.split(":")[0] in oracles.split(), found
+
+
+STALLED = {
+    "literal P1 only one is asked": epochs.ONLY_ONE_IS_ASKED,
+    "literal P5a Nil is an input": snapshots.NIL_IS_AN_INPUT,
+    "literal P5b Nil is marked": cyclic_snapshots.NIL_IS_MARKED,
+}
+
+
+@pytest.mark.parametrize("variant", STALLED)
+def test_a_calm_end_without_a_snapshot_is_seen(variant: str) -> None:
+    """Nothing wrong is ever called complete, because nothing is: the other half of termination."""
+    protocol = STALLED[variant]
+    graphs = graphs_for(protocol)
+
+    outcomes = [play(protocol, graphs[seed % len(graphs)], seed) for seed in range(16)]
+
+    assert not all(outcome.counts.get("complete") for outcome in outcomes)
+
+
+def test_counts_that_are_not_in_the_checkpoint_are_missed_after_a_recovery() -> None:
+    """E1; the coordinator's invariant sees it: more is captured than was in flight."""
+    assert "no more is captured than was in flight" in str(first_failure(epochs.COUNTS_ARE_FORGOTTEN).error)

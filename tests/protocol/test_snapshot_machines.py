@@ -1,0 +1,372 @@
+"""The snapshot machines by themselves: total tables, every cell reached, ids that are never used again, write ahead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from spark_ckpt.protocol import cyclic_snapshots, epochs, markers, partial_recovery, snapshots, wall_clock
+from spark_ckpt.protocol.graph import COORDINATOR, Graph, channel_between, control_between
+from spark_ckpt.protocol.ids import Incarnation, ProcessId, TimerId
+from spark_ckpt.protocol.machine import INVALID, Drop, Effect, InvalidTransition, InvariantBroken, missing_cells
+from spark_ckpt.protocol.recovery import Birth, Protocol, Records, Settings
+from spark_ckpt.protocol.snapshot_coordinator import Coordinator
+from spark_ckpt.protocol.vocabulary import (
+    AppSent,
+    Commanded,
+    Envelope,
+    Erase,
+    Json,
+    Note,
+    Received,
+    Release,
+    Send,
+    SetTimer,
+    SinkReplied,
+    SinkTransaction,
+    Store,
+    Stored,
+    TimerElapsed,
+)
+from spark_ckpt.simulator import Faults, drive
+from tests.protocol.audited import AuditedWorld, graphs_for
+
+ALL = [each.PROTOCOL for each in (markers, epochs, snapshots, cyclic_snapshots, partial_recovery, wall_clock)]
+LOOP = Graph("loop", (("s", "a"), ("t", "a"), ("a", "b"), ("b", "a"), ("b", "k")))
+JOIN = Graph("join", (("s", "a"), ("t", "a"), ("a", "k")))
+START = Commanded("start", {"local_ms": 0})
+
+WORKERS = {
+    "P0": markers.MarkerWorker,
+    "P1": epochs.EpochWorker,
+    "P2": wall_clock.ClockWorker,
+    "P5a": snapshots.SnapshotTask,
+    "P5b": cyclic_snapshots.CyclicTask,
+    "P5c": partial_recovery.PartialTask,
+}
+COORDINATORS = {
+    "all": Coordinator,
+    "P1": epochs.EpochCoordinator,
+    "P2 broadcast": wall_clock.BroadcastCoordinator,
+    "P2 clock": wall_clock.ClockCoordinator,
+}
+
+each_machine = pytest.mark.parametrize("machine", [*WORKERS.values(), *COORDINATORS.values()], ids=lambda m: m.__name__)
+each_worker = pytest.mark.parametrize("worker", WORKERS.values(), ids=lambda m: m.__name__)
+
+
+def birth(me: str, graph: Graph = JOIN, records: Records | None = None, incarnation: int = 1) -> Birth:
+    return Birth(ProcessId(me), graph, Incarnation(incarnation), {}, Settings(), None, records or {})
+
+
+def born(machine: Callable[[Birth], Any], me: str, graph: Graph = JOIN) -> Any:
+    """Alive and started."""
+    made = machine(birth(me, graph))
+    made.handle(START)
+    return made
+
+
+def control(source: str, target: str, kind: str, index: int, body: Json = None) -> Received:
+    names = ProcessId(source), ProcessId(target)
+    return Received(control_between(*names), Envelope(*names, Incarnation(1), 0, index, kind, {}, body))
+
+
+def on(source: str, target: str, kind: str, index: int, body: Json = 0, seq: int = 0) -> Received:
+    names = ProcessId(source), ProcessId(target)
+    return Received(channel_between(*names), Envelope(*names, Incarnation(1), seq, index, kind, {}, body))
+
+
+def sent(effects: list[Effect], kind: str) -> list[int]:
+    """Indices of what is sent of a kind."""
+    return [effect.message.index for effect in effects if isinstance(effect, Send) and effect.message.kind == kind]
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+@each_machine
+def test_the_table_decides_every_phase_and_event(machine: Any) -> None:
+    assert missing_cells(machine) == []
+    assert all(callable(getattr(machine, cell)) for cell in machine.TABLE.values() if isinstance(cell, str))
+
+
+@each_machine
+def test_the_kinds_of_messages_name_handlers(machine: Any) -> None:
+    assert all(callable(getattr(machine, cell)) for cell in machine.MESSAGES.values())
+
+
+# -- every cell --------------------------------------------------------------------------------------------------------
+
+
+def replaying() -> Any:
+    """A merge that goes back to the initial state, and has two receipts to repeat."""
+    order = {("order", f"{n:012d}"): {"incarnation": 1, "index": 0, "channel": "s->a"} for n in (1, 2)}
+    made = partial_recovery.PartialTask(birth("a", records=order))
+    made.handle(START)
+    return made
+
+
+def after(machine: Any, *events: Any) -> Any:
+    for event in events:
+        machine.handle(event)
+    return machine
+
+
+PLACES: dict[Enum, Callable[[], Any]] = {
+    markers.P.STARTING: lambda: markers.MarkerWorker(birth("a")),
+    markers.P.IDLE: lambda: born(markers.MarkerWorker, "a"),
+    markers.P.RECORDING: lambda: after(born(markers.MarkerWorker, "a"), on("s", "a", "marker", 1)),
+    epochs.P.STARTING: lambda: epochs.EpochWorker(birth("a")),
+    epochs.P.RUNNING: lambda: after(born(epochs.EpochWorker, "a"), control("coordinator", "a", "begin", 1)),
+    wall_clock.P.STARTING: lambda: wall_clock.ClockWorker(birth("a")),
+    wall_clock.P.RUNNING: lambda: born(wall_clock.ClockWorker, "a"),
+    snapshots.P.STARTING: lambda: snapshots.SnapshotTask(birth("a")),
+    snapshots.P.RUNNING: lambda: born(snapshots.SnapshotTask, "a"),
+    snapshots.P.ALIGNING: lambda: after(born(snapshots.SnapshotTask, "a"), on("s", "a", "barrier", 1)),
+    cyclic_snapshots.P.STARTING: lambda: cyclic_snapshots.CyclicTask(birth("a", LOOP)),
+    cyclic_snapshots.P.RUNNING: lambda: born(cyclic_snapshots.CyclicTask, "a", LOOP),
+    cyclic_snapshots.P.ALIGNING: lambda: after(
+        born(cyclic_snapshots.CyclicTask, "a", LOOP), on("s", "a", "barrier", 1)
+    ),
+    cyclic_snapshots.P.LOGGING: lambda: after(
+        born(cyclic_snapshots.CyclicTask, "a", LOOP), on("s", "a", "barrier", 1), on("t", "a", "barrier", 1)
+    ),
+    partial_recovery.P.STARTING: lambda: partial_recovery.PartialTask(birth("a")),
+    partial_recovery.P.REPLAYING: replaying,
+    partial_recovery.P.RUNNING: lambda: born(partial_recovery.PartialTask, "a"),
+    partial_recovery.P.ALIGNING: lambda: after(born(partial_recovery.PartialTask, "a"), on("s", "a", "barrier", 1)),
+    partial_recovery.P.ORDERING: lambda: after(born(partial_recovery.PartialTask, "a"), on("s", "a", "app", 0, "x", 1)),
+}
+"""A machine of task `a` in each phase."""
+
+
+def event_of(name: str, phase: Enum) -> Any:
+    """An event of that name, or message of that kind, that would be right if it were allowed."""
+    match name:
+        case "app":
+            return on("s" if phase is partial_recovery.P.REPLAYING else "t", "a", "app", 0, "x", 1)
+        case "barrier" if phase is cyclic_snapshots.P.LOGGING:
+            return on("b", "a", "barrier", 1)
+        case "barrier" | "marker":
+            return on("s" if phase is partial_recovery.P.REPLAYING else "t", "a", name, 1)
+        case "begin":
+            return control("coordinator", "a", "begin", 2)
+        case "commit" | "abort":
+            return control("coordinator", "a", name, 1)
+    return {
+        "Commanded": START,
+        "AppSent": AppSent(channel_between("a", "b" if isinstance(phase, cyclic_snapshots.P) else "k"), "x"),
+        "Stored": Stored("checkpoint 1", ok=True),
+        "SinkReplied": SinkReplied("a/1/0-1", ok=True),
+        "TimerElapsed": TimerElapsed("checkpoint", TimerId(1), 1000),
+    }[name]
+
+
+def every_cell() -> list[Any]:
+    """(phase, event or kind, whether it is allowed)."""
+    found = []
+    for phase, make in PLACES.items():
+        machine = make()
+        assert machine.phase is phase
+        events = [event for event in machine.EVENTS if event is not Received]
+        found += [(phase, event.__name__, machine.TABLE[phase, event] is not INVALID) for event in events]
+        found += [(phase, kind, (phase, kind) in machine.MESSAGES) for kind in _kinds(machine)]
+    return found
+
+
+def _kinds(machine: Any) -> list[str]:
+    return sorted({kind for _, kind in machine.MESSAGES})
+
+
+@pytest.mark.parametrize(("phase", "name", "allowed"), every_cell(), ids=str)
+def test_every_cell_does_what_the_table_says(phase: Enum, name: str, allowed: bool) -> None:
+    """Allowed: it is handled. Else: it is refused, and nothing has changed."""
+    machine, event = PLACES[phase](), event_of(name, phase)
+    if allowed:
+        assert not any(isinstance(effect, Drop) for effect in machine.handle(event))
+        return
+
+    before = json.dumps(machine.record())
+    with pytest.raises(InvalidTransition):
+        machine.handle(event)
+    assert (machine.phase, json.dumps(machine.record())) == (phase, before)
+
+
+def test_what_comes_where_it_cannot_is_refused() -> None:
+    """A barrier twice on an input, on the back edge before its time, and what only workers are told."""
+    aligning = PLACES[snapshots.P.ALIGNING]()
+    running, logging = PLACES[cyclic_snapshots.P.RUNNING](), PLACES[cyclic_snapshots.P.LOGGING]()
+    coordinator = collecting(Coordinator)
+
+    for machine, event in (
+        (aligning, on("s", "a", "barrier", 1)),
+        (running, on("b", "a", "barrier", 1)),
+        (logging, on("s", "a", "barrier", 1)),
+        (coordinator, control("s", "coordinator", "commit", 1)),
+    ):
+        with pytest.raises(InvalidTransition):
+            machine.handle(event)
+
+
+# -- a life after another ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ALL, ids=lambda protocol: protocol.name)
+def test_a_life_that_is_born_from_a_record_of_now_stands_where_it_was_written(protocol: Protocol) -> None:
+    """`record` leaves nothing out that `__init__` would have to know."""
+    for seed in range(12):
+        graph = graphs_for(protocol)[seed % len(graphs_for(protocol))]
+        world = AuditedWorld(protocol, graph, Faults(), 3, settings=Settings())
+        world.audits = []
+        drive(world, seed, 60)
+        for process in world.everybody:
+            assert process.machine is not None and protocol.coordinator is not None
+            now = json.loads(json.dumps(process.machine.record()))
+            make = protocol.coordinator if process.name == COORDINATOR else protocol.worker
+            records = process.storage.readable()
+            again = make(Birth(process.name, graph, world.incarnation, world.table, Settings(), now, records))
+            assert json.loads(json.dumps(again.record())) == now
+
+
+# -- barriers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_newer_barrier_ends_the_alignment_under_way_and_an_older_one_is_dropped() -> None:
+    task = PLACES[snapshots.P.ALIGNING]()
+
+    assert Release(channel_between("s", "a")) in task.handle(on("t", "a", "barrier", 2))
+    assert task.aligning == 2
+    (dropped,) = task.handle(on("s", "a", "barrier", 1))
+    assert isinstance(dropped, Drop)
+    assert sent(task.handle(on("s", "a", "barrier", 2)), "barrier") == [2]
+
+
+def test_a_barrier_between_an_abandoned_snapshot_and_a_newer_one_is_dropped() -> None:
+    """Snapshot 2 is aligned, and nothing of 1 was ever seen."""
+    task = after(born(snapshots.SnapshotTask, "a"), on("s", "a", "barrier", 2))
+
+    (dropped,) = task.handle(on("t", "a", "barrier", 1))
+
+    assert isinstance(dropped, Drop)
+    assert task.aligning == 2
+
+
+def test_a_barrier_ahead_of_messages_breaks_an_invariant() -> None:
+    """The sender had sent two; none was delivered: the channel is not FIFO, or lost them."""
+    with pytest.raises(InvariantBroken, match="what came before a barrier was delivered"):
+        born(snapshots.SnapshotTask, "a").handle(on("s", "a", "barrier", 1, body=2))
+
+
+# -- sinks -------------------------------------------------------------------------------------------------------------
+
+
+@each_worker
+def test_a_sink_asks_again_when_its_transaction_is_refused(worker: Any) -> None:
+    sink = born(worker, "k")
+
+    (again,) = sink.handle(SinkReplied("k/3/2-5", ok=False))
+
+    assert (again.transaction, again.first, again.last) == ("k/3/2-5", 2, 5)
+    assert isinstance(again, SinkTransaction)
+
+
+# -- the coordinator ---------------------------------------------------------------------------------------------------
+
+
+def timer_in(effects: list[Effect], name: str) -> Any:
+    """What runs out when the timer that was set does."""
+    return next(effect.elapsed for effect in effects if isinstance(effect, SetTimer) and effect.name == name)
+
+
+def naming(machine: Any, records: Records | None = None) -> Any:
+    """A coordinator that is writing an id; and what it writes."""
+    made = machine(birth("coordinator", records=records))
+    effects = made.handle(timer_in(made.handle(START), "checkpoint"))
+    return made, next(effect for effect in effects if isinstance(effect, Store))
+
+
+def collecting(machine: Any) -> Any:
+    made, store = naming(machine)
+    made.handle(Stored(store.token, ok=True))
+    return made
+
+
+def deciding() -> Any:
+    """All answers are in; the decision is being written. With it, the timeout of the snapshot."""
+    made, store = naming(Coordinator)
+    timeout = timer_in(made.handle(Stored(store.token, ok=True)), "timeout")
+    for process in JOIN.processes:
+        made.handle(control(process, "coordinator", "ack", 1))
+    return made, timeout
+
+
+def test_nobody_hears_of_an_id_before_it_is_durable() -> None:
+    coordinator = Coordinator(birth("coordinator"))
+    effects = coordinator.handle(timer_in(coordinator.handle(START), "checkpoint"))
+
+    assert not any(isinstance(effect, Send) for effect in effects)
+    assert sent(coordinator.handle(Stored("begun 1", ok=True)), "begin") == [1, 1]
+
+
+def test_ids_are_not_used_again_after_an_abort_or_a_crash() -> None:
+    """Rule G3: the record of the id outlives the coordinator, whatever became of the snapshot."""
+    coordinator, store = naming(Coordinator)
+    assert store.key == ("begun", "000000000001")
+    timeout = timer_in(coordinator.handle(Stored("begun 1", ok=True)), "timeout")
+    assert sent(coordinator.handle(timeout), "abort") == [1, 1, 1, 1]
+
+    _, following = naming(Coordinator, {store.key: store.record})
+    assert following.key == ("begun", "000000000002")
+
+
+def test_an_id_that_could_not_be_written_is_skipped() -> None:
+    coordinator, store = naming(Coordinator)
+    effects = coordinator.handle(Stored(store.token, ok=False))
+
+    assert [effect.what for effect in effects if isinstance(effect, Note)] == ["aborted"]
+    assert coordinator.newest == 1
+    assert coordinator.phase.name == "IDLE"
+
+
+def test_a_timeout_does_not_abort_what_may_be_decided() -> None:
+    """The decision record may be durable already."""
+    coordinator, timeout = deciding()
+
+    assert coordinator.handle(timeout) == []
+    assert sent(coordinator.handle(Stored("commit 1", ok=True)), "commit") == [1, 1, 1, 1]
+
+
+def test_a_decision_that_could_not_be_written_is_an_abort() -> None:
+    coordinator, _ = deciding()
+
+    assert sent(coordinator.handle(Stored("commit 1", ok=False)), "abort") == [1, 1, 1, 1]
+
+
+def test_a_second_life_repeats_the_newest_decision_and_forgets_older_ones() -> None:
+    records = {(table, f"{n:012d}"): {"incarnation": 1, "index": n} for table in ("begun", "commit") for n in (1, 2)}
+    effects = Coordinator(birth("coordinator", records=records)).handle(START)
+
+    assert sent(effects, "commit") == [2, 2, 2, 2]
+    assert Erase((("begun", "000000000001"), ("commit", "000000000001"))) in effects
+
+
+def test_a_report_that_is_missing_counts_though_the_balance_is_nothing() -> None:
+    """T1 by hand."""
+    coordinator = collecting(epochs.EpochCoordinator)
+
+    effects = [coordinator.handle(control(p, "coordinator", "ack", 1, 0)) for p in JOIN.processes]
+
+    assert [bool(each) for each in effects] == [False, False, False, True]
+
+
+def test_more_captured_than_was_in_flight_breaks_an_invariant() -> None:
+    coordinator = collecting(epochs.EpochCoordinator)
+    for process in JOIN.processes[:-1]:
+        coordinator.handle(control(process, "coordinator", "ack", 1, 0))
+
+    with pytest.raises(InvariantBroken, match="no more is captured"):
+        coordinator.handle(control(JOIN.processes[-1], "coordinator", "ack", 1, -1))
