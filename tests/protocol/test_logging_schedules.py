@@ -15,6 +15,7 @@ from spark_ckpt.protocol.machine import ProtocolViolation
 from spark_ckpt.protocol.recovery import Protocol, Settings
 from spark_ckpt.protocol.vocabulary import Json
 from spark_ckpt.simulator import GRAPHS, Faults, MessageWorld
+from spark_ckpt.simulator.campaign import CELLS_EVERY, campaign
 from spark_ckpt.simulator.explore import explore
 from tests.protocol.long_runs import OneFailureAtATime, crashes, play
 
@@ -42,6 +43,14 @@ def test_no_schedule_breaks_a_promise(protocol: Protocol) -> None:
     assert counts["recovery"] > 100
     assert counts["shown"] > 100
     assert counts["drop"] > 100
+
+
+@each_protocol
+def test_schedules_reach_every_cell_of_the_tables(protocol: Protocol) -> None:
+    report = campaign(protocol, GRAPHS["diamond"], range(0, 200 * CELLS_EVERY, CELLS_EVERY), steps=150, inputs=6)
+
+    assert report.failures == []
+    assert report.missed == []
 
 
 @each_option

@@ -1,0 +1,357 @@
+"""Receivers number, senders remember, and nothing leaves a process that rests on a receipt nobody could repeat."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ckpt.protocol.ids import Epoch, TimerId
+from spark_ckpt.protocol.machine import Effect, InvalidTransition, InvariantBroken, ProtocolViolation, missing_cells
+from spark_ckpt.protocol.machine import render_table as rendered
+from spark_ckpt.protocol.recovery import Failure, Record, Records, checkpoint_key
+from spark_ckpt.protocol.sender_log import is_receipt, log_key
+from spark_ckpt.protocol.sender_logging import SenderLoggingWorker, SenderPhase, plan
+from spark_ckpt.protocol.vocabulary import (
+    OUT,
+    AppSent,
+    Deliver,
+    Drop,
+    Erase,
+    Hold,
+    Json,
+    Note,
+    Release,
+    Send,
+    SetTimer,
+    SinkTransaction,
+    Store,
+    Stored,
+    TimerElapsed,
+)
+from tests.protocol.plain import FIRST, JOIN, SECOND, START, THIRD, J, K, S, T, all_of, app, birth, only, tokens, told
+
+TICK = TimerElapsed("checkpoint", TimerId(1), 1_000)
+AGAIN = TimerElapsed("repeat", TimerId(2), 10_000)
+S_TO_J, T_TO_J, J_TO_K = JOIN.channels
+VOLATILE: dict[str, Json] = {"log": "volatile"}
+STRICT: dict[str, Json] = {"block": "receipts"}
+LOGGED = "log/s->j/000000000001/000000000007"
+
+
+def receiver(options: dict[str, Json] | None = None) -> SenderLoggingWorker:
+    machine = SenderLoggingWorker(birth(J, options))
+    machine.handle(START)
+    return machine
+
+
+def sender(options: dict[str, Json] | None = None) -> SenderLoggingWorker:
+    """s, which has sent one message."""
+    machine = SenderLoggingWorker(birth(S, options))
+    machine.handle(START)
+    machine.handle(AppSent(S_TO_J, "s.1"))
+    return machine
+
+
+def ack(seq: int = 1, rsn: int = 7, life: int = 1) -> object:
+    return told(J, S, "ack", life, channel=S_TO_J, seq=seq, rsn=rsn)
+
+
+def ackack(rsn: int) -> object:
+    return told(S, J, "ackack", rsn=rsn)
+
+
+def said(effects: list[Effect]) -> list[tuple[str, object]]:
+    """Kind and body of the protocol's messages."""
+    return [(each.message.kind, each.message.body) for each in all_of(Send, effects) if each.message.kind != "app"]
+
+
+def events(effects: list[Effect]) -> list[object]:
+    return [effect.event for effect in all_of(Deliver, effects)]
+
+
+def numbered(channel: str, seq: int, rsn: int) -> tuple[str, object]:
+    return ("ack", {"channel": channel, "seq": seq, "rsn": rsn})
+
+
+# -- receivers -----------------------------------------------------------------------------------------------------
+
+
+def test_the_table_decides_every_pair_of_phase_and_event() -> None:
+    assert missing_cells(SenderLoggingWorker) == []
+    assert "| AppSent | - | sent | - |" in rendered(SenderLoggingWorker)
+
+
+def test_one_counter_numbers_the_messages_of_all_senders() -> None:
+    """Erratum E12."""
+    machine = receiver()
+
+    assert said(machine.handle(app(T, J, 1))) == [numbered(T_TO_J, 1, 1)]
+    assert said(machine.handle(app(S, J, 1))) == [numbered(S_TO_J, 1, 2)]
+
+
+def test_the_gate_closes_before_the_delivery_and_opens_when_every_receipt_is_logged() -> None:
+    machine = receiver()
+
+    effects = [type(effect) for effect in machine.handle(app(S, J, 1))]
+    assert effects.index(Hold) < effects.index(Deliver)
+    machine.handle(app(S, J, 2))
+    assert machine.handle(ackack(2)) == []  # type: ignore[arg-type]
+    assert machine.handle(ackack(1)) == [Release(OUT)]  # type: ignore[arg-type]
+    assert machine.handle(ackack(1)) == []  # type: ignore[arg-type]
+
+
+def test_nothing_is_sent_through_a_closed_gate() -> None:
+    machine = receiver()
+    machine.handle(app(S, J, 1))
+
+    with pytest.raises(InvalidTransition, match="not allowed"):
+        machine.handle(AppSent(J_TO_K, "x"))
+
+
+def test_a_message_that_overtook_another_is_delivered_behind_it_and_kept_once() -> None:
+    machine = receiver()
+
+    assert machine.handle(app(S, J, 2)) == []
+    assert all_of(Drop, machine.handle(app(S, J, 2)))
+    assert events(machine.handle(app(S, J, 1))) == [app(S, J, 1), app(S, J, 2)]
+
+
+def test_a_repetition_is_answered_with_the_number_it_had() -> None:
+    machine = receiver()
+    machine.handle(app(S, J, 1))
+
+    effects = machine.handle(app(S, J, 1))
+
+    assert said(effects) == [numbered(S_TO_J, 1, 1)]
+    assert events(effects) == []
+
+
+def test_the_stricter_variant_receives_one_message_at_a_time() -> None:
+    machine = receiver(STRICT)
+    machine.handle(app(S, J, 2))
+
+    effects = machine.handle(app(S, J, 1))
+    assert [hold.channel for hold in all_of(Hold, effects)] == [OUT, S_TO_J, T_TO_J]
+    assert events(effects) == [app(S, J, 1)]
+    with pytest.raises(InvalidTransition, match="inputs are held"):
+        machine.handle(app(T, J, 1))
+    assert events(machine.handle(ackack(1))) == [app(S, J, 2)]  # type: ignore[arg-type]
+    assert [each.channel for each in all_of(Release, machine.handle(ackack(2)))] == [OUT, S_TO_J, T_TO_J]  # type: ignore[arg-type]
+
+
+def test_a_durable_checkpoint_needs_no_log_and_tells_senders_to_forget() -> None:
+    machine = receiver()
+    machine.handle(app(S, J, 1))
+    machine.handle(TICK)
+
+    effects = machine.handle(Stored("checkpoint/000000000001", ok=True))
+
+    assert said(effects) == [("covered", {"channel": S_TO_J, "last": 1})]
+    assert Release(OUT) in effects
+    assert said(machine.handle(app(S, J, 1))) == [("covered", {"channel": S_TO_J, "last": 1})]
+
+
+def test_a_checkpoint_that_is_not_there_covers_nothing_and_the_next_erases_the_one_before() -> None:
+    machine = receiver()
+    machine.handle(app(S, J, 1))
+    machine.handle(TICK)
+    assert all_of(Note, machine.handle(Stored("checkpoint/000000000001", ok=False))) == [Note("aborted", "1")]
+    for seq in (2, 3):
+        machine.handle(app(S, J, seq))
+        machine.handle(TICK)
+        erased = all_of(Erase, machine.handle(Stored(f"checkpoint/{seq:012d}", ok=True)))
+
+    assert erased == [Erase((checkpoint_key(2),))]
+
+
+def test_a_sink_shows_what_is_fully_logged() -> None:
+    machine = SenderLoggingWorker(birth(K))
+    machine.handle(START)
+    machine.handle(app(J, K, 1))
+    machine.handle(app(J, K, 2))
+
+    assert all_of(SinkTransaction, machine.handle(told(J, K, "ackack", rsn=2))) == []
+    shown = only(SinkTransaction, machine.handle(told(J, K, "ackack", rsn=1)))
+    assert (shown.first, shown.last) == (0, 2)
+
+
+# -- senders -------------------------------------------------------------------------------------------------------
+
+
+def test_a_stable_log_answers_when_message_and_number_are_durable() -> None:
+    machine = sender()
+
+    store = only(Store, machine.handle(ack()))  # type: ignore[arg-type]
+    assert machine.handle(ack()) == []  # type: ignore[arg-type]
+    assert machine.handle(Stored(LOGGED, ok=False)) == [store]
+    assert said(machine.handle(Stored(LOGGED, ok=True))) == [("ackack", {"rsn": 7})]
+    assert said(machine.handle(ack())) == [("ackack", {"rsn": 7})]  # type: ignore[arg-type]
+
+
+def test_a_volatile_log_answers_at_once() -> None:
+    effects = sender(VOLATILE).handle(ack())  # type: ignore[arg-type]
+
+    assert said(effects) == [("ackack", {"rsn": 7})]
+    assert tokens(effects) == []
+
+
+def test_what_is_not_acknowledged_is_sent_again_until_it_is() -> None:
+    machine = sender(VOLATILE)
+
+    effects = machine.handle(AGAIN)
+    assert [send.message.body for send in all_of(Send, effects)] == ["s.1"]
+    assert only(SetTimer, effects).name == "repeat"
+    machine.handle(ack())  # type: ignore[arg-type]
+    assert machine.handle(AGAIN) == []
+
+
+def test_a_sender_forgets_what_a_checkpoint_covers_and_still_answers() -> None:
+    machine = sender()
+    machine.handle(ack())  # type: ignore[arg-type]
+    machine.handle(Stored(LOGGED, ok=True))
+    covered = told(J, S, "covered", channel=S_TO_J, last=1)
+
+    assert only(Erase, machine.handle(covered)).keys == (log_key(S_TO_J, 1, 7),)
+    assert machine.handle(covered) == []
+    assert said(machine.handle(ack())) == [("ackack", {"rsn": 7})]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("ok", "erased"), [(True, [Erase((log_key(S_TO_J, 1, 7),))]), (False, [])])
+def test_a_log_record_that_lands_behind_the_checkpoint_that_covers_it_is_erased(ok: bool, erased: list[Effect]) -> None:
+    machine = sender()
+    machine.handle(ack())  # type: ignore[arg-type]
+    machine.handle(told(J, S, "covered", channel=S_TO_J, last=1))
+
+    assert machine.handle(Stored(LOGGED, ok=ok)) == erased
+
+
+def test_a_number_for_a_message_that_is_not_sent_again_yet_waits_for_it_unless_the_stable_log_has_it() -> None:
+    """In a loop both ends may replay and wait for each other."""
+    machine = sender()
+    machine.handle(ack())  # type: ignore[arg-type]
+    records = {log_key(S_TO_J, 1, 7): _record_of(machine)}
+    table = {SECOND: {J: Epoch(8)}}
+
+    forgot = SenderLoggingWorker(birth(S, table=table))
+    forgot.handle(START)
+    assert all_of(Drop, forgot.handle(ack(life=2)))  # type: ignore[arg-type]
+    knows = SenderLoggingWorker(birth(S, records=records, table=table))
+    knows.handle(START)
+    assert said(knows.handle(ack(life=2))) == [("ackack", {"rsn": 7})]  # type: ignore[arg-type]
+
+
+def _record_of(machine: SenderLoggingWorker) -> Record:
+    again = machine.handle(Stored(LOGGED, ok=False))
+    record = only(Store, again).record
+    assert isinstance(record, dict)
+    return record
+
+
+# -- later lives ---------------------------------------------------------------------------------------------------
+
+
+def test_a_number_that_a_recovery_undid_is_forgotten_and_its_record_erased() -> None:
+    machine = sender()
+    machine.handle(ack())  # type: ignore[arg-type]
+    records = {log_key(S_TO_J, 1, 7): _record_of(machine)}
+
+    reborn = SenderLoggingWorker(birth(S, checkpoint=machine.record(), records=records, table={SECOND: {J: Epoch(7)}}))
+
+    effects = reborn.handle(START)
+    assert [send.message.body for send in all_of(Send, effects)] == ["s.1"]
+    assert only(Erase, effects).keys == (log_key(S_TO_J, 1, 7),)
+
+
+@pytest.mark.parametrize(("row", "stands"), [({J: Epoch(7)}, False), ({J: Epoch(8)}, True), ({K: Epoch(1)}, True)])
+def test_a_receipt_stands_until_a_later_recovery_goes_back_behind_it(row: dict[object, Epoch], stands: bool) -> None:
+    assert is_receipt(J, 7, FIRST, {SECOND: row}) is stands  # type: ignore[dict-item]
+    assert is_receipt(J, 7, SECOND, {SECOND: row})  # type: ignore[dict-item]
+    assert not is_receipt(J, 7, FIRST, {SECOND: Epoch(7)})
+
+
+def test_a_survivor_asks_again_for_what_is_not_logged_and_keeps_its_gate_closed() -> None:
+    machine = receiver()
+    machine.handle(app(T, J, 1))
+
+    effects = SenderLoggingWorker(birth(J, checkpoint=machine.record(), table={SECOND: {K: Epoch(1)}})).handle(START)
+
+    assert said(effects) == [numbered(T_TO_J, 1, 1)]
+    assert Hold(OUT) in effects
+
+
+def test_what_a_failed_sender_sent_is_taken_from_its_new_life() -> None:
+    """It cannot log a receipt of what it has not sent again."""
+    before = receiver()
+    before.handle(app(S, J, 2))
+    table = {SECOND: {S: Epoch(1)}}
+    machine = SenderLoggingWorker(birth(J, checkpoint=before.record(), table=table))
+
+    assert all_of(Drop, machine.handle(START))[0].event == app(S, J, 2)
+    assert all_of(Drop, machine.handle(app(S, J, 1)))
+    assert events(machine.handle(app(S, J, 1, life=2))) == [app(S, J, 1, life=2)]
+
+
+def failure(logs: dict[object, Record], failed: set[object], durable: Records | None = None) -> Failure:
+    records: dict[object, Records] = {process: {} for process in JOIN.processes}
+    records[S] = durable or {}
+    return Failure(JOIN, SECOND, {}, frozenset(failed), records, logs)  # type: ignore[arg-type]
+
+
+def test_the_replay_follows_the_receivers_order_up_to_the_first_gap() -> None:
+    s, t = sender(VOLATILE), SenderLoggingWorker(birth(T, VOLATILE))
+    t.handle(START)
+    for seq, rsn in ((1, 1), (2, 4)):
+        t.handle(AppSent(T_TO_J, f"t.{seq}"))
+        t.handle(told(J, T, "ack", channel=T_TO_J, seq=seq, rsn=rsn))
+    s.handle(ack(rsn=2))  # type: ignore[arg-type]
+
+    decided = plan(failure({S: s.record(), T: t.record(), K: SenderLoggingWorker(birth(K)).record()}, {J}))
+
+    assert [message.body for message in decided.parts[J].replay] == ["t.1", "s.1"]
+    assert decided.row == {J: 3}
+
+
+def test_a_stable_log_outlives_its_sender_and_a_volatile_one_is_missed() -> None:
+    s, k = sender(), SenderLoggingWorker(birth(K))
+    s.handle(ack(rsn=1))  # type: ignore[arg-type]
+    record = only(Store, s.handle(Stored("log/s->j/000000000001/000000000001", ok=False))).record
+    assert isinstance(record, dict)
+    k.handle(START)
+    k.handle(app(J, K, 1, index=1))
+    logs: dict[object, Record] = {T: SenderLoggingWorker(birth(T)).record(), K: k.record()}
+
+    both = plan(failure(logs, {S, J}, {log_key(S_TO_J, 1, 1): record}))
+    assert [message.body for message in both.parts[J].replay] == ["s.1"]
+    with pytest.raises(ProtocolViolation, match="k received what j sent after its receipt 1, of which nobody knows"):
+        plan(failure(logs, {S, J}))
+
+
+# -- what cannot be ------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_option_is_named() -> None:
+    with pytest.raises(ProtocolViolation, match="option log is 'tape', not one of"):
+        SenderLoggingWorker(birth(J, {"log": "tape"}))
+
+
+@pytest.mark.parametrize(
+    ("event", "why"), [(told(K, J, "hello"), "no such message"), (Stored("nothing", ok=True), "nothing of that name")]
+)
+def test_what_no_correct_peer_or_host_does_is_refused(event: object, why: str) -> None:
+    with pytest.raises(InvalidTransition, match=why):
+        receiver().handle(event)  # type: ignore[arg-type]
+
+
+def test_a_gate_that_is_open_over_an_unlogged_receipt_breaks_the_machines_invariant() -> None:
+    machine = receiver()
+    machine.handle(app(S, J, 1))
+    machine.phase = SenderPhase.OPEN
+
+    with pytest.raises(InvariantBroken, match="nothing goes out ahead of the log"):
+        machine.handle(app(S, J, 1))
+
+
+def test_a_third_life_knows_nothing_that_two_recoveries_undid() -> None:
+    table = {SECOND: {J: Epoch(9)}, THIRD: {J: Epoch(7)}}
+
+    assert not is_receipt(J, 7, FIRST, table)
+    assert not is_receipt(J, 8, SECOND, table)
