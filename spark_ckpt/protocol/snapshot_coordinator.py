@@ -228,9 +228,10 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
         return self._abort(number, "no answer in time")
 
     def _abort(self, number: int, why: str) -> list[Effect]:
-        del self.open[number]
+        """Whoever was asked is told. An id that could not be written was never heard of, and a next life may take it."""
+        asked = self.open.pop(number).step is not Step.NAMING
         self._settle()
-        return [Note("aborted", f"{number}: {why}"), *self._tell_all(ABORT, number)]
+        return [Note("aborted", f"{number}: {why}"), *(self._tell_all(ABORT, number) if asked else [])]
 
     def _settle(self) -> None:
         self.phase = P.OPEN if self.open else P.IDLE

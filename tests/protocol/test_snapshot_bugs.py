@@ -147,8 +147,14 @@ class SendsBeforeTheMarker(_off(MarkerWorker)):  # type: ignore[misc]
         return [effect for effect in effects if effect not in self.owed]
 
     def _on_app_sent(self, event: AppSent) -> list[Effect]:
+        return [*super()._on_app_sent(event), *self._pay()]
+
+    def _on_stored(self, event: Stored) -> list[Effect]:
+        return [*super()._on_stored(event), *self._pay()]
+
+    def _pay(self) -> tuple[Effect, ...]:
         owed, self.owed = self.owed, ()
-        return [*super()._on_app_sent(event), *owed]
+        return owed
 
 
 class TakesPartWhileItReplays(_off(PartialTask)):  # type: ignore[misc]

@@ -323,11 +323,12 @@ def test_ids_are_not_used_again_after_an_abort_or_a_crash() -> None:
     assert following.key == ("begun", "000000000002")
 
 
-def test_an_id_that_could_not_be_written_is_skipped() -> None:
+def test_an_id_that_could_not_be_written_is_skipped_and_nobody_hears_of_it() -> None:
+    """A next life does not know of it: who had heard that 1 is over would refuse the next 1."""
     coordinator, store = naming(Coordinator)
     effects = coordinator.handle(Stored(store.token, ok=False))
 
-    assert [effect.what for effect in effects if isinstance(effect, Note)] == ["aborted"]
+    assert effects == [Note("aborted", "1: begun could not be written")]
     assert coordinator.newest == 1
     assert coordinator.phase.name == "IDLE"
 
