@@ -17,8 +17,11 @@ Corrected and added:
 - E7: the seed's edges point from receiver to sender, and the two directions do not compose; here from sender to
   receiver.  Its cascade of broadcasts has no rule for its end; the plan is made at one place instead.
 - E14, G4: messages whose send was undone are dropped by the table of all recoveries.
-- One checkpoint is being stored at a time, so the durable ones have no gaps that a crash made.
+- Dependencies are counted from the beginning, so a checkpoint that a crash kept from being stored leaves no gap.
 - Checkpoint 0, the initial state, is never erased: the domino effect may end only there.
+
+Option `forcing`: `"none"`, or `"hmnr"`: some deliveries are preceded by a checkpoint, so that no checkpoint is
+useless and there is no domino effect (see `forcing`); recovery is the same.
 """
 
 from __future__ import annotations
@@ -26,12 +29,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
+from spark_ckpt.protocol.forcing import Forcing
 from spark_ckpt.protocol.graph import COORDINATOR
 from spark_ckpt.protocol.ids import Epoch, ProcessId, TimerId
 from spark_ckpt.protocol.interval_graph import NOTHING_SEEN, IntervalGraph, Marks, Seen
 from spark_ckpt.protocol.machine import Effect, rows
 from spark_ckpt.protocol.message_machine import MessageMachine
-from spark_ckpt.protocol.record_fields import as_counts, counts, items, mapping, number
+from spark_ckpt.protocol.record_fields import as_counts, counts, items, mapping, number, receipts
 from spark_ckpt.protocol.recovery import (
     Birth,
     Failure,
@@ -74,7 +78,7 @@ class SavingPhase(Enum):
     """What a worker does beside its work."""
 
     WORKING = "nothing"
-    SAVING = "its newest checkpoint is being stored"
+    SAVING = "checkpoints are being stored"
 
 
 P = SavingPhase
@@ -114,13 +118,16 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
         self.seen = dict(seen_in(now))
         self.delivered = number(now.get("delivered", 0))
         self.shown = number(now.get("shown", 0))
+        forced = self.settings.options.get("forcing", "none") == "hmnr"
+        self.forcing = Forcing(self.me, self.graph.processes, now.get("forcing")) if forced else None
         kept = checkpoints(birth.records)
         self._durable: dict[int, Record] = {i: record for i, record in kept.items() if i <= self.interval}
         self._unchanged = self._work()
-        self._saved_record: Record = {}
+        self._saving: dict[int, Record] = {}
+        self._waiting = receipts(now.get("waiting", ()))
 
     def record(self) -> Record:
-        """`seen`: newest interval received from, per sender."""
+        """`seen`: newest interval received from, per sender; `waiting`: given and not delivered."""
         return {
             "incarnation": self.incarnation,
             "index": self.interval,
@@ -129,20 +136,27 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
             "seen": {str(process): interval for process, interval in self.seen.items()},
             "delivered": self.delivered,
             "shown": self.shown,
+            "waiting": [event.message.as_record() for event in self._waiting],
+            "forcing": None if self.forcing is None else self.forcing.as_record(),
         }
 
     def validate(self) -> None:
         """What always holds between two events."""
         newest = max(self._durable, default=0)
         self._ensure(newest <= self.interval, "what is durable was taken")
+        self._ensure(bool(self._saving) == (self.phase is P.SAVING), "something is being stored iff saving")
         self._ensure(self.delivered == sum(self.received.values()), "every message received was delivered")
         self._ensure(self.shown <= self.delivered, "only delivered rows are shown")
 
     def _on_start(self, event: Commanded) -> list[Effect]:
-        return [self._timer(1), self._report(self._durable)]
+        waiting, self._waiting = self._waiting, []
+        late = [effect for each in waiting for effect in self._door(each) or self._on_received(each)]
+        return [self._timer(1), self._report(self._durable), *late]
 
     def _on_sent(self, event: AppSent) -> list[Effect]:
-        return [self._send_app(event.channel, event.body, self.interval)]
+        target = self.graph.ends[event.channel][1]
+        header = self.forcing.send(target) if self.forcing else {}
+        return [self._send_app(event.channel, event.body, self.interval, header)]
 
     def _on_received(self, event: Received) -> list[Effect]:
         message = event.message
@@ -151,10 +165,11 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
         expected = self.received.get(event.channel, 0) + 1
         if message.seq != expected:
             raise self._invalid(event, f"the channel is in order, and {expected} is next")
+        forced = self._force(event)
         self.received[event.channel] = expected
         self.seen[message.source] = max(self.seen.get(message.source, 0), message.index)
         self.delivered += 1
-        return [Deliver(event)]
+        return [*forced, Deliver(event)]
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -162,25 +177,42 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
         """A checkpoint, if there is anything new to save."""
         if self._work() == self._unchanged:
             return [self._timer(event.timer + 1)]
-        self.interval += 1
-        self._unchanged = self._work()
-        self._saved_record = self.record()
-        self.phase = P.SAVING
-        capture = Capture(Epoch(self.interval), CheckpointKind.BASIC)
-        return [self._timer(event.timer + 1), capture, self._store()]
+        return [self._timer(event.timer + 1), *self._take(CheckpointKind.BASIC)]
 
     def _on_timer_while_saving(self, event: TimerElapsed) -> list[Effect]:
         return [self._timer(event.timer + 1)]
 
-    def _on_stored(self, event: Stored) -> list[Effect]:
-        if not event.ok:
-            return [self._store()]
-        self._durable[self.interval] = self._saved_record
-        self.phase = P.WORKING
-        return [self._report({self.interval: self._saved_record})]
+    def _force(self, event: Received) -> list[Effect]:
+        """A checkpoint before the delivery, if the rule wants one. The message is in its record, not in its state."""
+        if self.forcing is None:
+            return []
+        effects: list[Effect] = []
+        if self.forcing.must_come_first(event.message.header):
+            self._waiting = [event]
+            effects = [Note("forced", str(self.interval + 1)), *self._take(CheckpointKind.FORCED)]
+            self._waiting = []
+        self.forcing.learn(event.message.header)
+        return effects
 
-    def _store(self) -> Store:
-        return Store(checkpoint_key(self.interval), self._saved_record, PERIODIC)
+    def _take(self, kind: CheckpointKind) -> list[Effect]:
+        self.interval += 1
+        self._unchanged = self._work()
+        if self.forcing:
+            self.forcing.checkpoint(self.interval)
+        self._saving[self.interval] = self.record()
+        self.phase = P.SAVING
+        return [Capture(Epoch(self.interval), kind), self._store(self.interval)]
+
+    def _on_stored(self, event: Stored) -> list[Effect]:
+        index = int(event.token)
+        if not event.ok:
+            return [self._store(index)]
+        self._durable[index] = self._saving.pop(index)
+        self.phase = P.SAVING if self._saving else P.WORKING
+        return [self._report({index: self._durable[index]})]
+
+    def _store(self, index: int) -> Store:
+        return Store(checkpoint_key(index), self._saving[index], str(index))
 
     def _work(self) -> tuple[int, int]:
         return sum(self.sent.values()), self.delivered

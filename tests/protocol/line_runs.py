@@ -15,12 +15,14 @@ OFTEN = Settings(options={"checkpoint_every": 2})
 SKEWED = Clocks({"a": Clock(1.3, 700), "b": Clock(0.7, 90), "s": Clock(1.0, 350), "k": Clock(0.9, 2_000)})
 
 
-def check_schedules(protocol: Protocol, seeds: Iterable[int], clocks: Clocks | None = None) -> Counter[str]:
+def check_schedules(
+    protocol: Protocol, seeds: Iterable[int], clocks: Clocks | None = None, settings: Settings = OFTEN
+) -> Counter[str]:
     """Every graph with every seed; what happened how often. The first verdict fails the test."""
     counts: Counter[str] = Counter()
     for seed in seeds:
         for graph in GRAPHS.values():
-            world = MessageWorld(protocol, graph, SEVERAL, 4, settings=OFTEN, clocks=clocks)
+            world = MessageWorld(protocol, graph, SEVERAL, 4, settings=settings, clocks=clocks)
             outcome = drive(world, seed, 60)
             assert outcome.ok, f"{graph.name}, seed {seed}: {outcome.error}"
             counts.update(outcome.counts)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from spark_ckpt.protocol.forcing import Forcing
 from spark_ckpt.protocol.graph import COORDINATOR, Graph
-from spark_ckpt.protocol.ids import ChannelId, Incarnation, ProcessId, TimerId
-from spark_ckpt.protocol.machine import INVALID, InvalidTransition, missing_cells, render_table
+from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
+from spark_ckpt.protocol.machine import INVALID, Drop, InvalidTransition, missing_cells, render_table
 from spark_ckpt.protocol.recovery import Birth, Failure, Part, Settings, checkpoint_key
 from spark_ckpt.protocol.uncoordinated import (
     PROTOCOL,
@@ -38,6 +39,7 @@ S, A, K = ProcessId("s"), ProcessId("a"), ProcessId("k")
 PAIR = Graph("pair", (("s", "k"),))
 PIPE = Graph("pipe", (("s", "a"), ("a", "k")))
 CHANNEL = ChannelId("s->k")
+FORCING = Settings(options={"forcing": "hmnr"})
 
 
 # -- whole jobs --------------------------------------------------------------------------------------------------------
@@ -47,6 +49,11 @@ def test_every_random_schedule_is_survived_with_the_greatest_line():
     """O4 compares every plan with all lines there are."""
     counts = check_schedules(PROTOCOL, range(10))
     assert min(counts[what] for what in ("recovery", "shown", "complete", "drop")) > 50
+
+
+def test_forced_checkpoints_change_nothing_but_their_number():
+    counts = check_schedules(PROTOCOL, range(6), settings=FORCING)
+    assert min(counts[what] for what in ("recovery", "shown", "forced")) > 20
 
 
 def test_every_order_of_one_message_and_one_crash():
@@ -96,7 +103,7 @@ def kinds(effects):
 
 def saved(machine):
     machine.handle(tick())
-    return machine.handle(Stored("checkpoint", True))
+    return machine.handle(Stored(str(machine.interval), True))
 
 
 def test_a_life_begins_by_reporting_what_is_durable():
@@ -132,7 +139,7 @@ def test_a_write_that_failed_is_written_again():
     machine, _ = worker()
     machine.handle(received())
     *_, store = machine.handle(tick())
-    assert machine.handle(Stored("checkpoint", False)) == [store]
+    assert machine.handle(Stored(store.token, False)) == [store]
 
 
 def test_a_report_names_the_newest_interval_of_each_sender():
@@ -170,6 +177,41 @@ def test_an_older_line_that_comes_late_shows_nothing():
         saved(machine)
     assert kinds(machine.handle(settled(2, [1]))) == [SinkTransaction, Erase]
     assert machine.handle(settled(1, [])) == []
+
+
+def forced(checkpoint=None, incarnation=1, table=None):
+    birth = Birth(K, PAIR, Incarnation(incarnation), table or {}, FORCING, checkpoint)
+    machine = UncoordinatedWorker(birth)
+    return machine, machine.handle(Commanded("start", {}))
+
+
+def after_my_checkpoint(index=1):
+    """A message whose past has checkpoint 0 of `k`, and a checkpoint on a path from there."""
+    peer = Forcing(S, (S, K))
+    peer.taken[K], peer.saved[K] = True, 0
+    return Received(CHANNEL, Envelope(S, K, Incarnation(1), 1, index, "app", peer.send(K), "m"))
+
+
+def test_a_forced_checkpoint_precedes_the_delivery_and_names_the_message():
+    machine, _ = forced()
+    event = after_my_checkpoint()
+    effects = machine.handle(event)
+    assert kinds(effects) == [Note, Capture, Store, Deliver]
+    assert effects[2].record["waiting"] == [event.message.as_record()]
+    assert effects[2].record["received"] == {}
+
+
+def test_a_message_that_waited_in_a_checkpoint_is_delivered_after_it():
+    machine, _ = forced()
+    record = machine.handle(after_my_checkpoint())[2].record
+    assert Deliver in kinds(forced(record, 2, {2: {K: Epoch(2)}})[1])
+    assert kinds(forced(record, 2, {2: {S: Epoch(1), K: Epoch(2)}})[1])[-1] is Drop
+
+
+def test_checkpoints_become_durable_one_by_one():
+    machine, _ = forced()
+    machine.handle(after_my_checkpoint())
+    assert machine.handle(Stored("1", True))[0].message.body == [[1, {}]]
 
 
 # -- coordinator -------------------------------------------------------------------------------------------------------
