@@ -160,8 +160,8 @@ def _line_of(sheet: _Sheet, moments: Sequence[Moment], place: int) -> str:
     for moment in moments[place + 1 :]:
         if moment.kind == "recover":
             break
-        if moment.kind == "restore":
-            index = moment.label.split(" ")[0]
+        if moment.kind == "return":
+            index = moment.label
             found[moment.process] = now if index == "now" else captured.get((moment.process, index), MARGIN_X - STEP)
     return " ".join(f"{found[name]},{sheet.y(name)}" for name in sheet.lanes if name in found)
 

@@ -129,7 +129,8 @@ class RecoverableJob(Job):
         place = "now" if now is not None and not recovering.moves(part) else "start"
         if part.checkpoint is not None:
             place = str(int(part.checkpoint[1])) if part.checkpoint[0] == CHECKPOINT else "/".join(part.checkpoint)
-        self.tell(process.name, "restore", f"{place} {part.because}".rstrip())
+        self.tell(process.name, "return", place)
+        self.tell(process.name, "restore", part.because)
         self.begin(process, checkpoint)
 
     def _go_back(self, process: Process, part: Part, now: Record | None) -> Record | None:

@@ -92,7 +92,7 @@ class ShowsItsOwnIndex(_off(IndexWorker)):  # type: ignore[misc]
 
     def _on_checkpoint_stored(self, event: Stored) -> list[Effect]:
         effects = super()._on_checkpoint_stored(event)
-        first, last = self.shown, self._kept[-1].delivered
+        first, last = self.shown, max((kept.delivered for kept in self._kept), default=0)
         if not event.ok or self.graph.outputs[self.me] or last <= first:
             return effects
         self.shown = last
@@ -238,7 +238,7 @@ BUGS: dict[str, tuple[Protocol, str]] = {
     "P6c newest of all": (replace(UNCOORDINATED, plan=newest_of_all), "O1"),
     "P6c goes back too far": (replace(UNCOORDINATED, plan=one_too_many), "O4 O5 O11"),
     "P6g stable before it is stored": (_worker(ASYNCHRONOUS, StableBeforeItIsStored), "O11 O12"),
-    "P6g shows at once": (_worker(ASYNCHRONOUS, ShowsAtOnce), "O11"),
+    "P6g shows at once": (_worker(ASYNCHRONOUS, ShowsAtOnce), "O11 O12"),
     "P6g takes repetitions": (_worker(ASYNCHRONOUS, TakesRepetitions), "O3"),
     "P6g goes on with old numbers": (_worker(ASYNCHRONOUS, GoesOnWithOldNumbers), "O3"),
     "P6g forgets the newest receipt": (_worker(ASYNCHRONOUS, ForgetsTheNewestReceipt), "O1 O2 O3 O11 O12"),

@@ -90,7 +90,7 @@ SCOPES: dict[str, tuple[Protocol, str, int, Faults, int, int]] = {
     "P6f pipeline": (synchronous_logging.PROTOCOL, "pipeline", 1, crashes(1), 1, 2_755),
     "P6d pair": (coordinated.PROTOCOL, "pair", 1, crashes(1), 1, 693),
     "P6d diamond, no failure": (coordinated.PROTOCOL, "diamond", 1, crashes(0), 1, 1_255),
-    "P6b pair, a failure": (SENDERS, "pair", 1, crashes(1), 1, 3_266),
+    "P6b pair, a failure": (SENDERS, "pair", 1, crashes(1), 1, 3_349),
     "P6b pair, a loss and a repetition": (SENDERS, "pair", 1, Faults(0, 0, 0, 1, 1, 0, 0), 1, 397),
 }
 
