@@ -26,7 +26,7 @@ with `#` are comments.  A file is a title, settings and sections:
 
 After the steps everything that can happen without faults happens, and the world is judged (O1 to O13): the corrected
 machine must pass, the literal one must fail as the last section says.  Happenings are written as
-`process kind label`, as the world tells them (`MessageWorld.moments`): read, receive, deliver, drop, capture, stored,
+`process kind label` (or the first words of it), as the world tells them (`MessageWorld.moments`): read, receive, deliver, drop, capture, stored,
 timer, crash, restore, publish, and every `Note`.  A step that is not possible ends the run, and says so: that is a
 way for a literal variant to fail.  New phrases: `@step(pattern)`.
 """
@@ -268,14 +268,18 @@ def play(scenario: Scenario, protocol: Protocol) -> Stage:
 
 
 def missing(happened: Sequence[str], wanted: Sequence[str]) -> Iterator[str]:
-    """What of `corrected` is not so."""
+    """What of `corrected` is not so. A line names what happened from its beginning, in whole words."""
     rest = iter(happened)
     for line in wanted:
         if line.startswith("never "):
-            if line.removeprefix("never ") in happened:
+            if any(_begins(each, line.removeprefix("never ")) for each in happened):
                 yield f"it happened: {line}"
-        elif line not in rest:
+        elif not any(_begins(each, line) for each in rest):
             yield f"it did not happen, or not in this order: {line}"
+
+
+def _begins(happening: str, line: str) -> bool:
+    return f"{happening} ".startswith(f"{line} ")
 
 
 # -- phrases -----------------------------------------------------------------------------------------------------------
