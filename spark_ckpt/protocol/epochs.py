@@ -37,7 +37,6 @@ from spark_ckpt.protocol.vocabulary import (
     Commanded,
     Envelope,
     Erase,
-    Note,
     Received,
     SinkReplied,
     Store,
@@ -91,8 +90,9 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
         """Messages sent minus messages received, by the epoch they were stamped with."""
         self.deficits: dict[int, int] = {}
         """Frozen at the capture, reported when it is durable."""
-        self.closed = set(range(1, self.index + 1))
-        """Epochs that capture nothing any more: decided, given up, or of an earlier life."""
+        self.settled = self.index
+        """Epochs up to this one capture nothing any more: decided, or open in an earlier life."""
+        self.given_up: set[int] = set()
         self.in_flight: list[Key] = [key for key in birth.records if key[0] == CAPTURED]
 
     def record(self) -> Record:
@@ -127,10 +127,14 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
         """Capture before delivery; what is older than this process's epoch was in flight."""
         message = event.message
         advanced = self._advance(message.index)
-        spanned = [n for n in range(message.index + 1, self.index + 1) if n not in self.closed]
-        kept = [self._store_in_flight(number, message) for number in spanned]
+        kept = [self._store_in_flight(number, message) for number in self._open_across(message.index)]
         self._count(message.index, -1)
         return [*advanced, *kept, *self._deliver(event)]
+
+    def _open_across(self, stamp: int) -> list[int]:
+        """Open snapshots before which a message stamped so was sent, and which this process has captured."""
+        first = max(stamp, self.settled) + 1
+        return [number for number in range(first, self.index + 1) if number not in self.given_up]
 
     def _count(self, epoch: int, change: int) -> None:
         self.balance[epoch] = self.balance.get(epoch, 0) + change
@@ -156,13 +160,15 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
 
     def _on_commit(self, event: Received) -> list[Effect]:
         number = event.message.index
-        self.closed.update(range(1, number + 1))
+        self.settled = max(self.settled, number)
+        self.given_up = {each for each in self.given_up if each > number}
         self._forget_epochs_before(number)
         return [*super()._on_commit(event), *self._erase_in_flight_before(number)]
 
     def _on_abort(self, event: Received) -> list[Effect]:
-        self.closed.add(event.message.index)
-        return [Note("capture ended", str(event.message.index))]
+        """Nothing waits here; what still arrives for it is not stored any more."""
+        self.given_up.add(event.message.index)
+        return []
 
     def _forget_epochs_before(self, number: int) -> None:
         """Sums over older epochs are all that a later deficit needs of them."""

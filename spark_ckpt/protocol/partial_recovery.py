@@ -166,6 +166,7 @@ class PartialTask(AligningWorker[PartialPhase]):
         if self.order:
             return self._repeat(event)
         self.waiting = event
+        self.order_keys.append(record_key(ORDER, self.position + 1))
         self._settle()
         return [*self._gate(), self._write_position(event.channel)]
 
@@ -188,10 +189,8 @@ class PartialTask(AligningWorker[PartialPhase]):
 
     def _write_position(self, channel: ChannelId) -> Store:
         """Its index is 0: no recovery undoes it."""
-        key = record_key(ORDER, self.position + 1)
-        self.order_keys.append(key)
         record: Record = {"incarnation": self.incarnation, "index": 0, "channel": channel}
-        return Store(key, record, f"{ORDER} {self.position + 1}")
+        return Store(record_key(ORDER, self.position + 1), record, f"{ORDER} {self.position + 1}")
 
     def _on_stored(self, event: Stored) -> list[Effect]:
         waited = self.waiting
