@@ -1,0 +1,62 @@
+"""The lease's specification: every state of a small cluster is safe, wrong rules are not, the machines follow it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.specs.lease_traces import MODULE, corrupted, recorded, trace_files
+from tests.specs.tlc import check
+
+STATES = 330_333
+"""Distinct states, three nodes, two leases, one crash, one clock at half the rate."""
+
+
+def test_every_state_of_two_leases_and_one_crash_is_safe(tmp_path: Path) -> None:
+    result = check(tmp_path, "MCCheckpointLease")
+
+    assert result.ok, result.output
+    assert result.states == STATES
+
+
+MUTANTS = [
+    ("PreemptAnyBoot", {"MaxCrash": "2"}, {"AtMostOne", "PrimaryKnows"}),
+    ("TimerAtExecution", {"MaxCrash": "0"}, {"AtMostOne", "PrimaryKnows"}),
+    ("PossessNotExecute", {}, {"AtMostOne", "PrimaryKnows"}),
+    ("ForgetLease", {}, {"AtMostOne", "PrimaryKnows"}),
+    ("KeepRight", {}, {"PrimaryTakesNone"}),
+    ("NoFence", {"MaxCrash": "0"}, {"TokensIncrease"}),
+]
+
+
+@pytest.mark.parametrize(("mutant", "scope", "invariants"), MUTANTS)
+def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str, str], invariants: set[str]) -> None:
+    result = check(tmp_path, "MCCheckpointLease", {"Mutant": f'"{mutant}"', **scope})
+
+    assert result.violated in invariants, result.output
+
+
+def test_clocks_slower_than_agreed_are_not_protected_against(tmp_path: Path) -> None:
+    """The holder may use Budget of its clock, at half the primary's rate; here its clock has a fifth of it."""
+    rates = "Rates == [a |-> 5, b |-> 1, c |-> 5]"
+    text = "------------------------- MODULE MCCheckpointLease -------------------------\n"
+    text += f"EXTENDS CheckpointLease\n{rates}\n=====\n"
+    result = check(tmp_path, "MCCheckpointLease", {"MaxCrash": "0"}, {"MCCheckpointLease.tla": text})
+
+    assert result.violated in {"AtMostOne", "PrimaryKnows"}, result.output
+
+
+def test_schedules_of_the_machines_are_behaviours_of_the_specification(tmp_path: Path) -> None:
+    traces = [recorded(seed) for seed in range(40)]
+    result = check(tmp_path, MODULE, more=trace_files(traces), flags=())
+
+    assert sum(map(len, traces)) > 1_500
+    assert result.ok, result.output
+
+
+@pytest.mark.parametrize("what", ["phase", "exec", "order"])
+def test_a_corrupted_schedule_is_rejected(tmp_path: Path, what: str) -> None:
+    result = check(tmp_path, MODULE, more=trace_files([corrupted(recorded(1), what)]), flags=())
+
+    assert result.violated == "deadlock", result.output

