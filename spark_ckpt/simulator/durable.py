@@ -58,10 +58,11 @@ class Storage:
         self.cuts: dict[Key, Cut] = {}
         self.erased: dict[Key, str] = {}
         self._read: dict[Key, Record] | None = None
+        self._fuller: dict[Key, Record] | None = None
 
     def write(self, write: Write) -> None:
         """The whole record is there from now on."""
-        self._read = None
+        self._read = self._fuller = None
         self.framed[write.key] = write.framed
         self.erased.pop(write.key, None)
         if write.cut is not None:
@@ -69,12 +70,12 @@ class Storage:
 
     def tear(self, write: Write) -> None:
         """Only a part is there. What the key named before stays: files are replaced by renaming."""
-        self._read = None
+        self._read = self._fuller = None
         self.framed.setdefault(write.key, write.framed[: 8 + len(write.framed) // 2])
 
     def erase(self, keys: tuple[Key, ...]) -> None:
         """The records are gone."""
-        self._read = None
+        self._read = self._fuller = None
         for key in keys:
             if key in self.framed:
                 self.erased[key] = self.framed.pop(key)
@@ -87,7 +88,9 @@ class Storage:
 
     def readable_with_erased(self) -> dict[Key, Record]:
         """As if nothing had ever been erased."""
-        return _readable({**self.framed, **self.erased})
+        if self._fuller is None:
+            self._fuller = _readable({**self.framed, **self.erased})
+        return self._fuller
 
 
 def _readable(framed: Mapping[Key, str]) -> dict[Key, Record]:

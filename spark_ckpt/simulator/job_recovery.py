@@ -219,6 +219,14 @@ class RecoverableJob(Job):
             fuller = self.protocol.plan(self._failure(plan.incarnation, failed, erased_too=True))
             oracles.judge_same_plan(plan, fuller)
 
+    def judge_next_failures(self) -> None:
+        """O12: whoever fails next, nothing is missed that was erased."""
+        number = Incarnation(self.incarnation + 1)
+        if any(each.storage.erased for each in self.everybody):
+            for process in self.everybody:
+                failed = frozenset({process.name})
+                self._judge_erasures(self._plan(self._failure(number, failed)), failed)
+
     def _total_failure(self, why: str) -> Plan:
         """What would be done if everybody failed now. Raises `Incomplete` if nothing could be."""
         number = Incarnation(self.incarnation + 1)

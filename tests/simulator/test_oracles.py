@@ -8,14 +8,15 @@ from dataclasses import replace
 import pytest
 
 import spark_ckpt.simulator as sim
-from spark_ckpt.protocol import uncoordinated
+from spark_ckpt.protocol import synchronous_logging, uncoordinated
 from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.recovery import Protocol
-from spark_ckpt.simulator import lines
+from spark_ckpt.protocol.recovery import Failure, Plan, Protocol
+from spark_ckpt.simulator import lines, oracles
 from spark_ckpt.simulator.lines import Line
 from spark_ckpt.simulator.message_world import MessageWorld
+from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.state import State
-from spark_ckpt.simulator.violations import Acausal, LineMovedBack, Orphan, Violation
+from spark_ckpt.simulator.violations import Acausal, LineMovedBack, Orphan, TooEarly, Violation
 from tests.simulator import markers
 from tests.simulator.planted import PLANTED, CapturesTheLastMarker, plan_timidly
 
@@ -139,3 +140,29 @@ def test_a_message_that_nobody_sent_is_an_orphan() -> None:
     outcome = sim.run(markers.protocol(worker=Invents), sim.GRAPHS["pair"], 1, faults=sim.NO_FAULTS)
 
     assert isinstance(outcome.error, Orphan)
+
+
+def test_a_replay_in_another_order_is_another_run() -> None:
+    """O3 where sends are regenerated: the bodies tell in which order everything was taken in."""
+
+    def backwards(failure: Failure) -> Plan:
+        plan = synchronous_logging.PROTOCOL.plan(failure)
+        parts = {name: replace(part, replay=part.replay[::-1]) for name, part in plan.parts.items()}
+        return replace(plan, parts=parts)
+
+    merging = replace(synchronous_logging.PROTOCOL, plan=backwards)
+
+    assert verdict(synchronous_logging.PROTOCOL, "join", "O3", seeds=100) == Counter()
+    assert verdict(merging, "join", "O3")["O3"] == 1
+
+
+def test_rows_that_a_sink_showed_stay_where_they_were() -> None:
+    sink = Process(Q, 0, 1, sim.Clock())
+    sink.state.rows = [1, 2, 4]
+
+    oracles.judge_rows([1, 2], sink)
+    for shown in ([1, 4], [1, 2, 4, 8]):
+        with pytest.raises(TooEarly):
+            oracles.judge_rows(shown, sink)
+    with pytest.raises(TooEarly):
+        oracles.judge_row([1, 2], 1, 4, sink)
