@@ -24,6 +24,8 @@ delivery.  Corrected and added:
   sender will not send it again.
 - Between Capture and Stored everything is held.  A survivor can only go back to what is on disk, so nothing may
   happen at an index before its checkpoint is there; otherwise a survivor without it would be an orphan for good.
+- A checkpoint may be taken between a recovery and the end of its replay.  It does not have what is still to be replayed,
+  so that stays in the log.
 - After a recovery nobody's index is above the line: a checkpoint that served later indices as well serves up to it.
 """
 
@@ -34,7 +36,8 @@ from enum import Enum
 
 from spark_ckpt.protocol.graph import channel_between
 from spark_ckpt.protocol.ids import Epoch, ProcessId, TimerId
-from spark_ckpt.protocol.index_records import LOG, Kept, clipped, kept_in, log_key, plan, rejoin
+from spark_ckpt.protocol.incarnation import Age, age
+from spark_ckpt.protocol.index_records import Kept, clipped, kept_in, log_key, logged, plan, rejoin
 from spark_ckpt.protocol.machine import Drop, Effect, rows
 from spark_ckpt.protocol.message_machine import MessageMachine
 from spark_ckpt.protocol.receipts import Receipts
@@ -113,7 +116,8 @@ class IndexWorker(MessageMachine[IndexPhase]):
         self.complete = number(now.get("complete", 0))
         self.logged = number(now.get("logged", 0))
         self._kept = [kept for kept in kept_in(birth.records, birth.table) if kept.low <= self.index]
-        self._log: dict[Key, int | None] = {key: None for key in birth.records if key[0] == LOG}
+        self._log = {log_key(message): message for message in logged(birth.records)}
+        self._covered = dict.fromkeys((key for key, message in self._log.items() if self._undone(message)), 0)
         self._waiting = {log_key(message): message for message in envelopes(now.get("waiting", ()))}
         self._logging: set[Key] = set()
         self._saving: Kept | None = None
@@ -238,8 +242,18 @@ class IndexWorker(MessageMachine[IndexPhase]):
         self._saving = Kept(self.index + 1, index, self.delivered)
         self._saved = {**self.record(), "index": index}
         self.phase = P.SAVING
-        self._log = {key: self._saving.low if low is None else low for key, low in self._log.items()}
+        self._cover(self._saving.low)
         return [*self._gates(Hold), Capture(Epoch(self._saving.low), kind), self._store_checkpoint()]
+
+    def _cover(self, low: int) -> None:
+        """Logged messages that this checkpoint has, in its state or waiting. Those still to be replayed it has not."""
+        for key, message in self._log.items():
+            if message in self.received or key in self._waiting:
+                self._covered.setdefault(key, low)
+
+    def _undone(self, message: Envelope) -> bool:
+        index = Epoch(message.index)
+        return age(message.source, message.incarnation, index, self.incarnation, self.table) is Age.UNDONE
 
     def _gates(self, gate: type[Hold] | type[Release]) -> Sequence[Effect]:
         return [gate(channel) for channel in (*self.graph.inputs[self.me], OUT)]
@@ -256,7 +270,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         self._logging.discard(key)
         if not event.ok:
             return self._store_in_log(key, message)
-        self._log[key] = None
+        self._log[key] = message
         self.logged += 1
         received = Received(channel_between(message.source, message.target), message)
         return [Note("logged", str(message.index)), *self._deliver(received)]
@@ -308,9 +322,10 @@ class IndexWorker(MessageMachine[IndexPhase]):
         """Checkpoints before the one that serves the complete index; logged messages that it knows."""
         oldest = self._serving().low
         old = [kept for kept in self._kept if kept.low < oldest]
-        covered = [key for key, low in self._log.items() if low is not None and low <= oldest]
+        covered = [key for key, low in self._covered.items() if low <= oldest]
         self._kept = [kept for kept in self._kept if kept.low >= oldest]
-        self._log = {key: low for key, low in self._log.items() if key not in covered}
+        for key in covered:
+            del self._log[key], self._covered[key]
         keys = (*(checkpoint_key(kept.low) for kept in old), *covered)
         return [Erase(keys)] if keys else []
 

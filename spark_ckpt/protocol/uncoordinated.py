@@ -69,7 +69,7 @@ from spark_ckpt.protocol.vocabulary import (
 
 PERIODIC = "checkpoint"
 REPORT = "report"
-"""Worker to coordinator: [[index, seen], ...] of durable checkpoints."""
+"""Worker to coordinator: [[index, seen], ...] of durable checkpoints; its index is the newest reported before."""
 SETTLED = "settled"
 """Coordinator to worker, index: the line's checkpoint there; body: checkpoints to erase."""
 
@@ -124,6 +124,7 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
         self._durable: dict[int, Record] = {i: record for i, record in kept.items() if i <= self.interval}
         self._unchanged = self._work()
         self._saving: dict[int, Record] = {}
+        self._reported = 0
         self._waiting = receipts(now.get("waiting", ()))
 
     def record(self) -> Record:
@@ -151,7 +152,7 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
     def _on_start(self, event: Commanded) -> list[Effect]:
         waiting, self._waiting = self._waiting, []
         late = [effect for each in waiting for effect in self._door(each) or self._on_received(each)]
-        return [self._timer(1), self._report(self._durable), *late]
+        return [self._timer(1), self._report(sorted(self._durable)), *late]
 
     def _on_sent(self, event: AppSent) -> list[Effect]:
         target = self.graph.ends[event.channel][1]
@@ -209,7 +210,9 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
             return [self._store(index)]
         self._durable[index] = self._saving.pop(index)
         self.phase = P.SAVING if self._saving else P.WORKING
-        return [self._report({index: self._durable[index]})]
+        oldest = min(self._saving, default=self.interval + 1)
+        ready = [number for number in sorted(self._durable) if self._reported < number < oldest]
+        return [self._report(ready)] if ready else []
 
     def _store(self, index: int) -> Store:
         return Store(checkpoint_key(index), self._saving[index], str(index))
@@ -223,9 +226,11 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
 
     # -- what is settled ---------------------------------------------------------------------------------------------
 
-    def _report(self, durable: Mapping[int, Record]) -> Send:
-        body: Json = [[index, mapping(record["seen"])] for index, record in durable.items()]
-        return self._tell(COORDINATOR, REPORT, self.interval, body)
+    def _report(self, ready: Sequence[int]) -> Send:
+        """In the order of the checkpoints: what is discardable holds only if none appears in between later."""
+        before, self._reported = self._reported, ready[-1] if ready else self._reported
+        body: Json = [[index, mapping(self._durable[index]["seen"])] for index in ready]
+        return self._tell(COORDINATOR, REPORT, before, body)
 
     def _settle(self, message: Envelope) -> list[Effect]:
         shown = self._show(message.index)
@@ -275,6 +280,8 @@ class LineCoordinator(MessageMachine[GatheringPhase]):
     def __init__(self, birth: Birth) -> None:
         super().__init__(G.GATHERING, birth)
         self._seen: dict[ProcessId, dict[int, Seen]] = {}
+        self._newest = dict.fromkeys(self.graph.processes, 0)
+        self._early: dict[ProcessId, dict[int, Json]] = {process: {} for process in self.graph.processes}
         self.line: Mapping[ProcessId, int] = dict.fromkeys(self.graph.processes, 0)
 
     def record(self) -> Record:
@@ -301,9 +308,14 @@ class LineCoordinator(MessageMachine[GatheringPhase]):
         return self._decide()
 
     def _learn(self, report: Envelope) -> None:
-        mine = self._seen.setdefault(report.source, {0: NOTHING_SEEN})
-        for index, seen in map(items, items(report.body)):
-            mine[number(index)] = as_seen(seen)
+        """Reports overtake each other: one whose predecessor is missing waits for it."""
+        process, early = report.source, self._early[report.source]
+        early[report.index] = report.body
+        while (body := early.pop(self._newest[process], None)) is not None:
+            mine = self._seen.setdefault(process, {0: NOTHING_SEEN})
+            for index, seen in map(items, items(body)):
+                mine[number(index)] = as_seen(seen)
+                self._newest[process] = number(index)
 
     def _decide(self) -> list[Effect]:
         graph = IntervalGraph({process: Marks(seen) for process, seen in self._seen.items()})

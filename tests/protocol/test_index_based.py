@@ -26,6 +26,7 @@ from spark_ckpt.protocol.vocabulary import (
     Commanded,
     Deliver,
     Envelope,
+    Erase,
     Hold,
     Note,
     Received,
@@ -253,6 +254,35 @@ def test_a_waiting_message_is_judged_again_after_a_recovery():
 def test_a_row_per_process_is_refused():
     with pytest.raises(ProtocolViolation, match="the row is one index for all"):
         local_part({}, {2: {K: Epoch(1)}}, Incarnation(2), at_index(2).record())
+
+
+def test_a_checkpoint_during_a_replay_does_not_cover_what_is_still_to_come():
+    """The message is in the log, not in the state: it stays there when the new checkpoint is complete."""
+    logger = at_index(2)
+    (store,) = logger.handle(received(index=1))
+    machine, _ = worker(checkpoint=at_index(2).record(), records={store.key: store.record})
+    machine.handle(tick(3_000))
+    machine.handle(Stored("checkpoint", True))
+    effects = machine.handle(Received(ChannelId("s=>k"), message(index=3, kind="durable")))
+    assert kinds(effects) == [Note]
+    machine.handle(received(index=1))
+    machine.handle(Stored(store.token, True))
+    machine.handle(tick(4_000))
+    machine.handle(Stored("checkpoint", True))
+    effects = machine.handle(Received(ChannelId("s=>k"), message(index=4, kind="durable")))
+    assert [each.keys for each in effects if isinstance(each, Erase)] == [(checkpoint_key(3), store.key)]
+
+
+def test_a_logged_message_whose_send_was_undone_is_erased():
+    logger = at_index(3)
+    (store,) = logger.handle(received(index=2))
+    record = {**at_index(1).record(), "incarnation": 2}
+    table = {2: Epoch(2)}
+    machine, _ = worker(checkpoint=record, records={store.key: store.record}, incarnation=2, table=table)
+    machine.handle(tick(2_000))
+    machine.handle(Stored("checkpoint", True))
+    effects = machine.handle(Received(ChannelId("s=>k"), message(index=2, incarnation=2, kind="durable")))
+    assert [each.keys for each in effects if isinstance(each, Erase)] == [(store.key,)]
 
 
 # -- receipts ----------------------------------------------------------------------------------------------------------

@@ -243,7 +243,6 @@ BUGS: dict[str, tuple[Protocol, str]] = {
     "P6g goes on with old numbers": (_worker(ASYNCHRONOUS, GoesOnWithOldNumbers), "O3"),
     "P6g forgets the newest receipt": (_worker(ASYNCHRONOUS, ForgetsTheNewestReceipt), "O1 O2 O3 O11 O12"),
     "P6g erases up to now": (_worker(ASYNCHRONOUS, ErasesUpToNow), "O1 O2 O3 O6 O11 O12"),
-    "literal P6a newest row only": (index_based.NEWEST_ROW_ONLY, "O1 O3 O9"),
     "literal P6a older is stale": (index_based.OLDER_IS_STALE, "O2"),
     "literal P6e remembers by checkpoint": (index_based.REMEMBERS_BY_CHECKPOINT, "O2"),
     "literal P6h sender ahead": (adaptive_logging.SENDER_AHEAD, "O2"),

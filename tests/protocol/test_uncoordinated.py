@@ -208,17 +208,22 @@ def test_a_message_that_waited_in_a_checkpoint_is_delivered_after_it():
     assert kinds(forced(record, 2, {2: {S: Epoch(1), K: Epoch(2)}})[1])[-1] is Drop
 
 
-def test_checkpoints_become_durable_one_by_one():
+def test_checkpoints_are_reported_in_their_order():
     machine, _ = forced()
     machine.handle(after_my_checkpoint())
-    assert machine.handle(Stored("1", True))[0].message.body == [[1, {}]]
+    peer = Forcing(S, (S, K))
+    peer.taken[K], peer.saved[K] = True, 1
+    machine.handle(Received(CHANNEL, Envelope(S, K, Incarnation(1), 2, 2, "app", peer.send(K), "m")))
+    assert machine.handle(Stored("2", True)) == []
+    (told,) = machine.handle(Stored("1", True))
+    assert (told.message.index, told.message.body) == (0, [[1, {}], [2, {"s": 1}]])
 
 
 # -- coordinator -------------------------------------------------------------------------------------------------------
 
 
-def report(process, *checkpoints):
-    message = Envelope(process, COORDINATOR, Incarnation(1), 0, 0, REPORT, {}, [list(each) for each in checkpoints])
+def report(process, *checkpoints, after=0):
+    message = Envelope(process, COORDINATOR, Incarnation(1), 0, after, REPORT, {}, [list(each) for each in checkpoints])
     return Received(ChannelId(f"{process}=>coordinator"), message)
 
 
@@ -249,6 +254,16 @@ def test_what_no_failure_can_bring_back_is_erased():
     machine.handle(report(S, (1, {}), (2, {})))
     effects = machine.handle(report(K))
     assert [send.message.body for send in effects if isinstance(send, Send)] == [[1]]
+
+
+def test_a_report_that_overtook_another_waits_for_it():
+    """Were 2 believed first, 1 would part an interval that was counted as one."""
+    machine = coordinator()
+    machine.handle(report(S))
+    machine.handle(report(K))
+    assert machine.handle(report(S, (2, {}), after=1)) == []
+    machine.handle(report(S, (1, {})))
+    assert machine.line == {S: 2, K: 0}
 
 
 # -- plan --------------------------------------------------------------------------------------------------------------

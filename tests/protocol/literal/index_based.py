@@ -40,6 +40,14 @@ class RemembersByCheckpoint(IndexWorker):
         return False
 
 
+class CoversTheReplay(IndexWorker):
+    """Not of the seed: a checkpoint taken before the replay is over counts as having all of it."""
+
+    def _cover(self, low: int) -> None:
+        self._covered = dict.fromkeys(self._log, low) | self._covered
+
+
+COVERS_THE_REPLAY = replace(PROTOCOL, worker=CoversTheReplay, sound=False)
 NEWEST_ROW_ONLY = replace(PROTOCOL, worker=NewestRowOnly, sound=False)
 OLDER_IS_STALE = replace(PROTOCOL, worker=OlderIsStale, sound=False)
 REMEMBERS_BY_CHECKPOINT = replace(PROTOCOL, worker=RemembersByCheckpoint, sound=False)
