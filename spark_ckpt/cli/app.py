@@ -12,6 +12,7 @@ from typing import NoReturn
 import typer
 
 from spark_ckpt.cli import savepoint
+from spark_ckpt.cli.compare import compare
 from spark_ckpt.cli.demo import demo
 from spark_ckpt.cli.diff import diff
 from spark_ckpt.cli.doctor import doctor
@@ -19,6 +20,7 @@ from spark_ckpt.cli.jars import jars
 from spark_ckpt.cli.list import list_epochs
 from spark_ckpt.cli.restore import restore
 from spark_ckpt.cli.show import show
+from spark_ckpt.cli.simulate import simulate
 from spark_ckpt.cli.state import state
 from spark_ckpt.cli.verify import verify
 from spark_ckpt.errors import CkptError
@@ -27,10 +29,10 @@ INTERRUPTED = 130
 
 app = typer.Typer(
     name="spark-ckpt",
-    help="Look into the store of a spark_ckpt job: epochs, state, savepoints, what a restore would do.",
+    help="Look into the store of a spark_ckpt job: epochs, state, savepoints, what a restore would do. Try protocols.",
     epilog=(
-        "Every command takes --json. Exit codes: 0 done; 2 wrong use; 3 store unreachable, foreign or too new; "
-        "4 another driver holds the job; 5 epoch missing or damaged, state does not fit; 6 run failed; "
+        "Every command takes --json. Exit codes: 0 done; 1 simulated run condemned; 2 wrong use; 3 store unreachable, "
+        "foreign or too new; 4 another driver holds the job; 5 epoch missing or damaged, state does not fit; 6 run failed; "
         "8 source or sink invalid; 9 not published; 10 environment unfit; 130 interrupted."
     ),
     no_args_is_help=True,
@@ -47,6 +49,8 @@ app.command("restore", short_help="What going back to an epoch would do.")(resto
 app.command("verify", short_help="Whether every epoch is whole.")(verify)
 app.command("doctor", short_help="Whether everything a job needs is here.")(doctor)
 app.command("jars", short_help="A connector's jars, for spark-submit.")(jars)
+app.command("simulate", short_help="A protocol under failures, as a story and a diagram.")(simulate)
+app.command("compare", short_help="What each protocol costs on one workload.")(compare)
 app.command("demo", short_help="See it work: kill, restart, proof, restore.")(demo)
 
 

@@ -9,6 +9,7 @@ from spark_ckpt.simulator.faults import NO_FAULTS, Clock, Clocks, Faults
 from spark_ckpt.simulator.graphs import ACYCLIC, GRAPHS
 from spark_ckpt.simulator.message_world import MessageWorld
 from spark_ckpt.simulator.schedules import Outcome, barrier_world, drive, replay, run, run_barrier
+from spark_ckpt.simulator.scripted import NAMES, Crash, NotOnTheMenu, Scenario, graphs_of, many
 from spark_ckpt.simulator.shrink import NotFailing, Shrunk, shrink
 from spark_ckpt.simulator.story import chart, story
 from spark_ckpt.simulator.timed import Latencies, Measurement, measure
@@ -19,12 +20,14 @@ __all__ = [
     "ACYCLIC",
     "BARRIER_GRAPHS",
     "GRAPHS",
+    "NAMES",
     "NO_FAULTS",
     "BarrierGraph",
     "BarrierWorld",
     "Choice",
     "Clock",
     "Clocks",
+    "Crash",
     "Exploration",
     "Faults",
     "Latencies",
@@ -32,9 +35,11 @@ __all__ = [
     "MessageWorld",
     "Moment",
     "NotFailing",
+    "NotOnTheMenu",
     "NotPossible",
     "Outcome",
     "Report",
+    "Scenario",
     "ScopeTooLarge",
     "Shrunk",
     "Trace",
@@ -46,7 +51,9 @@ __all__ = [
     "chart",
     "drive",
     "explore",
+    "graphs_of",
     "html",
+    "many",
     "measure",
     "replay",
     "run",

@@ -219,6 +219,8 @@ class BarrierWorld(World):
         """The fence first: from here on no older incarnation can decide anything."""
         self.durable.incarnation += 1
         self.needs_takeover = False
+        if self.durable.incarnation > 1:
+            self.tell("", "recover", f"{self.durable.incarnation} from {self.durable.base}")
         self.lives += 1
         coordinator = CoordinatorProcess(self, self.lives)
         self.coordinators.append(coordinator)
@@ -301,6 +303,8 @@ class BarrierWorld(World):
         task = self._task_of_life(life)
         if task is not None:
             task.state = self.durable.state(name)
+            if self.durable.incarnation > 1:
+                self.tell(name, "restore", str(self.durable.base))
             task.take(self, b.Restored(Epoch(self.durable.base), Incarnation(self.durable.incarnation)))
 
     def _store_decide(self, life: int, how: str, epoch: int, incarnation: int, acked: dict[str, int]) -> None:

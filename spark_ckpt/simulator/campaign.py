@@ -12,16 +12,21 @@ from time import process_time
 
 from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.ids import Incarnation
+from spark_ckpt.protocol.lease_primary import Primary
+from spark_ckpt.protocol.lease_replica import Replica
 from spark_ckpt.protocol.machine import Machine, Verdict
 from spark_ckpt.protocol.recovery import Birth, Protocol
 from spark_ckpt.simulator.barrier_storage import BarrierGraph
 from spark_ckpt.simulator.barrier_world import ROLES
 from spark_ckpt.simulator.faults import Faults
+from spark_ckpt.simulator.lease_world import LeaseWorld
 from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
 from spark_ckpt.simulator.schedules import (
     BARRIER_FAULT_RATE,
     BARRIER_STEPS,
     FAULT_RATE,
+    LEASE_FAULT_RATE,
+    LEASE_STEPS,
     STEPS,
     Outcome,
     barrier_world,
@@ -94,6 +99,16 @@ def barrier_campaign(graph: BarrierGraph, seeds: Iterable[int], processes: int =
     return _spread(
         partial(_run, partial(barrier_world, graph), BARRIER_STEPS, BARRIER_FAULT_RATE), total, list(seeds), processes
     )
+
+
+def lease_campaign(seeds: Iterable[int], processes: int = 1) -> Report:
+    """The same for the checkpoint lease."""
+    total = Report("lease", "replicas", cells=handled_cells((Replica, Primary)))
+    return _spread(partial(_run, _lease_world, LEASE_STEPS, LEASE_FAULT_RATE), total, list(seeds), processes)
+
+
+def _lease_world(seed: int) -> World:
+    return LeaseWorld()
 
 
 def handled_cells(machines: Iterable[type[Machine[object]]]) -> frozenset[Cell]:  # type: ignore[type-var]

@@ -461,6 +461,10 @@ class LeaseWorld(World):
         """Everything that decides what can happen; times as distances from now."""
         return picture_of(self)
 
+    def names(self) -> Sequence[str]:
+        """The nodes."""
+        return tuple(self.nodes)
+
     def counts(self) -> dict[str, int]:
         """Choices by kind, and the store's verdicts."""
         return dict(self.counter)

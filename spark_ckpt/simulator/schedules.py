@@ -35,6 +35,9 @@ BARRIER_STEPS = 200
 BARRIER_FAULT_RATE = 0.03
 """Every crash of a coordinator undoes its epoch: more of them and nothing is ever decided."""
 
+LEASE_STEPS = 120
+LEASE_FAULT_RATE = 0.08
+
 STEPS = 50
 """Steps of chaos in one schedule, on average."""
 
@@ -142,9 +145,15 @@ def _kind(choice: Choice) -> Scalar:
     return choice[-1] if choice[0] == "stored" else choice[0]
 
 
-def drive(world: World, seed: int, steps: int = STEPS, fault_rate: float = FAULT_RATE) -> Outcome:
+def drive(
+    world: World,
+    seed: int,
+    steps: int = STEPS,
+    fault_rate: float = FAULT_RATE,
+    driver_of: Callable[[World, int, float], Driver] = Driver,
+) -> Outcome:
     """One schedule in a world of any kind."""
-    driver = Driver(world, seed, fault_rate)
+    driver = driver_of(world, seed, fault_rate)
     error: Exception | None = None
     try:
         driver.chaos(int((0.4 + 1.2 * driver.draw()) * steps))

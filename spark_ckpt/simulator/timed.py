@@ -53,6 +53,8 @@ class Measurement:
     recovery_ms: tuple[float, ...]
     reread: int
     """Inputs read again because of recoveries."""
+    held_ms: float
+    """Time that channels were held back, summed over channels: what the protocol made the application wait."""
     trace: tuple[Choice, ...]
     moments: tuple[Moment, ...] = ()
 
@@ -73,6 +75,7 @@ class TimedRun:
         self.reads = 0
         self.down_since = 0.0
         self.recoveries: list[float] = []
+        self.held_ms = 0.0
 
     def run(self, rounds: float = 2.0) -> None:
         """Until the application is done, then `rounds` intervals longer, then whatever is left. Raises `NoEnd`."""
@@ -121,6 +124,8 @@ class TimedRun:
     def _do(self, when: float, choice: Choice) -> None:
         now = int(when)
         if now > self.world.now:
+            held = sum(len(process.held) for process in self.world.everybody)
+            self.held_ms += held * (now - self.world.now)
             self._record(("tick", now))
         if choice[0] == "crash":
             self.crashes.pop(0)
@@ -208,6 +213,7 @@ def measure(
         tuple(world.audits or ()),
         tuple(run.recoveries),
         reread,
+        run.held_ms,
         tuple(run.trace),
         tuple(world.moments or ()),
     )

@@ -1,0 +1,165 @@
+"""`spark-ckpt simulate`: one run of a protocol under failures, as a story and a space-time diagram; or very many."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.cli.options import AsJson
+from spark_ckpt.cli.output import print_facts, print_json, print_line
+from spark_ckpt.connector import Json
+from spark_ckpt.errors import ConfigInvalid
+
+VIOLATED = 1
+"""Exit code: an oracle, or a machine, condemned the run."""
+
+T = TypeVar("T")
+
+ProtocolName = Annotated[str, typer.Option("--protocol", "-p", metavar="NAME", help=f"One of: {', '.join(sim.NAMES)}.")]
+GraphName = Annotated[
+    str | None,
+    typer.Option("--graph", "-g", metavar="NAME", help="The processes and channels; the protocol's first if left out."),
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Everything that is drawn is drawn from it.")]
+Steps = Annotated[int | None, typer.Option("--steps", min=0, help="Steps before the calm, on average.")]
+Inputs = Annotated[int, typer.Option("--inputs", min=1, max=1000, help="Rows that each source has.")]
+Crashes = Annotated[
+    list[str] | None,
+    typer.Option("--crash", metavar="PROCESS@STEP", help="Kill a process at a step; may be repeated."),
+]
+RandomFaults = Annotated[bool, typer.Option("--faults/--no-faults", help="Random faults beside the named crashes.")]
+Schedules = Annotated[int, typer.Option("--schedules", min=1, help="So many seeds, one after the other; no story.")]
+Processes = Annotated[int, typer.Option("--processes", min=1, help="Processes that share the schedules.")]
+Picture = Annotated[
+    Path | None,
+    typer.Option(
+        "--diagram", metavar="FILE", help="Write the space-time diagram there: .svg, or .html with the story."
+    ),
+]
+Everything = Annotated[bool, typer.Option("--everything", help="Tell also of timers, receipts and stores.")]
+
+
+def simulate(
+    protocol: ProtocolName = "barrier",
+    graph: GraphName = None,
+    seed: Seed = 0,
+    steps: Steps = None,
+    inputs: Inputs = 3,
+    crash: Crashes = None,
+    faults: RandomFaults = True,
+    schedules: Schedules = 1,
+    processes: Processes = 1,
+    diagram: Picture = None,
+    everything: Everything = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a protocol under failures and judge it. The same arguments give the same run, byte for byte."""
+    scenario = sim.Scenario(protocol, graph or _asked(lambda: sim.graphs_of(protocol))[0], seed, steps, inputs)
+    scenario = sim.Scenario(protocol, scenario.graph, seed, steps, inputs, tuple(map(_crash, crash or ())), faults)
+    if diagram is not None and diagram.suffix not in (".svg", ".html"):
+        raise ConfigInvalid(f"--diagram {diagram.name} is neither .svg nor .html", hint="name the file so")
+    if schedules > 1:
+        _many(scenario, schedules, processes, as_json)
+    else:
+        _one(scenario, diagram, everything, as_json)
+
+
+def _crash(written: str) -> sim.Crash:
+    process, at, step = written.rpartition("@")
+    if not at or not process or not step.isdecimal():
+        raise ConfigInvalid(f"--crash {written} is not PROCESS@STEP", hint="write for example --crash a@20")
+    return sim.Crash(process, int(step))
+
+
+def _asked(question: Callable[[], T]) -> T:
+    """The simulator's answer; what it does not have is the user's mistake."""
+    try:
+        return question()
+    except sim.NotOnTheMenu as error:
+        raise ConfigInvalid(error.what, hint=f"there are: {', '.join(error.options)}") from error
+
+
+def _one(scenario: sim.Scenario, diagram: Path | None, everything: bool, as_json: bool) -> None:
+    outcome = _asked(scenario.run)
+    title = f"{scenario.protocol} on {scenario.graph}, seed {scenario.seed}"
+    told = sim.story(outcome.moments, everything)
+    if diagram is not None:
+        _write(diagram, outcome.moments, title, told)
+    if as_json:
+        print_json(_fields(scenario, outcome))
+    else:
+        print_line(f"{title}\n\n{told}\n{sim.chart(outcome.moments)}")
+        print_facts({"verdict": _verdict(outcome), **outcome.counts, "diagram": str(diagram) if diagram else None})
+        if not outcome.ok:
+            _smallest(scenario, outcome)
+    if not outcome.ok:
+        raise typer.Exit(VIOLATED)
+
+
+def _verdict(outcome: sim.Outcome) -> str:
+    if outcome.error is None:
+        return "exactly as without failures"
+    return f"{type(outcome.error).__name__}: {str(outcome.error).splitlines()[0]}"
+
+
+def _smallest(scenario: sim.Scenario, outcome: sim.Outcome) -> None:
+    """The shortest trace found that fails in the same way, as a story."""
+    shrunk = sim.shrink(scenario.world, outcome.trace, trials_max=500)
+    world = scenario.world().watch()
+    with contextlib.suppress(Exception):  # that it fails is what is shown
+        for choice in shrunk.trace:
+            world.perform(choice)
+    print_line(f"\nthe same failure in {len(shrunk.trace)} steps:\n\n{sim.story(world.moments or ())}")
+
+
+def _write(diagram: Path, moments: Sequence[sim.Moment], title: str, told: str) -> None:
+    text = sim.svg(moments, title) if diagram.suffix == ".svg" else sim.html(moments, title, told)
+    try:
+        diagram.write_text(text)
+    except OSError as error:
+        raise ConfigInvalid(
+            f"--diagram {diagram}: {error.strerror}", hint="name a file in a folder that exists"
+        ) from error
+
+
+def _fields(scenario: sim.Scenario, outcome: sim.Outcome) -> dict[str, Json]:
+    return {
+        "protocol": scenario.protocol,
+        "graph": scenario.graph,
+        "seed": scenario.seed,
+        "ok": outcome.ok,
+        "verdict": _verdict(outcome),
+        "counts": dict(outcome.counts),
+        "trace": [list(choice) for choice in outcome.trace],
+        "moments": [[each.step, each.process, each.kind, each.label] for each in outcome.moments],
+    }
+
+
+def _many(scenario: sim.Scenario, schedules: int, processes: int, as_json: bool) -> None:
+    report = _asked(lambda: sim.many(scenario, schedules, processes))
+    failed = [outcome.seed for outcome in report.failures]
+    facts: dict[str, Json] = {
+        "protocol": report.protocol,
+        "graph": report.graph,
+        "schedules": report.schedules,
+        "steps": report.steps,
+        "schedules_per_cpu_second": round(report.rate),
+        "cells_reached": round(report.coverage, 3),
+        "failed": len(failed),
+        **{str(name): count for name, count in sorted(report.counts.items())},
+    }
+    if as_json:
+        print_json(facts | {"failed_seeds": list(failed[:100])})
+    else:
+        print_facts(facts)
+    if failed and not as_json:
+        print_line(
+            f"\nfirst failure: {_verdict(report.failures[0])}\nsee it with --seed {failed[0]} and without --schedules"
+        )
+    if failed:
+        raise typer.Exit(VIOLATED)

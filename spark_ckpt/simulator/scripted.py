@@ -1,0 +1,146 @@
+"""Runs by name, for people: any protocol of the menu on any graph, from a seed, with crashes where somebody wants them.
+
+`barrier` is the protocol that ships in the Spark runtime, `lease` the rotation of checkpoints among replicas; all
+others are in `protocol.menu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from spark_ckpt.protocol.graph import Graph
+from spark_ckpt.protocol.menu import MENU
+from spark_ckpt.simulator.barrier_storage import BARRIER_GRAPHS, BarrierGraph
+from spark_ckpt.simulator.campaign import Report, barrier_campaign, campaign, lease_campaign
+from spark_ckpt.simulator.faults import NO_FAULTS, Faults
+from spark_ckpt.simulator.graphs import ACYCLIC, GRAPHS
+from spark_ckpt.simulator.lease_world import LeaseWorld
+from spark_ckpt.simulator.message_world import MessageWorld
+from spark_ckpt.simulator.schedules import (
+    BARRIER_FAULT_RATE,
+    BARRIER_STEPS,
+    FAULT_RATE,
+    LEASE_FAULT_RATE,
+    LEASE_STEPS,
+    STEPS,
+    Driver,
+    Outcome,
+    barrier_world,
+    drive,
+)
+from spark_ckpt.simulator.world import Choice, World
+
+BARRIER, LEASE = "barrier", "lease"
+NAMES: tuple[str, ...] = (BARRIER, LEASE, *MENU)
+LEASE_GRAPH = "replicas"
+PACE = {BARRIER: (BARRIER_STEPS, BARRIER_FAULT_RATE), LEASE: (LEASE_STEPS, LEASE_FAULT_RATE)}
+"""Steps of chaos and faults per step, where they differ from the usual."""
+
+
+class NotOnTheMenu(ValueError):
+    """No such protocol or graph, or the protocol does not run on the graph. `options` are the ones that do."""
+
+    def __init__(self, what: str, options: Sequence[str]) -> None:
+        self.what = what
+        self.options = tuple(options)
+        super().__init__(what)
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """`process` dies at the first step from `step` on at which it can."""
+
+    process: str
+    step: int
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything that decides a run."""
+
+    protocol: str
+    graph: str
+    seed: int = 0
+    steps: int | None = None
+    inputs: int = 3
+    crashes: tuple[Crash, ...] = ()
+    faults: bool = True
+    """Random faults beside the named crashes."""
+
+    def world(self) -> World:
+        """The world before anything happened. Raises `NotOnTheMenu`."""
+        if self.protocol == LEASE:
+            return LeaseWorld(faults=self.budget())
+        graph = _graph(self)
+        if isinstance(graph, BarrierGraph):
+            return barrier_world(graph, self.seed)
+        return MessageWorld(MENU[self.protocol], graph, self.budget(), self.inputs)
+
+    def run(self) -> Outcome:
+        """Chaos, calm, verdict, with everything that happened."""
+        world = self.world().watch()
+        unknown = {crash.process for crash in self.crashes} - set(world.names())
+        if unknown:
+            raise NotOnTheMenu(f"graph {self.graph} has no process {sorted(unknown)[0]!r}", world.names())
+        steps, rate = PACE.get(self.protocol, (STEPS, FAULT_RATE))
+        driver = partial(ScriptedDriver, crashes=self.crashes)
+        return drive(world, self.seed, self.steps or steps, rate if self.faults else 0.0, driver)
+
+    def budget(self) -> Faults:
+        """What may go wrong: the named crashes, and what a seed may draw."""
+        budget = Faults() if self.faults else NO_FAULTS
+        return replace(budget, crashes=budget.crashes + len(self.crashes))
+
+
+class ScriptedDriver(Driver):
+    """Draws as ever, but the named crashes happen when they are due."""
+
+    def __init__(self, world: World, seed: int, fault_rate: float, crashes: Sequence[Crash]) -> None:
+        super().__init__(world, seed, fault_rate)
+        self._crashes = sorted(crashes, key=lambda crash: crash.step)
+
+    def _next(self) -> Choice | None:
+        due = next((crash for crash in self._crashes if crash.step <= len(self.trace)), None)
+        choice = ("crash", due.process) if due else None
+        if due is not None and choice in self.world.faults():
+            self._crashes.remove(due)
+            return choice
+        return super()._next()
+
+
+def runnable(protocol: str) -> dict[str, Graph]:
+    """Graphs that a protocol of the menu runs on."""
+    return ACYCLIC if MENU[protocol].needs.acyclic else GRAPHS
+
+
+def graphs_of(protocol: str) -> tuple[str, ...]:
+    """Names of the graphs that a protocol runs on. Raises `NotOnTheMenu`."""
+    if protocol == LEASE:
+        return (LEASE_GRAPH,)
+    if protocol == BARRIER:
+        return tuple(BARRIER_GRAPHS)
+    if protocol not in MENU:
+        raise NotOnTheMenu(f"no protocol {protocol!r}", NAMES)
+    return tuple(runnable(protocol))
+
+
+def many(scenario: Scenario, schedules: int, processes: int = 1) -> Report:
+    """So many schedules, beginning with the scenario's seed. Raises `NotOnTheMenu`."""
+    seeds = range(scenario.seed, scenario.seed + schedules)
+    if scenario.protocol == LEASE:
+        return lease_campaign(seeds, processes)
+    graph = _graph(scenario)
+    if isinstance(graph, BarrierGraph):
+        return barrier_campaign(graph, seeds, processes)
+    return campaign(
+        MENU[scenario.protocol], graph, seeds, processes, scenario.steps or STEPS, scenario.budget(), scenario.inputs
+    )
+
+
+def _graph(scenario: Scenario) -> Graph | BarrierGraph:
+    names = graphs_of(scenario.protocol)
+    if scenario.graph not in names:
+        raise NotOnTheMenu(f"{scenario.protocol} does not run on a graph {scenario.graph!r}", names)
+    return BARRIER_GRAPHS[scenario.graph] if scenario.protocol == BARRIER else GRAPHS[scenario.graph]

@@ -1,0 +1,122 @@
+"""`spark-ckpt simulate` and `compare`: stories that repeat, verdicts, diagrams, mistakes."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.cli.app import exit_code
+from spark_ckpt.protocol.menu import MENU
+
+Captured = pytest.CaptureFixture[str]
+
+SOUND = [name for name, protocol in MENU.items() if protocol.sound]
+
+
+def out(capsys: Captured, *arguments: str, code: int = 0) -> str:
+    assert exit_code(arguments) == code
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("protocol", ["barrier", "lease", *SOUND])
+def test_every_protocol_tells_its_story_and_survives_a_crash(capsys: Captured, protocol: str) -> None:
+    victim = "b" if protocol in ("lease", "barrier") else "a"
+    graph = () if protocol == "lease" else ("--graph", "diamond")
+
+    told = out(capsys, "simulate", "-p", protocol, *graph, "--no-faults", "--crash", f"{victim}@12")
+
+    assert " crash" in told
+    assert "exactly as without failures" in told
+
+
+def test_the_same_arguments_give_the_same_bytes(capsys: Captured, tmp_path: Path) -> None:
+    arguments = ("simulate", "-p", "epochs", "-g", "two_back_edges", "--seed", "5", "--everything")
+    first = out(capsys, *arguments, "--diagram", str(tmp_path / "run.html"))
+    page = (tmp_path / "run.html").read_bytes()
+
+    assert out(capsys, *arguments, "--diagram", str(tmp_path / "run.html")) == first
+    assert (tmp_path / "run.html").read_bytes() == page
+
+
+def test_json_holds_a_trace_that_replays(capsys: Captured) -> None:
+    fields = json.loads(out(capsys, "simulate", "-p", "index-based", "-g", "cycle", "--seed", "3", "--json"))
+    world = sim.Scenario("index-based", "cycle", 3).world().watch()
+
+    for choice in fields["trace"]:
+        world.perform(tuple(choice))
+
+    assert [[each.step, each.process, each.kind, each.label] for each in world.moments or ()] == fields["moments"]
+
+
+def test_a_diagram_is_a_drawing_with_a_line_per_process(capsys: Captured, tmp_path: Path) -> None:
+    out(capsys, "simulate", "-p", "markers", "-g", "join", "--diagram", str(tmp_path / "run.svg"))
+
+    texts = [each.text for each in ElementTree.parse(tmp_path / "run.svg").iter("{http://www.w3.org/2000/svg}text")]
+    assert {"s", "t", "j", "k"} <= set(texts)
+
+
+def failing_seed() -> int:
+    return next(seed for seed in range(200) if not sim.Scenario("wall-clock", "pipeline", seed).run().ok)
+
+
+def test_the_counter_example_is_condemned_and_made_small(capsys: Captured) -> None:
+    told = out(capsys, "simulate", "-p", "wall-clock", "--graph", "pipeline", "--seed", str(failing_seed()), code=1)
+
+    assert "the same failure in " in told
+    assert "verdict" in told
+
+
+def test_many_schedules_are_summed_up_and_failures_named(capsys: Captured) -> None:
+    good = json.loads(out(capsys, "simulate", "-p", "markers", "--schedules", "50", "--json"))
+    bad = json.loads(
+        out(capsys, "simulate", "-p", "wall-clock", "--graph", "pipeline", "--schedules", "200", "--json", code=1)
+    )
+
+    assert (good["schedules"], good["failed"]) == (50, 0)
+    assert bad["failed_seeds"][0] == failing_seed()
+
+
+@pytest.mark.parametrize("protocol", ["barrier", "lease"])
+def test_protocols_with_words_of_their_own_have_campaigns_too(capsys: Captured, protocol: str) -> None:
+    report = json.loads(out(capsys, "simulate", "-p", protocol, "--schedules", "5", "--json"))
+
+    assert (report["protocol"], report["schedules"], report["failed"]) == (protocol, 5, 0)
+
+
+def test_compare_puts_every_protocol_that_can_run_beside_the_others(capsys: Captured) -> None:
+    rows = {row["protocol"]: row for row in json.loads(out(capsys, "compare", "--runs", "3", "--json"))}
+
+    assert list(rows) == list(MENU)
+    assert rows["wall-clock"]["lost"] > 0
+    assert all(rows[name]["lost"] == rows[name]["orphans"] == 0 for name in SOUND)
+    assert rows["synchronous-logging"]["control messages"] == 0
+    assert rows["snapshots"]["held ms"] > rows["epochs"]["held ms"] == 0
+
+
+def test_protocols_that_need_no_loops_are_not_compared_on_one(capsys: Captured) -> None:
+    rows = json.loads(out(capsys, "compare", "--graph", "cycle", "--runs", "1", "--json"))
+
+    assert "snapshots" not in {row["protocol"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("simulate", "-p", "paxos"), "there are: barrier, lease, markers"),
+        (("simulate", "-p", "snapshots", "-g", "cycle"), "snapshots does not run on a graph 'cycle'"),
+        (("simulate", "-p", "markers", "--crash", "z@3"), "has no process 'z'"),
+        (("simulate", "-p", "markers", "--crash", "a"), "is not PROCESS@STEP"),
+        (("simulate", "--diagram", "run.png"), "neither .svg nor .html"),
+        (("simulate", "--diagram", "/no/such/folder/run.svg"), "No such file or directory"),
+        (("compare", "-g", "ring"), "there are: pipeline"),
+        (("compare", "--crash", "a"), "is not PROCESS@MS"),
+        (("compare", "--crash", "z@5"), "no process 'z'"),
+    ],
+)
+def test_mistakes_are_told_with_what_there_is(capsys: Captured, arguments: tuple[str, ...], told: str) -> None:
+    assert exit_code(arguments) == 2
+    assert told in capsys.readouterr().err
