@@ -26,9 +26,9 @@ with `#` are comments.  A file is a title, settings and sections:
 
 After the steps everything that can happen without faults happens, and the world is judged (O1 to O13): the corrected
 machine must pass, the literal one must fail as the last section says.  Happenings are written as
-`process kind label` (or the first words of it), as the world tells them (`MessageWorld.moments`): read, receive, deliver, drop, capture, stored,
-timer, crash, restore, publish, and every `Note`.  A step that is not possible ends the run, and says so: that is a
-way for a literal variant to fail.  New phrases: `@step(pattern)`.
+`process kind label` (or the first words of it), as the world tells them (`MessageWorld.moments`): read, receive,
+deliver, drop, capture, stored, timer, crash, restore, publish, and every `Note`.  A step that is not possible ends the
+run, and says so: that is a way for a literal variant to fail.  New phrases: `@step(pattern)`.
 """
 
 from __future__ import annotations
