@@ -85,7 +85,7 @@ class Primary(Machine[PrimaryPhase]):
         self.asked: Terms | None = None
         """What is on its way into the log."""
         self._estimates: dict[ProcessId, Estimate] = {}
-        self._heard: dict[ProcessId, tuple[Report, int]] = {}
+        self.heard: dict[ProcessId, tuple[Report, int]] = {}
         """Newest report of everybody, and when it came."""
         self._counted_from: int | None = None
         """When the report came that the outstanding lease answers; None: another primary's."""
@@ -101,7 +101,7 @@ class Primary(Machine[PrimaryPhase]):
     def candidates(self, local_ms: int) -> dict[ProcessId, int]:
         """Health of everybody who may have the next lease, given that it is `local_ms` now."""
         fresh = local_ms - self.settings.fresh_ms
-        return {node: report.health for node, (report, at) in sorted(self._heard.items()) if at >= fresh}
+        return {node: report.health for node, (report, at) in sorted(self.heard.items()) if at >= fresh}
 
     def weights(self, local_ms: int) -> Mapping[ProcessId, int]:
         """The weights that a draw at `local_ms` picks by."""
@@ -121,15 +121,15 @@ class Primary(Machine[PrimaryPhase]):
     # -- reports ---------------------------------------------------------------------------------------------
 
     def _stale(self, event: Event) -> str | None:
-        if not isinstance(event, HealthReported) or event.report.node not in self._heard:
+        if not isinstance(event, HealthReported) or event.report.node not in self.heard:
             return None
-        known, theirs = self._heard[event.report.node][0], event.report
+        known, theirs = self.heard[event.report.node][0], event.report
         older = (theirs.boot, theirs.clock_ms) < (known.boot, known.clock_ms)
         return f"{theirs.node} has reported later than that" if older else None
 
     def _on_report(self, event: HealthReported) -> list[Effect]:
         if event.report.node != self.me:
-            self._heard[event.report.node] = (event.report, event.local_ms)
+            self.heard[event.report.node] = (event.report, event.local_ms)
         return []
 
     def _on_report_waiting(self, event: HealthReported) -> list[Effect]:
@@ -154,7 +154,7 @@ class Primary(Machine[PrimaryPhase]):
         return [*self._missed(self._outstanding()), *self._on_tick_free(event)]
 
     def _issue(self, holder: ProcessId) -> list[Effect]:
-        report, self._counted_from = self._heard[holder]
+        report, self._counted_from = self.heard[holder]
         ttl_ms = self.estimate(holder).ttl_ms
         self.asked = Terms(holder, report.boot, report.clock_ms, budget_of(ttl_ms, self.settings), ttl_ms)
         self.phase = P.ISSUING

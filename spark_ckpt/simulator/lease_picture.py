@@ -94,7 +94,7 @@ class _View:
         return (self.report(report), ago) if fresh else (report.node, report.boot)
 
     def primary(self, node: Node, primary: Primary) -> Hashable:
-        heard = [self.heard(node, report, at) for report, at in primary._heard.values()]
+        heard = [self.heard(node, report, at) for report, at in primary.heard.values()]
         since = primary._counted_from
         estimates = None if self.fixed else tuple(sorted(primary._estimates.items()))
         return (

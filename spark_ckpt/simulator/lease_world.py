@@ -228,7 +228,7 @@ class LeaseWorld(World):
         if self.leader in (None, node.name) or node.reports or not self._connected(node.name, self._leader()):
             return False
         primary = self.nodes[self._leader()].primary
-        heard = primary._heard.get(node.name) if primary else None
+        heard = primary.heard.get(node.name) if primary else None
         return heard is None or heard[0] != self._report(node)
 
     def _report(self, node: Node) -> Report:
