@@ -1,0 +1,38 @@
+"""Ten thousand random schedules of every protocol, over all graphs it runs on, with every kind of fault.
+
+Seeds are fixed, so a failure here can be seen again: `spark-ckpt simulate --protocol P --graph G --seed N`.
+A million: `spark-ckpt simulate --protocol P --graph G --schedules 1000000 --processes 2`.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.protocol.menu import MENU
+
+SCHEDULES = 10_000
+SOUND = ["barrier", "lease", *(name for name, protocol in MENU.items() if protocol.sound)]
+
+
+@pytest.mark.parametrize("protocol", SOUND)
+def test_no_schedule_of_ten_thousand_is_condemned(protocol: str) -> None:
+    graphs = sim.graphs_of(protocol)
+    schedules = recoveries = 0
+    for number, graph in enumerate(graphs):
+        share = SCHEDULES // len(graphs) + (number < SCHEDULES % len(graphs))
+        report = sim.many(sim.Scenario(protocol, graph, seed=1_000_000), share, processes=os.cpu_count() or 1)
+        assert not report.failures, f"{protocol} on {graph}, seed {report.failures[0].seed}: {report.failures[0].error}"
+        schedules += report.schedules
+        recoveries += report.counts["crash"]
+
+    assert schedules == SCHEDULES
+    assert recoveries > SCHEDULES / 4
+
+
+def test_the_counter_example_is_condemned_again_and_again() -> None:
+    report = sim.many(sim.Scenario("wall-clock", "diamond"), 500)
+
+    assert len(report.failures) > 50
