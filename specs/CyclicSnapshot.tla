@@ -32,7 +32,7 @@ VARIABLES
   log,       \* per back edge: what a logged
   marked,    \* back edges on which the barrier has come around
   complete,  \* the newest complete snapshot: [copy, log]
-  restores
+  restores   \* returns, and new coordinators
 
 vars == <<chan, cursor, have, open, next, asked, copy, log, marked, complete, restores>>
 
@@ -152,8 +152,18 @@ Restore ==
   /\ open' = 0 /\ asked' = FALSE
   /\ UNCHANGED <<next, copy, log, marked, complete>>
 
+\* Only the coordinator failed: everybody goes on, and the open snapshot and its barriers end with it.
+OfRows(items) == SelectSeq(items, LAMBDA item : item.kind = "row")
+
+Succeed ==
+  /\ restores < MaxRestore
+  /\ restores' = restores + 1
+  /\ chan' = [e \in Ends |-> OfRows(chan[e])]
+  /\ open' = 0 /\ asked' = FALSE
+  /\ UNCHANGED <<cursor, have, next, copy, log, marked, complete>>
+
 Next ==
-  \/ Read \/ TakeNew \/ Begin \/ BarrierAtSource \/ BarrierAtHead \/ Complete \/ Restore
+  \/ Read \/ TakeNew \/ Begin \/ BarrierAtSource \/ BarrierAtHead \/ Complete \/ Restore \/ Succeed
   \/ \E l \in Loop : PassOn(l) \/ TakeBack(l) \/ BarrierInLoop(l) \/ BarrierBack(l)
 
 Spec == Init /\ [][Next]_vars /\ WF_vars(Next)

@@ -1,4 +1,4 @@
-"""Snapshots around two loops: every row once after going back, every snapshot ends, wrong rules are condemned."""
+"""Snapshots around two loops: every row once after going back, every snapshot ends; the machines follow it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.specs.cyclic_traces import FORGETFUL, MODULE, corrupted, recorded, trace_files
 from tests.specs.tlc import check
 
 SCOPES = [({"MaxRows": "2", "MaxId": "1"}, 40_709), ({"MaxRows": "1", "MaxId": "2"}, 8_321)]
@@ -37,3 +38,27 @@ def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, violated: str) -
     result = check(tmp_path, "CyclicSnapshot", {"Mutant": f'"{mutant}"', "MaxRows": "2", "MaxId": "1"})
 
     assert result.violated == violated, result.output
+
+
+def test_schedules_of_the_machines_are_behaviours_of_the_specification(tmp_path: Path) -> None:
+    traces = [recorded(seed) for seed in range(40)]
+    result = check(tmp_path, MODULE, more=trace_files(traces), flags=())
+
+    actions = [step.action for trace in traces for step in trace]
+    assert len(actions) > 1_500
+    assert min(actions.count(action) for action in ("complete", "restore", "succeed")) > 5
+    assert result.ok, result.output
+
+
+@pytest.mark.parametrize("what", ["dropped", "swapped"])
+def test_a_corrupted_schedule_is_rejected(tmp_path: Path, what: str) -> None:
+    result = check(tmp_path, MODULE, more=trace_files([corrupted(recorded(1), what)]), flags=())
+
+    assert result.violated == "deadlock", result.output
+
+
+def test_a_head_that_logs_nothing_is_rejected(tmp_path: Path) -> None:
+    traces = [recorded(seed, FORGETFUL) for seed in range(10)]
+    result = check(tmp_path, MODULE, more=trace_files(traces), flags=())
+
+    assert result.violated == "deadlock", result.output

@@ -1,0 +1,271 @@
+"""Random schedules of snapshots around two loops as behaviours of `CyclicSnapshot`, for TLC to accept or reject.
+
+No snapshot is given up: timeouts do not run out, no write fails.  Writes take their time, control messages overtake each
+other, processes crash and the coordinator with its decision under way.  Once a recovery is decided everybody does its
+part and replays before anything else happens: the specification has this as one step.  After each step the trace says
+what the machines show: channels, rows taken, who has copied, the head's log, the newest decided snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from spark_ckpt.protocol.cyclic_snapshots import PROTOCOL, CyclicPhase, CyclicTask
+from spark_ckpt.protocol.graph import COORDINATOR, Graph, channel_between
+from spark_ckpt.protocol.ids import ChannelId, Epoch, ProcessId
+from spark_ckpt.protocol.incarnation import Age, age
+from spark_ckpt.protocol.machine import Effect
+from spark_ckpt.protocol.message_machine import APP
+from spark_ckpt.protocol.recovery import Key, Protocol, checkpoint_key
+from spark_ckpt.protocol.snapshot_coordinator import BEGIN, Coordinator
+from spark_ckpt.protocol.snapshot_coordinator import Step as Progress
+from spark_ckpt.protocol.vocabulary import Envelope, Received
+from spark_ckpt.simulator import choosing
+from spark_ckpt.simulator.application import Application, Outputs
+from spark_ckpt.simulator.faults import Faults
+from spark_ckpt.simulator.message_world import MessageWorld
+from spark_ckpt.simulator.schedules import Driver
+from spark_ckpt.simulator.world import Choice
+
+MODULE = "TraceCyclicSnapshot"
+TWO_LOOPS = Graph("two_loops", (("s", "a"), ("a", "b"), ("b", "a"), ("a", "c"), ("c", "a")))
+ROWS = 5
+STEPS = 110
+AT_ONCE = ("restore", "replay")
+
+
+class OnceAround(Application):
+    """The head keeps what comes back, as in the specification."""
+
+    @cached_property
+    def routes(self) -> dict[str, Outputs]:
+        """Records that end at the head for the second time, and what leads to them."""
+        return {
+            lineage: () if lineage.count("a") == 2 else outputs
+            for lineage, outputs in super().routes.items()
+            if lineage.count("a") < 2 or lineage.endswith("a")
+        }
+
+
+class Loops(MessageWorld):
+    """Two loops; only the periodic timer runs out."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        super().__init__(protocol, TWO_LOOPS, Faults(2, 0, 0, 0, 0, 0, 0), ROWS)
+        self.app = OnceAround(TWO_LOOPS, ROWS)
+        self.audits = []
+        self.begun: list[int] = []
+        """Ids that are durable. An id may be left out, here; the specification counts without gaps."""
+
+    def ordinal(self, number: int) -> int:
+        """How many snapshots were begun up to this one."""
+        return sum(each <= number for each in self.begun)
+
+    def timers(self) -> list[Choice]:
+        """The beginnings of snapshots."""
+        return [choice for choice in super().timers() if choosing.is_periodic(self, choice)]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One action of the specification and what the machines show after it: nothing while somebody is down."""
+
+    action: str
+    node: str
+    shown: Mapping[str, str]
+
+
+def recorded(seed: int, protocol: Protocol = PROTOCOL) -> list[Step]:
+    """A schedule of the world."""
+    world = Loops(protocol)
+    driver = Driver(world, seed, fault_rate=0.03, timer_rate=0.15)
+    steps: list[Step] = []
+    for _ in range(STEPS):
+        choice = _at_once(world, driver) or driver._next()
+        if choice is None:
+            break
+        action = action_of(choice, world)
+        driver.do(choice)
+        if choice[0] in ("recover", *AT_ONCE) and not _under_way(world):
+            action = ("restore" if world.plan and world.plan.parts else "succeed", "")
+        if action:
+            steps.append(Step(*action, {} if world.alarm else shown(world)))
+    return steps
+
+
+def _at_once(world: Loops, driver: Driver) -> Choice | None:
+    found = [choice for choice in world.choices() if choice[0] in AT_ONCE]
+    return driver.pick(found) if found else None
+
+
+def _under_way(world: Loops) -> bool:
+    """Somebody has a part of the recovery to do."""
+    return world.recovering or any(process.replay for process in world.everybody)
+
+
+def action_of(choice: Choice, world: Loops) -> tuple[str, str] | None:
+    """What the choice is in the specification, if anything."""
+    match choice:
+        case ("read", _):
+            return ("read", "")
+        case ("stored", str(name), int(number), "ok"):
+            return _written(world, world.processes[ProcessId(name)].writes[number].key)
+        case ("deliver", str(channel), int(position)):
+            message = world.network.peek(ChannelId(channel), position).message
+            return _taken(message) if _counts(message, world) else None
+    return None
+
+
+def _written(world: Loops, key: Key) -> tuple[str, str] | None:
+    if key[0] == "begun":
+        world.begun.append(int(key[1]))
+    return {"begun": ("begin", ""), "commit": ("complete", "")}.get(key[0])
+
+
+def _counts(message: Envelope, world: Loops) -> bool:
+    """It is of this life, or a row of an earlier one that nothing has undone."""
+    if message.incarnation == world.incarnation or message.kind != APP:
+        return message.incarnation == world.incarnation
+    judged = age(message.source, message.incarnation, Epoch(message.index), world.incarnation, world.table)
+    return judged is not Age.UNDONE
+
+
+def _taken(message: Envelope) -> tuple[str, str] | None:
+    ends = (message.source, message.target)
+    if message.kind == BEGIN:
+        return ("source", "")
+    if COORDINATOR in ends:
+        return None
+    new, passed, back = ("new", "pass", "back") if message.kind == APP else ("head", "loop", "around")
+    if ends == ("s", "a"):
+        return (new, "")
+    return (back, message.source) if message.target == "a" else (passed, message.target)
+
+
+# -- what the machines show ---------------------------------------------------------------------------------------
+
+
+def shown(world: Loops) -> dict[str, str]:
+    """What the machines show, as TLA+."""
+    processes = {str(name): process for name, process in world.processes.items() if name != COORDINATOR}
+    coordinator, head = world.processes[COORDINATOR].machine, processes["a"].machine
+    assert isinstance(coordinator, Coordinator)
+    assert isinstance(head, CyclicTask)
+    opened = next((number for number, each in coordinator.open.items() if each.step is not Progress.NAMING), 0)
+    copied = [name for name, process in processes.items() if getattr(process.machine, "index", 0) == opened]
+    return {
+        "cursor": str(processes["s"].state.cursor),
+        "have": _have(world, {name: process.state.have for name, process in processes.items()}),
+        "chan": _channels(world),
+        "open": str(world.ordinal(opened)),
+        "copied": _set(f'"{name}"' for name in copied),
+        "logging": str(head.phase is CyclicPhase.LOGGING).upper(),
+        "log": _log(head.log),
+        "marked": _set(f'"{loop}"' for loop in "bc" if channel_between(loop, "a") not in head.awaited),
+        "complete": _complete(world),
+    }
+
+
+def _have(world: Loops, masks: Mapping[str, int]) -> str:
+    """Per task: from whom, and the row's number."""
+    taken = {name: [row.split(">") for row in world.app.names(mask)] for name, mask in masks.items()}
+    pairs = {name: [(ways[-2][:1], ways[0]) for ways in rows if len(ways) > 1] for name, rows in taken.items()}
+    return _function(
+        {name: _set(f'<<"{sender}", {_number(row)}>>' for sender, row in each) for name, each in pairs.items()}
+    )
+
+
+def _number(record: object) -> int:
+    """1 for the first row of the source."""
+    return int(str(record).partition(">")[0].partition(".")[2]) + 1
+
+
+def _channels(world: Loops) -> str:
+    """What is on the way, sender by sender, without what was undone."""
+    queues: dict[str, dict[str, str]] = {}
+    for channel, (source, target) in world.graph.ends.items():
+        messages = [item.message for item in world.network.queues[channel]]
+        queue = [_item(world, message) for message in messages if _counts(message, world)]
+        queues.setdefault(source, {})[target] = _sequence(queue)
+    return _function({source: _function(queue) for source, queue in queues.items()})
+
+
+def _item(world: Loops, message: Envelope) -> str:
+    row = message.kind == APP
+    kind, number = ("row", _number(message.body)) if row else ("barrier", world.ordinal(message.index))
+    return f'[kind |-> "{kind}", number |-> {number}]'
+
+
+def _log(messages: Sequence[Envelope]) -> str:
+    return _function(
+        {loop: _sequence([str(_number(each.body)) for each in messages if each.source == loop]) for loop in "bc"}
+    )
+
+
+def _complete(world: Loops) -> str:
+    """The newest decided snapshot, as storage has it."""
+    decided = [int(key[1]) for key in world.processes[COORDINATOR].storage.readable() if key[0] == "commit"]
+    key = checkpoint_key(max(decided)) if decided else None
+    cuts = {name: world.processes[ProcessId(name)].storage.cuts[key] if key else world.initial for name in "sabc"}
+    have = _have(world, {name: cut.have for name, cut in cuts.items()})
+    return _function({"cursor": str(cuts["s"].cursor), "have": have, "log": _log(_logged(world, key))})
+
+
+def _logged(world: Loops, key: Key | None) -> list[Envelope]:
+    if key is None:
+        return []
+    kept = world.processes[ProcessId("a")].storage.readable()[key]["messages"]
+    assert isinstance(kept, list)
+    return [Envelope.of(each) for each in kept if isinstance(each, dict)]
+
+
+def _function(values: Mapping[str, str]) -> str:
+    return "[" + ", ".join(f"{name} |-> {value}" for name, value in values.items()) + "]"
+
+
+def _sequence(values: Iterable[str]) -> str:
+    return f"<<{', '.join(values)}>>"
+
+
+def _set(values: Iterable[str]) -> str:
+    return f"{{{', '.join(values)}}}"
+
+
+def trace_files(traces: Sequence[Sequence[Step]]) -> dict[str, str]:
+    """The module that the trace specification reads."""
+    body = ",\n".join("<<" + ",\n  ".join(map(_step, trace)) + ">>" for trace in traces)
+    return {"RecordedCycles.tla": f"---- MODULE RecordedCycles ----\nTraces == <<\n{body}\n>>\n====\n"}
+
+
+def _step(step: Step) -> str:
+    fields = {"act": f'"{step.action}"', "n": f'"{step.node}"'}
+    fields |= {"seen": _function(step.shown) if step.shown else "[none |-> 0]", "shows": str(bool(step.shown)).upper()}
+    return _function(fields)
+
+
+# -- wrong on purpose ---------------------------------------------------------------------------------------------
+
+
+class LogsNothing(CyclicTask):
+    """A head that forgets what its loops still hold."""
+
+    def _on_logged_message(self, event: Received) -> list[Effect]:
+        return self._deliver(event)
+
+
+FORGETFUL = replace(PROTOCOL, worker=LogsNothing)
+
+
+def corrupted(trace: Sequence[Step], what: str) -> list[Step]:
+    """The bare actions with one of them wrong: a rule of the specification is broken, whatever is shown."""
+    steps = [replace(step, shown={}) for step in trace]
+    around = next(number for number, step in enumerate(steps) if step.action == "around")
+    match what:
+        case "dropped":
+            del steps[around]
+        case "swapped":
+            start = next(number for number, step in enumerate(steps) if step.action == "begin")
+            steps[start], steps[around] = steps[around], steps[start]
+    return steps
