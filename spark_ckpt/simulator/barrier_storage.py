@@ -163,8 +163,10 @@ class Durable:
             ensure(received == sent, "O2", f"lost on {source}->{target}: sent {sent}, received {received}")
         for sink in self.graph.sinks:
             staged = [row for record in self.decided for row in self.prepared[record.transactions[sink]]]
-            taken = [row for rows in states[sink].received.values() for row in rows]
-            ensure(staged == taken, "O2", f"{sink} staged {staged}, its input up to the cut is {taken}")
+            for source in self.graph.inputs(sink):
+                shown = tuple(row for row in staged if row[0] == source)
+                taken = states[sink].received.get(source, ())
+                ensure(shown == taken, "O2", f"{sink} staged {shown} of {source}, up to the cut it took {taken}")
 
     def discard(self, key: SnapshotKey) -> None:
         """A sink removes what it prepared: nothing that a decision names."""
