@@ -17,6 +17,8 @@ Instances are named `initiator/incarnation/index`.  What the seed leaves open:
   every one has its checkpoint durable as permanent.  Until then a tentative checkpoint of a decided instance counts as
   permanent in any recovery, and everybody who is left tentative by one asks the initiator: no record, no checkpoint.
 - Control messages overtake each other.  A vote that comes after its instance was undone is answered with the undoing.
+  Nobody joins an instance twice, or an older one of an initiator than it knows of: around a loop two that join again
+  are each other's parents, an undoing of the first time hits whoever one of them waits for, and nobody gives it up.
 - Two phases of a rollback are the host's: `plan` is the agreement, its durable row the decision.
 - What is in transit across the checkpoints is not in them: channels must be readable again.
 - A sink shows what its permanent checkpoint has (G6).

@@ -68,6 +68,12 @@ def initiator_of(instance: str) -> ProcessId:
     return ProcessId(instance.rpartition("/")[0].rpartition("/")[0])
 
 
+def place_of(instance: str) -> tuple[int, int]:
+    """Its incarnation and index: among an initiator's instances, later is greater."""
+    _, incarnation, index = instance.rsplit("/", 2)
+    return int(incarnation), int(index)
+
+
 def commit_key(instance: str) -> Key:
     """The initiator's record that the instance is made."""
     return ("commit", instance)

@@ -15,6 +15,7 @@ from spark_ckpt.protocol.coordinated_instance import (
     decisions,
     initiator_of,
     instance_of,
+    place_of,
 )
 from spark_ckpt.protocol.graph import Graph, channel_between
 from spark_ckpt.protocol.ids import Epoch, ProcessId, TimerId
@@ -102,6 +103,8 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         self.sent_then: Counts = {}
         self.received_then: Counts = {}
         self.tentative: Tentative | None = None
+        self.newest: dict[ProcessId, tuple[int, int]] = {}
+        """Per initiator, the newest instance joined or heard undone. Of this life: requests do not outlive theirs."""
         if birth.checkpoint is not None:
             self._continue(birth.checkpoint)
         self.kept = {number(record["index"]) for record in checkpoints(birth.records).values()}
@@ -212,6 +215,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
 
     def _take_tentative(self, instance: str, parent: ProcessId | None) -> list[Effect]:
         """Capture first, then ask everybody whose messages the state has since the permanent checkpoint."""
+        self._learn(instance)
         self.attempt += 1
         cohort = self._cohort()
         self.tentative = Tentative(
@@ -250,16 +254,25 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         }
 
     def _join(self, event: Received) -> list[Effect]:
+        """A request that comes after its instance was undone is refused: two that join again wait for each other."""
         instance = instance_of(event)
-        if not self._is_needed(event):
-            return [self._vote(event.message.source, instance, agreed=True)]
-        return self._take_tentative(instance, event.message.source)
+        needed = self._is_needed(event)
+        if needed and self._is_new(instance):
+            return self._take_tentative(instance, event.message.source)
+        return [self._vote(event.message.source, instance, agreed=not needed)]
+
+    def _is_new(self, instance: str) -> bool:
+        """One at a time: an initiator that begins another has ended those before, and nobody is asked in a made one."""
+        return place_of(instance) > self.newest.get(initiator_of(instance), (0, 0))
+
+    def _learn(self, instance: str) -> None:
+        if self._is_new(instance):
+            self.newest[initiator_of(instance)] = place_of(instance)
 
     def _join_another(self, event: Received) -> list[Effect]:
         """Yes if it is the same instance, or if nothing is asked of this process; two at once are refused."""
-        instance = instance_of(event)
-        same = self.tentative is not None and self.tentative.instance == instance
-        return [self._vote(event.message.source, instance, agreed=same or not self._is_needed(event))]
+        agreed = self._mine(event) is not None or not self._is_needed(event)
+        return [self._vote(event.message.source, instance_of(event), agreed)]
 
     def _is_needed(self, event: Received) -> bool:
         """The asker received something that was sent since the permanent checkpoint."""
@@ -336,6 +349,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
     def _resolved(self, event: Received) -> list[Effect]:
         """Of another instance. Whoever heard of it before has its mark durable, or says so when it is."""
         if mapping(event.message.body)["make"] is not True:
+            self._learn(instance_of(event))
             return [Drop(event, "not tentative in that instance")]
         if self._is_marking(instance_of(event)):
             return [Drop(event, "known; the mark is being stored")]

@@ -200,6 +200,95 @@ def test_a_vote_that_comes_too_late_is_answered_with_the_undoing() -> None:
     assert body(machine.handle(other)) == {"instance": "k/1/0", "make": False}
 
 
+def test_an_instance_is_joined_once_however_late_its_requests_are() -> None:
+    machine = asked()
+    machine.handle(decide(make=False))  # type: ignore[arg-type]
+
+    effects = machine.handle(request())  # type: ignore[arg-type]
+
+    assert body(effects) == {"instance": INSTANCE, "agreed": False, "participants": []}
+    assert (machine.phase, all_of(Capture, effects)) == (P.FREE, [])
+
+
+def test_an_undoing_that_overtakes_its_request_is_remembered() -> None:
+    machine = participant()
+    machine.handle(decide(make=False))  # type: ignore[arg-type]
+
+    assert body(machine.handle(request()))["agreed"] is False  # type: ignore[index,arg-type]
+
+
+@pytest.mark.parametrize(("heard", "asked_for"), [("k/1/2", "k/1/1"), ("k/1/10", "k/1/9"), ("k/2/1", "k/1/7")])
+def test_an_initiators_older_instances_are_over_when_a_newer_one_is(heard: str, asked_for: str) -> None:
+    machine = participant()
+    machine.handle(decide(make=False, instance=heard))  # type: ignore[arg-type]
+
+    assert body(machine.handle(request(asked_for)))["agreed"] is False  # type: ignore[index,arg-type]
+
+
+def test_an_older_undoing_does_not_hide_a_newer_one() -> None:
+    machine = participant()
+    for instance in ("k/1/2", INSTANCE):
+        machine.handle(decide(make=False, instance=instance))  # type: ignore[arg-type]
+
+    assert body(machine.handle(request("k/1/2")))["agreed"] is False  # type: ignore[index,arg-type]
+
+
+@pytest.mark.parametrize("instance", ["k/1/2", "k/2/1", "t/1/1"])
+def test_a_later_instance_and_one_of_another_initiator_are_joined(instance: str) -> None:
+    machine = asked()
+    machine.handle(decide(make=False))  # type: ignore[arg-type]
+
+    assert only(Capture, machine.handle(request(instance))).index == 2  # type: ignore[arg-type]
+
+
+def test_whoever_sent_nothing_of_it_agrees_in_an_instance_that_is_over_too() -> None:
+    machine = asked()
+    machine.handle(decide(make=False))  # type: ignore[arg-type]
+
+    assert body(machine.handle(request(last=0)))["agreed"] is True  # type: ignore[index,arg-type]
+
+
+def test_an_initiator_does_not_join_what_it_has_given_up() -> None:
+    machine = CoordinatedWorker(birth(J, options={"initiators": ["j"]}))
+    for event in (START, app(S, J, 1), AppSent(JOIN.outputs[J][0], "x")):
+        machine.handle(event)
+    machine.handle(all_of(SetTimer, machine.handle(TICK))[0].elapsed)
+
+    assert body(machine.handle(request("j/1/1")))["agreed"] is False  # type: ignore[index,arg-type]
+
+
+def test_a_late_undoing_does_not_touch_the_next_checkpoint() -> None:
+    machine = asked()
+    machine.handle(decide(make=False))  # type: ignore[arg-type]
+    machine.handle(request())  # type: ignore[arg-type]
+    machine.handle(request("k/1/2"))  # type: ignore[arg-type]
+
+    effects = machine.handle(decide(make=False))  # type: ignore[arg-type]
+
+    assert [type(effect) for effect in effects] == [Drop]
+    assert machine.tentative is not None
+    assert (machine.tentative.index, machine.tentative.instance) == (2, "k/1/2")
+
+
+@pytest.mark.parametrize("instance", ["k/1/0", "t/1/1"])
+def test_while_the_decision_is_stored_messages_of_other_instances_change_nothing(instance: str) -> None:
+    machine = deciding()
+
+    late = machine.handle(told(J, K, "vote", instance=instance, agreed=True, participants=["j"]))
+    assert body(late) == {"instance": instance, "make": False}
+    assert all_of(Drop, machine.handle(told(T, K, "decide", instance=instance, make=False)))
+    assert tokens(machine.handle(Stored(DECISION, ok=True))) == [PERMANENT]
+
+
+def test_a_late_vote_of_another_instance_is_answered_while_voted() -> None:
+    machine = voted()
+
+    late = machine.handle(told(S, J, "vote", instance="k/1/0", agreed=True, participants=["s"]))
+
+    assert body(late) == {"instance": "k/1/0", "make": False}
+    assert machine.phase is P.VOTED
+
+
 def test_a_tentative_record_that_lands_after_the_undoing_is_erased() -> None:
     machine = asked()
     machine.handle(decide(make=False))  # type: ignore[arg-type]

@@ -88,6 +88,13 @@ class ShowsEverything(_WithoutInvariants):
         return super()._show()
 
 
+class JoinsAgain(_WithoutInvariants):
+    """A request is followed although its instance was undone here: late undoings hit the second checkpoint."""
+
+    def _is_new(self, instance: str) -> bool:
+        return True
+
+
 NON_BLOCKING = replace(PROTOCOL, worker=NonBlocking)
 ONE_PHASE = replace(PROTOCOL, worker=OnePhase)
 DECIDES_BEFORE_IT_IS_STORED = replace(PROTOCOL, worker=DecidesBeforeItIsStored)
@@ -95,3 +102,4 @@ ERASES_WITH_THE_DECISION = replace(PROTOCOL, worker=ErasesWithTheDecision)
 FORGETS_THE_DECISION = replace(PROTOCOL, worker=ForgetsTheDecision)
 VOTES_BEFORE_IT_IS_STORED = replace(PROTOCOL, worker=VotesBeforeItIsStored)
 SHOWS_EVERYTHING = replace(PROTOCOL, worker=ShowsEverything)
+JOINS_AGAIN = replace(PROTOCOL, worker=JoinsAgain)
