@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 HERE = Path(__file__).parent
-_MODULES = ("per_key", "epochs", "restore", "operators", "driver_memory")
+_MODULES = ("per_key", "epochs", "restore", "operators", "driver_memory", "schedules")
 
 
 def measured(module: str, *arguments: str) -> str:
