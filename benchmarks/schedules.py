@@ -14,7 +14,7 @@ def main() -> list[str]:
         name: sim.campaign(protocol, sim.GRAPHS["pipeline"], range(SCHEDULES)) for name, protocol in MENU.items()
     }
     return [
-        "| protocol, pipeline of three | us per step | schedules of 50 steps a second | with its drain: steps, schedules a second |",
+        "| protocol, three processes | us per step | schedules of 50 steps a second | with its drain: steps, schedules a second |",
         "|---|---|---|---|",
         *(_row(name, report) for name, report in reports.items()),
     ]
