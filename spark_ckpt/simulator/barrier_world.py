@@ -231,7 +231,15 @@ class BarrierWorld(World):
         self._do_takeover()
 
     def _do_restart(self, name: str) -> None:
+        self._tell_restored(name)
         self._start(name)
+
+    def _tell_restored(self, name: str) -> None:
+        """A first life is not a recovery."""
+        if self.durable.incarnation <= 1:
+            return
+        self.tell(name, "return", str(self.durable.base))
+        self.tell(name, "restore", str(self.durable.base))
 
     def _start(self, name: str) -> None:
         self.lives += 1
@@ -263,6 +271,7 @@ class BarrierWorld(World):
                 self.coordinators.remove(coordinator)
         for name, task in self.tasks.items():
             if isinstance(task, SinkProcess) and task.participant.phase is b.SinkPhase.FENCED:
+                self._tell_restored(name)
                 self._start(name)
 
     def drained(self, coordinator: CoordinatorProcess) -> bool:
@@ -303,8 +312,7 @@ class BarrierWorld(World):
         task = self._task_of_life(life)
         if task is not None:
             task.state = self.durable.state(name)
-            if self.durable.incarnation > 1:
-                self.tell(name, "restore", str(self.durable.base))
+            self._tell_restored(name)
             task.take(self, b.Restored(Epoch(self.durable.base), Incarnation(self.durable.incarnation)))
 
     def _store_decide(self, life: int, how: str, epoch: int, incarnation: int, acked: dict[str, int]) -> None:

@@ -15,6 +15,15 @@ from spark_ckpt.simulator.world import Moment
 STEP, LANE, MARGIN_X, MARGIN_Y = 16, 70, 120, 56
 LEGEND = 74
 PROTOCOL_KINDS = frozenset({"drop", "lose"})
+LEASE = {
+    "elected": ("primary", -10),
+    "issue": ("lease to {}", -10),
+    "granted": ("granted {}", -10),
+    "taking": ("at work", 18),
+    "accepted": ("{} published", 30),
+    "lease timed out": ("time is up", 18),
+}
+"""Moments of the checkpoint lease: what is written beside them, and how far below the line."""
 
 STYLE = """
   .canvas { fill: #ffffff } .ink { fill: #1c2330 } .soft { fill: #5b6577 }
@@ -128,7 +137,7 @@ def _outages(sheet: _Sheet, name: str, moments: Sequence[Moment], end: int) -> l
             continue
         if moment.kind == "crash" and since is None:
             since = sheet.x(moment.step)
-        elif moment.kind == "restore" and since is not None:
+        elif moment.kind in ("restore", "recover") and since is not None:
             found.append((since, sheet.x(moment.step)))
             since = None
     return [*found, (since, end)] if since is not None else found
@@ -139,7 +148,7 @@ def _recoveries(sheet: _Sheet, moments: Sequence[Moment]) -> list[str]:
     bottom = sheet.height - LEGEND - LANE // 3
     parts: list[str] = []
     for place, moment in enumerate(moments):
-        if moment.kind == "recover":
+        if moment.kind == "recover" and not moment.process:
             x = sheet.x(moment.step)
             label = f"incarnation {escape(moment.label)}"
             parts.append(f'<line class="moment" x1="{x}" y1="{MARGIN_Y - 16}" x2="{x}" y2="{bottom}"/>')
@@ -216,7 +225,7 @@ def _mark(sheet: _Sheet, moment: Moment) -> str:
             return f'<path class="complete" d="M{x} {y - 9}l9 9l-9 9l-9 -9z">{tip}</path>{label}'
         case "crash":
             return f'<path class="crash" d="M{x - 7} {y - 7}l14 14m0 -14l-14 14">{tip}</path>'
-        case "restore":
+        case "restore" | "recover":
             return f'<path class="restore" d="M{x - 5} {y - 7}l11 7l-11 7z">{tip}</path>'
         case "replay":
             return f'<circle class="replay" cx="{x}" cy="{y}" r="6">{tip}</circle>'
@@ -224,7 +233,17 @@ def _mark(sheet: _Sheet, moment: Moment) -> str:
             return f'<circle class="read" cx="{x}" cy="{y}" r="3">{tip}</circle>'
         case "publish":
             return f'<path class="publish" d="M{x - 6} {y + 12}h12l-6 -9z">{tip}</path>'
-    return ""
+    return _lease_mark(x, y, moment, tip) if moment.kind in LEASE else ""
+
+
+def _lease_mark(x: int, y: int, moment: Moment, tip: str) -> str:
+    wording, below = LEASE[moment.kind]
+    label = f'<text class="soft small" x="{x - 4}" y="{y + below}">{escape(wording.format(moment.label))}</text>'
+    if moment.kind == "taking":
+        return f'<rect class="checkpoint" x="{x - 5}" y="{y - 5}" width="10" height="10">{tip}</rect>{label}'
+    if moment.kind == "accepted":
+        return f'<path class="complete" d="M{x} {y - 9}l9 9l-9 9l-9 -9z">{tip}</path>{label}'
+    return f'<circle class="read" cx="{x}" cy="{y}" r="3">{tip}</circle>{label}'
 
 
 def _legend(sheet: _Sheet) -> list[str]:

@@ -95,7 +95,11 @@ class RecoverableJob(Job):
         for process in self.everybody:
             self._fence(process, process.name in failed)
         self.note("recovery")
-        row = ", ".join(f"{p}:{index}" for p, index in plan.row.items()) if isinstance(plan.row, Mapping) else plan.row
+        row = (
+            ", ".join(f"{p}:{index}" for p, index in sorted(plan.row.items()))
+            if isinstance(plan.row, Mapping)
+            else plan.row
+        )
         self.tell("", "recover", f"{number} from {row}")
 
     def _fence(self, process: Process, failed: bool) -> None:
