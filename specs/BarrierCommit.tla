@@ -113,7 +113,7 @@ InDoubt == {e \in 1 .. next : e > decided /\ Of(Sink, e) # {}}
 Crash ==
   /\ inc <= MaxCrash
   /\ inc' = inc + 1
-  /\ next' = IF Mutant = "StaleAcks" THEN decided ELSE next
+  /\ next' = decided  \* ids are used again: what they belong to is told apart by the life
   /\ open' = 0 /\ asked' = {} /\ blocked' = {} /\ seen' = 0 /\ writing' = {}
   /\ chan' = [p \in Src |-> <<>>]
   /\ cursor' = [p \in Src |-> CursorOf(p, decided)]

@@ -8,8 +8,8 @@ what the machines show: channels, rows taken, who has copied, the head's log, th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from spark_ckpt.protocol.cyclic_snapshots import PROTOCOL, CyclicPhase, CyclicTask
@@ -28,6 +28,7 @@ from spark_ckpt.simulator.faults import Faults
 from spark_ckpt.simulator.message_world import MessageWorld
 from spark_ckpt.simulator.schedules import Driver
 from spark_ckpt.simulator.world import Choice
+from tests.specs.tla import Step, record, sequence, set_of, traces_module
 
 MODULE = "TraceCyclicSnapshot"
 TWO_LOOPS = Graph("two_loops", (("s", "a"), ("a", "b"), ("b", "a"), ("a", "c"), ("c", "a")))
@@ -66,15 +67,6 @@ class Loops(MessageWorld):
     def timers(self) -> list[Choice]:
         """The beginnings of snapshots."""
         return [choice for choice in super().timers() if choosing.is_periodic(self, choice)]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One action of the specification and what the machines show after it: nothing while somebody is down."""
-
-    action: str
-    node: str
-    shown: Mapping[str, str]
 
 
 def recorded(seed: int, protocol: Protocol = PROTOCOL) -> list[Step]:
@@ -160,10 +152,10 @@ def shown(world: Loops) -> dict[str, str]:
         "have": _have(world, {name: process.state.have for name, process in processes.items()}),
         "chan": _channels(world),
         "open": str(world.ordinal(opened)),
-        "copied": _set(f'"{name}"' for name in copied),
+        "copied": set_of(f'"{name}"' for name in copied),
         "logging": str(head.phase is CyclicPhase.LOGGING).upper(),
         "log": _log(head.log),
-        "marked": _set(f'"{loop}"' for loop in "bc" if channel_between(loop, "a") not in head.awaited),
+        "marked": set_of(f'"{loop}"' for loop in "bc" if channel_between(loop, "a") not in head.awaited),
         "complete": _complete(world),
     }
 
@@ -172,8 +164,8 @@ def _have(world: Loops, masks: Mapping[str, int]) -> str:
     """Per task: from whom, and the row's number."""
     taken = {name: [row.split(">") for row in world.app.names(mask)] for name, mask in masks.items()}
     pairs = {name: [(ways[-2][:1], ways[0]) for ways in rows if len(ways) > 1] for name, rows in taken.items()}
-    return _function(
-        {name: _set(f'<<"{sender}", {_number(row)}>>' for sender, row in each) for name, each in pairs.items()}
+    return record(
+        {name: set_of(f'<<"{sender}", {_number(row)}>>' for sender, row in each) for name, each in pairs.items()}
     )
 
 
@@ -188,8 +180,8 @@ def _channels(world: Loops) -> str:
     for channel, (source, target) in world.graph.ends.items():
         messages = [item.message for item in world.network.queues[channel]]
         queue = [_item(world, message) for message in messages if _counts(message, world)]
-        queues.setdefault(source, {})[target] = _sequence(queue)
-    return _function({source: _function(queue) for source, queue in queues.items()})
+        queues.setdefault(source, {})[target] = sequence(queue)
+    return record({source: record(queue) for source, queue in queues.items()})
 
 
 def _item(world: Loops, message: Envelope) -> str:
@@ -199,8 +191,8 @@ def _item(world: Loops, message: Envelope) -> str:
 
 
 def _log(messages: Sequence[Envelope]) -> str:
-    return _function(
-        {loop: _sequence([str(_number(each.body)) for each in messages if each.source == loop]) for loop in "bc"}
+    return record(
+        {loop: sequence([str(_number(each.body)) for each in messages if each.source == loop]) for loop in "bc"}
     )
 
 
@@ -210,7 +202,7 @@ def _complete(world: Loops) -> str:
     key = checkpoint_key(max(decided)) if decided else None
     cuts = {name: world.processes[ProcessId(name)].storage.cuts[key] if key else world.initial for name in "sabc"}
     have = _have(world, {name: cut.have for name, cut in cuts.items()})
-    return _function({"cursor": str(cuts["s"].cursor), "have": have, "log": _log(_logged(world, key))})
+    return record({"cursor": str(cuts["s"].cursor), "have": have, "log": _log(_logged(world, key))})
 
 
 def _logged(world: Loops, key: Key | None) -> list[Envelope]:
@@ -221,28 +213,9 @@ def _logged(world: Loops, key: Key | None) -> list[Envelope]:
     return [Envelope.of(each) for each in kept if isinstance(each, dict)]
 
 
-def _function(values: Mapping[str, str]) -> str:
-    return "[" + ", ".join(f"{name} |-> {value}" for name, value in values.items()) + "]"
-
-
-def _sequence(values: Iterable[str]) -> str:
-    return f"<<{', '.join(values)}>>"
-
-
-def _set(values: Iterable[str]) -> str:
-    return f"{{{', '.join(values)}}}"
-
-
 def trace_files(traces: Sequence[Sequence[Step]]) -> dict[str, str]:
     """The module that the trace specification reads."""
-    body = ",\n".join("<<" + ",\n  ".join(map(_step, trace)) + ">>" for trace in traces)
-    return {"RecordedCycles.tla": f"---- MODULE RecordedCycles ----\nTraces == <<\n{body}\n>>\n====\n"}
-
-
-def _step(step: Step) -> str:
-    fields = {"act": f'"{step.action}"', "n": f'"{step.node}"'}
-    fields |= {"seen": _function(step.shown) if step.shown else "[none |-> 0]", "shows": str(bool(step.shown)).upper()}
-    return _function(fields)
+    return traces_module("RecordedCycles", traces)
 
 
 # -- wrong on purpose ---------------------------------------------------------------------------------------------
