@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,11 @@ def test_schedules_of_the_machines_are_behaviours_of_the_specification(tmp_path:
     traces = [recorded(seed) for seed in range(40)]
     result = check(tmp_path, MODULE, more=trace_files(traces), flags=())
 
-    actions = [step.action for trace in traces for step in trace]
+    steps = [step for trace in traces for step in trace]
+    actions = [step.action for step in steps]
     assert len(actions) > 1_500
     assert min(actions.count(action) for action in ("complete", "restore", "succeed")) > 5
+    assert any(step.action == "restore" and re.search(r"log.*\d", step.shown["complete"]) for step in steps)
     assert result.ok, result.output
 
 

@@ -15,7 +15,9 @@ class LiteralIndex(RecoveryVector):
 
     def find(self, process: ProcessId, interval: int) -> bool:
         stable = self._stable[process]
-        wanted = {q: vector.get(q, 0) for number, q in enumerate(sorted(self._stable), 1) if (vector := stable.get(number))}
+        wanted = {
+            q: vector.get(q, 0) for number, q in enumerate(sorted(self._stable), 1) if (vector := stable.get(number))
+        }
         real, stable[interval] = stable[interval], wanted
         found = super().find(process, interval)
         self._stable[process][interval] = real
