@@ -86,25 +86,32 @@ def campaign(
     steps: int = STEPS,
     faults: Faults | None = None,
     inputs: int = 3,
+    fault_rate: float = FAULT_RATE,
 ) -> Report:
     """One schedule per seed of a protocol over plain messages; in several processes if asked."""
     make = partial(_message_world, protocol, graph, Faults() if faults is None else faults, inputs)
     total = Report(protocol.name, graph.name, cells=handled_cells(_machines(protocol, graph)))
-    return _spread(partial(_run, make, steps, FAULT_RATE), total, list(seeds), processes)
+    return _spread(partial(_run, make, steps, fault_rate), total, list(seeds), processes)
 
 
-def barrier_campaign(graph: BarrierGraph, seeds: Iterable[int], processes: int = 1) -> Report:
+def barrier_campaign(
+    graph: BarrierGraph,
+    seeds: Iterable[int],
+    processes: int = 1,
+    steps: int = BARRIER_STEPS,
+    fault_rate: float = BARRIER_FAULT_RATE,
+) -> Report:
     """The same for the shipped barrier machines."""
     total = Report("barrier", graph.name, cells=handled_cells(ROLES.values()))
-    return _spread(
-        partial(_run, partial(barrier_world, graph), BARRIER_STEPS, BARRIER_FAULT_RATE), total, list(seeds), processes
-    )
+    return _spread(partial(_run, partial(barrier_world, graph), steps, fault_rate), total, list(seeds), processes)
 
 
-def lease_campaign(seeds: Iterable[int], processes: int = 1) -> Report:
+def lease_campaign(
+    seeds: Iterable[int], processes: int = 1, steps: int = LEASE_STEPS, fault_rate: float = LEASE_FAULT_RATE
+) -> Report:
     """The same for the checkpoint lease."""
     total = Report("lease", "replicas", cells=handled_cells((Replica, Primary)))
-    return _spread(partial(_run, _lease_world, LEASE_STEPS, LEASE_FAULT_RATE), total, list(seeds), processes)
+    return _spread(partial(_run, _lease_world, steps, fault_rate), total, list(seeds), processes)
 
 
 def _lease_world(seed: int) -> World:

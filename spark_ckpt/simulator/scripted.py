@@ -84,9 +84,12 @@ class Scenario:
         unknown = {crash.process for crash in self.crashes} - set(world.names())
         if unknown:
             raise NotOnTheMenu(f"graph {self.graph} has no process {sorted(unknown)[0]!r}", world.names())
+        return drive(world, self.seed, *self.pace(), partial(ScriptedDriver, crashes=self.crashes))
+
+    def pace(self) -> tuple[int, float]:
+        """Steps of chaos, and random faults per step."""
         steps, rate = PACE.get(self.protocol, (STEPS, FAULT_RATE))
-        driver = partial(ScriptedDriver, crashes=self.crashes)
-        return drive(world, self.seed, self.steps or steps, rate if self.faults else 0.0, driver)
+        return self.steps or steps, rate if self.faults else 0.0
 
     def budget(self) -> Faults:
         """What may go wrong: the named crashes, and what a seed may draw."""
@@ -129,14 +132,13 @@ def graphs_of(protocol: str) -> tuple[str, ...]:
 def many(scenario: Scenario, schedules: int, processes: int = 1) -> Report:
     """So many schedules, beginning with the scenario's seed. Raises `NotOnTheMenu`."""
     seeds = range(scenario.seed, scenario.seed + schedules)
+    steps, rate = scenario.pace()
     if scenario.protocol == LEASE:
-        return lease_campaign(seeds, processes)
+        return lease_campaign(seeds, processes, steps, rate)
     graph = _graph(scenario)
     if isinstance(graph, BarrierGraph):
-        return barrier_campaign(graph, seeds, processes)
-    return campaign(
-        MENU[scenario.protocol], graph, seeds, processes, scenario.steps or STEPS, scenario.budget(), scenario.inputs
-    )
+        return barrier_campaign(graph, seeds, processes, steps, rate)
+    return campaign(MENU[scenario.protocol], graph, seeds, processes, steps, scenario.budget(), scenario.inputs, rate)
 
 
 def _graph(scenario: Scenario) -> Graph | BarrierGraph:

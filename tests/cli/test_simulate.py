@@ -87,6 +87,14 @@ def test_protocols_with_words_of_their_own_have_campaigns_too(capsys: Captured, 
     assert (report["protocol"], report["schedules"], report["failed"]) == (protocol, 5, 0)
 
 
+@pytest.mark.parametrize("protocol", ["barrier", "lease", "markers"])
+def test_many_schedules_without_faults_have_none(capsys: Captured, protocol: str) -> None:
+    calm = json.loads(out(capsys, "simulate", "-p", protocol, "--schedules", "8", "--no-faults", "--json"))
+    rough = json.loads(out(capsys, "simulate", "-p", protocol, "--schedules", "8", "--json"))
+
+    assert calm.get("crash", 0) == 0 < rough["crash"]
+
+
 def test_compare_puts_every_protocol_that_can_run_beside_the_others(capsys: Captured) -> None:
     rows = {row["protocol"]: row for row in json.loads(out(capsys, "compare", "--runs", "3", "--json"))}
 
