@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import uuid
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from spark_ckpt_delta import DeltaSink, DeltaSource
 from spark_ckpt.connector import EpochOutput, Publisher, SinkContext, StagedFile
 from spark_ckpt.errors import PublishFailed, SinkInvalid
 from spark_ckpt.protocol.ids import Epoch, Incarnation
+from tests.protocol.scenario import scenarios
 
 pytestmark = pytest.mark.spark
 ROWS = StructType([StructField("key", StringType()), StructField("total", LongType())])
@@ -209,16 +211,36 @@ def test_a_merge_killed_after_its_commit_is_a_replay(
     assert (rows_of(spark, table), versions(table)) == ([("a", 5)], 2)
 
 
-def test_a_rerun_after_a_rollback_is_not_skipped(spark: SparkSession, tmp_path: Path) -> None:
-    outbox, table = tmp_path / "outbox", tmp_path / "table"
-    side = publisher(spark, table)
-    for n in (1, 2):
-        side.publish(output(outbox, n, [stage(outbox, [("a", n)])]))
-    spark.sql(f"RESTORE TABLE delta.`{table}` TO VERSION AS OF 0")
+class RestoredTable:
+    """The phrases of scenario T16: one table, one sink, epochs published one after the other."""
 
-    publisher(spark, table, 2).publish(output(outbox, 3, [stage(outbox, [("a", 30)])], incarnation=2))
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark, self._outbox, self._table = spark, folder / "outbox", folder / "table"
 
-    assert rows_of(spark, table) == [("a", 1), ("a", 30)]
+    def perform(self, line: str) -> None:
+        """One line of the scenario."""
+        if found := re.fullmatch(r"epoch (\d+) publishes (\w+)=(\d+)", line):
+            self._publish(int(found[1]), found[2], int(found[3]))
+        elif found := re.fullmatch(r"the table is restored to version (\d+)", line):
+            self._spark.sql(f"RESTORE TABLE delta.`{self._table}` TO VERSION AS OF {found[1]}")
+        else:
+            (rows,) = re.fullmatch(r"the table has (.*)", line).groups()  # type: ignore[union-attr]
+            assert [f"{key}={value}" for key, value in rows_of(self._spark, self._table)] == rows.split()
+
+    def _publish(self, epoch: int, key: str, value: int) -> None:
+        staged = [stage(self._outbox, [(key, value)])]
+        publisher(self._spark, self._table).publish(output(self._outbox, epoch, staged))
+
+
+@pytest.mark.parametrize("after", ["corrected", "literal"])
+def test_t16_an_epoch_of_a_restored_table_is_written_only_under_a_number_of_its_own(
+    spark: SparkSession, tmp_path: Path, after: str
+) -> None:
+    (scenario,) = scenarios("delta-spark")
+    table = RestoredTable(spark, tmp_path)
+
+    for line in [*scenario.sections["steps"], *scenario.sections[after]]:
+        table.perform(line)
 
 
 def test_the_users_own_writes_are_not_swallowed_by_our_transaction_settings(

@@ -15,7 +15,7 @@ from spark_ckpt.protocol.lease import LeaseSettings
 from spark_ckpt.simulator.faults import Faults
 from spark_ckpt.simulator.lease_world import LeaseWorld, Rules, Scope
 from spark_ckpt.simulator.world import NotPossible
-from tests.protocol.scenario import FOLDER, Scenario, read
+from tests.protocol.scenario import Scenario, scenarios
 
 PLENTY = Faults(99, 99, 99, 99, 99, 99, 99)
 STEPS_MAX = 3_000
@@ -25,8 +25,7 @@ Phrase = Callable[..., None]
 
 def lease_scenarios() -> list[Scenario]:
     """Those of the lease world, by name."""
-    found = [read(path) for path in sorted(FOLDER.glob("T*.txt"))]
-    return [scenario for scenario in found if scenario.settings.get("world") == "lease"]
+    return scenarios("lease")
 
 
 def literal_rules(scenario: Scenario) -> Rules:

@@ -29,6 +29,8 @@ machine must pass, the literal one must fail as the last section says.  Happenin
 `process kind label` (or the first words of it), as the world tells them (`MessageWorld.moments`): read, receive,
 deliver, drop, capture, stored, timer, crash, restore, publish, and every `Note`.  A step that is not possible ends the
 run, and says so: that is a way for a literal variant to fail.  New phrases: `@step(pattern)`.
+
+Other worlds have phrases of their own: `world: lease`, `world: barrier`, `world: delta-spark` (integration tests).
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from spark_ckpt.simulator import Choice, Faults, MessageWorld, NotPossible
 from spark_ckpt.simulator.graphs import GRAPHS
 
 FOLDER = Path(__file__).parent / "scenarios"
-SECTIONS = ("why", "names", "steps", "corrected", "literal ends")
+SECTIONS = ("why", "names", "steps", "corrected", "literal", "literal ends")
 PLENTY = Faults(99, 99, 99, 99, 99, 99, 99)
 STEPS_MAX = 5_000
 ROUNDS = 2
@@ -137,10 +139,10 @@ def read(path: Path) -> Scenario:
     return scenario
 
 
-def scenarios() -> list[Scenario]:
-    """All files of the world of messages, by name."""
+def scenarios(world: str = "messages") -> list[Scenario]:
+    """All files of a world, by name; who names none is of the world of messages."""
     found = [read(path) for path in sorted(FOLDER.glob("T*.txt"))]
-    return [scenario for scenario in found if "world" not in scenario.settings]
+    return [scenario for scenario in found if scenario.settings.get("world", "messages") == world]
 
 
 # -- the play ----------------------------------------------------------------------------------------------------------

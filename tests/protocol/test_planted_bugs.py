@@ -14,6 +14,7 @@ from spark_ckpt.protocol import barrier as b
 from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt.protocol.machine import Effect, Event, ProtocolViolation
 from tests.protocol.barrier_runs import GRAPHS, run
+from tests.protocol.literal.barrier import LiteralNil, SinksAreEnough
 
 
 class BlindCoordinator(b.Coordinator):
@@ -29,15 +30,6 @@ class BlindOperator(b.Operator):
 class BlindSink(b.SinkParticipant):
     def validate(self) -> None:
         """Off."""
-
-
-class SinksAreEnough(BlindCoordinator):
-    """T3, seed 001 as it is written: all sinks acked, so the checkpoint is committed."""
-
-    def _store_if_complete(self, opened: Any) -> list[Effect]:
-        if not opened.sinks_missing:
-            opened.tasks_missing.clear()
-        return super()._store_if_complete(opened)
 
 
 class TasksAreEnough(BlindCoordinator):
@@ -66,15 +58,6 @@ class PublishesBeforeItIsDecided(BlindCoordinator):
         effects = super()._store_if_complete(opened)
         commits = [b.CommitSink(sink, opened.epoch, self.incarnation) for sink in self.topology.sinks]
         return [*effects, *commits] if effects else []
-
-
-class LiteralNil(BlindOperator):
-    """T4, seed 003 as it is written: Nil is marked and compared with an empty set of regular inputs."""
-
-    def _arrive(self, event: b.BarrierArrived) -> list[Effect]:
-        if event.channel == b.NIL and {event.channel} != self.inputs - {b.NIL}:
-            return []
-        return super()._arrive(event)
 
 
 class AcksBeforeItIsDurable(BlindOperator):
