@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_ckpt.protocol.graph import Graph
-from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, ProcessId
+from spark_ckpt.protocol.ids import Epoch, Incarnation, ProcessId
 from spark_ckpt.protocol.incarnation import Line, RollbackTable
 from spark_ckpt.protocol.vocabulary import Envelope, Json, SinkOp
 
@@ -155,8 +155,3 @@ def checkpoints(records: Records) -> dict[Epoch, Record]:
     """A process's durable checkpoints by index, oldest first."""
     found = {Epoch(int(key[1])): record for key, record in records.items() if key[0] == "checkpoint"}
     return dict(sorted(found.items()))
-
-
-def channels_between(graph: Graph, sources: frozenset[ProcessId], targets: frozenset[ProcessId]) -> list[ChannelId]:
-    """Channels from any of `sources` to any of `targets`."""
-    return [channel for channel, (source, target) in graph.ends.items() if source in sources and target in targets]

@@ -1,0 +1,37 @@
+"""A graph knows its ends and its loops, and refuses what no source reaches."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ckpt.protocol.graph import Graph
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.machine import ProtocolViolation
+
+NESTED = Graph("nested", (("s", "a"), ("a", "b"), ("b", "c"), ("c", "b"), ("c", "a"), ("c", "k")))
+
+
+def test_ends_and_loops_are_found() -> None:
+    assert (NESTED.sources, NESTED.sinks) == (("s",), ("k",))
+    assert NESTED.back_edges == {"c->b", "c->a"}
+    assert NESTED.regular_inputs[ProcessId("a")] == ("s->a",)
+
+
+def test_whoever_feeds_a_failed_process_is_upstream_and_a_loop_comes_as_a_whole() -> None:
+    diamond = Graph("diamond", (("s", "a"), ("s", "b"), ("a", "k"), ("b", "k")))
+
+    assert diamond.upstream_of(frozenset({ProcessId("a")})) == {"a", "s"}
+    assert NESTED.upstream_of(frozenset({ProcessId("b")})) == {"s", "a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("edges", "told"),
+    [
+        ((), "empty or repeat"),
+        ((("s", "a"), ("s", "a")), "empty or repeat"),
+        ((("s", "k"), ("a", "b"), ("b", "a")), r"no source reaches \['a', 'b'\]"),
+    ],
+)
+def test_a_graph_without_a_way_from_a_source_is_refused(edges: tuple[tuple[str, str], ...], told: str) -> None:
+    with pytest.raises(ProtocolViolation, match=told):
+        Graph("wrong", edges)
