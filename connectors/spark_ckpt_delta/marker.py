@@ -22,6 +22,8 @@ from spark_ckpt.protocol.ids import Epoch, Incarnation
 Engine = Literal["deltalake", "spark"]
 _HISTORY = 50
 """Commits of others that may lie above ours when it is published again: it is, right after a crash."""
+_UNDECIDED = "unknown"
+"""What the history shows for an output without a decision: nothing to compare with."""
 _ENGINES: tuple[Engine, ...] = ("deltalake", "spark")
 
 
@@ -58,7 +60,7 @@ def read_marker(opened: DeltaTable, application: str, wanted: Epoch | None = Non
 
 def _decision(opened: DeltaTable, application: str, epoch: int) -> str:
     """What the newest commits' metadata say about the epoch: an older marker can no longer be mistaken for it."""
-    pattern = re.compile(rf" epoch={epoch} .* decision=(\w+) application={re.escape(application)}$")
+    pattern = re.compile(rf" epoch={epoch} .* decision=(?!{_UNDECIDED} )(\w+) application={re.escape(application)}$")
     texts = (str(commit.get("userMetadata", "")) for commit in opened.history(_HISTORY))
     found = (pattern.search(text) for text in texts if text.startswith("spark-ckpt "))
     return next((match.group(1) for match in found if match), "")
@@ -133,6 +135,6 @@ def commit_metadata(context: SinkContext, output: EpochOutput, engine: Engine) -
     """What DESCRIBE HISTORY shows of a publish."""
     return {
         "userMetadata": f"spark-ckpt job={context.job} sink={context.sink} epoch={output.epoch} "
-        f"incarnation={context.incarnation} engine={engine} decision={output.decision or 'unknown'} "
+        f"incarnation={context.incarnation} engine={engine} decision={output.decision or _UNDECIDED} "
         f"application={application_id(context, engine)}"
     }

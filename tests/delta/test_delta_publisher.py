@@ -332,3 +332,11 @@ def test_the_log_entry_holds_rows_and_marker_together(table: Path) -> None:
     lines = (table / "_delta_log/00000000000000000001.json").read_text().splitlines()
     kinds = [next(iter(json.loads(line))) for line in lines]
     assert sorted(kinds) == ["add", "commitInfo", "txn", "txn"]
+
+
+def test_an_epoch_published_without_a_decision_is_there_for_whoever_asks_with_one(table: Path) -> None:
+    """A publish that named no decision leaves nothing to compare with."""
+    undecided = output(table, 1, [stage(table, {"id": [1]})])
+    opened(table).publish(undecided)
+
+    assert opened(table, incarnation=2).publish(replace(undecided, decision="a" * 32)).replayed
