@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import spark_ckpt.simulator as sim
-from spark_ckpt.cli.options import AsJson
+from spark_ckpt.cli.options import AsJson, process_at
 from spark_ckpt.cli.output import print_json, print_line, print_table
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import ConfigInvalid
@@ -66,9 +66,7 @@ def compare(
 
 
 def _crash(written: str, processes: Sequence[str]) -> tuple[float, str]:
-    process, at, ms = written.rpartition("@")
-    if not at or not ms.isdecimal():
-        raise ConfigInvalid(f"--crash {written} is not PROCESS@MS", hint="write for example --crash a@250")
+    process, ms = process_at(written, "MS", "a@250")
     if process not in processes:
         raise ConfigInvalid(f"--crash {written}: no process {process!r}", hint=f"there are: {', '.join(processes)}")
     return float(ms), process

@@ -21,6 +21,14 @@ StorageOptions = Annotated[
 ]
 
 
+def process_at(written: str, unit: str, example: str) -> tuple[str, int]:
+    """PROCESS@NUMBER of a --crash option. Raises `ConfigInvalid`."""
+    process, _, number = written.rpartition("@")
+    if not process or not number.isdecimal():
+        raise ConfigInvalid(f"--crash {written} is not PROCESS@{unit}", hint=f"write for example --crash {example}")
+    return process, int(number)
+
+
 def pairs(written: Sequence[str] | None, what: str) -> dict[str, str]:
     """NAME=VALUE options as a mapping. Raises `ConfigInvalid`, which never shows a value."""
     found: dict[str, str] = {}

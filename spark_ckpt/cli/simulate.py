@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 import spark_ckpt.simulator as sim
-from spark_ckpt.cli.options import AsJson
+from spark_ckpt.cli.options import AsJson, process_at
 from spark_ckpt.cli.output import print_facts, print_json, print_line
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import ConfigInvalid
@@ -59,21 +59,15 @@ def simulate(
     as_json: AsJson = False,
 ) -> None:
     """Run a protocol under failures and judge it. The same arguments give the same run, byte for byte."""
-    scenario = sim.Scenario(protocol, graph or _asked(lambda: sim.graphs_of(protocol))[0], seed, steps, inputs)
-    scenario = sim.Scenario(protocol, scenario.graph, seed, steps, inputs, tuple(map(_crash, crash or ())), faults)
+    graph = graph or _asked(lambda: sim.graphs_of(protocol))[0]
+    crashes = tuple(sim.Crash(*process_at(each, "STEP", "a@20")) for each in crash or ())
+    scenario = sim.Scenario(protocol, graph, seed, steps, inputs, crashes, faults)
     if diagram is not None and diagram.suffix not in (".svg", ".html"):
         raise ConfigInvalid(f"--diagram {diagram.name} is neither .svg nor .html", hint="name the file so")
     if schedules > 1:
         _many(scenario, schedules, processes, as_json)
     else:
         _one(scenario, diagram, everything, as_json)
-
-
-def _crash(written: str) -> sim.Crash:
-    process, at, step = written.rpartition("@")
-    if not at or not process or not step.isdecimal():
-        raise ConfigInvalid(f"--crash {written} is not PROCESS@STEP", hint="write for example --crash a@20")
-    return sim.Crash(process, int(step))
 
 
 def _asked(question: Callable[[], T]) -> T:

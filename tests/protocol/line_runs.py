@@ -6,9 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 
 from spark_ckpt.protocol.graph import Graph
+from spark_ckpt.protocol.machine import INVALID
+from spark_ckpt.protocol.message_machine import AnyMessageMachine
 from spark_ckpt.protocol.recovery import Protocol, Settings
 from spark_ckpt.simulator import GRAPHS, Clock, Clocks, Faults, MessageWorld, drive
 from spark_ckpt.simulator.explore import Exploration, explore
+from spark_ckpt.simulator.world import Cell
 
 SEVERAL = Faults(crashes=4)
 OFTEN = Settings(options={"checkpoint_every": 2})
@@ -29,15 +32,18 @@ def check_schedules(
     return counts
 
 
-def cells_reached(protocol: Protocol, seeds: Iterable[int]) -> set[tuple[str, str, str]]:
-    """Machine, phase and event of every table cell that random schedules reach."""
-    cells: set[tuple[str, str, str]] = set()
+def cells_not_reached(
+    protocol: Protocol, machine: type[AnyMessageMachine], seeds: Iterable[int] = range(4)
+) -> set[Cell]:
+    """Cells of the machine's table that may be met and that no random schedule meets."""
+    reached: set[Cell] = set()
     for seed in seeds:
         for graph in GRAPHS.values():
             world = MessageWorld(protocol, graph, SEVERAL, 4, settings=OFTEN)
-            world.cells = cells
+            world.cells = reached
             drive(world, seed, 60)
-    return cells
+    decided = [place for place, cell in machine.TABLE.items() if cell is not INVALID]
+    return {(machine.__name__, phase.name, event.__name__) for phase, event in decided} - reached
 
 
 def small_scope(protocol: Protocol, graph: Graph, inputs: int, crashes: int, timers: int) -> Exploration:
