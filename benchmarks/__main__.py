@@ -21,7 +21,7 @@ _MODULES = ("per_key", "epochs", "restore", "operators", "driver_memory", "sched
 
 def measured(module: str, *arguments: str) -> str:
     """The Markdown that a measurement prints."""
-    command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
+    command = [sys.executable, "-m", f"benchmarks.inside.{module}", *arguments]
     done = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True, check=True)
     return "\n".join(line for line in done.stdout.splitlines() if line.startswith("|"))
 

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
-from benchmarks.inputs import SCHEMA, write_files
-from benchmarks.null_sink import NullSink
-from benchmarks.sessions import BatchTimes, benchmark_session
+from benchmarks.inside.inputs import SCHEMA, write_files
+from benchmarks.inside.null_sink import NullSink
+from benchmarks.inside.sessions import BatchTimes, benchmark_session
 
 ROWS, KEYS, FILES, PAIRS = 200_000, 10_000, 30, 3
 

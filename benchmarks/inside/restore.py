@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
-from benchmarks.inputs import SCHEMA, write_every_key, write_files
-from benchmarks.null_sink import NullSink
-from benchmarks.sessions import benchmark_session
+from benchmarks.inside.inputs import SCHEMA, write_every_key, write_files
+from benchmarks.inside.null_sink import NullSink
+from benchmarks.inside.sessions import benchmark_session
 from spark_ckpt.store.existing import existing_store
 
 KEYS, ROWS_PER_FILE = 1_000_000, 200_000

@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
-from benchmarks.inputs import SCHEMA, write_every_key
-from benchmarks.null_sink import NullSink
-from benchmarks.sessions import benchmark_session
+from benchmarks.inside.inputs import SCHEMA, write_every_key
+from benchmarks.inside.null_sink import NullSink
+from benchmarks.inside.sessions import benchmark_session
 
 KEYS_PER_BATCH, BATCHES, PARTS = 50_000, 80, 8
 _MEBIBYTE = 1 << 20

@@ -19,9 +19,9 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
-from benchmarks.inputs import SCHEMA, write_files
-from benchmarks.null_sink import NullSink
-from benchmarks.sessions import BatchTimes, benchmark_session, median_and_spread
+from benchmarks.inside.inputs import SCHEMA, write_files
+from benchmarks.inside.null_sink import NullSink
+from benchmarks.inside.sessions import BatchTimes, benchmark_session, median_and_spread
 
 ROWS, KEYS = 100_000, 10_000
 OUTPUT, STATE = "k string, total long, n long", "total long, n long"

@@ -1,0 +1,1 @@
+"""All systems treated alike: topics, processes, the oracle, the measurements."""

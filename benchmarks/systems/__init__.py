@@ -1,0 +1,91 @@
+"""The systems that are compared, one file each.
+
+A file names its `System` records, which is all that the measuring side imports of it, and is itself the program that runs a
+job: `python -m benchmarks.systems.<file> <arguments of Run>`, in the system's own virtual environment. Only the
+standard library may be imported at its top. What a job means in a system stands in the job's file (`benchmarks/jobs/`),
+under the system's `hook`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib import import_module
+from types import ModuleType
+from typing import Literal, Self
+
+FILES = ("spark_ckpt", "plain_pyspark", "flink_sql", "pyflink", "quix", "bytewax")
+Guarantee = Literal["exactly-once", "at-least-once"]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment of its own. No requirements: the one that measures. `jars`: `group:artifact:version:sha256`,
+    from Maven Central.
+    """
+
+    name: str
+    requirements: tuple[str, ...] = ()
+    jars: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class System:
+    """One contender. `hook`: its name in the jobs' files. `processes`: how many of the program run side by side.
+    `every_input`: it puts out one record per input; else only some of the running values.
+    """
+
+    name: str
+    label: str
+    hook: str
+    guarantee: Guarantee
+    environment: Environment
+    module: str
+    processes: int = 1
+    every_input: bool = True
+
+
+@dataclass(frozen=True)
+class Run:
+    """One start of a system's program; it runs until it is killed. A second start with the same `folder` resumes from what
+    the system itself kept there. `interval_ms`: between checkpoints (epochs, commits). `jars`: files, joined by a colon.
+    """
+
+    hook: str
+    job: str
+    servers: str
+    source: str
+    target: str
+    interval_ms: int
+    folder: str
+    jars: str = ""
+
+    def arguments(self) -> list[str]:
+        """For the command line."""
+        return [f"--{name.replace('_', '-')}={value}" for name, value in asdict(self).items()]
+
+    @classmethod
+    def of_command_line(cls, arguments: Sequence[str] | None = None) -> Self:
+        """What `arguments` wrote."""
+        parser = argparse.ArgumentParser()
+        for field in fields(cls):
+            kind = int if field.name == "interval_ms" else str
+            parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, required=True)
+        return cls(**vars(parser.parse_args(arguments)))
+
+    @property
+    def implementation(self) -> object:
+        """The job as this system expresses it: a function or a text."""
+        return getattr(job_module(self.job), self.hook)
+
+
+def job_module(job: str) -> ModuleType:
+    """The file of a job."""
+    return import_module(f"benchmarks.jobs.{job}")
+
+
+def systems() -> dict[str, System]:
+    """All of them, by name, in the order of `FILES`."""
+    modules = [import_module(f"benchmarks.systems.{file}") for file in FILES]
+    return {system.name: system for module in modules for system in module.SYSTEMS}
