@@ -120,9 +120,10 @@ DAMAGES: Sequence[Callable[[Path], None]] = (
 )
 
 
-def newest_checkpoint(store: Path) -> Path:
-    """Spark's checkpoint of the newest incarnation."""
-    return _entries(store / "runs")[-1] / "stage"
+def damage_newest(store: Path, damage: Callable[[Path], None]) -> None:
+    """Damage Spark's checkpoint of the newest incarnation; a first life may end before there is one."""
+    for run in _entries(store / "runs")[-1:]:
+        damage(run / "stage")
 
 
 def _entries(folder: Path) -> list[Path]:
