@@ -6,8 +6,41 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
+    from bytewax.connectors.kafka import KafkaSinkMessage, KafkaSourceMessage
+    from bytewax.dataflow import Stream
+    from pyspark.sql import DataFrame
+    from quixstreams.dataframe import StreamingDataFrame
+
+    import spark_ckpt as ckpt
 
 
 def expected(inputs: pd.DataFrame) -> pd.Series:
     """`amount,event_ms`, as it came."""
     return inputs["amount"].astype(str) + "," + inputs["event_ms"].astype(str)
+
+
+def spark_ckpt_builtin(records: ckpt.Stream) -> ckpt.Stream:
+    return records.select("key", "value")
+
+
+flink_sql = "SELECT `key`, n, amount, event_ms FROM input"
+
+
+# -- Quix Streams and Bytewax ---------------------------------------------------------------------------------------------
+
+
+def quix(records: StreamingDataFrame) -> StreamingDataFrame:
+    return records
+
+
+def bytewax(records: Stream[KafkaSourceMessage[bytes, bytes]]) -> Stream[KafkaSinkMessage[bytes, bytes]]:
+    from bytewax import operators as op
+
+    return op.flat_map_batch("to_sink", records, lambda batch: [message.to_sink() for message in batch])
+
+
+# -- plain PySpark -----------------------------------------------------------------------------------------------------------
+
+
+def pyspark_native(records: DataFrame) -> DataFrame:
+    return records.select("key", "value")

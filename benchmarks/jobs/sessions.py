@@ -9,7 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pandas as pd
+    from bytewax.connectors.kafka import KafkaSinkMessage, KafkaSourceMessage
+    from bytewax.dataflow import Stream
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+    from pyspark.sql.streaming.state import GroupState
+    from quixstreams.dataframe import StreamingDataFrame
+    from quixstreams.state import State
 
 PAUSE_MS = 30_000
 
@@ -21,3 +30,157 @@ def expected(inputs: pd.DataFrame) -> pd.Series:
     one = inputs.assign(session=session).groupby(["key", "session"], sort=False)
     parts = session, one.cumcount() + 1, one["amount"].cumsum()
     return parts[0].astype(str) + "," + parts[1].astype(str) + "," + parts[2].astype(str)
+
+
+# A window per (key, session) would keep each session for ever. So: the key's rows and sum so far, less what they were before the
+# session, which LAST_VALUE keeps because it passes over NULL.
+flink_sql = f"""
+    SELECT `key`, n, session, so_far - rows_before AS `rows`, summed - total_before AS total
+    FROM (
+        SELECT `key`, n, so_far, summed,
+            SUM(CASE WHEN begins THEN 1 ELSE 0 END) OVER key_so_far AS session,
+            LAST_VALUE(CASE WHEN begins THEN so_far - 1 END) OVER key_so_far AS rows_before,
+            LAST_VALUE(CASE WHEN begins THEN summed - amount END) OVER key_so_far AS total_before
+        FROM (
+            SELECT *, previous IS NULL OR event_ms - previous > {PAUSE_MS} AS begins
+            FROM (
+                SELECT *, LAG(event_ms) OVER (PARTITION BY `key` ORDER BY `at`) AS previous,
+                    COUNT(*) OVER key_so_far AS so_far, SUM(amount) OVER key_so_far AS summed
+                FROM input
+                WINDOW key_so_far AS (PARTITION BY `key` ORDER BY `at` ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+            )
+        )
+        WINDOW key_so_far AS (PARTITION BY `key` ORDER BY `at` ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+    )
+"""
+
+
+# -- Quix Streams ---------------------------------------------------------------------------------------------------------
+
+
+def quix(records: StreamingDataFrame) -> StreamingDataFrame:
+    return records.apply(extend_one, stateful=True)
+
+
+def extend_one(value: bytes, state: State) -> bytes:
+    """The state is `n,session,rows,total,event_ms`, as bytes: no JSON in the store or the changelog."""
+    key, _, amount, event = value.split(b",")
+    event_ms = int(event)
+    kept = state.get_bytes(b"session")
+    n, session, rows, total, last_ms = map(int, kept.split(b",")) if kept else (0, 1, 0, 0, event_ms)
+    if event_ms - last_ms > PAUSE_MS:
+        session, rows, total = session + 1, 0, 0
+    text = b"%d,%d,%d,%d" % (n + 1, session, rows + 1, total + int(amount))
+    state.set_bytes(b"session", text + b"," + event)
+    return key + b"," + text
+
+
+# -- Bytewax --------------------------------------------------------------------------------------------------------------
+
+
+def bytewax(records: Stream[KafkaSourceMessage[bytes, bytes]]) -> Stream[KafkaSinkMessage[bytes, bytes]]:
+    """Batch operators and the lowest stateful one, which call Python least; only what the job needs goes between processes."""
+    from bytewax import operators as op
+    from bytewax.connectors.kafka import KafkaSinkMessage
+
+    class Sessions(op.StatefulBatchLogic):
+        def __init__(self, state: tuple[int, ...] | None) -> None:
+            self.state = state or (0, 1, 0, 0, None)
+
+        def on_batch(self, values: list[tuple[int, int]]) -> tuple[list[str], bool]:
+            n, session, rows, total, last_ms = self.state
+            texts = []
+            for amount, event_ms in values:
+                if last_ms is not None and event_ms - last_ms > PAUSE_MS:
+                    session, rows, total = session + 1, 0, 0
+                n, rows, total, last_ms = n + 1, rows + 1, total + amount, event_ms
+                texts.append(f"{n},{session},{rows},{total}")
+            self.state = (n, session, rows, total, last_ms)
+            return texts, self.RETAIN
+
+        def snapshot(self) -> tuple[int | None, ...]:
+            return self.state
+
+    def parse(batch: list[KafkaSourceMessage[bytes, bytes]]) -> list[tuple[str, tuple[int, int]]]:
+        fields = [message.value.decode().split(",") for message in batch]
+        return [(key, (int(amount), int(event_ms))) for key, _, amount, event_ms in fields]
+
+    def write(batch: list[tuple[str, str]]) -> list[KafkaSinkMessage[bytes, bytes]]:
+        return [KafkaSinkMessage(key.encode(), f"{key},{text}".encode()) for key, text in batch]
+
+    sessions = op.stateful_batch("sessions", op.flat_map_batch("parse", records, parse), Sessions)
+    return op.flat_map_batch("write", sessions, write)
+
+
+# -- plain PySpark -----------------------------------------------------------------------------------------------------------
+
+SESSION_ROW = "key string, n long, session long, rows long, total long"
+SESSION_STATE = "n long, session long, rows long, total long, last_ms long"
+
+
+def pyspark_pandas(records: DataFrame) -> DataFrame:
+    from benchmarks.systems.plain_pyspark import joined
+
+    groups = records.select("key", "amount", "event_ms").groupBy("key")
+    sessions = groups.applyInPandasWithState(
+        sessions_with_group_state, SESSION_ROW, SESSION_STATE, "update", "NoTimeout"
+    )
+    return joined(sessions)
+
+
+def pyspark_transform(records: DataFrame) -> DataFrame:
+    from benchmarks.systems.plain_pyspark import joined
+
+    groups = records.select("key", "amount", "event_ms").groupBy("key")
+    return joined(groups.transformWithStateInPandas(session_processor(), SESSION_ROW, "Update", "None"))
+
+
+def sessions_with_group_state(
+    key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
+    carried = state.getOption
+    for frame in frames:
+        rows, carried = running_sessions(frame, carried)
+        yield rows
+    state.update(carried)
+
+
+def session_processor() -> StatefulProcessor:
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Sessions(StatefulProcessor):
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self._state = handle.getValueState("session", SESSION_STATE)
+
+        def handleInputRows(
+            self, key: tuple[str], rows: Iterator[pd.DataFrame], timerValues: object
+        ) -> Iterator[pd.DataFrame]:
+            carried = self._state.get()
+            for frame in rows:
+                sessions, carried = running_sessions(frame, carried)
+                yield sessions
+            self._state.update(carried)
+
+        def close(self) -> None: ...
+
+    return Sessions()
+
+
+def running_sessions(frame: pd.DataFrame, carried: tuple[int, ...] | None) -> tuple[pd.DataFrame, tuple[int, ...]]:
+    """Some records of one key, in the order of their topic; `carried` is `SESSION_STATE`."""
+    import numpy as np
+    import pandas as pd
+
+    event_ms, amount = frame["event_ms"].to_numpy(), frame["amount"].to_numpy()
+    n, session, rows, total, last_ms = carried or (0, 1, 0, 0, event_ms[0])
+    begins, place = np.diff(event_ms, prepend=last_ms) > PAUSE_MS, np.arange(len(frame))
+    # The place where each row's session began; -1: before this frame, so that what is carried counts too.
+    first, sums = np.maximum.accumulate(np.where(begins, place, -1)), amount.cumsum()
+    columns = {
+        "n": n + 1 + place,
+        "session": session + begins.cumsum(),
+        "rows": place - first + np.where(first < 0, rows, 1),
+        "total": sums + np.where(first < 0, total, (amount - sums)[first]),
+    }
+    last = [int(values[-1]) for values in (*columns.values(), event_ms)]
+    return pd.DataFrame({"key": frame["key"], **columns}), tuple(last)
