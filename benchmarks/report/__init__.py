@@ -1,0 +1,23 @@
+"""Tables and plots from the result lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.report.contents import Contents
+from benchmarks.report.drawing import draw
+from benchmarks.report.lines import read
+from benchmarks.report.page import PLOTS, markdown
+
+
+def write(results: Path, folder: Path) -> None:
+    """`folder/RESULTS.md` and its plots, in place of what was there."""
+    from benchmarks.systems import systems
+
+    text, shown = markdown(Contents(tuple(read(results)), systems()))
+    plots = folder / PLOTS
+    plots.mkdir(parents=True, exist_ok=True)
+    drawn = {draw(chart, plots) for chart in shown}
+    for stale in set(plots.glob("*.svg")) - drawn:
+        stale.unlink()
+    (folder / "RESULTS.md").write_text(text)

@@ -1,0 +1,87 @@
+"""What a file of result lines holds, by measurement and place, with the systems' names and guarantees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from benchmarks.report.lines import Line, Measure
+from benchmarks.report.runs import Runs, best, grouped
+
+if TYPE_CHECKING:
+    from benchmarks.systems import System
+
+OURS = "spark_ckpt"
+BUILT_IN, VECTORISED = f"{OURS}-builtin", f"{OURS}-vectorised"
+
+
+class Place(NamedTuple):
+    """What was run."""
+
+    job: str
+    workload: str
+
+    def __str__(self) -> str:
+        return ", ".join(part for part in self if part)
+
+
+class Entry(NamedTuple):
+    """Who ran it, and how often it made its progress durable."""
+
+    system: str
+    interval_ms: int
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All lines of a file."""
+
+    lines: tuple[Line, ...]
+    systems: Mapping[str, System]
+
+    def of(self, measure: Measure) -> list[Line]:
+        """The lines of one measure."""
+        return [line for line in self.lines if line.measure == measure]
+
+    def places(self, measure: Measure) -> dict[Place, dict[Entry, Runs]]:
+        """Its repeats, by what was run, then by who ran it."""
+        places = grouped(self.of(measure), lambda line: Place(line.job, line.workload))
+        return {
+            place: grouped(runs.lines, lambda each: Entry(each.system, each.interval_ms))
+            for place, runs in places.items()
+        }
+
+    @cached_property
+    def failed(self) -> list[Line]:
+        """Every run without numbers."""
+        return [line for line in self.lines if line.failed is not None]
+
+    def label(self, system: str) -> str:
+        """Its name for readers; an unknown one is shown as it is."""
+        return self.systems[system].label if system in self.systems else system
+
+    def guarantee(self, system: str) -> str:
+        """What it promises for its output."""
+        return self.systems[system].guarantee if system in self.systems else "-"
+
+    def every_input(self, system: str) -> bool:
+        """Whether it answers each input."""
+        return system not in self.systems or self.systems[system].every_input
+
+    def reference(self, entries: Mapping[Entry, Runs], interval_ms: int) -> tuple[str, Runs] | None:
+        """The fastest of our exactly-once variants at an interval: what the others are compared with."""
+        ours = [
+            (entry.system, runs)
+            for entry, runs in entries.items()
+            if is_ours(entry.system)
+            and entry.interval_ms == interval_ms
+            and self.guarantee(entry.system) != "at-least-once"
+        ]
+        return best(ours, "records_per_s")
+
+
+def is_ours(system: str) -> bool:
+    """Whether it is a variant of spark_ckpt."""
+    return system.split("-")[0] == OURS

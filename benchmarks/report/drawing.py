@@ -1,0 +1,178 @@
+"""Plots as SVG: the same bytes for the same numbers, light or dark as the reader's screen is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.report.charts import Bar, Bars, Chart, Curves, Panel, Series
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Colours of Okabe and Ito, told apart by colour-blind readers too; darker or lighter where the background asks for it.
+INK, PAPER, RULE, OURS, PEER = "#1f2329", "#ffffff", "#d5d9de", "#0072b2", "#7f8790"
+LINES = (OURS, "#d55e00", "#009e73", "#cc79a7", "#b8860b")
+MARKERS = ("o", "s", "^", "D", "v")
+IN_THE_DARK = {INK: "#e6e8eb", PAPER: "#15181d", RULE: "#3a4048", OURS: "#4fa8dc", PEER: "#8d959e"}
+SETTINGS: dict[Any, Any] = {
+    "svg.hashsalt": "spark_ckpt", "svg.fonttype": "path", "font.family": "DejaVu Sans", "font.size": 9, "text.color": INK,
+    "axes.edgecolor": RULE, "axes.labelcolor": INK, "axes.facecolor": PAPER, "figure.facecolor": PAPER, "xtick.color": INK,
+    "ytick.color": INK, "axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left", "axes.titlesize": 11,
+    "axes.titleweight": "bold", "axes.labelsize": 8.5, "axes.axisbelow": True,
+}  # fmt: skip
+WIDTH_IN, BAR_IN, AROUND_IN, CURVES_IN = 8.2, 0.42, 1.05, 3.6
+LABEL_GAP_PT = 12
+
+
+def draw(chart: Chart, folder: Path) -> Path:
+    """One file."""
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise RuntimeError("plots need matplotlib: pip install 'spark-ckpt[bench]'") from error
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        for name, value in SETTINGS.items():
+            mpl.rcParams[name] = value
+        figure = _bars(chart) if isinstance(chart, Bars) else _curves(chart)
+        path = folder / chart.file
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None, "Title": chart.title})
+    path.write_text(for_both_backgrounds(path.read_text()))
+    return path
+
+
+def for_both_backgrounds(svg: str) -> str:
+    """With rules that swap the colours on a dark screen; a reader that ignores them sees dark on white."""
+    rules = [
+        f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
+        for light, dark in IN_THE_DARK.items()
+        for kind in ("fill", "stroke")
+    ]
+    style = f"<style>@media (prefers-color-scheme: dark){{{''.join(rules)}}}</style>"
+    return re.sub(r"(<svg [^>]*>)", lambda found: found[1] + style, svg, count=1)
+
+
+def _figure(height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(WIDTH_IN, height), layout="constrained")
+
+
+# -- bars --------------------------------------------------------------------------------------------------------------
+
+
+def _bars(chart: Bars) -> Figure:
+    figure = _figure(AROUND_IN + BAR_IN * len(chart.bars))
+    axes = figure.subplots()
+    for row, bar in enumerate(chart.bars):
+        _bar(axes, row, bar)
+    longest = max(bar.value.most for bar in chart.bars if bar.value)
+    axes.set_xlim(0, longest * (1.1 + 0.014 * max(len(bar.text) for bar in chart.bars)))
+    axes.set_ylim(len(chart.bars) - 0.4, -0.6)
+    axes.set_yticks(range(len(chart.bars)), [bar.label for bar in chart.bars], linespacing=1.15)
+    _bar_axes(axes, chart, longest)
+    return figure
+
+
+def _bar_axes(axes: Axes, chart: Bars, longest: float) -> None:
+    axes.set_title(chart.title, x=0, loc="left")
+    axes.set_xlabel(chart.axis)
+    axes.xaxis.set_major_formatter("{x:,.0f}" if longest >= 10 else "{x:g}")
+    axes.tick_params(length=0)
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x", color=RULE, linewidth=0.6)
+    axes.locator_params(axis="x", nbins=6)
+
+
+def _bar(axes: Axes, row: int, bar: Bar) -> None:
+    if bar.value is None:
+        axes.annotate(bar.text, (0, row), (5, 0), textcoords="offset points", va="center", style="italic")
+        return
+    colour = OURS if bar.ours else PEER
+    axes.barh(
+        row, bar.value.median, height=0.56, facecolor=colour if bar.solid else PAPER, edgecolor=colour, linewidth=1.2
+    )
+    if bar.value.count > 1:
+        beyond = [[bar.value.median - bar.value.least], [bar.value.most - bar.value.median]]
+        axes.errorbar(bar.value.median, row, xerr=beyond, color=INK, capsize=3, linewidth=1)
+    if bar.mark is not None:
+        axes.plot([bar.mark, bar.mark], [row - 0.4, row + 0.4], color=INK, linewidth=2)
+    weight = "bold" if bar.ours else "normal"
+    axes.annotate(bar.text, (bar.value.most, row), (6, 0), textcoords="offset points", va="center", weight=weight)
+
+
+# -- curves ------------------------------------------------------------------------------------------------------------
+
+
+def _curves(chart: Curves) -> Figure:
+    figure = _figure(CURVES_IN)
+    for axes, panel in zip(figure.subplots(1, len(chart.panels), squeeze=False)[0], chart.panels, strict=True):
+        _panel(axes, chart, panel)
+    figure.suptitle(chart.title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    figure.draw_without_rendering()
+    for axes, panel in zip(figure.axes, chart.panels, strict=True):
+        _name_at_the_end(axes, chart, panel)
+    return figure
+
+
+def _panel(axes: Axes, chart: Curves, panel: Panel) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale(panel.scale)
+    for index, series in enumerate(panel.series):
+        _line(axes, series, LINES[index % len(LINES)], MARKERS[index % len(MARKERS)])
+    axes.set_title(panel.axis, fontsize=9, fontweight="normal")
+    axes.set_xlabel(chart.x_axis)
+    axes.set_xticks([x for x, _ in chart.ticks], [text for _, text in chart.ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_xlim(*_limits(chart))
+    if panel.scale == "linear":
+        axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
+    axes.tick_params(length=0)
+    axes.grid(axis="y", color=RULE, linewidth=0.6)
+
+
+def _limits(chart: Curves) -> tuple[float, float]:
+    """From the first tick to the last; they may fall."""
+    first, last = chart.ticks[0][0], chart.ticks[-1][0]
+    room = 1.15 if first <= last else 1 / 1.15
+    return first / room, last * room
+
+
+def _line(axes: Axes, series: Series, colour: str, marker: str) -> None:
+    xs = [x for x, _ in series.points]
+    middle = [value.median for _, value in series.points]
+    beyond = [
+        [value.median - value.least for _, value in series.points],
+        [value.most - value.median for _, value in series.points],
+    ]
+    axes.errorbar(
+        xs, middle, yerr=beyond, color=colour, marker=marker, markersize=5, linewidth=1.6, capsize=3, elinewidth=1
+    )
+
+
+def _name_at_the_end(axes: Axes, chart: Curves, panel: Panel) -> None:
+    """Each line's name right of its last point, names kept apart."""
+    last = chart.ticks[-1][0]
+    ends = [(min(each.points, key=lambda point: abs(point[0] - last)), each.label) for each in panel.series]
+    heights = [axes.transData.transform((x, value.median))[1] for (x, value), _ in ends]
+    scale = 72 / axes.figure.dpi
+    for index, shift in enumerate(apart([height * scale for height in heights], LABEL_GAP_PT)):
+        (x, value), label = ends[index]
+        colour = LINES[index % len(LINES)]
+        axes.annotate(
+            label, (x, value.median), (9, shift), textcoords="offset points", va="center", color=colour, fontsize=8.5
+        )
+
+
+def apart(heights: list[float], gap: float) -> list[float]:
+    """How far each has to move so that no two are closer than `gap`; their order and their middle stay."""
+    order = sorted(range(len(heights)), key=lambda index: heights[index])
+    placed: list[float] = []
+    for index in order:
+        placed.append(max(heights[index], placed[-1] + gap) if placed else heights[index])
+    back = sum(placed) / len(placed) - sum(heights) / len(heights) if placed else 0
+    moved = {index: height - back - heights[index] for index, height in zip(order, placed, strict=True)}
+    return [moved[index] for index in range(len(heights))]

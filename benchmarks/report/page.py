@@ -1,0 +1,159 @@
+"""RESULTS.md: what was measured, what was reached, then every table with its plots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks.report import charts, tables, wording
+from benchmarks.report.charts import Bars, Chart
+from benchmarks.report.contents import Contents, Entry, Place
+from benchmarks.report.lines import Line, Measure
+from benchmarks.report.runs import Runs
+from benchmarks.report.targets import verdicts
+
+PLOTS = "plots"
+ONE_REPEAT = "median (least to most)"
+RATES = (
+    "The ratio compares medians at the same checkpoint interval: the fastest exactly-once variant of spark_ckpt over the "
+    f"system of the row, so below 1 the peer is faster. Records/s: {ONE_REPEAT} of the repeats; processor time, memory and "
+    "first output: medians. Duplicates, missing and wrong records: all repeats together, as a `read_committed` reader finds "
+    "them."
+)
+SOME_INPUTS = "[1] does not answer every input; its rate is of the inputs that its output covers."
+LATENCY = (
+    "From the creation of an input to the receipt of its output by a `read_committed` reader, so exactly-once output waits for the "
+    f"checkpoint that commits it. {ONE_REPEAT.capitalize()} of the repeats; largest: over all of them."
+)
+RECOVERY = "All processes of the system are killed with SIGKILL and started again at once; what the first start took stands beside."
+INTERVALS = "spark_ckpt alone: the same job with epochs and without, in turn. A negative loss is noise."
+STATE_SIZE = "spark_ckpt alone: epochs that change a share of the keys, over states of different sizes."
+FAILED = "Runs that brought no numbers. They count in no median above."
+
+
+def markdown(contents: Contents) -> tuple[str, list[Chart]]:
+    """The page, and the plots that it shows."""
+    shown: list[Chart] = []
+    blocks: list[str] = []
+    for block in _blocks(contents):
+        if isinstance(block, str):
+            blocks.append(block)
+        else:
+            shown.append(block)
+            blocks.append(f"![{_described(block)}]({PLOTS}/{block.file})")
+    return "\n\n".join(blocks) + "\n", shown
+
+
+def _blocks(contents: Contents) -> Iterator[str | Chart]:
+    yield "# Results"
+    yield statement(contents)
+    rows = verdicts(contents)
+    if rows:
+        yield from ("## Targets", summed_up([row.state for row in rows]), tables.of_targets(rows))
+    for place, entries in contents.places("throughput").items():
+        yield from _throughput(contents, place, entries)
+    yield from _section(contents, "latency", "Latency", LATENCY, tables.of_latency, charts.of_latency)
+    yield from _section(contents, "recovery", "Recovery", RECOVERY, tables.of_recovery, charts.of_recovery)
+    yield from _section(
+        contents, "interval", "The interval between epochs", INTERVALS, tables.of_intervals, charts.of_intervals
+    )
+    yield from _section(
+        contents, "epoch", "The size of the state", STATE_SIZE, tables.of_state_size, charts.of_state_size
+    )
+    yield from _inside(contents)
+    if contents.failed:
+        yield from ("## Failed runs", FAILED, tables.of_failures(contents))
+
+
+def summed_up(states: Sequence[str]) -> str:
+    """How many of each."""
+    counted = [f"{states.count(state)} {state}" for state in ("reached", "missed", "not decided") if state in states]
+    return (
+        f"Of {len(states)}: {', '.join(counted)}. The verdict is by the median; a range that crosses the bound is said."
+    )
+
+
+# -- what it was measured on -------------------------------------------------------------------------------------------
+
+
+def statement(contents: Contents) -> str:
+    """What was measured, where, and in which versions."""
+    what = (
+        "Every system ran the same jobs over the same Kafka topics, in turns, in parallelism 2, on one machine that it shared "
+        "with the broker; its committed output was counted from outside and verified record by record. Ratios hold within a "
+        "table; this is not a cluster result. How it is measured: `docs/design/benchmarks.md`."
+    )
+    sessions = [_machine(line.values) for line in contents.of("machine")]
+    several = "The lines come from several sessions, whose repeats are taken together. " if len(sessions) > 1 else ""
+    return f"{what} {several}{' '.join(sessions)}".strip()
+
+
+def _machine(values: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in (values.get("versions") or {}).items())
+    load = values.get("load")
+    load = ", ".join(f"{each:g}" for each in load) if isinstance(load, list | tuple) else load
+    memory = values.get("memory_gib")
+    facts = [
+        f"{values['cores']} cores" if "cores" in values else "",
+        f"{memory:.3g} GiB" if memory is not None else "",
+        str(values.get("system") or ""),
+        versions,
+        f"load before {load}" if load is not None else "",
+    ]
+    day = f"Measured {values['date']} on" if values.get("date") else "Measured on"
+    return f"{day} {'; '.join(filter(None, facts))}."
+
+
+# -- sections ----------------------------------------------------------------------------------------------------------
+
+
+def _throughput(contents: Contents, place: Place, entries: Mapping[Entry, Runs]) -> Iterator[str | Chart]:
+    yield f"## Throughput: {place}"
+    yield RATES
+    yield tables.of_throughput(contents, entries)
+    if not all(contents.every_input(entry.system) for entry in entries):
+        yield SOME_INPUTS
+    if absent := _absent(contents, entries):
+        yield f"No run here of: {', '.join(absent)}."
+    yield from charts.of_throughput(contents, place, entries)
+
+
+def _absent(contents: Contents, entries: Iterable[Entry]) -> list[str]:
+    present = {entry.system for entry in entries}
+    return [system.label for name, system in contents.systems.items() if name not in present]
+
+
+def _section(
+    contents: Contents,
+    measure: Measure,
+    title: str,
+    text: str,
+    table: Callable[[Contents], str],
+    plots: Callable[[Contents], list[Chart]],
+) -> Iterator[str | Chart]:
+    lines = contents.of(measure)
+    if lines:
+        yield from (f"## {title}", text, table(contents))
+        if not all(contents.every_input(line.system) for line in lines):
+            yield SOME_INPUTS
+        yield from plots(contents)
+
+
+def _inside(contents: Contents) -> Iterator[str]:
+    lines = contents.of("table")
+    if lines:
+        yield "## spark_ckpt alone"
+    for line in lines:
+        yield _inside_table(line)
+
+
+def _inside_table(line: Line) -> str:
+    text = line.values.get("markdown", "").strip()
+    return text or f"`benchmarks.inside.{line.system}`: {'failed' if line.failed else wording.NONE}"
+
+
+def _described(chart: Chart) -> str:
+    """For readers who do not see it."""
+    return (
+        f"{chart.title}; {chart.axis if isinstance(chart, Bars) else ', '.join(panel.axis for panel in chart.panels)}"
+    )

@@ -1,0 +1,105 @@
+"""Repeats of one measurement taken together: medians, spreads, ratios, failures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+from benchmarks.report.lines import Line
+
+FAULTS = ("duplicates", "missing", "wrong")
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of some repeats, and how far apart they are."""
+
+    median: float
+    least: float
+    most: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Self | None:
+        """None without a value."""
+        known = [value for value in values if value is not None]
+        return cls(statistics.median(known), min(known), max(known), len(known)) if known else None
+
+    def times(self, factor: float) -> Spread:
+        """In another unit."""
+        return Spread(self.median * factor, self.least * factor, self.most * factor, self.count)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """All repeats of one measurement, the failed ones among them."""
+
+    lines: tuple[Line, ...]
+
+    @property
+    def good(self) -> list[Line]:
+        """Those that brought numbers."""
+        return [line for line in self.lines if line.failed is None]
+
+    @property
+    def failed(self) -> list[Line]:
+        """Those that did not."""
+        return [line for line in self.lines if line.failed is not None]
+
+    def spread(self, name: str) -> Spread | None:
+        """Of a value over the repeats that have it."""
+        return Spread.of(line.number(name) for line in self.good)
+
+    def median(self, name: str) -> float | None:
+        """Of a value over the repeats that have it."""
+        value = self.spread(name)
+        return value.median if value else None
+
+    def total(self, name: str) -> int | None:
+        """A value added up over the repeats that have it."""
+        known = [value for line in self.good if (value := line.number(name)) is not None]
+        return int(sum(known)) if known else None
+
+    @property
+    def exact(self) -> bool:
+        """The oracle found nothing wrong in any repeat."""
+        return not any(self.total(fault) for fault in FAULTS)
+
+
+def ratio(ours: Runs, theirs: Runs, name: str) -> Spread | None:
+    """Our median over theirs; least and most of the ratios within each repeat both have (repeats are interleaved)."""
+    above, below = ours.spread(name), theirs.spread(name)
+    if above is None or below is None or not below.median:
+        return None
+    middle = above.median / below.median
+    pairs = _within_repeats(ours, theirs, name) or [middle]
+    return Spread(middle, min(pairs), max(pairs), len(pairs))
+
+
+def _within_repeats(ours: Runs, theirs: Runs, name: str) -> list[float]:
+    """None where a repeat's number is not unique: lines of several sessions in one file are no pairs."""
+    if any(len({line.repeat for line in runs.lines}) < len(runs.lines) for runs in (ours, theirs)):
+        return []
+    other = {line.repeat: line.number(name) for line in theirs.good}
+    both = [(line.number(name), other.get(line.repeat)) for line in ours.good]
+    return [above / below for above, below in both if above is not None and below]
+
+
+def grouped(lines: Iterable[Line], key: Callable[[Line], K]) -> dict[K, Runs]:
+    """Lines with the same key together, keys in the order they first appear."""
+    found: dict[K, list[Line]] = {}
+    for line in lines:
+        found.setdefault(key(line), []).append(line)
+    return {each: Runs(tuple(members)) for each, members in found.items()}
+
+
+def best(candidates: Sequence[tuple[str, Runs]], name: str) -> tuple[str, Runs] | None:
+    """The one with the largest median; one with exact output before any without."""
+    known = [(runs.exact, spread.median, each) for each, runs in candidates if (spread := runs.spread(name))]
+    if not known:
+        return None
+    _, _, chosen = max(known)
+    return chosen, dict(candidates)[chosen]

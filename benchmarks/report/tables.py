@@ -1,0 +1,201 @@
+"""Tables of the page, one function per measure. A system whose runs all failed keeps its row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from benchmarks.report import wording
+from benchmarks.report.contents import Contents, Entry
+from benchmarks.report.lines import Line
+from benchmarks.report.runs import FAULTS, Runs, grouped, ratio
+from benchmarks.report.targets import Verdict, changed_share, slowdown
+
+MEBIBYTE = 1024 * 1024
+ALL_FAILED = "**failed**"
+
+
+def of_targets(rows: Iterable[Verdict]) -> str:
+    """Reached and missed."""
+    head = ("target", "asked", "measured, median (range)", "verdict")
+    return wording.table(head, [(row.target, row.wanted, row.measured, _verdict(row)) for row in rows])
+
+
+def _verdict(row: Verdict) -> str:
+    return f"**{row.state}**" + (f": {row.remark}" if row.remark else "")
+
+
+def of_throughput(contents: Contents, entries: Mapping[Entry, Runs]) -> str:
+    """One job on one workload, the fastest first."""
+    head = (
+        "system", "guarantee", "checkpoint every", "spark_ckpt is faster by", "records/s", "repeats", "CPU s per million",
+        "memory, MiB", "first output", "duplicates / missing / wrong",
+    )  # fmt: skip
+    return wording.table(head, [_throughput(contents, entries, *each) for each in fastest_first(entries)])
+
+
+def fastest_first(entries: Mapping[Entry, Runs]) -> list[tuple[Entry, Runs]]:
+    """By the median rate; what failed comes last."""
+    return sorted(entries.items(), key=lambda each: -(each[1].median("records_per_s") or 0))
+
+
+def _throughput(contents: Contents, entries: Mapping[Entry, Runs], entry: Entry, runs: Runs) -> tuple[str, ...]:
+    rate = runs.spread("records_per_s")
+    return (
+        _name(contents, entry.system),
+        contents.guarantee(entry.system),
+        wording.interval(entry.interval_ms),
+        compared(contents, entries, entry, runs),
+        wording.spread(rate) if rate else ALL_FAILED,
+        repeats(runs),
+        wording.number(runs.median("cpu_s_per_million")),
+        wording.number(runs.median("memory_mib")),
+        wording.seconds(runs.median("first_output_s")),
+        faults(runs),
+    )
+
+
+def _name(contents: Contents, system: str) -> str:
+    return contents.label(system) + ("" if contents.every_input(system) else " [1]")
+
+
+def compared(contents: Contents, entries: Mapping[Entry, Runs], entry: Entry, runs: Runs) -> str:
+    """Our best at the same interval over this one."""
+    reference = contents.reference(entries, entry.interval_ms)
+    if reference is None:
+        return wording.NONE
+    if reference[0] == entry.system:
+        return "the reference"
+    value = ratio(reference[1], runs, "records_per_s")
+    return f"**{wording.times(value.median)}**" if value else wording.NONE
+
+
+def repeats(runs: Runs) -> str:
+    """How many, and how many of them failed."""
+    return f"{len(runs.good)}" + (f", **{len(runs.failed)} failed**" if runs.failed else "")
+
+
+def faults(runs: Runs) -> str:
+    """What the oracle counted, over all repeats."""
+    counts = [runs.total(fault) for fault in FAULTS]
+    if all(count is None for count in counts):
+        return wording.NONE
+    text = " / ".join(wording.NONE if count is None else f"{count:,}" for count in counts)
+    return text if runs.exact else f"**{text}**"
+
+
+def of_latency(contents: Contents) -> str:
+    """From the creation of an input to the receipt of its output."""
+    head = ("job, workload", "system", "guarantee", "checkpoint every", "offered records/s", "p50", "p99", "largest",
+            "repeats", "duplicates / missing / wrong")  # fmt: skip
+    cases = grouped(contents.of("latency"), _case)
+    return wording.table(head, [_latency(contents, runs) for runs in cases.values()])
+
+
+def _case(line: Line) -> tuple[str, str, str, int, float | None]:
+    return line.job, line.workload, line.system, line.interval_ms, line.number("rate")
+
+
+def _latency(contents: Contents, runs: Runs) -> tuple[str, ...]:
+    line, largest = runs.lines[0], runs.spread("max_ms")
+    p50 = runs.spread("p50_ms")
+    return (
+        *_who(contents, line),
+        wording.number(line.number("rate")),
+        wording.spread(p50, wording.seconds_of_ms) if p50 else ALL_FAILED,
+        wording.spread(runs.spread("p99_ms"), wording.seconds_of_ms),
+        wording.seconds_of_ms(largest.most if largest else None),
+        repeats(runs),
+        faults(runs),
+    )
+
+
+def _who(contents: Contents, line: Line) -> tuple[str, str, str, str]:
+    place = ", ".join(part for part in (line.job, line.workload) if part)
+    return place, _name(contents, line.system), contents.guarantee(line.system), wording.interval(line.interval_ms)
+
+
+def of_recovery(contents: Contents) -> str:
+    """From kill -9 to the first new record that a reader may see."""
+    head = ("job, workload", "system", "guarantee", "checkpoint every", "kill -9 to first new record",
+            "first start to first record", "repeats", "duplicates / missing / wrong")  # fmt: skip
+    places = contents.places("recovery").values()
+    return wording.table(head, [_recovery(contents, runs) for entries in places for runs in entries.values()])
+
+
+def _recovery(contents: Contents, runs: Runs) -> tuple[str, ...]:
+    taken = runs.spread("first_record_s")
+    return (
+        *_who(contents, runs.lines[0]),
+        wording.spread(taken, wording.seconds) if taken else ALL_FAILED,
+        wording.spread(runs.spread("start_s"), wording.seconds),
+        repeats(runs),
+        faults(runs),
+    )
+
+
+def of_intervals(contents: Contents) -> str:
+    """Throughput with epochs against the same job without."""
+    head = ("job, workload", "system", "epochs every", "throughput lost", "records/s", "repeats")
+    rows = []
+    for entries in contents.places("interval").values():
+        for entry, runs in sorted(entries.items(), key=lambda each: (each[0].system, each[0].interval_ms)):
+            rows.append(_interval(contents, entries.get(Entry(entry.system, 0)), entry, runs))
+    return wording.table(head, rows)
+
+
+def _interval(contents: Contents, without: Runs | None, entry: Entry, runs: Runs) -> tuple[str, ...]:
+    place, system, _, every = _who(contents, runs.lines[0])
+    rate = runs.spread("records_per_s")
+    lost = slowdown(runs, without) if without and entry.interval_ms else None
+    return (
+        place,
+        system,
+        every,
+        f"**{wording.spread(lost, wording.percent)}**" if lost else wording.NONE,
+        wording.spread(rate) if rate else ALL_FAILED,
+        repeats(runs),
+    )
+
+
+def of_state_size(contents: Contents) -> str:
+    """What an epoch costs as the number of keys grows."""
+    head = ("system", "keys", "changed in the epoch", "epoch", "bytes written, MiB", "batch", "repeats")
+    cases = grouped(
+        contents.of("epoch"), lambda line: (line.system, changed_share(line) or 0.0, line.number("keys") or 0.0)
+    )
+    return wording.table(head, [_state_size(contents, *case, runs) for case, runs in sorted(cases.items(), key=_first)])
+
+
+def _first(case: tuple[tuple[str, float, float], Runs]) -> tuple[str, float, float]:
+    return case[0]
+
+
+def _state_size(contents: Contents, system: str, share: float, keys: float, runs: Runs) -> tuple[str, ...]:
+    taken, written = runs.spread("epoch_ms"), runs.median("bytes")
+    return (
+        contents.label(system) or wording.NONE,
+        f"{keys:,.0f}",
+        wording.share(share),
+        wording.spread(taken, wording.milliseconds) if taken else ALL_FAILED,
+        wording.NONE if written is None else wording.number(written / MEBIBYTE),
+        wording.milliseconds(runs.median("batch_ms")),
+        repeats(runs),
+    )
+
+
+def of_failures(contents: Contents) -> str:
+    """Every run that brought no numbers."""
+    head = ("measure", "job, workload", "system", "checkpoint every", "repeat", "why")
+    return wording.table(head, [_failure(contents, line) for line in contents.failed])
+
+
+def _failure(contents: Contents, line: Line) -> tuple[str, ...]:
+    place, system, _, every = _who(contents, line)
+    return (
+        line.measure,
+        place or wording.NONE,
+        system or wording.NONE,
+        every,
+        str(line.repeat),
+        " ".join((line.failed or "").split()),
+    )

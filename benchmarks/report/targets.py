@@ -1,0 +1,241 @@
+"""What the project set out to reach, and whether the lines show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks.report import wording
+from benchmarks.report.contents import BUILT_IN, VECTORISED, Contents, Entry, Place, is_ours
+from benchmarks.report.lines import Line
+from benchmarks.report.runs import Runs, Spread, best, grouped, ratio
+
+State = Literal["reached", "missed", "not decided"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One row: what was asked, what came out. `remark`: what the verdict alone would hide."""
+
+    target: str
+    wanted: str
+    measured: str
+    state: State
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A bound on a measured value."""
+
+    text: str
+    holds: Callable[[float], bool]
+
+
+def _at_most(most: float, text: str) -> Limit:
+    return Limit(f"<= {text}", lambda value: value <= most)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How many times a peer's throughput is to be reached; `workload` None: in each that was measured."""
+
+    job: str
+    workload: str | None
+    peer: str
+    least: float
+    more: bool = False
+
+    @property
+    def limit(self) -> Limit:
+        """The bound on the ratio."""
+        if self.more:
+            return Limit(f"> {self.least:.1f}x", lambda value: value > self.least)
+        return Limit(f">= {self.least:.1f}x", lambda value: value >= self.least)
+
+
+RATES = (
+    Rate("running_sum", "uniform-10k", "flink_sql", 1, more=True),
+    Rate("running_sum", "uniform-10k", "quix", 7),
+    Rate("running_sum", "uniform-10k", "pyflink", 15),
+    Rate("running_sum", "uniform-10k", "pyspark-pandas", 15),
+    Rate("running_sum", "uniform-10k", "pyspark-native", 2),
+    Rate("pass_through", None, "flink_sql", 1),
+)
+INTERVAL_COSTS = {5000: 0.03, 1000: 0.15}
+FEW_KEYS, MANY_KEYS, CHANGED_SHARE, GROWTH = 10_000, 1_000_000, 0.01, 2.0
+LATENCY_RATE, LATENCY_SLACK_MS, SHORT_INTERVAL_MS, SHORT_MEDIAN_MS = 10_000, 2000, 1000, 2000
+RECOVERY_S = 10.0
+
+
+def verdicts(contents: Contents) -> list[Verdict]:
+    """A row for every target that has lines."""
+    found = (_rates, _interval_costs, _state_growth, _latencies, _recoveries)
+    return [verdict for part in found for verdict in part(contents)]
+
+
+def judged(target: str, limit: Limit, value: Spread | None, measured: str, *judged_runs: Runs) -> Verdict:
+    """By the median. Output that is not exact misses every target; so does a system that brought no numbers."""
+    if value is None:
+        return Verdict(target, limit.text, "no numbers, all runs failed", "missed")
+    if not all(runs.exact for runs in judged_runs):
+        return Verdict(target, limit.text, measured, "missed", "the output was not exact")
+    remarks = []
+    if limit.holds(value.median) and not (limit.holds(value.least) and limit.holds(value.most)):
+        remarks.append("not in every repeat")
+    if failures := sum(len(runs.failed) for runs in judged_runs):
+        remarks.append(f"{failures} failed {'run' if failures == 1 else 'runs'} left out")
+    return Verdict(
+        target, limit.text, measured, "reached" if limit.holds(value.median) else "missed", ", ".join(remarks)
+    )
+
+
+# -- throughput against a peer -----------------------------------------------------------------------------------------
+
+
+def _rates(contents: Contents) -> Iterator[Verdict]:
+    places = contents.places("throughput")
+    for rate in RATES:
+        for place, entries in places.items():
+            if place.job == rate.job and rate.workload in (None, place.workload):
+                yield from _against_peer(contents, rate, place, entries)
+
+
+def _against_peer(contents: Contents, rate: Rate, place: Place, entries: dict[Entry, Runs]) -> Iterator[Verdict]:
+    for entry, theirs in entries.items():
+        ours = [
+            (name, entries[key])
+            for name in (BUILT_IN, VECTORISED)
+            if (key := Entry(name, entry.interval_ms)) in entries
+        ]
+        if entry.system == rate.peer and ours:
+            title = (
+                f"{place}, every {wording.interval(entry.interval_ms)}: records/s against {contents.label(rate.peer)}"
+            )
+            yield _one_rate(contents, rate, title, ours, theirs)
+
+
+def _one_rate(contents: Contents, rate: Rate, title: str, ours: list[tuple[str, Runs]], theirs: Runs) -> Verdict:
+    chosen = best(ours, "records_per_s")
+    if chosen is None:
+        return judged(title, rate.limit, None, "")
+    if theirs.spread("records_per_s") is None:
+        return Verdict(title, rate.limit.text, wording.NONE, "not decided", f"{contents.label(rate.peer)} failed")
+    name, runs = chosen
+    value = ratio(runs, theirs, "records_per_s")
+    return judged(title, rate.limit, value, f"**{wording.spread(value, wording.times)}**, {contents.label(name)}", runs)
+
+
+# -- what epochs cost --------------------------------------------------------------------------------------------------
+
+
+def slowdown(with_epochs: Runs, without: Runs) -> Spread | None:
+    """The share of the throughput that is lost."""
+    kept = ratio(with_epochs, without, "records_per_s")
+    return kept and Spread(1 - kept.median, 1 - kept.most, 1 - kept.least, kept.count)
+
+
+def _interval_costs(contents: Contents) -> Iterator[Verdict]:
+    for place, entries in contents.places("interval").items():
+        for entry, runs in entries.items():
+            without = entries.get(Entry(entry.system, 0))
+            if without is None or entry.interval_ms not in INTERVAL_COSTS:
+                continue
+            most = INTERVAL_COSTS[entry.interval_ms]
+            value = slowdown(runs, without)
+            title = (
+                f"throughput lost to epochs every {wording.interval(entry.interval_ms)}{_of(contents, entry, place)}"
+            )
+            yield judged(
+                title,
+                _at_most(most, f"{most * 100:.0f} %"),
+                value,
+                f"**{wording.spread(value, wording.percent)}**",
+                runs,
+                without,
+            )
+
+
+def _of(contents: Contents, entry: Entry, place: Place) -> str:
+    named = ", ".join(part for part in (contents.label(entry.system), str(place)) if part)
+    return f" ({named})" if named else ""
+
+
+# -- how an epoch grows with the state ---------------------------------------------------------------------------------
+
+
+def changed_share(line: Line) -> float | None:
+    """`changed` over the keys; it is given as a number of keys or as a share."""
+    keys, changed = line.number("keys"), line.number("changed")
+    if not keys or changed is None:
+        return None
+    return changed if changed <= 1 else changed / keys
+
+
+def _state_growth(contents: Contents) -> Iterator[Verdict]:
+    little = [
+        line for line in contents.of("epoch") if abs((changed_share(line) or 0) - CHANGED_SHARE) < CHANGED_SHARE / 10
+    ]
+    for system, runs in grouped(little, lambda line: line.system).items():
+        by_keys = grouped(runs.lines, lambda line: line.number("keys"))
+        few, many = by_keys.get(FEW_KEYS), by_keys.get(MANY_KEYS)
+        if few and many:
+            value = ratio(many, few, "epoch_ms")
+            title = f"epoch of 1M keys over one of 10k, 1 % changed{_of(contents, Entry(system, 0), Place('', ''))}"
+            yield judged(
+                title,
+                _at_most(GROWTH, wording.times(GROWTH)),
+                value,
+                f"**{wording.spread(value, wording.times)}**",
+                many,
+                few,
+            )
+
+
+# -- latency and recovery ----------------------------------------------------------------------------------------------
+
+
+def _latencies(contents: Contents) -> Iterator[Verdict]:
+    at_rate = [line for line in contents.of("latency") if is_ours(line.system) and _at_the_rate(line)]
+    cases = grouped(at_rate, lambda line: (Place(line.job, line.workload), Entry(line.system, line.interval_ms)))
+    for (place, entry), runs in cases.items():
+        yield _latency(contents, place, entry, runs, "p99", entry.interval_ms + LATENCY_SLACK_MS)
+        if entry.interval_ms == SHORT_INTERVAL_MS:
+            yield _latency(contents, place, entry, runs, "p50", SHORT_MEDIAN_MS)
+
+
+def _at_the_rate(line: Line) -> bool:
+    rate = line.number("rate")
+    return line.failed is not None if rate is None else abs(rate - LATENCY_RATE) <= LATENCY_RATE / 20
+
+
+def _latency(contents: Contents, place: Place, entry: Entry, runs: Runs, quantile: str, most: int) -> Verdict:
+    value = runs.spread(f"{quantile}_ms")
+    title = (
+        f"{place}, every {wording.interval(entry.interval_ms)}: {quantile} latency at 10k records/s, "
+        f"{contents.label(entry.system)}"
+    )
+    bound = wording.seconds_of_ms(most)
+    limit = Limit(f"< {bound}", lambda ms: ms < most) if quantile == "p50" else _at_most(most, bound)
+    return judged(title, limit, value, f"**{wording.spread(value, wording.seconds_of_ms)}**", runs)
+
+
+def _recoveries(contents: Contents) -> Iterator[Verdict]:
+    for place, entries in contents.places("recovery").items():
+        flink = {entry.interval_ms: runs for entry, runs in entries.items() if entry.system == "flink_sql"}
+        for entry, runs in entries.items():
+            if is_ours(entry.system) and place.workload.endswith("-10k"):
+                yield _recovery(contents, place, entry, runs, flink.get(entry.interval_ms))
+
+
+def _recovery(contents: Contents, place: Place, entry: Entry, runs: Runs, flink: Runs | None) -> Verdict:
+    value = runs.spread("first_record_s")
+    beside = flink.spread("first_record_s") if flink else None
+    measured = f"**{wording.spread(value, wording.seconds)}**"
+    if flink:
+        measured += (
+            f"; {contents.label('flink_sql')}: {wording.spread(beside, wording.seconds) if beside else 'failed'}"
+        )
+    title = f"{place}, every {wording.interval(entry.interval_ms)}: kill -9 to the first new record, {contents.label(entry.system)}"
+    return judged(title, _at_most(RECOVERY_S, wording.seconds(RECOVERY_S)), value, measured, runs)

@@ -1,0 +1,70 @@
+"""How numbers, intervals and tables are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from benchmarks.report.runs import Spread
+
+NONE = "-"
+
+
+def number(value: float | None) -> str:
+    """Three significant digits at least, thousands separated."""
+    if value is None:
+        return NONE
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def times(value: float | None) -> str:
+    """A ratio."""
+    return NONE if value is None else f"{number(value)}x"
+
+
+def percent(value: float | None) -> str:
+    """A share."""
+    return NONE if value is None else f"{value * 100:.1f} %"
+
+
+def seconds(value: float | None) -> str:
+    """Of seconds."""
+    return NONE if value is None else f"{number(value)} s"
+
+
+def seconds_of_ms(value: float | None) -> str:
+    """Of milliseconds."""
+    return NONE if value is None else seconds(value / 1000)
+
+
+def milliseconds(value: float | None) -> str:
+    """Of milliseconds, as they are."""
+    return NONE if value is None else f"{number(value)} ms"
+
+
+def share(value: float) -> str:
+    """Of keys: as few digits as it takes."""
+    return f"{value * 100:g} %"
+
+
+def keys(count: float) -> str:
+    """A number of keys, short."""
+    return f"{count / 1e6:g}M" if count >= 1e6 else f"{count / 1e3:g}k" if count >= 1e3 else f"{count:g}"
+
+
+def spread(value: Spread | None, written: Callable[[float | None], str] = number) -> str:
+    """`median (least-most)`; the median alone of a single repeat."""
+    if value is None:
+        return NONE
+    middle = written(value.median)
+    return middle if value.count < 2 else f"{middle} ({written(value.least)} to {written(value.most)})"
+
+
+def interval(ms: int) -> str:
+    """Between checkpoints."""
+    return "none" if not ms else f"{ms} ms" if ms % 1000 else f"{ms // 1000} s"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown; the first column is text, the others are numbers."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
