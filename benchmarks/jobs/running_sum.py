@@ -27,46 +27,43 @@ def expected(inputs: pd.DataFrame) -> pd.Series:
 
 # -- spark_ckpt -----------------------------------------------------------------------------------------------------------
 
-AMOUNT = "CAST(substring_index(substring_index(CAST(value AS STRING), ',', 3), ',', -1) AS LONG) AS amount"
-
 
 def spark_ckpt_builtin(records: ckpt.Stream) -> ckpt.Stream:
     import spark_ckpt as ckpt
 
-    totals = records.selectExpr("key", AMOUNT).groupBy("key").agg("append", n=ckpt.count(), total=ckpt.sum("amount"))
-    return totals.selectExpr("key", "concat_ws(',', CAST(key AS STRING), n, total) AS value")
+    amounts = records.select("key", "amount").groupBy("key")
+    return amounts.agg("append", n=ckpt.count(), total=ckpt.sum("amount")).selectExpr(
+        "key", "concat_ws(',', key, n, total) AS value"
+    )
 
 
 def spark_ckpt_vectorised(records: ckpt.Stream) -> ckpt.Stream:
-    amounts = records.selectExpr("CAST(key AS STRING) AS key", AMOUNT)
-    return amounts.groupBy("key").applyVectorized(add_up, "key string, value string", "n long, total long")
+    amounts = records.select("key", "amount").groupBy("key")
+    return amounts.applyVectorized(add_up, "key string, value string", "n long, total long")
 
 
 def add_up(batch: KeyBatch) -> KeyResult:
+    """All keys of a key group at once."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    from spark_ckpt.runtime.vectorized import KeyResult
+    import spark_ckpt as ckpt
+    from benchmarks.systems.spark_ckpt import joined
 
-    total = batch.cumulative_sum(batch.values("amount"), batch.state_values("total"))
     n = batch.cumulative_count(batch.state_values("n"))
-    key = batch.rows.column("key")
-    value = pc.binary_join_element_wise(key, pa.array(n).cast("string"), pa.array(total).cast("string"), ",")
+    total = batch.cumulative_sum(batch.values("amount"), batch.state_values("total"))
     state = pa.table({"n": batch.last_per_key(n), "total": batch.last_per_key(total)})
-    return KeyResult(pa.table({"key": key, "value": value}), state)
+    return ckpt.KeyResult(joined(batch.rows.column("key"), n, total), state)
 
 
 def spark_ckpt_dropin(records: ckpt.Stream) -> ckpt.Stream:
-    amounts = records.selectExpr("CAST(key AS STRING) AS key", AMOUNT)
-    return amounts.groupBy("key").applyInPandasWithState(
+    amounts = records.select("key", "amount").groupBy("key")
+    return amounts.applyInPandasWithState(
         add_up_one_key, "key string, value string", "n long, total long", "append", "NoTimeout"
     )
 
 
-def add_up_one_key(
-    key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState
-) -> Iterator[tuple[str, str]]:
-    """One key; tuples instead of frames where rows are few."""
+def add_up_one_key(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[tuple[str, str]]:
+    """Spark's own signature; tuples, because a key has few rows in a batch."""
     n, total = state.getOption or (0, 0)
     for frame in frames:
         for amount in frame["amount"].tolist():
@@ -74,6 +71,8 @@ def add_up_one_key(
             yield key[0], f"{key[0]},{n},{total}"
     state.update((n, total))
 
+
+# -- Flink SQL ------------------------------------------------------------------------------------------------------------
 
 flink_sql = """
     SELECT `key`, n, SUM(amount) OVER (PARTITION BY `key` ORDER BY `at` ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS total

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from quixstreams.dataframe import StreamingDataFrame
     from quixstreams.state import State
 
+    import spark_ckpt as ckpt
+    from spark_ckpt.runtime.vectorized import KeyBatch, KeyResult
+
 PAUSE_MS = 30_000
 
 
@@ -184,3 +187,58 @@ def running_sessions(frame: pd.DataFrame, carried: tuple[int, ...] | None) -> tu
     }
     last = [int(values[-1]) for values in (*columns.values(), event_ms)]
     return pd.DataFrame({"key": frame["key"], **columns}), tuple(last)
+
+
+# -- spark_ckpt -----------------------------------------------------------------------------------------------------------
+
+
+def spark_ckpt_vectorised(records: ckpt.Stream) -> ckpt.Stream:
+    events = records.select("key", "amount", "event_ms").groupBy("key")
+    return events.applyVectorized(extend_all, "key string, value string", SESSION_STATE)
+
+
+def extend_all(batch: KeyBatch) -> KeyResult:
+    """All keys of a key group at once."""
+    import numpy as np
+    import pyarrow as pa
+
+    import spark_ckpt as ckpt
+    from benchmarks.systems.spark_ckpt import joined
+
+    rows, event_ms, amount = batch.segments, batch.values("event_ms"), batch.values("amount")
+    previous_ms = np.empty_like(event_ms)
+    previous_ms[rows.order[1:]] = event_ms[rows.order[:-1]]
+    first_ms = batch.first_per_key(event_ms)
+    previous_ms[rows.first_rows] = np.where(batch.exists, batch.state_values("last_ms"), first_ms)
+    begins, place = event_ms - previous_ms > PAUSE_MS, batch.cumulative_count()
+    # Where in the batch each row's session began, from 1; 0: before it, so that the state's part counts too.
+    began = batch.cumulative_max(np.where(begins, place, 0))
+    first = rows.order[rows.starts[batch.key_index] + np.maximum(began, 1) - 1]
+    sums = batch.cumulative_sum(amount)
+    columns = {
+        "n": batch.cumulative_count(batch.state_values("n")),
+        "session": batch.cumulative_sum(begins.astype(np.int64), batch.state_values("session", 1)),
+        "rows": np.where(began, place - began + 1, place + batch.per_row(batch.state_values("rows"))),
+        "total": sums - np.where(began, (sums - amount)[first], -batch.per_row(batch.state_values("total"))),
+    }
+    state = {name: batch.last_per_key(values) for name, values in (columns | {"last_ms": event_ms}).items()}
+    return ckpt.KeyResult(joined(batch.rows.column("key"), *columns.values()), pa.table(state))
+
+
+def spark_ckpt_dropin(records: ckpt.Stream) -> ckpt.Stream:
+    events = records.select("key", "amount", "event_ms").groupBy("key")
+    return events.applyInPandasWithState(
+        extend_one_key, "key string, value string", SESSION_STATE, "append", "NoTimeout"
+    )
+
+
+def extend_one_key(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[tuple[str, str]]:
+    """Spark's own signature; tuples, because a key has few rows in a batch."""
+    n, session, rows, total, last_ms = state.getOption or (0, 1, 0, 0, None)
+    for frame in frames:
+        for amount, event_ms in zip(frame["amount"].tolist(), frame["event_ms"].tolist(), strict=True):
+            if last_ms is not None and event_ms - last_ms > PAUSE_MS:
+                session, rows, total = session + 1, 0, 0
+            n, rows, total, last_ms = n + 1, rows + 1, total + amount, event_ms
+            yield key[0], f"{key[0]},{n},{session},{rows},{total}"
+    state.update((n, session, rows, total, last_ms))

@@ -1,0 +1,77 @@
+"""spark_ckpt: three ways to write the operator, one exactly-once Kafka sink."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks.systems import Environment, Run, System
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    import spark_ckpt as ckpt
+
+HERE = Environment("spark_ckpt")
+MODULE = "benchmarks.systems.spark_ckpt"
+SYSTEMS = (
+    System("spark_ckpt-builtin", "spark_ckpt, built-in", "spark_ckpt_builtin", "exactly-once", HERE, MODULE),
+    System("spark_ckpt-vectorised", "spark_ckpt, vectorised", "spark_ckpt_vectorised", "exactly-once", HERE, MODULE),
+    System("spark_ckpt-dropin", "spark_ckpt, per-key function", "spark_ckpt_dropin", "exactly-once", HERE, MODULE),
+)
+RECORDS_PER_BATCH = 400_000
+NEVER_MS = 24 * 3600 * 1000
+
+
+def main() -> None:
+    """Run one job until killed."""
+    run = Run.of_command_line()
+    job(run, session(run)).start().awaitTermination()
+
+
+def session(run: Run) -> SparkSession:
+    """Two cores, as every other system."""
+    import spark_ckpt as ckpt
+
+    conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "3g"}
+    spark = ckpt.session(run.job, "kafka", master="local[2]", conf=conf)
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def job(run: Run, spark: SparkSession) -> ckpt.Job:
+    """The job's stream between a Kafka source and a Kafka sink."""
+    from spark_ckpt_kafka import KafkaSink, KafkaSource
+
+    import spark_ckpt as ckpt
+
+    interval = f"{run.interval_ms or NEVER_MS} milliseconds"
+    described = ckpt.Job(spark, run.job, store=f"{run.folder}/store", interval=interval)
+    source = KafkaSource(run.servers, run.source, options={"maxOffsetsPerTrigger": RECORDS_PER_BATCH})
+    express: Callable[[ckpt.Stream], ckpt.Stream] = run.implementation  # type: ignore[assignment]
+    express(parsed(described.source("records", source))).to(KafkaSink(run.servers, run.target))
+    return described
+
+
+def parsed(records: ckpt.Stream) -> ckpt.Stream:
+    """`key`, `value` (both texts), `amount`, `event_ms`. Parsed in the JVM."""
+    texts = records.selectExpr("CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value")
+    fields = texts.selectExpr("key", "value", "split(value, ',') AS fields")
+    return fields.selectExpr("key", "value", "CAST(fields[2] AS LONG) AS amount", "CAST(fields[3] AS LONG) AS event_ms")
+
+
+def joined(key: pa.ChunkedArray, *columns: npt.NDArray[np.int64]) -> pa.Table:
+    """`key`, and all columns as one text: what vectorised functions put out."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = [pa.array(column).cast(pa.string()) for column in columns]
+    return pa.table({"key": key, "value": pc.binary_join_element_wise(key, *texts, ",")})
+
+
+if __name__ == "__main__":
+    main()
