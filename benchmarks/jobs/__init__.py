@@ -1,7 +1,7 @@
 """Jobs, one file each: what every system must put out, and how each system is told to.
 
-Input records: Kafka key `key`, value `key,n,amount,event_ms`; `n` counts the key's records from 1 and is for the oracle, the job may
-not use it; a key's records are in one partition, in order. Output records: value `key,n,rest`, Kafka key `key` where the
+Input records: Kafka key `key`, value `key,n,amount,event_ms`; `n` counts the key's records from 1 and is for the oracle, the
+job may not use it; a key's records are in one partition, in order. Output records: value `key,n,rest`, Kafka key `key` where the
 system can write one; `n` says which input of the key it answers.
 
 A job's file has `expected(inputs)`, the rest of each input's output, computed without any of the systems, and one

@@ -1,7 +1,7 @@
 """Sessions per key, ended by a pause: `key,n,session,rows,total`, one output per input.
 
-A record more than `PAUSE_MS` of event time after the key's previous one begins the key's next session. `session` counts from 1; `rows`
-and `total` are the session's records and amounts so far.
+A record more than `PAUSE_MS` of event time after the key's previous one begins the key's next session. `session` counts
+from 1; `rows` and `total` are the session's records and amounts so far.
 """
 
 from __future__ import annotations
