@@ -47,13 +47,13 @@ flink_sql = f"""
         FROM (
             SELECT *, previous IS NULL OR event_ms - previous > {PAUSE_MS} AS begins
             FROM (
-                SELECT *, LAG(event_ms) OVER (PARTITION BY `key` ORDER BY `at`) AS previous,
+                SELECT *, LAG(event_ms) OVER key_so_far AS previous,
                     COUNT(*) OVER key_so_far AS so_far, SUM(amount) OVER key_so_far AS summed
                 FROM input
-                WINDOW key_so_far AS (PARTITION BY `key` ORDER BY `at` ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+                WINDOW key_so_far AS (PARTITION BY `key` ORDER BY `at`)
             )
         )
-        WINDOW key_so_far AS (PARTITION BY `key` ORDER BY `at` ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+        WINDOW key_so_far AS (PARTITION BY `key` ORDER BY `at`)
     )
 """
 
