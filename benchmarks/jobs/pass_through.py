@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from bytewax.connectors.kafka import KafkaSinkMessage, KafkaSourceMessage
     from bytewax.dataflow import Stream
+    from pyflink.datastream import DataStream
     from pyspark.sql import DataFrame
     from quixstreams.dataframe import StreamingDataFrame
 
@@ -23,7 +24,14 @@ def spark_ckpt_builtin(records: ckpt.Stream) -> ckpt.Stream:
     return records.select("key", "value")
 
 
+# -- Flink ----------------------------------------------------------------------------------------------------------------
+
 flink_sql = "SELECT `key`, n, amount, event_ms FROM input"
+
+
+def pyflink(lines: DataStream) -> DataStream:
+    """From source to sink in the JVM: there is no function to call."""
+    return lines
 
 
 # -- Quix Streams and Bytewax ---------------------------------------------------------------------------------------------

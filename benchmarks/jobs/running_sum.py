@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from bytewax.connectors.kafka import KafkaSinkMessage, KafkaSourceMessage
     from bytewax.dataflow import Stream
+    from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
     from pyspark.sql.streaming.state import GroupState
@@ -72,12 +73,39 @@ def add_up_one_key(key: tuple[str], frames: Iterator[pd.DataFrame], state: Group
     state.update((n, total))
 
 
+# -- Flink ----------------------------------------------------------------------------------------------------------------
+
 # -- Flink SQL ------------------------------------------------------------------------------------------------------------
 
 flink_sql = """
     SELECT `key`, n, SUM(amount) OVER (PARTITION BY `key` ORDER BY `at` ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS total
     FROM input
 """
+
+
+def pyflink(lines: DataStream) -> DataStream:
+    from pyflink.common import Types
+
+    keyed = lines.key_by(lambda line: line[: line.index(",")], key_type=Types.STRING())
+    return keyed.process(sum_of_lines(), Types.STRING())
+
+
+def sum_of_lines() -> KeyedProcessFunction:
+    from pyflink.common import Types
+    from pyflink.datastream import KeyedProcessFunction
+    from pyflink.datastream.state import ValueStateDescriptor
+
+    class Sum(KeyedProcessFunction):
+        def open(self, context: RuntimeContext) -> None:
+            self._total = context.get_state(ValueStateDescriptor("total", Types.LONG()))
+
+        def process_element(self, line: str, context: KeyedProcessFunction.Context) -> Iterator[str]:
+            key, n, amount, _ = line.split(",")
+            total = (self._total.value() or 0) + int(amount)
+            self._total.update(total)
+            yield f"{key},{n},{total}"
+
+    return Sum()
 
 
 # -- Quix Streams ---------------------------------------------------------------------------------------------------------

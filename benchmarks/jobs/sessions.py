@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from bytewax.connectors.kafka import KafkaSinkMessage, KafkaSourceMessage
     from bytewax.dataflow import Stream
+    from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
     from pyspark.sql.streaming.state import GroupState
@@ -34,6 +35,8 @@ def expected(inputs: pd.DataFrame) -> pd.Series:
     parts = session, one.cumcount() + 1, one["amount"].cumsum()
     return parts[0].astype(str) + "," + parts[1].astype(str) + "," + parts[2].astype(str)
 
+
+# -- Flink ----------------------------------------------------------------------------------------------------------------
 
 # A window per (key, session) would keep each session for ever. So: the key's rows and sum so far, less what they were before the
 # session, which LAST_VALUE keeps because it passes over NULL.
@@ -56,6 +59,34 @@ flink_sql = f"""
         WINDOW key_so_far AS (PARTITION BY `key` ORDER BY `at`)
     )
 """
+
+
+def pyflink(lines: DataStream) -> DataStream:
+    from pyflink.common import Types
+
+    keyed = lines.key_by(lambda line: line[: line.index(",")], key_type=Types.STRING())
+    return keyed.process(sessions_of_lines(), Types.STRING())
+
+
+def sessions_of_lines() -> KeyedProcessFunction:
+    from pyflink.common import Types
+    from pyflink.datastream import KeyedProcessFunction
+    from pyflink.datastream.state import ValueStateDescriptor
+
+    class Sessions(KeyedProcessFunction):
+        def open(self, context: RuntimeContext) -> None:
+            self._last = context.get_state(ValueStateDescriptor("last", Types.PICKLED_BYTE_ARRAY()))
+
+        def process_element(self, line: str, context: KeyedProcessFunction.Context) -> Iterator[str]:
+            key, n, amount, event = line.split(",")
+            event_ms = int(event)
+            previous_ms, session, rows, total = self._last.value() or (None, 0, 0, 0)
+            if previous_ms is None or event_ms - previous_ms > PAUSE_MS:
+                session, rows, total = session + 1, 0, 0
+            self._last.update((event_ms, session, rows + 1, total + int(amount)))
+            yield f"{key},{n},{session},{rows + 1},{total + int(amount)}"
+
+    return Sessions()
 
 
 # -- Quix Streams ---------------------------------------------------------------------------------------------------------
