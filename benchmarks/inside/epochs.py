@@ -1,63 +1,130 @@
-"""What epochs cost: the same job with an epoch every 5 seconds and with none but the last, in turn.
+"""What epochs cost as the interval shrinks: the same endless job with none and with one every 60 to 1 seconds, in turn.
 
-Rows per second over the warm batches.  Also the epochs' length, from the log.
+Rows per second between two ends of batches, whole intervals apart, so that every window holds its share of epochs. The
+input comes from the JVM and the sink forgets: what is left is the operator and its epochs.
 """
 
 from __future__ import annotations
 
-import shutil
+import argparse
+import math
 import statistics
 import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
-from benchmarks.inside.inputs import SCHEMA, write_files
+from benchmarks.inside.endless import EndlessSource
 from benchmarks.inside.null_sink import NullSink
-from benchmarks.inside.sessions import BatchTimes, benchmark_session
+from benchmarks.inside.result_line import result_line
+from benchmarks.inside.sessions import benchmark_session
 
-ROWS, KEYS, FILES, PAIRS = 200_000, 10_000, 30, 3
+ROWS, KEYS = 100_000, 10_000
+KEY = f"pmod(hash(n), {KEYS})"
+NONE, INTERVALS_S = 0, (60, 30, 10, 5, 2, 1)
+NEVER_S = 24 * 3600
+WARM_UP_S, WINDOW_S, SHORT_S, SHORT_EPOCHS = 8.0, 25.0, 5, 8
+POLL_S = 0.005
 
 
-def rate(spark: SparkSession, folder: Path, store: Path, interval: str) -> tuple[float, list[int]]:
-    """Rows per second of the warm part, and the epochs' lengths in ms."""
-    times = BatchTimes(spark)
-    job = ckpt.Job(spark, "epochs", store=str(store), interval=interval, key_groups=16)
-    source = job.source("input", FilesSource(str(folder), "parquet", SCHEMA, files_per_batch=1))
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What one run showed between its warm-up and its stop."""
+
+    rows_per_s: float
+    epoch_ms: Sequence[int]
+
+
+def window_s(interval_s: float, least_s: float) -> float:
+    """At least `least_s`, a whole number of intervals, and eight of them where they are short."""
+    if not interval_s:
+        return least_s
+    epochs = math.ceil(least_s / interval_s)
+    return interval_s * (max(epochs, SHORT_EPOCHS) if interval_s <= SHORT_S else epochs)
+
+
+def measured(spark: SparkSession, store: Path, interval_s: float, least_s: float) -> Window:
+    """Start, warm up, measure, stop."""
+    job = ckpt.Job(spark, "epochs", store=str(store), interval=f"{interval_s or NEVER_S} seconds", key_groups=16)
+    source = job.source("input", EndlessSource(ROWS, KEY))
     source.groupBy("k").agg("append", total=ckpt.sum("v"), n=ckpt.count()).to(NullSink())
-    run = job.start(availableNow=True)
-    run.awaitTermination()
-    warm = [ms for rows, ms in times.batches if rows >= ROWS][4:]
-    everything_ms = sum(ms for rows, ms in times.batches[4:])
-    lengths = [brief.duration_ms for brief in run.epochs() if brief.reason == "interval"]
-    shutil.rmtree(store)
-    return ROWS * len(warm) / everything_ms * 1000, lengths
+    run = job.start()
+    try:
+        _end_of_batch(run)
+        time.sleep(min(WARM_UP_S, least_s))
+        rate = _rows_per_s(run, window_s(interval_s, least_s))
+    finally:
+        run.stop()
+    return Window(rate, [brief.duration_ms for brief in run.epochs() if brief.reason == "interval"])
 
 
-def main() -> list[str]:
-    """Rows of a Markdown table."""
+def _rows_per_s(run: ckpt.Run, seconds: float) -> float:
+    began_s, before = _end_of_batch(run)
+    time.sleep(max(0.0, began_s + seconds - time.monotonic()))
+    ended_s, after = _end_of_batch(run)
+    return (after - before) / (ended_s - began_s)
+
+
+def _end_of_batch(run: ckpt.Run) -> tuple[float, int]:
+    """When the next batch has ended, and the rows up to there."""
+    known = rows = _rows(run)
+    while rows == known:
+        if not run.isActive:
+            raise RuntimeError("the run has ended") from run.exception()
+        time.sleep(POLL_S)
+        rows = _rows(run)
+    return time.monotonic(), rows
+
+
+def _rows(run: ckpt.Run) -> int:
+    last = run.lastProgress
+    return 0 if last is None else int(last["totals"]["numInputRows"])  # type: ignore[call-overload,index,arg-type]
+
+
+def main(rounds: int, least_s: float) -> None:
+    """Print a result line for every run, then a Markdown table."""
     spark = benchmark_session()
+    windows: dict[float, list[Window]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as name:
-        work = Path(name)
-        folder = write_files(work / "in", FILES, ROWS, KEYS)
-        ratios, lengths, rates = [], [], []
-        for _ in range(PAIRS):
-            without, _ = rate(spark, folder, work / "off", "1 hour")
-            with_epochs, taken = rate(spark, folder, work / "on", "5 seconds")
-            ratios.append(with_epochs / without)
-            rates.append(with_epochs)
-            lengths += taken
-    spread = f"{min(ratios):.2f}-{max(ratios):.2f}"
-    return [
-        "| epochs every 5 s against none | |",
-        "|---|---|",
-        f"| throughput ratio, median of {PAIRS} pairs | **{statistics.median(ratios):.2f}** ({spread}) |",
-        f"| rows/s with epochs, median | {statistics.median(rates):,.0f} |",
-        f"| barrier offered to manifest committed, median | {statistics.median(lengths) if lengths else 0:.0f} ms |",
+        measured(spark, Path(name) / "warm-up", 1, least_s)
+        for repeat in range(rounds):
+            for interval_s in (NONE, *INTERVALS_S):
+                window = measured(spark, Path(name) / f"{interval_s}-{repeat}", interval_s, least_s)
+                windows[interval_s].append(window)
+                values = {"records_per_s": window.rows_per_s}
+                print(result_line("interval", "uniform-10k", interval_s, repeat, values), flush=True)
+    print("\n".join(table(windows)))
+
+
+def table(windows: Mapping[float, Sequence[Window]]) -> list[str]:
+    """Loss of throughput against no epochs, by pairs of one round."""
+    head = [
+        "| epochs every | rows/s, median | throughput lost, median (min-max) | epoch, median ms |",
+        "|---|---|---|---|",
     ]
+    return head + [_row(interval_s, windows[NONE], runs) for interval_s, runs in windows.items()]
+
+
+def _row(interval_s: float, without: Sequence[Window], runs: Sequence[Window]) -> str:
+    rate = statistics.median(run.rows_per_s for run in runs)
+    if not interval_s:
+        return f"| never | {rate:,.0f} | | |"
+    lost = [1 - run.rows_per_s / base.rows_per_s for run, base in zip(runs, without, strict=True)]
+    lengths = [length for run in runs for length in run.epoch_ms]
+    spread = f"**{statistics.median(lost):.1%}** ({min(lost):.1%} to {max(lost):.1%})"
+    return f"| {interval_s} s | {rate:,.0f} | {spread} | {statistics.median(lengths) if lengths else 0:.0f} |"
 
 
 if __name__ == "__main__":
-    print("\n".join(main()))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--seconds", type=float, default=WINDOW_S, help="shortest window; intervals longer than it still fit in"
+    )
+    options = parser.parse_args()
+    main(options.rounds, options.seconds)

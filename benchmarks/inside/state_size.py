@@ -1,0 +1,117 @@
+"""What an epoch costs as the state grows: 1 % of the keys change, of a thousand to ten million.
+
+A run fills the state; a second one restores it and changes the same 1 % of the keys, spread over all key groups, in every batch, so
+that an epoch changes 1 % however many batches it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import spark_ckpt as ckpt
+from benchmarks.inside.endless import EndlessSource
+from benchmarks.inside.null_sink import NullSink
+from benchmarks.inside.result_line import result_line
+from benchmarks.inside.sessions import WARM_UP_BATCHES, BatchTimes, benchmark_session, median_and_spread
+from spark_ckpt.store.existing import existing_store
+from spark_ckpt.store.records import EpochBrief, Manifest
+
+SIZES, LARGE = (1_000, 10_000, 100_000, 1_000_000), 10_000_000
+SHARE = 100
+FILL_ROWS = 200_000
+INTERVAL_S, WARM_UP_EPOCHS = 2, 2
+POLL_S = 0.5
+MEBIBYTE = 1024 * 1024
+
+Values = dict[str, float]
+
+
+def measured(spark: SparkSession, store: Path, keys: int, epochs: int) -> Values:
+    """The medians over `epochs` epochs of a state of `keys` keys."""
+    fill = EndlessSource(min(keys, FILL_ROWS), f"n % {keys}", until=keys)
+    _job(spark, store, fill).start(availableNow=True).awaitTermination()
+    times = BatchTimes(spark)
+    run = _job(spark, store, EndlessSource(keys // SHARE, f"(n % {keys // SHARE}) * {SHARE}")).start()
+    try:
+        found = _after(run, WARM_UP_EPOCHS + epochs)[WARM_UP_EPOCHS:]
+        log = existing_store(str(store)).log
+        written = [_bytes(log.manifest(brief.epoch)) for brief in found]
+    finally:
+        run.stop()
+    return {
+        "keys": keys,
+        "changed": keys // SHARE,
+        "epoch_ms": statistics.median(brief.duration_ms for brief in found),
+        "bytes": statistics.median(written),
+        "batch_ms": statistics.median(times.full_batches_ms(keys // SHARE, WARM_UP_BATCHES)),
+    }
+
+
+def _job(spark: SparkSession, store: Path, source: EndlessSource) -> ckpt.Job:
+    job = ckpt.Job(spark, "state-size", store=str(store), interval=f"{INTERVAL_S} seconds", key_groups=16)
+    stream = job.source("input", source)
+    stream.groupBy("k").agg("append", total=ckpt.sum("v"), n=ckpt.count()).to(NullSink())
+    return job
+
+
+def _after(run: ckpt.Run, epochs: int) -> list[EpochBrief]:
+    """This run's epochs, as soon as there are so many."""
+    found: list[EpochBrief] = []
+    while len(found) < epochs:
+        if not run.isActive:
+            raise RuntimeError("the run has ended") from run.exception()
+        time.sleep(POLL_S)
+        found = [brief for brief in run.epochs() if brief.incarnation == run.incarnation and brief.reason == "interval"]
+    return found[:epochs]
+
+
+def _bytes(manifest: Manifest) -> int:
+    """Of the state files that the epoch itself wrote; all others are older epochs'."""
+    files = [file for operator in manifest.operators.values() for file in operator.files]
+    return sum(file.size_bytes for file in files if file.epoch == manifest.epoch)
+
+
+def main(sizes: Sequence[int], rounds: int, epochs: int) -> None:
+    """Print a result line for every run, then a Markdown table."""
+    spark = benchmark_session()
+    results: dict[int, list[Values]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as name:
+        measured(spark, Path(name) / "warm-up", SIZES[0], 1)
+        for repeat in range(rounds):
+            for keys in sizes:
+                store = Path(name) / f"{keys}-{repeat}"
+                results[keys].append(measured(spark, store, keys, epochs))
+                shutil.rmtree(store)
+                print(result_line("epoch", f"state-{keys}", INTERVAL_S, repeat, results[keys][-1]), flush=True)
+    print("\n".join(table(results)))
+
+
+def table(results: Mapping[int, Sequence[Values]]) -> list[str]:
+    """Medians over the rounds, each the median of its epochs."""
+    head = f"| keys, 1/{SHARE} of them changed | epoch, ms | written, MiB | batch, ms |"
+    return [head, "|---|---|---|---|", *(_row(keys, runs) for keys, runs in results.items())]
+
+
+def _row(keys: int, runs: Sequence[Values]) -> str:
+    epoch, batch = (median_and_spread([run[name] for run in runs]) for name in ("epoch_ms", "batch_ms"))
+    written = statistics.median(run["bytes"] for run in runs) / MEBIBYTE
+    return f"| {keys:,} | {epoch} | {written:.2f} | {batch} |"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=12, help="measured epochs in each run")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--large", action="store_true", help="ten million keys too")
+    options = parser.parse_args()
+    main([*options.sizes, *([LARGE] if options.large else [])], options.rounds, options.epochs)
