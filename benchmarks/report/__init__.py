@@ -14,7 +14,7 @@ def write(results: Path, folder: Path) -> None:
     """`folder/RESULTS.md` and its plots, in place of what was there."""
     from benchmarks.systems import systems
 
-    text, shown = markdown(Contents(tuple(read(results)), systems()))
+    text, shown = markdown(Contents.over(read(results), systems()))
     plots = folder / PLOTS
     plots.mkdir(parents=True, exist_ok=True)
     drawn = {draw(chart, plots) for chart in shown}

@@ -9,13 +9,14 @@ from typing import Literal
 
 from benchmarks.report import wording
 from benchmarks.report.contents import Contents, Entry, Place, is_ours
-from benchmarks.report.lines import Line
+from benchmarks.report.lines import Recorded
 from benchmarks.report.runs import K, Runs, Spread, grouped, ratio
 from benchmarks.report.tables import MEBIBYTE, fastest_first
 from benchmarks.report.targets import changed_share, slowdown
 
 RATE_AXIS = (
-    "records per second, median; whiskers: range of the repeats; (x): how many times faster spark_ckpt's best is"
+    "records per second, median; whiskers: range of the repeats\n"
+    "in brackets: the best exactly-once spark_ckpt over this system"
 )
 COST_AXIS = "CPU seconds per million records, median; whiskers: range of the repeats"
 LATENCY_AXIS = "seconds from input to committed output; bar: p99, tick: p50; whiskers: range of p99 over the repeats"
@@ -140,7 +141,7 @@ def _with_values(*charts: Bars) -> list[Chart]:
 
 def of_latency(contents: Contents) -> list[Chart]:
     """A plot for every job, workload and offered rate."""
-    cases = grouped(contents.of("latency"), lambda line: (Place(line.job, line.workload), line.number("rate")))
+    cases = grouped(contents.of("latency"), lambda line: (Place(line.job, line.workload), contents.rate(line)))
     return [chart for (place, rate), runs in cases.items() for chart in _latency(contents, place, rate, runs)]
 
 
@@ -200,7 +201,7 @@ def _losses(entries: Mapping[Entry, Runs], system: str) -> tuple[tuple[float, Sp
     return tuple(sorted(found))
 
 
-def _of_one(contents: Contents, system: str, place: Place, among: Iterable[Line]) -> str:
+def _of_one(contents: Contents, system: str, place: Place, among: Iterable[Recorded]) -> str:
     """As much of a name as tells it from the others."""
     among = list(among)
     parts = [contents.label(system)] if len({line.system for line in among}) > 1 else []
@@ -224,7 +225,7 @@ def of_state_size(contents: Contents) -> list[Chart]:
     return [Curves("state-size.svg", title, "keys in the state", tuple(sorted(ticks.items())), shown)] if shown else []
 
 
-def _share_label(contents: Contents, system: str, share: float, among: Iterable[Line]) -> str:
+def _share_label(contents: Contents, system: str, share: float, among: Iterable[Recorded]) -> str:
     return ", ".join(
         filter(
             None, [_of_one(contents, system, Place("", ""), _without_place(among)), f"{wording.share(share)} changed"]
@@ -232,7 +233,7 @@ def _share_label(contents: Contents, system: str, share: float, among: Iterable[
     )
 
 
-def _without_place(lines: Iterable[Line]) -> list[Line]:
+def _without_place(lines: Iterable[Recorded]) -> list[Recorded]:
     return [line.model_copy(update={"job": "", "workload": ""}) for line in lines]
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-from benchmarks.report.lines import Line, Measure
+from benchmarks.report.lines import Line, Measure, Recorded, by_session
 from benchmarks.report.runs import Runs, best, grouped
 
 if TYPE_CHECKING:
@@ -38,10 +38,15 @@ class Entry(NamedTuple):
 class Contents:
     """All lines of a file."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[Recorded, ...]
     systems: Mapping[str, System]
 
-    def of(self, measure: Measure) -> list[Line]:
+    @classmethod
+    def over(cls, lines: Iterable[Line], systems: Mapping[str, System]) -> Self:
+        """Of a file's lines in order."""
+        return cls(tuple(by_session(lines)), systems)
+
+    def of(self, measure: Measure) -> list[Recorded]:
         """The lines of one measure."""
         return [line for line in self.lines if line.measure == measure]
 
@@ -54,9 +59,19 @@ class Contents:
         }
 
     @cached_property
-    def failed(self) -> list[Line]:
+    def failed(self) -> list[Recorded]:
         """Every run without numbers."""
         return [line for line in self.lines if line.failed is not None]
+
+    @cached_property
+    def rates(self) -> set[float]:
+        """At which records per second latency was measured."""
+        return {rate for line in self.of("latency") if (rate := line.number("rate")) is not None}
+
+    def rate(self, line: Line) -> float | None:
+        """A failed run does not say its own: it is that of the others, if they have one."""
+        known = line.number("rate")
+        return next(iter(self.rates)) if known is None and len(self.rates) == 1 else known
 
     def label(self, system: str) -> str:
         """Its name for readers; an unknown one is shown as it is."""

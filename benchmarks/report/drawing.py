@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 INK, PAPER, RULE, OURS, PEER = "#1f2329", "#ffffff", "#d5d9de", "#0072b2", "#7f8790"
 LINES = (OURS, "#d55e00", "#009e73", "#cc79a7", "#b8860b")
 MARKERS = ("o", "s", "^", "D", "v")
-IN_THE_DARK = {INK: "#e6e8eb", PAPER: "#15181d", RULE: "#3a4048", OURS: "#4fa8dc", PEER: "#8d959e"}
+IN_THE_DARK = {INK: "#e6e8eb", PAPER: "#15181d", RULE: "#3a4048", OURS: "#3d8fc6", PEER: "#666e78"}
 SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "spark_ckpt", "svg.fonttype": "path", "font.family": "DejaVu Sans", "font.size": 9, "text.color": INK,
     "axes.edgecolor": RULE, "axes.labelcolor": INK, "axes.facecolor": PAPER, "figure.facecolor": PAPER, "xtick.color": INK,
@@ -25,6 +25,7 @@ SETTINGS: dict[Any, Any] = {
 }  # fmt: skip
 WIDTH_IN, BAR_IN, AROUND_IN, CURVES_IN = 8.2, 0.42, 1.05, 3.6
 LABEL_GAP_PT = 12
+CLEAR = {"facecolor": PAPER, "edgecolor": "none", "pad": 1}
 
 
 def draw(chart: Chart, folder: Path) -> Path:
@@ -79,7 +80,7 @@ def _bars(chart: Bars) -> Figure:
 
 def _bar_axes(axes: Axes, chart: Bars, longest: float) -> None:
     axes.set_title(chart.title, x=0, loc="left")
-    axes.set_xlabel(chart.axis)
+    axes.set_xlabel(chart.axis, loc="left", linespacing=1.3)
     axes.xaxis.set_major_formatter("{x:,.0f}" if longest >= 10 else "{x:g}")
     axes.tick_params(length=0)
     axes.spines["left"].set_visible(False)
@@ -101,7 +102,9 @@ def _bar(axes: Axes, row: int, bar: Bar) -> None:
     if bar.mark is not None:
         axes.plot([bar.mark, bar.mark], [row - 0.4, row + 0.4], color=INK, linewidth=2)
     weight = "bold" if bar.ours else "normal"
-    axes.annotate(bar.text, (bar.value.most, row), (6, 0), textcoords="offset points", va="center", weight=weight)
+    axes.annotate(
+        bar.text, (bar.value.most, row), (6, 0), textcoords="offset points", va="center", weight=weight, bbox=CLEAR
+    )
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
@@ -130,7 +133,8 @@ def _panel(axes: Axes, chart: Curves, panel: Panel) -> None:
     axes.set_xlim(*_limits(chart))
     if panel.scale == "linear":
         axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
-    axes.tick_params(length=0)
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.tick_params(which="both", length=0)
     axes.grid(axis="y", color=RULE, linewidth=0.6)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +34,20 @@ class Line(BaseModel):
         """A value that may be absent."""
         value = self.values.get(name)
         return None if value is None else float(value)
+
+
+class Recorded(Line):
+    """A line, and which of the file's sessions it belongs to: repeats of different ones were not run in turn."""
+
+    session: int = 0
+
+
+def by_session(lines: Iterable[Line]) -> Iterator[Recorded]:
+    """A session begins with the machine's line."""
+    session = 0
+    for line in lines:
+        session += line.measure == "machine"
+        yield Recorded(**line.model_dump(), session=session)
 
 
 def read(path: Path) -> list[Line]:

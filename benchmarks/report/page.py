@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.report import charts, tables, wording
+from benchmarks.report import charts, tables
 from benchmarks.report.charts import Bars, Chart
 from benchmarks.report.contents import Contents, Entry, Place
 from benchmarks.report.lines import Line, Measure
@@ -14,6 +14,10 @@ from benchmarks.report.targets import verdicts
 
 PLOTS = "plots"
 ONE_REPEAT = "median (least to most)"
+JUDGED = (
+    "The verdict is by the medians; in brackets the range, for a ratio of the ratios within each repeat. Output that is not "
+    "exact misses its target at any speed."
+)
 RATES = (
     "The ratio compares medians at the same checkpoint interval: the fastest exactly-once variant of spark_ckpt over the "
     f"system of the row, so below 1 the peer is faster. Records/s: {ONE_REPEAT} of the repeats; processor time, memory and "
@@ -21,6 +25,7 @@ RATES = (
     "them."
 )
 SOME_INPUTS = "[1] does not answer every input; its rate is of the inputs that its output covers."
+OTHER_SESSION = "[2] not measured in one session with the reference: the machine may have changed between them."
 LATENCY = (
     "From the creation of an input to the receipt of its output by a `read_committed` reader, so exactly-once output waits for the "
     f"checkpoint that commits it. {ONE_REPEAT.capitalize()} of the repeats; largest: over all of them."
@@ -50,6 +55,8 @@ def _blocks(contents: Contents) -> Iterator[str | Chart]:
     rows = verdicts(contents)
     if rows:
         yield from ("## Targets", summed_up([row.state for row in rows]), tables.of_targets(rows))
+    if contents.of("throughput"):
+        yield from ("## Throughput", RATES)
     for place, entries in contents.places("throughput").items():
         yield from _throughput(contents, place, entries)
     yield from _section(contents, "latency", "Latency", LATENCY, tables.of_latency, charts.of_latency)
@@ -68,9 +75,7 @@ def _blocks(contents: Contents) -> Iterator[str | Chart]:
 def summed_up(states: Sequence[str]) -> str:
     """How many of each."""
     counted = [f"{states.count(state)} {state}" for state in ("reached", "missed", "not decided") if state in states]
-    return (
-        f"Of {len(states)}: {', '.join(counted)}. The verdict is by the median; a range that crosses the bound is said."
-    )
+    return f"Of {len(states)}: {', '.join(counted)}. {JUDGED}"
 
 
 # -- what it was measured on -------------------------------------------------------------------------------------------
@@ -84,7 +89,7 @@ def statement(contents: Contents) -> str:
         "table; this is not a cluster result. How it is measured: `docs/design/benchmarks.md`."
     )
     sessions = [_machine(line.values) for line in contents.of("machine")]
-    several = "The lines come from several sessions, whose repeats are taken together. " if len(sessions) > 1 else ""
+    several = "The lines come from several sessions, each with its machine. " if len(sessions) > 1 else ""
     return f"{what} {several}{' '.join(sessions)}".strip()
 
 
@@ -108,9 +113,11 @@ def _machine(values: Mapping[str, Any]) -> str:
 
 
 def _throughput(contents: Contents, place: Place, entries: Mapping[Entry, Runs]) -> Iterator[str | Chart]:
-    yield f"## Throughput: {place}"
-    yield RATES
-    yield tables.of_throughput(contents, entries)
+    yield f"### {place}"
+    table = tables.of_throughput(contents, entries)
+    yield table
+    if " [2]" in table:
+        yield OTHER_SESSION
     if not all(contents.every_input(entry.system) for entry in entries):
         yield SOME_INPUTS
     if absent := _absent(contents, entries):
@@ -148,8 +155,9 @@ def _inside(contents: Contents) -> Iterator[str]:
 
 
 def _inside_table(line: Line) -> str:
-    text = line.values.get("markdown", "").strip()
-    return text or f"`benchmarks.inside.{line.system}`: {'failed' if line.failed else wording.NONE}"
+    if line.failed is not None:
+        return f"`benchmarks.inside.{line.system}`: **failed**"
+    return str(line.values["markdown"]).strip()
 
 
 def _described(chart: Chart) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from benchmarks.report.lines import Line
+from benchmarks.report.lines import Recorded
 
 FAULTS = ("duplicates", "missing", "wrong")
 K = TypeVar("K", bound=Hashable)
@@ -37,15 +37,15 @@ class Spread:
 class Runs:
     """All repeats of one measurement, the failed ones among them."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[Recorded, ...]
 
     @property
-    def good(self) -> list[Line]:
+    def good(self) -> list[Recorded]:
         """Those that brought numbers."""
         return [line for line in self.lines if line.failed is None]
 
     @property
-    def failed(self) -> list[Line]:
+    def failed(self) -> list[Recorded]:
         """Those that did not."""
         return [line for line in self.lines if line.failed is not None]
 
@@ -80,17 +80,19 @@ def ratio(ours: Runs, theirs: Runs, name: str) -> Spread | None:
 
 
 def _within_repeats(ours: Runs, theirs: Runs, name: str) -> list[float]:
-    """None where a repeat's number is not unique: lines of several sessions in one file are no pairs."""
-    if any(len({line.repeat for line in runs.lines}) < len(runs.lines) for runs in (ours, theirs)):
-        return []
-    other = {line.repeat: line.number(name) for line in theirs.good}
-    both = [(line.number(name), other.get(line.repeat)) for line in ours.good]
+    other = {(line.session, line.repeat): line.number(name) for line in theirs.good}
+    both = [(line.number(name), other.get((line.session, line.repeat))) for line in ours.good]
     return [above / below for above, below in both if above is not None and below]
 
 
-def grouped(lines: Iterable[Line], key: Callable[[Line], K]) -> dict[K, Runs]:
+def in_one_session(ours: Runs, theirs: Runs) -> bool:
+    """Whether some of both were run in turn."""
+    return not {line.session for line in ours.lines}.isdisjoint(line.session for line in theirs.lines)
+
+
+def grouped(lines: Iterable[Recorded], key: Callable[[Recorded], K]) -> dict[K, Runs]:
     """Lines with the same key together, keys in the order they first appear."""
-    found: dict[K, list[Line]] = {}
+    found: dict[K, list[Recorded]] = {}
     for line in lines:
         found.setdefault(key(line), []).append(line)
     return {each: Runs(tuple(members)) for each, members in found.items()}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from benchmarks.report import wording
 from benchmarks.report.contents import Contents, Entry
 from benchmarks.report.lines import Line
-from benchmarks.report.runs import FAULTS, Runs, grouped, ratio
+from benchmarks.report.runs import FAULTS, Runs, grouped, in_one_session, ratio
 from benchmarks.report.targets import Verdict, changed_share, slowdown
 
 MEBIBYTE = 1024 * 1024
@@ -27,7 +27,7 @@ def _verdict(row: Verdict) -> str:
 def of_throughput(contents: Contents, entries: Mapping[Entry, Runs]) -> str:
     """One job on one workload, the fastest first."""
     head = (
-        "system", "guarantee", "checkpoint every", "spark_ckpt is faster by", "records/s", "repeats", "CPU s per million",
+        "system", "guarantee", "checkpoint every", "spark_ckpt over this", "records/s", "repeats", "CPU s per million",
         "memory, MiB", "first output", "duplicates / missing / wrong",
     )  # fmt: skip
     return wording.table(head, [_throughput(contents, entries, *each) for each in fastest_first(entries)])
@@ -66,7 +66,9 @@ def compared(contents: Contents, entries: Mapping[Entry, Runs], entry: Entry, ru
     if reference[0] == entry.system:
         return "the reference"
     value = ratio(reference[1], runs, "records_per_s")
-    return f"**{wording.times(value.median)}**" if value else wording.NONE
+    if value is None:
+        return wording.NONE
+    return f"**{wording.times(value.median)}**" + ("" if in_one_session(reference[1], runs) else " [2]")
 
 
 def repeats(runs: Runs) -> str:
@@ -87,12 +89,11 @@ def of_latency(contents: Contents) -> str:
     """From the creation of an input to the receipt of its output."""
     head = ("job, workload", "system", "guarantee", "checkpoint every", "offered records/s", "p50", "p99", "largest",
             "repeats", "duplicates / missing / wrong")  # fmt: skip
-    cases = grouped(contents.of("latency"), _case)
+    cases = grouped(
+        contents.of("latency"),
+        lambda line: (line.job, line.workload, line.system, line.interval_ms, contents.rate(line)),
+    )
     return wording.table(head, [_latency(contents, runs) for runs in cases.values()])
-
-
-def _case(line: Line) -> tuple[str, str, str, int, float | None]:
-    return line.job, line.workload, line.system, line.interval_ms, line.number("rate")
 
 
 def _latency(contents: Contents, runs: Runs) -> tuple[str, ...]:
@@ -100,7 +101,7 @@ def _latency(contents: Contents, runs: Runs) -> tuple[str, ...]:
     p50 = runs.spread("p50_ms")
     return (
         *_who(contents, line),
-        wording.number(line.number("rate")),
+        wording.number(contents.rate(line)),
         wording.spread(p50, wording.seconds_of_ms) if p50 else ALL_FAILED,
         wording.spread(runs.spread("p99_ms"), wording.seconds_of_ms),
         wording.seconds_of_ms(largest.most if largest else None),

@@ -65,6 +65,12 @@ def interval(ms: int) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown; the first column is text, the others are numbers."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    """Markdown; columns of numbers are aligned to the right."""
+    rule = ["---:" if rows and all(_numeric(row[column]) for row in rows) else "---" for column in range(len(head))]
+    lines = [head, rule, *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _numeric(cell: str) -> bool:
+    bare = cell.strip("*")
+    return bare[:1].isdigit() or bare[:1] == "-" or bare in ("none", "failed")
