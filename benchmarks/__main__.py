@@ -1,64 +1,128 @@
-"""All measurements in one run: `python -m benchmarks [--kafka]`, results to benchmarks/RESULTS.md.
+"""All measurements in one run: `python -m benchmarks`, result lines to benchmarks/results.jsonl, the report beside them.
 
-Each measurement is a process of its own, so that one does not warm up, or fill, another's JVM.
+Alone it measures everything, which takes hours. Options select; what is measured again replaces its former lines.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
 import subprocess
 import sys
-import tempfile
-from contextlib import nullcontext
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks import report
+from benchmarks.side_by_side.campaign import MEASURES, Campaign, Cell, bench, measure_all
+from benchmarks.side_by_side.environments import prepare
+from benchmarks.side_by_side.plan import QUICK, Plan
+from benchmarks.side_by_side.results import Results, inside_lines, machine
+from benchmarks.side_by_side.workloads import WORKLOADS
+from benchmarks.systems import System, systems
 
 HERE = Path(__file__).parent
-_MODULES = ("per_key", "epochs", "restore", "operators", "driver_memory", "schedules")
+JOBS = tuple(sorted(path.stem for path in (HERE / "jobs").glob("[a-z]*.py")))
+INSIDE = tuple(sorted(path.stem for path in (HERE / "inside").glob("[a-z]*.py") if "__main__" in path.read_text()))
+STATEFUL, USUAL = "running_sum", "uniform-10k"
+
+Measure = StrEnum("Measure", [*MEASURES, "inside"])
+Job = StrEnum("Job", JOBS)
+Workload = StrEnum("Workload", {name.replace("-", "_"): name for name in WORKLOADS})
+Contender = StrEnum("Contender", {name.replace("-", "_"): name for name in systems()})
+Inside = StrEnum("Inside", INSIDE)
 
 
-def measured(module: str, *arguments: str) -> str:
-    """The Markdown that a measurement prints."""
-    command = [sys.executable, "-m", f"benchmarks.inside.{module}", *arguments]
-    done = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True, check=True)
-    return "\n".join(line for line in done.stdout.splitlines() if line.startswith("|"))
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
-def machine() -> str:
-    """What it ran on."""
-    versions = subprocess.run(["java", "-version"], stderr=subprocess.PIPE, text=True, check=True).stderr.splitlines()[
-        0
-    ]
-    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    return f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, {versions}; load before: {load}"
+def cells(measure: str, jobs: Sequence[str], workloads: Sequence[str]) -> Iterator[Cell]:
+    """What is selected. By default every job on the usual workload, and the stateful job on the others too: its state is what
+    they differ in. Latency and recovery: of that job on the usual workload.
+    """
+    everything = measure == "throughput"
+    for job in jobs or (JOBS if everything else [STATEFUL]):
+        for workload in workloads or (WORKLOADS if everything and job == STATEFUL else [USUAL]):
+            yield Cell(measure, job, workload)
 
 
-def main() -> None:
-    """Measure and write the page."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--kafka", action="store_true", help="start a broker and measure Kafka to Kafka too")
-    parser.add_argument("--only", choices=[*_MODULES, "kafka_sum"], action="append")
-    options = parser.parse_args()
-    wanted = options.only or [*_MODULES, *(["kafka_sum"] if options.kafka else [])]
-    parts = [f"Measured {datetime.now(UTC):%Y-%m-%d} on {machine()}. Compare within a table, not across machines."]
-    with (
-        tempfile.TemporaryDirectory() as name,
-        _broker(Path(name)) if "kafka_sum" in wanted else nullcontext() as broker,
-    ):
-        for module in wanted:
-            arguments = [broker.servers] if module == "kafka_sum" else []
-            parts.append(measured(module, *arguments))
-            print(parts[-1], flush=True)
-    (HERE / "RESULTS.md").write_text("# Results\n\n" + "\n\n".join(parts) + "\n")
+def say(text: str) -> None:
+    """Progress."""
+    typer.echo(text)
+    sys.stdout.flush()
 
 
-def _broker(folder: Path):
-    from integration_tests.broker import running_broker
+def run_inside(modules: Sequence[str], results: Results) -> None:
+    """Each a process of its own, so that one does not warm up, or fill, another's JVM."""
+    for module in modules:
+        say(f"inside {module}")
+        command = [sys.executable, "-m", f"benchmarks.inside.{module}"]
+        done = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            typer.echo(f"inside {module} failed with code {done.returncode}", err=True)
+        for line in inside_lines(module, done.stdout):
+            results.add(line)
 
-    return running_broker(folder)
+
+def run_side_by_side(campaign: Campaign, results: Results) -> None:
+    """All on one broker."""
+    with bench(campaign.plan, say) as on:
+        for line in measure_all(campaign, on):
+            results.add(line)
+
+
+def versions(contenders: Sequence[System]) -> dict[str, str]:
+    """Of what is compared; the environments are set up for it."""
+    found: dict[str, str] = {}
+    for environment in {system.environment for system in contenders}:
+        found |= dict(prepare(environment).versions)
+    return dict(sorted(found.items()))
+
+
+@app.command()
+def main(
+    measure: Annotated[list[Measure] | None, typer.Option(help="Default: all.")] = None,
+    job: Annotated[list[Job] | None, typer.Option(help="Default: all.")] = None,
+    workload: Annotated[list[Workload] | None, typer.Option(help="Default: all for the running sum.")] = None,
+    system: Annotated[list[Contender] | None, typer.Option(help="Default: all.")] = None,
+    only: Annotated[
+        list[Inside] | None, typer.Option(help="Nothing but these measurements of spark_ckpt alone.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    records: Annotated[int | None, typer.Option(min=1, help="In each workload's topic.")] = None,
+    interval_ms: Annotated[int | None, typer.Option(min=1, help="Between commits; latency has its own.")] = None,
+    latency_interval_ms: Annotated[int | None, typer.Option(min=1)] = None,
+    rate: Annotated[int | None, typer.Option(min=1, help="Inputs per second where latency is measured.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small and once: does it work? Not among the results.")
+    ] = False,
+    report_only: Annotated[bool, typer.Option("--report-only", help="Write the report anew.")] = False,
+    folder: Annotated[Path | None, typer.Option(help="Of results and report. Default: benchmarks/.")] = None,
+) -> None:
+    """Measure, and write the report."""
+    place = folder or (HERE / "quick" if quick else HERE)
+    results = Results(place / "results.jsonl")
+    if not report_only:
+        sizes = {
+            "records": records,
+            "interval_ms": interval_ms,
+            "latency_interval_ms": latency_interval_ms,
+            "rate": rate,
+        }
+        plan = replace(QUICK if quick else Plan(), **{name: size for name, size in sizes.items() if size is not None})
+        measures = ["inside"] if only else [each.value for each in measure or Measure]
+        chosen = {name: each for name, each in systems().items() if not system or name in system}
+        picked = [cell for each in measures if each != "inside" for cell in cells(each, job or [], workload or [])]
+        results.add(machine(versions(list(chosen.values()) if picked else [])))
+        if picked:
+            run_side_by_side(Campaign(picked, chosen, plan, 1 if quick else repeats), results)
+        if "inside" in measures:
+            run_inside([each.value for each in only or Inside], results)
+    report.write(results.path, place)
+    say(f"report: {place / 'RESULTS.md'}")
 
 
 if __name__ == "__main__":
-    main()
+    app()

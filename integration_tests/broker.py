@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,6 +46,8 @@ DEFAULTS: Mapping[str, str] = {
     "group.initial.rebalance.delay.ms": "0",
     "auto.create.topics.enable": "false",
 }
+SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Of the JVM: up fast, little memory."""
 
 
 class Broker(Protocol):
@@ -74,9 +76,12 @@ class Broker(Protocol):
 class JarBroker:
     """A broker process of this machine's JVM, started from the locked jars."""
 
-    def __init__(self, folder: Path, properties: Mapping[str, str], login: Mapping[str, object]) -> None:
+    def __init__(
+        self, folder: Path, properties: Mapping[str, str], login: Mapping[str, object], flags: Sequence[str] = SMALL
+    ) -> None:
         self._folder = folder
         self._login = login
+        self._flags = flags
         self._port, controller = free_ports(2)
         self._config = folder / "server.properties"
         self._process: subprocess.Popen[bytes] | None = None
@@ -92,7 +97,9 @@ class JarBroker:
 
     def start(self) -> None:
         with (self._folder / "broker.log").open("ab") as log:
-            self._process = subprocess.Popen(_command("kafka.Kafka", str(self._config)), stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                _command("kafka.Kafka", str(self._config), flags=self._flags), stdout=log, stderr=log
+            )
         wait_until_ready(self.servers, self._check_alive, self._login)
 
     def kill(self) -> None:
@@ -135,7 +142,9 @@ class JarBroker:
 class DockerBroker:
     """The same broker in a container. The host port is fixed, so that it survives a restart."""
 
-    def __init__(self, properties: Mapping[str, str], login: Mapping[str, object]) -> None:
+    def __init__(
+        self, properties: Mapping[str, str], login: Mapping[str, object], flags: Sequence[str] = SMALL
+    ) -> None:
         from testcontainers.core.container import DockerContainer
 
         (self._port,) = free_ports(1)
@@ -144,7 +153,9 @@ class DockerBroker:
         container = DockerContainer(IMAGE).with_bind_ports(9092, self._port)
         for name, value in settings.items():
             container = container.with_env(environment_name(name), value)
-        self._container: Any = container.with_env("KAFKA_HEAP_OPTS", "-Xmx512m")
+        # The image chooses its collector itself, and two are refused.
+        memory = " ".join(flag for flag in flags if flag.startswith("-Xm"))
+        self._container: Any = container.with_env("KAFKA_HEAP_OPTS", memory)
         self._started = False
 
     @property
@@ -177,13 +188,16 @@ class DockerBroker:
 
 @contextmanager
 def running_broker(
-    folder: Path, properties: Mapping[str, str] | None = None, login: Mapping[str, object] | None = None
+    folder: Path,
+    properties: Mapping[str, str] | None = None,
+    login: Mapping[str, object] | None = None,
+    flags: Sequence[str] = SMALL,
 ) -> Iterator[Broker]:
     """A started broker, gone afterwards whatever happened.
 
-    `properties` override `DEFAULTS`; `login` is what kafka-python needs to get in, if it asks for a login.
+    `properties` override `DEFAULTS`; `login` is what kafka-python needs to get in, if it asks for a login; `flags` are its JVM's.
     """
-    broker = _make(folder, properties or {}, login or {})
+    broker = _make(folder, properties or {}, login or {}, flags)
     try:
         broker.start()
         yield broker
@@ -191,9 +205,11 @@ def running_broker(
         broker.stop()
 
 
-def _make(folder: Path, properties: Mapping[str, str], login: Mapping[str, object]) -> Broker:
+def _make(folder: Path, properties: Mapping[str, str], login: Mapping[str, object], flags: Sequence[str]) -> Broker:
     chosen = os.environ.get("SPARK_CKPT_TEST_BROKER") or ("docker" if docker_answers() else "jars")
-    return DockerBroker(properties, login) if chosen == "docker" else JarBroker(folder, properties, login)
+    if chosen == "docker":
+        return DockerBroker(properties, login, flags)
+    return JarBroker(folder, properties, login, flags)
 
 
 def docker_answers() -> bool:
@@ -255,11 +271,10 @@ def environment_name(name: str) -> str:
     return "KAFKA_" + name.replace("_", "__").replace("-", "___").replace(".", "_").upper()
 
 
-def _command(main: str, *arguments: str) -> list[str]:
+def _command(main: str, *arguments: str, flags: Sequence[str] = SMALL) -> list[str]:
     logging = ("slf4j-api-*.jar", "log4j-slf4j2-impl-*.jar", "log4j-api-*.jar", "log4j-core-*.jar")
     paths = [str(path) for pattern in logging for path in jars.pyspark_jars().glob(pattern)]
     paths += [str(path) for path in jars.resolve("kafka-broker")]
-    flags = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     return [str(jars.find_java()), *flags, "-cp", os.pathsep.join(paths), main, *arguments]
 
 

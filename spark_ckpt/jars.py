@@ -69,7 +69,11 @@ def resolve(what: JarSet) -> list[Path]:
     Raises `EnvironmentUnfit` when a jar is neither cached nor downloadable, or when its content is another
     one.
     """
-    choices = locked(what)
+    return fetch(locked(what), f"the set {what!r}")
+
+
+def fetch(choices: Sequence[Choice], what: str) -> list[Path]:
+    """`resolve` for jars that the caller has locked; `what` they are, for messages."""
     folder = cache_folder()
     found = [_cached(folder, choice) for choice in choices]
     if None in found:
@@ -241,7 +245,7 @@ def _adopt(folder: Path, work: Path, jar: Jar) -> None:
 def _not_downloaded(what: str, missing: Sequence[Jar]) -> EnvironmentUnfit:
     names = ", ".join(map(str, missing))
     return EnvironmentUnfit(
-        f"{len(missing)} jar(s) of the set {what!r} could not be downloaded: {names}",
+        f"{len(missing)} jar(s) of {what} could not be downloaded: {names}",
         hint=(
             "check the network and proxy (JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=...), set "
             f"{SETTINGS_VARIABLE} to Ivy settings of your mirror, or copy the jars into the cache folder"

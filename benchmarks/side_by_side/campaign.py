@@ -1,0 +1,168 @@
+"""All measurements of one run: every system once, in turn, then again, so that a machine that changes changes for all."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from tempfile import mkdtemp
+
+from confluent_kafka import KafkaException
+
+from benchmarks.report.lines import Line
+from benchmarks.side_by_side import latency, recovery, throughput
+from benchmarks.side_by_side.environments import Prepared, prepare
+from benchmarks.side_by_side.plan import Plan
+from benchmarks.side_by_side.topics import Topics
+from benchmarks.side_by_side.trial import Failed, Subject
+from benchmarks.side_by_side.workloads import WORKLOADS, Expectations, Inputs
+from benchmarks.systems import System, job_module
+from integration_tests.broker import running_broker
+
+# Kafka's own defaults for its JVM: the tests' small one would be the narrowest place of every pipeline.
+BROKER_FLAGS = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+BROKER_PROPERTIES = {"log.segment.delete.delay.ms": "1000", "log.retention.ms": "-1"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A measurement on a job and a workload, of every system that has the job."""
+
+    measure: str
+    job: str
+    workload: str
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """What is measured of which systems, in which sizes."""
+
+    cells: Sequence[Cell]
+    systems: Mapping[str, System]
+    plan: Plan
+    repeats: int
+
+    def turns(self) -> Iterator[tuple[int, Cell, System]]:
+        """Repeats are outermost."""
+        for repeat in range(self.repeats):
+            for cell in self.cells:
+                for system in self.systems.values():
+                    if hasattr(job_module(cell.job), system.hook):
+                        yield repeat, cell, system
+
+
+@dataclass
+class Bench:
+    """The broker's topics and the environments, set up as they are first needed. `folder` holds all that is written meanwhile."""
+
+    topics: Topics
+    folder: Path
+    plan: Plan
+    say: Callable[[str], None]
+    _prepared: dict[str, Prepared] = field(default_factory=dict)
+    _sources: dict[str, tuple[str, Inputs]] = field(default_factory=dict)
+
+    @cached_property
+    def expectations(self) -> Expectations:
+        """On the disk: several of them are gigabytes."""
+        return Expectations(self.folder)
+
+    def prepared(self, system: System) -> Prepared:
+        """The system's environment."""
+        environment = system.environment
+        if environment.name not in self._prepared:
+            self.say(f"environment {environment.name}")
+            self._prepared[environment.name] = prepare(environment)
+        return self._prepared[environment.name]
+
+    def source(self, workload: str) -> tuple[str, Inputs]:
+        """The workload's topic, filled, and what is in it."""
+        if workload not in self._sources:
+            inputs = WORKLOADS[workload].inputs(self.plan.records)
+            self.say(f"topic {workload}: {len(inputs):,} records")
+            topic = self.topics.create(workload)
+            self.topics.fill(topic, inputs.records())
+            self._sources[workload] = topic, inputs
+        return self._sources[workload]
+
+    def subject(self, cell: Cell, system: System) -> Subject:
+        """On the filled topic."""
+        source, inputs = self.source(cell.workload)
+        expected = self.expectations.of(cell.job, cell.workload, inputs)
+        return Subject(system, self.prepared(system), cell.job, source, inputs, expected, self.plan.interval_ms)
+
+    @contextmanager
+    def paced_subject(self, cell: Cell, system: System) -> Iterator[Subject]:
+        """On a fresh topic, gone afterwards."""
+        inputs = WORKLOADS[cell.workload].inputs(self.plan.paced_records)
+        expected = self.expectations.of(cell.job, f"{cell.workload}-paced", inputs)
+        prepared = self.prepared(system)
+        source = self.topics.create("paced")
+        try:
+            yield Subject(system, prepared, cell.job, source, inputs, expected, self.plan.latency_interval_ms)
+        finally:
+            self.topics.delete(source)
+
+
+@contextmanager
+def bench(plan: Plan, say: Callable[[str], None]) -> Iterator[Bench]:
+    """A broker with its data in a temporary folder."""
+    folder = Path(mkdtemp(prefix="benchmarks-"))
+    try:
+        with running_broker(folder / "broker", BROKER_PROPERTIES, flags=BROKER_FLAGS) as broker:
+            yield Bench(Topics(broker.servers), folder, plan, say)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure_all(campaign: Campaign, on: Bench) -> Iterator[Line]:
+    """One line per turn. A system that fails is a line too, and the others go on."""
+    for repeat, cell, system in campaign.turns():
+        started = time.monotonic()
+        line = _measured(campaign, on, repeat, cell, system)
+        shown = {name: f"{value:,.4g}" if isinstance(value, float) else value for name, value in line.values.items()}
+        facts = ", ".join(f"{name} {value}" for name, value in shown.items())
+        on.say(
+            f"{repeat} {cell.measure} {cell.job} {cell.workload} {system.name}: {facts} ({time.monotonic() - started:.0f} s)"
+        )
+        yield line
+
+
+def _measured(campaign: Campaign, on: Bench, repeat: int, cell: Cell, system: System) -> Line:
+    values: dict[str, float | str]
+    try:
+        values = dict(MEASURES[cell.measure](on, cell, system, repeat))
+    except (Failed, KafkaException, TimeoutError) as failure:
+        print(failure, getattr(failure, "log", ""), sep="\n", file=sys.stderr, flush=True)
+        values = {"failed": str(failure)}
+    plan = campaign.plan
+    return Line(
+        measure=cell.measure,
+        job=cell.job,
+        workload=cell.workload,
+        system=system.name,
+        interval_ms=plan.latency_interval_ms if cell.measure == "latency" else plan.interval_ms,
+        repeat=repeat,
+        values=values,
+    )
+
+
+def _throughput(on: Bench, cell: Cell, system: System, _: int) -> dict[str, float]:
+    return throughput.measure(on.subject(cell, system), on.topics, on.folder, on.plan.throughput)
+
+
+def _latency(on: Bench, cell: Cell, system: System, _: int) -> dict[str, float]:
+    with on.paced_subject(cell, system) as subject:
+        return latency.measure(subject, cell.workload, on.topics, on.folder, on.plan)
+
+
+def _recovery(on: Bench, cell: Cell, system: System, repeat: int) -> dict[str, float]:
+    return recovery.measure(on.subject(cell, system), on.topics, on.folder, repeat)
+
+
+MEASURES = {"throughput": _throughput, "latency": _latency, "recovery": _recovery}

@@ -1,0 +1,120 @@
+"""How long an input waits for its output, at a rate that every system keeps up with, to a reader of committed records."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import KafkaException, Message, TopicPartition
+
+from benchmarks.side_by_side.oracle import NO_SLOT, answered
+from benchmarks.side_by_side.pace import paced
+from benchmarks.side_by_side.plan import Plan
+from benchmarks.side_by_side.topics import PARTITIONS, Topics, reader
+from benchmarks.side_by_side.trial import Subject, faults, trial
+from benchmarks.side_by_side.workloads import Inputs
+
+_LEAST_GRACE_S = 5.0
+_GRACE_INTERVALS = 3
+_MOST_AT_ONCE = 10_000
+NEVER = np.inf
+
+
+class Receipts:
+    """Reads a target in a thread, as a context, and notes when each record came."""
+
+    def __init__(self, topics: Topics, target: str) -> None:
+        self._batches: list[tuple[float, list[Message]]] = []
+        self._consumer = reader(topics.servers, {"fetch.wait.max.ms": 10})
+        self._consumer.assign([TopicPartition(target, partition, 0) for partition in range(PARTITIONS)])
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="receipts", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def _read(self) -> None:
+        """The first of a batch is waited for, what is there with it is taken along."""
+        while not self._ended.is_set():
+            if (first := self._consumer.poll(0.1)) is not None:
+                now = time.time()
+                self._batches.append((now, [first, *self._consumer.consume(_MOST_AT_ONCE, timeout=0)]))
+
+    def by_slot(self, inputs: Inputs) -> np.ndarray:
+        """When the first output of each slot came, in seconds of the epoch."""
+        came = np.full(len(inputs), NEVER)
+        for moment, messages in reversed(self._batches):
+            slots = answered(_values(messages), inputs)
+            came[slots[slots != NO_SLOT]] = moment
+        return came
+
+
+def measure(subject: Subject, workload: str, topics: Topics, folder: Path, plan: Plan) -> dict[str, float]:
+    """Values of the result line. The source must be fresh: it is filled meanwhile."""
+    writing = paced(topics.servers, subject.source, workload, len(subject.inputs), plan.rate)
+    with trial(subject, topics, folder) as one, writing, Receipts(topics, one.target) as receipts:
+        one.start()
+        one.wait_for_first_record()
+        one.rest(plan.latency.warm_up_s)
+        start = time.time()
+        one.rest(plan.latency.measured_s)
+        stop = time.time()
+        one.rest(max(_LEAST_GRACE_S, _GRACE_INTERVALS * subject.interval_ms / 1000))
+        one.processes.kill()
+        seen_until = time.time()
+        verdict, _ = one.verdict()
+    came = receipts.by_slot(subject.inputs)
+    if not subject.system.every_input:
+        came = covered_from(came, subject.inputs)
+    created = created_by_slot(topics, subject)
+    latencies = waits_ms(created, came, start, stop, seen_until)
+    return {"rate": float(plan.rate), **_percentiles(latencies), **faults(verdict)}
+
+
+def waits_ms(created: np.ndarray, came: np.ndarray, start: float, stop: float, seen_until: float) -> np.ndarray:
+    """Of the inputs created in the window. One that was not answered has waited until `seen_until` at least."""
+    measured = (created >= start) & (created < stop)
+    return (np.minimum(came[measured], seen_until) - created[measured]) * 1000
+
+
+def covered_from(came: np.ndarray, inputs: Inputs) -> np.ndarray:
+    """An input is answered when it, or a later one of its key, is."""
+    known = np.where(np.isfinite(came), came, 0)
+    span = known.max() + 1
+    # Backwards, the smallest so far; each key lies a span below the ones before it, so that it begins anew.
+    keys = inputs.keys[inputs.order][::-1]
+    shifted = np.where(np.isfinite(came), came, 2 * span)[::-1] + keys * (3 * span)
+    smallest = (np.minimum.accumulate(shifted) - keys * (3 * span))[::-1]
+    return np.where(smallest > span, NEVER, smallest)
+
+
+def created_by_slot(topics: Topics, subject: Subject) -> np.ndarray:
+    """When each input was due, in seconds of the epoch, as the source's records say; `NEVER` for those not written."""
+    created = np.full(len(subject.inputs), NEVER)
+    for partition, end in enumerate(topics.ends(subject.source)):
+        for messages in topics.batches(subject.source, partition, end) if end else ():
+            slots = answered(_values(messages), subject.inputs)
+            created[slots] = np.array([message.timestamp()[1] for message in messages]) / 1000
+    return created
+
+
+def _percentiles(latencies: np.ndarray) -> dict[str, float]:
+    middle, high = np.percentile(latencies, [50, 99])
+    return {"p50_ms": float(middle), "p99_ms": float(high), "max_ms": float(latencies.max())}
+
+
+def _values(messages: list[Message]) -> pa.Array:
+    for message in messages:
+        if message.error() is not None:
+            raise KafkaException(message.error())
+    return pa.array([message.value() for message in messages], pa.binary())

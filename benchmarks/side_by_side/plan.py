@@ -1,0 +1,36 @@
+"""The sizes of a run: how long, how many, how often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Window:
+    """Measured is from `warm_up_s` after the first committed record, for `measured_s`."""
+
+    warm_up_s: float
+    measured_s: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`interval_ms`: between commits where throughput and recovery are measured. `rate`: inputs per second where latency is."""
+
+    records: int = 6_000_000
+    interval_ms: int = 5000
+    throughput: Window = field(default_factory=lambda: Window(10, 20))
+    latency_interval_ms: int = 1000
+    latency: Window = field(default_factory=lambda: Window(20, 30))
+    rate: int = 2000
+
+    @property
+    def paced_records(self) -> int:
+        """More than are written until a slow starter's window is over."""
+        return int(self.rate * (240 + self.latency.warm_up_s + self.latency.measured_s))
+
+
+QUICK = Plan(
+    records=500_000, interval_ms=2000, throughput=Window(3, 8), latency=Window(5, 8), rate=1000
+)  # fmt: skip
+"""To see that everything works. The numbers are warm-up."""

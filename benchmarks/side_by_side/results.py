@@ -1,0 +1,77 @@
+"""The file of result lines. A run replaces the lines of what it measures again, and keeps the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.report.lines import Line, read
+from spark_ckpt import jars
+
+Cell = tuple[str, str, str, str, int]
+
+
+class Results:
+    """Lines of one run among those of former ones."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._new: set[Cell] = set()
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def add(self, line: Line) -> None:
+        """On the disk when this returns: a run that is broken off has its lines."""
+        if line.measure != "machine" and cell(line) not in self._new:
+            self._new.add(cell(line))
+            self._forget(cell(line))
+        with self.path.open("a") as file:
+            file.write(line.model_dump_json() + "\n")
+
+    def _forget(self, old: Cell) -> None:
+        if not self.path.exists():
+            return
+        kept = [line for line in read(self.path) if line.measure == "machine" or cell(line) != old]
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text("".join(line.model_dump_json() + "\n" for line in _without_empty_runs(kept)))
+        fresh.replace(self.path)
+
+
+def _without_empty_runs(lines: list[Line]) -> list[Line]:
+    """A machine's line whose measurements are all replaced goes too; the last one's are still to come."""
+    pairs = zip(lines, [*lines[1:], None], strict=True)
+    return [line for line, after in pairs if line.measure != "machine" or after is None or after.measure != "machine"]
+
+
+def cell(line: Line) -> Cell:
+    """All repeats of one measurement."""
+    return line.measure, line.job, line.workload, line.system, line.interval_ms
+
+
+def machine(versions: dict[str, str]) -> Line:
+    """What a run is on, and with."""
+    java = subprocess.run([str(jars.find_java()), "-version"], capture_output=True, text=True, check=True).stderr
+    number = re.search(r'version "([^"]+)"', java)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
+    own = {"python": platform.python_version(), "java": number[1] if number else "unknown"}
+    values = {
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "versions": own | versions,
+        "load": [round(each, 2) for each in os.getloadavg()],
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+    }
+    return Line(measure="machine", values=values)
+
+
+def inside_lines(module: str, printed: str) -> list[Line]:
+    """Of what a measurement inside spark_ckpt printed: its own result lines, and its tables as one."""
+    texts = printed.splitlines()
+    lines = [Line.model_validate(json.loads(text)) for text in texts if text.startswith("{")]
+    table = "\n".join(text for text in texts if text.startswith("|"))
+    return [*lines, Line(measure="table", system=module, values={"markdown": table})] if table else lines

@@ -1,0 +1,50 @@
+"""How many records per second a system answers while there is always more, and what that costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.side_by_side.plan import Window
+from benchmarks.side_by_side.timeline import rate
+from benchmarks.side_by_side.topics import Topics
+from benchmarks.side_by_side.trial import Failed, Subject, Trial, faults, trial
+from benchmarks.side_by_side.usage import Usage
+
+_COMMITS = 3
+_LONGEST_EXTENSION_S = 60.0
+_SETTLE_S = 2.0
+
+
+def measure(subject: Subject, topics: Topics, folder: Path, window: Window) -> dict[str, float]:
+    """Values of the result line."""
+    with trial(subject, topics, folder) as one, Usage(lambda: one.processes.sessions) as usage:
+        started = one.start()
+        first = one.wait_for_first_record()
+        _run(one, first + window.warm_up_s, window.measured_s)
+        stop = one.watch.moments[-1]
+        one.processes.kill()
+        verdict, progress = one.verdict()
+        timeline = one.watch.timeline(progress)
+    first_output = timeline.first_above(0)
+    if first_output is None:
+        raise Failed("no output answers an input", one.processes.log_tail())
+    found = rate(timeline, first_output + window.warm_up_s, stop, len(subject.inputs))
+    if found is None:
+        raise Failed("fewer than two commits in the measured window")
+    cpu_s = usage.cpu.between(found.start, found.stop) / (found.stop - found.start)
+    return {
+        "records_per_s": found.per_s,
+        "cpu_s_per_million": cpu_s / found.per_s * 1e6,
+        "memory_mib": usage.largest_mib,
+        "first_output_s": first_output - started,
+        **faults(verdict),
+    }
+
+
+def _run(one: Trial, start: float, measured_s: float) -> None:
+    """Until the window is over, or longer if it saw too few commits, or until all is answered."""
+    deadline_s = start + measured_s - one.watch.moments[-1]
+    if one.wait(lambda: one.all_answered, deadline_s):
+        one.rest(_SETTLE_S + one.subject.interval_ms / 1000)
+        return
+    one.wait(lambda: one.all_answered or len(one.watch.changes(start)) >= _COMMITS, _LONGEST_EXTENSION_S)

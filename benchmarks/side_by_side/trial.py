@@ -1,0 +1,132 @@
+"""One system on one job and one topic, from its first start to the oracle's verdict; nothing is left behind."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pyarrow as pa
+
+from benchmarks.side_by_side.environments import Prepared
+from benchmarks.side_by_side.oracle import Progress, Verdict, judge
+from benchmarks.side_by_side.processes import Processes
+from benchmarks.side_by_side.timeline import Watch
+from benchmarks.side_by_side.topics import Topics
+from benchmarks.side_by_side.workloads import Inputs
+from benchmarks.systems import Run, System
+
+_POLL_S = 0.1
+FIRST_RECORD_TIMEOUT_S = 120.0
+
+
+class Failed(Exception):
+    """The system brought no numbers. The log's end belongs to it."""
+
+    def __init__(self, reason: str, log: str = "") -> None:
+        super().__init__(reason)
+        self.log = log
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is tried."""
+
+    system: System
+    prepared: Prepared
+    job: str
+    source: str
+    inputs: Inputs
+    expected: pa.Array
+    interval_ms: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A system that can be started and killed, and the watch over its target."""
+
+    subject: Subject
+    topics: Topics
+    target: str
+    processes: Processes
+    watch: Watch
+
+    def start(self) -> float:
+        """The moment before."""
+        moment = time.monotonic()
+        self.processes.start()
+        return moment
+
+    def wait(self, until: Callable[[], bool], timeout_s: float, failure: str | None = None) -> bool:
+        """Whether it came true in time; `failure` says what it means if not. A process that ends ends the trial."""
+        deadline = time.monotonic() + timeout_s
+        while not until():
+            if self.watch.failure is not None:
+                raise self.watch.failure
+            if self.processes.one_has_ended:
+                raise Failed("a process ended", self.processes.log_tail())
+            if time.monotonic() > deadline:
+                if failure is not None:
+                    raise Failed(failure, self.processes.log_tail())
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def wait_for_first_record(self) -> float:
+        """The moment of its commit."""
+        timeout_s = FIRST_RECORD_TIMEOUT_S
+        reason = f"no committed record within {timeout_s:.0f} s"
+        self.wait(lambda: self.watch.first_moment is not None, timeout_s, reason)
+        moment = self.watch.first_moment
+        assert moment is not None
+        return moment
+
+    def rest(self, seconds: float) -> None:
+        """Let it work."""
+        self.wait(lambda: False, seconds)
+
+    @property
+    def all_answered(self) -> bool:
+        """No more to come. Systems that leave inputs out cannot tell."""
+        return self.subject.system.every_input and self.watch.total >= len(self.subject.inputs)
+
+    def verdict(self) -> tuple[Verdict, Progress]:
+        """The oracle's, after the kill."""
+        outputs = self.topics.outputs(self.target)
+        subject = self.subject
+        return judge(outputs, subject.inputs, subject.expected, every_input=subject.system.every_input)
+
+
+@contextmanager
+def trial(subject: Subject, topics: Topics, folder: Path) -> Iterator[Trial]:
+    """Target, folder and processes, gone afterwards whatever happened."""
+    work = Path(mkdtemp(prefix=f"{subject.system.name}-", dir=folder))
+    state = work / "state"
+    state.mkdir()
+    target = topics.create("target")
+    jars = ":".join(map(str, subject.prepared.jars))
+    hook, interval_ms = subject.system.hook, subject.interval_ms
+    run = Run(hook, subject.job, topics.servers, subject.source, target, interval_ms, str(state), jars)
+    processes = Processes(subject.system, subject.prepared, run, work)
+    try:
+        with Watch(lambda: topics.ends(target)) as watch:
+            yield Trial(subject, topics, target, processes, watch)
+    finally:
+        processes.kill()
+        topics.delete(target)
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def faults(verdict: Verdict) -> dict[str, float]:
+    """As every result line has them."""
+    return {name: float(value) for name, value in asdict(verdict).items()}
+
+
+def some_moment(interval_ms: int, repeat: int) -> float:
+    """Seconds, up to one interval: different in each repeat, the same for every system."""
+    return random.Random(repeat).uniform(0, interval_ms / 1000)

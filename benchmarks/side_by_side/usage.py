@@ -1,0 +1,118 @@
+"""CPU and memory of sessions (the operating system's: a process and all it started), ended processes included.
+
+Read from /proc: Spark's Python workers leave the process group, but nothing leaves its session unasked.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+_PROC = Path("/proc")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_CPU_EVERY_S = 0.5
+_MEMORY_EVERY = 4
+"""In CPU samples: summing up a process's pages takes the kernel milliseconds per GiB."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One line of /proc: a number can be given to another process later, number and start together cannot."""
+
+    pid: int
+    started: int
+    session: int
+    cpu_s: float
+
+
+def processes(sessions: Iterable[int]) -> list[Process]:
+    """The living ones of some sessions."""
+    wanted = set(sessions)
+    found = (_read(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdigit())
+    return [each for each in found if each is not None and each.session in wanted]
+
+
+def _read(pid: int) -> Process | None:
+    """None if it has ended, also if nobody has waited for it yet."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return parsed(pid, text)
+
+
+def parsed(pid: int, stat: str) -> Process | None:
+    """proc(5): fields are counted behind the name, which may contain anything."""
+    fields = stat[stat.rindex(")") + 2 :].split()
+    if fields[0] in "ZX":
+        return None
+    return Process(pid, int(fields[19]), int(fields[3]), (int(fields[11]) + int(fields[12])) / _TICKS_PER_S)
+
+
+def memory_mib(found: Iterable[Process]) -> float:
+    """Sum of PSS: pages that several processes share count once."""
+    return sum(_pss_kib(each.pid) for each in found) / 1024
+
+
+def _pss_kib(pid: int) -> int:
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1])
+    return 0
+
+
+@dataclass
+class Cpu:
+    """CPU used up to each moment. What a process was last seen to have used stays counted when it is gone."""
+
+    moments: list[float] = field(default_factory=list)
+    used_s: list[float] = field(default_factory=list)
+    _last_seen: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def add(self, moment: float, found: Iterable[Process]) -> None:
+        """One sample."""
+        self._last_seen.update({(each.pid, each.started): each.cpu_s for each in found})
+        self.moments.append(moment)
+        self.used_s.append(sum(self._last_seen.values()))
+
+    def between(self, start: float, stop: float) -> float:
+        """Seconds of CPU, interpolated between samples."""
+        before, after = np.interp([start, stop], self.moments, self.used_s)
+        return float(after - before)
+
+
+class Usage:
+    """Samples some sessions in a thread, as a context."""
+
+    def __init__(self, sessions: Callable[[], Iterable[int]]) -> None:
+        self.cpu = Cpu()
+        self.largest_mib = 0.0
+        self._sessions = sessions
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="usage", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        count = 0
+        while not self._ended.wait(_CPU_EVERY_S):
+            found = processes(self._sessions())
+            self.cpu.add(time.monotonic(), found)
+            if count % _MEMORY_EVERY == 0:
+                self.largest_mib = max(self.largest_mib, memory_mib(found))
+            count += 1
