@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+FAULTS = ("duplicates", "missing", "wrong")
 Measure = Literal["throughput", "latency", "recovery", "epoch", "interval", "machine", "table"]
+REQUIRED: dict[str, tuple[str, ...]] = {
+    "throughput": ("records_per_s", *FAULTS),
+    "latency": ("rate", "p50_ms", "p99_ms", *FAULTS),
+    "recovery": ("first_record_s", *FAULTS),
+    "epoch": ("keys", "changed", "epoch_ms", "bytes"),
+    "interval": ("records_per_s",),
+    "machine": ("cores", "memory_gib", "system", "versions"),
+    "table": ("markdown",),
+}
+"""What a line of a measure has in its values, unless its run failed."""
+NOT_NUMBERS = ("machine", "table")
 
 
 class Line(BaseModel):
@@ -24,16 +37,30 @@ class Line(BaseModel):
     repeat: int = 0
     values: dict[str, Any]
 
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if self.failed is None:
+            missing = [name for name in REQUIRED[self.measure] if name not in self.values]
+            odd = [
+                name for name, value in self.values.items() if self.measure not in NOT_NUMBERS and not _is_number(value)
+            ]
+            if missing or odd:
+                raise ValueError(f"missing: {missing}, not a number: {odd}")
+        return self
+
     @property
     def failed(self) -> str | None:
         """Why it brought no numbers, if it did not."""
-        reason = self.values.get("failed") or self.values.get("error")
-        return None if not reason else str(reason).strip() if reason is not True else "no reason given"
+        return (str(self.values["failed"]).strip() or "no reason given") if "failed" in self.values else None
 
     def number(self, name: str) -> float | None:
         """A value that may be absent."""
         value = self.values.get(name)
         return None if value is None else float(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 class Recorded(Line):

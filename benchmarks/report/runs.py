@@ -7,9 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from benchmarks.report.lines import Recorded
+from benchmarks.report.lines import FAULTS, Recorded
 
-FAULTS = ("duplicates", "missing", "wrong")
 K = TypeVar("K", bound=Hashable)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from benchmarks.report import wording
 from benchmarks.report.contents import Contents, Entry
-from benchmarks.report.lines import Line
-from benchmarks.report.runs import FAULTS, Runs, grouped, in_one_session, ratio
+from benchmarks.report.lines import FAULTS, Line
+from benchmarks.report.runs import Runs, grouped, in_one_session, ratio
 from benchmarks.report.targets import Verdict, changed_share, slowdown
 
 MEBIBYTE = 1024 * 1024
@@ -82,7 +82,8 @@ def faults(runs: Runs) -> str:
     if all(count is None for count in counts):
         return wording.NONE
     text = " / ".join(wording.NONE if count is None else f"{count:,}" for count in counts)
-    return text if runs.exact else f"**{text}**"
+    out_of_order = runs.total("reordered")
+    return (text if runs.exact else f"**{text}**") + (f", **{out_of_order:,} out of order**" if out_of_order else "")
 
 
 def of_latency(contents: Contents) -> str:

@@ -87,6 +87,8 @@ def judged(target: str, limit: Limit, value: Spread | None, measured: str, *judg
         remarks.append("not in every repeat")
     if failures := sum(len(runs.failed) for runs in judged_runs):
         remarks.append(f"{failures} failed {'run' if failures == 1 else 'runs'} left out")
+    if any(runs.total("reordered") for runs in judged_runs):
+        remarks.append("records out of order")
     return Verdict(
         target, limit.text, measured, "reached" if limit.holds(value.median) else "missed", ", ".join(remarks)
     )
@@ -172,11 +174,9 @@ def _of(contents: Contents, entry: Entry, place: Place) -> str:
 
 
 def changed_share(line: Line) -> float | None:
-    """`changed` over the keys; it is given as a number of keys or as a share."""
+    """Of the keys, in the epoch."""
     keys, changed = line.number("keys"), line.number("changed")
-    if not keys or changed is None:
-        return None
-    return changed if changed <= 1 else changed / keys
+    return changed / keys if keys and changed is not None else None
 
 
 def _state_growth(contents: Contents) -> Iterator[Verdict]:
