@@ -9,7 +9,7 @@ from typing import Literal
 
 from pyspark.sql import SparkSession
 
-from spark_ckpt import jars
+from spark_ckpt import class_archive, jars
 
 Bundle = Literal["kafka", "delta"]
 _DEFAULTS = {
@@ -29,7 +29,7 @@ def session(
     """Build or get a SparkSession; `bundles` are "kafka" and "delta", whose jars are fetched once and kept.
 
     Under `spark-submit` the master comes from there; alone it is `local[*]`. `conf` wins over our defaults. Raises
-    `EnvironmentUnfit` if Java or a jar cannot be had.
+    `EnvironmentUnfit` if Java or a jar cannot be had. Classes come from the archive that `spark-ckpt prepare` makes.
     """
     jars.find_java()
     # Workers must be this interpreter: another Python on the path would miss pyarrow and this package.
@@ -38,9 +38,18 @@ def session(
     paths = [str(path) for bundle in bundles for path in jars.resolve(bundle)]
     if paths:
         settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), *dict.fromkeys(paths)]))
+    settings = _with_class_archive(settings)
     builder = SparkSession.builder.appName(name)
     if master or "PYSPARK_GATEWAY_PORT" not in os.environ:
         builder = builder.master(master or "local[*]")
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _with_class_archive(settings: dict[str, str]) -> dict[str, str]:
+    """The driver maps archived classes, if there are any and the user has no archive of his own."""
+    own, ours = settings.get(class_archive.DRIVER_OPTIONS, ""), class_archive.options()
+    if not ours or "Archive" in own:
+        return settings
+    return settings | {class_archive.DRIVER_OPTIONS: f"{own} {ours}".strip()}

@@ -18,6 +18,7 @@ from spark_ckpt.cli.diff import diff
 from spark_ckpt.cli.doctor import doctor
 from spark_ckpt.cli.jars import jars
 from spark_ckpt.cli.list import list_epochs
+from spark_ckpt.cli.prepare import prepare
 from spark_ckpt.cli.restore import restore
 from spark_ckpt.cli.show import show
 from spark_ckpt.cli.simulate import simulate
@@ -49,6 +50,7 @@ app.command("restore", short_help="What going back to an epoch would do.")(resto
 app.command("verify", short_help="Whether every epoch is whole.")(verify)
 app.command("doctor", short_help="Whether everything a job needs is here.")(doctor)
 app.command("jars", short_help="A connector's jars, for spark-submit.")(jars)
+app.command("prepare", short_help="Make later starts on this machine fast.")(prepare)
 app.command("simulate", short_help="A protocol under failures, as a story and a diagram.")(simulate)
 app.command("compare", short_help="What each protocol costs on one workload.")(compare)
 app.command("demo", short_help="See it work: kill, restart, proof, restore.")(demo)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata, util
 from typing import Literal
 
-from spark_ckpt import jars
+from spark_ckpt import class_archive, jars
 from spark_ckpt.errors import CkptError
 from spark_ckpt.jars import JarSet
 
@@ -73,6 +73,7 @@ def machine() -> Iterator[Finding]:
     yield workers()
     for bundle in _JARS_FOR_USERS:
         yield guarded(f"jars {bundle}", lambda bundle=bundle: jars_of(bundle))  # type: ignore[misc]
+    yield guarded("class archive", archived)
 
 
 def python() -> Finding:
@@ -121,6 +122,13 @@ def jars_of(bundle: JarSet) -> Finding:
         return Finding(f"jars {bundle}", "warn", detail, f"fetch them now: spark-ckpt jars {bundle}")
     jars.resolve(bundle)
     return Finding(f"jars {bundle}", "ok", f"{len(choices)} in {folder}")
+
+
+def archived() -> Finding:
+    """Whether drivers start from archived classes."""
+    if class_archive.options():
+        return Finding("class archive", "ok", str(class_archive.path()))
+    return Finding("class archive", "ok", "none; drivers start faster with one", "make it: spark-ckpt prepare")
 
 
 def _parts(version: str) -> tuple[int, ...]:

@@ -1,0 +1,77 @@
+"""Where Spark's archived classes are, and when a session takes them."""
+
+import subprocess
+
+import pytest
+
+from spark_ckpt import class_archive, spark_session
+from spark_ckpt.class_archive import DRIVER_OPTIONS
+from spark_ckpt.errors import EnvironmentUnfit
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def archive(cache):
+    path = class_archive.path()
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"classes")
+    return path
+
+
+def test_without_an_archive_there_are_no_options(cache):
+    assert class_archive.options() == ""
+
+
+def test_an_archive_is_named_after_java_and_spark(cache, monkeypatch, tmp_path):
+    before = class_archive.path()
+    monkeypatch.setattr(class_archive.jars, "pyspark_jars", lambda: tmp_path / "another" / "jars")
+
+    assert class_archive.path() != before
+    assert class_archive.path().parent == before.parent
+
+
+def test_a_session_takes_the_archive_beside_the_users_options(archive):
+    taken = spark_session._with_class_archive({DRIVER_OPTIONS: "-Xss4m"})
+
+    assert taken[DRIVER_OPTIONS].startswith("-Xss4m ")
+    assert f"-XX:SharedArchiveFile={archive}" in taken[DRIVER_OPTIONS]
+
+
+def test_the_users_own_archive_wins(archive):
+    own = {DRIVER_OPTIONS: "-XX:SharedArchiveFile=mine.jsa"}
+
+    assert spark_session._with_class_archive(own) == own
+
+
+def test_a_java_that_archives_nothing_is_told_with_its_log(cache, monkeypatch):
+    def fails(command, stdout, **_):
+        stdout.write(b"no archive today")
+
+    monkeypatch.setattr(class_archive.subprocess, "run", _only_training(fails))
+
+    with pytest.raises(EnvironmentUnfit) as told:
+        class_archive.create()
+
+    assert told.value.context["log"].read_text() == "no archive today"
+    assert [left.name for left in class_archive.path().parent.iterdir()] == ["archive.log"]
+
+
+def test_a_training_that_hangs_is_given_up(cache, monkeypatch):
+    def hangs(command, **_):
+        raise subprocess.TimeoutExpired(command, 1)
+
+    monkeypatch.setattr(class_archive.subprocess, "run", _only_training(hangs))
+
+    with pytest.raises(EnvironmentUnfit, match="more than"):
+        class_archive.create()
+
+
+def _only_training(instead):
+    """Java's version is asked for really; the training program is replaced."""
+    run = subprocess.run
+    return lambda command, **rest: instead(command, **rest) if "-m" in command else run(command, **rest)
