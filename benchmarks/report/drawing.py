@@ -70,7 +70,7 @@ def _bars(chart: Bars) -> Figure:
     axes = figure.subplots()
     for row, bar in enumerate(chart.bars):
         _bar(axes, row, bar)
-    longest = max(bar.value.most for bar in chart.bars if bar.value)
+    longest = max(bar.value.most for bar in chart.bars if bar.value) or 1.0
     axes.set_xlim(0, longest * (1.1 + 0.014 * max(len(bar.text) for bar in chart.bars)))
     axes.set_ylim(len(chart.bars) - 0.4, -0.6)
     axes.set_yticks(range(len(chart.bars)), [bar.label for bar in chart.bars], linespacing=1.15)

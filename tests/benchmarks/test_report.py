@@ -351,6 +351,14 @@ def test_the_same_lines_make_the_same_files(tmp_path, monkeypatch):
     assert all(b"prefers-color-scheme: dark" in content and b"<dc:date>" not in content for content in plots)
 
 
+def test_zero_is_a_bar_too(tmp_path):
+    pytest.importorskip("matplotlib")
+    from benchmarks.report.drawing import draw
+
+    _, (chart,) = markdown(contents(lines("recovery", "quix", {"first_record_s": 0, **EXACT})))
+    assert draw(chart, tmp_path).stat().st_size > 0
+
+
 def test_names_at_line_ends_are_kept_apart():
     pytest.importorskip("matplotlib")
     from benchmarks.report.drawing import apart
