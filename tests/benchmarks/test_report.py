@@ -11,6 +11,7 @@ import benchmarks.systems
 from benchmarks.report import write
 from benchmarks.report.charts import Bars
 from benchmarks.report.contents import Contents
+from benchmarks.report.drawing import apart, draw
 from benchmarks.report.lines import Line, Recorded, read
 from benchmarks.report.page import markdown
 from benchmarks.report.runs import Runs, Spread, ratio
@@ -353,16 +354,11 @@ def test_the_same_lines_make_the_same_files(tmp_path, monkeypatch):
 
 def test_zero_is_a_bar_too(tmp_path):
     pytest.importorskip("matplotlib")
-    from benchmarks.report.drawing import draw
-
     _, (chart,) = markdown(contents(lines("recovery", "quix", {"first_record_s": 0, **EXACT})))
     assert draw(chart, tmp_path).stat().st_size > 0
 
 
 def test_names_at_line_ends_are_kept_apart():
-    pytest.importorskip("matplotlib")
-    from benchmarks.report.drawing import apart
-
     heights = [100.0, 50.0, 52.0]
     moved = [height + shift for height, shift in zip(heights, apart(heights, 12), strict=True)]
     assert moved[2] - moved[1] >= 12
