@@ -15,7 +15,7 @@ from benchmarks.side_by_side.oracle import NO_SLOT, answered
 from benchmarks.side_by_side.pace import paced
 from benchmarks.side_by_side.plan import Plan
 from benchmarks.side_by_side.topics import PARTITIONS, Topics, reader
-from benchmarks.side_by_side.trial import Subject, faults, trial
+from benchmarks.side_by_side.trial import Failed, Subject, faults, trial
 from benchmarks.side_by_side.workloads import Inputs
 
 _LEAST_GRACE_S = 5.0
@@ -109,6 +109,8 @@ def created_by_slot(topics: Topics, subject: Subject) -> np.ndarray:
 
 
 def _percentiles(latencies: np.ndarray) -> dict[str, float]:
+    if not len(latencies):
+        raise Failed("no input was due in the measured window: the paced records ran out")
     middle, high = np.percentile(latencies, [50, 99])
     return {"p50_ms": float(middle), "p99_ms": float(high), "max_ms": float(latencies.max())}
 

@@ -22,7 +22,7 @@ _BATCH = 20_000
 PRODUCER: dict[str, str | int | bool] = {
     "partitioner": "murmur2_random",
     "enable.idempotence": True,
-    "log_level": 3,
+    "log_level": 2,
 }
 _FILLING = PRODUCER | {"linger.ms": 50, "batch.size": 1_000_000, "queue.buffering.max.messages": 1_000_000}
 
@@ -32,7 +32,7 @@ class Topics:
 
     def __init__(self, servers: str) -> None:
         self.servers = servers
-        self._admin = AdminClient({"bootstrap.servers": servers, "log_level": 3})
+        self._admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
 
     def create(self, prefix: str) -> str:
         """A fresh topic, which every client finds."""
@@ -133,7 +133,7 @@ def reader(servers: str, settings: dict[str, str | int | bool]) -> Consumer:
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "fetch.message.max.bytes": 10_000_000,
-            "log_level": 3,
+            "log_level": 2,
             **settings,
         }
     )

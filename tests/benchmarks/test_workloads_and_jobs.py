@@ -1,0 +1,91 @@
+"""The inputs are the same ones every time; what the jobs expect of them agrees with a slow computation, record by record."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from benchmarks.side_by_side.workloads import WORKLOADS, Inputs, Workload, expected
+from benchmarks.systems import job_module
+
+RECORDS = 2000
+
+
+@pytest.fixture(scope="module")
+def inputs() -> Inputs:
+    """Few keys, and pauses between a key's records around the length that ends a session."""
+    return Workload("few", keys=7).inputs(RECORDS)
+
+
+def lines(inputs: Inputs) -> list[tuple[str, int, int, int]]:
+    """Key, n, amount, event time, read from the Kafka values."""
+    fields = [value.split(",") for _, value in inputs.records()]
+    return [(key, int(n), int(amount), int(event)) for key, n, amount, event in fields]
+
+
+def pass_through(inputs: Inputs) -> Iterator[str]:
+    for key, n, amount, event in lines(inputs):
+        yield f"{key},{n},{amount},{event}"
+
+
+def running_sum(inputs: Inputs) -> Iterator[str]:
+    sums: Counter[str] = Counter()
+    for key, n, amount, _ in lines(inputs):
+        sums[key] += amount
+        yield f"{key},{n},{sums[key]}"
+
+
+def sessions(inputs: Inputs) -> Iterator[str]:
+    pause = job_module("sessions").PAUSE_MS
+    last: dict[str, int] = {}
+    session, rows, total = Counter[str](), Counter[str](), Counter[str]()
+    for key, n, amount, event in lines(inputs):
+        if key not in last or event - last[key] > pause:
+            session[key] += 1
+            rows[key] = total[key] = 0
+        last[key] = event
+        rows[key] += 1
+        total[key] += amount
+        yield f"{key},{n},{session[key]},{rows[key]},{total[key]}"
+
+
+@pytest.mark.parametrize("slow", [pass_through, running_sum, sessions], ids=lambda each: each.__name__)
+def test_a_job_expects_what_a_loop_over_the_records_gives(
+    slow, inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if slow is sessions:
+        monkeypatch.setattr(job_module("sessions"), "PAUSE_MS", 9)
+
+    found = expected(slow.__name__, inputs).to_pylist()
+
+    assert [found[slot] for slot in inputs.slots] == list(slow(inputs))
+
+
+def test_n_counts_the_records_of_a_key_from_one(inputs: Inputs) -> None:
+    seen: dict[str, list[int]] = defaultdict(list)
+    for key, n, _, _ in lines(inputs):
+        seen[key].append(n)
+
+    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in seen.values())
+
+
+def test_the_kafka_key_is_the_records_key(inputs: Inputs) -> None:
+    assert all(value.startswith(f"{key},") for key, value in inputs.records())
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_is_the_same_every_time(name: str) -> None:
+    first, second = (list(WORKLOADS[name].inputs(500).records()) for _ in range(2))
+
+    assert first == second
+
+
+def test_the_skewed_workload_follows_its_exponent() -> None:
+    counts = np.sort(WORKLOADS["skewed-10k"].inputs(200_000).counts)[::-1]
+    uniform = WORKLOADS["uniform-10k"].inputs(200_000).counts
+
+    assert counts[0] / counts[9] == pytest.approx(10**1.2, rel=0.1)
+    assert uniform.max() < 60
