@@ -15,7 +15,7 @@ from spark_ckpt.connector import Cursor
 class EndlessSource:
     """Implements `spark_ckpt.connector.Source`: (k string, v long), `rows_per_batch` rows in every micro-batch.
 
-    `key`: SQL over `n`, the row's number from 0. A run with `availableNow` ends with the batch that reaches row number `until`.
+    `key`: SQL over `n`, the row's number from 0. A run with `availableNow` ends soon after row number `until`.
     """
 
     rows_per_batch: int
