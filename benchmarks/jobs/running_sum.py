@@ -75,8 +75,6 @@ def add_up_one_key(key: tuple[str], frames: Iterator[pd.DataFrame], state: Group
 
 # -- Flink ----------------------------------------------------------------------------------------------------------------
 
-# -- Flink SQL ------------------------------------------------------------------------------------------------------------
-
 flink_sql = """
     SELECT `key`, n, SUM(amount) OVER (PARTITION BY `key` ORDER BY `at` ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS total
     FROM input

@@ -17,20 +17,20 @@ CONNECTOR = "org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2:5605c691d11a50
 ENVIRONMENT = Environment("flink", ("apache-flink==2.3.0",), (CONNECTOR,))
 PARALLELISM = 2
 
-# Larger batches than the client's 16 KiB; transactions that outlive a restart, and end below the broker's maximum of 15 minutes.
+# Larger batches than the client's 16 KiB. Transactions that outlive a restart, and end below the broker's maximum of 15 minutes.
 PRODUCER = {"batch.size": "131072", "linger.ms": "20", "transaction.timeout.ms": "60000"}
 
 
 def prepare(run: Run) -> None:
     """Set the environment of the JVM, which the first use of PyFlink starts. The workers' Python is in the JVM: it finds
-    the packages of a virtual environment by `PYTHONPATH` only. One heap is both managers', 2 GiB are about their defaults together.
+    the packages of a virtual environment by `PYTHONPATH` only. The heap holds both managers and the state of all keys.
     """
     paths = [str(Path(__file__).parents[2]), sysconfig.get_paths()["purelib"], os.environ.get("PYTHONPATH", "")]
     logs = Path(run.folder, "log")
     logs.mkdir(exist_ok=True)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.environ["FLINK_LOG_DIR"] = str(logs)
-    os.environ["JVM_ARGS"] = "-Xmx2g"
+    os.environ["JVM_ARGS"] = "-Xmx3g"
 
 
 def configuration(run: Run) -> Configuration:
