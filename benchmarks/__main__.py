@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -17,7 +17,7 @@ import typer
 
 from benchmarks import report
 from benchmarks.side_by_side.campaign import MEASURES, Campaign, Cell, bench, measure_all
-from benchmarks.side_by_side.environments import prepare
+from benchmarks.side_by_side.environments import Prepared, prepare
 from benchmarks.side_by_side.plan import QUICK, Plan
 from benchmarks.side_by_side.results import Results, inside_lines, machine
 from benchmarks.side_by_side.workloads import WORKLOADS
@@ -66,19 +66,26 @@ def run_inside(modules: Sequence[str], results: Results) -> None:
             results.add(line)
 
 
-def run_side_by_side(campaign: Campaign, results: Results) -> None:
+def run_side_by_side(campaign: Campaign, environments: Mapping[str, Prepared], results: Results) -> None:
     """All on one broker."""
-    with bench(campaign.plan, say) as on:
+    with bench(campaign.plan, environments, say) as on:
         for line in measure_all(campaign, on):
             results.add(line)
 
 
-def versions(contenders: Sequence[System]) -> dict[str, str]:
-    """Of what is compared; the environments are set up for it."""
-    found: dict[str, str] = {}
-    for environment in {system.environment for system in contenders}:
-        found |= dict(prepare(environment).versions)
-    return dict(sorted(found.items()))
+def set_up(contenders: Iterable[System]) -> dict[str, Prepared]:
+    """Their environments, by name: all before the first measurement, since downloads fail more often than systems."""
+    environments = {system.environment.name: system.environment for system in contenders}
+    prepared = {}
+    for name, environment in environments.items():
+        say(f"environment {name}")
+        prepared[name] = prepare(environment)
+    return prepared
+
+
+def versions(prepared: Iterable[Prepared]) -> dict[str, str]:
+    """Of what is compared."""
+    return dict(sorted(pair for each in prepared for pair in each.versions))
 
 
 @app.command()
@@ -115,9 +122,10 @@ def main(
         measures = ["inside"] if only else [each.value for each in measure or Measure]
         chosen = {name: each for name, each in systems().items() if not system or name in system}
         picked = [cell for each in measures if each != "inside" for cell in cells(each, job or [], workload or [])]
-        results.add(machine(versions(list(chosen.values()) if picked else [])))
+        environments = set_up(chosen.values() if picked else [])
+        results.add(machine(versions(environments.values())))
         if picked:
-            run_side_by_side(Campaign(picked, chosen, plan, 1 if quick else repeats), results)
+            run_side_by_side(Campaign(picked, chosen, plan, 1 if quick else repeats), environments, results)
         if "inside" in measures:
             run_inside([each.value for each in only or Inside], results)
     report.write(results.path, place)

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 
 from benchmarks.report.lines import Line
 from benchmarks.side_by_side import latency, recovery, throughput
-from benchmarks.side_by_side.environments import Prepared, prepare
+from benchmarks.side_by_side.environments import Prepared
 from benchmarks.side_by_side.plan import Plan
 from benchmarks.side_by_side.topics import Topics
 from benchmarks.side_by_side.trial import Failed, Subject
@@ -58,27 +58,19 @@ class Campaign:
 
 @dataclass
 class Bench:
-    """The broker's topics and the environments, set up as they are first needed. `folder` holds all that is written meanwhile."""
+    """The broker's topics filled as they are first needed, and the environments. `folder` holds all that is written meanwhile."""
 
     topics: Topics
+    environments: Mapping[str, Prepared]
     folder: Path
     plan: Plan
     say: Callable[[str], None]
-    _prepared: dict[str, Prepared] = field(default_factory=dict)
     _sources: dict[str, tuple[str, Inputs]] = field(default_factory=dict)
 
     @cached_property
     def expectations(self) -> Expectations:
         """On the disk: several of them are gigabytes."""
         return Expectations(self.folder)
-
-    def prepared(self, system: System) -> Prepared:
-        """The system's environment."""
-        environment = system.environment
-        if environment.name not in self._prepared:
-            self.say(f"environment {environment.name}")
-            self._prepared[environment.name] = prepare(environment)
-        return self._prepared[environment.name]
 
     def source(self, workload: str) -> tuple[str, Inputs]:
         """The workload's topic, filled, and what is in it."""
@@ -94,14 +86,22 @@ class Bench:
         """On the filled topic."""
         source, inputs = self.source(cell.workload)
         expected = self.expectations.of(cell.job, cell.workload, inputs)
-        return Subject(system, self.prepared(system), cell.job, source, inputs, expected, self.plan.interval_ms)
+        return Subject(
+            system,
+            self.environments[system.environment.name],
+            cell.job,
+            source,
+            inputs,
+            expected,
+            self.plan.interval_ms,
+        )
 
     @contextmanager
     def paced_subject(self, cell: Cell, system: System) -> Iterator[Subject]:
         """On a fresh topic, gone afterwards."""
         inputs = WORKLOADS[cell.workload].inputs(self.plan.paced_records)
         expected = self.expectations.of(cell.job, f"{cell.workload}-paced", inputs)
-        prepared = self.prepared(system)
+        prepared = self.environments[system.environment.name]
         source = self.topics.create("paced")
         try:
             yield Subject(system, prepared, cell.job, source, inputs, expected, self.plan.latency_interval_ms)
@@ -110,12 +110,12 @@ class Bench:
 
 
 @contextmanager
-def bench(plan: Plan, say: Callable[[str], None]) -> Iterator[Bench]:
+def bench(plan: Plan, environments: Mapping[str, Prepared], say: Callable[[str], None]) -> Iterator[Bench]:
     """A broker with its data in a temporary folder."""
     folder = Path(mkdtemp(prefix="benchmarks-"))
     try:
         with running_broker(folder / "broker", BROKER_PROPERTIES, flags=BROKER_FLAGS) as broker:
-            yield Bench(Topics(broker.servers), folder, plan, say)
+            yield Bench(Topics(broker.servers), environments, folder, plan, say)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

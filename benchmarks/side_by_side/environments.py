@@ -6,9 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks.systems import Environment
@@ -33,12 +34,19 @@ def prepare(environment: Environment) -> Prepared:
     """Install what is missing; nothing if the last installation was of the same requirements."""
     found = tuple(jars.fetch([[_jar(text)] for text in environment.jars], f"the environment {environment.name!r}"))
     if not environment.requirements:
-        return Prepared(Path(sys.executable), None, found, tuple((each, version(each)) for each in _OWN_PACKAGES))
+        return Prepared(Path(sys.executable), None, found, tuple(_own_versions()))
     folder = cache_folder() / environment.name
     _install(folder, environment.requirements)
     site_packages = next((folder / "lib").glob("python3*")) / "site-packages"
     versions = tuple(_name_and_version(each) for each in environment.requirements)
     return Prepared(folder / "bin" / "python", site_packages, found, versions)
+
+
+def _own_versions() -> Iterator[tuple[str, str]]:
+    """A checkout on the path is no installed package, and has no version."""
+    for name in _OWN_PACKAGES:
+        with suppress(PackageNotFoundError):
+            yield name, version(name)
 
 
 def cache_folder() -> Path:

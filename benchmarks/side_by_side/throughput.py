@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.side_by_side.plan import Window
-from benchmarks.side_by_side.timeline import rate
+from benchmarks.side_by_side.timeline import Rate, Timeline, rate
 from benchmarks.side_by_side.topics import Topics
 from benchmarks.side_by_side.trial import Failed, Subject, Trial, faults, trial
 from benchmarks.side_by_side.usage import Usage
@@ -13,6 +13,7 @@ from benchmarks.side_by_side.usage import Usage
 _COMMITS = 3
 _LONGEST_EXTENSION_S = 60.0
 _SETTLE_S = 2.0
+_LEAST_WARM_UP_S = 1.0
 
 
 def measure(subject: Subject, topics: Topics, folder: Path, window: Window) -> dict[str, float]:
@@ -28,17 +29,28 @@ def measure(subject: Subject, topics: Topics, folder: Path, window: Window) -> d
     first_output = timeline.first_above(0)
     if first_output is None:
         raise Failed("no output answers an input", one.processes.log_tail())
-    found = rate(timeline, first_output + window.warm_up_s, stop, len(subject.inputs))
-    if found is None:
-        raise Failed("fewer than two commits in the measured window")
+    found, warm_up_s = rate_after_warm_up(timeline, first_output, stop, len(subject.inputs), window.warm_up_s)
     cpu_s = usage.cpu.between(found.start, found.stop) / (found.stop - found.start)
     return {
         "records_per_s": found.per_s,
         "cpu_s_per_million": cpu_s / found.per_s * 1e6,
+        "warm_up_s": warm_up_s,
+        "measured_s": found.stop - found.start,
         "memory_mib": usage.largest_mib,
         "first_output_s": first_output - started,
         **faults(verdict),
     }
+
+
+def rate_after_warm_up(
+    timeline: Timeline, first_output: float, stop: float, inputs: int, warm_up_s: float
+) -> tuple[Rate, float]:
+    """A system that is through with the topic too early for two commits has half the warm-up, and so on; the line tells."""
+    while (found := rate(timeline, first_output + warm_up_s, stop, inputs)) is None:
+        if warm_up_s < _LEAST_WARM_UP_S or timeline.total_at(stop) < inputs:
+            raise Failed(f"fewer than two commits after a warm-up of {warm_up_s:.0f} s")
+        warm_up_s /= 2
+    return found, warm_up_s
 
 
 def _run(one: Trial, start: float, measured_s: float) -> None:

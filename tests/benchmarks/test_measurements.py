@@ -10,7 +10,9 @@ import pytest
 from benchmarks.report.lines import Line, read
 from benchmarks.side_by_side.latency import covered_from, waits_ms
 from benchmarks.side_by_side.results import Results, inside_lines
+from benchmarks.side_by_side.throughput import rate_after_warm_up
 from benchmarks.side_by_side.timeline import Timeline, rate
+from benchmarks.side_by_side.trial import Failed
 from benchmarks.side_by_side.usage import Cpu, Process, parsed
 from benchmarks.side_by_side.workloads import Workload
 
@@ -69,6 +71,16 @@ def test_a_system_that_stalls_before_the_end_is_slow() -> None:
 
 def test_one_commit_is_no_rate() -> None:
     assert rate(timeline(commits(100, 15)), 10, 20, MANY) is None
+
+
+def test_a_topic_exhausted_early_shortens_the_warm_up_and_nothing_else_does() -> None:
+    steps = np.minimum(commits(100, 4), 1200)
+
+    found, warm_up_s = rate_after_warm_up(timeline(steps), 0.0, 39.0, 1200, warm_up_s=10.0)
+
+    assert (found.per_s, warm_up_s) == (pytest.approx(100, rel=0.01), 5.0)
+    with pytest.raises(Failed, match="two commits"):
+        rate_after_warm_up(timeline(steps), 0.0, 39.0, MANY, warm_up_s=10.0)
 
 
 def test_cpu_of_ended_processes_stays_counted() -> None:
