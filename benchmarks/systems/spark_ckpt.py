@@ -60,8 +60,12 @@ def job(run: Run, spark: SparkSession) -> ckpt.Job:
 def parsed(records: ckpt.Stream) -> ckpt.Stream:
     """`key`, `value` (both texts), `amount`, `event_ms`. Parsed in the JVM."""
     texts = records.selectExpr("CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value")
-    fields = texts.selectExpr("key", "value", "split(value, ',') AS fields")
-    return fields.selectExpr("key", "value", "CAST(fields[2] AS LONG) AS amount", "CAST(fields[3] AS LONG) AS event_ms")
+    return texts.selectExpr(
+        "key",
+        "value",
+        "CAST(substring_index(substring_index(value, ',', 3), ',', -1) AS LONG) AS amount",
+        "CAST(substring_index(value, ',', -1) AS LONG) AS event_ms",
+    )
 
 
 def joined(key: pa.ChunkedArray, *columns: npt.NDArray[np.int64]) -> pa.Table:

@@ -36,6 +36,13 @@ _READER_OPTIONS = frozenset(
 )
 _OURS = frozenset({"subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets"})
 _ISOLATION = "isolation.level"
+_CONSUMER = {
+    _ISOLATION: "read_committed",
+    # After each poll Spark seeks to both ends of the partition, which makes the consumer forget what it has fetched. So a poll
+    # should return all that a fetch brought; with Kafka's 500 records most of it would be fetched many times over.
+    "max.poll.records": "100000",
+    "max.partition.fetch.bytes": str(4 << 20),
+}
 
 Start = str | Mapping[str, Mapping[str, int]]
 """Where a job's life begins: "earliest", "latest" or offsets by topic and partition."""
@@ -163,7 +170,7 @@ def _split_reader_options(options: Mapping[str, str]) -> tuple[dict[str, str], d
             f"unknown Kafka source option {unknown[0]!r}",
             hint=f"known: {', '.join(sorted(_READER_OPTIONS))}, and Kafka's dotted names",
         )
-    return {_ISOLATION: "read_committed"} | consumer, reader
+    return _CONSUMER | consumer, reader
 
 
 def _compiled(pattern: str | None) -> re.Pattern[str] | None:
