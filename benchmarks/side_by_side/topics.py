@@ -32,7 +32,7 @@ class Topics:
 
     def __init__(self, servers: str) -> None:
         self.servers = servers
-        self._admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
+        self._admin = _admin(servers)
 
     def create(self, prefix: str) -> str:
         """A fresh topic, which every client finds."""
@@ -47,9 +47,14 @@ class Topics:
         return name
 
     def _has_leaders(self, topic: str) -> bool:
+        """Asked by name first: the client remembers for long that a topic which it asks of too early has none."""
+        partitions = self._admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
+        if len(partitions) < PARTITIONS or any(each.leader < 0 for each in partitions.values()):
+            return False
         try:
             self.ends(topic)
         except KafkaException:
+            self._admin = _admin(self.servers)
             return False
         return True
 
@@ -111,6 +116,10 @@ class Topics:
                 place = max((_next_offset(message) for message in messages[-1:]), default=place)
         finally:
             consumer.close()
+
+
+def _admin(servers: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": servers, "log_level": 2})
 
 
 def produce(producer: Producer, topic: str, key: str, value: str, delivered: Any, **more: int) -> None:
