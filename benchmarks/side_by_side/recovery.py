@@ -52,7 +52,8 @@ def _run_after_the_kill(one: Trial, topics: Topics) -> None:
     time.sleep(_SETTLE_S)
     consumer = _at_the_end(topics, one.target)
     try:
-        reason = f"no committed record within {FIRST_RECORD_TIMEOUT_S:.0f} s of the restart"
+        come = f"{one.watch.total:,} of {len(one.subject.inputs):,} inputs"
+        reason = f"no committed record within {FIRST_RECORD_TIMEOUT_S:.0f} s of the restart, after {come}"
         one.wait(lambda: _has_record(consumer), FIRST_RECORD_TIMEOUT_S, reason)
     finally:
         consumer.close()

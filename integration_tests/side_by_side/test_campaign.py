@@ -1,0 +1,85 @@
+"""The measuring side on a system that is known: exact, repeating itself, or dying."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from benchmarks.report.lines import Line
+from benchmarks.side_by_side import campaign
+from benchmarks.side_by_side.campaign import Bench, Campaign, Cell, bench, measure_all
+from benchmarks.side_by_side.environments import prepare
+from benchmarks.side_by_side.plan import Plan, Window
+from benchmarks.systems import Environment, System
+
+pytestmark = [pytest.mark.kafka, pytest.mark.kill]
+HERE = Environment("here")
+PLAN = Plan(
+    records=300_000, interval_ms=500, throughput=Window(1, 3), latency_interval_ms=200, latency=Window(1, 2), rate=200
+)  # fmt: skip
+
+
+def system(hook: str) -> System:
+    return System(hook, hook, hook, "exactly-once", HERE, "integration_tests.side_by_side.copier")
+
+
+@pytest.fixture(scope="module")
+def on() -> Iterator[Bench]:
+    with bench(PLAN, {HERE.name: prepare(HERE)}, print) as one:
+        yield one
+
+
+def measured(on: Bench, measure: str, hook: str, monkeypatch: pytest.MonkeyPatch) -> Line:
+    monkeypatch.setattr(campaign.job_module("pass_through"), hook, None, raising=False)
+    plan = Campaign([Cell(measure, "pass_through", "uniform-10k")], {hook: system(hook)}, PLAN, repeats=1)
+    (line,) = measure_all(plan, on)
+    return line
+
+
+def faults(line: Line) -> dict[str, float]:
+    return {name: line.values[name] for name in ("duplicates", "missing", "wrong", "reordered")}
+
+
+NO_FAULTS = {"duplicates": 0, "missing": 0, "wrong": 0, "reordered": 0}
+
+
+@pytest.mark.parametrize("measure", ["throughput", "latency", "recovery"])
+def test_an_exact_system_is_measured_and_found_exact(measure: str, on: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = measured(on, measure, "copying", monkeypatch)
+
+    assert faults(line) == NO_FAULTS
+    assert line.values["records"] > 0
+    times = {"throughput": "records_per_s", "latency": "p50_ms", "recovery": "first_record_s"}
+    assert line.values[times[measure]] > 0
+
+
+def test_a_system_that_repeats_records_is_found_out(on: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert faults(measured(on, "throughput", "repeating", monkeypatch)) == NO_FAULTS | {"duplicates": 4}
+
+
+def test_a_system_that_dies_is_a_failed_line_with_its_log_told(
+    on: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = measured(on, "throughput", "dying", monkeypatch)
+
+    assert line.failed == "a process ended"
+    assert "there is no such thing" in capsys.readouterr().err
+
+
+def test_nothing_is_left_behind(on: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured(on, "latency", "copying", monkeypatch)
+
+    topics = AdminClient({"bootstrap.servers": on.topics.servers}).list_topics(timeout=10).topics
+    assert not [name for name in topics if name.startswith(("target", "paced"))]
+    assert not [path for path in on.folder.iterdir() if path.name.startswith("copying")]
+    assert not [pid for pid in Path("/proc").iterdir() if pid.name.isdigit() and b"copier" in command_line(pid)]
+
+
+def command_line(pid: Path) -> bytes:
+    try:
+        return (pid / "cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
