@@ -59,7 +59,8 @@ class StagePlan:
 
     `root`: URI of the directory that takes the files; None is the store's own outbox. `partition_by`: columns that
     become Hive-style folders and are left out of the file (Delta's layout). `lanes`: rows are split by a hash of
-    column `lane_by`, so that each key's rows stay in one lane and in order. `schema`: rows are cast to it.
+    column `lane_by`, so that each key's rows stay in one lane and in order. `schema`: rows are cast to it. `dictionary`:
+    whether to look for repeated values: smaller files that stay, wasted time for files that are read once.
     """
 
     root: str | None = None
@@ -69,6 +70,7 @@ class StagePlan:
     lane_by: str | None = None
     schema: pa.Schema | None = None
     compression: str = "zstd"
+    dictionary: bool = True
 
 
 @dataclass(frozen=True, slots=True)

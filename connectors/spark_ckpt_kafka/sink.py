@@ -96,6 +96,8 @@ class KafkaSink:
             lanes=self.lanes if keyed else 1,
             lane_by="key" if keyed and self.lanes > 1 else None,
             schema=pa.schema([(name, _ARROW[name]) for name in names]),
+            compression="lz4",  # the files are read once, soon
+            dictionary=False,
         )
 
     def publisher(self, spark: SparkSession, context: SinkContext) -> KafkaPublisher:

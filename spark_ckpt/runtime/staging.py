@@ -107,7 +107,8 @@ class StageWriter:
         )
         name = f"ckpt-{stage.sink}-i{stage.incarnation}-b{self._batch}-t{self._task}-{part}-{uuid.uuid4().hex}.parquet"
         output = stage.location.open_output(folder + name)
-        writer = pq.ParquetWriter(output, schema, compression=stage.plan.compression)
+        plan = stage.plan
+        writer = pq.ParquetWriter(output, schema, compression=plan.compression, use_dictionary=plan.dictionary)
         file = self._files[(lane, values)] = _OpenFile(folder + name, output, writer, lane, part, named)
         return file
 
