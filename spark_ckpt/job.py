@@ -15,6 +15,7 @@ from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt.runtime.job_plan import JobPlan, planned
 from spark_ckpt.runtime.rejects import REJECTED, REJECTED_SCHEMA
 from spark_ckpt.runtime.run import Run
+from spark_ckpt.runtime.warm_up import warm_up
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.store import Store
 from spark_ckpt.stream import Stream
@@ -51,6 +52,7 @@ class Job:
         self._operators: set[str] = set()
         self._rejects: Sink | None = None
         self._listeners: list[RunListener] = []
+        warm_up(spark)
         if protocol != "barrier":
             raise GraphInvalid(f"protocol '{protocol}' does not run on Spark", hint='protocols: "barrier"')
 

@@ -38,7 +38,7 @@ SYSTEMS = (
 )  # fmt: skip
 # Large enough that a batch's fixed cost (log, shuffle, state commit) is small, small enough that a batch takes seconds.
 # Python pays per key and batch: 10 records of a key in a batch share one call.
-RECORDS_PER_BATCH = {"pyspark_pandas": 100_000, "pyspark_transform": 100_000, "pyspark_native": 400_000}
+RECORDS_PER_BATCH = 1_000_000
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -96,7 +96,7 @@ def records(run: Run, spark: SparkSession) -> DataFrame:
         spark.readStream.format("kafka").option("kafka.bootstrap.servers", run.servers).option("subscribe", run.source)
     )
     source = source.option("startingOffsets", "earliest")
-    raw = source.option("maxOffsetsPerTrigger", RECORDS_PER_BATCH[run.hook]).load()
+    raw = source.option("maxOffsetsPerTrigger", RECORDS_PER_BATCH).load()
     texts = raw.select(F.col("key").cast("string"), F.col("value").cast("string"))
     parts = F.split("value", ",")
     return texts.select("key", "value", parts[2].cast("long").alias("amount"), parts[3].cast("long").alias("event_ms"))

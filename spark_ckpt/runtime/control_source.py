@@ -1,26 +1,21 @@
-"""The control source: barriers enter the stream as rows of a Python data source beside the job's own sources.
+"""The control source: barriers enter the stream as rows of a JVM memory stream beside the job's own sources.
 
-The coordinator writes the newest marker into a small file on the driver's host; Spark's planner reads it through
-`latestOffset` in a process of its own.  The marker is the source's offset, so Spark's offset log fixes, before a batch
-runs and also when it is replayed, which batch holds which barrier.  An offset names one marker only: a batch can never
-hold two barriers, however long it took to start (design.md, section 6).
+Each marker is one `addData`, so Spark's offset of the source counts markers, and Spark's offset log fixes, before a batch
+runs and also when it is replayed, which batch holds which marker (design.md, section 6). The rows travel in the plan:
+nothing to read on an executor, no Python process to start, which a Python data source needs four of. A batch that was
+long in coming may hold several markers; the newest counts.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Self
-
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql import DataFrame, SparkSession
 
-FORMAT = "spark_ckpt_control"
 OPEN, BARRIER = 1, 2
 """Kinds of control rows: OPEN lets every key group restore and arm its timers, BARRIER ends an epoch. Data rows are 0."""
 
@@ -33,79 +28,59 @@ class Marker:
     kind: int
     epoch: int
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """From a line of Spark's offset log or from the control file."""
-        fields = json.loads(text)
-        return cls(int(fields["number"]), int(fields["kind"]), int(fields["epoch"]))
-
-    def json(self) -> str:
-        """JSON with a fixed key order: Spark compares offsets as texts."""
-        return json.dumps(asdict(self))
-
 
 NO_MARKER = Marker(0, 0, 0)
 
 
-class ControlFile:
-    """The driver's side: at most one newest marker, replaced atomically."""
+class Control:
+    """One incarnation's markers, oldest first. Offered to the stream as soon as there is one; safe from any thread."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._last = NO_MARKER
-        self._write(NO_MARKER)
+    def __init__(self) -> None:
+        self._markers = [NO_MARKER]
+        self._offer: Callable[[Marker], None] | None = None
+        self._lock = threading.Lock()
 
     def inject(self, kind: int, epoch: int) -> Marker:
         """Offer the next marker to the stream."""
-        self._last = Marker(self._last.number + 1, kind, epoch)
-        self._write(self._last)
-        return self._last
+        with self._lock:
+            marker = Marker(len(self._markers), kind, epoch)
+            self._markers.append(marker)
+            if self._offer is not None:
+                self._offer(marker)
+        return marker
 
-    def _write(self, marker: Marker) -> None:
-        fresh = self.path.with_suffix(".next")
-        fresh.write_text(marker.json())
-        fresh.replace(self.path)
+    def attach(self, offer: Callable[[Marker], None]) -> None:
+        """The stream is there: it gets what was injected so far, and everything from now on."""
+        with self._lock:
+            for marker in self._markers[1:]:
+                offer(marker)
+            self._offer = offer
 
+    @property
+    def newest(self) -> Marker:
+        """The last one injected."""
+        return self._markers[-1]
 
-class ControlReader(DataSourceStreamReader):
-    """The planner's side, in a process beside the driver's JVM."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def initialOffset(self) -> dict[str, int]:
-        """No marker yet."""
-        return asdict(NO_MARKER)
-
-    def latestOffset(self, start: dict[str, int], limit: object) -> dict[str, int]:
-        """The newest marker, if it is newer than `start`."""
-        newest = Marker.parse(Path(self._path).read_text()) if os.path.exists(self._path) else NO_MARKER  # noqa: PTH110
-        return asdict(newest) if newest.number > start["number"] else start
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """One row for one marker."""
-        return [InputPartition((end["kind"], end["epoch"]))] if end["number"] > start["number"] else []
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[int, int]]:
-        """(kind, epoch)."""
-        yield partition.value
-
-    def commit(self, end: dict[str, int]) -> None:
-        """Nothing to forget."""
+    def marker(self, number: int) -> Marker:
+        """The marker that a batch's offset counts up to."""
+        return self._markers[number]
 
 
-class ControlSource(DataSource):
-    """Registered on the session under `FORMAT`."""
+def marker_number(line: str | None) -> int:
+    """How many markers the stream had, from the control source's line in Spark's offset log (-1 is none)."""
+    return 0 if line is None else int(line) + 1
 
-    @classmethod
-    def name(cls) -> str:
-        """The format's name."""
-        return FORMAT
 
-    def schema(self) -> str:
-        """Kind of marker and epoch."""
-        return "kind int, epoch long"
+def control_rows(spark: SparkSession, control: Control) -> DataFrame:
+    """The markers as a stream of (kind int, epoch long)."""
+    from pyspark.sql.classic.dataframe import DataFrame as JvmFrame
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A reader of the control file named by option `path`."""
-        return ControlReader(self.options["path"])
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None, "a classic session has a JVM"  # noqa: S101 - Spark Connect is refused before
+    streams = getattr(jvm.org.apache.spark.sql.execution.streaming.runtime, "MemoryStream$")
+    stream = getattr(streams, "MODULE$").apply(spark._jsparkSession, jvm.org.apache.spark.sql.Encoders.STRING())
+    control.attach(lambda marker: stream.addData(jvm.PythonUtils.toSeq([f"{marker.kind} {marker.epoch}"])))
+    words = "split(value, ' ')"
+    return JvmFrame(stream.toDF(), spark).selectExpr(
+        f"CAST({words}[0] AS INT) AS kind", f"CAST({words}[1] AS LONG) AS epoch"
+    )

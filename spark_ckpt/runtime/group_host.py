@@ -137,9 +137,9 @@ class _GroupCall:
         if blobs:
             yield pd.DataFrame({KIND: 0, BLOB: blobs})
         account = self._account()
-        for kind, epoch in unpacked.controls:
-            if kind == BARRIER:
-                account |= self._on_barrier(epoch)
+        barriers = [epoch for kind, epoch in unpacked.controls if kind == BARRIER]
+        for epoch in barriers[-1:]:  # an older one in the same batch is of an epoch that was given up
+            account |= self._on_barrier(epoch)
         self._state.update((self._held.encode(),))
         self._arm_timeout()
         self._reports.send("operator", str(self._group), account)

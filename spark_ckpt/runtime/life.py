@@ -26,7 +26,7 @@ from spark_ckpt.protocol.ids import Epoch, Incarnation, SinkId, TaskId
 from spark_ckpt.protocol.machine import Effect
 from spark_ckpt.protocol.vocabulary import Note, SetTimer
 from spark_ckpt.runtime.announcer import Announcer
-from spark_ckpt.runtime.control_source import BARRIER, NO_MARKER, OPEN, ControlFile, Marker
+from spark_ckpt.runtime.control_source import BARRIER, NO_MARKER, OPEN, Control, Marker
 from spark_ckpt.runtime.coordinator import CoordinatorLoop
 from spark_ckpt.runtime.epoch_builder import EpochBuilder
 from spark_ckpt.runtime.group_host import GroupHost
@@ -77,6 +77,7 @@ class Life:
         self._progress = progress
         self._targets = dict(targets)
         self._base = point.manifest
+        self._restored = bool(point.manifest.cursors)
         self._key_groups = plan.key_groups(point.manifest)
         self._cursors: dict[str, Cursor] = dict(point.manifest.cursors)
         self._builder = EpochBuilder(point.manifest, plan.operator_name, plan.watermark_delay_ms, plan.bindings[0].name)
@@ -93,6 +94,7 @@ class Life:
         self._query: StreamingQuery | None = None
         self._folder = plan.cache / f"i{point.incarnation}"
         self._lanes = {binding.name: self._lane(binding) for binding in plan.bindings}
+        self._control = Control()
         self._marker = NO_MARKER
         self._coordinator: barrier.Coordinator | None = None
         self._loop: CoordinatorLoop | None = None
@@ -128,7 +130,6 @@ class Life:
     def begin(self) -> None:
         """Pin the sources, start the query, the publishers and the coordinator."""
         self._make_folder()
-        self._control = ControlFile(self._folder / "control.json")
         if self.last_epoch:
             self._plan.store.settle(self._base)
         self._pin_sources()
@@ -138,9 +139,20 @@ class Life:
         for lane in self._lanes.values():
             lane.start()
         self._control.inject(OPEN, self.last_epoch)
-        self._query = StageQuery(self._plan.spark, self._description(), self._on_batch).start()
         self._thread.start()
         self._thread.post(barrier.Started())
+        if self._is_behind():
+            self._thread.post(barrier.EpochRequested(barrier.Reason.INTERVAL))
+        self._query = StageQuery(self._plan.spark, self._description(), self._on_batch).start()
+
+    def _is_behind(self) -> bool:
+        """A restored job that finds rows waiting ends its first epoch with its first batch: what a crash undid is soon done
+        again for good. The barrier is offered before the query plans that batch. A job that drains ends soon anyway.
+        """
+        if self._targets or not self._restored:
+            return False
+        ends = {node.name: node.source.end(self._plan.spark) for node in self._plan.sources}
+        return not all(node.source.reached(self._cursors[node.name], ends[node.name]) for node in self._plan.sources)
 
     def _make_folder(self) -> None:
         """This life's own folder: a driver that was replaced may still run on this host and clean up after itself."""
@@ -188,7 +200,7 @@ class Life:
             stages=plan.stages(self.incarnation),
             rejected_stage=plan.rejected_stage(self.incarnation),
             host=self._host(),
-            control_path=str(self._folder / "control.json"),
+            control=self._control,
             checkpoint_uri=plan.checkpoint(self.incarnation).uri,
             shuffle_partitions=plan.shuffle_partitions,
             trigger_ms=plan.config.trigger_ms,
@@ -229,8 +241,9 @@ class Life:
                 self._cursors[node.name] = node.source.cursor(line, self._cursors[node.name])
         counts = self._builder.add(offsets, reports, moved=self._cursors != before)
         self._progress.add(offsets.batch, self.incarnation, self.last_epoch, counts, duration_ms, self._cursors)
-        if self._is_news(offsets.marker) and self._is_open(offsets.marker):
-            ended = self._builder.end(offsets.marker.epoch, self._cursors)
+        marker = self._control.marker(offsets.markers)
+        if self._is_news(marker) and self._is_open(marker):
+            ended = self._builder.end(marker.epoch, self._cursors)
             epoch, incarnation = Epoch(ended.epoch), Incarnation(self.incarnation)
             tasks = [f"source/{node.name}" for node in self._plan.sources] + self._acked_groups(ended.groups_acked)
             self._thread.tell(*(barrier.SnapshotAcked(TaskId(task), epoch, incarnation) for task in tasks))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_ckpt.errors import EnvironmentUnfit
-from spark_ckpt.runtime.control_source import Marker
+from spark_ckpt.runtime.control_source import marker_number
 
 if TYPE_CHECKING:
     from spark_ckpt.store.location import Location
@@ -21,12 +21,15 @@ _VERSION = "v1"
 
 @dataclass(frozen=True, slots=True)
 class BatchOffsets:
-    """Where one micro-batch ends. `sources`: one JSON text per source; None if the source has not been read yet."""
+    """Where one micro-batch ends. `sources`: one JSON text per source; None if the source has not been read yet.
+
+    `markers`: how many control markers there were up to its end.
+    """
 
     batch: int
     watermark_ms: int
     sources: tuple[str | None, ...]
-    marker: Marker
+    markers: int
 
 
 def read_batch_offsets(checkpoint: Location, batch: int) -> BatchOffsets:
@@ -39,5 +42,4 @@ def read_batch_offsets(checkpoint: Location, batch: int) -> BatchOffsets:
             hint="unset spark.sql.streaming.queryEvolution.enableSourceEvolution and asyncProgressTrackingEnabled",
         )
     *sources, control = [None if line == "-" else line for line in lines]
-    marker = Marker.parse(control) if control is not None else Marker(0, 0, 0)
-    return BatchOffsets(batch, int(json.loads(metadata)["batchWatermarkMs"]), tuple(sources), marker)
+    return BatchOffsets(batch, int(json.loads(metadata)["batchWatermarkMs"]), tuple(sources), marker_number(control))

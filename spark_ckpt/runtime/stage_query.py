@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.graph import REJECT, Node, OperatorNode, SourceNode, build, operator_of, watermark_of
-from spark_ckpt.runtime import control_source
+from spark_ckpt.runtime.control_source import Control, control_rows
 from spark_ckpt.runtime.group_host import GroupHost
 from spark_ckpt.runtime.packing import PACKED_SCHEMA, explode_blobs, pack, tables_of_blobs
 from spark_ckpt.runtime.rejects import Diverter, divert_rejects, diverting_with
@@ -67,7 +67,7 @@ class StageDescription:
     stages: Sequence[SinkStage]
     rejected_stage: SinkStage | None
     host: GroupHost | None
-    control_path: str
+    control: Control
     checkpoint_uri: str
     shuffle_partitions: int
     trigger_ms: int
@@ -95,7 +95,6 @@ class StageQuery:
 
     def _started(self) -> StreamingQuery:
         spark = self._spark
-        spark.dataSource.register(control_source.ControlSource)
         with _session_conf(spark, query_settings(self._stage.checkpoint_uri, self._stage.shuffle_partitions)):
             frame = diverting_with(self._diverter, self._plan)
             writer = frame.writeStream.foreachBatch(self._run_batch).queryName(self._stage.name)
@@ -131,7 +130,7 @@ class StageQuery:
         return host.apply(packed, self._reports)
 
     def _control(self) -> DataFrame:
-        return self._spark.readStream.format(control_source.FORMAT).option("path", self._stage.control_path).load()
+        return control_rows(self._spark, self._stage.control)
 
     def _control_rows(self, rows: DataFrame, marker: str) -> DataFrame:
         nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]

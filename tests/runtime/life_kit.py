@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +20,7 @@ from spark_ckpt.graph import SinkBinding, SourceNode
 from spark_ckpt.listener import RunListener
 from spark_ckpt.runtime import life as life_module
 from spark_ckpt.runtime.announcer import Announcer
-from spark_ckpt.runtime.control_source import BARRIER, NO_MARKER, Marker
+from spark_ckpt.runtime.control_source import BARRIER, Marker
 from spark_ckpt.runtime.job_plan import JobPlan
 from spark_ckpt.runtime.life import Life
 from spark_ckpt.runtime.progress import Progress
@@ -47,7 +46,9 @@ def eventually(holds, what="it"):
 
 
 class FakeSource:
-    """Numbered rows: a cursor is {"n": rows so far}."""
+    """Numbered rows: a cursor is {"n": rows so far}. `rows`: how many there are when somebody asks."""
+
+    rows = 0
 
     def check(self, spark):
         pass
@@ -59,7 +60,7 @@ class FakeSource:
         return {"n": int(json.loads(offset)["n"])}
 
     def end(self, spark):
-        return {"n": 3}
+        return {"n": self.rows}
 
     def reached(self, cursor, end):
         return cursor["n"] >= end["n"]
@@ -209,7 +210,6 @@ class Spark:
     def __init__(self, bench: Bench, life: Life, query: FakeQuery):
         self.bench, self.life, self.query = bench, life, query
         self.batches = self.rows = 0
-        self._offered = NO_MARKER
         self.ending = None
         self._watching = threading.Thread(target=self._watch, daemon=True)
         self._watching.start()
@@ -218,10 +218,8 @@ class Spark:
         self.ending = self.life.watch()
 
     def marker(self) -> Marker:
-        """What the control source offers now; a life that has ended took its file away."""
-        with suppress(FileNotFoundError):
-            self._offered = Marker.parse(Path(self.query.description.control_path).read_text())
-        return self._offered
+        """What the control source offers now."""
+        return self.query.description.control.newest
 
     def barrier(self, epoch: int) -> Marker:
         """Wait until the barrier of `epoch` is offered."""
@@ -238,7 +236,7 @@ class Spark:
             "v1",
             json.dumps({"batchWatermarkMs": 0}),
             json.dumps({"n": self.rows}),
-            (marker or self.marker()).json(),
+            str((marker or self.marker()).number - 1),
         ]
         plan.checkpoint(life.incarnation).write_bytes(f"offsets/{number}", "\n".join(lines).encode())
         stage = SinkStage("out", StagePlan(), plan.store.outbox("out").location, life.incarnation)

@@ -1,42 +1,26 @@
-import json
+import pytest
 
-from spark_ckpt.runtime.control_source import BARRIER, NO_MARKER, OPEN, ControlFile, ControlReader, Marker
-
-
-def test_nothing_is_offered_before_the_first_marker(tmp_path):
-    control = ControlFile(tmp_path / "control.json")
-
-    reader = ControlReader(str(control.path))
-
-    assert reader.latestOffset(reader.initialOffset(), None) == reader.initialOffset()
+from spark_ckpt.runtime.control_source import BARRIER, NO_MARKER, OPEN, Control, Marker, marker_number
 
 
-def test_a_marker_is_offered_once(tmp_path):
-    control = ControlFile(tmp_path / "control.json")
-    control.inject(BARRIER, 7)
-    reader = ControlReader(str(control.path))
-
-    first = reader.latestOffset(reader.initialOffset(), None)
-
-    assert [list(reader.read(each)) for each in reader.partitions(reader.initialOffset(), first)] == [[(BARRIER, 7)]]
-    assert reader.latestOffset(first, None) == first
-    assert reader.partitions(first, first) == []
-
-
-def test_a_batch_never_holds_two_markers_however_late_it_is_planned(tmp_path):
-    control = ControlFile(tmp_path / "control.json")
+def test_the_stream_gets_what_was_injected_before_it_was_there():
+    control, offered = Control(), []
     control.inject(OPEN, 0)
+
+    control.attach(offered.append)
     control.inject(BARRIER, 1)
-    control.inject(BARRIER, 2)
-    reader = ControlReader(str(control.path))
 
-    end = reader.latestOffset(reader.initialOffset(), None)
-
-    assert [partition.value for partition in reader.partitions(reader.initialOffset(), end)] == [(BARRIER, 2)]
+    assert offered == [Marker(1, OPEN, 0), Marker(2, BARRIER, 1)]
 
 
-def test_a_marker_survives_sparks_offset_log():
-    marker = Marker(3, BARRIER, 41)
+def test_sparks_offset_names_the_newest_marker_of_a_batch():
+    control = Control()
+    control.inject(OPEN, 0)
+    control.inject(BARRIER, 7)
 
-    assert Marker.parse(json.dumps(json.loads(marker.json()))) == marker
-    assert list(json.loads(NO_MARKER.json())) == ["number", "kind", "epoch"]
+    assert control.marker(marker_number("1")) == control.newest == Marker(2, BARRIER, 7)
+
+
+@pytest.mark.parametrize("line", [None, "-1"])
+def test_without_a_marker_there_is_none(line):
+    assert Control().marker(marker_number(line)) == NO_MARKER

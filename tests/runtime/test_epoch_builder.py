@@ -7,7 +7,6 @@ from dataclasses import asdict
 import pytest
 
 from spark_ckpt.connector import StagedFile
-from spark_ckpt.runtime.control_source import NO_MARKER
 from spark_ckpt.runtime.epoch_builder import EpochBuilder
 from spark_ckpt.runtime.offset_log import BatchOffsets
 from spark_ckpt.runtime.reports import Report
@@ -21,7 +20,7 @@ def builder(base=EMPTY, delay_ms=None):
 
 
 def offsets(batch=0, watermark_ms=0):
-    return BatchOffsets(batch, watermark_ms, (), NO_MARKER)
+    return BatchOffsets(batch, watermark_ms, (), 0)
 
 
 def staged(path, task=0, part=0, rows=1, sink="out"):

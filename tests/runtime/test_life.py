@@ -208,6 +208,24 @@ def test_the_next_life_publishes_what_the_last_one_decided_first(bench):
     assert bench.sink.published == [(1, []), (2, [1]), (3, [5])]
 
 
+def test_a_restored_life_that_is_behind_ends_its_first_epoch_with_its_first_batch(bench):
+    bench.born().stopped(1)
+    bench.plan.sources[0].source.rows = 5
+    life = bench.born()
+    life.epoch(3, 2)
+    assert life.stopped().outcome is Outcome.STOPPED
+
+
+def test_a_restored_life_with_nothing_to_read_waits_for_its_interval(bench):
+    bench.born().stopped(1)
+    bench.plan.sources[0].source.rows = 1
+    life = bench.born()
+    life.batch()
+    life.taken_in()
+    assert life.marker().kind == OPEN
+    assert life.stopped().outcome is Outcome.STOPPED
+
+
 def test_rows_after_the_last_epoch_are_read_again_by_the_next_life(bench):
     life = bench.born()
     life.life.request_savepoint("named")

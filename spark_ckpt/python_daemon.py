@@ -1,0 +1,42 @@
+"""PySpark's worker daemon, with what every task of this library imports already imported.
+
+Spark forks its Python workers from one daemon. Imported there, pandas, pyarrow and this library are loaded once and shared by all
+workers, instead of by each for itself, which cost 0.5-1 s CPU a worker and was most of a first batch. Named by
+`spark.python.daemon.module`; `spark_ckpt.session` sets it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+
+_TASKS = "pyspark.worker"
+_IMPORTED = (
+    "pandas",
+    "pyarrow.compute",
+    "pyarrow.parquet",
+    _TASKS,
+    "pyspark.sql.pandas.serializers",
+    "spark_ckpt.runtime.aggregations",
+    "spark_ckpt.runtime.keyed_function",
+    "spark_ckpt.runtime.stage_query",
+    "spark_ckpt.runtime.vectorized",
+    "spark_ckpt.store.location",
+)
+
+
+def main() -> None:
+    """Import, hide what was imported from the garbage collector (it would unshare the pages), serve."""
+    if sys.argv[1:] == [_TASKS]:  # Spark's planner has daemons of its own, whose workers do little
+        for name in _IMPORTED:
+            importlib.import_module(name)
+        gc.collect()
+        gc.freeze()
+    from pyspark.daemon import manager
+
+    manager()
+
+
+if __name__ == "__main__":
+    main()
