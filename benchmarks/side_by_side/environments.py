@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks.systems import Environment
-from spark_ckpt import jars
+from spark_ckpt import class_archive, jars
 from spark_ckpt.jars import Jar
 
 _INSTALL_TIMEOUT_S = 1800
@@ -33,6 +33,8 @@ class Prepared:
 def prepare(environment: Environment) -> Prepared:
     """Install what is missing; nothing if the last installation was of the same requirements."""
     found = tuple(jars.fetch([[_jar(text)] for text in environment.jars], f"the environment {environment.name!r}"))
+    if environment.class_archive and not class_archive.options():
+        class_archive.create()
     if not environment.requirements:
         return Prepared(Path(sys.executable), None, found, tuple(_own_versions()))
     folder = cache_folder() / environment.name

@@ -17,12 +17,12 @@ class Window:
 class Plan:
     """`interval_ms`: between commits where throughput and recovery are measured. `rate`: inputs per second where latency is."""
 
-    records: int = 6_000_000
+    records: int = 20_000_000
     interval_ms: int = 5000
     throughput: Window = field(default_factory=lambda: Window(10, 20))
     latency_interval_ms: int = 1000
     latency: Window = field(default_factory=lambda: Window(20, 30))
-    rate: int = 2000
+    rate: int = 10_000
 
     @property
     def paced_records(self) -> int:

@@ -22,12 +22,13 @@ Guarantee = Literal["exactly-once", "at-least-once"]
 @dataclass(frozen=True)
 class Environment:
     """A virtual environment of its own. No requirements: the one that measures. `jars`: `group:artifact:version:sha256`,
-    from Maven Central.
+    from Maven Central. `class_archive`: set up with `spark-ckpt prepare`, as spark_ckpt's users do.
     """
 
     name: str
     requirements: tuple[str, ...] = ()
     jars: tuple[str, ...] = ()
+    class_archive: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import spark_ckpt as ckpt
 
-HERE = Environment("spark_ckpt")
+HERE = Environment("spark_ckpt", class_archive=True)
 MODULE = "benchmarks.systems.spark_ckpt"
 SYSTEMS = (
     System("spark_ckpt-builtin", "spark_ckpt, built-in", "spark_ckpt_builtin", "exactly-once", HERE, MODULE),
@@ -24,7 +24,7 @@ SYSTEMS = (
     System("spark_ckpt-dropin", "spark_ckpt, per-key function", "spark_ckpt_dropin", "exactly-once", HERE, MODULE),
 )
 RECORDS_PER_BATCH = 1_000_000
-"""A batch costs a third of a second before its first record (planning, logs, tasks), so that a backlog is best read in large ones."""
+"""A batch costs a third of a second before its first record (planning, logs, tasks): a backlog is best read in large ones."""
 NEVER_MS = 24 * 3600 * 1000
 
 
