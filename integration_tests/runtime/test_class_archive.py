@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from spark_ckpt import class_archive
 
+ROOT = Path(__file__).parents[2]
 STARTS = """
 import spark_ckpt
 spark = spark_ckpt.session("archived", master="local[1]", conf={"spark.driver.extraJavaOptions": "-Xlog:class+load:file=%s"})
@@ -20,7 +22,7 @@ def test_a_driver_takes_its_classes_from_the_archive(monkeypatch, tmp_path):
     log = tmp_path / "classes.log"
 
     class_archive.create()
-    subprocess.run([sys.executable, "-c", STARTS % log], check=True, timeout=300, cwd=tmp_path)
+    subprocess.run([sys.executable, "-c", STARTS % log], check=True, timeout=300, cwd=ROOT)
 
     loaded = log.read_text().splitlines()
     archived = [line for line in loaded if "org.apache.spark" in line and "shared objects file (top)" in line]
