@@ -45,6 +45,7 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "3g",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
 # transformWithState runs on RocksDB only. With a changelog a batch uploads its changes, not whole SST files.
 STATE_STORE = {

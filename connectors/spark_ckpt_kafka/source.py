@@ -40,8 +40,8 @@ _CONSUMER = {
     _ISOLATION: "read_committed",
     # After each poll Spark seeks to both ends of the partition, which makes the consumer forget what it has fetched. So a poll
     # should return all that a fetch brought; with Kafka's 500 records most of it would be fetched many times over.
+    # Fetches stay at Kafka's 1 MiB: larger buffers are humongous objects for Java's default collector.
     "max.poll.records": "100000",
-    "max.partition.fetch.bytes": str(4 << 20),
 }
 
 Start = str | Mapping[str, Mapping[str, int]]
