@@ -1,0 +1,107 @@
+"""One key group in one micro-batch, as Spark would call it."""
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkValueError
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+import spark_ckpt.runtime.aggregations as agg
+from spark_ckpt.runtime.control_source import BARRIER, OPEN
+from spark_ckpt.runtime.group_host import GroupHost
+from spark_ckpt.runtime.packing import pack
+from spark_ckpt.runtime.rows import EPOCH, KEY_GROUP, KEY_HASH, KIND
+from spark_ckpt.store.location import Location
+
+ROW = StructType([StructField("k", StringType()), StructField("v", LongType())])
+GROUP = 3
+
+
+class State:
+    """Spark's state of one group."""
+
+    def __init__(self) -> None:
+        self.held = None
+
+    @property
+    def exists(self):
+        return self.held is not None
+
+    @property
+    def get(self):
+        return self.held
+
+    def update(self, value):
+        self.held = value
+
+    def getCurrentProcessingTimeMs(self):
+        return 0
+
+    def getCurrentWatermarkMs(self):
+        raise PySparkValueError("no watermark")
+
+
+class Told:
+    """Reports, as (step, scope, body)."""
+
+    def __init__(self) -> None:
+        self.bodies = []
+
+    def send(self, step, scope, body):
+        self.bodies.append(body)
+
+
+@pytest.fixture
+def host(tmp_path):
+    operator = agg.running_aggregates({"total": agg.sum("v")}, ROW, ["k"], "append")
+    return GroupHost(
+        name="sum", keys=("k",), operator=operator, key_groups=16, incarnation=2, base_epoch=4, base_watermark_ms=0,
+        chains={}, location=Location(str(tmp_path / "state")), cache=str(tmp_path / "cache"),
+    )  # fmt: skip
+
+
+def packed(keys, *markers):
+    """One batch of the shuffle: rows of `keys`, and control rows."""
+    kinds = [0] * len(keys) + [kind for kind, _ in markers]
+    table = {
+        "k": [*keys, *(None for _ in markers)],
+        "v": [1] * len(keys) + [None] * len(markers),
+        KIND: pa.array(kinds, pa.int32()),
+        EPOCH: pa.array([0] * len(keys) + [epoch for _, epoch in markers], pa.int64()),
+        KEY_GROUP: pa.array([GROUP] * len(kinds), pa.int32()),
+        KEY_HASH: pa.array([hash(key) for key in keys] + [0] * len(markers), pa.int64()),
+    }
+    return pd.concat([batch.to_pandas() for batch in pack(pa.table(table).to_batches(), 0)])
+
+
+def call(host, state, frame):
+    told = Told()
+    list(host.runner(told)((GROUP,), iter([frame]), state))
+    return told.bodies
+
+
+def test_a_barrier_is_acknowledged_with_the_groups_changes(host):
+    (account,) = call(host, State(), packed(["a", "b", "a"], (BARRIER, 5)))
+
+    assert (account["epoch"], account["rows_in"], account["file"]["rows"]) == (5, 3, 2)
+
+
+def test_of_two_barriers_in_one_batch_only_the_newer_is_answered_and_nothing_is_written_twice(host):
+    """The older epoch was given up. Answered too, its file would hide in the newer one's account, and state would be lost."""
+    state = State()
+
+    (account,) = call(host, state, packed(["a", "b"], (OPEN, 4), (BARRIER, 5), (BARRIER, 6)))
+
+    assert (account["epoch"], account["file"]["epoch"], account["file"]["rows"]) == (6, 6, 2)
+    assert len(list(Path(host.location.uri).rglob("*.parquet"))) == 1
+
+
+def test_a_group_without_changes_acknowledges_without_a_file(host):
+    state = State()
+    call(host, state, packed(["a"], (BARRIER, 5)))
+
+    (account,) = call(host, state, packed([], (BARRIER, 6)))
+
+    assert (account["epoch"], account["file"]) == (6, None)
