@@ -13,10 +13,10 @@ def test_everything_the_daemon_imports_exists():
 def served(monkeypatch, *arguments):
     """What the daemon imports before it serves."""
     imported = []
+    monkeypatch.setattr("pyspark.daemon.manager", lambda: imported.append("serves"))
     monkeypatch.setattr(python_daemon.sys, "argv", ["daemon", *arguments])
     monkeypatch.setattr(python_daemon.importlib, "import_module", imported.append)
     monkeypatch.setattr(python_daemon.gc, "freeze", lambda: None)
-    monkeypatch.setattr("pyspark.daemon.manager", lambda: imported.append("serves"))
     python_daemon.main()
     return imported
 
