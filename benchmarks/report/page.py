@@ -120,9 +120,18 @@ def _throughput(contents: Contents, place: Place, entries: Mapping[Entry, Runs])
         yield OTHER_SESSION
     if not all(contents.every_input(entry.system) for entry in entries):
         yield SOME_INPUTS
+    yield from _notes(contents, entries)
     if absent := _absent(contents, entries):
         yield f"No run here of: {', '.join(absent)}."
     yield from charts.of_throughput(contents, place, entries)
+
+
+def _notes(contents: Contents, entries: Iterable[Entry]) -> Iterator[str]:
+    """What the systems' own files say about their numbers."""
+    told = [contents.systems[name] for name in contents.systems if name in {entry.system for entry in entries}]
+    notes = [f"{system.label}: {system.note}." for system in told if system.note]
+    if notes:
+        yield " ".join(notes)
 
 
 def _absent(contents: Contents, entries: Iterable[Entry]) -> list[str]:

@@ -34,7 +34,8 @@ class Environment:
 @dataclass(frozen=True)
 class System:
     """One contender. `hook`: its name in the jobs' files. `processes`: how many of the program run side by side.
-    `every_input`: it puts out one record per input; else only some of the running values.
+    `every_input`: it puts out one record per input; else only some of the running values. `note`: what a reader of its
+    numbers has to know.
     """
 
     name: str
@@ -45,6 +46,7 @@ class System:
     module: str
     processes: int = 1
     every_input: bool = True
+    note: str = ""
 
 
 @dataclass(frozen=True)

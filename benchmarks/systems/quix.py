@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from quixstreams.dataframe import StreamingDataFrame
 
 HERE = Environment("quix", ("quixstreams==3.28.1",))
-SYSTEMS = (System("quix", "Quix Streams", "quix", "exactly-once", HERE, "benchmarks.systems.quix", processes=2),)
+NOTE = (
+    "transactional ids and group members are fixed; with its defaults a restart waits for the session timeout of 45 s"
+)
+SYSTEMS = (
+    System("quix", "Quix Streams", "quix", "exactly-once", HERE, "benchmarks.systems.quix", processes=2, note=NOTE),
+)
 
 
 def main() -> None:
