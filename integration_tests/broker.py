@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -46,6 +47,8 @@ DEFAULTS: Mapping[str, str] = {
     "group.initial.rebalance.delay.ms": "0",
     "auto.create.topics.enable": "false",
 }
+SERVER_PORTS = (10_000, 30_000)
+"""Below what Linux and others take for outgoing connections."""
 SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Of the JVM: up fast, little memory."""
 
@@ -231,11 +234,19 @@ def docker_answers() -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different."""
-    sockets = [socket.socket() for _ in range(count)]
+    """Ports that were free a moment ago, all different, and none that the system gives to clients: while a broker is down, its
+    clients' next connection could take its port, even by connecting to itself.
+    """
+    draw, sockets = random.SystemRandom(), []
     try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
+        while len(sockets) < count:
+            one = socket.socket()
+            try:
+                one.bind(("127.0.0.1", draw.randrange(*SERVER_PORTS)))
+            except OSError:
+                one.close()
+            else:
+                sockets.append(one)
         return [one.getsockname()[1] for one in sockets]
     finally:
         for one in sockets:

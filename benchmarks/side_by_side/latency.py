@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +12,7 @@ from confluent_kafka import KafkaException, Message, TopicPartition
 from benchmarks.side_by_side.oracle import NO_SLOT, answered
 from benchmarks.side_by_side.pace import paced
 from benchmarks.side_by_side.plan import Plan
+from benchmarks.side_by_side.sampling import Sampling
 from benchmarks.side_by_side.topics import PARTITIONS, Topics, reader
 from benchmarks.side_by_side.trial import Failed, Subject, faults, trial
 from benchmarks.side_by_side.workloads import Inputs
@@ -24,26 +23,20 @@ _MOST_AT_ONCE = 10_000
 NEVER = np.inf
 
 
-class Receipts:
+class Receipts(Sampling):
     """Reads a target in a thread, as a context, and notes when each record came."""
 
     def __init__(self, topics: Topics, target: str) -> None:
         self._batches: list[tuple[float, list[Message]]] = []
         self._consumer = reader(topics.servers, {"fetch.wait.max.ms": 10})
         self._consumer.assign([TopicPartition(target, partition, 0) for partition in range(PARTITIONS)])
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="receipts", daemon=True)
+        super().__init__("receipts")
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
         self._consumer.close()
 
-    def _read(self) -> None:
+    def _sample(self) -> None:
         """The first of a batch is waited for, what is there with it is taken along."""
         while not self._ended.is_set():
             if (first := self._consumer.poll(0.1)) is not None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
 from benchmarks.side_by_side.oracle import Progress
+from benchmarks.side_by_side.sampling import Sampling
 
 _EVERY_S = 0.1
 _FAILURES = 10
@@ -18,7 +17,7 @@ _TOGETHER_S = 1.0
 """Commits of all partitions within this time count as one commit."""
 
 
-class Watch:
+class Watch(Sampling):
     """Samples the committed ends of a target in a thread, as a context. One failure to ask is a moment missed, several in a row
     are the caller's to raise.
     """
@@ -28,16 +27,7 @@ class Watch:
         self.ends: list[tuple[int, ...]] = []
         self.failure: Exception | None = None
         self._ask = ends
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._sample, name="watch", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
+        super().__init__("watch")
 
     def _sample(self) -> None:
         failures = 0

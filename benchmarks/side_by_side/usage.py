@@ -6,15 +6,15 @@ Read from /proc: Spark's Python workers leave the process group, but nothing lea
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
 
 import numpy as np
+
+from benchmarks.side_by_side.sampling import Sampling
 
 _PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -90,23 +90,14 @@ class Cpu:
         return float(after - before)
 
 
-class Usage:
+class Usage(Sampling):
     """Samples some sessions in a thread, as a context."""
 
     def __init__(self, sessions: Callable[[], Iterable[int]]) -> None:
         self.cpu = Cpu()
         self.largest_mib = 0.0
         self._sessions = sessions
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._sample, name="usage", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
+        super().__init__("usage")
 
     def _sample(self) -> None:
         count = 0

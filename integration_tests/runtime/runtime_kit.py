@@ -53,7 +53,9 @@ class Bench:
         self.number += 1
         fresh = self.folder / "fresh"
         pq.write_table(pa.table(arrays, schema=columns), fresh)
-        os.utime(fresh, (FIRST_S + self.number,) * 2)  # Spark's own source goes by time, and two of the same ms may swap
+        os.utime(
+            fresh, (FIRST_S + self.number,) * 2
+        )  # Spark's own source goes by time, and two of the same ms may swap
         fresh.rename(self.input(into) / f"{self.number:05}.parquet")
 
     def put_lines(self, *lines: str, into: str = "in") -> None:
