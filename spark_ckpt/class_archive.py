@@ -34,8 +34,7 @@ _BATCHES = 2
 def path() -> Path:
     """Where the archive of this Java and this PySpark is, or would be: beside the jar cache."""
     java, spark = jars.find_java(), jars.pyspark_jars()
-    told = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
-    name = hashlib.sha256("\n".join([told, str(java), str(spark)]).encode()).hexdigest()[:16]
+    name = hashlib.sha256("\n".join([jars.told_version(java), str(java), str(spark)]).encode()).hexdigest()[:16]
     return jars.cache_folder().parent / "classes" / f"spark-{name}.jsa"
 
 

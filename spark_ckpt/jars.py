@@ -136,10 +136,16 @@ def pyspark_jars() -> Path:
     return Path(spec.origin).parent / "jars"
 
 
+@cache
+def told_version(java: Path) -> str:
+    """What `java -version` says. Asked once per program: it is a JVM each time."""
+    run = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False)
+    return run.stderr + run.stdout
+
+
 def _java_version(java: Path) -> int:
     """The feature release (17, 21, ...); 1.8 counts as 1, older than anything accepted."""
-    run = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False)
-    match = re.search(r'version "(\d+)', run.stderr + run.stdout)
+    match = re.search(r'version "(\d+)', told_version(java))
     if match is None:
         raise EnvironmentUnfit("java does not tell its version", hint="set JAVA_HOME to a working JDK", java=java)
     return int(match.group(1))

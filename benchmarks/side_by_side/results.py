@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -54,8 +53,7 @@ def cell(line: Line) -> Cell:
 
 def machine(versions: dict[str, str]) -> Line:
     """What a run is on, and with."""
-    java = subprocess.run([str(jars.find_java()), "-version"], capture_output=True, text=True, check=True).stderr
-    number = re.search(r'version "([^"]+)"', java)
+    number = re.search(r'version "([^"]+)"', jars.told_version(jars.find_java()))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
     own = {"python": platform.python_version(), "java": number[1] if number else "unknown"}
     values = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -84,8 +83,7 @@ def python() -> Finding:
 def java() -> Finding:
     """A JVM that Spark can use. Raises `EnvironmentUnfit`."""
     place = jars.find_java()
-    run = subprocess.run([str(place), "-version"], capture_output=True, text=True, timeout=60, check=False)
-    match = re.search(r'version "([^"]+)"', run.stderr + run.stdout)
+    match = re.search(r'version "([^"]+)"', jars.told_version(place))
     return Finding("java", "ok", f"{match[1] if match else 'version unknown'} ({place})")
 
 

@@ -77,7 +77,6 @@ class Life:
         self._progress = progress
         self._targets = dict(targets)
         self._base = point.manifest
-        self._restored = bool(point.manifest.cursors)
         self._key_groups = plan.key_groups(point.manifest)
         self._cursors: dict[str, Cursor] = dict(point.manifest.cursors)
         self._builder = EpochBuilder(point.manifest, plan.operator_name, plan.watermark_delay_ms, plan.bindings[0].name)
@@ -149,10 +148,9 @@ class Life:
         """A restored job that finds rows waiting ends its first epoch with its first batch: what a crash undid is soon done
         again for good. The barrier is offered before the query plans that batch. A job that drains ends soon anyway.
         """
-        if self._targets or not self._restored:
+        if self._targets or not self._point.manifest.cursors:
             return False
-        ends = {node.name: node.source.end(self._plan.spark) for node in self._plan.sources}
-        return not all(node.source.reached(self._cursors[node.name], ends[node.name]) for node in self._plan.sources)
+        return not self._reached({node.name: node.source.end(self._plan.spark) for node in self._plan.sources})
 
     def _make_folder(self) -> None:
         """This life's own folder: a driver that was replaced may still run on this host and clean up after itself."""
@@ -265,14 +263,17 @@ class Life:
         return [f"{self._plan.operator_name}/{group}" for group in sorted(groups)]
 
     def _stop_if_drained(self) -> None:
-        reached = all(
-            node.source.reached(self._cursors[node.name], self._targets[node.name])
-            for node in self._plan.sources
-            if node.name in self._targets
-        )
-        if self._targets and reached:
+        if self._targets and self._reached(self._targets):
             self._targets = {}
             self._thread.tell(barrier.StopRequested(barrier.Reason.DRAINED))
+
+    def _reached(self, ends: Mapping[str, Cursor]) -> bool:
+        """Whether every source that has an end in `ends` has been read up to it."""
+        return all(
+            node.source.reached(self._cursors[node.name], ends[node.name])
+            for node in self._plan.sources
+            if node.name in ends
+        )
 
     def _do(self, effect: Effect) -> None:
         match effect:
