@@ -26,6 +26,18 @@ from spark_ckpt_kafka.options import Connection
 
 REQUEST_TIMEOUT_S = 6.0
 MARKER_TIMEOUT_S = 20.0
+SETTLE_TIMEOUT_S = 5.0
+
+_STARTING = (kafka_errors.NodeNotReadyError,)
+"""A broker that has just started answers before its metadata names any node."""
+
+_UNDECIDED = (
+    *_STARTING,
+    kafka_errors.UnstableOffsetCommitError,
+    kafka_errors.CoordinatorLoadInProgressError,
+    kafka_errors.CoordinatorNotAvailableError,
+    kafka_errors.NotCoordinatorError,
+)
 
 Positions = dict[tuple[str, int], int]
 """Offsets by (topic, partition)."""
@@ -93,16 +105,8 @@ class Control:
         None only for "no error and no offset": while the offset is unstable the broker answers -1 with an
         error.
         """
-        deadline = time.monotonic() + MARKER_TIMEOUT_S
-        while True:
-            try:
-                offset, metadata = self._call(lambda admin: _fetch_offset(admin, group, topic))
-            except ControlError as error:
-                if not isinstance(error.__cause__, _PASSING) or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)
-            else:
-                return None if offset == -1 else decode(offset, metadata, group)
+        offset, metadata = self._call(lambda admin: _fetch_offset(admin, group, topic), _UNDECIDED, MARKER_TIMEOUT_S)
+        return None if offset == -1 else decode(offset, metadata, group)
 
     def create_topic(self, topic: str, partitions: int, replication: int = 1) -> None:
         """Create a topic; one that exists is left alone."""
@@ -121,7 +125,23 @@ class Control:
         found = self._call(lambda admin: admin.list_partition_offsets(specs, level, timeout_ms))
         return {(place.topic, place.partition): answer.offset for place, answer in found.items()}
 
-    def _call(self, request: Callable[[Any], T]) -> T:
+    def _call(
+        self,
+        request: Callable[[Any], T],
+        passing: tuple[type[Exception], ...] = _STARTING,
+        patience_s: float = SETTLE_TIMEOUT_S,
+    ) -> T:
+        """The answer, asked for again while the error is one of `passing`, for `patience_s` at most."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                return self._ask(request)
+            except ControlError as error:
+                if not isinstance(error.__cause__, passing) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+    def _ask(self, request: Callable[[Any], T]) -> T:
         try:
             return request(self._open())
         except (kafka_errors.KafkaError, OSError) as error:
@@ -137,14 +157,6 @@ class Control:
             settings |= {"retry_backoff_ms": 20, "reconnect_backoff_max_ms": 300}
             self._admin = open_admin(settings)
         return self._admin
-
-
-_PASSING = (
-    kafka_errors.UnstableOffsetCommitError,
-    kafka_errors.CoordinatorLoadInProgressError,
-    kafka_errors.CoordinatorNotAvailableError,
-    kafka_errors.NotCoordinatorError,
-)
 
 
 def _fetch_offset(admin: Any, group: str, topic: str) -> tuple[int, str]:
