@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Literal
 
 from pyspark.sql import SparkSession
 
 from spark_ckpt import class_archive, jars
+from spark_ckpt.class_archive import DRIVER_OPTIONS
 
 Bundle = Literal["kafka", "delta"]
 _DEFAULTS = {
@@ -22,6 +25,13 @@ _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+_LATE_OPTIMISATION = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
+    " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
+"""Java's optimising compiler at ten times its usual thresholds: a quarter of a starting driver's CPU went into optimising
+code that ran for a second. What runs for every record gets there within the first batches all the same."""
+_NEEDED_SOON = ("pydantic", "pyarrow.compute", "pyarrow.parquet", "pandas", "deltalake")
 
 
 def session(
@@ -39,18 +49,30 @@ def session(
     paths = [str(path) for bundle in bundles for path in jars.resolve(bundle)]
     if paths:
         settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), *dict.fromkeys(paths)]))
-    settings = _with_class_archive(settings)
+    settings = _with_java_options(settings)
     builder = SparkSession.builder.appName(name)
     if master or "PYSPARK_GATEWAY_PORT" not in os.environ:
         builder = builder.master(master or "local[*]")
     for key, value in settings.items():
         builder = builder.config(key, value)
+    if SparkSession.getActiveSession() is None:
+        _import_meanwhile()
     return builder.getOrCreate()
 
 
-def _with_class_archive(settings: dict[str, str]) -> dict[str, str]:
-    """The driver maps archived classes, if there are any and the user has no archive of his own."""
-    own, ours = settings.get(class_archive.DRIVER_OPTIONS, ""), class_archive.options()
-    if not ours or "Archive" in own:
-        return settings
-    return settings | {class_archive.DRIVER_OPTIONS: f"{own} {ours}".strip()}
+def _with_java_options(settings: dict[str, str]) -> dict[str, str]:
+    """Archived classes, if there are any, and late optimisation, each unless the user has options of his own about it."""
+    own = settings.get(DRIVER_OPTIONS, "")
+    archive = "" if "Archive" in own else class_archive.options()
+    compiler = "" if "Tier" in own or "Compile" in own else _LATE_OPTIMISATION
+    return settings | {DRIVER_OPTIONS: " ".join(filter(None, [own, archive, compiler]))}
+
+
+def _import_meanwhile() -> None:
+    """Load what a job needs next while Java starts, for which this process only waits."""
+    threading.Thread(target=_import_needed_soon, name="ckpt-imports", daemon=True).start()
+
+
+def _import_needed_soon() -> None:
+    for name in _NEEDED_SOON:
+        import_module(name)

@@ -1,11 +1,10 @@
-"""Where Spark's archived classes are, and when a session takes them."""
+"""Where Spark's archived classes are, and how they are made."""
 
 import subprocess
 
 import pytest
 
-from spark_ckpt import class_archive, spark_session
-from spark_ckpt.class_archive import DRIVER_OPTIONS
+from spark_ckpt import class_archive
 from spark_ckpt.errors import EnvironmentUnfit
 
 
@@ -33,19 +32,6 @@ def test_an_archive_is_named_after_java_and_spark(cache, monkeypatch, tmp_path):
 
     assert class_archive.path() != before
     assert class_archive.path().parent == before.parent
-
-
-def test_a_session_takes_the_archive_beside_the_users_options(archive):
-    taken = spark_session._with_class_archive({DRIVER_OPTIONS: "-Xss4m"})
-
-    assert taken[DRIVER_OPTIONS].startswith("-Xss4m ")
-    assert f"-XX:SharedArchiveFile={archive}" in taken[DRIVER_OPTIONS]
-
-
-def test_the_users_own_archive_wins(archive):
-    own = {DRIVER_OPTIONS: "-XX:SharedArchiveFile=mine.jsa"}
-
-    assert spark_session._with_class_archive(own) == own
 
 
 def test_a_java_that_archives_nothing_is_told_with_its_log(cache, monkeypatch):

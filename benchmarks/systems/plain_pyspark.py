@@ -38,7 +38,7 @@ SYSTEMS = (
 )  # fmt: skip
 # Large enough that a batch's fixed cost (log, shuffle, state commit) is small, small enough that a batch takes seconds.
 # Python pays per key and batch: 10 records of a key in a batch share one call.
-RECORDS_PER_BATCH = 1_000_000
+RECORDS_PER_BATCH = 1_500_000
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 SETTINGS = {
     "spark.ui.enabled": "false",

@@ -23,7 +23,7 @@ SYSTEMS = (
     System("spark_ckpt-vectorised", "spark_ckpt, vectorised", "spark_ckpt_vectorised", "exactly-once", HERE, MODULE),
     System("spark_ckpt-dropin", "spark_ckpt, per-key function", "spark_ckpt_dropin", "exactly-once", HERE, MODULE),
 )
-RECORDS_PER_BATCH = 1_000_000
+RECORDS_PER_BATCH = 1_500_000
 """A batch costs a third of a second before its first record (planning, logs, tasks): a backlog is best read in large ones."""
 NEVER_MS = 24 * 3600 * 1000
 

@@ -1,0 +1,41 @@
+"""What a session tells Java beside the user's own options."""
+
+import pytest
+
+from spark_ckpt import class_archive, spark_session
+from spark_ckpt.class_archive import DRIVER_OPTIONS
+
+ARCHIVE = "-XX:SharedArchiveFile=ours.jsa"
+
+
+@pytest.fixture(autouse=True)
+def an_archive(monkeypatch):
+    monkeypatch.setattr(class_archive, "options", lambda: ARCHIVE)
+
+
+def options(own: str | None = None) -> str:
+    return spark_session._with_java_options({} if own is None else {DRIVER_OPTIONS: own})[DRIVER_OPTIONS]
+
+
+def test_archived_classes_and_late_optimisation_stand_beside_the_users_options():
+    assert options("-Xss4m").split()[:2] == ["-Xss4m", ARCHIVE]
+    assert "-XX:Tier4BackEdgeThreshold=400000" in options("-Xss4m")
+
+
+def test_without_options_of_the_user_the_session_has_ours():
+    assert options() == options("")
+
+
+def test_the_users_own_archive_wins():
+    assert ARCHIVE not in options("-XX:SharedArchiveFile=mine.jsa")
+
+
+@pytest.mark.parametrize("own", ["-XX:TieredStopAtLevel=1", "-XX:CompileThresholdScaling=2", "-XX:-TieredCompilation"])
+def test_what_the_user_says_about_the_compiler_wins(own):
+    assert options(own) == f"{own} {ARCHIVE}"
+
+
+def test_without_an_archive_only_the_optimisation_is_late(monkeypatch):
+    monkeypatch.setattr(class_archive, "options", lambda: "")
+    assert "Archive" not in options()
+    assert "Tier4" in options()
