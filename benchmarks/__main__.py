@@ -26,6 +26,7 @@ from benchmarks.systems import System, systems
 HERE = Path(__file__).parent
 JOBS = tuple(sorted(path.stem for path in (HERE / "jobs").glob("[a-z]*.py")))
 INSIDE = tuple(sorted(path.stem for path in (HERE / "inside").glob("[a-z]*.py") if "__main__" in path.read_text()))
+IN_ROUNDS = frozenset({"epochs", "state_size"})
 STATEFUL, USUAL = "running_sum", "uniform-10k"
 
 Measure = StrEnum("Measure", [*MEASURES, "inside"])
@@ -54,15 +55,16 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def run_inside(modules: Sequence[str], results: Results) -> None:
+def run_inside(modules: Sequence[str], rounds: int, results: Results) -> None:
     """Each a process of its own, so that one does not warm up, or fill, another's JVM."""
     for module in modules:
         say(f"inside {module}")
         command = [sys.executable, "-m", f"benchmarks.inside.{module}"]
+        command += ["--rounds", str(rounds)] if module in IN_ROUNDS else []
         done = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             typer.echo(f"inside {module} failed with code {done.returncode}", err=True)
-        for line in inside_lines(module, done.stdout):
+        for line in inside_lines(module, done.stdout, done.returncode):
             results.add(line)
 
 
@@ -97,7 +99,7 @@ def main(
     only: Annotated[
         list[Inside] | None, typer.Option(help="Nothing but these measurements of spark_ckpt alone.")
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Of every measurement, and rounds of those inside.")] = 3,
     records: Annotated[int | None, typer.Option(min=1, help="In each workload's topic.")] = None,
     interval_ms: Annotated[int | None, typer.Option(min=1, help="Between commits; latency has its own.")] = None,
     latency_interval_ms: Annotated[int | None, typer.Option(min=1)] = None,
@@ -127,7 +129,7 @@ def main(
         if picked:
             run_side_by_side(Campaign(picked, chosen, plan, 1 if quick else repeats), environments, results)
         if "inside" in measures:
-            run_inside([each.value for each in only or Inside], results)
+            run_inside([each.value for each in only or Inside], 1 if quick else repeats, results)
     report.write(results.path, place)
     say(f"report: {place / 'RESULTS.md'}")
 

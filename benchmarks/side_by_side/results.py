@@ -67,9 +67,11 @@ def machine(versions: dict[str, str]) -> Line:
     return Line(measure="machine", values=values)
 
 
-def inside_lines(module: str, printed: str) -> list[Line]:
-    """Of what a measurement inside spark_ckpt printed: its own result lines, and its tables as one."""
+def inside_lines(module: str, printed: str, code: int) -> list[Line]:
+    """Of what a measurement inside spark_ckpt printed: its own result lines, and its tables, or its failure, as one."""
     texts = printed.splitlines()
     lines = [Line.model_validate(json.loads(text)) for text in texts if text.startswith("{")]
+    if code:
+        return [*lines, Line(measure="table", system=module, values={"failed": f"ended with code {code}"})]
     table = "\n".join(text for text in texts if text.startswith("|"))
     return [*lines, Line(measure="table", system=module, values={"markdown": table})] if table else lines

@@ -158,7 +158,17 @@ def test_tables_and_lines_of_inside_measurements_are_told_apart() -> None:
     own = Line(measure="interval", interval_ms=5, values={"records_per_s": 1.5})
     printed = f"| a | b |\nsome noise\n{own.model_dump_json()}\n| 1 | 2 |\n"
 
-    assert inside_lines("epochs", printed) == [
+    assert inside_lines("epochs", printed, 0) == [
         own,
         Line(measure="table", system="epochs", values={"markdown": "| a | b |\n| 1 | 2 |"}),
+    ]
+
+
+def test_an_inside_measurement_that_broke_off_keeps_its_lines_and_tells_its_failure() -> None:
+    own = Line(measure="interval", interval_ms=5, values={"records_per_s": 1.5})
+    printed = f"{own.model_dump_json()}\n| half | a table |\n"
+
+    assert inside_lines("epochs", printed, 137) == [
+        own,
+        Line(measure="table", system="epochs", values={"failed": "ended with code 137"}),
     ]
