@@ -1,0 +1,103 @@
+"""From the start of a program to the end of its first batch: a job with an operator beside an empty Spark query.
+
+Each in a process of its own, in turn, with the same session settings. What is between them is this library's price of a start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import spark_ckpt as ckpt
+from benchmarks.inside.endless import EndlessSource
+from benchmarks.inside.null_sink import NullSink
+from benchmarks.inside.sessions import benchmark_session, median_and_spread
+
+ROWS, KEYS = 100_000, 10_000
+POLL_S = 0.005
+TIMEOUT_S = 120
+
+
+def empty_query(spark: SparkSession, folder: str) -> Callable[[], bool]:
+    """One row a batch, and nobody who takes it."""
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    query = rows.writeStream.format("noop").option("checkpointLocation", folder).start()
+    return lambda: query.lastProgress is not None
+
+
+def keyed_job(spark: SparkSession, folder: str) -> Callable[[], bool]:
+    """A running aggregation with epochs."""
+    job = ckpt.Job(spark, "first-batch", store=folder, interval="5 seconds", key_groups=16)
+    source = job.source("input", EndlessSource(ROWS, f"pmod(hash(n), {KEYS})"))
+    source.groupBy("k").agg("append", total=ckpt.sum("v"), n=ckpt.count()).to(NullSink())
+    run = job.start()
+    return lambda: run.lastProgress is not None
+
+
+PROGRAMS = {"empty Spark query": empty_query, "spark_ckpt, built-in, 100k rows": keyed_job}
+
+
+def first_batch_s(program: str) -> float:
+    """Measured by a process of its own."""
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.inside.first_batch",
+        "--program",
+        program,
+        "--started",
+        str(time.time()),
+    ]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=TIMEOUT_S)
+    return float(done.stdout.split()[-1])
+
+
+def child(program: str, started_s: float) -> None:
+    """Print the seconds since `started_s`, a wall clock's."""
+    spark = benchmark_session()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        done = PROGRAMS[program](spark, str(Path(name) / "run"))
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while not done():
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"no batch within {TIMEOUT_S} s")
+            time.sleep(POLL_S)
+        print(time.time() - started_s, flush=True)
+        for query in spark.streams.active:
+            query.stop()
+
+
+def main(rounds: int) -> None:
+    """Print a Markdown table."""
+    taken: dict[str, list[float]] = {program: [] for program in PROGRAMS}
+    for _ in range(rounds):
+        for program, found in taken.items():
+            found.append(first_batch_s(program))
+    print("\n".join(table(taken)))
+
+
+def table(taken: Mapping[str, Sequence[float]]) -> list[str]:
+    """Milliseconds: the spread is a tenth of a second."""
+    head = ["| from the start of the program to the end of its first batch | ms, median (min-max) |", "|---|---|"]
+    return head + [
+        f"| {program} | {median_and_spread([1000 * s for s in found])} |" for program, found in taken.items()
+    ]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--program", choices=PROGRAMS)
+    parser.add_argument("--started", type=float, default=0.0)
+    options = parser.parse_args()
+    if options.program:
+        child(options.program, options.started)
+    else:
+        main(options.rounds)
