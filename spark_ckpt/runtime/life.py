@@ -142,7 +142,7 @@ class Life:
         self._thread.post(barrier.Started())
         if self._is_behind():
             self._thread.post(barrier.EpochRequested(barrier.Reason.INTERVAL))
-        self._query = StageQuery(self._plan.spark, self._description(), self._on_batch).start()
+        self._query = StageQuery(self._plan.spark, self._description(), self._on_batch, self._over.is_set).start()
 
     def _is_behind(self) -> bool:
         """A restored job that finds rows waiting ends its first epoch with its first batch: what a crash undid is soon done

@@ -31,7 +31,7 @@ from spark_ckpt.runtime.packing import PACKED_SCHEMA, explode_blobs, pack, table
 from spark_ckpt.runtime.rejects import Diverter, divert_rejects, diverting_with
 from spark_ckpt.runtime.reports import Report, Reports
 from spark_ckpt.runtime.rows import EVENT_TIME
-from spark_ckpt.runtime.staging import SinkStage, stage_rows
+from spark_ckpt.runtime.staging import ROWS_PER_WRITE, SinkStage, stage_rows
 from spark_ckpt.worker_process import settle
 
 if TYPE_CHECKING:
@@ -74,14 +74,22 @@ class StageDescription:
 
 
 class StageQuery:
-    """Builds and starts the query; `on_batch(batch id, reports, ms)` is called after each batch's action, on Spark's thread."""
+    """Builds and starts the query; `on_batch(batch id, reports, ms)` is called after each batch's action, on Spark's thread.
+
+    `is_over`: whether the incarnation has ended, so that nobody waits for the batch that is running.
+    """
 
     def __init__(
-        self, spark: SparkSession, stage: StageDescription, on_batch: Callable[[int, list[Report], int], None]
+        self,
+        spark: SparkSession,
+        stage: StageDescription,
+        on_batch: Callable[[int, list[Report], int], None],
+        is_over: Callable[[], bool],
     ) -> None:
         self._spark = spark
         self._stage = stage
         self._on_batch = on_batch
+        self._is_over = is_over
         self._reports = Reports(spark.sparkContext)
         self._steps = 0
 
@@ -156,7 +164,14 @@ class StageQuery:
 
     def _run_batch(self, frame: DataFrame, batch: int) -> None:
         started_s = time.monotonic()
-        self._staged(frame, batch).collect()
+        try:
+            self._staged(frame, batch).collect()
+        except Exception:
+            # Spark interrupts the batch that a stop finds running. It would search the error's text with a pattern that
+            # overflows its thread's stack.
+            if self._is_over():
+                return
+            raise
         self._on_batch(batch, self._reports.drain(), round((time.monotonic() - started_s) * 1000))
 
     def _staged(self, frame: DataFrame, batch: int) -> DataFrame:
@@ -190,15 +205,32 @@ Tables = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
 
 
 def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    return (pa.Table.from_batches([batch]) for batch in batches if batch.num_rows)
+    """Fewer, larger tables: each becomes a row group, and Spark's batches of ten thousand rows would be small ones."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if batch.num_rows:
+            waiting.append(batch)
+            rows += batch.num_rows
+        if rows >= ROWS_PER_WRITE:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 def _unmarked(diverter: Diverter | None, reports: Reports) -> Tables:
     def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        data = (batch.filter(pc.is_null(batch.column(_MARKER))).drop_columns([_MARKER]) for batch in batches)
+        data = (_data_rows(batch) for batch in batches)
         return _tables(_counted(diverter.divert(data) if diverter else data, reports))
 
     return tables
+
+
+def _data_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Without control rows; a batch that has none, as nearly all, is not copied."""
+    marker, rows = batch.column(_MARKER), batch.drop_columns([_MARKER])
+    return rows if marker.null_count == batch.num_rows else rows.filter(pc.is_null(marker))
 
 
 def _counted(batches: Iterator[pa.RecordBatch], reports: Reports) -> Iterator[pa.RecordBatch]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from spark_ckpt.store.location import DurableOutput, Location
 
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-_ROWS_PER_WRITE = 131_072
+ROWS_PER_WRITE = 131_072
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class StageWriter:
             fitted = _fit(part, plan)
             for lane, share in _by_lane(fitted, plan.lanes, plan.lane_by):
                 file = self._files.get((lane, values)) or self._open(lane, values, share.schema)
-                file.writer.write_table(share, row_group_size=_ROWS_PER_WRITE)
+                file.writer.write_table(share, row_group_size=ROWS_PER_WRITE)
                 file.rows += share.num_rows
 
     def close(self) -> list[StagedFile]:

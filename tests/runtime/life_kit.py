@@ -120,7 +120,7 @@ def values_in(root, path):
 class FakeQuery:
     """Stands for Spark's: it lives until it is stopped or killed."""
 
-    def __init__(self, spark, description, on_batch):
+    def __init__(self, spark, description, on_batch, is_over):
         self.description, self.on_batch = description, on_batch
         self.isActive, self.error = True, None
 

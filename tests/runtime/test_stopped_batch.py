@@ -1,0 +1,40 @@
+"""What becomes of the batch that a stop finds running."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from spark_ckpt.runtime import stage_query
+from spark_ckpt.runtime.stage_query import StageQuery
+
+
+class Interrupted:
+    def collect(self):
+        raise RuntimeError("interrupted")
+
+
+@pytest.fixture
+def run_batch(monkeypatch):
+    """Runs a batch that is interrupted, of an incarnation that is over or not; the batches that were told."""
+    monkeypatch.setattr(stage_query, "Reports", lambda context: None)
+    monkeypatch.setattr(StageQuery, "_staged", lambda self, frame, batch: Interrupted())
+    told = []
+
+    def run(*, over):
+        spark = SimpleNamespace(sparkContext=None)
+        StageQuery(spark, None, lambda *batch: told.append(batch), lambda: over)._run_batch(None, 7)
+
+    return run, told
+
+
+def test_the_batch_that_a_stop_interrupts_ends_quietly_and_counts_for_nothing(run_batch):
+    run, told = run_batch
+    run(over=True)
+    assert told == []
+
+
+def test_a_batch_that_fails_while_the_incarnation_lives_fails_the_query(run_batch):
+    run, told = run_batch
+    with pytest.raises(RuntimeError, match="interrupted"):
+        run(over=False)
+    assert told == []
