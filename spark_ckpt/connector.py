@@ -53,6 +53,18 @@ class Source(Protocol):
         """What a report may show: kind, topic or path. Never a secret."""
 
 
+@runtime_checkable
+class LimitsBatches(Protocol):
+    """A source whose stream obeys a limit of rows per batch (Spark's admission control, `ReadMaxRows`)."""
+
+    @property
+    def rows_per_batch(self) -> int | None:
+        """The configured limit; None if a batch takes all there is."""
+
+    def limited(self, rows: int) -> Source | None:
+        """The same source in batches of at most `rows`; None if its own are no larger or have other bounds."""
+
+
 @dataclass(frozen=True, slots=True)
 class StagePlan:
     """How tasks stage a sink's rows: Parquet files, one per task, lane and partition value, named uniquely.

@@ -31,6 +31,7 @@ JarSet = Literal["kafka", "delta", "kafka-broker"]
 JAVA_VERSION = 17
 SETTINGS_VARIABLE = "SPARK_CKPT_IVY_SETTINGS"
 _INSTALL_JAVA = f"install a JDK {JAVA_VERSION} or newer and set JAVA_HOME"
+_JAVA_OPTIONS = frozenset({"JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"})
 _DOWNLOAD_TIMEOUT_S = 900
 
 _SETTINGS = """<ivysettings>
@@ -138,8 +139,11 @@ def pyspark_jars() -> Path:
 
 @cache
 def told_version(java: Path) -> str:
-    """What `java -version` says. Asked once per program: it is a JVM each time."""
-    run = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False)
+    """What `java -version` says. Asked once per program: it is a JVM each time. Options that Java takes from the environment
+    do not belong to its version; it would name them.
+    """
+    plain = {name: value for name, value in os.environ.items() if name not in _JAVA_OPTIONS}
+    run = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False, env=plain)
     return run.stderr + run.stdout
 
 

@@ -31,7 +31,9 @@ _LATE_OPTIMISATION = (
 )
 """Java's optimising compiler at ten times its usual thresholds: a quarter of a starting driver's CPU went into optimising
 code that ran for a second. What runs for every record gets there within the first batches all the same."""
-_NEEDED_SOON = ("pydantic", "pyarrow.compute", "pyarrow.parquet", "pandas", "deltalake")
+_NEEDED_SOON = (
+    "pydantic", "pyarrow.compute", "pyarrow.parquet", "pandas", "deltalake", "spark_ckpt.job", "spark_ckpt.runtime.run",
+)  # fmt: skip
 
 
 def session(

@@ -34,6 +34,16 @@ def test_an_archive_is_named_after_java_and_spark(cache, monkeypatch, tmp_path):
     assert class_archive.path().parent == before.parent
 
 
+@pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"])
+def test_java_options_of_the_environment_do_not_hide_the_archive(cache, monkeypatch, variable):
+    """Java names them wherever it tells its version."""
+    before = class_archive.path()
+    monkeypatch.setenv(variable, "-Dsome.property=1")
+    class_archive.jars.told_version.cache_clear()
+
+    assert class_archive.path() == before
+
+
 def test_a_java_that_archives_nothing_is_told_with_its_log(cache, monkeypatch):
     def fails(command, stdout, **_):
         stdout.write(b"no archive today")

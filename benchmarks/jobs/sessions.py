@@ -162,6 +162,9 @@ def pyspark_pandas(records: DataFrame) -> DataFrame:
     return joined(sessions)
 
 
+pyspark_pandas_5s = pyspark_pandas
+
+
 def pyspark_transform(records: DataFrame) -> DataFrame:
     from benchmarks.systems.plain_pyspark import joined
 

@@ -61,6 +61,7 @@ RATES = (
     Rate("running_sum", "uniform-10k", "quix", 7),
     Rate("running_sum", "uniform-10k", "pyflink", 15),
     Rate("running_sum", "uniform-10k", "pyspark-pandas", 15),
+    Rate("running_sum", "uniform-10k", "pyspark-pandas-5s", 15),
     Rate("running_sum", "uniform-10k", "pyspark-native", 2),
     Rate("pass_through", None, "flink_sql", 1),
 )

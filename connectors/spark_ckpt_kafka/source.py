@@ -4,6 +4,7 @@ hurt.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ _READER_OPTIONS = frozenset(
     }
 )
 _OURS = frozenset({"subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets"})
+_MOST, _LEAST = "maxOffsetsPerTrigger", "minOffsetsPerTrigger"
 _ISOLATION = "isolation.level"
 _CONSUMER = {
     _ISOLATION: "read_committed",
@@ -118,6 +120,21 @@ class KafkaSource:
     def reached(self, cursor: Cursor, end: Cursor) -> bool:
         """Whether every partition has been read up to `end`."""
         return positions.reached(cursor, end)
+
+    @property
+    def rows_per_batch(self) -> int | None:
+        """Option maxOffsetsPerTrigger."""
+        rows = self._reader.get(_MOST)
+        return None if rows is None else int(rows)
+
+    def limited(self, rows: int) -> KafkaSource | None:
+        """The same source in batches of at most `rows` records, unless a batch waits for a least number of them."""
+        own = self.rows_per_batch
+        if _LEAST in self._reader or (own is not None and own <= rows):
+            return None
+        other = copy.copy(self)
+        other._reader = self._reader | {_MOST: str(rows)}
+        return other
 
     def describe(self) -> Mapping[str, str]:
         """Kind, topics, servers and settings without secrets."""

@@ -41,7 +41,7 @@ def test_a_run_tells_what_it_does_and_does_what_it_is_told(bench: Bench) -> None
     assert run.stop(ENOUGH_S)
     assert not run.isActive
 
-    assert [brief.reason for brief in run.epochs()] == ["initial", "savepoint", "savepoint", "stop"]
+    assert [brief.reason for brief in run.epochs()] == ["initial", "interval", "savepoint", "savepoint", "stop"]
     assert heard.of("started")[0].reason == "latest"
     committed = [event.epoch for event in heard.of("committed")]
     assert committed == [brief.epoch for brief in run.epochs()]

@@ -140,15 +140,16 @@ class Life:
         self._control.inject(OPEN, self.last_epoch)
         self._thread.start()
         self._thread.post(barrier.Started())
-        if self._is_behind():
+        behind = self._is_behind()
+        if behind:
             self._thread.post(barrier.EpochRequested(barrier.Reason.INTERVAL))
-        self._query = StageQuery(self._plan.spark, self._description(), self._on_batch, self._over.is_set).start()
+        self._query = StageQuery(self._plan.spark, self._description(behind), self._on_batch, self._over.is_set).start()
 
     def _is_behind(self) -> bool:
-        """A restored job that finds rows waiting ends its first epoch with its first batch: what a crash undid is soon done
-        again for good. The barrier is offered before the query plans that batch. A job that drains ends soon anyway.
+        """A job that finds rows waiting ends its first epoch with its first batch: what a crash undid is soon done again for
+        good. The barrier is offered before the query plans that batch. A job that drains ends soon anyway.
         """
-        if self._targets or not self._point.manifest.cursors:
+        if self._targets:
             return False
         return not self._reached({node.name: node.source.end(self._plan.spark) for node in self._plan.sources})
 
@@ -189,7 +190,7 @@ class Life:
         }
         return barrier.Coordinator(topology, Incarnation(self.incarnation), Epoch(self._previous), limits, due)
 
-    def _description(self) -> StageDescription:
+    def _description(self, behind: bool) -> StageDescription:
         plan = self._plan
         return StageDescription(
             name=f"{plan.job}/{self.incarnation}",
@@ -202,6 +203,7 @@ class Life:
             checkpoint_uri=plan.checkpoint(self.incarnation).uri,
             shuffle_partitions=plan.shuffle_partitions,
             trigger_ms=plan.config.trigger_ms,
+            behind=behind,
         )
 
     def _host(self) -> GroupHost | None:

@@ -24,7 +24,8 @@ from pyspark.sql import functions as F
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import GraphInvalid
-from spark_ckpt.graph import REJECT, Node, OperatorNode, SourceNode, build, operator_of, watermark_of
+from spark_ckpt.graph import REJECT, Node, OperatorNode, SourceNode, build, operator_of, sources_of, watermark_of
+from spark_ckpt.runtime.admission import lift_limits, small
 from spark_ckpt.runtime.control_source import Control, control_rows
 from spark_ckpt.runtime.group_host import GroupHost
 from spark_ckpt.runtime.packing import PACKED_SCHEMA, explode_blobs, pack, tables_of_blobs
@@ -59,7 +60,8 @@ _FILE_MANAGER = {
 
 @dataclass(frozen=True, slots=True)
 class StageDescription:
-    """What an incarnation's query is built from. `cursors`: where every source starts."""
+    """What an incarnation's query is built from. `cursors`: where every source starts. `behind`: rows wait there, so that
+    the first batch is kept small."""
 
     name: str
     node: Node
@@ -71,6 +73,7 @@ class StageDescription:
     checkpoint_uri: str
     shuffle_partitions: int
     trigger_ms: int
+    behind: bool
 
 
 class StageQuery:
@@ -122,7 +125,8 @@ class StageQuery:
     def _read(self, node: SourceNode | OperatorNode) -> DataFrame:
         if isinstance(node, OperatorNode):
             raise TypeError("an operator's output is read inside foreachBatch")
-        return node.source.read(self._spark, self._stage.cursors[node.name])
+        source = small(node.source) if self._stage.behind else node.source
+        return source.read(self._spark, self._stage.cursors[node.name])
 
     def _operator_plan(self, operator: OperatorNode) -> DataFrame:
         host = self._stage.host
@@ -165,6 +169,8 @@ class StageQuery:
     def _run_batch(self, frame: DataFrame, batch: int) -> None:
         started_s = time.monotonic()
         try:
+            if batch == 0 and self._stage.behind:
+                lift_limits(self._spark, self._stage.name, [each.source for each in sources_of(self._stage.node)])
             self._staged(frame, batch).collect()
         except Exception:
             # Spark interrupts the batch that a stop finds running. It would search the error's text with a pattern that

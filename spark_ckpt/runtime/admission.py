@@ -1,0 +1,49 @@
+"""How much a batch may take: little in the first one of a job that is behind, from then on what its sources say.
+
+A query's first batch is slow, row by row: Java compiles what it runs, the Python workers are new. A job that is behind ends
+its first epoch with it, so that its output is visible seconds sooner if the batch is small (docs/design/performance.md).
+Spark's admission control has one limit per source and query, so the sources are read with the small one, and the first
+batch puts the configured one in its place before Spark plans the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from spark_ckpt.connector import LimitsBatches, Source
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import SparkSession
+
+FIRST_BATCH_ROWS = 20_000
+
+
+def small(source: Source) -> Source:
+    """`source` with small batches, itself if it cannot or need not have them."""
+    return _limited(source) or source
+
+
+def lift_limits(spark: SparkSession, query_name: str, sources: Sequence[Source]) -> None:
+    """Give the sources of a query that were read `small` their own limits. `sources`: in the order of the plan.
+
+    To be called from the query's own thread, between two plannings.
+    """
+    execution = next(query._jsq.streamingQuery() for query in spark.streams.active if query.name == query_name)
+    limits, streams = execution.uniqueSources(), execution.sources()
+    for number, source in enumerate(sources):
+        if isinstance(source, LimitsBatches) and _limited(source) is not None:
+            limits = limits.updated(streams.apply(number), _read_limit(spark, source.rows_per_batch))
+    getattr(execution, "uniqueSources_$eq")(limits)
+
+
+def _limited(source: Source) -> Source | None:
+    return source.limited(FIRST_BATCH_ROWS) if isinstance(source, LimitsBatches) else None
+
+
+def _read_limit(spark: SparkSession, rows: int | None) -> JavaObject:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None, "a classic session has a JVM"  # noqa: S101 - Spark Connect is refused before
+    limit = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
+    return limit.allAvailable() if rows is None else limit.maxRows(rows)
