@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 import spark_ckpt as ckpt
 from benchmarks.inside.endless import EndlessSource
 from benchmarks.inside.null_sink import NullSink
+from benchmarks.inside.result_line import result_line
 from benchmarks.inside.sessions import benchmark_session, median_and_spread
 
 ROWS, KEYS = 100_000, 10_000
@@ -75,11 +76,13 @@ def child(program: str, started_s: float) -> None:
 
 
 def main(rounds: int) -> None:
-    """Print a Markdown table."""
+    """Print a result line for every round, then a Markdown table."""
     taken: dict[str, list[float]] = {program: [] for program in PROGRAMS}
-    for _ in range(rounds):
+    for repeat in range(rounds):
         for program, found in taken.items():
             found.append(first_batch_s(program))
+        values = dict(zip(("empty_s", "job_s"), (found[-1] for found in taken.values()), strict=True))
+        print(result_line("start", "100k rows", 5, repeat, values), flush=True)
     print("\n".join(table(taken)))
 
 

@@ -10,13 +10,15 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 FAULTS = ("duplicates", "missing", "wrong")
-Measure = Literal["throughput", "latency", "recovery", "epoch", "interval", "machine", "table"]
+Measure = Literal["throughput", "latency", "recovery", "epoch", "interval", "start", "per_key", "machine", "table"]
 REQUIRED: dict[str, tuple[str, ...]] = {
     "throughput": ("records_per_s", *FAULTS),
     "latency": ("rate", "p50_ms", "p99_ms", *FAULTS),
     "recovery": ("first_record_s", *FAULTS),
     "epoch": ("keys", "changed", "epoch_ms", "bytes"),
     "interval": ("records_per_s",),
+    "start": ("empty_s", "job_s"),
+    "per_key": ("plain_ms", "unchanged_ms", "tuples_ms", "vectorised_ms", "built_in_ms"),
     "machine": ("cores", "memory_gib", "system", "versions"),
     "table": ("markdown",),
 }

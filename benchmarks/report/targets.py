@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -56,6 +56,7 @@ class Rate:
         return Limit(f">= {self.least:.1f}x", lambda value: value >= self.least * (1 - ROUNDING))
 
 
+NATIVE = "pyspark-native"
 RATES = (
     Rate("running_sum", "uniform-10k", "flink_sql", 1, more=True),
     Rate("running_sum", "uniform-10k", "quix", 7),
@@ -68,12 +69,14 @@ RATES = (
 INTERVAL_COSTS = {5000: 0.03, 1000: 0.15}
 FEW_KEYS, MANY_KEYS, CHANGED_SHARE, GROWTH = 10_000, 1_000_000, 0.01, 2.0
 LATENCY_RATE, LATENCY_SLACK_MS, SHORT_INTERVAL_MS, SHORT_MEDIAN_MS = 10_000, 2000, 1000, 2000
-RECOVERY_S = 10.0
+RECOVERY_S, RECOVERY_BEYOND_SPARK_S, START_BEYOND_SPARK_S = 10.0, 5.0, 3.0
+PER_KEY = {"unchanged_ms": 4.0, "tuples_ms": 10.0}
+PER_KEY_ROWS = 100_000
 
 
 def verdicts(contents: Contents) -> list[Verdict]:
     """A row for every target that has lines."""
-    found = (_rates, _interval_costs, _state_growth, _latencies, _recoveries)
+    found = (_rates, _per_key, _interval_costs, _state_growth, _latencies, _recoveries, _starts)
     return [verdict for part in found for verdict in part(contents)]
 
 
@@ -134,6 +137,35 @@ def _one_rate(contents: Contents, rate: Rate, title: str, ours: list[tuple[str, 
     if in_one_session(runs, theirs):
         return verdict
     return replace(verdict, remark=", ".join(filter(None, [verdict.remark, "not measured in one session"])))
+
+
+# -- the per-key function of a plain PySpark user ----------------------------------------------------------------------
+
+
+def _per_key(contents: Contents) -> Iterator[Verdict]:
+    for runs in grouped(contents.of("per_key"), lambda line: line.workload).values():
+        for name, least in PER_KEY.items():
+            times = Spread.of(line.values["plain_ms"] / line.values[name] for line in runs.good)
+            title = f"per-key function, {name.removesuffix('_ms')}, {runs.lines[0].workload} a batch: against PySpark's"
+            limit = Limit(f">= {least:.1f}x", lambda value, least=least: value >= least)  # type: ignore[misc]
+            yield judged(title, limit, times, f"**{wording.spread(times, wording.times)}**", runs)
+        yield from _per_key_against_quix(contents, runs)
+
+
+def _per_key_against_quix(contents: Contents, runs: Runs) -> Iterator[Verdict]:
+    """Its batches follow one another, so a batch's time is a rate."""
+    quix = [
+        entries for place, entries in contents.places("throughput").items() if place == ("running_sum", "uniform-10k")
+    ]
+    theirs = [
+        runs.median("records_per_s") for entries in quix for entry, runs in entries.items() if entry.system == "quix"
+    ]
+    if theirs and theirs[0]:
+        rate = theirs[0]
+        times = Spread.of(PER_KEY_ROWS * 1000 / line.values["tuples_ms"] / rate for line in runs.good)
+        title = f"per-key function, tuples: records/s against {contents.label('quix')}, running_sum"
+        limit = Limit("> 1.0x", lambda value: value > 1)
+        yield judged(title, limit, times, f"**{wording.spread(times, wording.times)}**", runs)
 
 
 # -- what epochs cost --------------------------------------------------------------------------------------------------
@@ -235,6 +267,8 @@ def _recoveries(contents: Contents) -> Iterator[Verdict]:
         for entry, runs in entries.items():
             if is_ours(entry.system) and place.workload.endswith("-10k"):
                 yield _recovery(contents, place, entry, runs, flink.get(entry.interval_ms))
+            elif is_ours(entry.system) and (sparks := entries.get(Entry(NATIVE, entry.interval_ms))):
+                yield _recovery_beyond_spark(contents, place, entry, runs, sparks)
 
 
 def _recovery(contents: Contents, place: Place, entry: Entry, runs: Runs, flink: Runs | None) -> Verdict:
@@ -247,3 +281,29 @@ def _recovery(contents: Contents, place: Place, entry: Entry, runs: Runs, flink:
         )
     title = f"{place}, every {wording.interval(entry.interval_ms)}: kill -9 to the first new record, {contents.label(entry.system)}"
     return judged(title, _at_most(RECOVERY_S, wording.seconds(RECOVERY_S)), value, measured, runs)
+
+
+def _recovery_beyond_spark(contents: Contents, place: Place, entry: Entry, runs: Runs, sparks: Runs) -> Verdict:
+    """Plain PySpark's own recovery, without Python and without exactly-once, is what Spark takes to start."""
+    value, base = _beyond(runs.good, sparks.median("first_record_s"), "first_record_s"), sparks.spread("first_record_s")
+    measured = f"**{wording.spread(value, wording.seconds)}**; {contents.label(NATIVE)}: {wording.spread(base, wording.seconds)}"
+    case = f"{place}, every {wording.interval(entry.interval_ms)}"
+    title = f"{case}: kill -9 to the first new record beyond Spark's own, {contents.label(entry.system)}"
+    return judged(
+        title, _at_most(RECOVERY_BEYOND_SPARK_S, wording.seconds(RECOVERY_BEYOND_SPARK_S)), value, measured, runs
+    )
+
+
+def _beyond(lines: Iterable[Line], base: float | None, name: str) -> Spread | None:
+    if base is None:
+        return None
+    return Spread.of(value - base for line in lines if (value := line.number(name)) is not None)
+
+
+def _starts(contents: Contents) -> Iterator[Verdict]:
+    for runs in grouped(contents.of("start"), lambda line: line.workload).values():
+        value = Spread.of(line.values["job_s"] - line.values["empty_s"] for line in runs.good)
+        bound = wording.seconds(START_BEYOND_SPARK_S)
+        limit = Limit(f"< {bound}", lambda beyond: beyond < START_BEYOND_SPARK_S)
+        title = f"first batch of a start, {runs.lines[0].workload}, beyond an empty Spark query's"
+        yield judged(title, limit, value, f"**{wording.spread(value, wording.seconds)}**", runs)

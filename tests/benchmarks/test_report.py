@@ -220,6 +220,40 @@ def test_a_failed_run_has_the_rate_of_the_others():
     assert {row.state for row in verdicts(contents(broken))} == {"missed"}
 
 
+def test_recovery_with_many_keys_is_what_it_takes_beyond_sparks_own():
+    place = {"workload": "uniform-1m"}
+    ours = lines(
+        "recovery", "spark_ckpt-builtin", {"first_record_s": 14, **EXACT}, {"first_record_s": 18, **EXACT}, **place
+    )
+    sparks = lines("recovery", "pyspark-native", {"first_record_s": 10, **EXACT}, **place)
+    found = verdict_of(ours + sparks, "kill -9")
+    assert (found.state, found.wanted) == ("missed", "<= 5.00 s")
+    assert found.measured == "**6.00 s (4.00 s to 8.00 s)**; Native: 10.0 s"
+    assert not verdicts(contents(ours)), "without Spark's own there is nothing to compare with"
+
+
+@pytest.mark.parametrize(("job_s", "state"), [(6.9, "reached"), (7.0, "missed")])
+def test_a_first_batch_is_measured_beyond_an_empty_querys(job_s, state):
+    rounds = ({"empty_s": 4.0, "job_s": job_s}, {"empty_s": 5.0, "job_s": job_s + 1})
+    assert verdict_of(lines("start", "spark_ckpt-builtin", *rounds), "first batch").state == state
+
+
+def per_key(**changed):
+    values = {"plain_ms": 1000, "unchanged_ms": 250, "tuples_ms": 100, "vectorised_ms": 50, "built_in_ms": 50}
+    return lines("per_key", "spark_ckpt-builtin", values | changed, workload="100k rows, 10k keys")
+
+
+def test_the_per_key_function_is_compared_with_pysparks_and_with_quix():
+    some = contents([*per_key(), *rates("quix", 900_000)])
+    assert [(row.state, row.measured) for row in verdicts(some) if "per-key" in row.target] == [
+        ("reached", "**4.00x**"),
+        ("reached", "**10.0x**"),
+        ("reached", "**1.11x**"),
+    ]
+    slow = contents([*per_key(unchanged_ms=251, tuples_ms=101), *rates("quix", 1_000_000)])
+    assert [row.state for row in verdicts(slow) if "per-key" in row.target] == ["missed", "missed", "missed"]
+
+
 def test_recovery_stands_beside_flinks():
     ours = lines("recovery", "spark_ckpt-builtin", {"first_record_s": 8, **EXACT}, {"first_record_s": 9, **EXACT})
     found = verdict_of(ours + lines("recovery", "flink_sql", {"first_record_s": 12, **EXACT}), "kill -9")
