@@ -1,6 +1,7 @@
 """From the start of a program to the end of its first batch: a job with an operator beside an empty Spark query.
 
-Each in a process of its own, in turn, with the same session settings. What is between them is this library's price of a start.
+Each in a process of its own, in turn, with the same session settings. The job's batch has as many rows as a job that is behind
+takes first. What is between them is this library's price of a start.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from benchmarks.inside.endless import EndlessSource
 from benchmarks.inside.null_sink import NullSink
 from benchmarks.inside.result_line import result_line
 from benchmarks.inside.sessions import benchmark_session, median_and_spread
+from spark_ckpt.runtime.admission import FIRST_BATCH_ROWS
 
-ROWS, KEYS = 100_000, 10_000
+ROWS, KEYS = FIRST_BATCH_ROWS, 10_000
+WORKLOAD = f"{ROWS // 1000}k rows"
 POLL_S = 0.005
 TIMEOUT_S = 120
 
@@ -42,7 +45,7 @@ def keyed_job(spark: SparkSession, folder: str) -> Callable[[], bool]:
     return lambda: run.lastProgress is not None
 
 
-PROGRAMS = {"empty Spark query": empty_query, "spark_ckpt, built-in, 100k rows": keyed_job}
+PROGRAMS = {"empty Spark query": empty_query, f"spark_ckpt, built-in, {WORKLOAD}": keyed_job}
 
 
 def first_batch_s(program: str) -> float:
@@ -82,7 +85,7 @@ def main(rounds: int) -> None:
         for program, found in taken.items():
             found.append(first_batch_s(program))
         values = dict(zip(("empty_s", "job_s"), (found[-1] for found in taken.values()), strict=True))
-        print(result_line("start", "100k rows", 5, repeat, values), flush=True)
+        print(result_line("start", WORKLOAD, 5, repeat, values), flush=True)
     print("\n".join(table(taken)))
 
 
