@@ -19,7 +19,7 @@ class Plan:
 
     records: int = 20_000_000
     interval_ms: int = 5000
-    throughput: Window = field(default_factory=lambda: Window(10, 20))
+    throughput: Window = field(default_factory=lambda: Window(20, 20))
     latency_interval_ms: int = 1000
     latency: Window = field(default_factory=lambda: Window(20, 30))
     rate: int = 10_000
