@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import time
@@ -113,6 +114,7 @@ def trial(subject: Subject, topics: Topics, folder: Path) -> Iterator[Trial]:
     hook, interval_ms = subject.system.hook, subject.interval_ms
     run = Run(hook, subject.job, topics.servers, subject.source, target, interval_ms, str(state), jars)
     processes = Processes(subject.system, subject.prepared, run, work)
+    os.sync()  # what filling the topic, or the trial before, left to be written would be written at this one's expense
     try:
         with Watch(lambda: topics.ends(target)) as watch:
             yield Trial(subject, topics, target, processes, watch)
