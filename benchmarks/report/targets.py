@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -56,14 +56,14 @@ class Rate:
         return Limit(f">= {self.least:.1f}x", lambda value: value >= self.least * (1 - ROUNDING))
 
 
-NATIVE = "pyspark-native"
+NATIVE, QUIX = "pyspark-native", "quix"
 RATES = (
     Rate("running_sum", "uniform-10k", "flink_sql", 1, more=True),
-    Rate("running_sum", "uniform-10k", "quix", 7),
+    Rate("running_sum", "uniform-10k", QUIX, 7),
     Rate("running_sum", "uniform-10k", "pyflink", 15),
     Rate("running_sum", "uniform-10k", "pyspark-pandas", 15),
     Rate("running_sum", "uniform-10k", "pyspark-pandas-5s", 15),
-    Rate("running_sum", "uniform-10k", "pyspark-native", 2),
+    Rate("running_sum", "uniform-10k", NATIVE, 2),
     Rate("pass_through", None, "flink_sql", 1),
 )
 INTERVAL_COSTS = {5000: 0.03, 1000: 0.15}
@@ -154,16 +154,11 @@ def _per_key(contents: Contents) -> Iterator[Verdict]:
 
 def _per_key_against_quix(contents: Contents, runs: Runs) -> Iterator[Verdict]:
     """Its batches follow one another, so a batch's time is a rate."""
-    quix = [
-        entries for place, entries in contents.places("throughput").items() if place == ("running_sum", "uniform-10k")
-    ]
-    theirs = [
-        runs.median("records_per_s") for entries in quix for entry, runs in entries.items() if entry.system == "quix"
-    ]
-    if theirs and theirs[0]:
-        rate = theirs[0]
+    entries = contents.places("throughput").get(Place("running_sum", "uniform-10k"), {})
+    rates = [theirs.median("records_per_s") for entry, theirs in entries.items() if entry.system == QUIX]
+    if rates and (rate := rates[0]):
         times = Spread.of(PER_KEY_ROWS * 1000 / line.values["tuples_ms"] / rate for line in runs.good)
-        title = f"per-key function, tuples: records/s against {contents.label('quix')}, running_sum"
+        title = f"per-key function, tuples: records/s against {contents.label(QUIX)}, running_sum"
         limit = Limit("> 1.0x", lambda value: value > 1)
         yield judged(title, limit, times, f"**{wording.spread(times, wording.times)}**", runs)
 
@@ -285,19 +280,14 @@ def _recovery(contents: Contents, place: Place, entry: Entry, runs: Runs, flink:
 
 def _recovery_beyond_spark(contents: Contents, place: Place, entry: Entry, runs: Runs, sparks: Runs) -> Verdict:
     """Plain PySpark's own recovery, without Python and without exactly-once, is what Spark takes to start."""
-    value, base = _beyond(runs.good, sparks.median("first_record_s"), "first_record_s"), sparks.spread("first_record_s")
+    base = sparks.spread("first_record_s")
+    value = base and Spread.of(line.values["first_record_s"] - base.median for line in runs.good)
     measured = f"**{wording.spread(value, wording.seconds)}**; {contents.label(NATIVE)}: {wording.spread(base, wording.seconds)}"
     case = f"{place}, every {wording.interval(entry.interval_ms)}"
     title = f"{case}: kill -9 to the first new record beyond Spark's own, {contents.label(entry.system)}"
     return judged(
         title, _at_most(RECOVERY_BEYOND_SPARK_S, wording.seconds(RECOVERY_BEYOND_SPARK_S)), value, measured, runs
     )
-
-
-def _beyond(lines: Iterable[Line], base: float | None, name: str) -> Spread | None:
-    if base is None:
-        return None
-    return Spread.of(value - base for line in lines if (value := line.number(name)) is not None)
 
 
 def _starts(contents: Contents) -> Iterator[Verdict]:
