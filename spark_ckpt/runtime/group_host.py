@@ -28,7 +28,7 @@ from spark_ckpt.runtime.levels import FileRef, LevelCache
 from spark_ckpt.runtime.operator import Clock, KeyedOperator
 from spark_ckpt.runtime.packing import unpack_ordered
 from spark_ckpt.runtime.reports import Reports
-from spark_ckpt.runtime.rows import BLOB, EPOCH, KEY_GROUP, KEY_HASH, KIND, NO_TIMEOUT
+from spark_ckpt.runtime.rows import BLOB, KEY_GROUP, KEY_HASH, KIND, NO_TIMEOUT
 from spark_ckpt.store.records import StateFile
 from spark_ckpt.worker_process import settle
 
@@ -70,17 +70,15 @@ class GroupHost:
     # -- on the driver: the plan around the operator -----------------------------------------------------------------
 
     def keyed(self, rows: DataFrame) -> DataFrame:
-        """The user's columns, and what packing needs beside them."""
-        key_hash = F.xxhash64(*_normalized(rows.schema, self.keys))
-        group = F.pmod(key_hash, F.lit(self.key_groups)).cast("int")
-        return rows.select("*", *_control_columns(F.lit(0), F.lit(0), group, key_hash))
+        """The user's columns, and the hash that packing needs beside them."""
+        return rows.withColumn(KEY_HASH, F.xxhash64(*_normalized(rows.schema, self.keys)))
 
-    def control(self, markers: DataFrame, schema: StructType) -> DataFrame:
-        """Every marker once per key group, so that idle groups see it too; the user's columns are null."""
-        nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
+    def control(self, markers: DataFrame) -> DataFrame:
+        """Every marker once per key group, so that idle groups see it too, in the form of packed rows."""
         groups = F.explode(F.sequence(F.lit(0), F.lit(self.key_groups - 1)))
         exploded = markers.select("kind", "epoch", groups.alias("key_group"))
-        return exploded.select(*nulls, *_control_columns(F.col("kind"), F.col("epoch"), F.col("key_group"), F.lit(0)))
+        none, blank = F.lit(None).cast("timestamp"), F.lit(bytearray())
+        return exploded.select("key_group", "kind", "epoch", F.lit(0), F.lit(0).cast("long"), none, blank)
 
     def apply(self, packed: DataFrame, reports: Reports) -> DataFrame:
         """Run the operator on packed rows."""
@@ -202,15 +200,6 @@ class _GroupCall:
             self._state.setTimeoutDuration(max(1, due_ms - self._state.getCurrentProcessingTimeMs()))
         elif self._host.operator.timeout == GroupStateTimeout.EventTimeTimeout:
             self._state.setTimeoutTimestamp(max(due_ms, self._state.getCurrentWatermarkMs() + 1))
-
-
-def _control_columns(kind: Column, epoch: Column, group: Column, key_hash: Column) -> list[Column]:
-    return [
-        kind.cast("int").alias(KIND),
-        epoch.cast("long").alias(EPOCH),
-        group.cast("int").alias(KEY_GROUP),
-        key_hash.cast("long").alias(KEY_HASH),
-    ]
 
 
 def _normalized(schema: StructType, keys: Sequence[str]) -> list[Column]:

@@ -121,8 +121,7 @@ class KeyGroupState:
         group = cls(schema, cache, key_group)
         group.epoch = epoch
         for ref in files:
-            group._levels.insert(0, (ref,))
-            group._tier(merge=False)
+            group._joined((ref,))
         return group
 
     @classmethod
@@ -274,9 +273,12 @@ class KeyGroupState:
             for level in self._levels:
                 self._cache.discard(level)
             self._levels = []
-        self._levels.insert(0, (ref,))
-        self._cache.put((ref,), rows)
-        self._tier(merge=True)
+        older = self._joined((ref,))
+        if older:
+            rows = merged([rows, *map(self._cache.open, older)], self.schema, drop_deletes=len(self._levels) == 1)
+        self._cache.put(self._levels[0], rows)
+        for level in older:
+            self._cache.discard(level)
         return ref
 
     def _full_is_due(self) -> bool:
@@ -290,19 +292,16 @@ class KeyGroupState:
         changes = sum(ref.rows for ref in files if ref.kind != "full") + len(self._delta)
         return changes > base / 2 or len(files) >= FULL_AT_MOST_FILES + self.key_group % FULL_AFTER_FILES
 
-    def _tier(self, *, merge: bool) -> None:
-        """Join the two newest levels while the newer is at least half the older: sizes at least double with
-        age.
+    def _joined(self, newest: Files) -> list[Files]:
+        """Make `newest` the newest level, joined with the one below while it is at least half as large: sizes at least
+        double with age. The levels it was joined with, newest first.
         """
-        while len(self._levels) > 1 and 2 * _rows_in(self._levels[0]) >= _rows_in(self._levels[1]):
-            newer, older = self._levels[:2]
-            both = older + newer
-            if merge:
-                pair = [self._cache.open(newer), self._cache.open(older)]
-                self._cache.put(both, merged(pair, self.schema, drop_deletes=len(self._levels) == 2))
-                self._cache.discard(newer)
-                self._cache.discard(older)
-            self._levels[:2] = [both]
+        gone: list[Files] = []
+        while self._levels and 2 * _rows_in(newest) >= _rows_in(self._levels[0]):
+            gone.append(self._levels.pop(0))
+            newest = gone[-1] + newest
+        self._levels.insert(0, newest)
+        return gone
 
     def _newest_first(self) -> list[KeyTable]:
         return [self._delta, *(self._cache.open(level) for level in self._levels)]

@@ -24,13 +24,13 @@ from spark_ckpt.runtime.rows import (
     EPOCH,
     EVENT_TIME,
     KEY_GROUP,
+    KEY_HASH,
     KIND,
     SEQ,
     TASK,
     TIME,
     Int64s,
     arrow_schema,
-    column,
     numbers,
     rows_at,
 )
@@ -38,8 +38,12 @@ from spark_ckpt.runtime.rows import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from spark_ckpt.runtime.rows import Array
+
 FLUSH_ROWS = 200_000
 FLUSH_BYTES = 64 << 20
+_SHORT = 1 << 16
+"""Up to so many key groups are sorted as sixteen-bit numbers, by radix."""
 
 PACKED = pa.schema(
     [
@@ -65,28 +69,25 @@ PACKED_SCHEMA = (
 def pack(
     batches: Iterable[pa.RecordBatch],
     task: int | Callable[[], int],
+    key_groups: int,
     *,
     event_time: str | None = None,
     flush_rows: int = FLUSH_ROWS,
     flush_bytes: int = FLUSH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Turn rows (user columns, ckpt_kind, ckpt_epoch, ckpt_key_group, ckpt_key_hash) into rows of `PACKED`.
+    """Turn rows (user columns, ckpt_key_hash) into rows of `PACKED`, one blob per key group and buffer-full.
 
-    Rows of kind 0 are packed, one blob per key group and buffer-full; every other row is a control row and
-    passes, one by one, with an empty blob. `task` is the partition id of the Spark task (or a callable giving
+    A row's key group is its hash modulo `key_groups`. `task` is the partition id of the Spark task (or a callable giving
     it). `event_time` names a timestamp column: every flush then has one row of kind TIME with the greatest time in it,
     which moves Spark's watermark.
     """
-    packer = _Packer(task() if callable(task) else task, event_time)
-    buffered: list[pa.Table] = []
+    packer = _Packer(task() if callable(task) else task, key_groups, event_time)
+    buffered: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        controls, data = _split(pa.Table.from_batches([batch]))
-        if controls.num_rows:
-            yield packer.controls(controls)
-        if data.num_rows:
-            buffered.append(data)
-            rows, size = rows + data.num_rows, size + data.nbytes
+        if batch.num_rows:
+            buffered.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= flush_rows or size >= flush_bytes:
             yield packer.blobs(buffered)
             buffered, rows, size = [], 0, 0
@@ -94,44 +95,24 @@ def pack(
         yield packer.blobs(buffered)
 
 
-def _split(table: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Control rows and data rows of a table."""
-    kinds = numbers(table, KIND)
-    if not kinds.any():
-        return table.slice(0, 0), table
-    return table.filter(pa.array(kinds != DATA)), table.filter(pa.array(kinds == DATA))
-
-
 @dataclass(slots=True)
 class _Packer:
     """Counts what one task has packed."""
 
     task: int
+    key_groups: int
     event_time: str | None
     seq: int = 0
 
-    def controls(self, table: pa.Table) -> pa.RecordBatch:
-        count = table.num_rows
-        blank = pa.array([b""] * count, pa.binary())
-        times = pa.nulls(count, PACKED.field(EVENT_TIME).type)
-        return self._packed(numbers(table, KEY_GROUP), column(table, KIND), column(table, EPOCH), times, blank)
-
-    def blobs(self, buffered: Sequence[pa.Table]) -> pa.RecordBatch:
-        table = pa.concat_tables(buffered).combine_chunks()
-        groups, parts = _by_group(table)
+    def blobs(self, buffered: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        table = pa.Table.from_batches(buffered).combine_chunks()
+        groups, parts = _by_group(table, self.key_groups)
         latest = self._latest(table)
         carriers = [] if latest is None else [groups[0]]  # a group that is called anyway
         kinds = np.r_[np.full(len(groups), DATA), np.full(len(carriers), TIME)]
         times = pa.array([None] * len(groups) + [latest] * len(carriers), PACKED.field(EVENT_TIME).type)
-        blobs = [to_blob(self._payload(part)) for part in parts] + [b""] * len(carriers)
-        groups = np.r_[groups, np.array(carriers, np.int64)]
-        return self._packed(
-            groups, pa.array(kinds), pa.array(np.zeros_like(kinds)), times, pa.array(blobs, pa.binary())
-        )
-
-    @staticmethod
-    def _payload(part: pa.Table) -> pa.Table:
-        return part.drop_columns([KIND, EPOCH, KEY_GROUP])
+        blobs = pa.array([to_blob(part) for part in parts] + [b""] * len(carriers), pa.binary())
+        return self._packed(np.r_[groups, np.array(carriers, np.int64)], kinds, times, blobs)
 
     def _latest(self, table: pa.Table) -> datetime | None:
         if self.event_time is None:
@@ -139,23 +120,21 @@ class _Packer:
         latest: datetime | None = pc.max(table.column(self.event_time)).cast(PACKED.field(EVENT_TIME).type).as_py()
         return latest
 
-    def _packed(
-        self, groups: Int64s, kinds: pa.Array, epochs: pa.Array, times: pa.Array, blobs: pa.Array
-    ) -> pa.RecordBatch:
-        seqs = np.arange(self.seq, self.seq + len(groups))
-        self.seq += len(groups)
-        tasks = np.full(len(groups), self.task, np.int32)
-        columns = [pa.array(groups), kinds, epochs, pa.array(tasks), pa.array(seqs), times, blobs]
+    def _packed(self, groups: Int64s, kinds: Int64s, times: Array, blobs: Array) -> pa.RecordBatch:
+        count = len(groups)
+        seqs = np.arange(self.seq, self.seq + count)
+        self.seq += count
+        numbers = (groups, kinds, np.zeros(count, np.int64), np.full(count, self.task), seqs)
+        columns = [*map(pa.array, numbers), times, blobs]
         return pa.RecordBatch.from_arrays(
             [each.cast(to.type) for each, to in zip(columns, PACKED, strict=True)], schema=PACKED
         )
 
 
-def _by_group(table: pa.Table) -> tuple[Int64s, list[pa.Table]]:
+def _by_group(table: pa.Table, key_groups: int) -> tuple[Int64s, list[pa.Table]]:
     """The groups that occur, ascending, and the rows of each in their order of arrival."""
-    groups = numbers(table, KEY_GROUP)
-    small = groups.min() >= 0 and groups.max() <= np.iinfo(np.uint16).max
-    order = np.argsort(groups.astype(np.uint16) if small else groups, kind="stable")
+    groups = np.mod(numbers(table, KEY_HASH), key_groups)
+    order = np.argsort(groups.astype(np.uint16) if key_groups <= _SHORT else groups, kind="stable")
     table, groups = rows_at(table, order), groups[order]
     starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]])
     ends = np.r_[starts[1:], len(groups)]

@@ -1,9 +1,9 @@
 """One incarnation's streaming query: sources and control rows in, one Spark action per micro-batch, reports out.
 
 ```
-sources -> user's operations --+
-                               +-- union -> [pack -> shuffle -> operator] -> foreachBatch: user's operations -> stage
-control rows (one per group) --+
+sources -> user's operations [-> pack] --+
+                                         +-- union [-> shuffle -> operator] -> foreachBatch: user's operations -> stage
+control rows [one per key group] --------+
 ```
 """
 
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_MARKER = "ckpt_marker"
 _NO_LIMIT = str(2**31 - 1)
 _QUERY_CONF = {
     # Ten thousand rows bound an Arrow batch. A bound in bytes beside it makes Spark add up all vectors' sizes at every row,
@@ -50,12 +48,16 @@ _QUERY_CONF = {
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     "spark.sql.ui.explainMode": "simple",
 }
-_FILE_MANAGER = {
+_LOCAL_FILES = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    )
+    ),
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
 }
-"""For local checkpoints. Spark's own choice starts a `readlink` process per file operation, 20 ms each."""
+"""For local checkpoints. Spark's own choice starts a `readlink` process per file operation, Hadoop's a `chmod` for every
+file and one for its checksum, eight per batch. The checkpoint is disposable, so it needs neither. Not from Hadoop's cache:
+there is the rest of the program's file system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ class StageQuery:
         operator = operator_of(self._stage.node)
         if operator is None:
             rows = build(self._stage.node, self._read)
-            return rows.withColumn(_MARKER, F.lit(None).cast("int")).union(self._control_rows(rows, _MARKER))
+            return rows.union(self._no_rows(rows))
         return self._operator_plan(operator)
 
     def _read(self, node: SourceNode | OperatorNode) -> DataFrame:
@@ -133,10 +135,9 @@ class StageQuery:
         if host is None:
             raise TypeError("a stage with an operator needs a host for its key groups")
         rows = build(operator.parent, self._read)
-        unioned = host.keyed(rows).union(host.control(self._control(), rows.schema))
         watermark = watermark_of(operator.parent)
-        column = watermark.column if watermark else None
-        packed = unioned.mapInArrow(self._packer(REJECT in rows.columns, column), PACKED_SCHEMA)
+        packer = self._packer(REJECT in rows.columns, host.key_groups, watermark.column if watermark else None)
+        packed = host.keyed(rows).mapInArrow(packer, PACKED_SCHEMA).union(host.control(self._control()))
         if watermark is not None:
             packed = packed.withWatermark(EVENT_TIME, f"{watermark.delay_ms} milliseconds")
         return host.apply(packed, self._reports)
@@ -144,23 +145,25 @@ class StageQuery:
     def _control(self) -> DataFrame:
         return control_rows(self._spark, self._stage.control)
 
-    def _control_rows(self, rows: DataFrame, marker: str) -> DataFrame:
+    def _no_rows(self, rows: DataFrame) -> DataFrame:
+        """Without an operator nobody has to see a marker, but Spark must count it, so the control source is in the plan. The
+        condition lets Spark leave it out of every batch's: no task, no column."""
         nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
-        return self._control().select(*nulls, F.col("kind").alias(marker))
+        return self._control().where(F.lit(False)).select(*nulls)
 
     def _diverter(self) -> Diverter:
         self._steps += 1
         return Diverter(self._reports, self._stage.rejected_stage, self._steps)
 
     def _packer(
-        self, diverts: bool, event_time: str | None
+        self, diverts: bool, key_groups: int, event_time: str | None
     ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
         diverter = self._diverter() if diverts else None
 
         def packer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             settle()
             good = diverter.divert(batches) if diverter else batches
-            return pack(good, partition_id, event_time=event_time)
+            return pack(good, partition_id, key_groups, event_time=event_time)
 
         return packer
 
@@ -184,7 +187,7 @@ class StageQuery:
         node, stages, reports = self._stage.node, self._stage.stages, self._reports
         operator = operator_of(node)
         if operator is None:
-            tables = _unmarked(self._diverter() if REJECT in frame.columns else None, reports)
+            tables = _first_met(self._diverter() if REJECT in frame.columns else None, reports)
         elif node is operator:
             tables = tables_of_blobs
         else:
@@ -225,18 +228,13 @@ def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _unmarked(diverter: Diverter | None, reports: Reports) -> Tables:
+def _first_met(diverter: Diverter | None, reports: Reports) -> Tables:
+    """Rows that meet Python for the first time."""
+
     def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        data = (_data_rows(batch) for batch in batches)
-        return _tables(_counted(diverter.divert(data) if diverter else data, reports))
+        return _tables(_counted(diverter.divert(batches) if diverter else batches, reports))
 
     return tables
-
-
-def _data_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Without control rows; a batch that has none, as nearly all, is not copied."""
-    marker, rows = batch.column(_MARKER), batch.drop_columns([_MARKER])
-    return rows if marker.null_count == batch.num_rows else rows.filter(pc.is_null(marker))
 
 
 def _counted(batches: Iterator[pa.RecordBatch], reports: Reports) -> Iterator[pa.RecordBatch]:
@@ -253,7 +251,7 @@ def query_settings(checkpoint_uri: str, shuffle_partitions: int) -> dict[str, st
     """What the query copies from its session: no time on what a disposable checkpoint does not need."""
     local = not urlsplit(checkpoint_uri).scheme or checkpoint_uri.startswith("file:")
     partitions = {"spark.sql.shuffle.partitions": str(shuffle_partitions)}
-    return _QUERY_CONF | partitions | (_FILE_MANAGER if local else {})
+    return _QUERY_CONF | partitions | (_LOCAL_FILES if local else {})
 
 
 @contextmanager

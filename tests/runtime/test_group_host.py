@@ -16,7 +16,7 @@ from spark_ckpt.runtime.rows import EPOCH, KEY_GROUP, KEY_HASH, KIND
 from spark_ckpt.store.location import Location
 
 ROW = StructType([StructField("k", StringType()), StructField("v", LongType())])
-GROUP = 3
+GROUP, KEY_GROUPS = 3, 16
 
 
 class State:
@@ -57,23 +57,18 @@ class Told:
 def host(tmp_path):
     operator = agg.running_aggregates({"total": agg.sum("v")}, ROW, ["k"], "append")
     return GroupHost(
-        name="sum", keys=("k",), operator=operator, key_groups=16, incarnation=2, base_epoch=4, base_watermark_ms=0,
+        name="sum", keys=("k",), operator=operator, key_groups=KEY_GROUPS, incarnation=2, base_epoch=4, base_watermark_ms=0,
         chains={}, location=Location(str(tmp_path / "state")), cache=str(tmp_path / "cache"),
     )  # fmt: skip
 
 
 def packed(keys, *markers):
-    """One batch of the shuffle: rows of `keys`, and control rows."""
-    kinds = [0] * len(keys) + [kind for kind, _ in markers]
-    table = {
-        "k": [*keys, *(None for _ in markers)],
-        "v": [1] * len(keys) + [None] * len(markers),
-        KIND: pa.array(kinds, pa.int32()),
-        EPOCH: pa.array([0] * len(keys) + [epoch for _, epoch in markers], pa.int64()),
-        KEY_GROUP: pa.array([GROUP] * len(kinds), pa.int32()),
-        KEY_HASH: pa.array([hash(key) for key in keys] + [0] * len(markers), pa.int64()),
-    }
-    return pd.concat([batch.to_pandas() for batch in pack(pa.table(table).to_batches(), 0)])
+    """One batch of the shuffle: rows of `keys`, and control rows, as Spark makes them."""
+    rows = pa.table({"k": keys, "v": [1] * len(keys), KEY_HASH: pa.array([GROUP] * len(keys), pa.int64())})
+    frames = [batch.to_pandas() for batch in pack(rows.to_batches(), 0, KEY_GROUPS)]
+    control = {"ckpt_task": 0, "ckpt_seq": 0, "ckpt_event_time": None, "ckpt_blob": b""}
+    frames += [pd.DataFrame([{KEY_GROUP: GROUP, KIND: kind, EPOCH: epoch, **control}]) for kind, epoch in markers]
+    return pd.concat(frames)
 
 
 def call(host, state, frame):

@@ -15,18 +15,28 @@ from spark_ckpt.runtime.packing import PACKED, explode_blobs, pack, tables_of_bl
 MOMENT = pa.timestamp("us", tz="Europe/Berlin")
 
 
-def rows_of(groups, kind=0, epoch=0, start=0):
+KEY_GROUPS = 100_000
+
+
+def rows_of(groups, start=0):
+    """Rows whose hash is their key group."""
     count = len(groups)
     return pa.RecordBatch.from_pydict(
         {
-            "value": pa.array(range(start, start + count) if kind == 0 else [None] * count, pa.int64()),
-            "name": pa.array([f"row {i}" for i in range(count)] if kind == 0 else [None] * count, pa.string()),
+            "value": pa.array(range(start, start + count), pa.int64()),
+            "name": pa.array([f"row {i}" for i in range(count)], pa.string()),
             "at": pa.array([datetime(2024, 5, 1, 0, 0, i % 60, tzinfo=UTC) for i in range(count)], MOMENT),
-            "ckpt_kind": pa.array([kind] * count, pa.int32()),
-            "ckpt_epoch": pa.array([epoch] * count, pa.int64()),
-            "ckpt_key_group": pa.array(groups, pa.int32()),
             "ckpt_key_hash": pa.array(groups, pa.int64()),
         }
+    )
+
+
+def control_rows(group, *epochs, kind=1):
+    """As the shuffle brings them: in the form of packed rows, made by Spark."""
+    count = len(epochs)
+    columns = [[group] * count, [kind] * count, epochs, [0] * count, [0] * count, [None] * count, [b""] * count]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(values, to.type) for values, to in zip(columns, PACKED, strict=True)], schema=PACKED
     )
 
 
@@ -45,7 +55,7 @@ def test_each_group_gets_its_rows_back_in_order_of_arrival_whatever_the_shuffle_
             for i, group in enumerate(groups):
                 arrived[group].append(start + 1000 * task + i)
             start += len(groups)
-        packed += pack(mine, task, flush_rows=flush)
+        packed += pack(mine, task, KEY_GROUPS, flush_rows=flush)
     for group, values in arrived.items():
         if packed:
             frame = frames_of(packed, group).sample(frac=1, random_state=1)
@@ -55,35 +65,37 @@ def test_each_group_gets_its_rows_back_in_order_of_arrival_whatever_the_shuffle_
             assert ([] if rows is None else rows.column("value").to_pylist()) == values
 
 
-def test_control_rows_pass_one_per_group_without_a_blob():
-    (batch,) = pack([rows_of([0, 1, 2], kind=1, epoch=7)], 0)
+def test_the_key_group_is_the_hash_modulo_the_number_of_groups_as_sparks_pmod():
+    (batch,) = pack([rows_of([-1, -17, 5, -(2**63), 2**63 - 1])], 0, 16)
     assert batch.schema.equals(PACKED)
-    assert batch.column("ckpt_key_group").to_pylist() == [0, 1, 2]
-    assert batch.column("ckpt_kind").to_pylist() == [1, 1, 1]
-    assert batch.column("ckpt_epoch").to_pylist() == [7, 7, 7]
-    assert batch.column("ckpt_blob").to_pylist() == [b"", b"", b""]
+    assert batch.column("ckpt_key_group").to_pylist() == [0, 5, 15]
+    values = [value for table in tables_of_blobs([batch]) for value in table.column("value").to_pylist()]
+    assert values == [3, 2, 0, 1, 4]
 
 
-def test_control_rows_between_data_rows_lose_no_row():
-    mixed = pa.concat_batches([rows_of([0, 1]), rows_of([0], kind=1, epoch=3), rows_of([0], start=2)])
-    unpacked = unpack_ordered([frames_of(pack([mixed], 0), 0)])
+def test_control_rows_among_blobs_lose_no_row():
+    packed = [
+        *pack([rows_of([0, 1])], 0, KEY_GROUPS),
+        control_rows(0, 3),
+        *pack([rows_of([0], start=2)], 1, KEY_GROUPS),
+    ]
+    unpacked = unpack_ordered([frames_of(packed, 0)])
     assert unpacked.rows.column("value").to_pylist() == [0, 2]
     assert unpacked.controls == [(1, 3)]
 
 
 def test_a_group_with_only_a_control_row_has_no_rows():
-    unpacked = unpack_ordered([frames_of(pack([rows_of([0], kind=1, epoch=3)], 0), 0)])
+    unpacked = unpack_ordered([frames_of([control_rows(0, 3)], 0)])
     assert unpacked.rows is None
     assert unpacked.controls == [(1, 3)]
 
 
 def test_controls_come_once_each_and_by_epoch():
-    batches = [rows_of([0], kind=1, epoch=5), rows_of([0], kind=1, epoch=4), rows_of([0], kind=1, epoch=4)]
-    assert unpack_ordered([frames_of(pack(batches, 0), 0)]).controls == [(1, 4), (1, 5)]
+    assert unpack_ordered([frames_of([control_rows(0, 5), control_rows(0, 4, 4)], 0)]).controls == [(1, 4), (1, 5)]
 
 
 def test_the_greatest_event_time_of_a_flush_travels_in_a_row_of_its_own():
-    (batch,) = pack([rows_of([0, 1, 0, 1, 0])], 0, event_time="at")
+    (batch,) = pack([rows_of([0, 1, 0, 1, 0])], 0, KEY_GROUPS, event_time="at")
     rows = batch.select(["ckpt_key_group", "ckpt_kind", "ckpt_event_time", "ckpt_blob"]).to_pylist()
     assert [(row["ckpt_key_group"], row["ckpt_kind"]) for row in rows] == [(0, 0), (1, 0), (0, 3)]
     assert rows[-1]["ckpt_event_time"] == datetime(2024, 5, 1, 0, 0, 4, tzinfo=UTC)
@@ -91,48 +103,48 @@ def test_the_greatest_event_time_of_a_flush_travels_in_a_row_of_its_own():
 
 
 def test_a_blob_has_no_event_time_so_that_spark_drops_none_with_late_rows():
-    (batch,) = pack([rows_of([0, 1])], 0, event_time="at")
+    (batch,) = pack([rows_of([0, 1])], 0, KEY_GROUPS, event_time="at")
     data = batch.filter(pc.equal(batch.column("ckpt_kind"), 0))
     assert data.num_rows == 2
     assert data.column("ckpt_event_time").null_count == 2
 
 
 def test_every_flush_tells_its_time():
-    packed = list(pack([rows_of([0] * 3), rows_of([1] * 3)], 0, event_time="at", flush_rows=3))
+    packed = list(pack([rows_of([0] * 3), rows_of([1] * 3)], 0, KEY_GROUPS, event_time="at", flush_rows=3))
     assert [batch.column("ckpt_kind").to_pylist() for batch in packed] == [[0, 3], [0, 3]]
 
 
 def test_a_time_row_is_no_control_row_of_its_group():
-    unpacked = unpack_ordered([frames_of(pack([rows_of([0, 0])], 0, event_time="at"), 0)])
+    unpacked = unpack_ordered([frames_of(pack([rows_of([0, 0])], 0, KEY_GROUPS, event_time="at"), 0)])
     assert unpacked.controls == []
     assert unpacked.rows.num_rows == 2
 
 
 def test_an_event_time_that_is_null_throughout_moves_nothing():
     late = rows_of([0]).set_column(2, "at", pa.nulls(1, MOMENT))
-    (batch,) = pack([late], 0, event_time="at")
+    (batch,) = pack([late], 0, KEY_GROUPS, event_time="at")
     assert batch.column("ckpt_kind").to_pylist() == [0]
     assert batch.column("ckpt_event_time").null_count == 1
 
 
 def test_a_buffer_is_flushed_when_it_grows_too_large():
     batches = [rows_of([0] * 100) for _ in range(4)]
-    assert len(list(pack(batches, 0, flush_bytes=batches[0].nbytes + 1))) == 2
+    assert len(list(pack(batches, 0, KEY_GROUPS, flush_bytes=batches[0].nbytes + 1))) == 2
 
 
 def test_blobs_hold_the_users_columns_and_the_hash():
-    (batch,) = pack([rows_of([0])], 0)
+    (batch,) = pack([rows_of([0])], 0, KEY_GROUPS)
     (table,) = tables_of_blobs([batch])
     assert table.column_names == ["value", "name", "at", "ckpt_key_hash"]
 
 
 def test_key_groups_beyond_sixteen_bits_keep_apart():
-    (batch,) = pack([rows_of([70000, 4464, 70000])], 0)
+    (batch,) = pack([rows_of([70000, 4464, 70000])], 0, KEY_GROUPS)
     assert batch.column("ckpt_key_group").to_pylist() == [4464, 70000]
 
 
 def test_the_task_id_may_be_asked_for_late():
-    (batch,) = pack(iter([rows_of([0])]), lambda: 9)
+    (batch,) = pack(iter([rows_of([0])]), lambda: 9, KEY_GROUPS)
     assert batch.column("ckpt_task").to_pylist() == [9]
 
 
