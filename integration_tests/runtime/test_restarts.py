@@ -56,6 +56,16 @@ def test_a_run_tells_what_it_does_and_does_what_it_is_told(bench: Bench) -> None
     assert latest(bench.values()) == {"a": 11, "b": 5}
 
 
+def test_sparks_own_local_checkpoint_has_no_checksum_files_each_of_which_would_start_a_process(bench: Bench) -> None:
+    bench.put(("a", 1))
+    run = totals_job(bench).start()
+    run.savepoint("named", ENOUGH_S)
+    files = {path.suffix for path in (bench.folder / "store" / "runs").rglob("*") if path.is_file()}
+    assert run.stop(ENOUGH_S)
+    assert ".delta" in files
+    assert ".crc" not in files
+
+
 def test_a_job_goes_back_to_an_epoch_and_to_a_savepoint(bench: Bench) -> None:
     """The state and the source go back; what the sink has stays, and the rows come again under new epochs."""
     bench.put(("a", 1))

@@ -26,9 +26,9 @@ from spark_ckpt.runtime.control_source import BARRIER
 from spark_ckpt.runtime.group_state import Capture, KeyGroupState
 from spark_ckpt.runtime.levels import FileRef, LevelCache
 from spark_ckpt.runtime.operator import Clock, KeyedOperator
-from spark_ckpt.runtime.packing import unpack_ordered
+from spark_ckpt.runtime.packing import control_tag, unpack_ordered
 from spark_ckpt.runtime.reports import Reports
-from spark_ckpt.runtime.rows import BLOB, KEY_GROUP, KEY_HASH, KIND, NO_TIMEOUT
+from spark_ckpt.runtime.rows import BLOB, KEY_GROUP, KEY_HASH, NO_TIMEOUT
 from spark_ckpt.store.records import StateFile
 from spark_ckpt.worker_process import settle
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from spark_ckpt.store.location import Location
 
-_OUTPUT = f"{KIND} int, {BLOB} binary"
+_OUTPUT = f"{BLOB} binary"
 _STATE = "held binary"
 _CHANNEL = ChannelId("input")
 
@@ -73,12 +73,12 @@ class GroupHost:
         """The user's columns, and the hash that packing needs beside them."""
         return rows.withColumn(KEY_HASH, F.xxhash64(*_normalized(rows.schema, self.keys)))
 
-    def control(self, markers: DataFrame) -> DataFrame:
+    def control(self, markers: DataFrame, timed: bool) -> DataFrame:
         """Every marker once per key group, so that idle groups see it too, in the form of packed rows."""
         groups = F.explode(F.sequence(F.lit(0), F.lit(self.key_groups - 1)))
-        exploded = markers.select("kind", "epoch", groups.alias("key_group"))
-        none, blank = F.lit(None).cast("timestamp"), F.lit(bytearray())
-        return exploded.select("key_group", "kind", "epoch", F.lit(0), F.lit(0).cast("long"), none, blank)
+        exploded = markers.select(groups.alias("key_group"), "kind", "epoch")
+        columns = [F.col("key_group"), control_tag(F.col("kind"), F.col("epoch")), F.lit(bytearray())]
+        return exploded.select(*columns, *([F.lit(None).cast("timestamp")] if timed else []))
 
     def apply(self, packed: DataFrame, reports: Reports) -> DataFrame:
         """Run the operator on packed rows."""
@@ -133,7 +133,7 @@ class _GroupCall:
         outputs = self._host.operator.process(unpacked.rows, self._held, self._clock())
         blobs = outputs_to_blobs(outputs)
         if blobs:
-            yield pd.DataFrame({KIND: 0, BLOB: blobs})
+            yield pd.DataFrame({BLOB: blobs})
         account = self._account()
         barriers = [epoch for kind, epoch in unpacked.controls if kind == BARRIER]
         for epoch in barriers[-1:]:  # an older one in the same batch is of an epoch that was given up

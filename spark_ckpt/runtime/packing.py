@@ -1,8 +1,8 @@
 """Many rows into few: one Arrow blob per key group before the shuffle, rows again after the operator.
 
 Spark then shuffles tens of rows instead of hundreds of thousands, and the operator reads Arrow without a
-pandas copy. The generators are made for `DataFrame.mapInArrow`; `(ckpt_task, ckpt_seq)` restores the order of
-arrival.
+pandas copy. The generators are made for `DataFrame.mapInArrow`. Spark converts every column of packed rows for every key
+group, 0.2 ms each, so there are few: what a row is, and when it came, is one number, its tag.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,15 +20,10 @@ from pyspark.sql.types import StructType
 from spark_ckpt.runtime.blobs import from_blob, joined, to_blob
 from spark_ckpt.runtime.rows import (
     BLOB,
-    DATA,
-    EPOCH,
     EVENT_TIME,
     KEY_GROUP,
     KEY_HASH,
-    KIND,
-    SEQ,
-    TASK,
-    TIME,
+    TAG,
     Int64s,
     arrow_schema,
     numbers,
@@ -37,33 +32,42 @@ from spark_ckpt.runtime.rows import (
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyspark.sql import Column
 
-    from spark_ckpt.runtime.rows import Array
+Number = TypeVar("Number", int, "Column")
 
 FLUSH_ROWS = 200_000
 FLUSH_BYTES = 64 << 20
 _SHORT = 1 << 16
 """Up to so many key groups are sorted as sixteen-bit numbers, by radix."""
 
-PACKED = pa.schema(
-    [
-        pa.field(KEY_GROUP, pa.int32()),
-        pa.field(KIND, pa.int32()),
-        pa.field(EPOCH, pa.int64()),
-        pa.field(TASK, pa.int32()),
-        pa.field(SEQ, pa.int64()),
-        pa.field(EVENT_TIME, pa.timestamp("us", tz="UTC")),
-        pa.field(BLOB, pa.binary()),
-    ]
-)
-"""What `pack` yields. `ckpt_event_time` is set on rows of kind TIME only: Spark drops rows that are late, and a blob
-holds many rows that may not be. Its operator looks at each row.
-"""
+_KINDS = 4
+TIME = 3
+"""The kind of the row that carries a flush's greatest event time. The other kinds are control rows' (`control_source`)."""
 
-PACKED_SCHEMA = (
-    "ckpt_key_group int, ckpt_kind int, ckpt_epoch long, ckpt_task int, ckpt_seq long, "
-    "ckpt_event_time timestamp, ckpt_blob binary"
-)
+
+def packed_schema(timed: bool) -> pa.Schema:
+    """What `pack` yields. A tag from 0 is a blob's, ascending in the order of arrival; below 0 it is a control row's.
+
+    `timed`: with `ckpt_event_time`, set on rows of kind TIME only: Spark drops rows that are late, and a blob holds many
+    rows that may not be. Its operator looks at each row.
+    """
+    fields = [pa.field(KEY_GROUP, pa.int32()), pa.field(TAG, pa.int64()), pa.field(BLOB, pa.binary())]
+    return pa.schema([*fields, pa.field(EVENT_TIME, pa.timestamp("us", tz="UTC"))] if timed else fields)
+
+
+def packed_ddl(timed: bool) -> str:
+    """The same for Spark."""
+    return f"{KEY_GROUP} int, {TAG} long, {BLOB} binary" + (f", {EVENT_TIME} timestamp" if timed else "")
+
+
+def control_tag(kind: Number, epoch: Number) -> Number:
+    """The tag of a control row; kinds are 1 to 3."""
+    return -(epoch * _KINDS + kind)
+
+
+def _blob_tags(task: int, first: int, count: int) -> Int64s:
+    return (np.int64(task) << 32) + np.arange(first, first + count)
 
 
 def pack(
@@ -75,7 +79,7 @@ def pack(
     flush_rows: int = FLUSH_ROWS,
     flush_bytes: int = FLUSH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Turn rows (user columns, ckpt_key_hash) into rows of `PACKED`, one blob per key group and buffer-full.
+    """Turn rows (user columns, ckpt_key_hash) into packed rows, one blob per key group and buffer-full.
 
     A row's key group is its hash modulo `key_groups`. `task` is the partition id of the Spark task (or a callable giving
     it). `event_time` names a timestamp column: every flush then has one row of kind TIME with the greatest time in it,
@@ -107,28 +111,27 @@ class _Packer:
     def blobs(self, buffered: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         table = pa.Table.from_batches(buffered).combine_chunks()
         groups, parts = _by_group(table, self.key_groups)
-        latest = self._latest(table)
-        carriers = [] if latest is None else [groups[0]]  # a group that is called anyway
-        kinds = np.r_[np.full(len(groups), DATA), np.full(len(carriers), TIME)]
-        times = pa.array([None] * len(groups) + [latest] * len(carriers), PACKED.field(EVENT_TIME).type)
-        blobs = pa.array([to_blob(part) for part in parts] + [b""] * len(carriers), pa.binary())
-        return self._packed(np.r_[groups, np.array(carriers, np.int64)], kinds, times, blobs)
-
-    def _latest(self, table: pa.Table) -> datetime | None:
+        tags = _blob_tags(self.task, self.seq, len(groups))
+        self.seq += len(groups)
+        columns = [pa.array(groups, pa.int32()), pa.array(tags), pa.array(map(to_blob, parts), pa.binary())]
         if self.event_time is None:
-            return None
-        latest: datetime | None = pc.max(table.column(self.event_time)).cast(PACKED.field(EVENT_TIME).type).as_py()
+            return pa.RecordBatch.from_arrays(columns, schema=packed_schema(timed=False))
+        timed = packed_schema(timed=True)
+        columns.append(pa.nulls(len(groups), timed.field(EVENT_TIME).type))
+        blobs = pa.RecordBatch.from_arrays(columns, schema=timed)
+        latest = self._latest(table, timed.field(EVENT_TIME).type)
+        return blobs if latest is None else pa.concat_batches([blobs, _time_row(groups[0], latest, timed)])
+
+    def _latest(self, table: pa.Table, type_: pa.DataType) -> datetime | None:
+        latest: datetime | None = pc.max(table.column(self.event_time)).cast(type_).as_py()
         return latest
 
-    def _packed(self, groups: Int64s, kinds: Int64s, times: Array, blobs: Array) -> pa.RecordBatch:
-        count = len(groups)
-        seqs = np.arange(self.seq, self.seq + count)
-        self.seq += count
-        numbers = (groups, kinds, np.zeros(count, np.int64), np.full(count, self.task), seqs)
-        columns = [*map(pa.array, numbers), times, blobs]
-        return pa.RecordBatch.from_arrays(
-            [each.cast(to.type) for each, to in zip(columns, PACKED, strict=True)], schema=PACKED
-        )
+
+def _time_row(group: int, latest: datetime, schema: pa.Schema) -> pa.RecordBatch:
+    """The greatest event time, in a row of a group that is called anyway."""
+    values = [group, control_tag(TIME, 0), b"", latest]
+    arrays = [pa.array([value], to.type) for value, to in zip(values, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _by_group(table: pa.Table, key_groups: int) -> tuple[Int64s, list[pa.Table]]:
@@ -155,29 +158,28 @@ def unpack_ordered(frames: Iterable[pd.DataFrame]) -> Unpacked:
     """Restore rows and control rows from the packed rows of one key group, in whatever order the shuffle left
     them.
     """
-    blobs: list[tuple[int, int, bytes]] = []
+    blobs: list[tuple[int, bytes]] = []
     controls: set[tuple[int, int]] = set()
     for frame in frames:
-        for kind, epoch, task, seq, blob in zip(*(frame[name] for name in (KIND, EPOCH, TASK, SEQ, BLOB)), strict=True):
-            if kind == DATA:
-                blobs.append((int(task), int(seq), blob))
+        for tag, blob in zip(frame[TAG].tolist(), frame[BLOB], strict=True):
+            epoch, kind = divmod(-tag, _KINDS)
+            if tag >= 0:
+                blobs.append((tag, blob))
             elif kind != TIME:
-                controls.add((int(kind), int(epoch)))
-    blobs.sort(key=lambda item: item[:2])
-    return Unpacked(joined(blob for _, _, blob in blobs), sorted(controls, key=lambda item: item[::-1]))
+                controls.add((kind, epoch))
+    blobs.sort(key=lambda item: item[0])
+    return Unpacked(joined(blob for _, blob in blobs), sorted(controls, key=lambda item: item[::-1]))
 
 
-def tables_of_blobs(batches: Iterable[pa.RecordBatch], *, kind: int = DATA) -> Iterator[pa.Table]:
-    """The tables in the blobs of rows (ckpt_kind, ckpt_blob) whose kind is `kind`; other rows are skipped."""
+def tables_of_blobs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The tables in the blobs that an operator puts out."""
     for batch in batches:
-        for cell in batch.filter(pc.equal(batch.column(KIND), pa.scalar(kind, pa.int32()))).column(BLOB):
+        for cell in batch.column(BLOB):
             yield from_blob(cell.as_buffer())
 
 
-def explode_blobs(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema | StructType, *, kind: int = DATA
-) -> Iterator[pa.RecordBatch]:
+def explode_blobs(batches: Iterable[pa.RecordBatch], schema: pa.Schema | StructType) -> Iterator[pa.RecordBatch]:
     """Rows of `schema` again, for `mapInArrow` after the operator."""
     arrow = schema if isinstance(schema, pa.Schema) else arrow_schema(schema)
-    for table in tables_of_blobs(batches, kind=kind):
+    for table in tables_of_blobs(batches):
         yield from table.cast(arrow).to_batches()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -117,9 +117,7 @@ class FrameSlices:
         whole = self._frames.get(pattern)
         if whole is None:
             whole = self._frames[pattern] = self._frame_of(pattern)
-        part = whole.iloc[start:end]
-        part.index = pd.RangeIndex(end - start)
-        return part
+        return rows_of(whole, start, end)
 
     def _frame_of(self, pattern: int) -> pd.DataFrame:
         table = self._table
@@ -127,7 +125,38 @@ class FrameSlices:
             if not pattern >> bit & 1:
                 field = table.schema.field(i)
                 table = table.set_column(i, field, pc.fill_null(table.column(i), pa.scalar(0).cast(field.type)))
-        return to_frame(table, self._options)
+        frame = to_frame(table, self._options)
+        column_arrays(frame)  # pandas finds out where the columns lie: once, not in each key's part
+        return frame
+
+
+class _Manager(Protocol):
+    """The part of pandas' block manager that its own `groupby` cuts groups with."""
+
+    axes: list[pd.Index[int]]
+
+    def get_slice(self, rows: slice, axis: int) -> Self: ...
+
+
+class _Internals(Protocol):
+    _mgr: _Manager
+
+    def _constructor_from_mgr(self, mgr: _Manager, axes: list[pd.Index[int]]) -> pd.DataFrame: ...
+
+    def _get_column_array(self, i: int) -> np.typing.NDArray[np.generic]: ...
+
+
+def rows_of(frame: pd.DataFrame, start: int, end: int) -> pd.DataFrame:
+    """`frame.iloc[start:end]`, indexed from 0, in a third of the time: once per key it counts."""
+    whole = cast("_Internals", frame)
+    part = whole._mgr.get_slice(slice(start, end), axis=1)
+    part.axes[1] = pd.RangeIndex.from_range(range(end - start))
+    return whole._constructor_from_mgr(part, axes=part.axes)
+
+
+def column_arrays(frame: pd.DataFrame) -> list[np.typing.NDArray[np.generic]]:
+    """The columns' values, arrays of pandas' own for its extension types, without a series for each."""
+    return [cast("_Internals", frame)._get_column_array(i) for i in range(frame.shape[1])]
 
 
 def _depends_on_nulls(values: ChunkedArray, options: PandasOptions) -> bool:

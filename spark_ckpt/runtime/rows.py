@@ -32,19 +32,12 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 RESERVED_PREFIX = "ckpt_"
 KEY_HASH = "ckpt_key_hash"
 KEY_GROUP = "ckpt_key_group"
-KIND = "ckpt_kind"
 EPOCH = "ckpt_epoch"
-TASK = "ckpt_task"
-SEQ = "ckpt_seq"
+TAG = "ckpt_tag"
 EVENT_TIME = "ckpt_event_time"
 BLOB = "ckpt_blob"
 OP = "ckpt_op"
 TIMEOUT = "ckpt_timeout_ms"
-
-DATA, TIME = 0, 3
-"""`ckpt_kind` of rows and of blobs of rows; of the row that carries a flush's greatest event time. Every other kind is
-a control row (`control_source`).
-"""
 
 PUT, DELETE = 0, 1
 OP_NAMES = ("put", "delete")

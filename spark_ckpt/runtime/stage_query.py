@@ -27,7 +27,7 @@ from spark_ckpt.graph import REJECT, Node, OperatorNode, SourceNode, build, oper
 from spark_ckpt.runtime.admission import lift_limits, small
 from spark_ckpt.runtime.control_source import Control, control_rows
 from spark_ckpt.runtime.group_host import GroupHost
-from spark_ckpt.runtime.packing import PACKED_SCHEMA, explode_blobs, pack, tables_of_blobs
+from spark_ckpt.runtime.packing import explode_blobs, pack, packed_ddl, tables_of_blobs
 from spark_ckpt.runtime.rejects import Diverter, divert_rejects, diverting_with
 from spark_ckpt.runtime.reports import Report, Reports
 from spark_ckpt.runtime.rows import EVENT_TIME
@@ -136,8 +136,9 @@ class StageQuery:
             raise TypeError("a stage with an operator needs a host for its key groups")
         rows = build(operator.parent, self._read)
         watermark = watermark_of(operator.parent)
+        timed = watermark is not None
         packer = self._packer(REJECT in rows.columns, host.key_groups, watermark.column if watermark else None)
-        packed = host.keyed(rows).mapInArrow(packer, PACKED_SCHEMA).union(host.control(self._control()))
+        packed = host.keyed(rows).mapInArrow(packer, packed_ddl(timed)).union(host.control(self._control(), timed))
         if watermark is not None:
             packed = packed.withWatermark(EVENT_TIME, f"{watermark.delay_ms} milliseconds")
         return host.apply(packed, self._reports)

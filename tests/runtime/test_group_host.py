@@ -11,8 +11,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import spark_ckpt.runtime.aggregations as agg
 from spark_ckpt.runtime.control_source import BARRIER, OPEN
 from spark_ckpt.runtime.group_host import GroupHost
-from spark_ckpt.runtime.packing import pack
-from spark_ckpt.runtime.rows import EPOCH, KEY_GROUP, KEY_HASH, KIND
+from spark_ckpt.runtime.packing import control_tag, pack
+from spark_ckpt.runtime.rows import BLOB, KEY_GROUP, KEY_HASH, TAG
 from spark_ckpt.store.location import Location
 
 ROW = StructType([StructField("k", StringType()), StructField("v", LongType())])
@@ -66,8 +66,8 @@ def packed(keys, *markers):
     """One batch of the shuffle: rows of `keys`, and control rows, as Spark makes them."""
     rows = pa.table({"k": keys, "v": [1] * len(keys), KEY_HASH: pa.array([GROUP] * len(keys), pa.int64())})
     frames = [batch.to_pandas() for batch in pack(rows.to_batches(), 0, KEY_GROUPS)]
-    control = {"ckpt_task": 0, "ckpt_seq": 0, "ckpt_event_time": None, "ckpt_blob": b""}
-    frames += [pd.DataFrame([{KEY_GROUP: GROUP, KIND: kind, EPOCH: epoch, **control}]) for kind, epoch in markers]
+    controls = [{KEY_GROUP: GROUP, TAG: control_tag(*marker), BLOB: b""} for marker in markers]
+    frames += [pd.DataFrame(controls)] if controls else []
     return pd.concat(frames)
 
 

@@ -236,6 +236,17 @@ def test_superseded_local_files_are_removed(tmp_path):
     assert len(list(tmp_path.iterdir())) == len(group._levels)
 
 
+def test_a_snapshot_writes_one_local_level_however_many_it_joins(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(levels, "_write", lambda path, table, write=levels._write: written.append(write(path, table)))
+    group, store = group_of(SCHEMA, tmp_path), MemoryStore()
+    for epoch, keys in enumerate((9, 4, 5), start=1):
+        put(group, {f"k{i}": epoch for i in range(keys)})
+        snapshot(group, store, epoch)
+    assert [len(level) for level in group._levels] == [3]
+    assert len(written) == 3
+
+
 def levelled(folder, store):
     group = group_of(SCHEMA, folder, store)
     put(group, {"a": 1, "b": 2})

@@ -5,6 +5,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.errors import PySparkRuntimeError, PySparkTypeError
 from pyspark.sql.types import (
     ArrayType,
@@ -20,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from spark_ckpt.runtime.failures import OutputInvalid
-from spark_ckpt.runtime.output_rows import OutputRows, to_table
+from spark_ckpt.runtime.output_rows import OutputRows, _Frames, to_table
 from spark_ckpt.runtime.pandas_rows import PandasOptions
 
 SCHEMA = StructType([StructField("k", StringType()), StructField("v", LongType())])
@@ -46,6 +48,28 @@ def test_frames_tuples_rows_and_dicts_mix_in_the_order_they_were_yielded():
     ]
     items.append(pd.DataFrame({"v": [6], "k": ["f"]}))
     assert rows_of(items) == [(name, i) for i, name in enumerate("abcdef", 1)]
+
+
+SHAPES = (
+    lambda v: pd.DataFrame({"k": ["a"], "v": [v]}),
+    lambda v: pd.DataFrame({"v": [v, v + 1], "k": ["b", None]}),
+    lambda v: pd.DataFrame({"k": ["c"], "v": [float(v)]}),
+    lambda v: pd.DataFrame({"k": ["d", "e"], "v": [float(v), None]}),
+    lambda v: pd.DataFrame({"k": ["f"], "v": pd.array([v], "Int64")}),
+    lambda v: pd.DataFrame({"k": pd.Categorical(["g"]), "v": [v]}),
+    lambda v: pd.DataFrame([["h", v]]),
+    lambda v: pd.DataFrame({"k": ["i", "j"], "v": [v, v]}, index=[7, 7]),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(SHAPES), st.integers(0, 99)), min_size=1, max_size=12))
+def test_frames_are_joined_as_pandas_joins_them(chosen):
+    frames = [shape(value) for shape, value in chosen]
+    joined = _Frames()
+    for frame in frames:
+        joined.add(frame)
+    expected = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+    pd.testing.assert_frame_equal(joined.joined().reset_index(drop=True), expected.reset_index(drop=True))
 
 
 def test_missing_dict_keys_are_null():

@@ -10,12 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ckpt.runtime import blobs
-from spark_ckpt.runtime.packing import PACKED, explode_blobs, pack, tables_of_blobs, unpack_ordered
+from spark_ckpt.runtime.packing import (
+    TIME,
+    control_tag,
+    explode_blobs,
+    pack,
+    packed_ddl,
+    packed_schema,
+    tables_of_blobs,
+    unpack_ordered,
+)
 
 MOMENT = pa.timestamp("us", tz="Europe/Berlin")
 
 
 KEY_GROUPS = 100_000
+PACKED = packed_schema(timed=False)
+TIME_TAG = control_tag(TIME, 0)
 
 
 def rows_of(groups, start=0):
@@ -33,8 +44,7 @@ def rows_of(groups, start=0):
 
 def control_rows(group, *epochs, kind=1):
     """As the shuffle brings them: in the form of packed rows, made by Spark."""
-    count = len(epochs)
-    columns = [[group] * count, [kind] * count, epochs, [0] * count, [0] * count, [None] * count, [b""] * count]
+    columns = [[group] * len(epochs), [control_tag(kind, epoch) for epoch in epochs], [b""] * len(epochs)]
     return pa.RecordBatch.from_arrays(
         [pa.array(values, to.type) for values, to in zip(columns, PACKED, strict=True)], schema=PACKED
     )
@@ -96,22 +106,23 @@ def test_controls_come_once_each_and_by_epoch():
 
 def test_the_greatest_event_time_of_a_flush_travels_in_a_row_of_its_own():
     (batch,) = pack([rows_of([0, 1, 0, 1, 0])], 0, KEY_GROUPS, event_time="at")
-    rows = batch.select(["ckpt_key_group", "ckpt_kind", "ckpt_event_time", "ckpt_blob"]).to_pylist()
-    assert [(row["ckpt_key_group"], row["ckpt_kind"]) for row in rows] == [(0, 0), (1, 0), (0, 3)]
-    assert rows[-1]["ckpt_event_time"] == datetime(2024, 5, 1, 0, 0, 4, tzinfo=UTC)
-    assert rows[-1]["ckpt_blob"] == b""
+    assert batch.schema.equals(packed_schema(timed=True))
+    assert batch.column("ckpt_key_group").to_pylist() == [0, 1, 0]
+    assert batch.column("ckpt_tag").to_pylist() == [0, 1, TIME_TAG]
+    assert batch.column("ckpt_event_time")[2].as_py() == datetime(2024, 5, 1, 0, 0, 4, tzinfo=UTC)
+    assert batch.column("ckpt_blob")[2].as_py() == b""
 
 
 def test_a_blob_has_no_event_time_so_that_spark_drops_none_with_late_rows():
     (batch,) = pack([rows_of([0, 1])], 0, KEY_GROUPS, event_time="at")
-    data = batch.filter(pc.equal(batch.column("ckpt_kind"), 0))
+    data = batch.filter(pc.greater_equal(batch.column("ckpt_tag"), 0))
     assert data.num_rows == 2
     assert data.column("ckpt_event_time").null_count == 2
 
 
 def test_every_flush_tells_its_time():
     packed = list(pack([rows_of([0] * 3), rows_of([1] * 3)], 0, KEY_GROUPS, event_time="at", flush_rows=3))
-    assert [batch.column("ckpt_kind").to_pylist() for batch in packed] == [[0, 3], [0, 3]]
+    assert [batch.column("ckpt_tag").to_pylist() for batch in packed] == [[0, TIME_TAG], [1, TIME_TAG]]
 
 
 def test_a_time_row_is_no_control_row_of_its_group():
@@ -123,8 +134,20 @@ def test_a_time_row_is_no_control_row_of_its_group():
 def test_an_event_time_that_is_null_throughout_moves_nothing():
     late = rows_of([0]).set_column(2, "at", pa.nulls(1, MOMENT))
     (batch,) = pack([late], 0, KEY_GROUPS, event_time="at")
-    assert batch.column("ckpt_kind").to_pylist() == [0]
+    assert batch.column("ckpt_tag").to_pylist() == [0]
     assert batch.column("ckpt_event_time").null_count == 1
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_spark_is_told_the_columns_that_are_packed(timed):
+    names = [column.split()[0] for column in packed_ddl(timed).split(", ")]
+    assert names == packed_schema(timed).names
+
+
+@pytest.mark.parametrize(("kind", "epoch"), [(1, 0), (2, 1), (2, 2**40)])
+def test_a_control_rows_tag_says_its_kind_and_epoch_and_is_no_blobs(kind, epoch):
+    assert control_tag(kind, epoch) < 0
+    assert unpack_ordered([frames_of([control_rows(0, epoch, kind=kind)], 0)]).controls == [(kind, epoch)]
 
 
 def test_a_buffer_is_flushed_when_it_grows_too_large():
@@ -144,8 +167,8 @@ def test_key_groups_beyond_sixteen_bits_keep_apart():
 
 
 def test_the_task_id_may_be_asked_for_late():
-    (batch,) = pack(iter([rows_of([0])]), lambda: 9, KEY_GROUPS)
-    assert batch.column("ckpt_task").to_pylist() == [9]
+    (batch,) = pack(iter([rows_of([0, 1])]), lambda: 9, KEY_GROUPS)
+    assert batch.column("ckpt_tag").to_pylist() == [9 << 32, (9 << 32) + 1]
 
 
 def test_outputs_of_a_group_become_blobs_of_bounded_size(monkeypatch):
@@ -156,11 +179,9 @@ def test_outputs_of_a_group_become_blobs_of_bounded_size(monkeypatch):
     assert blobs.joined(parts).equals(table)
 
 
-def test_output_blobs_become_rows_of_the_declared_schema_and_other_rows_are_skipped():
+def test_output_blobs_become_rows_of_the_declared_schema():
     table = pa.table({"v": pa.array([1, 2], pa.int32())})
-    batch = pa.RecordBatch.from_pydict(
-        {"ckpt_kind": pa.array([0, 2], pa.int32()), "ckpt_blob": [blobs.to_blob(table), b"not a blob"]}
-    )
+    batch = pa.RecordBatch.from_pydict({"ckpt_blob": [blobs.to_blob(table)]})
     rows = pa.Table.from_batches(explode_blobs([batch], pa.schema([pa.field("v", pa.int64())])))
     assert rows.to_pydict() == {"v": [1, 2]}
     assert rows.schema.field("v").type == pa.int64()
