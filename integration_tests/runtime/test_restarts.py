@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from runtime_kit import ENOUGH_S, Bench, Heard, add_up, drain, latest, totals
 
 import spark_ckpt as ckpt
+from spark_ckpt.store.store import Store
 
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
@@ -305,6 +306,35 @@ if __name__ == "__main__":
 """
 
 
+LEFT_RUNNING = PROGRAM.replace("start(availableNow=True)", "start()").replace(
+    "run.awaitTermination()", "while run.lastProgress is None: run.awaitTermination(0.01)"
+)
+
+
+def environment_of(bench: Bench) -> dict[str, str]:
+    root = Path(ckpt.__file__).parents[1]
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": os.environ.get("HOME", str(bench.folder)),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": f"{root}:{root / 'connectors'}",
+    } | {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
+
+
+def test_a_program_that_ends_without_stopping_its_run_ends_properly_and_frees_the_lease(bench: Bench) -> None:
+    """In the middle of the first epoch's commit, publishing and settling."""
+    bench.put(("a", 1), ("a", 2))
+    program = bench.folder / "program.py"
+    program.write_text(LEFT_RUNNING)
+    done = subprocess.run(
+        [sys.executable, str(program), str(bench.folder)],
+        env=environment_of(bench), capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+    assert Store.open(str(bench.folder / "store"), "submitted").log.tail().lease_expires_ms == 0
+
+
 def test_a_program_runs_under_spark_submit(bench: Bench) -> None:
     import pyspark
 
@@ -312,17 +342,10 @@ def test_a_program_runs_under_spark_submit(bench: Bench) -> None:
     program = bench.folder / "program.py"
     program.write_text(PROGRAM)
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    root = Path(ckpt.__file__).parents[1]
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": os.environ.get("HOME", str(bench.folder)),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": f"{root}:{root / 'connectors'}",
-    } | {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
     done = subprocess.run(
         [str(submit), "--master", "local[1]", "--conf", "spark.ckpt.interval=7 minutes",
          "--conf", "spark.sql.shuffle.partitions=1", str(program), str(bench.folder)],
-        env=environment, capture_output=True, text=True, timeout=300, check=False,
+        env=environment_of(bench), capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert "interval 420000 epochs 2" in done.stdout

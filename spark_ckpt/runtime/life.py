@@ -124,6 +124,10 @@ class Life:
         """Ask for an epoch that is kept under `name`."""
         self._thread.post(barrier.EpochRequested(barrier.Reason.SAVEPOINT, name))
 
+    def abandon(self) -> None:
+        """End now, without a final epoch: what is not in an epoch is undone by the next start."""
+        self._finish(barrier.Outcome.STOPPED, None)
+
     # -- beginning --------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:

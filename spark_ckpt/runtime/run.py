@@ -6,6 +6,7 @@ then the run fails with the reason.  A fence ends it at once: somebody else runs
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import time
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _PAUSE_S = 1.0
 _POLL_S = 0.1
+_EXIT_S = 20.0
 
 
 class Run:
@@ -52,6 +54,7 @@ class Run:
         """Start the first incarnation on the caller's thread, so that what is wrong is raised there."""
         run = cls(plan, available_now, listeners)
         run._life = run._born(restore, plan.config.takeover)
+        atexit.register(run._end_with_program)
         run._supervisor.start()
         return run
 
@@ -138,6 +141,14 @@ class Run:
             self._error = RunFailed(f"{type(error).__name__}: {error}")
         finally:
             self._done.set()
+            atexit.unregister(self._end_with_program)
+
+    def _end_with_program(self) -> None:
+        """A program that ends without waiting ends its run where it is, as a kill would, without a final epoch. But in
+        order: a thread that came back from Spark or the store while Python takes itself down would crash it."""
+        self._stopping.set()
+        self._living.abandon()
+        self._done.wait(_EXIT_S)
 
     def _live(self) -> CkptError | None:
         """Life after life until one ends well or for good."""

@@ -43,6 +43,7 @@ class FakeLife:
         self.bench, self.plan, self.incarnation, self.base = bench, plan, point.incarnation, point.manifest.epoch
         self.asked = threading.Event()
         self.savepoints: list[str] = []
+        self.abandoned = False
         bench.lives.append(self)
 
     def begin(self):
@@ -57,6 +58,10 @@ class FakeLife:
         return ending() if callable(ending) else ending
 
     def request_stop(self):
+        self.asked.set()
+
+    def abandon(self):
+        self.abandoned = True
         self.asked.set()
 
     def request_savepoint(self, name):
@@ -113,6 +118,25 @@ def test_a_life_that_stops_ends_the_run(bench):
     run = bench.run(STOPPED)
     assert ended(run) is None
     assert (run.isActive, run.exception(), len(bench.lives)) == (False, None, 1)
+
+
+def test_a_program_that_ends_waits_until_its_run_has_ended_in_order(bench, monkeypatch):
+    at_exit = []
+    monkeypatch.setattr(run_module.atexit, "register", at_exit.append)
+    run = bench.run("lives")
+    (end,) = at_exit
+    end()
+    assert (run.isActive, run.exception(), bench.lives[0].abandoned) == (False, None, True)
+
+
+def test_a_run_that_has_ended_is_not_looked_after_when_the_program_ends(bench, monkeypatch):
+    registered = []
+    monkeypatch.setattr(run_module.atexit, "register", registered.append)
+    monkeypatch.setattr(run_module.atexit, "unregister", registered.remove)
+    run = bench.run(STOPPED)
+    assert ended(run) is None
+    run._supervisor.join(WAIT_S)
+    assert registered == []
 
 
 def test_a_failure_leads_to_a_new_incarnation(bench):
