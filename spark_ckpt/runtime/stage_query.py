@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -55,9 +56,12 @@ _LOCAL_FILES = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
-"""For local checkpoints. Spark's own choice starts a `readlink` process per file operation, Hadoop's a `chmod` for every
-file and one for its checksum, eight per batch. The checkpoint is disposable, so it needs neither. Not from Hadoop's cache:
+"""For local checkpoints. Spark's own choice starts a `readlink` process per file operation, Hadoop's a `chmod` per file and
+one for the file's checksum, eight per batch. The checkpoint is disposable and needs no checksums. Not from Hadoop's cache:
 there is the rest of the program's file system."""
+_FOLDERS = ("offsets", "commits", "state")
+"""What Spark makes in a checkpoint when a query starts. Each folder would be a `chmod` process, 10 ms at that time. Below
+`state` there must be nothing: Spark would take it for another query's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,7 @@ class StageQuery:
 
     def _started(self) -> StreamingQuery:
         spark = self._spark
+        make_folders(self._stage.checkpoint_uri)
         with _session_conf(spark, query_settings(self._stage.checkpoint_uri, self._stage.shuffle_partitions)):
             frame = diverting_with(self._diverter, self._plan)
             writer = frame.writeStream.foreachBatch(self._run_batch).queryName(self._stage.name)
@@ -250,9 +255,21 @@ def _counted(batches: Iterator[pa.RecordBatch], reports: Reports) -> Iterator[pa
 
 def query_settings(checkpoint_uri: str, shuffle_partitions: int) -> dict[str, str]:
     """What the query copies from its session: no time on what a disposable checkpoint does not need."""
-    local = not urlsplit(checkpoint_uri).scheme or checkpoint_uri.startswith("file:")
     partitions = {"spark.sql.shuffle.partitions": str(shuffle_partitions)}
-    return _QUERY_CONF | partitions | (_LOCAL_FILES if local else {})
+    return _QUERY_CONF | partitions | ({} if _local(checkpoint_uri) is None else _LOCAL_FILES)
+
+
+def make_folders(checkpoint_uri: str) -> None:
+    """Make the folders of a local checkpoint before Spark does."""
+    local = _local(checkpoint_uri)
+    if local is not None:
+        for folder in _FOLDERS:
+            (local / folder).mkdir(parents=True, exist_ok=True)
+
+
+def _local(uri: str) -> Path | None:
+    parts = urlsplit(uri)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None if parts.scheme else Path(uri)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.runtime.stage_query import query_settings
+from spark_ckpt.runtime.stage_query import make_folders, query_settings
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
@@ -17,6 +17,19 @@ def test_a_local_checkpoint_is_written_without_a_process_per_file_operation(uri:
 @pytest.mark.parametrize("uri", ["s3a://bucket/orders/runs/3", "hdfs://name/orders/runs/3"])
 def test_elsewhere_spark_chooses_how_checkpoint_files_are_written(uri: str) -> None:
     assert FILE_MANAGER not in query_settings(uri, 2)
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_the_folders_of_a_local_checkpoint_are_there_before_spark_starts_a_process_for_each(scheme, tmp_path) -> None:
+    make_folders(f"{scheme}{tmp_path}/runs/3")
+    made = {path.name for path in (tmp_path / "runs/3").rglob("*")}
+    assert made == {"offsets", "commits", "state"}
+
+
+def test_elsewhere_no_folder_is_made(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_folders("s3a://bucket/orders/runs/3")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_number_of_partitions_is_the_incarnations() -> None:
