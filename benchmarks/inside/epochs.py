@@ -1,19 +1,21 @@
-"""What epochs cost as the interval shrinks: the same endless job with none and with one every 60 to 1 seconds, in turn.
+"""What epochs cost as the interval shrinks: an endless job with one every 60 to 1 seconds, between two runs of it with none.
 
-Rows per second between two ends of batches, whole intervals apart, so that every window holds its share of epochs. The
-input comes from the JVM and the sink forgets: what is left is the operator and its epochs.
+Java gets faster for minutes, so each run is compared with the mean of the runs without epochs before and after it. Rows per
+second between two ends of batches, whole intervals apart, so that every window holds its share of epochs. The input comes
+from the JVM and the sink forgets: what is left is the operator and its epochs.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import statistics
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -26,29 +28,30 @@ from benchmarks.inside.sessions import benchmark_session
 
 ROWS, KEYS = 100_000, 10_000
 KEY = f"pmod(hash(n), {KEYS})"
-NONE, INTERVALS_S = 0, (60, 30, 10, 5, 2, 1)
+INTERVALS_S = (60, 30, 10, 5, 2, 1)
 NEVER_S = 24 * 3600
-WARM_UP_S, WINDOW_S, SHORT_S, SHORT_EPOCHS = 8.0, 25.0, 5, 8
+WARM_UP_S, WINDOW_S, WITHOUT_S, SHORT_S, SHORT_EPOCHS = 5.0, 25.0, 15.0, 5, 8
 POLL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one run showed between its warm-up and its stop."""
+    """What one run showed between its warm-up and its stop. `lost`: share of the throughput without epochs."""
 
     rows_per_s: float
     epoch_ms: Sequence[int]
+    lost: float = 0.0
 
 
-def window_s(interval_s: float, least_s: float) -> float:
+def window_s(interval_s: float | None, least_s: float) -> float:
     """At least `least_s`, a whole number of intervals, and eight of them where they are short."""
-    if not interval_s:
+    if interval_s is None:
         return least_s
     epochs = math.ceil(least_s / interval_s)
     return interval_s * (max(epochs, SHORT_EPOCHS) if interval_s <= SHORT_S else epochs)
 
 
-def measured(spark: SparkSession, store: Path, interval_s: float, least_s: float) -> Window:
+def measured(spark: SparkSession, store: Path, interval_s: float | None, least_s: float) -> Window:
     """Start, warm up, measure, stop."""
     job = ckpt.Job(spark, "epochs", store=str(store), interval=f"{interval_s or NEVER_S} seconds", key_groups=16)
     source = job.source("input", EndlessSource(ROWS, KEY))
@@ -86,41 +89,38 @@ def _rows(run: ckpt.Run) -> int:
     return 0 if last is None else int(last["totals"]["numInputRows"])  # type: ignore[call-overload,index,arg-type]
 
 
-def in_turn(repeat: int) -> Sequence[float]:
-    """All intervals, there in one round and back in the next: Java gets faster for minutes, which two rounds cancel out."""
-    order = (NONE, *INTERVALS_S)
-    return order if repeat % 2 == 0 else order[::-1]
-
-
 def main(rounds: int, least_s: float) -> None:
-    """Print a result line for every run, then a Markdown table."""
+    """Print a result line for every run with epochs, then a Markdown table."""
     spark = benchmark_session()
     windows: dict[float, list[Window]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as name:
-        measured(spark, Path(name) / "warm-up", 1, least_s)
+        stores = (Path(name) / str(number) for number in itertools.count())
+        measured(spark, next(stores), 1, least_s)
+        before = measured(spark, next(stores), None, min(WITHOUT_S, least_s))
         for repeat in range(rounds):
-            for interval_s in in_turn(repeat):
-                window = measured(spark, Path(name) / f"{interval_s}-{repeat}", interval_s, least_s)
-                windows[interval_s].append(window)
-                values = {"records_per_s": window.rows_per_s}
+            for interval_s in INTERVALS_S:
+                window = measured(spark, next(stores), interval_s, least_s)
+                after = measured(spark, next(stores), None, min(WITHOUT_S, least_s))
+                lost = 1 - 2 * window.rows_per_s / (before.rows_per_s + after.rows_per_s)
+                windows[interval_s].append(replace(window, lost=lost))
+                values = {"records_per_s": window.rows_per_s, "lost": lost}
                 print(result_line("interval", "uniform-10k", interval_s, repeat, values), flush=True)
+                before = after
     print("\n".join(table(windows)))
 
 
 def table(windows: Mapping[float, Sequence[Window]]) -> list[str]:
-    """Loss of throughput against no epochs, by pairs of one round."""
+    """Loss of throughput against no epochs."""
     head = [
         "| epochs every | rows/s, median | throughput lost, median (min-max) | epoch, median ms |",
         "|---|---|---|---|",
     ]
-    return head + [_row(interval_s, windows[NONE], runs) for interval_s, runs in windows.items()]
+    return head + [_row(interval_s, runs) for interval_s, runs in windows.items()]
 
 
-def _row(interval_s: float, without: Sequence[Window], runs: Sequence[Window]) -> str:
+def _row(interval_s: float, runs: Sequence[Window]) -> str:
     rate = statistics.median(run.rows_per_s for run in runs)
-    if not interval_s:
-        return f"| never | {rate:,.0f} | | |"
-    lost = [1 - run.rows_per_s / base.rows_per_s for run, base in zip(runs, without, strict=True)]
+    lost = [run.lost for run in runs]
     lengths = [length for run in runs for length in run.epoch_ms]
     spread = f"**{statistics.median(lost):.1%}** ({min(lost):.1%} to {max(lost):.1%})"
     return f"| {interval_s} s | {rate:,.0f} | {spread} | {statistics.median(lengths) if lengths else 0:.0f} |"

@@ -12,7 +12,7 @@ from benchmarks.report.contents import Contents, Entry, Place, is_ours
 from benchmarks.report.lines import Recorded
 from benchmarks.report.runs import K, Runs, Spread, grouped, ratio
 from benchmarks.report.tables import MEBIBYTE, fastest_first
-from benchmarks.report.targets import changed_share, slowdown
+from benchmarks.report.targets import changed_share
 
 RATE_AXIS = (
     "records per second, median; whiskers: range of the repeats\n"
@@ -192,11 +192,10 @@ def of_intervals(contents: Contents) -> list[Chart]:
 
 
 def _losses(entries: Mapping[Entry, Runs], system: str) -> tuple[tuple[float, Spread], ...]:
-    without = entries.get(Entry(system, 0))
     found = [
         (entry.interval_ms / 1000, lost.times(100))
         for entry, runs in entries.items()
-        if without and entry.system == system and entry.interval_ms and (lost := slowdown(runs, without))
+        if entry.system == system and (lost := runs.spread("lost"))
     ]
     return tuple(sorted(found))
 

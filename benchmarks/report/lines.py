@@ -16,7 +16,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "latency": ("rate", "p50_ms", "p99_ms", *FAULTS),
     "recovery": ("first_record_s", *FAULTS),
     "epoch": ("keys", "changed", "epoch_ms", "bytes"),
-    "interval": ("records_per_s",),
+    "interval": ("records_per_s", "lost"),
     "start": ("empty_s", "job_s"),
     "per_key": ("plain_ms", "unchanged_ms", "tuples_ms", "vectorised_ms", "built_in_ms"),
     "machine": ("cores", "memory_gib", "system", "versions"),

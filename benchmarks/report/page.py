@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from benchmarks.report import charts, tables
@@ -31,7 +33,7 @@ LATENCY = (
     f"checkpoint that commits it. {ONE_REPEAT.capitalize()} of the repeats; largest: over all of them."
 )
 RECOVERY = "All processes of the system are killed with SIGKILL and started again at once; what the first start took stands beside."
-INTERVALS = "spark_ckpt alone: the same job with epochs and without, in turn. A negative loss is noise."
+INTERVALS = "spark_ckpt alone: the same job with epochs, between two runs without. A negative loss is noise."
 STATE_SIZE = "spark_ckpt alone: epochs that change a share of the keys, over states of different sizes."
 FAILED = "Runs that brought no numbers. They count in no median above."
 
@@ -88,25 +90,34 @@ def statement(contents: Contents) -> str:
         "with the broker; its committed output was counted from outside and verified record by record. Ratios hold within a "
         "table; this is not a cluster result. How it is measured: `docs/design/benchmarks.md`."
     )
-    sessions = [_machine(line.values) for line in contents.of("machine")]
-    several = "The lines come from several sessions, each with its machine. " if len(sessions) > 1 else ""
-    return f"{what} {several}{' '.join(sessions)}".strip()
+    sessions = sorted((line.values for line in contents.of("machine")), key=_hardware)
+    machines = [_machine(hardware, list(each)) for hardware, each in groupby(sessions, _hardware)]
+    several = "The lines come from several sessions. " if len(sessions) > 1 else ""
+    return f"{what} {several}{' '.join(machines)}".strip()
 
 
-def _machine(values: Mapping[str, Any]) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in (values.get("versions") or {}).items())
-    load = values.get("load")
-    load = ", ".join(f"{each:g}" for each in load) if isinstance(load, list | tuple) else load
-    memory = values.get("memory_gib")
+def _hardware(session: Mapping[str, Any]) -> str:
+    memory = session.get("memory_gib")
     facts = [
-        f"{values['cores']} cores" if "cores" in values else "",
+        f"{session['cores']} cores" if "cores" in session else "",
         f"{memory:.3g} GiB" if memory is not None else "",
-        str(values.get("system") or ""),
-        versions,
-        f"load before {load}" if load is not None else "",
+        str(session.get("system") or ""),
     ]
-    day = f"Measured {values['date']} on" if values.get("date") else "Measured on"
-    return f"{day} {'; '.join(filter(None, facts))}."
+    return "; ".join(filter(None, facts))
+
+
+def _machine(hardware: str, sessions: Sequence[Mapping[str, Any]]) -> str:
+    """One machine's sessions in a sentence: when, with which versions, how busy it was before."""
+    days = sorted({str(each["date"]) for each in sessions if each.get("date")})
+    pairs = {(name, version) for each in sessions for name, version in (each.get("versions") or {}).items()}
+    versions = {name: [version for _, version in found] for name, found in groupby(sorted(pairs), itemgetter(0))}
+    known = ", ".join(f"{name} {' and '.join(found)}" for name, found in versions.items())
+    loads = [load[0] for each in sessions if (load := each.get("load"))]
+    busy = (
+        f"load before {' to '.join(dict.fromkeys(f'{load:g}' for load in (min(loads), max(loads))))}" if loads else ""
+    )
+    when = f" {' to '.join(dict.fromkeys([days[0], days[-1]]))}" if days else ""
+    return f"Measured{when} on {'; '.join(filter(None, (hardware, known, busy)))}."
 
 
 # -- sections ----------------------------------------------------------------------------------------------------------
@@ -129,7 +140,7 @@ def _throughput(contents: Contents, place: Place, entries: Mapping[Entry, Runs])
 def _notes(contents: Contents, entries: Iterable[Entry]) -> Iterator[str]:
     """What the systems' own files say about their numbers."""
     told = [contents.systems[name] for name in contents.systems if name in {entry.system for entry in entries}]
-    notes = [f"{system.label}: {system.note}." for system in told if system.note]
+    notes = [f"{system.label}: {system.note.rstrip('.')}." for system in told if system.note]
     if notes:
         yield " ".join(notes)
 

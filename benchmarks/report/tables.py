@@ -8,7 +8,7 @@ from benchmarks.report import wording
 from benchmarks.report.contents import Contents, Entry
 from benchmarks.report.lines import FAULTS, Line
 from benchmarks.report.runs import Runs, grouped, in_one_session, ratio
-from benchmarks.report.targets import Verdict, changed_share, slowdown
+from benchmarks.report.targets import Verdict, changed_share
 
 MEBIBYTE = 1024 * 1024
 ALL_FAILED = "**failed**"
@@ -140,15 +140,15 @@ def of_intervals(contents: Contents) -> str:
     head = ("job, workload", "system", "epochs every", "throughput lost", "records/s", "repeats")
     rows = []
     for entries in contents.places("interval").values():
-        for entry, runs in sorted(entries.items(), key=lambda each: (each[0].system, each[0].interval_ms)):
-            rows.append(_interval(contents, entries.get(Entry(entry.system, 0)), entry, runs))
+        for _, runs in sorted(entries.items(), key=lambda each: (each[0].system, each[0].interval_ms)):
+            rows.append(_interval(contents, runs))
     return wording.table(head, rows)
 
 
-def _interval(contents: Contents, without: Runs | None, entry: Entry, runs: Runs) -> tuple[str, ...]:
+def _interval(contents: Contents, runs: Runs) -> tuple[str, ...]:
     place, system, _, every = _who(contents, runs.lines[0])
     rate = runs.spread("records_per_s")
-    lost = slowdown(runs, without) if without and entry.interval_ms else None
+    lost = runs.spread("lost")
     return (
         place,
         system,

@@ -166,20 +166,13 @@ def _per_key_against_quix(contents: Contents, runs: Runs) -> Iterator[Verdict]:
 # -- what epochs cost --------------------------------------------------------------------------------------------------
 
 
-def slowdown(with_epochs: Runs, without: Runs) -> Spread | None:
-    """The share of the throughput that is lost."""
-    kept = ratio(with_epochs, without, "records_per_s")
-    return kept and Spread(1 - kept.median, 1 - kept.most, 1 - kept.least, kept.count)
-
-
 def _interval_costs(contents: Contents) -> Iterator[Verdict]:
     for place, entries in contents.places("interval").items():
         for entry, runs in entries.items():
-            without = entries.get(Entry(entry.system, 0))
-            if without is None or entry.interval_ms not in INTERVAL_COSTS:
+            if entry.interval_ms not in INTERVAL_COSTS:
                 continue
             most = INTERVAL_COSTS[entry.interval_ms]
-            value = slowdown(runs, without)
+            value = runs.spread("lost")
             title = (
                 f"throughput lost to epochs every {wording.interval(entry.interval_ms)}{_of(contents, entry, place)}"
             )
@@ -189,7 +182,6 @@ def _interval_costs(contents: Contents) -> Iterator[Verdict]:
                 value,
                 f"**{wording.spread(value, wording.percent)}**",
                 runs,
-                without,
             )
 
 

@@ -155,7 +155,7 @@ def test_measuring_again_replaces_and_leaves_the_rest(tmp_path: Path) -> None:
 
 
 def test_tables_and_lines_of_inside_measurements_are_told_apart() -> None:
-    own = Line(measure="interval", interval_ms=5, values={"records_per_s": 1.5})
+    own = Line(measure="interval", interval_ms=5, values={"records_per_s": 1.5, "lost": 0.1})
     printed = f"| a | b |\nsome noise\n{own.model_dump_json()}\n| 1 | 2 |\n"
 
     assert inside_lines("epochs", printed, 0) == [
@@ -165,7 +165,7 @@ def test_tables_and_lines_of_inside_measurements_are_told_apart() -> None:
 
 
 def test_an_inside_measurement_that_broke_off_keeps_its_lines_and_tells_its_failure() -> None:
-    own = Line(measure="interval", interval_ms=5, values={"records_per_s": 1.5})
+    own = Line(measure="interval", interval_ms=5, values={"records_per_s": 1.5, "lost": 0.1})
     printed = f"{own.model_dump_json()}\n| half | a table |\n"
 
     assert inside_lines("epochs", printed, 137) == [

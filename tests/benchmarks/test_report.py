@@ -177,14 +177,13 @@ def test_targets_without_lines_have_no_row():
 
 
 @pytest.mark.parametrize(
-    ("interval_ms", "rate", "state"),
-    [(5000, 97, "reached"), (5000, 96, "missed"), (1000, 85, "reached"), (1000, 84, "missed")],
+    ("interval_ms", "lost", "state"),
+    [(5000, 0.03, "reached"), (5000, 0.04, "missed"), (1000, 0.15, "reached"), (1000, 0.16, "missed")],
 )
-def test_what_epochs_may_cost(interval_ms, rate, state):
-    without = lines("interval", "spark_ckpt-builtin", {"records_per_s": 100}, interval_ms=0)
-    with_epochs = lines("interval", "spark_ckpt-builtin", {"records_per_s": rate}, interval_ms=interval_ms)
-    found = verdict_of(without + with_epochs, "throughput lost")
-    assert (found.state, found.measured) == (state, f"**{100 - rate:.1f} %**")
+def test_what_epochs_may_cost(interval_ms, lost, state):
+    values = {"records_per_s": 100, "lost": lost}
+    found = verdict_of(lines("interval", "spark_ckpt-builtin", values, interval_ms=interval_ms), "throughput lost")
+    assert (found.state, found.measured) == (state, f"**{lost * 100:.1f} %**")
 
 
 @pytest.mark.parametrize(("many_ms", "state"), [(200, "reached"), (201, "missed")])
@@ -312,8 +311,17 @@ def test_systems_that_nobody_knows_and_systems_without_lines_are_named():
 def test_machine_and_inside_tables_pass_through():
     inside = Line(measure="table", system="restore", values={"markdown": "| a | b |\n|---|---|\n| 1 | 2 |\n"})
     text = page([MACHINE, inside])
-    assert "2 cores; 7.7 GiB; Linux; Kafka 4.1.1; load before 0.5, 1" in text
+    assert "Measured on 2 cores; 7.7 GiB; Linux; Kafka 4.1.1; load before 0.5." in text
     assert "| a | b |\n|---|---|\n| 1 | 2 |" in text
+
+
+def test_sessions_on_one_machine_are_one_sentence():
+    later = {**MACHINE.values, "versions": {"Kafka": "4.1.1", "pandas": "2.3.3"}, "load": [2, 1]}
+    text = page([MACHINE, *(Line(measure="machine", values=later | {"date": f"2026-01-0{day}"}) for day in (2, 1))])
+    assert (
+        "Measured 2026-01-01 to 2026-01-02 on 2 cores; 7.7 GiB; Linux; Kafka 4.1.1, pandas 2.3.3; load before 0.5 to 2."
+        in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -346,8 +354,9 @@ def everything() -> list[Line]:
         "latency", "spark_ckpt-builtin", {"rate": 10_000, "p50_ms": 900, "p99_ms": 2000, "max_ms": 2500, **EXACT}
     )
     some += lines("recovery", "spark_ckpt-builtin", {"first_record_s": 8, "start_s": 9, **EXACT})
-    for interval_ms, rate in ((0, 100), (60_000, 100), (1000, 90)):
-        some += lines("interval", "spark_ckpt-builtin", {"records_per_s": rate}, interval_ms=interval_ms)
+    for interval_ms, lost in ((60_000, -0.01), (1000, 0.1)):
+        values = {"records_per_s": 100 * (1 - lost), "lost": lost}
+        some += lines("interval", "spark_ckpt-builtin", values, interval_ms=interval_ms)
     sizes = [{"keys": keys, "changed": keys // 100, "epoch_ms": 50, "bytes": keys} for keys in (10_000, 1_000_000)]
     return some + lines("epoch", "spark_ckpt-builtin", *sizes)
 
