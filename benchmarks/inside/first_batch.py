@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
@@ -29,20 +30,27 @@ POLL_S = 0.005
 TIMEOUT_S = 120
 
 
-def empty_query(spark: SparkSession, folder: str) -> Callable[[], bool]:
+class Started(NamedTuple):
+    """A program's query: whether its first batch is done, and its end."""
+
+    done: Callable[[], bool]
+    stop: Callable[[], object]
+
+
+def empty_query(spark: SparkSession, folder: str) -> Started:
     """One row a batch, and nobody who takes it."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     query = rows.writeStream.format("noop").option("checkpointLocation", folder).start()
-    return lambda: query.lastProgress is not None
+    return Started(lambda: query.lastProgress is not None, query.stop)
 
 
-def keyed_job(spark: SparkSession, folder: str) -> Callable[[], bool]:
+def keyed_job(spark: SparkSession, folder: str) -> Started:
     """A running aggregation with epochs."""
     job = ckpt.Job(spark, "first-batch", store=folder, interval="5 seconds", key_groups=16)
     source = job.source("input", EndlessSource(ROWS, f"pmod(hash(n), {KEYS})"))
     source.groupBy("k").agg("append", total=ckpt.sum("v"), n=ckpt.count()).to(NullSink())
     run = job.start()
-    return lambda: run.lastProgress is not None
+    return Started(lambda: run.lastProgress is not None, run.stop)
 
 
 PROGRAMS = {"empty Spark query": empty_query, f"spark_ckpt, built-in, {WORKLOAD}": keyed_job}
@@ -67,15 +75,14 @@ def child(program: str, started_s: float) -> None:
     """Print the seconds since `started_s`, a wall clock's."""
     spark = benchmark_session()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        done = PROGRAMS[program](spark, str(Path(name) / "run"))
+        started = PROGRAMS[program](spark, str(Path(name) / "run"))
         deadline_s = time.monotonic() + TIMEOUT_S
-        while not done():
+        while not started.done():
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"no batch within {TIMEOUT_S} s")
             time.sleep(POLL_S)
         print(time.time() - started_s, flush=True)
-        for query in spark.streams.active:
-            query.stop()
+        started.stop()
 
 
 def main(rounds: int) -> None:
