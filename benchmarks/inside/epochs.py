@@ -95,13 +95,16 @@ def main(rounds: int, least_s: float) -> None:
     windows: dict[float, list[Window]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as name:
         stores = (Path(name) / str(number) for number in itertools.count())
+
+        def without() -> float:
+            return measured(spark, next(stores), None, min(WITHOUT_S, least_s)).rows_per_s
+
         measured(spark, next(stores), 1, least_s)
-        before = measured(spark, next(stores), None, min(WITHOUT_S, least_s))
+        before = without()
         for repeat in range(rounds):
             for interval_s in INTERVALS_S:
-                window = measured(spark, next(stores), interval_s, least_s)
-                after = measured(spark, next(stores), None, min(WITHOUT_S, least_s))
-                lost = 1 - 2 * window.rows_per_s / (before.rows_per_s + after.rows_per_s)
+                window, after = measured(spark, next(stores), interval_s, least_s), without()
+                lost = 1 - window.rows_per_s / statistics.mean((before, after))
                 windows[interval_s].append(replace(window, lost=lost))
                 values = {"records_per_s": window.rows_per_s, "lost": lost}
                 print(result_line("interval", "uniform-10k", interval_s, repeat, values), flush=True)

@@ -156,8 +156,9 @@ class _Frames:
         arrays, names = column_arrays(frame), frame.columns.tolist()
         types = [each.dtype for each in arrays]
         if not self:
-            self._names, self._types = names, types
-        if not self._whole and (names, types) == (self._names, self._types) and all(map(_is_numpys, types)):
+            self._names = names
+            self._types = types if all(isinstance(each, np.dtype) for each in types) else []
+        if not self._whole and (names, types) == (self._names, self._types):
             self._columns.append(arrays)
         else:
             self._whole = [*self._kept(), frame]
@@ -174,10 +175,6 @@ class _Frames:
             joined.columns = pd.Index(self._names)
             self._columns, self._whole = [], [joined]
         return self._whole
-
-
-def _is_numpys(kind: object) -> bool:
-    return isinstance(kind, np.dtype)
 
 
 def _plain_array(values: Sequence[object], field: StructField, type_: pa.DataType) -> Array:

@@ -13,9 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -33,6 +31,7 @@ from spark_ckpt.runtime.rejects import Diverter, divert_rejects, diverting_with
 from spark_ckpt.runtime.reports import Report, Reports
 from spark_ckpt.runtime.rows import EVENT_TIME
 from spark_ckpt.runtime.staging import ROWS_PER_WRITE, SinkStage, stage_rows
+from spark_ckpt.store.location import Location
 from spark_ckpt.worker_process import settle
 
 if TYPE_CHECKING:
@@ -256,20 +255,15 @@ def _counted(batches: Iterator[pa.RecordBatch], reports: Reports) -> Iterator[pa
 def query_settings(checkpoint_uri: str, shuffle_partitions: int) -> dict[str, str]:
     """What the query copies from its session: no time on what a disposable checkpoint does not need."""
     partitions = {"spark.sql.shuffle.partitions": str(shuffle_partitions)}
-    return _QUERY_CONF | partitions | ({} if _local(checkpoint_uri) is None else _LOCAL_FILES)
+    return _QUERY_CONF | partitions | ({} if Location(checkpoint_uri).local is None else _LOCAL_FILES)
 
 
 def make_folders(checkpoint_uri: str) -> None:
     """Make the folders of a local checkpoint before Spark does."""
-    local = _local(checkpoint_uri)
+    local = Location(checkpoint_uri).local
     if local is not None:
         for folder in _FOLDERS:
             (local / folder).mkdir(parents=True, exist_ok=True)
-
-
-def _local(uri: str) -> Path | None:
-    parts = urlsplit(uri)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None if parts.scheme else Path(uri)
 
 
 @contextmanager
