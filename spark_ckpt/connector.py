@@ -99,6 +99,8 @@ class StagedFile:
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
     stats: str = "{}"
     """Delta's per-file statistics as JSON: numRecords, minValues, maxValues, nullCount."""
+    sha256: str = ""
+    """Of the file's bytes, in hexadecimal; empty if an older version staged it: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_table import LogRow, LogTable, NewRow
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.records import (
-    FORMAT,
+    READABLE,
     AnyRecord,
     CreatedRecord,
     EpochBrief,
@@ -361,9 +361,10 @@ def _manifest_of(row: LogRow, body: str) -> Manifest:
             hint="it was written by another version of spark_ckpt: use that one",
             field=".".join(str(part) for part in error.errors()[0]["loc"]),
         ) from None
-    if manifest.format != FORMAT:
+    if manifest.format not in READABLE:
         raise FormatUnknown(
-            f"epoch {row.epoch} is in format {manifest.format}, this version knows {FORMAT}", hint="upgrade spark_ckpt"
+            f"epoch {row.epoch} is in format {manifest.format}, this version knows {READABLE[-1]} and older",
+            hint="upgrade spark_ckpt",
         )
     return manifest
 

@@ -28,7 +28,7 @@ from spark_ckpt.errors import EpochDamaged, EpochNotFound, FormatUnknown, StoreF
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.location import Location, unreachable
-from spark_ckpt.store.records import FORMAT
+from spark_ckpt.store.records import FORMAT, READABLE
 from spark_ckpt.store.trim import trim
 
 _SCHEMA = pa.schema(
@@ -374,7 +374,7 @@ def _checked(table: pa.Table, path: str) -> pa.Table:
     for row in _rows(table):
         if isinstance(row.format, int) and row.format > FORMAT and row.seal == _seal(row):
             raise FormatUnknown(f"the store is in format {row.format}, this version knows {FORMAT}", hint=_HINT_UPGRADE)
-        if row.format != FORMAT or row.seal != _seal(row):
+        if row.format not in READABLE or row.seal != _seal(row):
             raise EpochDamaged(
                 f"row {row.seq} of the control log does not match its seal", hint=_HINT_DAMAGED, file=path
             )

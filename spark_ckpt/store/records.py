@@ -1,4 +1,6 @@
-"""The wire format of the epoch log, format 1. Every model is frozen and refuses fields it does not know.
+"""The wire format of the epoch log, format 2. Every model is frozen and refuses fields it does not know.
+
+Format 1 is read too: a field that format 2 added has a default, and the default means "not known".
 
 Paths are relative: a state file's to its operator's table (`Store.state(operator).location`), a staged file's to its
 output's `root`, or to the sink's outbox (`Store.outbox(sink).location`) when the root is empty.
@@ -13,8 +15,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.store.names import valid_name, valid_path
 
-FORMAT = 1
-"""Version of the whole store: the log's rows, the manifests and the layout of the folders."""
+FORMAT = 2
+"""Version of the whole store: the log's rows, the manifests and the layout of the folders. What is written."""
+
+READABLE = (1, 2)
+"""What is read. Format 2 added the digests of files."""
 
 Reason = Literal["interval", "stop", "savepoint", "initial", "drained"]
 Path = Annotated[str, AfterValidator(valid_path)]
@@ -22,6 +27,8 @@ OperatorName = Annotated[str, AfterValidator(lambda name: valid_name("operator",
 SinkName = Annotated[str, AfterValidator(lambda name: valid_name("sink", name))]
 SavepointName = Annotated[str, AfterValidator(lambda name: valid_name("savepoint", name))]
 Count = Annotated[int, Field(ge=0)]
+Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+"""SHA-256 of a file's bytes, in hexadecimal; empty in format 1: not known, such a file is checked by its size."""
 
 
 class Record(BaseModel):
@@ -40,6 +47,7 @@ class StateFile(Record):
     epoch: Count
     incarnation: Count
     kind: Literal["full", "changes"]
+    sha256: Digest = ""
 
 
 class OperatorSnapshot(Record):
@@ -64,6 +72,7 @@ class StagedFileRecord(Record):
     part: Count
     partition_values: dict[str, str | None] = {}
     stats: str = "{}"
+    sha256: Digest = ""
 
     def staged_file(self) -> StagedFile:
         """For connectors."""

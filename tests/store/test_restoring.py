@@ -203,10 +203,10 @@ def test_a_job_name_that_is_no_name_is_refused(tmp_path: Path, job: str) -> None
 
 
 def test_a_newer_format_is_refused_with_a_hint(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_table, "FORMAT", 2)
+    monkeypatch.setattr(log_table, "FORMAT", 3)
     world.store.log.add_savepoint("new", world.epoch({"a": 1}).epoch)
     monkeypatch.undo()
-    with pytest.raises(FormatUnknown, match="format 2") as caught:
+    with pytest.raises(FormatUnknown, match="format 3") as caught:
         Store.open(str(tmp_path / "store"), JOB)
     assert "upgrade" in caught.value.hint
 
