@@ -36,9 +36,11 @@ class ConfluentProducer:
         self._progress = progress
         self._failure: KafkaError | None = None
         self._failures = 0
+        self._refused: KafkaError | None = None
         self._sent = 0
         self._under_way: deque[int] = deque()
-        self._producer = Producer(_settings(connection, tuning, transactional_id) | {"on_delivery": self._delivered})
+        callbacks = {"on_delivery": self._delivered, "error_cb": self._heard}
+        self._producer = Producer(_settings(connection, tuning, transactional_id) | callbacks)
 
     def init(self) -> None:
         """Fence every older producer of the id."""
@@ -125,6 +127,10 @@ class ConfluentProducer:
             self._failure = self._failure or error
             self._failures += 1
 
+    def _heard(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._AUTHENTICATION:
+            self._refused = error
+
     def _check(self) -> None:
         if self._failure is not None:
             raise _failed(self._failure, f"{self._failures} record(s) were not delivered")
@@ -133,7 +139,8 @@ class ConfluentProducer:
         try:
             function(*arguments)
         except KafkaException as error:
-            raise _failed(error.args[0], function.__name__.strip("_")) from error
+            self._producer.poll(0)  # librdkafka logs in until the time is over; why it could not, it says beside
+            raise _failed(self._refused or error.args[0], function.__name__.strip("_")) from error
         except BufferError as error:
             raise ProducerFailed("the producer's queue is full although it was drained") from error
         self._progress()

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from spark_ckpt_kafka.library import (
+    LOGIN_REFUSED,
     CoordinatorType,
     IsolationLevel,
     KafkaAdminClient,
@@ -205,7 +206,7 @@ def _translated(error: Exception, servers: str) -> ControlError:
     if isinstance(error, kafka_errors.AuthorizationError):
         hint = "grant Describe, Read and Write on the topic, Write on the transactional id, Read on the group"
         return ControlError(f"access denied by {servers} ({text})", hint=hint, retriable=False)
-    if isinstance(error, kafka_errors.SaslAuthenticationFailedError):
+    if isinstance(error, LOGIN_REFUSED):
         hint = "check security.protocol, sasl.mechanism, user name and password"
         return ControlError(f"login refused by {servers} ({text})", hint=hint, retriable=False)
     if isinstance(error, kafka_errors.UnknownTopicOrPartitionError):

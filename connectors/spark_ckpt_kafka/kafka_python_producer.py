@@ -22,6 +22,7 @@ from spark_ckpt_kafka.library import (
     TopicPartition,
     has_lz4,
     kafka_errors,
+    network_client,
 )
 from spark_ckpt_kafka.options import Connection, Settings, Tuning
 from spark_ckpt_kafka.producer import (
@@ -197,5 +198,6 @@ def _settings(connection: Connection, tuning: Tuning, transactional_id: str) -> 
         "reconnect_backoff_max_ms": 300,
         "metrics_enabled": False,
         "allow_auto_create_topics": False,
+        "kafka_client": network_client,
     }
     return connection.for_kafka_python() | settings

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from functools import partial
 from importlib import util
-from typing import Any
 
 from spark_ckpt.errors import EnvironmentUnfit
 
@@ -20,13 +18,15 @@ with warnings.catch_warnings():
     from kafka.admin import KafkaAdminClient, NewTopic
     from kafka.codec import has_lz4
     from kafka.consumer import KafkaConsumer
-    from kafka.net.compat import KafkaNetClient
     from kafka.producer import KafkaProducer
     from kafka.protocol.consumer import IsolationLevel, OffsetFetchRequest, OffsetSpec
     from kafka.protocol.metadata import CoordinatorType
     from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
+    from spark_ckpt_kafka.network import LOGIN_REFUSED, network_client
+
 __all__ = [
+    "LOGIN_REFUSED",
     "ConsumerGroupMetadata",
     "CoordinatorType",
     "IsolationLevel",
@@ -40,37 +40,18 @@ __all__ = [
     "TopicPartition",
     "has_lz4",
     "kafka_errors",
+    "network_client",
     "open_admin",
 ]
 
 
 def open_admin(settings: Mapping[str, object]) -> KafkaAdminClient:
-    """A connected admin client. Its own constructor leaks a thread and sockets when nobody answers.
-
-    Nor does it tell a refused login from a broker that does not answer: it logs in again until its time is
-    over.
-    """
-    failures: list[Exception] = []
+    """A connected admin client. Its own constructor leaks a thread and sockets when nobody answers."""
     admin = KafkaAdminClient.__new__(KafkaAdminClient)
     try:
-        admin.__init__(**settings, kafka_client=partial(_remembering_client, failures))
-    except BaseException as error:
+        admin.__init__(**settings, kafka_client=network_client)
+    except BaseException:
         admin._closed = False
         admin.close()
-        refused = [one for one in failures if isinstance(one, kafka_errors.SaslAuthenticationFailedError)]
-        raise (refused[0] if refused else error) from error
+        raise
     return admin
-
-
-def _remembering_client(failures: list[Exception], **settings: object) -> KafkaNetClient:
-    """The usual network client, which also keeps why its connections failed."""
-    client = KafkaNetClient(**settings)
-    connect = client._manager.get_connection
-
-    def get_connection(*arguments: object, **named: object) -> Any:
-        connection = connect(*arguments, **named)
-        connection.init_future.add_errback(failures.append)
-        return connection
-
-    client._manager.get_connection = get_connection
-    return client

@@ -120,6 +120,9 @@ def hint_for(text: str) -> str:
 
 
 _HINTS = {
+    "SaslAuthenticationFailed|UnsupportedSaslMechanism|IllegalSaslState|_AUTHENTICATION": (
+        "check security.protocol, sasl.mechanism, user name and password"
+    ),
     "MSG_SIZE_TOO_LARGE|MessageSizeTooLarge|RecordListTooLarge": (
         "raise the topic's max.message.bytes and the sink's option max.request.size"
     ),

@@ -1,0 +1,55 @@
+"""kafka-python's network client, which hears what a broker says before it hangs up.
+
+A broker that refuses a login answers and closes the connection. kafka-python drops an answer that it reads together with the end of
+the connection, and forgets the refusal when it hears it: it logs in again until its time is over, and tells a timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import kafka.errors as kafka_errors
+from kafka.net.compat import KafkaNetClient
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+
+LOGIN_REFUSED = (
+    kafka_errors.SaslAuthenticationFailedError,
+    kafka_errors.UnsupportedSaslMechanismError,
+    kafka_errors.IllegalSaslStateError,
+)
+"""What no second attempt changes. Java's client gives up after these, too."""
+
+Received = tuple[bytes, Exception | None]
+
+
+class _Connections(KafkaConnectionManager):  # type: ignore[misc]
+    """Connects like its parent; a refused login is final for the node, as the parent intends."""
+
+    async def _build_transport(self, node: Any, **named: Any) -> Any:
+        transport = await super()._build_transport(node, **named)
+        transport._sock_recv = _last_words_first(transport._sock_recv)
+        return transport
+
+    async def _connect(self, node: Any, conn: Any, **named: Any) -> None:
+        await super()._connect(node, conn, **named)
+        refused = conn.init_future.exception
+        if isinstance(refused, LOGIN_REFUSED):
+            self._auth_failures[node.node_id] = refused
+
+
+def _last_words_first(receive: Callable[[], Received]) -> Callable[[], Received]:
+    """Bytes that come with an error are handed on first; a socket at its end says so again when it is read next."""
+
+    def received() -> Received:
+        data, error = receive()
+        return (data, None) if data else (data, error)
+
+    return received
+
+
+def network_client(**settings: Any) -> KafkaNetClient:
+    """For the setting `kafka_client` of kafka-python's admin client and producer."""
+    net = NetworkSelector(**settings)
+    return KafkaNetClient(net=net, manager=_Connections(net, **settings))
