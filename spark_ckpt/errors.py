@@ -52,12 +52,42 @@ class GraphInvalid(CkptError):
     exit_code = 2
 
 
-class StoreUnreachable(CkptError):
+class StoreOutage(CkptError):
+    """A place that the job writes to does not serve it for now. A running job waits for it, see `store_patience`."""
+
+    condition = "CKPT_STORE_OUTAGE"
+    retriable = True
+    exit_code = 3
+
+
+class StoreUnreachable(StoreOutage):
     """The store's location cannot be read or written."""
 
     condition = "CKPT_STORE_UNREACHABLE"
-    retriable = True
-    exit_code = 3
+
+
+class StoreFull(StoreOutage):
+    """The file system has no space left, or the user's quota is used up."""
+
+    condition = "CKPT_STORE_FULL"
+
+
+class StoreReadOnly(StoreOutage):
+    """The file system is mounted read-only, or became so after an error of its device."""
+
+    condition = "CKPT_STORE_READ_ONLY"
+
+
+class StoreDenied(StoreOutage):
+    """The user that runs the job may not read or write there."""
+
+    condition = "CKPT_STORE_DENIED"
+
+
+class StoreIoFailed(StoreOutage):
+    """The device below the file system failed to read or write."""
+
+    condition = "CKPT_STORE_IO_FAILED"
 
 
 class StoreForeign(CkptError):

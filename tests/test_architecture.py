@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "spark_ckpt/simulator": {"spark_ckpt.simulator", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.recovery"},
     "spark_ckpt/store": {
         "spark_ckpt.store", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.connector", "spark_ckpt.failpoints",
+        "spark_ckpt.storage_errors",
     },
     "spark_ckpt/recovery": {
         "spark_ckpt.recovery", "spark_ckpt.protocol", "spark_ckpt.store", "spark_ckpt.errors", "spark_ckpt.connector",
@@ -32,9 +33,11 @@ MAY_IMPORT = {
     "spark_ckpt/runtime": {
         "spark_ckpt.runtime", "spark_ckpt.protocol", "spark_ckpt.store", "spark_ckpt.errors", "spark_ckpt.connector",
         "spark_ckpt.failpoints", "spark_ckpt.worker_process", "spark_ckpt.graph", "spark_ckpt.config", "spark_ckpt.listener",
+        "spark_ckpt.storage_errors",
     },
     "connectors": {
         "spark_ckpt.connector", "spark_ckpt.errors", "spark_ckpt.protocol.ids", "spark_ckpt.failpoints",
+        "spark_ckpt.storage_errors",
     },
 }  # fmt: skip
 """What a folder may import of `spark_ckpt`: these modules and what is below them."""

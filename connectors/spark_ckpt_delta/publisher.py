@@ -13,8 +13,9 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
 from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext, StagedFile
-from spark_ckpt.errors import EpochDamaged, PublishFailed
+from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt.storage_errors import one_line
 from spark_ckpt_delta.log import commit_path, filesystem, local_root, open_table, read_commit
 from spark_ckpt_delta.marker import (
     application_id,
@@ -25,6 +26,7 @@ from spark_ckpt_delta.marker import (
     read_marker,
 )
 from spark_ckpt_delta.orphans import remove_orphans
+from spark_ckpt_delta.refusals import cannot_be_opened, publish_failed
 from spark_ckpt_delta.rules import check_writable
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ class DeltalakePublisher:
         try:
             opened = open_table(self._table, self._storage_options)
         except (DeltaError, OSError) as error:
-            raise PublishFailed(f"{self._table} cannot be opened: {error}", sink=self._context.sink) from error
+            raise cannot_be_opened(self._table, error, self._context) from error
         self._check_identity(opened)
         return opened
 
@@ -112,7 +114,8 @@ class DeltalakePublisher:
             if is_published(read_marker(opened, self._application, output.epoch), output, self._context):
                 return True
             check_writable(self._table, opened)
-        raise PublishFailed(f"{self._table}: {failure}", sink=self._context.sink, epoch=output.epoch) from failure
+        said = one_line(failure) if failure is not None else "it takes no commit"
+        raise publish_failed(self._table, said, failure, self._context, output.epoch) from failure
 
     def _attempt(self, opened: DeltaTable, output: EpochOutput, actions: list[AddAction]) -> None:
         metadata = commit_metadata(self._context, output, "deltalake")

@@ -11,7 +11,8 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructField, StructType
 
 from spark_ckpt.connector import Publisher, SinkContext, StagePlan
-from spark_ckpt.errors import ConfigInvalid, SinkInvalid
+from spark_ckpt.errors import CkptError, ConfigInvalid, SinkInvalid
+from spark_ckpt.storage_errors import one_line, outage, refusal_in
 from spark_ckpt_delta.log import location, open_table, table_exists
 from spark_ckpt_delta.marker import Engine
 from spark_ckpt_delta.publisher import DeltalakePublisher
@@ -114,7 +115,7 @@ class DeltaSink:
                 return None
             return open_table(self._table, self._storage_options)
         except (DeltaError, OSError) as error:
-            raise SinkInvalid(f"{self._table} cannot be opened: {error}", table=self._table) from error
+            raise self._refused("opened", error) from error
 
     def _partition_columns(self, opened: DeltaTable | None) -> tuple[str, ...]:
         if opened is not None:
@@ -133,4 +134,9 @@ class DeltaSink:
                 storage_options=self._storage_options or None,
             )
         except (DeltaError, OSError) as error:
-            raise SinkInvalid(f"{self._table} cannot be created: {error}", table=self._table) from error
+            raise self._refused("created", error) from error
+
+    def _refused(self, what: str, error: Exception) -> CkptError:
+        if refusal_in(error) is not None:
+            return outage(self._table, error)
+        return SinkInvalid(f"{self._table} cannot be {what}: {one_line(error)}", table=self._table)

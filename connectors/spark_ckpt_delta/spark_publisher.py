@@ -25,6 +25,7 @@ from spark_ckpt_delta.marker import (
     is_published,
     read_marker,
 )
+from spark_ckpt_delta.refusals import cannot_be_opened, publish_failed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +78,7 @@ class SparkPublisher:
             hit(Failpoint.PUBLISH_COMMITTED)
         except (PySparkException, Py4JError) as error:
             if not is_published(self._marker(output.epoch), output, self._context):
-                raise PublishFailed(f"{self._table}: {_reason(error)}", sink=self._context.sink) from error
+                raise publish_failed(self._table, _reason(error), error, self._context, output.epoch) from error
         if not is_published(self._marker(output.epoch), output, self._context):
             raise PublishFailed(f"{self._table}: the statement left no marker", sink=self._context.sink)
         return PublishReceipt(output.epoch, rows, replayed=False)
@@ -91,13 +92,13 @@ class SparkPublisher:
         try:
             return read_marker(open_table(self._table, self._storage_options), self._application, wanted)
         except (DeltaError, OSError) as error:
-            raise PublishFailed(f"{self._table} cannot be opened: {error}", sink=self._context.sink) from error
+            raise cannot_be_opened(self._table, error, self._context) from error
 
     def _exists(self) -> bool:
         try:
             return table_exists(self._table, self._storage_options)
         except (DeltaError, OSError) as error:
-            raise PublishFailed(f"{self._table} cannot be reached: {error}", sink=self._context.sink) from error
+            raise cannot_be_opened(self._table, error, self._context) from error
 
     @contextmanager
     def _guarded(self, output: EpochOutput) -> Iterator[None]:

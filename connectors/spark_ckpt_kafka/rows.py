@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from spark_ckpt.errors import EpochDamaged
+from spark_ckpt.storage_errors import outage, refusal_in, taken_away
 from spark_ckpt_kafka.producer import Chunk, Headers
 
 CHUNK_ROWS = 50_000
@@ -44,7 +46,8 @@ class StagedRows:
         return sum(part.rows for part in self.parts)
 
     def row_groups(self) -> Iterator[Iterator[Chunk]]:
-        """Chunks by row group, in publishing order. Raises `EpochDamaged` for a missing or different file."""
+        """Chunks by row group, in publishing order. Raises `EpochDamaged` for a missing or different file, a `StoreOutage`
+        if the store does not serve it for now."""
         filesystem, base = _open(self.root, self.storage_options)
         for part in self.parts:
             yield from self._file(filesystem, f"{base}{part.path}", part)
@@ -57,6 +60,8 @@ class StagedRows:
                 for group in range(file.metadata.num_row_groups):
                     yield self._row_group(file, group)
         except (OSError, pa.ArrowException) as error:
+            if refusal_in(error) is not None or taken_away(local_folder(self.root)):
+                raise outage(self.root, error, path=part.path) from error
             raise _damaged(part, str(error)) from error
 
     def _row_group(self, file: pq.ParquetFile, group: int) -> Iterator[Chunk]:
@@ -119,10 +124,15 @@ def _headers(column: pa.Array[Any] | None) -> list[Headers | None] | None:
     return [row and [(one["key"], one["value"]) for one in row] for row in column.to_pylist()]
 
 
+def local_folder(root: str) -> Path | None:
+    """The folder's path if it is on a local file system."""
+    return Path(root.removeprefix("file://")) if "://" not in root or root.startswith("file://") else None
+
+
 def _open(root: str, options: Mapping[str, str]) -> tuple[pafs.FileSystem, str]:
     """(file system, prefix of every path): the local disk, or an object store with deltalake's options."""
-    if "://" not in root or root.startswith("file://"):
-        return pafs.LocalFileSystem(), root.removeprefix("file://").rstrip("/") + "/"
+    if (folder := local_folder(root)) is not None:
+        return pafs.LocalFileSystem(), f"{folder}/"
     from deltalake.fs import DeltaStorageHandler
 
     return pafs.PyFileSystem(DeltaStorageHandler(root, dict(options))), ""

@@ -13,7 +13,7 @@ from spark_ckpt.store.tail import Tail
 
 
 def open_store(uri: str, storage_options: Sequence[str] | None = None) -> Store:
-    """The store at `uri`; nothing is created. Raises `StoreForeign` (also if there is none), `StoreUnreachable`."""
+    """The store at `uri`; nothing is created. Raises `StoreForeign` (also if there is none), a `StoreOutage`."""
     return existing_store(uri, pairs(storage_options, "--storage-option"))
 
 

@@ -37,6 +37,7 @@ from spark_ckpt.runtime.publishing import PublishOutcome, SinkLane
 from spark_ckpt.runtime.query_failures import failure_of
 from spark_ckpt.runtime.reports import Report
 from spark_ckpt.runtime.stage_query import StageDescription, StageQuery
+from spark_ckpt.storage_errors import told_of
 from spark_ckpt.store.records import Manifest, SinkAck
 from spark_ckpt.store.retention import Retention
 
@@ -163,7 +164,8 @@ class Life:
             if left.name[1:].isdigit() and int(left.name[1:]) < self.incarnation - 1:
                 shutil.rmtree(left, ignore_errors=True)
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
+        with told_of(str(self._folder)):
+            self._folder.mkdir(parents=True)
 
     def _pin_sources(self) -> None:
         """A source without a cursor starts where it is configured to, once: the position is an epoch of its own."""

@@ -31,6 +31,7 @@ from spark_ckpt.runtime.rejects import Diverter, divert_rejects, diverting_with
 from spark_ckpt.runtime.reports import Report, Reports
 from spark_ckpt.runtime.rows import EVENT_TIME
 from spark_ckpt.runtime.staging import ROWS_PER_WRITE, SinkStage, stage_rows
+from spark_ckpt.storage_errors import told_of
 from spark_ckpt.store.location import Location
 from spark_ckpt.worker_process import settle
 
@@ -259,11 +260,12 @@ def query_settings(checkpoint_uri: str, shuffle_partitions: int) -> dict[str, st
 
 
 def make_folders(checkpoint_uri: str) -> None:
-    """Make the folders of a local checkpoint before Spark does."""
+    """Make the folders of a local checkpoint before Spark does. Raises a `StoreOutage` if the file system refuses."""
     local = Location(checkpoint_uri).local
     if local is not None:
-        for folder in _FOLDERS:
-            (local / folder).mkdir(parents=True, exist_ok=True)
+        with told_of(checkpoint_uri):
+            for folder in _FOLDERS:
+                (local / folder).mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager

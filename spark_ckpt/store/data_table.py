@@ -17,9 +17,10 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
 from spark_ckpt.errors import StateSchemaChanged, StoreUnreachable
+from spark_ckpt.storage_errors import outage, refusal_in
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.delta_log import LOG, Actions, Application, CommitLost
-from spark_ckpt.store.location import Location, unreachable
+from spark_ckpt.store.location import Location
 
 _EPOCH_BITS = 40
 _ATTEMPTS = 20
@@ -54,6 +55,7 @@ class DataTable:
         if self._table is None:
             self._table = delta_log.open_table(self.location)
             return self._table
+        delta_log.require_log(self.location)
         try:
             self._table.update_incremental()
         except (DeltaError, OSError):
@@ -101,7 +103,7 @@ class DataTable:
         try:
             alter()
         except (DeltaError, OSError) as error:
-            raise unreachable(self.location.uri, error) from error
+            raise outage(self.location.uri, error) from error
         delta_log.sync_versions(self.location, table.version(), table.version() + 1)
         self._table = delta_log.open_table(self.location)
 
@@ -120,8 +122,10 @@ class DataTable:
                 return False
             try:
                 version = delta_log.commit(table, self.location, actions, _schema_of(table), application, metadata)
-            except CommitLost:
+            except CommitLost as lost:
                 self._table = None
+                if refusal_in(lost) is not None:
+                    raise outage(self.location.uri, lost) from lost
                 continue
             self._after(version)
             return True

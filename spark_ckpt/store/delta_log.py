@@ -18,8 +18,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_ckpt.errors import EpochDamaged
+from spark_ckpt.storage_errors import one_line, outage, refusal_in, told_of
 from spark_ckpt.store import durable
-from spark_ckpt.store.location import Location, one_line, unreachable
+from spark_ckpt.store.location import Location
 from spark_ckpt.store.torn import set_aside_torn
 
 LOG = "_delta_log"
@@ -50,13 +51,16 @@ class Application:
 def open_table(location: Location) -> DeltaTable | None:
     """The newest version of the table; None if there is no table.
 
-    Raises `EpochDamaged` when its log can be listed but not understood, `StoreUnreachable` for everything else.
+    Raises `EpochDamaged` when its log can be listed but not understood, a `StoreOutage` for everything else.
     """
-    if location.local is not None and not location.local.is_dir():
-        return None
+    with told_of(location.uri):
+        if location.local is not None and not location.local.is_dir():
+            return None
     try:
         return _opened(location)
     except (DeltaError, OSError) as error:
+        if refusal_in(error) is not None:
+            raise outage(location.uri, error) from error
         if location.local is not None and set_aside_torn(location.local / LOG):
             return open_table(location)
         location.list(LOG)
@@ -99,12 +103,12 @@ def create_table(
     except (DeltaError, OSError) as error:
         table = open_table(location)
         if table is None:
-            raise unreachable(location.uri, error) from error
+            raise outage(location.uri, error) from error
     else:
         table = open_table(location)
     sync_versions(location, 0, 0)
     if table is None:
-        raise unreachable(location.uri, FileNotFoundError("the table vanished right after it was created"))
+        raise outage(location.uri, FileNotFoundError("the table vanished right after it was created"))
     return table
 
 
@@ -151,8 +155,28 @@ def commit(
         )
     except (DeltaError, OSError) as error:
         raise CommitLost(one_line(error)) from error
+    _require_predecessor(location, version)
     sync_versions(location, version, version)
     return version
+
+
+def require_log(location: Location) -> None:
+    """Raise a `StoreOutage` if a local table's log is not there: a handle that stands on a folder which was unmounted finds
+    nothing new, and takes what it knows for the newest."""
+    with told_of(location.uri):
+        if location.local is not None and not (location.local / LOG).is_dir():
+            raise outage(location.uri, FileNotFoundError("the log of the table is gone; is the file system mounted?"))
+
+
+def _require_predecessor(location: Location, version: int) -> None:
+    """Undo a commit that went into a folder of the same name, made anew because the table's own was unmounted meanwhile."""
+    if location.local is None or version == 0:
+        return
+    folder = location.local / LOG
+    with told_of(location.uri):
+        if not (folder / commit_name(version - 1)).exists():
+            (folder / commit_name(version)).unlink(missing_ok=True)
+            raise outage(location.uri, FileNotFoundError("the table was taken away while it was written"))
 
 
 def sync_versions(location: Location, first: int, last: int) -> None:

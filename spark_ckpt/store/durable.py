@@ -2,6 +2,7 @@
 
 Object stores acknowledge durable writes by themselves; there these calls are not made.  A failed fsync is never tried
 again: the kernel may have dropped the pages it could not write, so the file counts as lost and its writer must fail.
+What the file system refuses is raised as a `StoreOutage`; a missing file stays FileNotFoundError.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+
+from spark_ckpt.storage_errors import told_of
 
 Step = Callable[[str, str], None]
 
@@ -46,7 +49,8 @@ def make_folder(path: Path) -> None:
     if str(path) in _durable_folders and path.is_dir():
         return
     step("mkdir", str(path))
-    path.mkdir(parents=True, exist_ok=True)
+    with told_of(str(path)):
+        path.mkdir(parents=True, exist_ok=True)
     for folder in (path, *path.parents):
         if os.access(folder, os.R_OK):
             _fsync(folder)
@@ -54,8 +58,9 @@ def make_folder(path: Path) -> None:
 
 
 def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with told_of(str(path)):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

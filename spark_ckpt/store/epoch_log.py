@@ -138,7 +138,7 @@ class EpochLog:
     def commit_epoch(self, manifest: Manifest) -> None:
         """Decide the epoch; it also renews the lease. Calling it again with the same manifest is harmless.
 
-        Raises `Fenced` if a newer incarnation exists, `StoreUnreachable` (retriable) if the outcome is unknown.
+        Raises `Fenced` if a newer incarnation exists, a `StoreOutage` (retriable) if the outcome is unknown.
         """
         self._append(lambda tail: self._epoch_row(tail, manifest))
 

@@ -13,7 +13,7 @@ from spark_ckpt.store.store import Store
 
 
 def existing_store(uri: str, storage_options: Mapping[str, str] | None = None) -> Store:
-    """The store at `uri`; nothing is created. Raises `StoreForeign` (also if there is none), `StoreUnreachable`."""
+    """The store at `uri`; nothing is created. Raises `StoreForeign` (also if there is none), a `StoreOutage`."""
     options = dict(storage_options or {})
     return Store.open(uri, job_of(Location(uri, options)), options)
 

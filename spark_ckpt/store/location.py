@@ -10,7 +10,6 @@ import builtins
 import contextlib
 import functools
 import io
-import re
 import shutil
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,13 +25,13 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
-from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged, StoreUnreachable
+from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged
+from spark_ckpt.storage_errors import one_line, outage, refusal_in, taken_away, told_of
 from spark_ckpt.store import durable
 from spark_ckpt.store.names import valid_name, valid_path
 
 _SEAL = b"ckpt.seal"
 _PARALLEL_DELETES = 8
-_DECORATION = re.compile(r"\x1b\[\d*m|\u21b3")
 _LIST_RATHER_THAN_ASK = 64
 
 
@@ -89,7 +88,7 @@ class Location:
     def open_output(self, path: str) -> DurableOutput:
         """A binary file to write: invisible under `path` before `close`, durable after it."""
         checked = valid_path(path)
-        with self._errors(path):
+        with self._errors(path, writing=True):
             if self.local is not None:
                 durable.make_folder((self.local / checked).parent)
             stream = self._handler()._handler.open_output_stream(checked)
@@ -100,7 +99,7 @@ class Location:
     ) -> pa.Table:
         """A Parquet file, page checksums verified.
 
-        Raises `EpochDamaged` if the file is missing or does not hold what was written, `StoreUnreachable` otherwise.
+        Raises `EpochDamaged` if the file is missing or does not hold what was written, a `StoreOutage` otherwise.
         """
         source = _Watched(self._opened(path))
         try:
@@ -210,7 +209,8 @@ class Location:
             raise _reading_failed(self, path, None, error) from None
 
     def _missing_folder(self) -> bool:
-        return self.local is not None and not self.local.is_dir()
+        with told_of(self.uri):
+            return self.local is not None and not self.local.is_dir()
 
     def _handler(self) -> DeltaStorageHandler:
         if self._missing_folder():
@@ -221,14 +221,16 @@ class Location:
         return pafs.PyFileSystem(self._handler())
 
     @contextlib.contextmanager
-    def _errors(self, path: str) -> Iterator[None]:
-        """Errors of the file system as ours; a missing file stays FileNotFoundError."""
+    def _errors(self, path: str, *, writing: bool = False) -> Iterator[None]:
+        """Errors of the file system as ours; a missing file stays FileNotFoundError for those who read."""
         try:
             yield
-        except (CkptError, FileNotFoundError):
+        except CkptError:
             raise
         except (OSError, DeltaError, pa.ArrowException) as error:
-            raise unreachable(self.uri, error, path=path) from error
+            if isinstance(error, FileNotFoundError) and not writing:
+                raise
+            raise outage(self.uri, error, path=path) from error
 
 
 class _Readable(Protocol):
@@ -256,7 +258,7 @@ class DurableOutput(io.RawIOBase):
         if self._stream is None:
             raise ValueError(f"{self._path} is closed")
         content = bytes(cast(bytes, data))
-        with self._location._errors(self._path):
+        with self._location._errors(self._path, writing=True):
             self._stream.write(content)
         self._written += len(content)
         return len(content)
@@ -275,7 +277,7 @@ class DurableOutput(io.RawIOBase):
             return
         stream, self._stream = self._stream, None
         durable.step("put", self._path)
-        with self._location._errors(self._path):
+        with self._location._errors(self._path, writing=True):
             stream.close()
             if self._location.local is not None:
                 durable.sync_file(self._location.local / self._path)
@@ -328,25 +330,11 @@ class _Watched(io.RawIOBase):
         return self._stream.tell()
 
 
-def unreachable(uri: str, error: Exception, **context: object) -> StoreUnreachable:
-    """What an I/O error of the store becomes: one line, no backtrace of the library below."""
-    return StoreUnreachable(
-        f"{type(error).__name__}: {one_line(error)}",
-        store=uri,
-        hint="check that the location exists, is writable and its credentials are right, then start again",
-        **context,
-    )
-
-
-def one_line(error: Exception) -> str:
-    """An error's text without the colours, arrows and stack of the libraries below."""
-    text = _DECORATION.sub(" ", str(error).split("\n   0: ", 1)[0])
-    return " ".join(text.split())[:300]
-
-
 def _reading_failed(location: Location, path: str, failure: OSError | None, error: Exception) -> CkptError:
     if failure is not None:
-        return unreachable(location.uri, failure, path=path)
+        return outage(location.uri, failure, path=path)
+    if refusal_in(error) is not None or (isinstance(error, FileNotFoundError) and taken_away(location.local)):
+        return outage(location.uri, error, path=path)
     why = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {one_line(error)}"
     return EpochDamaged(
         f"file {path} {why}",

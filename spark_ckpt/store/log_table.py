@@ -25,9 +25,10 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_ckpt.errors import EpochDamaged, EpochNotFound, FormatUnknown, StoreForeign
+from spark_ckpt.storage_errors import outage
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.delta_log import CommitLost
-from spark_ckpt.store.location import Location, unreachable
+from spark_ckpt.store.location import Location
 from spark_ckpt.store.records import FORMAT, READABLE
 from spark_ckpt.store.trim import trim
 
@@ -162,7 +163,7 @@ class LogTable:
     def append(self, new: NewRow) -> None:
         """Commit one row as the version right after the loaded one, durably.
 
-        Raises `CommitLost` when another commit has that version; `StoreUnreachable` when the row is not in the log and
+        Raises `CommitLost` when another commit has that version; a `StoreOutage` when the row is not in the log and
         nobody else's is either.  After both, the row may be tried again.
         """
         table = _sealed(new, self._table.version() + 1, self._now_ms())
@@ -263,7 +264,7 @@ class LogTable:
             # The slot is somebody else's, so this file can never be referenced.
             self._location.delete([path])
             raise lost
-        raise unreachable(self._location.uri, lost) from lost
+        raise outage(self._location.uri, lost) from lost
 
     def _prove_if_late(self, attempt: str, path: str) -> None:
         """Who slept between refresh and commit may have written a version whose file was cleaned up since."""
@@ -280,6 +281,7 @@ class LogTable:
         return any(row.attempt == attempt for file in self._files.values() for row in file.rows)
 
     def _advance(self) -> None:
+        delta_log.require_log(self._location)
         try:
             self._table.update_incremental()
         except (DeltaError, OSError):
@@ -289,7 +291,7 @@ class LogTable:
     def _reopen(self) -> None:
         table = delta_log.open_table(self._location)
         if table is None:
-            raise unreachable(self._location.uri, FileNotFoundError("the control log is gone"))
+            raise outage(self._location.uri, FileNotFoundError("the control log is gone"))
         self._table = table
 
     def _load(self, version: int) -> None:

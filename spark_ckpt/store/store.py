@@ -49,7 +49,7 @@ class Store:
     ) -> Self:
         """The store at `uri`; created if the location is empty.
 
-        Raises `StoreForeign` (another job's, or something else is there), `FormatUnknown`, `StoreUnreachable`.
+        Raises `StoreForeign` (another job's, or something else is there), `FormatUnknown`, a `StoreOutage`.
         """
         return cls(Location(uri, storage_options or {}), valid_name("job", job), now_ms)
 

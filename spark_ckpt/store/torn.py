@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_ckpt.storage_errors import told_of
 from spark_ckpt.store import durable
 
 _COMMIT = re.compile(r"\d{20}\.json")
@@ -24,7 +25,12 @@ _HINT = "_last_checkpoint"
 
 
 def set_aside_torn(log: Path) -> bool:
-    """Set torn files of the log folder aside; whether there were any."""
+    """Set torn files of the log folder aside; whether there were any. Raises a `StoreOutage` if it cannot."""
+    with told_of(str(log)):
+        return _set_aside(log)
+
+
+def _set_aside(log: Path) -> bool:
     names = sorted(path.name for path in log.iterdir()) if log.is_dir() else []
     commits = [name for name in names if _COMMIT.fullmatch(name)]
     torn = [name for name in names if _CHECKPOINT.fullmatch(name) and not _is_parquet(log / name)]

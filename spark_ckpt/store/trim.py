@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from spark_ckpt.errors import EpochDamaged, StoreUnreachable
+from spark_ckpt.errors import EpochDamaged, StoreOutage
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.delta_log import LOG
 from spark_ckpt.store.location import Location
@@ -86,6 +86,6 @@ def _checkpointed(location: Location, versions: Collection[int], bound: int) -> 
         if newest is not None:
             # The hint points to the checkpoint written last: it has to be the newest one.
             delta_log.checkpoint(newest, location)
-    except (DeltaError, EpochDamaged, StoreUnreachable):
+    except (DeltaError, EpochDamaged, StoreOutage):
         return False
     return True

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from spark_ckpt.errors import BadRecord, CkptError, Fenced, RunFailed, SourceInvalid
+from spark_ckpt.errors import BadRecord, CkptError, Fenced, RunFailed, SourceInvalid, StoreFull, StoreReadOnly
 from spark_ckpt.runtime.failures import UserFunctionFailed
-from spark_ckpt.runtime.query_failures import QueryFailed, failure_in, failure_of
+from spark_ckpt.runtime.query_failures import QueryFailed, failure_in, failure_of, typed
 
 # As Spark 4.2 prints them; paths shortened.
 USER_FUNCTION = """[STREAM_FAILED] Query [id = 46b1, runId = 7c2d] terminated with exception: \
@@ -117,6 +119,61 @@ def test_what_is_shown_is_bounded():
 @pytest.mark.parametrize("text", ["", "\n\n", "\tat org.apache.X"])
 def test_a_text_that_says_nothing_is_still_an_error(text):
     assert isinstance(failure_in(text), CkptError)
+
+
+FULL_CHECKPOINT = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: No space left on device
+\tat org.apache.hadoop.fs.RawLocalFileSystem$LocalFSFileOutputStream.write(RawLocalFileSystem.java:265)
+Caused by: java.io.IOException: No space left on device
+\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)"""
+
+FULL_IN_A_WORKER = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: An exception was thrown:
+Traceback (most recent call last):
+  File "/home/user/job.py", line 9, in spill
+    out.write(rows)
+OSError: [Errno 28] No space left on device: '/scratch/x'
+\tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(PythonRunner.scala:581)"""
+
+
+@pytest.mark.parametrize("text", [FULL_CHECKPOINT, FULL_IN_A_WORKER])
+def test_a_full_disk_in_a_trace_of_java_or_python_is_told_as_full(text):
+    error = failure_in(text)
+    assert (type(error), error.retriable) == (StoreFull, True)
+    assert "No space left on device" in error.what
+    assert "run_dir" in error.hint
+    assert "\n" not in error.what
+
+
+def test_a_disk_that_became_read_only_in_a_trace_is_told_as_such():
+    assert type(failure_in("x: java.nio.file.FileSystemException: /s/offsets: Read-only file system")) is StoreReadOnly
+
+
+@pytest.mark.parametrize(
+    "text", ["PermissionError: [Errno 13] Permission denied: '/etc/shadow'", "ValueError: the text 'x' is none"]
+)
+def test_what_a_users_function_may_not_do_is_no_disks_fault(text):
+    assert type(failure_in(text)) is QueryFailed
+
+
+def test_a_record_that_speaks_of_a_disk_fills_none():
+    assert type(failure_in("[CAST_INVALID_INPUT] The value 'No space left on device' cannot be cast")) is QueryFailed
+
+
+def test_whatever_ends_an_incarnation_is_one_of_our_errors():
+    full = OSError(errno.ENOSPC, "No space left on device", "/cache/i3")
+    assert type(typed(full)) is StoreFull
+    assert typed(full).context["location"] == "/cache/i3"
+    assert (
+        type(
+            typed(
+                RuntimeError("An error occurred while calling o1.start. : java.io.IOException: No space left on device")
+            )
+        )
+        is StoreFull
+    )
+    assert type(typed(RuntimeError(USER_FUNCTION))) is UserFunctionFailed
+    assert (type(typed(KeyError("x"))), typed(KeyError("x")).what) == (RunFailed, "KeyError: 'x'")
+    fenced = Fenced("newer")
+    assert typed(fenced) is fenced
 
 
 class Query:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_ckpt.errors import ConfigInvalid, EpochDamaged, StoreUnreachable
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, StoreIoFailed, StoreUnreachable
 from spark_ckpt.store import durable
 from spark_ckpt.store.ddl import column_names
 from spark_ckpt.store.location import Location
@@ -144,7 +144,7 @@ def test_a_failed_fsync_fails_the_write(location: Location, monkeypatch: pytest.
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(StoreUnreachable):
+    with pytest.raises(StoreIoFailed):
         location.write_bytes("after", b"1")
 
 

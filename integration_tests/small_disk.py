@@ -1,0 +1,69 @@
+"""A file system of its own, a few MiB large, that a test can really fill, turn read-only and take away. Needs root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+_BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class SmallDisk:
+    """A tmpfs, mounted at `folder`."""
+
+    folder: Path
+
+    def fill(self) -> None:
+        """Leave not one byte: small files are as impossible as large ones."""
+        with self._ballast.open("ab", buffering=0) as ballast:
+            for piece in (b"\0" * _BLOCK, b"\0"):
+                _write_until_full(ballast, piece)
+
+    def free(self) -> None:
+        self._ballast.unlink()
+
+    def read_only(self) -> None:
+        self._mount("-o", "remount,ro")
+
+    def writable(self) -> None:
+        self._mount("-o", "remount,rw")
+
+    @property
+    def _ballast(self) -> Path:
+        return self.folder / ".ballast"
+
+    def _mount(self, *options: str) -> None:
+        subprocess.run(["mount", *options, str(self.folder)], check=True)
+
+
+@contextmanager
+def small_disk(folder: Path, mib: int = 8) -> Iterator[SmallDisk]:
+    """Skips the test where nothing can be mounted."""
+    folder.mkdir(exist_ok=True)
+    if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root on Linux can mount a file system of its own to fill")
+    command = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"this machine lets nobody mount: {mounted.stderr.strip()}")
+    try:
+        yield SmallDisk(folder)
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def _write_until_full(ballast: object, piece: bytes) -> None:
+    try:
+        while True:
+            ballast.write(piece)  # type: ignore[attr-defined]
+    except OSError:
+        return

@@ -1,0 +1,135 @@
+"""What a file system or object store refused, as one of our errors: a full disk is told as a full disk.
+
+The number of an operating system's error is looked for in the exception, in what caused it, and in its text: delta-rs, Arrow
+and Java hand on only a text, and what happens in a Python worker reaches the driver as a text as well.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_ckpt.errors import (
+    CkptError,
+    StoreDenied,
+    StoreFull,
+    StoreIoFailed,
+    StoreOutage,
+    StoreReadOnly,
+    StoreUnreachable,
+)
+
+_DECORATION = re.compile(r"\x1b\[\d*m|\u21b3")
+_NUMBER = re.compile(r"\((?:os error|errno) (\d+)\)|\[errno (\d+)\]", re.IGNORECASE)
+_LINKS_MOST = 8
+
+
+class Refusal(NamedTuple):
+    """One kind of refusal: its error, what it means, what to do."""
+
+    kind: type[StoreOutage]
+    meaning: str
+    hint: str
+
+
+_FULL = Refusal(StoreFull, "no space left", "free space on this file system; a running job goes on by itself then")
+_QUOTA = Refusal(
+    StoreFull, "the disk quota is used up", "raise the quota or free space; a running job goes on by itself then"
+)
+_READ_ONLY = Refusal(
+    StoreReadOnly,
+    "the file system is read-only",
+    "mount it writable again (the kernel's log says why it changed), or give a location that can be written",
+)
+_DENIED = Refusal(
+    StoreDenied, "permission denied", "give the user that runs the job the right to read and write this location"
+)
+_IO = Refusal(
+    StoreIoFailed,
+    "the device failed",
+    "look into the kernel's log for errors of the device or mount; `spark-ckpt verify` says what is still whole",
+)
+_AWAY = Refusal(
+    StoreUnreachable, "the mount does not answer", "check that the file system is mounted and its server runs"
+)
+_LIMIT = Refusal(StoreUnreachable, "too many open files", "raise the limit on open files (ulimit -n) for the job")
+_GENERAL = Refusal(
+    StoreUnreachable,
+    "",
+    "check that the location exists, is writable and its credentials are right, then start again",
+)
+_REFUSALS: Mapping[int, Refusal] = {
+    errno.ENOSPC: _FULL,
+    errno.EFBIG: _FULL,
+    errno.EDQUOT: _QUOTA,
+    errno.EROFS: _READ_ONLY,
+    errno.EACCES: _DENIED,
+    errno.EPERM: _DENIED,
+    errno.EIO: _IO,
+    errno.ENXIO: _IO,
+    errno.ENODEV: _IO,
+    errno.ESTALE: _AWAY,
+    errno.ENOTCONN: _AWAY,
+    errno.EHOSTDOWN: _AWAY,
+    errno.EMFILE: _LIMIT,
+    errno.ENFILE: _LIMIT,
+}
+_SPOKEN = {os.strerror(number): number for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)}
+"""Texts that Java hands on without a number. "Permission denied" is not among them: any program of the user's says it too."""
+
+
+def outage(location: str, error: BaseException, **context: object) -> StoreOutage:
+    """What an I/O error at `location` becomes: one line, no backtrace of the library below."""
+    refusal = refusal_in(error) or _GENERAL
+    said = f"{type(error).__name__}: {one_line(error)}"
+    what = f"{refusal.meaning}: {said}" if refusal.meaning else said
+    return refusal.kind(what, location=location, hint=refusal.hint, **context)
+
+
+def refusal_in(error: BaseException) -> Refusal | None:
+    """The refusal that an exception, or what caused it, speaks of."""
+    link: BaseException | None = error
+    for _ in range(_LINKS_MOST):
+        if link is None:
+            return None
+        number = link.errno if isinstance(link, OSError) else None
+        found = _REFUSALS.get(number) if number is not None else refusal_said(str(link))
+        if found is not None:
+            return found
+        link = link.__cause__ or link.__context__
+    return None
+
+
+def refusal_said(text: str) -> Refusal | None:
+    """The refusal that a library's text speaks of."""
+    for match in _NUMBER.finditer(text):
+        if found := _REFUSALS.get(int(match[1] or match[2])):
+            return found
+    return next((_REFUSALS[number] for spoken, number in _SPOKEN.items() if spoken in text), None)
+
+
+@contextmanager
+def told_of(location: str) -> Iterator[None]:
+    """Errors of the operating system at `location` as ours; typed errors and a missing file pass."""
+    try:
+        yield
+    except (CkptError, FileNotFoundError):
+        raise
+    except OSError as error:
+        raise outage(location, error) from error
+
+
+def taken_away(folder: Path | None) -> bool:
+    """Whether a local folder is gone together with the one it was in, as when its file system is not mounted any more."""
+    return folder is not None and not folder.exists() and not folder.parent.exists()
+
+
+def one_line(error: BaseException) -> str:
+    """An error's text without the colours, arrows and stack of the libraries below."""
+    text = _DECORATION.sub(" ", str(error).split("\n   0: ", 1)[0])
+    return " ".join(text.split())[:300]

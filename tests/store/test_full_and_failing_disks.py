@@ -1,0 +1,193 @@
+"""A disk that is full, read-only, forbidden or failing is told as what it is, and nothing is lost when it serves again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from store_world import JOB, World
+
+from integration_tests.small_disk import SmallDisk, small_disk
+from spark_ckpt.errors import StoreDenied, StoreFull, StoreIoFailed, StoreOutage, StoreReadOnly
+from spark_ckpt.store import durable
+from spark_ckpt.store.store import Store
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "disk") as disk:
+        yield disk
+
+
+@pytest.fixture
+def world(disk: SmallDisk) -> World:
+    world = World(disk.folder / "store")
+    world.begin()
+    world.epoch({"a": 1})
+    return world
+
+
+WRITES: dict[str, Callable[[World], object]] = {
+    "renewal": lambda world: world.store.log.renew(1, 1000),
+    "release": lambda world: world.store.log.release(1),
+    "incarnation": lambda world: world.begin(),
+    "state file": lambda world: world.snapshot({"b": 2}),
+    "staged rows": lambda world: world.staged(["row"]),
+    "large file": lambda world: world.store.location.write_bytes("large", bytes(1_000_000)),
+    "table": lambda world: world.store.location.write_table("t", pa.table({"a": [1]})),
+    "decision": lambda world: world.decide(world.manifest(stage=False)),
+    "another store": lambda world: Store.open(f"{world.store.location.uri}-new", JOB),
+    "another store further down": lambda world: Store.open(f"{world.store.location.uri}-new/a/b", JOB),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_full_disk_is_told_as_full_by_every_write(disk: SmallDisk, world: World, write: str) -> None:
+    disk.fill()
+    with pytest.raises(StoreFull) as caught:
+        WRITES[write](world)
+    error = caught.value
+    assert (error.condition, error.retriable, error.exit_code) == ("CKPT_STORE_FULL", True, 3)
+    assert str(disk.folder) in str(error.context["location"])
+    assert "free space" in error.hint
+    assert "credentials" not in str(error)
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_read_only_file_system_is_told_as_such_by_every_write(disk: SmallDisk, world: World, write: str) -> None:
+    disk.read_only()
+    with pytest.raises(StoreReadOnly) as caught:
+        WRITES[write](world)
+    disk.writable()
+    assert "mount it writable" in caught.value.hint
+    assert "credentials" not in str(caught.value)
+
+
+def test_a_table_that_cannot_be_settled_on_a_full_disk_blames_no_other_writers(disk: SmallDisk, world: World) -> None:
+    manifest = world.epoch({"b": 2}, settle=False)
+    disk.fill()
+    with pytest.raises(StoreFull) as caught:
+        world.store.settle(manifest)
+    assert "other writers" not in str(caught.value)
+
+
+def test_a_store_goes_on_when_its_disk_has_space_again(disk: SmallDisk, world: World) -> None:
+    disk.fill()
+    for write in WRITES.values():
+        with pytest.raises(StoreFull):
+            write(world)
+    assert world.store.log.tail().latest == 1, "reading needs no space"
+    disk.free()
+    world.begin()
+    world.epoch({"a": 3, "c": 4})
+    again = Store.open(str(disk.folder / "store"), JOB)
+    assert again.log.tail().latest == 2
+    again.verify(again.log.manifest(2), deep=True)
+    assert world.state_at(2) == {"a": 3, "c": 4}
+
+
+def test_a_store_can_be_created_where_the_disk_was_full_at_the_first_try(disk: SmallDisk) -> None:
+    disk.fill()
+    with pytest.raises(StoreFull):
+        Store.open(str(disk.folder / "new"), JOB)
+    disk.free()
+    assert Store.open(str(disk.folder / "new"), JOB).log.tail().job == JOB
+
+
+# -- without a file system of one's own --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """As a user to whom nothing was given."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+@pytest.mark.parametrize("operation", ["create", "open", "write"])
+def test_a_forbidden_folder_is_told_as_such(tmp_path: Path, operation: str) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    store = Store.open(str(closed / "store"), JOB)
+    operations: dict[str, Callable[[], object]] = {
+        "create": lambda: Store.open(str(closed / "new"), JOB),
+        "open": lambda: Store.open(str(closed / "store"), JOB),
+        "write": lambda: store.location.write_bytes("x", b"1"),
+    }
+    closed.chmod(0)
+    try:
+        with nobody(), pytest.raises(StoreDenied) as caught:
+            operations[operation]()
+    finally:
+        closed.chmod(0o700)
+    assert "the right to read and write" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.EIO, StoreIoFailed), (errno.EDQUOT, StoreFull), (errno.ENOSPC, StoreFull), (errno.ETIMEDOUT, StoreOutage)],
+)
+@pytest.mark.parametrize("write", ["renewal", "state file", "decision", "another store"])
+def test_a_device_that_fails_at_the_end_of_a_write_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str, number: int, kind: type[StoreOutage]
+) -> None:
+    world = World(tmp_path / "store")
+    world.begin()
+
+    def failing(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(kind):
+        WRITES[write](world)
+
+
+def test_writing_into_a_store_that_was_taken_away_is_an_outage(tmp_path: Path) -> None:
+    world = World(tmp_path / "store")
+    world.begin()
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    for write in ("renewal", "decision", "incarnation"):
+        with pytest.raises(StoreOutage):
+            WRITES[write](world)
+    assert not (tmp_path / "store").exists(), "a log that was begun anew below a missing mount would be believed"
+    (tmp_path / "elsewhere").rename(tmp_path / "store")
+    world.epoch({"a": 1})
+    assert world.state_at(1) == {"a": 1}
+
+
+def test_a_decision_written_while_the_store_is_taken_away_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path / "store")
+    world.begin()
+    manifest = world.manifest(stage=False)
+
+    def taken_away(what: str, path: str) -> None:
+        if what == "commit":
+            (tmp_path / "store").rename(tmp_path / "elsewhere")
+            (tmp_path / "store" / "epochs" / "_delta_log").mkdir(parents=True)
+
+    monkeypatch.setattr(durable, "on_step", taken_away)
+    with pytest.raises(StoreOutage):
+        world.decide(manifest)
+    monkeypatch.undo()
+    assert list((tmp_path / "store" / "epochs" / "_delta_log").glob("*.json")) == []
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "elsewhere").rename(tmp_path / "store")
+    assert world.store.log.tail().latest == 0
+    world.decide(manifest)
+    assert world.store.log.tail().latest == 1
