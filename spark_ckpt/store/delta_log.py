@@ -8,9 +8,11 @@ too: the library's own hook would leave them unsynced behind an acknowledged com
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
@@ -21,7 +23,7 @@ from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.storage_errors import one_line, outage, refusal_in, told_of
 from spark_ckpt.store import durable
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.torn import set_aside_torn
+from spark_ckpt.store.torn import set_aside_torn, set_aside_torn_commit
 
 LOG = "_delta_log"
 Actions = Sequence[AddAction | RemoveAction]
@@ -36,6 +38,10 @@ CONFIGURATION: Mapping[str, str | None] = {
 """Set once, at creation: a later change of properties would make every commit under way fail."""
 
 
+class LogDamaged(EpochDamaged):
+    """A Delta table's own log cannot be understood."""
+
+
 class CommitLost(Exception):
     """Somebody else has this version, or the outcome is unknown: read the log again."""
 
@@ -48,21 +54,25 @@ class Application:
     version: int
 
 
-def open_table(location: Location) -> DeltaTable | None:
+def open_table(location: Location, acknowledged: int | None = None) -> DeltaTable | None:
     """The newest version of the table; None if there is no table.
 
-    Raises `EpochDamaged` when its log can be listed but not understood, a `StoreOutage` for everything else.
+    `acknowledged`: the newest version that is known to have been acknowledged, if anybody keeps account: what a power
+    loss left of a later one is set aside. Raises `LogDamaged` when the table's log can be listed but not understood, a
+    `StoreOutage` for everything else.
     """
     with told_of(location.uri):
         if location.local is not None and not location.local.is_dir():
             return None
+    if location.local is not None and acknowledged is not None:
+        set_aside_torn_commit(location.local / LOG, acknowledged)
     try:
         return _opened(location)
     except (DeltaError, OSError) as error:
         if refusal_in(error) is not None:
             raise outage(location.uri, error) from error
-        if location.local is not None and set_aside_torn(location.local / LOG):
-            return open_table(location)
+        if location.local is not None and set_aside_torn(location.local / LOG, acknowledged):
+            return open_table(location, acknowledged)
         location.list(LOG)
         raise _damaged(location, error) from error
 
@@ -74,11 +84,12 @@ def _opened(location: Location) -> DeltaTable | None:
         return None
 
 
-def _damaged(location: Location, error: Exception) -> EpochDamaged:
-    return EpochDamaged(
+def _damaged(location: Location, error: Exception) -> LogDamaged:
+    return LogDamaged(
         f"the log of a table cannot be read: {one_line(error)}",
         table=location.uri,
-        hint="restore the table's _delta_log folder from a backup",
+        hint="restore the table's _delta_log folder from a backup; a state table's and an outbox's are made anew by the "
+        "job's next start",
     )
 
 
@@ -206,6 +217,18 @@ def checkpoint(table: DeltaTable, location: Location) -> None:
 def commit_name(version: int) -> str:
     """File name of a commit in the log folder."""
     return f"{version:020d}.json"
+
+
+def actions_of(location: Location, version: int) -> list[dict[str, Any]]:
+    """The actions of one commit. Raises `LogDamaged`, FileNotFoundError."""
+    content = location.read_bytes(f"{LOG}/{commit_name(version)}")
+    try:
+        actions = [json.loads(line) for line in content.splitlines() if line.strip()]
+    except ValueError as error:
+        raise _damaged(location, error) from None
+    if not all(isinstance(each, dict) and all(isinstance(body, dict) for body in each.values()) for each in actions):
+        raise _damaged(location, ValueError(f"commit {version} holds something else than actions"))
+    return actions
 
 
 def live_files(table: DeltaTable) -> dict[str, int]:

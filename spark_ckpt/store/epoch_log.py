@@ -29,7 +29,7 @@ from spark_ckpt.store import restore
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.holder import provably_dead
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.log_table import LogRow, LogTable, NewRow
+from spark_ckpt.store.log_table import HINT_DAMAGED, LogRow, LogTable, NewRow
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.records import (
     READABLE,
@@ -40,6 +40,7 @@ from spark_ckpt.store.records import (
     Heartbeat,
     Holder,
     IncarnationRecord,
+    LossAccepted,
     Manifest,
     Published,
     Released,
@@ -60,6 +61,7 @@ _KINDS: dict[str, type[AnyRecord]] = {
     "savepoint": SavepointRecord,
     "savepoint-dropped": SavepointDropped,
     "folded": Folded,
+    "loss-accepted": LossAccepted,
 }
 _NAMES = {model: name for name, model in _KINDS.items()}
 __all__ = ["EpochLog", "RecoveryPoint", "RestoreTarget", "Tail", "wall_ms"]
@@ -169,6 +171,24 @@ class EpochLog:
 
         self._append(propose)
 
+    def accept_loss(self, epoch: int, incarnation: int) -> range:
+        """Go on although sinks have epochs up to `epoch`, by incarnations up to `incarnation`, that the log has lost.
+
+        The ids that are lost; numbers go on above. Raises `StoreInUse` while a driver may run.
+        """
+        lost = range(0)
+
+        def propose(tail: Tail) -> NewRow | None:
+            nonlocal lost
+            self._refuse_if_held(tail, takeover=False)
+            lost = range(tail.last + 1, epoch + 1)
+            if not lost and incarnation <= tail.incarnation:
+                return None
+            return _row(LossAccepted(after=tail.last, epoch=max(epoch, tail.last), incarnation=incarnation))
+
+        self._append(propose)
+        return lost
+
     def add_savepoint(self, name: str, epoch: int) -> None:
         """Name an epoch and keep it for ever. Any process may do so at any time; repeating it is harmless."""
         valid_name("savepoint", name)
@@ -230,12 +250,13 @@ class EpochLog:
                 tail = self.tail()
                 row = propose(tail)
                 if row is None:
+                    self._table.acknowledge()
                     return tail
                 try:
                     self._table.append(row)
                 except CommitLost:
                     continue
-                self._table.fold_if_due()
+                self._table.fold_if_due(_row(_totals(tail)))
                 return tail
 
     def _begin(self, holder: Holder, target: RestoreTarget, lease_ms: int, takeover: bool) -> RecoveryPoint:
@@ -324,6 +345,9 @@ class EpochLog:
         news = self._table.news()
         tail, rows = (Tail(), self._table.rows) if news is None else (self._tail, news)
         self._tail = folded(tail, [(row.time_ms, _record(row)) for row in rows])
+        contradiction = self._tail.contradiction()
+        if contradiction:
+            raise EpochDamaged(contradiction, hint=HINT_DAMAGED)
 
 
 def _passed_over(tail: Tail, target: RestoreTarget, choice: restore.Choice) -> set[int]:
@@ -404,7 +428,7 @@ def _needed_rows(rows: Sequence[LogRow], epochs: set[int]) -> set[int]:
     savepoints: dict[str, int] = {}
     for row in rows:
         newest[row.kind] = row.seq
-        if row.kind == "created" or (row.kind == "epoch" and row.epoch in epochs):
+        if row.kind in ("created", "loss-accepted") or (row.kind == "epoch" and row.epoch in epochs):
             needed.add(row.seq)
         elif row.kind in ("savepoint", "savepoint-dropped"):
             record = _record(row)

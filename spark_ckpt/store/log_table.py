@@ -4,8 +4,11 @@ A row is sealed: `digest` is the SHA-256 of `body`, `seal` of all other columns.
 needs, so that opening a log reads no manifest.  `seq` is the table version that the row was committed as: it is the
 total order, and it stays true when small files are folded into larger ones.
 
+Every commit adds one row, and a row vouches for all rows before it (`continuity`): a commit that was emptied, altered
+or lost is noticed.  What stands above the newest row is noticed by `acknowledged`.
+
 Commits cost what the live files cost (60 us each, measured), so small files are folded into one by an ordinary
-compare-and-swap commit that changes no data.
+compare-and-swap commit that adds a row of its own.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +30,8 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from spark_ckpt.errors import EpochDamaged, EpochNotFound, FormatUnknown, StoreForeign
 from spark_ckpt.storage_errors import outage
-from spark_ckpt.store import delta_log
+from spark_ckpt.store import continuity, delta_log
+from spark_ckpt.store.acknowledged import Acknowledged, acknowledge, forget_older, newest_acknowledged
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.records import FORMAT, READABLE
@@ -53,9 +58,7 @@ _MERGE_AFTER = 8
 _READERS = 8
 _SYNC_BACK = 64
 _RESUME_SUSPECT_S = 60.0
-_HINT_DAMAGED = (
-    "the control log is damaged; restore the store's folder from a backup, or start the job with a new store"
-)
+HINT_DAMAGED = "the control log is damaged; restore the store's folder from a backup, or start the job with a new store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,16 @@ class LogRow:
     brief: str
     digest: str
     seal: str
+
+    @property
+    def history(self) -> str:
+        """What the row says about the rows before it; empty in format 1."""
+        return str(json.loads(self.brief).get("history", ""))
+
+    @property
+    def acknowledged(self) -> Acknowledged:
+        """What stands for the row once its author may be told."""
+        return Acknowledged(self.seq, self.kind, self.epoch, self.seal[:16])
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +105,26 @@ class _File:
     rows: list[LogRow]
     table: pa.Table | None = None
     """With bodies, for own rows that are not folded yet."""
+    weight: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.weight = continuity.weight(row.seal for row in self.rows)
 
 
 class LogTable:
     """The log's rows, read incrementally. Not thread-safe: `EpochLog` serialises the calls."""
 
-    def __init__(self, location: Location, table: DeltaTable, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        location: Location,
+        table: DeltaTable,
+        now_ms: Callable[[], int],
+        acknowledged: Acknowledged | None = None,
+    ) -> None:
         self._location = location
         self._table = table
+        self._acknowledged = acknowledged
+        self._owed: LogRow | None = None
         self._now_ms = now_ms
         self._files: dict[str, _File] = {}
         self._own: dict[str, _File] = {}
@@ -113,7 +138,7 @@ class LogTable:
     @classmethod
     def open(cls, location: Location, now_ms: Callable[[], int], *, create: bool) -> LogTable | None:
         """The log at `location`; created without rows if `create`. `StoreForeign` if the table is something else."""
-        table = delta_log.open_table(location)
+        table, acknowledged = _opened(location)
         if table is None and create:
             table = delta_log.create_table(location, _SCHEMA, "spark_ckpt: the control log of one job")
         if table is None:
@@ -125,7 +150,7 @@ class LogTable:
             )
         if names != _SCHEMA.names:
             raise FormatUnknown("the control log has other columns", columns=", ".join(names), hint=_HINT_UPGRADE)
-        return cls(location, table, now_ms)
+        return cls(location, table, now_ms, acknowledged)
 
     @property
     def version(self) -> int:
@@ -166,7 +191,7 @@ class LogTable:
         Raises `CommitLost` when another commit has that version; a `StoreOutage` when the row is not in the log and
         nobody else's is either.  After both, the row may be tried again.
         """
-        table = _sealed(new, self._table.version() + 1, self._now_ms())
+        table = _sealed(new, self._table.version() + 1, self._now_ms(), self._weight())
         path = self._new_path()
         size = self._location.write_table(path, table)
         self._own[path] = _File(size, _rows(table), table)
@@ -177,6 +202,15 @@ class LogTable:
             self._resolve(new.attempt, path, lost)
         else:
             self._prove_if_late(new.attempt, path)
+        self._owed = _rows(table)[0]
+        self.acknowledge()
+
+    def acknowledge(self) -> None:
+        """The row appended last may be told about from now on. Again after a failure; otherwise nothing to do."""
+        if self._owed is not None:
+            self._acknowledged = self._owed.acknowledged
+            acknowledge(self._location, self._acknowledged)
+            self._owed = None
 
     def body(self, row: LogRow) -> str:
         """The row's body, checked against its digest. Raises `EpochDamaged`."""
@@ -203,21 +237,21 @@ class LogTable:
             raise EpochNotFound(f"epoch {row.epoch} was removed from the log just now", hint="choose a kept epoch")
         return found
 
-    def fold_if_due(self) -> None:
-        """Fold small files into one when there are many. Losing the race or failing changes nothing."""
+    def fold_if_due(self, extra: NewRow) -> None:
+        """Fold small files into one when there are many, and append `extra`. Losing the race changes nothing."""
         if len(self._small()) < FOLD_AFTER:
             return
         self.refresh()
         small = self._small()
         merging = list(self._files) if len(self._files) - len(small) >= _MERGE_AFTER else small
-        self._replace(merging, [row.seq for path in merging for row in self._files[path].rows], None)
+        self._replace(merging, {row.seq for path in merging for row in self._files[path].rows}, extra)
 
     def _small(self) -> list[str]:
         return [path for path, file in self._files.items() if len(file.rows) == 1]
 
     def shorten(self, keep: Collection[int], extra: NewRow) -> bool:
         """Drop every row whose `seq` is not in `keep`, add `extra`; one commit. False if somebody else was faster."""
-        return self._replace(list(self._files), keep, extra)
+        return self._replace(list(self._files), set(keep), extra)
 
     def trim(self, before_ms: int) -> None:
         """Delete files older than `before_ms` that are not part of the table any more, and the table's old commits."""
@@ -225,24 +259,35 @@ class LogTable:
         dead = [info.path for info in self._location.list() if _is_dead(info.path, self._files, before_ms)]
         self._location.delete(dead)
 
-    def _replace(self, paths: Sequence[str], keep: Collection[int], extra: NewRow | None) -> bool:
+    def _replace(self, paths: Sequence[str], keep: AbstractSet[int], extra: NewRow) -> bool:
         version = self._table.version() + 1
         tables = [self._whole(path) for path in paths]
-        kept = pa.concat_tables(tables)
-        kept = kept.filter(pa.array([seq in set(keep) for seq in kept.column("seq").to_pylist()], pa.bool_()))
-        added = [] if extra is None else [_sealed(extra, version, self._now_ms())]
-        whole = pa.concat_tables([kept, *added]).sort_by("seq").combine_chunks()
-        path = self._new_path()
-        size = self._location.write_table(path, whole)
-        actions: list[AddAction | RemoveAction] = [delta_log.added(path, size, _stats(whole), data_change=bool(added))]
-        actions += [delta_log.removed(old, self._files[old].size, data_change=bool(added)) for old in paths]
+        rows = pa.concat_tables(tables)
+        kept = rows.filter(pa.array([seq in keep for seq in rows.column("seq").to_pylist()], pa.bool_()))
+        dropping = kept.num_rows < rows.num_rows
+        total = self._weight() - sum(self._files[path].weight for path in paths)
+        total += continuity.weight(kept.column("seal").to_pylist())
+        new = _sealed(extra, version, self._now_ms(), total)
+        actions: list[AddAction | RemoveAction] = [
+            self._written(kept.sort_by("seq").combine_chunks(), data_change=dropping),
+            self._written(new, data_change=True),
+        ]
+        actions += [delta_log.removed(old, self._files[old].size, data_change=dropping) for old in paths]
         try:
             self._replaced_version = delta_log.commit(self._table, self._location, actions, _SCHEMA)
         except CommitLost:
             return False
         self.refresh()
+        self._owed = _rows(new)[0]
+        self.acknowledge()
+        forget_older(self._location, _rows(new)[0].acknowledged)
         delta_log.checkpoint(self._table, self._location)
         return True
+
+    def _written(self, table: pa.Table, *, data_change: bool) -> AddAction:
+        path = self._new_path()
+        size = self._location.write_table(path, table)
+        return delta_log.added(path, size, _stats(table), data_change=data_change)
 
     def _whole(self, path: str) -> pa.Table:
         own = self._files[path].table
@@ -289,10 +334,13 @@ class LogTable:
             self._reopen()
 
     def _reopen(self) -> None:
-        table = delta_log.open_table(self._location)
+        table, self._acknowledged = _opened(self._location)
         if table is None:
             raise outage(self._location.uri, FileNotFoundError("the control log is gone"))
         self._table = table
+
+    def _weight(self) -> int:
+        return sum(file.weight for file in self._files.values())
 
     def _load(self, version: int) -> None:
         self._sync(version)
@@ -300,13 +348,29 @@ class LogTable:
         loaded = self._read({path: size for path, size in live.items() if path not in self._files})
         gone = {row.seq for path, file in self._files.items() if path not in live for row in file.rows}
         come = {row.seq: row for file in loaded.values() for row in file.rows}
-        self._files = {path: self._files.get(path) or loaded[path] for path in live}
+        files = {path: self._files.get(path) or loaded[path] for path in live}
+        self._refuse_if_lacking(files.values(), version)
+        self._files = files
         self._own.clear()
         self._loaded_version = version
         if self._news is None or not gone <= come.keys():
             self._news = None
         else:
             self._news += [come[seq] for seq in sorted(come.keys() - gone)]
+
+    def _refuse_if_lacking(self, files: Collection[_File], version: int) -> None:
+        newest = max((file.rows[-1] for file in files), key=lambda row: row.seq, default=None)
+        known = self._acknowledged
+        if not continuity.is_whole(newest, sum(file.weight for file in files), version):
+            rows = sorted((row for file in files for row in file.rows), key=lambda row: row.seq)
+            raise self._damaged(continuity.missing(rows, version))
+        if known is not None and (version < known.seq or newest is None):
+            raise self._damaged(f"the control log ends at row {version}, but {known} was acknowledged")
+        if known is not None and newest is not None and newest.seq == known.seq and newest.acknowledged != known:
+            raise self._damaged(f"the control log has another row {known.seq} than the one that was acknowledged")
+
+    def _damaged(self, what: str) -> EpochDamaged:
+        return EpochDamaged(what, log=self._location.uri, hint=HINT_DAMAGED)
 
     def _sync(self, version: int) -> None:
         # What others committed before they were killed may still be in memory only.
@@ -332,6 +396,17 @@ class LogTable:
         return f"{self._now_ms():013d}-{self._table.version() + 1:012d}-{uuid.uuid4().hex}.parquet"
 
 
+def _opened(location: Location) -> tuple[DeltaTable | None, Acknowledged | None]:
+    """The table, and what was acknowledged before it was opened, so that it must be in it."""
+    acknowledged = newest_acknowledged(location)
+    table = delta_log.open_table(location, None if acknowledged is None else acknowledged.seq)
+    if table is None and acknowledged is not None:
+        raise EpochDamaged(
+            f"the control log is gone, but its {acknowledged} was acknowledged", log=location.uri, hint=HINT_DAMAGED
+        )
+    return table, acknowledged
+
+
 def _is_dead(path: str, live: Collection[str], before_ms: int) -> bool:
     # The name starts with the time of writing: a file of a commit under way is young.
     written, dash, _ = path.partition("-")
@@ -349,10 +424,9 @@ def _uptime_s() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-def _sealed(new: NewRow, seq: int, time_ms: int) -> pa.Table:
-    row = LogRow(
-        FORMAT, seq, new.kind, new.epoch, new.incarnation, new.attempt, time_ms, new.brief, _sha256(new.body), ""
-    )
+def _sealed(new: NewRow, seq: int, time_ms: int, weight_before: int) -> pa.Table:
+    brief = json.dumps({**json.loads(new.brief), "history": continuity.history(weight_before)})
+    row = LogRow(FORMAT, seq, new.kind, new.epoch, new.incarnation, new.attempt, time_ms, brief, _sha256(new.body), "")
     columns = {**asdict(row), "body": new.body, "seal": _seal(row)}
     return pa.table({name: [columns[name]] for name in _SCHEMA.names}, schema=_SCHEMA)
 
@@ -378,7 +452,7 @@ def _checked(table: pa.Table, path: str) -> pa.Table:
             raise FormatUnknown(f"the store is in format {row.format}, this version knows {FORMAT}", hint=_HINT_UPGRADE)
         if row.format not in READABLE or row.seal != _seal(row):
             raise EpochDamaged(
-                f"row {row.seq} of the control log does not match its seal", hint=_HINT_DAMAGED, file=path
+                f"row {row.seq} of the control log does not match its seal", hint=HINT_DAMAGED, file=path
             )
     return table
 

@@ -19,7 +19,7 @@ FORMAT = 2
 """Version of the whole store: the log's rows, the manifests and the layout of the folders. What is written."""
 
 READABLE = (1, 2)
-"""What is read. Format 2 added the digests of files."""
+"""What is read. Format 2 added the digests of files, and rows that vouch for the rows before them."""
 
 Reason = Literal["interval", "stop", "savepoint", "initial", "drained"]
 Path = Annotated[str, AfterValidator(valid_path)]
@@ -35,6 +35,12 @@ class Record(BaseModel):
     """Base of everything written into the log."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Entry(Record):
+    """Base of the log's rows. `history`: what the row says about all rows before it, see `continuity`."""
+
+    history: Digest = ""
 
 
 class StateFile(Record):
@@ -133,14 +139,14 @@ class Holder(Record):
         return f"{named}(process {self.pid} on {self.host})"
 
 
-class CreatedRecord(Record):
+class CreatedRecord(Entry):
     """The first row of every log."""
 
     job: str
     store_id: str
 
 
-class IncarnationRecord(Record):
+class IncarnationRecord(Entry):
     """One life of the job begins: it continues from epoch `base`. `passed_over`: damaged epochs behind it that "latest"
     did not choose, also in earlier lives since somebody last chose an epoch by name or number.
     """
@@ -155,7 +161,7 @@ class IncarnationRecord(Record):
     passed_over: tuple[int, ...] = ()
 
 
-class EpochBrief(Record):
+class EpochBrief(Entry):
     """What the log's tail remembers of a manifest."""
 
     epoch: Count
@@ -179,44 +185,55 @@ class EpochBrief(Record):
         return cls(**shared, sinks=tuple(sorted(manifest.outputs)), lease_expires_ms=lease_expires_ms)
 
 
-class Heartbeat(Record):
+class Heartbeat(Entry):
     """The holder is alive although no epoch was decided."""
 
     incarnation: Count
     lease_expires_ms: int
 
 
-class Released(Record):
+class Released(Entry):
     """A clean stop: the lease is free at once."""
 
     incarnation: Count
 
 
-class Published(Record):
+class Published(Entry):
     """Acks that no later epoch will carry."""
 
     incarnation: Count
     acks: tuple[SinkAck, ...]
 
 
-class SavepointRecord(Record):
+class SavepointRecord(Entry):
     """A name for an epoch; the epoch is kept for ever."""
 
     name: SavepointName
     epoch: Count
 
 
-class SavepointDropped(Record):
+class SavepointDropped(Entry):
     """The name is free again and its epoch an ordinary one."""
 
     name: SavepointName
 
 
-class Folded(Record):
-    """What rows that were dropped from the log would have said: written when the log is shortened."""
+class Folded(Entry):
+    """What rows before it that were dropped from the log would have said: written when files of the log are replaced."""
 
     last: Count
     acked: dict[SinkName, int]
+
+
+class LossAccepted(Entry):
+    """Who runs the job goes on although sinks have epochs, or were written by incarnations, that the log has lost.
+
+    Epochs above `after` up to `epoch` are lost; numbers go on above `epoch` and `incarnation`.
+    """
+
+    after: Count
+    epoch: Count
+    incarnation: Count
 
 
 AnyRecord = (
@@ -229,4 +246,5 @@ AnyRecord = (
     | SavepointRecord
     | SavepointDropped
     | Folded
+    | LossAccepted
 )

@@ -156,9 +156,12 @@ def _initial(tail: Tail) -> Manifest:
 
 
 def dropped(tail: Tail, base: int, passed_over: AbstractSet[int] = frozenset()) -> dict[str, list[int]]:
-    """Per sink, decided epochs it is not known to have, neither in the lineage of `base` nor passed over."""
+    """Per sink, decided epochs it is not known to have, neither in the lineage of `base` nor passed over; lost ones too."""
     kept = {brief.epoch for brief in tail.lineage(base)} | passed_over if base else passed_over
-    found = {sink: [epoch for epoch in tail.unacked(sink) if epoch not in kept] for sink in tail.sinks}
+    found = {}
+    for sink in {*tail.sinks, *tail.acked}:
+        lost = {epoch for epoch in tail.lost if epoch > tail.acked.get(sink, 0)}
+        found[sink] = sorted(lost | {epoch for epoch in tail.unacked(sink) if epoch not in kept})
     return {sink: epochs for sink, epochs in found.items() if epochs}
 
 

@@ -14,6 +14,7 @@ from spark_ckpt.store.records import (
     Heartbeat,
     Holder,
     IncarnationRecord,
+    LossAccepted,
     Published,
     Released,
     SavepointDropped,
@@ -28,7 +29,8 @@ class Tail:
 
     `latest` is the newest epoch of the current lineage, 0 for none; `last` the highest id ever decided, in any lineage;
     `by_id` the kept epochs of every lineage; `acked` per sink the highest epoch it is known to have;
-    `passed_over` the damaged epochs that "latest" left out by itself.
+    `passed_over` the damaged epochs that "latest" left out by itself; `lost` ids of epochs that sinks may have and that
+    somebody accepted as lost.
     """
 
     job: str = ""
@@ -45,6 +47,7 @@ class Tail:
     savepoints: Mapping[str, int] = field(default_factory=dict)
     acked: Mapping[str, int] = field(default_factory=dict)
     passed_over: frozenset[int] = frozenset()
+    lost: frozenset[int] = frozenset()
 
     @property
     def epochs(self) -> list[EpochBrief]:
@@ -62,6 +65,16 @@ class Tail:
         """Decided epochs of any lineage with an output for `sink` that it is not known to have, oldest first."""
         known = self.acked.get(sink, 0)
         return sorted(epoch for epoch, brief in self.by_id.items() if epoch > known and sink in brief.sinks)
+
+    def contradiction(self) -> str:
+        """What the log says of epochs or incarnations that it does not have; empty for a log that is whole."""
+        for sink, epoch in self.acked.items():
+            if epoch > self.last:
+                return f"the control log says that sink {sink} has epoch {epoch}, but its newest epoch is {self.last}"
+        newest = max((brief.incarnation for brief in self.by_id.values()), default=0)
+        if newest > self.incarnation:
+            return f"the control log has an epoch of incarnation {newest}, but its newest incarnation is {self.incarnation}"
+        return ""
 
     @property
     def sinks(self) -> list[str]:
@@ -142,6 +155,15 @@ def _folded(tail: Tail, record: Folded, time_ms: int) -> Tail:
     return replace(_acked(tail, acks), last=max(tail.last, record.last))
 
 
+def _loss_accepted(tail: Tail, record: LossAccepted, time_ms: int) -> Tail:
+    return replace(
+        tail,
+        last=max(tail.last, record.epoch),
+        incarnation=max(tail.incarnation, record.incarnation),
+        lost=tail.lost | set(range(record.after + 1, record.epoch + 1)),
+    )
+
+
 _Apply = Callable[[Tail, AnyRecord, int], Tail]
 _APPLY: Mapping[type, _Apply] = {
     kind: cast(_Apply, apply)
@@ -155,5 +177,6 @@ _APPLY: Mapping[type, _Apply] = {
         (SavepointRecord, _savepoint),
         (SavepointDropped, _savepoint_dropped),
         (Folded, _folded),
+        (LossAccepted, _loss_accepted),
     )
 }

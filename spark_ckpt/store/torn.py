@@ -24,18 +24,34 @@ _PAGE = 4096
 _HINT = "_last_checkpoint"
 
 
-def set_aside_torn(log: Path) -> bool:
-    """Set torn files of the log folder aside; whether there were any. Raises a `StoreOutage` if it cannot."""
+def set_aside_torn(log: Path, acknowledged: int | None = None) -> bool:
+    """Set torn files of the log folder aside; whether there were any. Raises a `StoreOutage` if it cannot.
+
+    `acknowledged`: the newest version that somebody was told about, so that what is wrong with it is damage and not the
+    trace of a power loss; None if that is not known.
+    """
     with told_of(str(log)):
-        return _set_aside(log)
+        names = _names(log)
+        torn = [name for name in names if _CHECKPOINT.fullmatch(name) and not _is_parquet(log / name)]
+        return _set_aside(log, [*torn, *_torn_commit(log, names, acknowledged)])
 
 
-def _set_aside(log: Path) -> bool:
-    names = sorted(path.name for path in log.iterdir()) if log.is_dir() else []
+def set_aside_torn_commit(log: Path, acknowledged: int) -> bool:
+    """Only the newest commit, which is cheap; whether it was torn. Raises a `StoreOutage` if it cannot."""
+    with told_of(str(log)):
+        return _set_aside(log, _torn_commit(log, _names(log), acknowledged))
+
+
+def _names(log: Path) -> list[str]:
+    return sorted(path.name for path in log.iterdir()) if log.is_dir() else []
+
+
+def _torn_commit(log: Path, names: list[str], acknowledged: int | None) -> list[str]:
     commits = [name for name in names if _COMMIT.fullmatch(name)]
-    torn = [name for name in names if _CHECKPOINT.fullmatch(name) and not _is_parquet(log / name)]
-    if commits and _is_torn(log / commits[-1], first=len(commits) == 1):
-        torn.append(commits[-1])
+    return [name for name in commits[-1:] if _may_be_torn(log / name, len(commits) == 1, acknowledged)]
+
+
+def _set_aside(log: Path, torn: list[str]) -> bool:
     for name in torn:
         (log / name).rename(log / f"_torn-{name}")
     if torn:
@@ -44,11 +60,17 @@ def _set_aside(log: Path) -> bool:
     return bool(torn)
 
 
-def _is_torn(commit: Path, *, first: bool) -> bool:
+def _may_be_torn(commit: Path, first: bool, acknowledged: int | None) -> bool:
+    if acknowledged is not None:
+        return int(commit.name[:20]) > acknowledged and _is_torn(commit, empty=True)
+    # An empty later commit is a version without actions; without a first one there is no table.
+    return _is_torn(commit, empty=first)
+
+
+def _is_torn(commit: Path, *, empty: bool) -> bool:
     content = commit.read_bytes()
     if not content:
-        # An empty later commit is a version without actions; without a first one there is no table.
-        return first
+        return empty
     if content.endswith(b"\0"):
         return True
     # Cut off at a page: anything else that cannot be parsed may be an acknowledged commit that rotted.

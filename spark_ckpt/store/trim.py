@@ -9,7 +9,6 @@ minute).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Sequence
 
@@ -18,7 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from spark_ckpt.errors import EpochDamaged, StoreOutage
 from spark_ckpt.store import delta_log
-from spark_ckpt.store.delta_log import LOG
+from spark_ckpt.store.delta_log import LOG, LogDamaged
 from spark_ckpt.store.location import Location
 
 HORIZON_MS = 3_600_000
@@ -30,12 +29,16 @@ _FILE = re.compile(rf"{LOG}/(\d{{20}})\.(json|checkpoint\.parquet)")
 def trim(location: Location, keep_versions: Collection[int], older_than_ms: int) -> int:
     """Delete log files that neither `keep_versions` nor readers of the newest version need; how many went.
 
+    A log with a commit that cannot be read is left as it is.
     `older_than_ms`: only commits made before this time (ms since 1970 UTC).
     """
     files = _log_files(location)
     commits = sorted(version for version, kind in files if kind == "json")
     checkpoints = {version for version, kind in files if kind != "json"}
-    end = _first_young(location, commits, older_than_ms)
+    try:
+        end = _first_young(location, commits, older_than_ms)
+    except LogDamaged:
+        return 0
     bound = max((version for version in checkpoints if version <= end), default=0)
     spared = {version for version in keep_versions if version < bound}
     if not bound or not commits or commits[0] >= bound or not _checkpointed(location, spared - checkpoints, bound):
@@ -67,10 +70,9 @@ def _first_young(location: Location, commits: Sequence[int], older_than_ms: int)
 
 
 def _committed_ms(location: Location, version: int) -> int:
-    for line in location.read_bytes(f"{LOG}/{delta_log.commit_name(version)}").splitlines():
-        information = json.loads(line).get("commitInfo")
-        if information is not None:
-            return int(information.get("timestamp", 0))
+    for action in delta_log.actions_of(location, version):
+        if "commitInfo" in action:
+            return int(action["commitInfo"].get("timestamp", 0))
     return 0
 
 

@@ -1,0 +1,69 @@
+"""Whether a log is whole: every commit holds a row, and the newest row vouches for all rows before it.
+
+A row's `history` is the sum of the seals of all rows that were in the log when it was appended, as numbers modulo
+2^256.  Rows that are folded into other files keep their seals, and rows that are dropped are dropped by a commit whose
+own row sums what is left: so the newest row alone tells whether any other is missing, doubled or altered.  Pure: no
+I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+_MODULUS = 1 << 256
+
+
+class Vouching(Protocol):
+    """A row of a log. `history` is empty in rows of format 1, which vouch for nothing."""
+
+    @property
+    def seq(self) -> int:
+        """Its place in the total order: the table version that it was committed as."""
+
+    @property
+    def kind(self) -> str:
+        """What it records; "folded" rows are written when rows are dropped."""
+
+    @property
+    def seal(self) -> str:
+        """SHA-256 in hexadecimal."""
+
+    @property
+    def history(self) -> str:
+        """What the row says about the rows before it."""
+
+
+def weight(seals: Iterable[str]) -> int:
+    """What rows with these seals add to a history."""
+    return sum(int(seal, 16) for seal in seals) % _MODULUS
+
+
+def history(total: int) -> str:
+    """A sum of weights as a row's history."""
+    return f"{total % _MODULUS:064x}"
+
+
+def is_whole(newest: Vouching | None, total: int, version: int) -> bool:
+    """Whether rows whose weights add up to `total`, `newest` among them, are the whole log at a table version."""
+    if newest is None or not newest.history:
+        return True
+    return newest.seq == version and history(total - int(newest.seal, 16)) == newest.history
+
+
+def missing(rows: Sequence[Vouching], version: int) -> str:
+    """What a log that is not whole lacks, for its operator. `rows` in order, not empty."""
+    after = max((row.seq for row in rows if row.kind == "folded"), default=rows[0].seq)
+    there = {row.seq for row in rows}
+    gone = [seq for seq in range(after + 1, version + 1) if seq not in there]
+    if not gone:
+        return f"rows before row {after} of the control log are missing, doubled or altered"
+    named = f"row {gone[0]} of the control log is" if len(gone) == 1 else f"rows {_spans(gone)} of the control log are"
+    return f"{named} missing: their commits are empty or altered" if len(gone) > 1 else f"{named} missing"
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """ "3, 5 to 9" """
+    starts = [each for each in numbers if each - 1 not in numbers]
+    ends = [each for each in numbers if each + 1 not in numbers]
+    return ", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in zip(starts, ends, strict=True))

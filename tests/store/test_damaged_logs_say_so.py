@@ -1,0 +1,230 @@
+"""Whatever is damaged in the control log, it says what it said before, or says that it is damaged: never another answer."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from store_world import ELSEWHERE, JOB, SINK, World
+
+from spark_ckpt.errors import CkptError, EpochDamaged
+from spark_ckpt.store import continuity, log_table
+from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.retention import Retention
+from spark_ckpt.store.store import Store
+from spark_ckpt.store.tail import Tail
+
+Answer = tuple[Tail, list[Manifest]]
+FLIPS = 20
+"""Of bits in a file that readers need."""
+NEWEST_CHECKPOINT = f"{14:020d}"
+
+
+def answer(root: Path) -> Answer:
+    """Everything that a fresh reader learns from the log."""
+    store = Store.open(str(root), JOB)
+    tail = store.log.tail()
+    return tail, [store.log.manifest(brief.epoch) for brief in tail.epochs]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A store as a job leaves it: rows folded twice, shortened by retention, checkpoints, newer rows on top."""
+
+    root: Path
+    answer: Answer
+
+    @property
+    def log(self) -> Path:
+        return self.root / "epochs/_delta_log"
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted(path for path in (self.root / "epochs").rglob("*") if path.is_file())
+
+    def is_read(self, path: Path) -> bool:
+        """Whether a reader of the newest version has to look at the file."""
+        live = Store.open(str(self.root), JOB).log._table.paths
+        return (
+            path.name in live
+            if path.suffix == ".parquet" and path.parent != self.log
+            else path.name >= NEWEST_CHECKPOINT
+        )
+
+    @property
+    def commits(self) -> list[Path]:
+        return sorted(path for path in self.log.glob("*.json") if path.name[0] != "_")
+
+    def learned(self) -> Answer | CkptError:
+        try:
+            return answer(self.root)
+        except CkptError as error:
+            return error
+
+    def refused(self, match: str) -> None:
+        with pytest.raises(EpochDamaged, match=match) as caught:
+            answer(self.root)
+        assert caught.value.hint
+
+
+def lived(root: Path) -> None:
+    world = World(root)
+    world.begin()
+    for number in range(1, 5):
+        world.epoch({"a": number}, acked=number - 1)
+    world.store.retain(Retention(keep_last=2, slack=0))
+    world.store.log.add_savepoint("kept", 4)
+    for number in range(5, 9):
+        world.epoch({"a": number}, acked=number - 1)
+    world.begin()
+    world.epoch({"a": 9}, acked=8)
+    world.epoch({"a": 10}, acked=9)
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("pristine") / "store"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_table, "FOLD_AFTER", 6)
+        lived(root)
+    return root
+
+
+@pytest.fixture
+def written(pristine: Path, tmp_path: Path) -> Written:
+    shutil.copytree(pristine, tmp_path / "store")
+    return Written(tmp_path / "store", answer(pristine))
+
+
+def damages(path: Path, flips: int) -> Iterator[tuple[str, bytes | None]]:
+    content = path.read_bytes()
+    size = len(content)
+    yield "delete", None
+    if not flips:
+        return
+    for kept in sorted({0, 1, size // 2, max(0, size - 1)} - {size}):
+        yield f"cut to {kept}", content[:kept]
+    yield "zeros", b"\0" * size
+    lines = content.splitlines(keepends=True) if path.suffix == ".json" else []
+    for at in range(len(lines)):
+        yield f"without line {at}", b"".join(lines[:at] + lines[at + 1 :])
+    chance = random.Random(path.name[:20])
+    for bit in sorted(chance.sample(range(size * 8), min(flips, size * 8))):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        yield f"bit {bit}", bytes(flipped)
+
+
+def put(path: Path, content: bytes | None) -> None:
+    if content is None:
+        path.unlink(missing_ok=True)
+    else:
+        path.write_bytes(content)
+
+
+def test_no_damage_of_any_file_of_the_log_changes_what_it_says(written: Written) -> None:
+    before = {path: path.read_bytes() for path in written.files}
+    seen = {"same": 0, "reported": 0}
+    for path in before:
+        for what, content in damages(path, FLIPS if written.is_read(path) else 0):
+            put(path, content)
+            learned = written.learned()
+            assert isinstance(learned, CkptError) or learned == written.answer, f"{path.name}: {what}"
+            seen["reported" if isinstance(learned, CkptError) else "same"] += 1
+            for moved in set(written.files) - before.keys():
+                moved.unlink()
+            for each in before.keys() & {path, written.log / "_last_checkpoint"} | (before.keys() - set(written.files)):
+                each.write_bytes(before[each])
+    assert min(seen.values()) > 50, seen
+
+
+def test_without_the_rows_vouching_for_each_other_the_same_damage_changes_it(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted bug: the log believes whatever rows it finds."""
+    monkeypatch.setattr(continuity, "is_whole", lambda newest, total, version: True)
+    written.commits[-2].write_bytes(b"")
+    learned = written.learned()
+    assert not isinstance(learned, CkptError)
+    assert learned != written.answer
+
+
+def test_an_emptied_commit_is_missing_by_its_number(written: Written) -> None:
+    written.commits[-2].write_bytes(b"")
+    written.refused("row 15 of the control log is missing")
+
+
+def test_an_emptied_newest_commit_that_was_acknowledged_is_damage(written: Written) -> None:
+    written.commits[-1].write_bytes(b"")
+    written.refused("row 16 of the control log is missing")
+
+
+@pytest.mark.parametrize("newest", [1, 2, 3])
+def test_a_log_that_lost_its_newest_commits_names_what_was_acknowledged(written: Written, newest: int) -> None:
+    for path in written.commits[-newest:]:
+        path.unlink()
+    written.refused(r"ends at row \d+, but row 16 \(epoch 10\) was acknowledged")
+
+
+def test_a_log_folder_from_an_older_backup_is_refused(pristine: Path, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    world = World(root)
+    world.begin()
+    world.epoch({"a": 1})
+    shutil.copytree(root / "epochs/_delta_log", tmp_path / "backup")
+    world.epoch({"a": 2})
+    shutil.rmtree(root / "epochs/_delta_log")
+    shutil.copytree(tmp_path / "backup", root / "epochs/_delta_log")
+    Written(root, answer(pristine)).refused(r"ends at row 3, but row 4 \(epoch 2\) was acknowledged")
+
+
+def test_a_log_that_is_gone_is_not_begun_anew(written: Written) -> None:
+    shutil.rmtree(written.log)
+    written.refused("the control log is gone")
+
+
+@pytest.mark.parametrize("torn", [b"", b"\0" * 600], ids=["empty", "zeros"])
+def test_a_newest_commit_that_nobody_was_told_about_may_be_torn(written: Written, torn: bytes) -> None:
+    """A power loss before the answer: the epoch under way is not in the log, and the job goes on."""
+    Store.open(str(written.root), JOB).log.begin_incarnation(ELSEWHERE, takeover=True)
+    written.commits[-1].write_bytes(torn)
+    max((written.root / "epochs/_acknowledged").iterdir()).unlink()
+
+    assert answer(written.root) == written.answer
+    point = Store.open(str(written.root), JOB).log.begin_incarnation(ELSEWHERE, takeover=True)
+    assert (point.incarnation, point.manifest.epoch) == (3, 10)
+
+
+def test_the_rows_that_fold_a_log_and_those_that_shorten_it_vouch_for_what_stays(written: Written) -> None:
+    folded = next(path for path in (written.root / "epochs").glob("*-000000000014-*") if path.stat().st_size > 5000)
+    rows = log_table.Location(str(written.root / "epochs")).read_table(folded.name)
+    log_table.Location(str(written.root / "epochs")).write_table(folded.name, rows.slice(1))
+    written.refused("rows before row 14 of the control log are missing")
+
+
+def test_a_log_that_acknowledges_an_epoch_it_does_not_have_is_damaged() -> None:
+    """Format 1 has no rows that vouch: what it says about itself is all there is."""
+    assert "sink out has epoch 52, but its newest epoch is 51" in Tail(last=51, acked={SINK: 52}).contradiction()
+    assert Tail(last=52, acked={SINK: 52}).contradiction() == ""
+
+
+def test_an_answer_lost_after_the_commit_is_acknowledged_by_who_asks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path / "store")
+    world.begin()
+    world.snapshot({"a": 1})
+    manifest = world.manifest()
+    real = log_table.acknowledge
+    monkeypatch.setattr(log_table, "acknowledge", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        world.store.log.commit_epoch(manifest)
+    monkeypatch.setattr(log_table, "acknowledge", real)
+    world.store.log.commit_epoch(manifest)
+    max((tmp_path / "store/epochs/_delta_log").glob("0*.json")).unlink()
+    with pytest.raises(EpochDamaged, match=r"row 3 \(epoch 1\) was acknowledged"):
+        Store.open(str(tmp_path / "store"), JOB)
