@@ -132,6 +132,12 @@ class EpochDamaged(CkptError):
     exit_code = 5
 
 
+class LogDamaged(EpochDamaged):
+    """A Delta table's own log cannot be understood."""
+
+    condition = "CKPT_LOG_DAMAGED"
+
+
 class StateSchemaChanged(CkptError):
     """The state written by earlier epochs does not fit the operator's declared key or state schema."""
 

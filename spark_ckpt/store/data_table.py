@@ -5,23 +5,27 @@ only grows along the table's versions, survives log cleanup inside checkpoints, 
 against a settle that comes late from a replaced driver, the proof that an epoch was settled, and the map from an
 epoch to a version (found by bisection over the commit files, which live exactly as long as the versions they
 describe).
+
+Everything a table shows is in the manifests: a log that is damaged is set aside and made anew.
 """
 
 from __future__ import annotations
 
-import json
+import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
-from spark_ckpt.errors import StateSchemaChanged, StoreUnreachable
+from spark_ckpt.errors import LogDamaged, StateSchemaChanged, StoreUnreachable
 from spark_ckpt.storage_errors import outage, refusal_in
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.delta_log import LOG, Actions, Application, CommitLost
 from spark_ckpt.store.location import Location
 
+_log = logging.getLogger(__name__)
 _EPOCH_BITS = 40
 _ATTEMPTS = 20
 _CHECKPOINT_EVERY = 64
@@ -72,6 +76,21 @@ class DataTable:
         table = self.refreshed()
         found = None if table is None else table.transaction_version(self._app_id)
         return -1 if found is None else found
+
+    def refuse_if_beyond(self, key: int) -> None:
+        """Raise `LogDamaged` if the table claims an epoch above `key`, the newest that was decided."""
+        found = self.settled_key()
+        if found > key:
+            raise LogDamaged(
+                f"the table says it shows epoch {epoch_of(found)}, which was never decided", table=self.location.uri
+            )
+
+    def begin_anew(self) -> None:
+        """Set the table's log aside and have no table: it is derived from the manifests."""
+        aside = f"_damaged{LOG}-{time.time_ns() // 1_000_000}"
+        self.location.move_folder(LOG, aside)
+        _log.warning("the log of %s is damaged; it is set aside as %s and made anew", self.location.uri, aside)
+        self._table = None
 
     def ensure(self, schema: pa.Schema, partition_by: Sequence[str] = (), *, replace: bool = False) -> None:
         """Create the table, or add columns that are new.
@@ -171,10 +190,9 @@ class DataTable:
         return -1
 
     def _key_at(self, version: int) -> int | None:
-        for line in self.location.read_bytes(f"{LOG}/{delta_log.commit_name(version)}").splitlines():
-            transaction = json.loads(line).get("txn")
-            if transaction is not None and transaction["appId"] == self._app_id:
-                return int(transaction["version"])
+        for action in delta_log.actions_of(self.location, version):
+            if action.get("txn", {}).get("appId") == self._app_id:
+                return int(action["txn"]["version"])
         return None
 
 

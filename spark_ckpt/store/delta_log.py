@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark_ckpt.errors import EpochDamaged
+from spark_ckpt.errors import LogDamaged
 from spark_ckpt.storage_errors import one_line, outage, refusal_in, told_of
 from spark_ckpt.store import durable
 from spark_ckpt.store.location import Location
@@ -36,10 +36,6 @@ CONFIGURATION: Mapping[str, str | None] = {
     "delta.deletedFileRetentionDuration": "interval 1 days",
 }
 """Set once, at creation: a later change of properties would make every commit under way fail."""
-
-
-class LogDamaged(EpochDamaged):
-    """A Delta table's own log cannot be understood."""
 
 
 class CommitLost(Exception):

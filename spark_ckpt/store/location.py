@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
-from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged
+from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged, StoreIoFailed
 from spark_ckpt.storage_errors import one_line, outage, refusal_in, taken_away, told_of
 from spark_ckpt.store import durable
 from spark_ckpt.store.names import valid_name, valid_path
@@ -182,6 +182,14 @@ class Location:
         self.delete([info.path for info in self.list(path)])
         if self.local is not None:
             shutil.rmtree(self.local / valid_path(path), ignore_errors=True)
+
+    def move_folder(self, path: str, to: str) -> None:
+        """Give the files of the folder `path` another folder. Stopped halfway, the rest stays and can be moved again."""
+        for info in self.list(path):
+            with contextlib.suppress(StoreIoFailed, FileNotFoundError):  # what cannot be read is only in the way
+                content = self.read_bytes(info.path)
+                self.write_bytes(f"{to}/{info.path.removeprefix(f'{path}/')}", content)
+            self.delete([info.path])
 
     def delete(self, paths: Iterable[str]) -> None:
         """Remove files; those that are gone already do not matter."""

@@ -28,7 +28,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark_ckpt.errors import EpochDamaged, EpochNotFound, FormatUnknown, StoreForeign
+from spark_ckpt.errors import EpochDamaged, EpochNotFound, FormatUnknown, LogDamaged, StoreForeign
 from spark_ckpt.storage_errors import outage
 from spark_ckpt.store import continuity, delta_log
 from spark_ckpt.store.acknowledged import Acknowledged, acknowledge, forget_older, newest_acknowledged
@@ -399,7 +399,10 @@ class LogTable:
 def _opened(location: Location) -> tuple[DeltaTable | None, Acknowledged | None]:
     """The table, and what was acknowledged before it was opened, so that it must be in it."""
     acknowledged = newest_acknowledged(location)
-    table = delta_log.open_table(location, None if acknowledged is None else acknowledged.seq)
+    try:
+        table = delta_log.open_table(location, None if acknowledged is None else acknowledged.seq)
+    except LogDamaged as error:
+        raise EpochDamaged(f"the control log: {error.what}", log=location.uri, hint=HINT_DAMAGED) from error
     if table is None and acknowledged is not None:
         raise EpochDamaged(
             f"the control log is gone, but its {acknowledged} was acknowledged", log=location.uri, hint=HINT_DAMAGED

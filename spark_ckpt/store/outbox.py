@@ -11,6 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
+from spark_ckpt.errors import LogDamaged
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.data_table import DataTable, epoch_of, settle_key
 from spark_ckpt.store.delta_log import Actions
@@ -34,7 +35,21 @@ class Outbox:
         return output.files if output is not None and not output.root else ()
 
     def settle(self, manifest: Manifest, incarnation: int) -> None:
-        """Show the rows of this epoch and of earlier ones of its lineage that are not shown yet. Idempotent."""
+        """Show the rows of this epoch and of earlier ones of its lineage that are not shown yet. Idempotent.
+
+        A table whose own log is damaged is made anew, with the rows of the kept epochs.
+        """
+        tail = self._log.tail()
+        try:
+            self.table.refuse_if_beyond(settle_key(tail.incarnation, tail.last))
+            self._settle(manifest, incarnation)
+        except LogDamaged:
+            if tail.incarnation != incarnation:
+                raise
+            self.table.begin_anew()
+            self._settle(manifest, incarnation)
+
+    def _settle(self, manifest: Manifest, incarnation: int) -> None:
         key = settle_key(incarnation, manifest.epoch)
         settled = self.table.settled_key()
         if settled >= key:

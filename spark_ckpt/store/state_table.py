@@ -7,6 +7,7 @@ every key.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable
 
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
-from spark_ckpt.errors import EpochDamaged, EpochNotFound
+from spark_ckpt.errors import EpochDamaged, EpochNotFound, LogDamaged
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.data_table import DataTable, settle_key
 from spark_ckpt.store.ddl import column_names
@@ -39,7 +40,25 @@ class StateTable:
         self.table = DataTable(location, f"spark_ckpt/state/{operator}", f"spark_ckpt: state of operator {operator}")
 
     def settle(self, manifest: Manifest, incarnation: int) -> None:
-        """Make the table's live files the manifest's. Idempotent; a replaced driver's late call changes nothing."""
+        """Make the table's live files the manifest's. Idempotent; a replaced driver's late call changes nothing.
+
+        A table whose own log is damaged is made anew, with a version for every kept epoch.
+        """
+        tail = self._log.tail()
+        try:
+            self.table.refuse_if_beyond(settle_key(tail.incarnation, tail.last))
+            self._settle(manifest, incarnation)
+        except LogDamaged:
+            if tail.incarnation != incarnation:
+                raise
+            self.table.begin_anew()
+            for brief in tail.epochs:
+                if settle_key(brief.incarnation, brief.epoch) < settle_key(incarnation, manifest.epoch):
+                    with contextlib.suppress(EpochDamaged):  # an old epoch that lacks a file has no version any more
+                        self._settle(self._log.manifest(brief.epoch), brief.incarnation)
+            self._settle(manifest, incarnation)
+
+    def _settle(self, manifest: Manifest, incarnation: int) -> None:
         snapshot = manifest.operators.get(self.operator)
         wanted = {file.path: file for file in snapshot.files} if snapshot else {}
         newest = max(wanted.values(), key=lambda file: file.epoch, default=None)

@@ -15,9 +15,9 @@ from collections.abc import Collection, Sequence
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from spark_ckpt.errors import EpochDamaged, StoreOutage
+from spark_ckpt.errors import EpochDamaged, LogDamaged, StoreOutage
 from spark_ckpt.store import delta_log
-from spark_ckpt.store.delta_log import LOG, LogDamaged
+from spark_ckpt.store.delta_log import LOG
 from spark_ckpt.store.location import Location
 
 HORIZON_MS = 3_600_000
