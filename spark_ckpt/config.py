@@ -52,6 +52,14 @@ def _checked_ms(milliseconds: float, written: object) -> int:
 Duration = Annotated[int, BeforeValidator(duration_ms)]
 
 
+def _names(value: object) -> object:
+    """Names as a text with commas, or several texts."""
+    return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+
+
 def _duration(name: str, default: str, description: str) -> int:
     field: int = Field(duration_ms(default), alias=name, description=f"{description}; default {default}")
     return field
@@ -80,6 +88,15 @@ class JobConfig(BaseModel):
     keep_epochs: int = Field(20, ge=1, description="epochs kept by number")
     keep_age_ms: Duration = _duration("keep_age", "0 seconds", "epochs younger than this are kept too")
     takeover: bool = Field(False, description="replace a live driver instead of refusing to start")
+    accept_new_sink: Names = Field(
+        (), description="names of sinks that are another table or topic now: each begins with the next epoch"
+    )
+    accept_new_source: Names = Field(
+        (), description="names of sources that are another table, topic or folder now: each begins at its start"
+    )
+    accept_moved: Names = Field(
+        (), description="names of sources and sinks that are the same ones at another path: they go on"
+    )
     run_dir: str | None = Field(None, description="Spark's own checkpoint, disposable; default: inside the store")
     local_dir: Path | None = Field(
         None, description="local cache of state on every host; default: the temporary folder"

@@ -54,6 +54,20 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class Identified(Protocol):
+    """A source or sink that can say which table, topic or folder it is: a job then notices when it is another one."""
+
+    def identity(self, spark: SparkSession) -> Mapping[str, str]:
+        """What tells it from every other, part by part, the same at every start: kind, cluster, table id, ... No secret.
+
+        A part that is not known yet is empty and asked for again after a publish: the id of a table that a sink
+        will create. Part "path" is a place: it may change if the thing was moved, the other parts say what it is.
+        A job refuses a recorded part that is missing or another one; new parts are recorded as they come. Called after
+        `check`, and may use what that has found. Raises as `check` does.
+        """
+
+
+@runtime_checkable
 class LimitsBatches(Protocol):
     """A source whose stream obeys a limit of rows per batch (Spark's admission control, `ReadMaxRows`)."""
 
@@ -111,6 +125,8 @@ class EpochOutput:
     this epoch itself, or one of `dropped`: epochs that a restore to an older one left behind, of which it is not known
     whether the sink has them. `acked` is the newest epoch that the log knows this sink has published, 0 if none, None
     if the caller does not say; `newest` the highest id ever decided: no marker of ours can be above it.
+    `begun_after`: the sink took the place of another one after that epoch and is not known to have published since; then
+    `previous` is 0, and no marker, or one up to that epoch, comes before this output.
     `decision` names the manifest that decided this epoch, a random id: a marker of this epoch under another name was
     published for a decision that the log has lost, and what the sink shows is not this output.
     """
@@ -125,6 +141,7 @@ class EpochOutput:
     dropped: tuple[Epoch, ...] = ()
     newest: Epoch | None = None
     decision: str = ""
+    begun_after: Epoch | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,13 @@ class SinkInvalid(CkptError):
     exit_code = 8
 
 
+class IdentityChanged(CkptError):
+    """A source or sink is not the table, topic or folder that the job's epochs say, and nobody has confirmed that."""
+
+    condition = "CKPT_IDENTITY_CHANGED"
+    exit_code = 8
+
+
 class PublishFailed(CkptError):
     """A decided epoch could not be published yet; it stays staged and is tried again."""
 

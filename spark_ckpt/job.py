@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
@@ -16,6 +17,7 @@ from spark_ckpt.runtime.job_plan import JobPlan, planned
 from spark_ckpt.runtime.rejects import REJECTED, REJECTED_SCHEMA
 from spark_ckpt.runtime.run import Run
 from spark_ckpt.runtime.warm_up import warm_up
+from spark_ckpt.store.identity import Confirmed
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.store import Store
 from spark_ckpt.stream import Stream
@@ -79,16 +81,26 @@ class Job:
         """Hear of epochs while the job runs."""
         self._listeners.append(listener)
 
-    def start(self, restore: str | int | Epoch = LATEST, availableNow: bool = False) -> Run:
+    def start(
+        self,
+        restore: str | int | Epoch = LATEST,
+        availableNow: bool = False,
+        accept_new_sink: str | Sequence[str] = (),
+        accept_new_source: str | Sequence[str] = (),
+        accept_moved: str | Sequence[str] = (),
+    ) -> Run:
         """Run the job from its newest epoch, an epoch number, or a savepoint's name; a new store starts at the sources' starts.
 
         `availableNow` drains what the sources hold at this moment, ends on a committed and published epoch, and stops.
+        A source or sink that is another table, topic or folder than before is refused (`IdentityChanged`) unless it is
+        confirmed by name: `accept_new_sink` goes on into the new one, `accept_new_source` begins at its start,
+        `accept_moved` says that it is the same one at another path.
         Raises at once what would fail later: `GraphInvalid`, `SourceInvalid`, `SinkInvalid`, `StoreInUse`, `EpochNotFound`, ...
         """
-        plan = self.plan()
+        plan = self.plan(restore, self._confirmed(accept_new_sink, accept_new_source, accept_moved))
         return Run.start(plan, restore, availableNow, self._listeners)
 
-    def plan(self) -> JobPlan:
+    def plan(self, restore: str | int | Epoch = LATEST, confirmed: Confirmed | None = None) -> JobPlan:
         """Everything that a run needs, checked against sources, sinks and store."""
         bindings = list(self._bindings.values())
         if self._rejects is not None and bindings:
@@ -96,9 +108,19 @@ class Job:
         for binding in bindings:
             binding.sink.check(self.spark, binding.schema)
         store = Store.open(self.store, self.name, self._storage_options)
-        return planned(self.spark, self.name, self._config, store, bindings)
+        return planned(self.spark, self.name, self._config, store, bindings, restore, confirmed)
 
     # -- for streams ----------------------------------------------------------------------------------------------------
+
+    def _confirmed(
+        self, sinks: str | Sequence[str], sources: str | Sequence[str], moved: str | Sequence[str]
+    ) -> Confirmed:
+        config = self._config
+        return Confirmed(
+            new_sinks=_names(sinks) | set(config.accept_new_sink),
+            new_sources=_names(sources) | set(config.accept_new_source),
+            moved=_names(moved) | set(config.accept_moved),
+        )
 
     def _template(self, schema: StructType) -> DataFrame:
         return self.spark.createDataFrame([], schema)
@@ -122,6 +144,10 @@ class Job:
             raise GraphInvalid(f"there are two operators named '{name}'", hint='name them: name="..."')
         self._operators.add(valid_name("operator", name))
         return name
+
+
+def _names(given: str | Sequence[str]) -> frozenset[str]:
+    return frozenset([given] if isinstance(given, str) else given)
 
 
 def _session_conf(spark: SparkSession) -> dict[str, str]:

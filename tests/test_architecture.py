@@ -45,9 +45,10 @@ MAY_IMPORT = {
 PUBLIC_FOR_CONNECTORS = {
     "spark_ckpt.jars": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_kafka"},
     "spark_ckpt.file_stream": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
+    "spark_ckpt.place": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
     "spark_ckpt.worker_process": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
 }
-"""Beyond that, what certain connectors use: jars they need, the streaming reader over files."""
+"""Beyond that, what certain connectors use: jars they need, the streaming reader over files, one spelling of a path."""
 
 IO_FREE = ("os", "io", "pathlib", "socket", "time", "random", "threading", "queue", "subprocess", "pyarrow", "deltalake",
            "pyspark", "pandas", "datetime", "uuid", "secrets", "asyncio", "multiprocessing")  # fmt: skip

@@ -54,3 +54,10 @@ def test_an_unknown_argument_is_refused():
 def test_a_value_out_of_range_is_refused(setting):
     with pytest.raises(ConfigInvalid):
         JobConfig.of(setting, {})
+
+
+def test_confirmed_names_are_a_text_with_commas_or_several_texts():
+    conf = JobConfig.of({}, {"spark.ckpt.accept.new.sink": "out, side", "spark.ckpt.accept.moved": "in"})
+
+    assert (conf.accept_new_sink, conf.accept_moved, conf.accept_new_source) == (("out", "side"), ("in",), ())
+    assert JobConfig.of({"accept_new_source": ["a", "b"]}, {}).accept_new_source == ("a", "b")

@@ -20,6 +20,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
+from spark_ckpt.place import place_of
+
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
@@ -75,6 +77,11 @@ def filesystem(table: str, storage_options: Mapping[str, str]) -> pafs.FileSyste
 def open_table(table: str, storage_options: Mapping[str, str], version: int | None = None) -> DeltaTable:
     """A fresh handle of the table, optionally of an older version."""
     return DeltaTable(location(table), version=version, storage_options=dict(storage_options) or None)
+
+
+def identity_of(table: str, opened: DeltaTable | None) -> dict[str, str]:
+    """What a job remembers a table by: its place, and the id that it was created with, empty if there is none yet."""
+    return {"kind": "delta", "path": place_of(table), "table id": str(opened.metadata().id) if opened else ""}
 
 
 def table_exists(table: str, storage_options: Mapping[str, str]) -> bool:

@@ -111,7 +111,7 @@ def is_published(marker: Marker | None, output: EpochOutput, context: SinkContex
     if marker.epoch >= output.epoch:
         _check_decision(marker, output, context)
         return True
-    if marker.epoch > output.previous and marker.epoch not in output.dropped:
+    if marker.epoch > max(output.previous, output.begun_after or 0) and marker.epoch not in output.dropped:
         raise PublishConflict(
             f"the table says epoch {marker.epoch} is published, but the log decided {output.previous} "
             f"before {output.epoch}",

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructField, StructType
 from spark_ckpt.connector import Publisher, SinkContext, StagePlan
 from spark_ckpt.errors import CkptError, ConfigInvalid, SinkInvalid
 from spark_ckpt.storage_errors import one_line, outage, refusal_in
-from spark_ckpt_delta.log import location, open_table, table_exists
+from spark_ckpt_delta.log import identity_of, location, open_table, table_exists
 from spark_ckpt_delta.marker import Engine
 from spark_ckpt_delta.publisher import DeltalakePublisher
 from spark_ckpt_delta.rules import check_partition_types, check_partitioning, check_schema, check_writable
@@ -56,6 +56,7 @@ class DeltaSink:
         self._storage_options = dict(storage_options or {})
         self._partition_by = None if partition_by is None else tuple(partition_by)
         self._create = create
+        self._seen: dict[str, str] | None = None
 
     def check(self, spark: SparkSession, schema: StructType) -> None:
         """Raise `SinkInvalid` for a missing table, other columns, or a feature the engine cannot write."""
@@ -65,6 +66,7 @@ class DeltaSink:
         if missing:
             raise SinkInvalid(f"columns {', '.join(missing)} are not in the job's rows", table=self._table)
         opened = self._opened()
+        self._seen = identity_of(self._table, opened)
         if opened is not None:
             self._check_existing(opened, schema)
         elif not self._create:
@@ -98,6 +100,11 @@ class DeltaSink:
         if self._engine == "deltalake":
             return DeltalakePublisher(self._table, self._storage_options, context)
         return SparkPublisher(spark, self._table, self._storage_options, self._keys, self._partition_by or (), context)
+
+    def identity(self, spark: SparkSession) -> Mapping[str, str]:
+        """Path and table id; the id is empty while there is no table."""
+        seen, self._seen = self._seen, None  # what `check` has seen is told once: later it may be otherwise
+        return seen or identity_of(self._table, self._opened())
 
     def describe(self) -> Mapping[str, str]:
         """Kind, path and engine."""

@@ -27,7 +27,7 @@ from spark_ckpt_delta.changes import (
     check_mapping,
     check_readable,
 )
-from spark_ckpt_delta.log import filesystem, oldest_readable, open_table, read_commit, snapshot_files
+from spark_ckpt_delta.log import filesystem, identity_of, oldest_readable, open_table, read_commit, snapshot_files
 from spark_ckpt_delta.stream import FORMAT_NAME, DeltaDataSource, Settings
 
 if TYPE_CHECKING:
@@ -125,6 +125,10 @@ class DeltaSource:
         """Whether all versions before `end` are read."""
         here, there = Position.of(cursor), Position.of(end)
         return not here.snapshot and (here.version, here.index) >= (there.version, there.index)
+
+    def identity(self, spark: SparkSession) -> Mapping[str, str]:
+        """Path and table id."""
+        return identity_of(self._settings.table, self._open())
 
     def describe(self) -> Mapping[str, str]:
         """Kind and path."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
+from spark_ckpt.place import place_of
 from spark_ckpt_files.listing import Directory
 from spark_ckpt_files.position import Position, consumed_and_fresh, prove
 from spark_ckpt_files.reading import check_file
@@ -116,6 +117,10 @@ class FilesSource:
     def reached(self, cursor: Cursor, end: Cursor) -> bool:
         """Whether all files up to `end` are consumed."""
         return Position.of(cursor).name >= Position.of(end).name
+
+    def identity(self, spark: SparkSession) -> Mapping[str, str]:
+        """The folder. What was consumed of it is proven by the cursor."""
+        return {"kind": "files", "path": place_of(self._settings.path)}
 
     def describe(self) -> Mapping[str, str]:
         """Kind, path and format."""

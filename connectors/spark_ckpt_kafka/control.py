@@ -91,6 +91,18 @@ class Control:
             result[topic["name"]] = sorted(one["partition_index"] for one in topic["partitions"])
         return result
 
+    def identity(self, topics: Iterable[str]) -> dict[str, str]:
+        """The cluster's id, and each topic's: a topic that was deleted and made again has another. Empty where a broker
+        has none (before 2.8). Raises `ControlError` when a topic does not exist.
+        """
+        wanted = sorted(set(topics))
+        answer = self._call(lambda admin: admin._manager.run(admin._get_cluster_metadata, wanted))
+        parts = {"cluster": str(answer["cluster_id"] or "")}
+        for topic in answer["topics"]:
+            _check_topic(topic["name"], topic["error_code"])
+            parts[f"topic {topic['name']}"] = _id_text(topic.get("topic_id"))
+        return parts
+
     def beginnings(self, partitions: Mapping[str, Sequence[int]]) -> Positions:
         """The first offset that retention has left in each partition."""
         return self._offsets(partitions, OffsetSpec.EARLIEST, IsolationLevel.READ_UNCOMMITTED)
@@ -185,6 +197,11 @@ def _fetch_offset(admin: Any, group: str, topic: str) -> tuple[int, str]:
 def _raise_for(code: int, group: str) -> None:
     if code:
         raise kafka_errors.for_code(code)(f"reading the marker of group {group}")
+
+
+def _id_text(topic_id: object) -> str:
+    text = str(topic_id or "")
+    return "" if not text.strip("0-") else text
 
 
 def _check_topic(name: str, code: int) -> None:

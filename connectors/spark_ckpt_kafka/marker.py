@@ -56,7 +56,8 @@ class Wanted:
     """The epoch that a lane is to publish, as far as the decision needs it.
 
     `previous` is the epoch the sink published before, 0 if the log knows none, so that there need not be a
-    marker. `dropped` are epochs that a restore left behind: the lane may have published them or not.
+    marker. `dropped` are epochs that a restore left behind: the lane may have published them or not. `begun_after`: the
+    topic took the place of another one after that epoch; what it has of the time before does not matter.
     """
 
     group: str
@@ -67,9 +68,12 @@ class Wanted:
     dropped: tuple[int, ...] = ()
     newest: int | None = None
     decision: str = ""
+    begun_after: int | None = None
 
     def follows(self, published: int) -> bool:
         """Whether the wanted epoch comes right after the published one (0: nothing was published)."""
+        if self.begun_after is not None and published <= self.begun_after:
+            return True
         return published == self.previous or (published > self.previous and published in self.dropped)
 
 

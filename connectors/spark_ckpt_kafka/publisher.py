@@ -130,6 +130,7 @@ def requests_of(output: EpochOutput, lanes: int, incarnation: int) -> list[Reque
             parts=_parts([file for file in output.files if file.lane == lane]),
             newest=output.newest,
             decision=output.decision,
+            begun_after=output.begun_after,
         )
         for lane in range(count)
     ]

@@ -69,6 +69,7 @@ class Request:
     parts: Sequence[StagedPart] = ()
     newest: int | None = None
     decision: str = ""
+    begun_after: int | None = None
 
     @property
     def rows(self) -> int:
@@ -159,6 +160,7 @@ class LanePublisher:
             dropped=request.dropped,
             newest=request.newest,
             decision=request.decision,
+            begun_after=request.begun_after,
         )
         decision = decide(marker, wanted)
         if decision is not Decision.ASK_FIRST_LANE:

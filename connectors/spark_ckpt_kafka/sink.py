@@ -63,6 +63,7 @@ class KafkaSink:
     client: Plane | None = None
     audit_headers: bool = False
     patience: Patience = field(default_factory=Patience, repr=False)
+    _seen: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.lanes <= MAX_LANES:
@@ -81,10 +82,19 @@ class KafkaSink:
         """Columns, topics and the cluster's answer. Raises `SinkInvalid` within seconds."""
         _check_columns(schema, self.topic)
         choose(self.client)
+        self._seen.update(self._asked())
+
+    def identity(self, spark: SparkSession) -> Mapping[str, str]:
+        """The cluster, the topic and the marker's topic. Topics that rows name are not among them."""
+        seen = dict(self._seen) or self._asked()
+        self._seen.clear()  # what `check` has seen is told once: later it may be otherwise
+        return {"kind": "kafka"} | seen
+
+    def _asked(self) -> dict[str, str]:
         connection, _ = self._configuration()
         try:
             with Control(connection) as control:
-                control.partitions([name for name in (self.topic, self.marker_topic) if name])
+                return control.identity([name for name in (self.topic, self.marker_topic) if name])
         except ControlError as error:
             raise SinkInvalid(error.what, hint=error.hint, topic=self.topic) from error
 

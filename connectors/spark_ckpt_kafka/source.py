@@ -136,20 +136,26 @@ class KafkaSource:
         other._reader = self._reader | {_MOST: str(rows)}
         return other
 
+    def identity(self, spark: SparkSession) -> Mapping[str, str]:
+        """The cluster and the topics that there are now."""
+        with _as_source_error(), Control(self._connection) as control:
+            return {"kind": "kafka"} | control.identity(self._topics(control))
+
     def describe(self) -> Mapping[str, str]:
         """Kind, topics, servers and settings without secrets."""
         topics = self._pattern.pattern if self._pattern else ",".join(self._named)
         return {"kind": "kafka", "topic": topics} | self._connection.describe() | redacted(self._reader)
 
     def _partitions(self, control: Control) -> dict[str, list[int]]:
-        names = self._named
-        if self._pattern is not None:
-            names = [name for name in control.topics() if self._pattern.fullmatch(name)]
-            if not names:
-                raise SourceInvalid(
-                    f"no topic matches {self._pattern.pattern!r}", hint="create one, or change the pattern"
-                )
-        return control.partitions(names)
+        return control.partitions(self._topics(control))
+
+    def _topics(self, control: Control) -> list[str]:
+        if self._pattern is None:
+            return self._named
+        names = [name for name in control.topics() if self._pattern.fullmatch(name)]
+        if not names:
+            raise SourceInvalid(f"no topic matches {self._pattern.pattern!r}", hint="create one, or change the pattern")
+        return names
 
     def _ends(self, control: Control, partitions: Mapping[str, Sequence[int]]) -> Positions:
         return control.ends(partitions, committed=self._consumer[_ISOLATION] == "read_committed")

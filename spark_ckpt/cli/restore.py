@@ -22,6 +22,10 @@ def restore(
     store: StoreUri,
     target: Annotated[str, typer.Argument(metavar="TARGET", help='"latest", an epoch number, or a savepoint.')],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen. Required: see below.")] = False,
+    accept_new_sink: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SINK", help="This sink is another table or topic from now on. May be repeated."),
+    ] = None,
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
@@ -31,14 +35,16 @@ def restore(
     the state, and that no other driver runs.
     """
     wanted = int(target) if target.isdecimal() else target
+    new = list(accept_new_sink or [])
+    call = f"job.start(restore={wanted!r}" + (f", accept_new_sink={new!r})" if new else ")")
     if not dry_run:
         raise ConfigInvalid(
             "a job is restored by starting it, not from the command line",
-            hint=f"see what it would do with --dry-run, then start the job with job.start(restore={wanted!r})",
+            hint=f"see what it would do with --dry-run, then start the job with {call}",
         )
     opened = open_store(store, storage_option)
     tail = opened.log.tail()
-    planned = plan(tail, wanted, opened.log.manifest, opened.verify)
+    planned = plan(tail, wanted, opened.log.manifest, opened.verify, frozenset(new))
     if as_json:
         print_json(_fields(tail, planned))
         return
@@ -47,7 +53,7 @@ def restore(
     _print_state(planned)
     for sink in planned.sinks:
         _print_sink(planned, sink)
-    print_line(f"\nNothing was changed. To do it: job.start(restore={wanted!r})")
+    print_line(f"\nNothing was changed. To do it: {call}")
 
 
 def _fields(tail: Tail, planned: RestorePlan) -> dict[str, Json]:
@@ -92,6 +98,9 @@ def _print_sink(planned: RestorePlan, sink: SinkPlan) -> None:
 
 def sink_lines(epoch: int, sink: SinkPlan) -> Iterable[str]:
     """What happens to one sink, in sentences."""
+    if sink.replaced:
+        yield "another table or topic takes its place and begins with the first new epoch; what was published stays where it is"
+        return
     if sink.publish:
         yield f"{epochs(sink.publish)} ({sink.publish_rows:,} rows) will be published first"
     if sink.again:

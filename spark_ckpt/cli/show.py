@@ -12,6 +12,7 @@ from spark_ckpt.cli.output import plain, print_facts, print_json, print_line, pr
 from spark_ckpt.cli.stores import chosen_epoch, open_store, status_of
 from spark_ckpt.connector import Json
 from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.identity import told
 from spark_ckpt.store.records import Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.store.tail import Tail
 
@@ -35,6 +36,7 @@ def show(
     _print_cursors(manifest)
     _print_operators(manifest)
     _print_outputs(tail, manifest)
+    _print_identities(manifest)
 
 
 def _fields(log: EpochLog, tail: Tail, manifest: Manifest) -> dict[str, Json]:
@@ -44,6 +46,10 @@ def _fields(log: EpochLog, tail: Tail, manifest: Manifest) -> dict[str, Json]:
         "watermark_ms": manifest.watermark_ms,
         "cursors": plain(manifest.cursors),
         "operators": [_operator_fields(each) for each in manifest.operators.values()],
+        "identities": {
+            "sources": plain(manifest.source_identities),
+            "sinks": {name: dict(each.parts) for name, each in manifest.sink_identities.items()},
+        },
         "outputs": [_output_fields(tail, manifest.epoch, each) for each in manifest.outputs.values()],
         "rejected": dict(manifest.rejected),
     }
@@ -116,3 +122,11 @@ def _print_outputs(tail: Tail, manifest: Manifest) -> None:
             published = manifest.epoch not in tail.unacked(output.sink)
             rows.append((output.sink, output.rows, len(output.files), total, published))
         print_table(("sink", "rows", "files", "size", "published"), rows)
+
+
+def _print_identities(manifest: Manifest) -> None:
+    rows = [("source", name, told(parts)) for name, parts in manifest.source_identities.items()]
+    rows += [("sink", name, told(each.parts)) for name, each in manifest.sink_identities.items()]
+    if rows:
+        print_line()
+        print_table(("", "name", "is"), rows)

@@ -8,10 +8,13 @@ sink has yet are really undone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 
 from spark_ckpt.connector import Json
+from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.store import restore
+from spark_ckpt.store.identity import check_owed
 from spark_ckpt.store.records import EpochBrief, Manifest
 from spark_ckpt.store.tail import Tail
 
@@ -43,6 +46,8 @@ class SinkPlan:
     again_rows: int
     never: tuple[int, ...]
     elsewhere: tuple[int, ...] = ()
+    replaced: bool = False
+    """Another table or topic takes its place: it begins with the first new epoch."""
     complete: bool = True
     """False if epochs between were forgotten by retention: `again` may be more than the log can tell."""
 
@@ -66,13 +71,25 @@ class RestorePlan:
     skipped: tuple[tuple[int, str], ...]
 
 
-def plan(tail: Tail, target: restore.RestoreTarget, read: restore.Read, verify: restore.Verify) -> RestorePlan:
-    """The plan for a target, every file that the restore needs verified.
+def plan(
+    tail: Tail,
+    target: restore.RestoreTarget,
+    read: restore.Read,
+    verify: restore.Verify,
+    new_sinks: AbstractSet[str] = frozenset(),
+) -> RestorePlan:
+    """The plan for a target, every file that the restore needs verified. `new_sinks`: confirmed as other tables or topics.
 
-    Raises `EpochNotFound`, `EpochDamaged` as the restore itself would.
+    Raises `EpochNotFound`, `EpochDamaged`, `IdentityChanged` (a new sink while the old one is owed rows) as the restore
+    itself would; `ConfigInvalid` for sinks that no epoch knows.
     """
+    if unknown := sorted(new_sinks - set(tail.sinks)):
+        raise ConfigInvalid(f"no epoch knows a sink '{unknown[0]}'", hint=f"one of: {', '.join(tail.sinks)}")
     choice = restore.choose(tail, target, read, verify)
     base = choice.base
+    for sink in sorted(new_sinks):
+        check_owed(sink, choice.unpublished.get(sink, []))
+    sinks = tuple(_sink(tail, sink, base.epoch, choice.unpublished.get(sink, []), read) for sink in tail.sinks)
     return RestorePlan(
         job=tail.job,
         restored_from=choice.restored_from,
@@ -84,7 +101,7 @@ def plan(tail: Tail, target: restore.RestoreTarget, read: restore.Read, verify: 
         cursors=base.cursors,
         watermark_ms=base.watermark_ms,
         state=_state(base),
-        sinks=tuple(_sink(tail, sink, base.epoch, choice.unpublished.get(sink, []), read) for sink in tail.sinks),
+        sinks=tuple(replace(each, replaced=each.sink in new_sinks) for each in sinks),
         abandoned=abandoned(tail, base.epoch),
         skipped=choice.skipped,
     )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import StagePlan
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, StateSchemaChanged
 from spark_ckpt.graph import OperatorNode, SinkBinding, SourceNode, operator_of, sources_of, watermark_of
+from spark_ckpt.runtime import identities
 from spark_ckpt.runtime.rejects import REJECTED
 from spark_ckpt.runtime.staging import SinkStage
+from spark_ckpt.store.identity import Confirmed, Found
 from spark_ckpt.store.location import Location
+from spark_ckpt.store.restore import LATEST, RestoreTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from spark_ckpt.store.records import Manifest, OperatorSnapshot
     from spark_ckpt.store.store import Store
 
+_log = logging.getLogger(__name__)
 _GROUPS_PER_CORE = 8
 
 
@@ -40,6 +45,9 @@ class JobPlan:
     parallelism: int
     stage_plans: Mapping[str, StagePlan]
     """How each sink's rows are staged, asked once: the sink may open or create its table for it."""
+    found: Found = field(default_factory=Found)
+    """Which tables, topics and folders the job's names stand for in this run."""
+    confirmed: Confirmed = field(default_factory=Confirmed)
 
     @property
     def operator_name(self) -> str | None:
@@ -144,8 +152,19 @@ def _fits(written: tuple[str, str], declared: tuple[str, str]) -> bool:
     return written[0] == declared[0] and (declared[1] + ",").startswith(written[1] + ",")
 
 
-def planned(spark: SparkSession, job: str, config: JobConfig, store: Store, bindings: Sequence[SinkBinding]) -> JobPlan:
-    """Check the graph's shape and resolve what depends on the session."""
+def planned(
+    spark: SparkSession,
+    job: str,
+    config: JobConfig,
+    store: Store,
+    bindings: Sequence[SinkBinding],
+    restore: RestoreTarget = LATEST,
+    confirmed: Confirmed | None = None,
+) -> JobPlan:
+    """Check the graph's shape, ask what its names stand for, and resolve what depends on the session.
+
+    Raises `IdentityChanged` before a sink makes a table where the job does not belong.
+    """
     if not bindings:
         raise GraphInvalid("the job has no sink", hint="end a stream with to(sink)")
     node = bindings[0].node
@@ -154,5 +173,14 @@ def planned(spark: SparkSession, job: str, config: JobConfig, store: Store, bind
     sources = sources_of(node)
     parallelism = spark.sparkContext.defaultParallelism
     delay_ms = watermark.delay_ms if watermark else None
+    confirmed = confirmed or Confirmed()
+    found = identities.found(spark, sources, bindings)
+    for needless in identities.checked(store.log, restore, found, confirmed).unneeded:
+        _log.warning("job=%s %s confirms what has not changed; left there it would confirm a mistake", job, needless)
     stages = {binding.name: binding.sink.stage(binding.schema) for binding in bindings}
-    return JobPlan(spark, job, config, store, list(bindings), sources, operator, delay_ms, parallelism, stages)
+    for name, stage in stages.items():
+        if name in confirmed.moved and stage.root is not None:
+            store.moved(name, stage.root)
+    found = identities.completed(found, spark, bindings)
+    shape = (list(bindings), sources, operator, delay_ms, parallelism)
+    return JobPlan(spark, job, config, store, *shape, stages, found, confirmed)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from spark_ckpt.connector import Cursor, EpochOutput, SinkContext
+from spark_ckpt.connector import Cursor, SinkContext
 from spark_ckpt.errors import CkptError, ConfigInvalid, Fenced, PublishFailed, RunFailed
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.graph import SinkBinding
@@ -30,14 +30,17 @@ from spark_ckpt.runtime.control_source import BARRIER, NO_MARKER, OPEN, Control,
 from spark_ckpt.runtime.coordinator import CoordinatorLoop
 from spark_ckpt.runtime.epoch_builder import EpochBuilder
 from spark_ckpt.runtime.group_host import GroupHost
+from spark_ckpt.runtime.identities import parts_of
 from spark_ckpt.runtime.manifests import Lineage, manifest_of, summary_of
 from spark_ckpt.runtime.offset_log import BatchOffsets, read_batch_offsets
 from spark_ckpt.runtime.progress import Progress
 from spark_ckpt.runtime.publishing import PublishOutcome, SinkLane
 from spark_ckpt.runtime.query_failures import failure_of
 from spark_ckpt.runtime.reports import Report
+from spark_ckpt.runtime.sink_books import SinkBooks
 from spark_ckpt.runtime.stage_query import StageDescription, StageQuery
 from spark_ckpt.storage_errors import told_of
+from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import Manifest, SinkAck
 from spark_ckpt.store.retention import Retention
 
@@ -71,6 +74,7 @@ class Life:
         announcer: Announcer,
         progress: Progress,
         targets: Mapping[str, Cursor],
+        standing: Standing | None = None,
     ) -> None:
         self._plan = plan
         self._point = point
@@ -79,11 +83,11 @@ class Life:
         self._targets = dict(targets)
         self._base = point.manifest
         self._key_groups = plan.key_groups(point.manifest)
-        self._cursors: dict[str, Cursor] = dict(point.manifest.cursors)
+        self._books = SinkBooks(plan, point, standing, plan.store.log.tail().acked)
+        self._cursors: dict[str, Cursor] = self._books.standing.goes_on(point.manifest.cursors)
         self._builder = EpochBuilder(point.manifest, plan.operator_name, plan.watermark_delay_ms, plan.bindings[0].name)
         self._decided: dict[int, Manifest] = {each.epoch: each for due in point.unpublished.values() for each in due}
         self._acks: list[SinkAck] = []
-        self._published_up_to: dict[str, int] = dict(plan.store.log.tail().acked)
         self._previous = point.last
         self._barrier_at_s = self._renewed_s = time.monotonic()
         self._progressed = False
@@ -294,7 +298,7 @@ class Life:
             case barrier.StoreEpoch():
                 self._store(effect)
             case barrier.CommitSink(sink=sink, epoch=epoch):
-                self._lanes[sink].submit(self._output(sink, epoch))
+                self._lanes[sink].submit(self._books.output(sink, self._decided[epoch], self._previous))
             case barrier.AbortEpoch(epoch=epoch, why=why):
                 self._builder.aborted(epoch)
                 self._announcer.aborted(epoch, why)
@@ -343,28 +347,6 @@ class Life:
         self._decided[manifest.epoch] = manifest
         self._announcer.committed(manifest.epoch, summary_of(manifest))
 
-    def _output(self, sink: str, epoch: int) -> EpochOutput:
-        """4. What the sink has to publish."""
-        manifest = self._decided[epoch]
-        staged = manifest.outputs.get(sink)
-        outbox = self._plan.store.outbox(sink).location
-        plan = self._plan.stage_plan(sink)
-        root, options = (outbox.uri, outbox.storage_options) if plan.root is None else (plan.root, plan.storage_options)
-        files = [file.staged_file() for file in staged.files] if staged else []
-        previous = Epoch(self._published_up_to.get(sink, 0))
-        return EpochOutput(
-            epoch=Epoch(epoch),
-            incarnation=Incarnation(self.incarnation),
-            previous=previous,
-            root=root,
-            storage_options=options,
-            files=files,
-            acked=previous,
-            dropped=tuple(Epoch(each) for each in self._point.dropped.get(sink, ())),
-            newest=Epoch(self._previous),
-            decision=manifest.attempt,
-        )
-
     def _published(self, outcome: PublishOutcome) -> None:
         sink, incarnation = SinkId(outcome.sink), Incarnation(self.incarnation)
         if isinstance(outcome.error, Fenced):
@@ -381,7 +363,7 @@ class Life:
                 "replayed": outcome.receipt.replayed,
             }
             self._publish_error = None
-            self._published_up_to[outcome.sink] = outcome.epoch
+            self._books.published(outcome.sink, outcome.epoch, outcome.learned)
             self._acks.append(SinkAck(sink=outcome.sink, epoch=outcome.epoch, detail=detail))
             self._announcer.published(outcome.epoch, detail)
             self._thread.tell(barrier.SinkCommitted(sink, outcome.epoch, incarnation))
@@ -396,6 +378,9 @@ class Life:
             self._still_current,
             lambda outcome: self._thread.post(lambda: self._published(outcome)),
             inherited=self._point.last,
+            ask_identity=None
+            if self._books.standing.is_complete(binding.name)
+            else lambda: parts_of(binding.sink, plan.spark),
         )
 
     def _still_current(self) -> None:
@@ -442,7 +427,14 @@ class Life:
             _log.warning("job=%s incarnation=%d the lease was not renewed: %s", self._plan.job, self.incarnation, error)
 
     def _lineage(self) -> Lineage:
-        return Lineage(self.incarnation, self.last_epoch, self._previous, self._barrier_at_s, self._key_groups)
+        return Lineage(
+            self.incarnation,
+            self.last_epoch,
+            self._previous,
+            self._barrier_at_s,
+            self._key_groups,
+            self._books.standing,
+        )
 
     # -- ending ---------------------------------------------------------------------------------------------------------------
 

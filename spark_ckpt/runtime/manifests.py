@@ -6,11 +6,12 @@ import json
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Json
 from spark_ckpt.runtime.epoch_builder import EndedEpoch
+from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import (
     Manifest,
     OperatorSnapshot,
@@ -26,13 +27,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Where a new epoch stands: who decides it, on which epoch, after which id; when its barrier was offered."""
+    """Where a new epoch stands: who decides it, on which epoch, after which id; when its barrier was offered.
+
+    `standing`: which tables, topics and folders its names mean.
+    """
 
     incarnation: int
     base: int
     previous: int
     barrier_at_s: float
     key_groups: int
+    standing: Standing = field(default_factory=Standing)
 
 
 def manifest_of(
@@ -58,6 +63,8 @@ def manifest_of(
         rows_out=gathered.rows_out,
         rejected={"parse": gathered.rejected} if gathered.rejected else {},
         acks=tuple(acks),
+        source_identities={name: dict(parts) for name, parts in lineage.standing.sources.items()},
+        sink_identities=dict(lineage.standing.sinks),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, Tidies
@@ -27,6 +27,8 @@ class PublishOutcome:
     epoch: Epoch
     receipt: PublishReceipt | None
     error: CkptError | None
+    learned: Mapping[str, str] | None = None
+    """The sink's identity, if it was not known whole before."""
 
 
 class SinkLane(threading.Thread):
@@ -34,6 +36,7 @@ class SinkLane(threading.Thread):
 
     `still_current` raises `Fenced` if a newer incarnation exists: asked before every attempt, so that a zombie that wakes
     up does not fence the driver that replaced it. `inherited`: the highest epoch decided by earlier incarnations.
+    `ask_identity`: asked once after the first publish, when the sink has made what it publishes to.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class SinkLane(threading.Thread):
         still_current: Callable[[], None],
         report: Callable[[PublishOutcome], None],
         inherited: int = 0,
+        ask_identity: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         super().__init__(name=f"ckpt-publish-{sink}", daemon=True)
         self.sink = sink
@@ -51,6 +55,7 @@ class SinkLane(threading.Thread):
         self._still_current = still_current
         self._report = report
         self._inherited = inherited
+        self._ask_identity = ask_identity
         self._tidied = False
         self._outputs: queue.SimpleQueue[EpochOutput | None] = queue.SimpleQueue()
 
@@ -76,12 +81,20 @@ class SinkLane(threading.Thread):
             self._publisher = self._publisher or self._open_publisher()
             receipt = self._publisher.publish(output)
             hit(Failpoint.ACKED)
-            return PublishOutcome(self.sink, output.epoch, receipt, None)
+            return PublishOutcome(self.sink, output.epoch, receipt, None, self._learned())
         except CkptError as error:
             return self._failed(output, error)
         except Exception as error:  # noqa: BLE001 - a connector's bug is reported as what it is, not lost with the thread
             wrapped = PublishFailed(f"{type(error).__name__}: {error}", sink=self.sink, epoch=output.epoch)
             return self._failed(output, wrapped)
+
+    def _learned(self) -> Mapping[str, str] | None:
+        ask, self._ask_identity = self._ask_identity, None
+        try:
+            return ask() if ask is not None else None
+        except CkptError as error:
+            _log.info("sink %s: its identity is not known yet: %s", self.sink, error)
+            return None
 
     def _tidy(self) -> None:
         """Everything older incarnations decided is published: what else they staged is garbage."""

@@ -12,16 +12,19 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochTimedOut, Fenced, RunFailed
 from spark_ckpt.listener import RunListener
 from spark_ckpt.protocol.barrier import Outcome
+from spark_ckpt.runtime import identities
 from spark_ckpt.runtime.announcer import Announcer
 from spark_ckpt.runtime.life import Ending, Life
 from spark_ckpt.runtime.progress import Progress
 from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.identity import check_unchanged
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.restore import LATEST, RecoveryPoint, choose, no_check
 
@@ -192,6 +195,7 @@ class Run:
         # Before anything is written: a new incarnation on the wrong epoch would move the job there.
         chosen = choose(log.tail(), restore, log.manifest, no_check)
         plan.check_base(chosen.base, chosen.unpublished)
+        self._check_identities(restore)
         holder = current_holder(plan.job)
         point: RecoveryPoint = log.begin_incarnation(holder, restore, plan.config.lease_ms, takeover=takeover)
         try:
@@ -201,11 +205,23 @@ class Run:
                 log.release(point.incarnation)
             raise
 
+    def _check_identities(self, restore: str | int) -> None:
+        """The first life's are settled with the plan; while it ran, a table or topic may have been made anew."""
+        if self._life is None:
+            return
+        plan = self._plan
+        found = identities.found_again(plan.found, plan.spark, plan.sources, plan.bindings)
+        check_unchanged(plan.found, found)
+        identities.checked(plan.store.log, restore, found, plan.confirmed)
+        self._plan = replace(plan, found=found)
+
     def _begun(self, point: RecoveryPoint) -> Life:
         plan = self._plan
         plan.check_base(point.manifest, point.unpublished)
+        log = plan.store.log
+        standing = identities.settled(log, log.tail(), point.manifest, point.unpublished, plan.found, plan.confirmed)
         announcer = Announcer(plan.job, point.incarnation, self._listeners)
-        life = Life(plan, point, announcer, self._progress, self._targets)
+        life = Life(plan, point, announcer, self._progress, self._targets, standing)
         try:
             life.begin()
         except BaseException as error:

@@ -102,8 +102,19 @@ class SinkAck(Record):
     detail: dict[str, JsonValue] = {}
 
 
+class SinkIdentity(Record):
+    """Which table or topic a sink is. `after`: the highest epoch decided when it took the place of another one, else 0."""
+
+    parts: dict[str, str] = {}
+    after: Count = 0
+
+
 class Manifest(Record):
-    """Everything an epoch consists of. `base` is the epoch it extends, `previous` the last id decided before it."""
+    """Everything an epoch consists of. `base` is the epoch it extends, `previous` the last id decided before it.
+
+    The identities say what the names of `cursors` and `outputs` stood for; those of sinks that the job has dropped
+    stay, in case their names come back. Absent: written before there were any, or by connectors that have none.
+    """
 
     format: int = FORMAT
     job: str
@@ -123,6 +134,8 @@ class Manifest(Record):
     rows_out: int = 0
     rejected: dict[str, int] = {}
     acks: tuple[SinkAck, ...] = ()
+    source_identities: dict[str, dict[str, str]] = {}
+    sink_identities: dict[SinkName, SinkIdentity] = {}
 
 
 class Holder(Record):

@@ -40,6 +40,7 @@ class Store:
         self._states: dict[str, StateTable] = {}
         self._outboxes: dict[str, Outbox] = {}
         self._swept_for = -1
+        self._moved: dict[str, str] = {}
         self.log = self._opened_log()
         self.id = self.log.tail().store_id
 
@@ -76,6 +77,10 @@ class Store:
     def run_folder(self, incarnation: int) -> Location:
         """Spark's own checkpoints of one incarnation: disposable."""
         return self.location.child(_RUNS, str(incarnation))
+
+    def moved(self, sink: str, root: str) -> None:
+        """What the sink is owed lies below `root` now: its table was moved, and the staged files with it."""
+        self._moved[sink] = root
 
     def verify(self, manifest: Manifest, deep: bool = False) -> None:
         """Every file of the epoch is there with its size; `deep`: and can be read. Raises `EpochDamaged`.
@@ -167,7 +172,7 @@ class Store:
             return self.outbox(sink).location
         if epoch <= self.log.tail().acked.get(sink, 0):
             return None
-        elsewhere = Location(root, self.location.storage_options)
+        elsewhere = Location(self._moved.get(sink, root), self.location.storage_options)
         return elsewhere if elsewhere.local is not None or elsewhere.bucket == self.location.bucket else None
 
     def _opened_log(self) -> EpochLog:

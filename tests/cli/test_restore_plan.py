@@ -99,6 +99,18 @@ def test_the_command_tells_it_all_in_words(command, branches):
     assert "Nothing was changed" in text
 
 
+def test_a_plan_with_a_new_sink_says_where_it_begins_and_is_refused_while_the_old_one_is_owed_rows(command, branches):
+    uri = branches.store.location.uri
+    text = command("restore", uri, 4, "--dry-run", "--accept-new-sink", SINK).out
+    assert "another table or topic takes its place and begins with the first new epoch" in text
+    assert f"job.start(restore=4, accept_new_sink=['{SINK}'])" in text
+
+    refused = command("restore", uri, "latest", "--dry-run", "--accept-new-sink", SINK)
+    assert (refused.code, "CKPT_IDENTITY_CHANGED" in refused.err) == (8, True)
+    assert "decided epochs: 5" in refused.err
+    assert command("restore", uri, 4, "--dry-run", "--accept-new-sink", "otu").code == 2
+
+
 @pytest.mark.parametrize(
     ("numbers", "words"), [([4], "epoch 4"), ([4, 5, 6], "epochs 4 to 6"), ([4, 6, 9], "epochs 4, 6 and 9")]
 )

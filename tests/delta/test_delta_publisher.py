@@ -218,6 +218,27 @@ def test_a_marker_that_the_log_does_not_know_is_a_conflict(table: Path) -> None:
     assert ids(table) == [9]
 
 
+@pytest.mark.parametrize("marker", [None, 3, 7])
+def test_a_table_in_the_place_of_another_may_have_no_marker_or_one_of_the_time_before(
+    table: Path, marker: int | None
+) -> None:
+    if marker is not None:
+        opened(table).publish(output(table, marker, [stage(table, {"id": [marker]})], previous=0))
+    first = replace(output(table, 9, [stage(table, {"id": [9]})], previous=0), begun_after=Epoch(7), acked=Epoch(0))
+
+    opened(table).publish(first)
+
+    assert ids(table) == [*([] if marker is None else [marker]), 9]
+
+
+def test_a_table_in_the_place_of_another_with_a_marker_of_the_time_after_is_a_conflict(table: Path) -> None:
+    opened(table).publish(output(table, 8, [stage(table, {"id": [8]})], previous=0))
+    first = replace(output(table, 9, [stage(table, {"id": [9]})], previous=0), begun_after=Epoch(7), acked=Epoch(0))
+
+    with pytest.raises(PublishConflict, match="epoch 8 is published"):
+        opened(table).publish(first)
+
+
 def test_sinks_and_stores_do_not_share_markers(table: Path) -> None:
     for who in ({"sink": "out"}, {"sink": "other"}, {"store": "ffff"}):
         opened(table, **who).publish(output(table, 1, [stage(table, {"id": [1]})]))

@@ -135,3 +135,18 @@ def test_only_lanes_beyond_the_first_can_be_new() -> None:
 )
 def test_a_lane_is_new_if_the_epoch_before_had_fewer(first: Marker | None, new: bool) -> None:
     assert lane_is_new(first, _wanted(9, 8, lane=1)) is new
+
+
+@pytest.mark.parametrize(("found", "publishes"), [(None, True), (3, True), (7, True), (8, False)])
+def test_a_topic_in_the_place_of_another_may_have_any_marker_of_the_time_before(
+    found: int | None, publishes: bool
+) -> None:
+    """It took the place after epoch 7; 9 is its first. 8 was decided for it and is not known to be acked: a contradiction."""
+    wanted = Wanted("g", 1, 9, 0, 1, begun_after=7)
+
+    if publishes:
+        assert decide(None if found is None else _marker(found), wanted) is Decision.PUBLISH
+    else:
+        assert decide(_marker(8), wanted) is Decision.ASK_FIRST_LANE
+        with pytest.raises(PublishConflict):
+            decide(_marker(8), replace(wanted, lane=0))

@@ -82,7 +82,7 @@ def publisher(monkeypatch: pytest.MonkeyPatch) -> Callable[..., KafkaPublisher]:
 
 
 def _output(*files: StagedFile) -> EpochOutput:
-    return EpochOutput(Epoch(3), Incarnation(1), Epoch(2), "/root", {}, files)
+    return EpochOutput(Epoch(3), Incarnation(1), Epoch(2), "/root", {}, files, begun_after=Epoch(1))
 
 
 DONE = Published(5, replayed=False)
@@ -139,3 +139,4 @@ def test_an_epoch_staged_with_more_lanes_than_now_is_published_with_them_all() -
         ["2-0.parquet"],
     ]
     assert {(request.lanes, request.incarnation, request.dropped) for request in requests} == {(3, 4, ())}
+    assert {request.begun_after for request in requests} == {1}

@@ -26,6 +26,7 @@ from spark_ckpt.runtime.life import Life
 from spark_ckpt.runtime.progress import Progress
 from spark_ckpt.runtime.reports import Report
 from spark_ckpt.runtime.staging import SinkStage, StageWriter
+from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import Holder
 from spark_ckpt.store.store import Store
 
@@ -182,10 +183,12 @@ class Bench:
         self.queries.append(FakeQuery(*arguments))
         return self.queries[-1]
 
-    def born(self, targets: Mapping[str, object] | None = None, takeover=False) -> Spark:
+    def born(
+        self, targets: Mapping[str, object] | None = None, takeover=False, standing: Standing | None = None
+    ) -> Spark:
         point = self.store.log.begin_incarnation(HERE, "latest", self.plan.config.lease_ms, takeover)
         announcer = Announcer(JOB, point.incarnation, [self.heard])
-        life = Life(self.plan, point, announcer, Progress(JOB), targets or {})
+        life = Life(self.plan, point, announcer, Progress(JOB), targets or {}, standing)
         life.begin()
         return Spark(self, life, self.queries[-1])
 

@@ -1,0 +1,165 @@
+"""A job whose topic is another one: refused before anything is decided, corrected without a repair, confirmed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka_kit import PARTITIONS, Cluster, wait_for
+from pyspark.sql import SparkSession
+from spark_ckpt_kafka import KafkaSink, KafkaSource
+from spark_ckpt_kafka.control import ControlError
+from spark_ckpt_kafka.library import KafkaProducer
+
+import spark_ckpt
+from integration_tests.spark import ending
+from spark_ckpt.errors import IdentityChanged
+from spark_ckpt.store.store import Store
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
+    yield from ending(spark_ckpt.session("kafka-identities", "kafka", master="local[2]", conf=conf))
+
+
+class World:
+    """One job from topic to topic."""
+
+    def __init__(self, spark: SparkSession, cluster: Cluster, folder: Path) -> None:
+        self.spark, self.cluster, self.folder = spark, cluster, folder
+        self.input, self.output = cluster.topic, cluster.new_topic()
+
+    def drain(self, source: str | None = None, sink: str | None = None, lanes: int = 2, **confirmed: object) -> None:
+        servers = self.cluster.broker.servers
+        job = spark_ckpt.Job(self.spark, "job", str(self.folder / "store"), interval="1 hour", trigger="10 ms")
+        rows = job.source("in", KafkaSource(servers, source or self.input)).select("key", "value")
+        rows.to(KafkaSink(servers, sink or self.output, lanes=lanes), name="out")
+        run = job.start(availableNow=True, **confirmed)
+        assert run.awaitTermination(120)
+
+    def put(self, *values: bytes, into: str | None = None) -> None:
+        producer = KafkaProducer(bootstrap_servers=self.cluster.broker.servers)
+        try:
+            for value in values:
+                producer.send(into or self.input, value, key=value).get(10)
+        finally:
+            producer.close()
+
+    def got(self, topic: str | None = None) -> list[bytes]:
+        return sorted(record.value for record in self.cluster.read(topic or self.output))
+
+    def decided(self) -> tuple[int, int]:
+        tail = Store.open(str(self.folder / "store"), "job").log.tail()
+        return tail.last, tail.incarnation
+
+    def refused(self, **arguments: object) -> str:
+        before = self.decided()
+        with pytest.raises(IdentityChanged) as caught:
+            self.drain(**arguments)
+        assert self.decided() == before
+        return str(caught.value)
+
+    def anew(self, topic: str) -> None:
+        """Delete the topic and make it again."""
+        control = self.cluster.control
+        control._call(lambda admin: admin.delete_topics([topic]))
+
+        def partitions() -> int:
+            try:
+                return len(control.partitions([topic])[topic])
+            except ControlError:
+                return 0
+
+        wait_for(lambda: not partitions(), "the topic's deletion")
+        control.create_topic(topic, PARTITIONS)
+        wait_for(lambda: partitions() == PARTITIONS, "the new topic")
+
+
+@pytest.fixture
+def world(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> World:
+    return World(spark, cluster, tmp_path)
+
+
+def test_another_sink_topic_is_refused_and_the_right_one_goes_on(world: World) -> None:
+    world.put(b"a")
+    world.drain()
+    world.put(b"b")
+    other = world.cluster.new_topic()
+    text = world.refused(sink=other)
+    assert f"topic {world.output} " in text
+    assert f"topic {other} " in text
+    assert "accept_new_sink='out'" in text
+    world.drain()
+    assert (world.got(), world.got(other)) == ([b"a", b"b"], [])
+
+
+def test_a_confirmed_new_sink_topic_takes_everything_from_here_on_and_so_does_the_old_one_after_it(
+    world: World,
+) -> None:
+    world.put(b"a", b"b")
+    world.drain()
+    other = world.cluster.new_topic()
+    world.put(b"c", b"d")
+    world.drain(sink=other, accept_new_sink="out")
+    world.put(b"e")
+    world.drain(sink=other)
+    world.put(b"f", b"g")
+    world.drain(accept_new_sink="out")
+    world.put(b"h")
+    world.drain()
+    assert (world.got(), world.got(other)) == ([b"a", b"b", b"f", b"g", b"h"], [b"c", b"d", b"e"])
+
+
+def test_a_sink_topic_deleted_and_made_anew_is_told_as_that_and_can_be_confirmed(world: World) -> None:
+    world.put(b"a")
+    world.drain()
+    world.anew(world.output)
+    world.put(b"b")
+    text = world.refused()
+    assert text.count(f"topic {world.output} ") == 2
+    world.drain(accept_new_sink="out")
+    world.put(b"c")
+    world.drain()
+    assert world.got() == [b"b", b"c"]
+
+
+def test_another_source_topic_is_refused_before_its_offsets_are_compared_and_can_be_confirmed(world: World) -> None:
+    other = world.cluster.new_topic()
+    world.put(b"a")
+    world.drain()
+    world.put(b"x", b"y", into=other)
+    assert f"topic {other} " in world.refused(source=other)
+    world.put(b"b")
+    world.drain()
+    world.drain(source=other, accept_new_source="in")
+    world.put(b"z", into=other)
+    world.drain(source=other)
+    assert world.got() == [b"a", b"b", b"x", b"y", b"z"]
+
+
+def test_a_source_topic_made_anew_with_as_many_records_is_not_read_on_in_the_middle(world: World) -> None:
+    """Offsets alone cannot tell: the new topic has more records than the old one had."""
+    world.put(b"a")
+    world.drain()
+    world.anew(world.input)
+    world.put(b"a", b"m", b"n")
+    assert "accept_new_source='in'" in world.refused()
+    world.drain(accept_new_source="in")
+    assert world.got() == [b"a", b"a", b"m", b"n"]
+
+
+def test_the_identity_of_a_topic_costs_one_answer_of_the_broker(world: World) -> None:
+    source = KafkaSource(world.cluster.broker.servers, world.input)
+    took_s = []
+    for _ in range(5):
+        began_s = time.perf_counter()
+        parts = source.identity(world.spark)
+        took_s.append(time.perf_counter() - began_s)
+    assert set(parts) == {"kind", "cluster", f"topic {world.input}"}
+    assert all(parts.values())
+    assert min(took_s) < 1

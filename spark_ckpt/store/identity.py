@@ -1,0 +1,257 @@
+"""Whether each source and sink of a job is the one that its epochs were made with. Pure: no I/O.
+
+A sink is compared with the newest word of the log, whatever epoch is restored: its markers only go forward. A source is
+compared with the epoch that is restored: that one's cursor is what it goes on from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from spark_ckpt.connector import Cursor
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, IdentityChanged
+from spark_ckpt.store.records import Manifest, SinkIdentity
+from spark_ckpt.store.restore import Read
+from spark_ckpt.store.tail import Tail
+
+Parts = Mapping[str, str]
+"""An identity as `connector.Identified` gives it; empty if the connector gives none."""
+
+PLACE = "path"
+"""The part that may change while the thing stays the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What every source and sink of the job is now."""
+
+    sources: Mapping[str, Parts] = field(default_factory=dict)
+    sinks: Mapping[str, Parts] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the log says: sources as of the epoch that is restored, sinks as of the newest one."""
+
+    sources: Mapping[str, Parts] = field(default_factory=dict)
+    sinks: Mapping[str, SinkIdentity] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """What the operator has confirmed by name: another sink, another source, the same thing at another place."""
+
+    new_sinks: frozenset[str] = frozenset()
+    new_sources: frozenset[str] = frozenset()
+    moved: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a start has settled. `fresh`: sources that are new under an old name and begin at their configured start.
+
+    `unneeded`: confirmations of what has not changed.
+    """
+
+    sources: Mapping[str, Parts] = field(default_factory=dict)
+    sinks: Mapping[str, SinkIdentity] = field(default_factory=dict)
+    fresh: frozenset[str] = frozenset()
+    unneeded: tuple[str, ...] = ()
+
+    def published(self, sink: str, acked: int) -> tuple[int, int | None]:
+        """(the epoch that this very sink is known to have, 0 if none; the epoch after which it began if that is 0)."""
+        after = self.sinks[sink].after if sink in self.sinks else 0
+        return (acked, None) if acked > after or not after else (0, after)
+
+    def goes_on(self, cursors: Mapping[str, Cursor]) -> dict[str, Cursor]:
+        """The cursors of sources that are what they were."""
+        return {name: cursor for name, cursor in cursors.items() if name not in self.fresh}
+
+    def is_complete(self, sink: str) -> bool:
+        """Whether every part of the sink's identity is known."""
+        return all(self.sinks[sink].parts.values()) if sink in self.sinks else True
+
+    def learned(self, sink: str, parts: Parts) -> Standing:
+        """With what has become known of a sink."""
+        now = self.sinks[sink]
+        return replace(self, sinks={**self.sinks, sink: now.model_copy(update={"parts": _merged(now.parts, parts)})})
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    kind: str
+    name: str
+    known: Parts
+    found: Parts
+
+    @property
+    def is_of_place(self) -> bool:
+        """Whether it may be the same thing, moved."""
+        return bool(self.found) and set(differing(self.known, self.found)) == {PLACE} and bool(self.found.get(PLACE))
+
+
+def known(tail: Tail, base: Manifest, read: Read) -> Known:
+    """What the log says, for a job that goes on from `base`."""
+    newest = _newest(tail, base, read)
+    sources = {
+        name: base.source_identities.get(name) or newest.source_identities.get(name, {}) for name in base.cursors
+    }
+    return Known(sources, newest.sink_identities)
+
+
+def _newest(tail: Tail, base: Manifest, read: Read) -> Manifest:
+    """The newest epoch of any branch that can be read."""
+    for brief in reversed(tail.epochs):
+        if brief.epoch == base.epoch:
+            return base
+        try:
+            return read(brief.epoch)
+        except EpochDamaged:
+            continue
+    return base
+
+
+def settled(
+    known: Known, found: Found, confirmed: Confirmed, owed: Mapping[str, Sequence[Manifest]], last: int
+) -> Standing:
+    """What a start goes on with. `owed`: per sink the decided epochs it is not known to have; `last`: highest epoch decided.
+
+    Raises `IdentityChanged` for what has changed without confirmation, or cannot change now; `ConfigInvalid` for
+    confirmations of names that the job does not have.
+    """
+    _check_names(found, confirmed)
+    known_sinks = {name: identity.parts for name, identity in known.sinks.items()}
+    sources = _changes("source", known.sources, found.sources)
+    sinks = _changes("sink", known_sinks, found.sinks)
+    open_ = [
+        change
+        for change in (*sources.values(), *sinks.values())
+        if change.name not in (confirmed.new_sources if change.kind == "source" else confirmed.new_sinks)
+        and not (change.name in confirmed.moved and change.is_of_place)
+    ]
+    if open_:
+        raise _refused(open_, {"source": known.sources, "sink": known_sinks})
+    replaced = {name for name in sinks if name in confirmed.new_sinks}
+    for name in sorted(replaced):
+        check_owed(name, owed.get(name, ()))
+    return Standing(
+        sources={
+            name: _merged(_kept(known.sources, name, sources), parts) for name, parts in found.sources.items() if parts
+        },
+        sinks=_sinks(known.sinks, found.sinks, replaced, last),
+        fresh=frozenset(name for name in sources if name in confirmed.new_sources),
+        unneeded=_unneeded(confirmed, sources, sinks),
+    )
+
+
+def check_unchanged(before: Found, now: Found) -> None:
+    """Raise `IdentityChanged` if something has become another thing while the job ran."""
+    changes = [
+        *_changes("source", before.sources, now.sources).values(),
+        *_changes("sink", before.sinks, now.sinks).values(),
+    ]
+    if changes:
+        raise _refused(changes, {"source": before.sources, "sink": before.sinks})
+
+
+def differing(known: Parts, found: Parts) -> list[str]:
+    """The parts that contradict: known and now missing or another. What was never known contradicts nothing."""
+    return [name for name, value in known.items() if name not in found or (value and found[name] != value)]
+
+
+def told(parts: Parts) -> str:
+    """An identity in words."""
+    return (
+        ", ".join(f"{name} {value or '(none yet)'}" for name, value in parts.items()) or "a connector without identity"
+    )
+
+
+def _changes(kind: str, known: Mapping[str, Parts], found: Mapping[str, Parts]) -> dict[str, _Change]:
+    pairs = {name: (known[name], parts) for name, parts in found.items() if known.get(name)}
+    return {name: _Change(kind, name, old, new) for name, (old, new) in pairs.items() if differing(old, new)}
+
+
+def _kept(known: Mapping[str, Parts], name: str, changed: Collection[str]) -> Parts:
+    return {} if name in changed else known.get(name, {})
+
+
+def _merged(known: Parts, found: Parts) -> dict[str, str]:
+    """What is found; a part that is not known this time stays as it was."""
+    return {name: value or known.get(name, "") for name, value in found.items()}
+
+
+def _sinks(
+    known: Mapping[str, SinkIdentity], found: Mapping[str, Parts], replaced: Collection[str], last: int
+) -> dict[str, SinkIdentity]:
+    sinks = dict(known)
+    for name, parts in found.items():
+        before = known.get(name)
+        if name in replaced:
+            sinks[name] = SinkIdentity(parts=dict(parts), after=last)
+        elif before is not None:
+            sinks[name] = SinkIdentity(parts=_merged(before.parts, parts), after=before.after)
+        elif parts:
+            sinks[name] = SinkIdentity(parts=dict(parts))
+    return sinks
+
+
+def _check_names(found: Found, confirmed: Confirmed) -> None:
+    every = {*found.sources, *found.sinks}
+    for setting, names, there in (
+        ("accept_new_source", confirmed.new_sources, set(found.sources)),
+        ("accept_new_sink", confirmed.new_sinks, set(found.sinks)),
+        ("accept_moved", confirmed.moved, every),
+    ):
+        if unknown := sorted(names - there):
+            raise ConfigInvalid(
+                f"{setting} names '{unknown[0]}', which the job does not have",
+                hint=f"one of: {', '.join(sorted(there))}",
+            )
+
+
+def _unneeded(confirmed: Confirmed, sources: Collection[str], sinks: Collection[str]) -> tuple[str, ...]:
+    needless = [f"accept_new_source={name!r}" for name in sorted(confirmed.new_sources - set(sources))]
+    needless += [f"accept_new_sink={name!r}" for name in sorted(confirmed.new_sinks - set(sinks))]
+    return (*needless, *(f"accept_moved={name!r}" for name in sorted(confirmed.moved - {*sources, *sinks})))
+
+
+def check_owed(sink: str, manifests: Iterable[Manifest]) -> None:
+    """Raise `IdentityChanged` if the old sink may have rows of decided epochs or not: in the new one they could be twice."""
+    rows = [each for each in manifests if sink in each.outputs and each.outputs[sink].files]
+    if rows:
+        epochs = ", ".join(str(each.epoch) for each in rows)
+        raise IdentityChanged(
+            f"sink '{sink}' cannot be replaced yet: it is not known to have the rows of decided epochs: {epochs}",
+            hint="start the job once with the sink as it was, so that they are published; if that is gone for good, "
+            f"job.start(restore={rows[0].base}, accept_new_sink={sink!r}) produces their rows anew, for every sink "
+            f"(see `spark-ckpt restore STORE {rows[0].base} --dry-run`)",
+        )
+
+
+def _refused(changes: Sequence[_Change], known: Mapping[str, Mapping[str, Parts]]) -> IdentityChanged:
+    first = changes[0]
+    named = " and ".join(f"{each.kind} '{each.name}'" for each in changes)
+    context: dict[str, str] = {}
+    for each in changes:
+        prefix = f"{each.kind} {each.name} " if len(changes) > 1 else ""
+        context |= {f"{prefix}recorded": told(each.known), f"{prefix}found": told(each.found)}
+    return IdentityChanged(
+        f"{named} {'are' if len(changes) > 1 else 'is'} not what the job's epochs were made with; nothing was changed",
+        hint=f"{_correction(changes, known)}; or confirm the new one by name: {_confirmation(first, 'new')}"
+        + (f"; or that it is the same one, moved: {_confirmation(first, 'moved')}" if first.is_of_place else ""),
+        **context,
+    )
+
+
+def _correction(changes: Sequence[_Change], known: Mapping[str, Mapping[str, Parts]]) -> str:
+    for each in changes:
+        for other, parts in known[each.kind].items():
+            if other != each.name and parts and not differing(parts, each.found):
+                return f"{each.kind} '{each.name}' is now what '{other}' was: give each its old name back"
+    return f"correct the {changes[0].kind}" + ("s" if len(changes) > 1 else "")
+
+
+def _confirmation(change: _Change, what: str) -> str:
+    argument = "accept_moved" if what == "moved" else f"accept_new_{change.kind}"
+    return f"job.start({argument}={change.name!r}) (--conf spark.ckpt.{argument.replace('_', '.')}={change.name})"

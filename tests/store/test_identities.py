@@ -1,0 +1,259 @@
+"""Whether a source or sink is the one that the epochs were made with: what is refused, what is confirmed, what goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, IdentityChanged
+from spark_ckpt.store.identity import (
+    Confirmed,
+    Found,
+    Known,
+    Standing,
+    check_unchanged,
+    differing,
+    known,
+    settled,
+)
+from spark_ckpt.store.records import EpochBrief, Manifest, SinkIdentity, StagedFileRecord, StagedOutput
+from spark_ckpt.store.tail import Tail
+
+A = {"kind": "delta", "path": "/a", "table id": "1"}
+B = {"kind": "delta", "path": "/b", "table id": "2"}
+A_MOVED = {**A, "path": "/elsewhere"}
+ABSENT = {**B, "table id": ""}
+IN = {"kind": "files", "path": "/in"}
+
+
+def standing(recorded=None, found=None, owed=None, last=7, **confirmed):
+    """One sink, `out`."""
+    sinks = (
+        {}
+        if recorded is None
+        else {"out": recorded if isinstance(recorded, SinkIdentity) else SinkIdentity(parts=recorded)}
+    )
+    return settled(
+        Known({}, sinks), Found({}, {"out": A if found is None else found}), named(**confirmed), owed or {}, last
+    )
+
+
+def named(**confirmed):
+    return Confirmed(**{kind: frozenset(names) for kind, names in confirmed.items()})
+
+
+def manifest(epoch, base=0, rows=0, sink="out", **fields):
+    file = StagedFileRecord(path="f", size_bytes=1, rows=rows, lane=0, batch=0, task=0, part=0)
+    outputs = {sink: StagedOutput(sink=sink, files=(file,) if rows else (), rows=rows)}
+    return Manifest(
+        job="job", epoch=epoch, incarnation=1, attempt=f"a{epoch}", created_ms=0, base=base, outputs=outputs, **fields
+    )
+
+
+# -- what is the same ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("recorded", "found", "contradictions"),
+    [
+        (A, A, []),
+        (A, {**A, "new part": "x"}, []),
+        ({**A, "table id": ""}, A, []),
+        (A, {**A, "table id": ""}, ["table id"]),
+        (A, {"kind": "delta", "path": "/a"}, ["table id"]),
+        (A, B, ["path", "table id"]),
+        (A, A_MOVED, ["path"]),
+        (A, {}, ["kind", "path", "table id"]),
+        ({}, A, []),
+    ],
+)
+def test_a_recorded_part_must_be_there_and_equal_and_what_was_not_known_contradicts_nothing(
+    recorded, found, contradictions
+):
+    assert differing(recorded, found) == contradictions
+
+
+def test_a_job_without_records_takes_what_it_finds_and_records_it():
+    assert standing(None, A).sinks == {"out": SinkIdentity(parts=A)}
+
+
+def test_the_id_of_a_table_that_the_sink_made_is_recorded_once_it_is_known():
+    assert standing({**A, "table id": ""}, A).sinks["out"].parts == A
+    assert Standing(sinks={"out": SinkIdentity(parts=ABSENT, after=3)}).learned("out", B).sinks == {
+        "out": SinkIdentity(parts=B, after=3)
+    }
+
+
+def test_a_connector_without_identity_works_and_records_nothing():
+    assert standing(None, {}).sinks == {}
+
+
+def test_a_connector_without_identity_in_the_place_of_one_that_had_one_is_refused():
+    with pytest.raises(IdentityChanged, match="a connector without identity"):
+        standing(A, {})
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------------
+
+
+def test_another_table_is_refused_with_both_identities_and_both_ways_out():
+    with pytest.raises(IdentityChanged) as caught:
+        standing(A, B)
+    text = str(caught.value)
+    assert "[CKPT_IDENTITY_CHANGED] sink 'out' is not what the job's epochs were made with" in text
+    assert "recorded: kind delta, path /a, table id 1" in text
+    assert "found: kind delta, path /b, table id 2" in text
+    assert "correct the sink; or confirm the new one by name: job.start(accept_new_sink='out')" in text
+    assert "--conf spark.ckpt.accept.new.sink=out" in text
+
+
+def test_a_table_that_is_gone_is_refused_before_the_sink_makes_it_again():
+    with pytest.raises(IdentityChanged, match=r"found: kind delta, path /a, table id \(none yet\)"):
+        standing(A, {**A, "table id": ""})
+
+
+def test_swapped_names_are_told_as_swapped():
+    recorded = Known({}, {"x": SinkIdentity(parts=A), "y": SinkIdentity(parts=B)})
+    with pytest.raises(IdentityChanged) as caught:
+        settled(recorded, Found({}, {"x": B, "y": A}), Confirmed(), {}, 7)
+    assert "sink 'x' and sink 'y' are not" in caught.value.what
+    assert "sink 'x' is now what 'y' was: give each its old name back" in caught.value.hint
+    assert caught.value.context["sink y found"] == "kind delta, path /a, table id 1"
+
+
+def test_a_confirmation_counts_for_the_name_it_names_only():
+    recorded = Known({}, {"x": SinkIdentity(parts=A), "y": SinkIdentity(parts=B)})
+    with pytest.raises(IdentityChanged, match="sink 'y' is not"):
+        settled(recorded, Found({}, {"x": B, "y": A}), named(new_sinks=["x"]), {}, 7)
+
+
+def test_a_confirmation_of_a_sink_is_none_of_a_source_with_its_name():
+    recorded = Known({"io": IN}, {"io": SinkIdentity(parts=A)})
+    found = Found({"io": {**IN, "path": "/other"}}, {"io": A})
+    with pytest.raises(IdentityChanged, match="source 'io'"):
+        settled(recorded, found, named(new_sinks=["io"]), {}, 7)
+
+
+def test_a_confirmation_of_a_name_that_the_job_does_not_have_is_refused():
+    with pytest.raises(ConfigInvalid, match="accept_new_sink names 'otu', which the job does not have"):
+        standing(A, A, new_sinks=["otu"])
+
+
+def test_a_confirmation_of_what_has_not_changed_is_reported_and_changes_nothing():
+    kept = standing(SinkIdentity(parts=A, after=3), A, new_sinks=["out"])
+    assert kept.sinks["out"] == SinkIdentity(parts=A, after=3)
+    assert kept.unneeded == ("accept_new_sink='out'",)
+
+
+# -- what is confirmed -----------------------------------------------------------------------------------------------------
+
+
+def test_a_new_sink_begins_after_the_highest_epoch_ever_decided():
+    accepted = standing(A, B, new_sinks=["out"], last=7)
+    assert accepted.sinks["out"] == SinkIdentity(parts=B, after=7)
+    assert accepted.published("out", acked=7) == (0, 7)
+    assert accepted.published("out", acked=5) == (0, 7)
+    assert accepted.published("out", acked=8) == (8, None)
+
+
+def test_a_sink_that_was_never_replaced_has_what_it_acked():
+    assert standing(A, A).published("out", acked=7) == (7, None)
+    assert standing(None, {}).published("out", acked=0) == (0, None)
+
+
+def test_a_new_sink_is_refused_while_the_old_one_is_owed_rows():
+    owed = {"out": [manifest(5, base=4), manifest(6, base=5, rows=3)]}
+    with pytest.raises(IdentityChanged, match="decided epochs: 6") as caught:
+        standing(A, B, owed, new_sinks=["out"])
+    assert "job.start(restore=5, accept_new_sink='out')" in caught.value.hint
+
+
+def test_epochs_without_rows_for_the_sink_hold_up_no_new_sink():
+    owed = {"out": [manifest(6, base=5)], "other": [manifest(6, base=5, rows=3, sink="other")]}
+    assert standing(A, B, owed, new_sinks=["out"]).sinks["out"].after == 7
+
+
+def test_the_same_table_at_another_path_goes_on_when_that_is_confirmed():
+    with pytest.raises(IdentityChanged, match="the same one, moved") as caught:
+        standing(SinkIdentity(parts=A, after=3), A_MOVED)
+    assert "accept_moved='out'" in caught.value.hint
+    owed = {"out": [manifest(6, base=5, rows=3)]}
+    moved = standing(SinkIdentity(parts=A, after=3), A_MOVED, owed, moved=["out"])
+    assert moved.sinks["out"] == SinkIdentity(parts=A_MOVED, after=3)
+
+
+def test_another_table_cannot_be_confirmed_as_moved():
+    with pytest.raises(IdentityChanged) as caught:
+        standing(A, B, moved=["out"])
+    assert "moved" not in caught.value.hint
+
+
+def test_a_new_source_begins_anew_and_a_moved_one_goes_on():
+    recorded, found = Known({"in": IN}, {}), Found({"in": {**IN, "path": "/other"}}, {})
+    fresh = settled(recorded, found, named(new_sources=["in"]), {}, 7)
+    assert (fresh.fresh, fresh.goes_on({"in": {"n": 5}, "else": {"n": 1}})) == (frozenset({"in"}), {"else": {"n": 1}})
+    moved = settled(recorded, found, named(moved=["in"]), {}, 7)
+    assert moved.goes_on({"in": {"n": 5}}) == {"in": {"n": 5}}
+    assert moved.sources == fresh.sources == {"in": {"kind": "files", "path": "/other"}}
+
+
+# -- what the log knows ----------------------------------------------------------------------------------------------------
+
+
+def log_of(*manifests):
+    by_id = {each.epoch: EpochBrief.of(each, 0) for each in manifests}
+    return Tail(job="job", last=max(by_id), latest=max(by_id), by_id=by_id), {
+        each.epoch: each for each in manifests
+    }.__getitem__
+
+
+def test_a_sink_is_compared_with_the_newest_epoch_and_a_source_with_the_restored_one():
+    old, new = {"in": IN}, {"in": {**IN, "path": "/new"}}
+    first = manifest(1, cursors={"in": {}}, source_identities=old, sink_identities={"out": SinkIdentity(parts=A)})
+    second = manifest(
+        2, base=1, cursors={"in": {}}, source_identities=new, sink_identities={"out": SinkIdentity(parts=B, after=1)}
+    )
+    tail, read = log_of(first, second)
+    assert known(tail, first, read) == Known(old, {"out": SinkIdentity(parts=B, after=1)})
+    assert known(tail, second, read) == Known(new, {"out": SinkIdentity(parts=B, after=1)})
+
+
+def test_an_epoch_that_was_written_without_identities_takes_the_newest_ones():
+    first = manifest(1, cursors={"in": {}})
+    second = manifest(2, base=1, cursors={"in": {}}, source_identities={"in": IN})
+    tail, read = log_of(first, second)
+    assert known(tail, first, read).sources == {"in": IN}
+    assert known(*log_of(first)[:1], first, read).sources == {"in": {}}
+
+
+def test_an_epoch_that_cannot_be_read_is_passed_over():
+    first = manifest(1, sink_identities={"out": SinkIdentity(parts=A)})
+    tail, _ = log_of(first, manifest(2, base=1), manifest(3, base=2))
+
+    def read(epoch):
+        if epoch == 3:
+            raise EpochDamaged("no")
+        return manifest(2, base=1, sink_identities={"out": SinkIdentity(parts=B)})
+
+    assert known(tail, first, read).sinks == {"out": SinkIdentity(parts=B)}
+
+
+def test_a_dropped_sinks_identity_stays_so_that_its_name_cannot_come_back_as_another_table():
+    recorded = Known({}, {"out": SinkIdentity(parts=A), "gone": SinkIdentity(parts=B, after=2)})
+    kept = settled(recorded, Found({}, {"out": A}), Confirmed(), {}, 7)
+    assert kept.sinks["gone"] == SinkIdentity(parts=B, after=2)
+    with pytest.raises(IdentityChanged, match="sink 'gone'"):
+        settled(Known({}, kept.sinks), Found({}, {"out": A, "gone": {**A, "path": "/c"}}), Confirmed(), {}, 7)
+
+
+def test_a_renamed_and_an_added_sink_are_new_names_and_nothing_is_asked():
+    recorded = Known({}, {"out": SinkIdentity(parts=A)})
+    added = settled(recorded, Found({}, {"out": A, "more": B}), Confirmed(), {}, 7)
+    assert added.sinks["more"] == SinkIdentity(parts=B, after=0)
+    renamed = settled(recorded, Found({}, {"result": A}), Confirmed(), {}, 7)
+    assert renamed.sinks["result"] == SinkIdentity(parts=A, after=0)
+
+
+def test_a_table_that_is_made_anew_while_the_job_runs_is_noticed():
+    check_unchanged(Found({}, {"out": {**A, "table id": ""}}), Found({}, {"out": A}))
+    with pytest.raises(IdentityChanged, match="sink 'out'"):
+        check_unchanged(Found({}, {"out": A}), Found({}, {"out": {**A, "table id": "9"}}))
