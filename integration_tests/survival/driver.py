@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -24,6 +24,7 @@ from spark_ckpt_kafka import KafkaSink, KafkaSource
 import spark_ckpt as ckpt
 
 RECORD = "k string, v long, n long"
+WIDE = f"{RECORD}, size int, pad string"
 OUTPUT = "k string, n long, count long, total long"
 QUIET = {
     "spark.ui.enabled": "false",
@@ -59,12 +60,17 @@ class Events(ckpt.RunListener):
 
 def main() -> int:
     options = _options()
+    return told(options.events, lambda events: _run(options, events))
+
+
+def told(path: Path, run: Callable[[Events], int]) -> int:
+    """Run a program that tells its events to the file; the exit code, that of the error if it ends with one."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     logging.getLogger("kafka").setLevel(logging.ERROR)
-    events = Events(options.events)
+    events = Events(path)
     try:
-        return _run(options, events)
+        return run(events)
     except ckpt.CkptError as error:
         events.write("failed", condition=error.condition, message=str(error))
         sys.stderr.write(f"{error}\n")
@@ -101,7 +107,7 @@ def _job(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
     )
     limits = {"maxOffsetsPerTrigger": options.max_offsets}
     records = job.source("records", KafkaSource(options.servers, options.input, options=limits))
-    parsed = records.parse("value", RECORD, alias="r", onError=options.on_error).select("r.*")
+    parsed = records.parse("value", WIDE if options.wide else RECORD, alias="r", onError=options.on_error).select("r.*")
     rows = _operate(parsed, options)
     record = rows.select(F.col("k").alias("key"), _json(rows.columns).alias("value"))
     record.to(KafkaSink(options.servers, options.output, lanes=options.lanes), name="out")
@@ -153,6 +159,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--store", required=True)
     parser.add_argument("--events", required=True, type=Path)
     parser.add_argument("--operator", choices=("agg", "tuples", "none"), default="agg")
+    parser.add_argument("--wide", action="store_true", help="records carry long texts")
     parser.add_argument("--on-error", choices=("fail", "drop"), default="fail")
     parser.add_argument("--interval", default="2 seconds")
     parser.add_argument("--lease", default="30 seconds")

@@ -17,17 +17,20 @@ from typing import Any, Self
 ROOT = Path(__file__).parents[2]
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 STALLED_S = 150.0
+PROGRAM = "integration_tests.survival.driver"
 
 
 class Driver:
     """One life of a program with its JVM and all its children. Leaving the context kills what is left."""
 
-    def __init__(self, arguments: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, arguments: list[str], folder: Path, environment: Mapping[str, str] | None = None, program: str = PROGRAM
+    ) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
         self.events_file = folder / "events.jsonl"
         self.events_file.touch()
-        command = [sys.executable, "-m", "integration_tests.survival.driver", *arguments]
+        command = [sys.executable, "-m", program, *arguments]
         with (folder / "log").open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, "--events", str(self.events_file)],
@@ -120,10 +123,11 @@ class Lives:
     folder: Path
     arguments: list[str]
     drivers: list[Driver] = field(default_factory=list)
+    program: str = PROGRAM
 
     def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Driver:
         number = len(self.drivers) + 1
-        driver = Driver([*self.arguments, *arguments], self.folder / f"life-{number:02}", environment)
+        driver = Driver([*self.arguments, *arguments], self.folder / f"life-{number:02}", environment, self.program)
         self.drivers.append(driver)
         return driver
 

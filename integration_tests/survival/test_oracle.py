@@ -18,11 +18,11 @@ ROWS = [Output("a", 0, 1, 5), Output("a", 1, 2, 7), Output("a", 4, 3, 6)]
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda rows: rows[:-1], "1 of 3 missing"),
-        (lambda rows: [*rows, rows[0]], "1 numbers more than once"),
-        (lambda rows: [rows[1], rows[0], rows[2]], "out of order"),
-        (lambda rows: [*rows[:2], rows[2]._replace(total=0)], "1 too many"),
-        (lambda rows: [*rows, Output("b", 9, 1, 1)], "1 too many"),
+        (lambda rows: rows[:-1], "lost=1, duplicated=0, wrong=0, reordered=0"),
+        (lambda rows: [*rows, rows[0]], "lost=0, duplicated=1, wrong=0, reordered=0"),
+        (lambda rows: [rows[1], rows[0], rows[2]], "lost=0, duplicated=0, wrong=0, reordered=1"),
+        (lambda rows: [*rows[:2], rows[2]._replace(total=0)], "lost=1, duplicated=0, wrong=1, reordered=0"),
+        (lambda rows: [*rows, Output("b", 9, 1, 1)], "lost=0, duplicated=0, wrong=1, reordered=0"),
     ],
 )
 def test_a_lost_repeated_disordered_or_wrong_record_is_told(

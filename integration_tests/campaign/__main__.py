@@ -1,0 +1,92 @@
+"""The command line of the campaigns. Each goes on where the results file ends; `page` writes `docs/reliability.md`."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from integration_tests.broker import Broker, running_broker
+from integration_tests.campaign.brokers import broker_kills
+from integration_tests.campaign.damaged_starts import damaged_starts
+from integration_tests.campaign.damages import damages
+from integration_tests.campaign.delta_kills import delta_kills
+from integration_tests.campaign.full_disks import full_disks
+from integration_tests.campaign.kafka_kills import kafka_kills
+from integration_tests.campaign.page import write_page
+from integration_tests.campaign.soak import soak
+from integration_tests.campaign.trial import RESULTS, Results
+from integration_tests.campaign.zombies import zombies
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
+WITH_BROKER: dict[str, Callable[[Broker, Path, int, int, Results], None]] = {
+    "kafka": kafka_kills,
+    "zombies": zombies,
+    "brokers": broker_kills,
+    "disks": full_disks,
+    "soak": soak,
+}
+WITHOUT: dict[str, Callable[[Path, int, int, Results], None]] = {
+    "delta": delta_kills,
+    "damages": damages,
+    "starts": damaged_starts,
+}
+USUAL = {
+    "kafka": 300,
+    "delta": 100,
+    "zombies": 100,
+    "brokers": 30,
+    "damages": 2000,
+    "starts": 200,
+    "disks": 20,
+    "soak": 60,
+}
+"""Trials of each campaign; minutes of the soak."""
+
+
+@app.command()
+def run(
+    campaign: Annotated[str, typer.Argument(help=", ".join(USUAL))],
+    trials: Annotated[int | None, typer.Option(help="How many; minutes for the soak.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Draws data, moments and kinds.")] = None,
+    results: Annotated[Path, typer.Option(help="Lines are appended to it.")] = RESULTS,
+) -> None:
+    """Run one campaign."""
+    if campaign not in USUAL:
+        raise typer.BadParameter(f"campaigns are {', '.join(USUAL)}")
+    chosen = random.SystemRandom().randrange(10**6) if seed is None else seed
+    number = USUAL[campaign] if trials is None else trials
+    account = Results(results, campaign, chosen)
+    with _folder() as folder:
+        print(f"{campaign}: {number} trials, seed {chosen}, in {folder}", flush=True)
+        if campaign in WITHOUT:
+            WITHOUT[campaign](folder, number, chosen, account)
+            return
+        with running_broker(folder / "broker") as broker:
+            WITH_BROKER[campaign](broker, folder, number, chosen, account)
+
+
+@app.command()
+def page() -> None:
+    """Write the figures into docs/reliability.md."""
+    write_page()
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Kept if the campaign breaks off, so that it can be looked into."""
+    folder = Path(tempfile.mkdtemp(prefix="campaign-"))
+    yield folder
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,176 @@
+"""Damage to every kind of file of a store: each answer is the same as before, or a typed error. Never another one."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import random
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from integration_tests.campaign.delta_kills import PROGRAM, Inbox
+from integration_tests.campaign.trial import Results
+from integration_tests.survival.process import Lives, wait_until
+from spark_ckpt.cli.app import exit_code
+from spark_ckpt.store.existing import existing_store
+
+OPERATOR, FILES = "sums", 12
+LIVES = ("EPOCH_COMMITTED:kill:3", "PUBLISH_COMMITTED:kill:2", "EPOCH_COMMITTED:kill:4")
+"""How the lives of the damaged job ended: the last one decided an epoch that nobody published."""
+
+
+@dataclass(frozen=True)
+class Patient:
+    """A job's folder, and a copy of it as it was before any damage."""
+
+    folder: Path
+    whole: Path
+
+    @classmethod
+    def made(cls, folder: Path, seed: int) -> Patient:
+        """A real job of some epochs and incarnations; its newest epoch is decided and not published."""
+        patient = cls(folder / "job", folder / "whole")
+        (patient.folder / "in").mkdir(parents=True)
+        inbox = Inbox(patient.folder / "in", random.Random(seed))
+        lives = Lives(folder, patient.arguments(), program=PROGRAM)
+        for spec in LIVES:
+            for _ in range(FILES):
+                inbox.write()
+            with lives.start(environment={"SPARK_CKPT_FAILPOINT": spec}) as driver:
+                driver.wait_for_end()
+        store = patient.folder / "store"
+        wait_until(
+            lambda: '"holds_lease": false' in _ask(("list", str(store), "--json"))[1], "the last life's lease ends"
+        )
+        shutil.rmtree(store / "runs")
+        shutil.copytree(patient.folder, patient.whole)
+        return patient
+
+    def arguments(self) -> list[str]:
+        """Of the job's program."""
+        named = {"--input": "in", "--table": "table", "--store": "store", "--local-dir": "."}
+        return [word for name, path in named.items() for word in (name, str(self.folder / path))]
+
+    def heal(self) -> None:
+        """Everything is again as it was."""
+        shutil.rmtree(self.folder)
+        shutil.copytree(self.whole, self.folder)
+
+
+def damages(folder: Path, trials: int, seed: int, results: Results) -> None:
+    """`trials` damages, spread evenly over the kinds of files; every command is asked after each."""
+    patient, draw = Patient.made(folder, seed), random.Random(seed)
+    questions = list(_questions(patient))
+    healthy = {question: _ask(question) for question in questions}
+    assert all(answer[0] == 0 for answer in healthy.values()), healthy
+    kinds = kinds_of(patient)
+    for _ in range(trials):
+        kind = draw.choice(sorted(kinds))
+        path, how = draw.choice(kinds[kind]), draw.choice(sorted(HOW))
+        HOW[how](path, draw)
+        counts = {"same": 0, "told": 0, "untyped": 0, "different": 0}
+        wrong = []
+        for question in questions:
+            verdict, why = _verdict(healthy[question], question)
+            counts[verdict] += 1
+            wrong += [f"{path}: {' '.join(question)}: {why}"] if why else []
+        results.add(f"{kind}, {how}", counts, "; ".join(wrong)[:2000])
+        patient.heal()
+
+
+def _questions(patient: Patient) -> Iterator[tuple[str, ...]]:
+    """What a user asks the command line about the store, answers as JSON."""
+    store = str(patient.folder / "store")
+    tail = existing_store(store).log.tail()
+    yield ("list", store, "--json")
+    yield ("verify", store, "--deep", "--json")
+    for brief in (tail.epochs[0], tail.epochs[len(tail.epochs) // 2], tail.epochs[-1]):
+        yield ("show", store, str(brief.epoch), "--json")
+        yield ("state", store, OPERATOR, "--epoch", str(brief.epoch), "--limit", "0", "--json")
+        yield ("restore", store, str(brief.epoch), "--dry-run", "--json")
+
+
+def _ask(question: Sequence[str]) -> tuple[int, str]:
+    """Exit code and standard output."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        code = exit_code(question)
+    return code, out.getvalue()
+
+
+def _verdict(healthy: tuple[int, str], question: Sequence[str]) -> tuple[str, str]:
+    """How an answer compares with that of the whole store, and why that is wrong if it is."""
+    try:
+        code, out = _ask(question)
+    except Exception as error:  # noqa: BLE001 - whatever is not typed is what is looked for
+        return "untyped", f"{type(error).__name__}: {error}"
+    if code != 0:
+        return "told", ""
+    return ("same", "") if out == healthy[1] else ("different", _first_difference(healthy[1], out))
+
+
+def _first_difference(before: str, after: str) -> str:
+    one, other = json.loads(before), json.loads(after)
+    if isinstance(one, Mapping):
+        changed = [name for name in one if one[name] != other.get(name)]
+        return f"{changed}: {[one[name] for name in changed]} became {[other.get(name) for name in changed]}"[:600]
+    return f"{before[:300]} became {after[:300]}"
+
+
+def kinds_of(patient: Patient) -> Mapping[str, list[Path]]:
+    """The files that decided epochs stand on, by kind."""
+    found: dict[str, list[Path]] = defaultdict(list)
+    store = patient.folder / "store"
+    for path in sorted(path for path in store.rglob("*") if path.is_file()):
+        found[_kind_of(path.relative_to(store))].append(path)
+    due = existing_store(str(store)).log
+    newest = due.manifest(due.tail().latest)
+    found["staged rows"] = [
+        path for output in newest.outputs.values() for file in output.files
+        for path in (patient.folder / "table").rglob(Path(file.path).name)
+    ]  # fmt: skip
+    return found
+
+
+def _kind_of(path: Path) -> str:
+    """Which table, and which part of it."""
+    part = "log" if "_delta_log" in path.parts else "data"
+    form = path.suffix.removeprefix(".") if not path.name.endswith(".checkpoint.parquet") else "checkpoint"
+    return f"{path.parts[0]} {part} {form}"
+
+
+def _flip(path: Path, draw: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    if content:
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+    path.write_bytes(content)
+
+
+def _truncate(path: Path, draw: random.Random) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: draw.randrange(len(content)) if content else 0])
+
+
+def _empty(path: Path, _: random.Random) -> None:
+    path.write_bytes(b"")
+
+
+def _delete(path: Path, _: random.Random) -> None:
+    path.unlink()
+
+
+def _drop_last_line(path: Path, _: random.Random) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+HOW = {
+    "one bit flipped": _flip,
+    "truncated": _truncate,
+    "emptied": _empty,
+    "deleted": _delete,
+    "last line dropped": _drop_last_line,
+}

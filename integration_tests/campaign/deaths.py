@@ -1,0 +1,92 @@
+"""More ways to die than the tests of survival know: in a recovery, and one process of the family alone."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from integration_tests.survival.kills import IN_CHILDREN, IN_DRIVER, Kill, at_point, at_random
+from integration_tests.survival.process import Driver, processes
+
+WORKER, PUBLISHER, JVM = "spark_ckpt.python_daemon", "lane_process", "org.apache.spark.deploy.SparkSubmit"
+
+
+def drawn(draw: random.Random, folder: Path) -> Kill:
+    """The next death. `folder` is its own."""
+    folder.mkdir()
+    chosen = draw.choices(("point", "random", "recovery", "jvm", "worker", "publisher"), (36, 30, 16, 6, 6, 6))[0]
+    match chosen:
+        case "point":
+            return at_point(draw.choice((*IN_DRIVER, *IN_CHILDREN)), folder)
+        case "recovery":
+            return in_recovery(draw)
+        case "jvm":
+            return Kill("the JVM alone", jvm_alone)
+        case "worker":
+            return then_all("a Python worker alone", WORKER, draw)
+        case "publisher":
+            return then_all("a publishing process alone", PUBLISHER, draw)
+        case _:
+            return at_random(draw)
+
+
+def in_recovery(draw: random.Random) -> Kill:
+    """Everything dies while the life begins: before it holds the lease, while it restores, at its first batch."""
+    delay_s, behind = draw.uniform(0, 1.5), draw.random() < 0.6
+
+    def strike(driver: Driver) -> None:
+        if behind:
+            driver.wait_for_events("started", 1)
+        else:
+            driver.wait_for(lambda: bool(of_family(driver, JVM)), "the JVM starts")
+        time.sleep(delay_s)  # the moment of death is what is random here
+        driver.kill()
+
+    return Kill("in recovery", strike)
+
+
+def jvm_alone(driver: Driver) -> None:
+    """The driver program has to notice, say so and end; nothing of it may stay behind."""
+    driver.wait_for_events("committed", 1)
+    slay(driver, JVM)
+    code = driver.wait_for_end()
+    assert code not in (0, -signal.SIGKILL), f"the driver ended with {code} without its JVM\n{driver.log()}"
+    driver.kill()
+
+
+def then_all(name: str, part: str, draw: random.Random) -> Kill:
+    """One process dies; the job goes on by itself and commits again; then everything dies."""
+    delay_s = draw.uniform(0, 0.5)
+
+    def strike(driver: Driver) -> None:
+        driver.wait_for_events("committed", 1)
+        driver.wait_for(lambda: bool(of_family(driver, part)), f"{part} is there")
+        before = len(driver.events("committed"))
+        slay(driver, part)
+        driver.wait_for_events("committed", before + 1)
+        time.sleep(delay_s)  # the moment of death is what is random here
+        driver.kill()
+
+    return Kill(name, strike)
+
+
+def slay(driver: Driver, part: str) -> None:
+    """SIGKILL to the youngest process of the family whose command line holds `part`."""
+    os.kill(of_family(driver, part)[-1], signal.SIGKILL)
+
+
+def of_family(driver: Driver, part: str) -> Sequence[int]:
+    """Living processes of the driver's session by a piece of their command line, oldest first."""
+    return sorted(pid for pid, session, _ in processes() if session == driver.process.pid and part in command_of(pid))
+
+
+def command_of(pid: int) -> str:
+    """The command line; empty for a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,86 @@
+"""`docs/reliability.md`: what was tried and what it led to, from the lines of all campaigns."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from integration_tests.campaign.trial import RESULTS, Trial, read
+from integration_tests.survival.process import ROOT
+
+PAGE = ROOT / "docs" / "reliability.md"
+MARK = "<!-- figures: python -m integration_tests.campaign page -->"
+WORDS = {
+    "kafka": "Kafka to Kafka: kill -9",
+    "delta": "files to Delta, append and MERGE, beside another writer: kill -9",
+    "zombies": "a driver frozen, replaced, and woken",
+    "brokers": "the Kafka broker killed and started again",
+    "damages": "a file of the store damaged, every command asked",
+    "starts": "a file of the store damaged, the job started",
+    "disks": "the store's disk full for up to 12 s",
+    "soak": "a long run, an epoch each second",
+}
+COUNTED = {
+    "lost": "lost",
+    "duplicated": "duplicated",
+    "wrong": "wrong",
+    "reordered": "reordered",
+    "foreign lost": "of the other writer lost",
+    "different": "silently different answers",
+    "untyped": "untyped errors",
+}
+
+
+def write_page(results: Path = RESULTS, page: Path = PAGE) -> None:
+    """Replace everything behind the mark by the figures."""
+    head = page.read_text().partition(MARK)[0]
+    page.write_text(head + MARK + "\n\n" + figures(list(read(results))))
+
+
+def figures(trials: Sequence[Trial]) -> str:
+    """The tables of the page."""
+    by_campaign: dict[str, list[Trial]] = defaultdict(list)
+    for trial in trials:
+        by_campaign[trial.campaign].append(trial)
+    known = [name for name in WORDS if name in by_campaign]
+    return "\n\n".join([_summary(known, by_campaign), *(_details(name, by_campaign[name]) for name in known)]) + "\n"
+
+
+def _summary(known: Iterable[str], by_campaign: dict[str, list[Trial]]) -> str:
+    heads = ["campaign", "trials", "broken promises", *COUNTED.values(), "commits"]
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 2) + "---|"]
+    for name in known:
+        trials = by_campaign[name]
+        total = _totals(trials)
+        commits = ", ".join(sorted({trial.commit for trial in trials}))
+        done, broken = sum("compared" not in trial.kind for trial in trials), sum(bool(trial.why) for trial in trials)
+        lines.append(
+            "| " + " | ".join(map(str, [WORDS[name], done, broken, *(total[each] for each in COUNTED), commits])) + " |"
+        )
+    return "\n".join(lines)
+
+
+def _totals(trials: Iterable[Trial]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for trial in trials:
+        for name in COUNTED:
+            total[name] += round(trial.figures.get(name, 0))
+    return total
+
+
+def _details(name: str, trials: Sequence[Trial]) -> str:
+    lines = [f"## {WORDS[name]}", ""]
+    if name == "soak":
+        return "\n".join(
+            [*lines, "| | |", "|---|---:|", *(_soaked(trial) for trial in trials if trial.kind == "long run")]
+        )
+    lines += ["| what was done | times | broken |", "|---|---:|---:|"]
+    times, broken = Counter(t.kind for t in trials), Counter(t.kind for t in trials if t.why)
+    lines += [f"| {kind} | {number} | {broken[kind]} |" for kind, number in sorted(times.items())]
+    records = sum(round(trial.figures.get("records", 0)) for trial in trials)
+    return "\n".join([*lines, "", f"{records:,} records compared."] if records else lines)
+
+
+def _soaked(trial: Trial) -> str:
+    return "\n".join(f"| {name} | {value:g} |" for name, value in trial.figures.items())
