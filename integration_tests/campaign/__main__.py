@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -83,8 +84,6 @@ def _folder() -> Iterator[Path]:
     """Kept if the campaign breaks off, so that it can be looked into."""
     folder = Path(tempfile.mkdtemp(prefix="campaign-"))
     yield folder
-    import shutil
-
     shutil.rmtree(folder, ignore_errors=True)
 
 

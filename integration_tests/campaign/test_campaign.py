@@ -1,0 +1,110 @@
+"""The campaigns find what they look for, and the page says what their lines say."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from integration_tests.campaign import damages, delta_kills
+from integration_tests.campaign.page import MARK, write_page
+from integration_tests.campaign.trial import RESULTS, Results, Trial, read
+
+WHOLE = (0, json.dumps({"epochs": [1, 2], "latest": 2}))
+
+
+def trials(path: Path) -> list[Trial]:
+    return list(read(path))
+
+
+def test_an_answer_that_changed_without_a_word_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(damages, "_ask", lambda question: (0, json.dumps({"epochs": [1], "latest": 1})))
+
+    verdict, why = damages._verdict(WHOLE, ("list", "store"))
+
+    assert verdict == "different"
+    assert "latest" in why
+
+
+def test_an_error_without_a_type_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def untyped(question: object) -> tuple[int, str]:
+        raise KeyError("seq")
+
+    monkeypatch.setattr(damages, "_ask", untyped)
+
+    assert damages._verdict(WHOLE, ("list", "store")) == ("untyped", "KeyError: 'seq'")
+
+
+@pytest.mark.parametrize("how", sorted(damages.HOW))
+def test_every_damage_changes_the_file(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one\ntwo\nthree\n")
+    damages.HOW[how](path, random.Random(1))
+
+    assert not path.exists() or path.read_bytes() != b"one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "figure"),
+    [
+        (lambda rows: rows[1:], "lost"),
+        (lambda rows: [*rows, rows[0]], "duplicated"),
+        (lambda rows: [*rows, ("key-0", 99, 99)], "wrong"),
+    ],
+)
+def test_a_delta_table_with_a_lost_a_repeated_or_a_wrong_row_is_found(
+    change: object, figure: str, tmp_path: Path
+) -> None:
+    inbox = delta_kills.Inbox(tmp_path, random.Random(1))
+    inbox.write()
+    rows = change(sorted(inbox.appended().elements()))  # type: ignore[operator]
+    columns = zip(("k", "count", "total"), zip(*rows, strict=True), strict=True)
+    write_deltalake(str(tmp_path / "table"), pa.table({name: list(values) for name, values in columns}))
+    results = tmp_path / "results.jsonl"
+
+    delta_kills._compare(inbox, tmp_path / "table", "append", 0, Results(results, "delta", 1))
+
+    (trial,) = trials(results)
+    found = Counter({name: trial.figures[name] for name in ("lost", "duplicated", "wrong")})
+    assert found == Counter({figure: 1})
+    assert trial.why
+
+
+def test_a_merged_table_holds_the_newest_figures_of_each_key(tmp_path: Path) -> None:
+    inbox = delta_kills.Inbox(tmp_path, random.Random(1))
+    inbox.write()
+    last = {row[0]: row for row in sorted(inbox.appended(), key=lambda row: row[1])}
+
+    assert inbox.merged() == Counter(last.values())
+
+
+def test_the_page_counts_what_the_lines_say(tmp_path: Path) -> None:
+    page, lines = tmp_path / "page.md", tmp_path / "results.jsonl"
+    page.write_text(f"# Head\n\n{MARK}\n\nold figures\n")
+    results = Results(lines, "kafka", 1)
+    results.add("in recovery")
+    results.add("in recovery", why="the driver does not end")
+    results.add("output compared", {"records": 100, "lost": 2})
+
+    write_page(lines, page)
+
+    text = page.read_text()
+    assert "old figures" not in text
+    assert "| Kafka to Kafka: kill -9 | 2 | 1 | 2 | 0 | 0 | 0 |" in text
+    assert "| in recovery | 2 | 1 |" in text
+
+
+def test_the_documented_figures_are_those_of_the_results(tmp_path: Path) -> None:
+    """Regenerate with: python -m integration_tests.campaign page"""
+    from integration_tests.campaign.page import PAGE
+
+    copy = tmp_path / "page.md"
+    copy.write_text(PAGE.read_text())
+    write_page(RESULTS, copy)
+
+    assert copy.read_text() == PAGE.read_text()
