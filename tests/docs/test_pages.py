@@ -1,13 +1,21 @@
+from itertools import takewhile
 from pathlib import Path
 
+from spark_ckpt.connectors_page import connectors_page
 from spark_ckpt.settings_page import settings_page
 
 DOCS = Path(__file__).parents[2] / "docs"
+HEAD = "| | what is promised | kept by a test in |"
 
 
 def test_the_settings_page_is_what_the_settings_say():
     """Regenerate with: python -m spark_ckpt.settings_page > docs/settings.md"""
     assert (DOCS / "settings.md").read_text() == settings_page()
+
+
+def test_the_page_of_sources_and_sinks_is_what_their_docstrings_say():
+    """Regenerate with: python -m spark_ckpt.connectors_page > docs/connectors.md"""
+    assert (DOCS / "connectors.md").read_text() == connectors_page()
 
 
 def test_every_page_that_the_readme_names_exists():
@@ -18,3 +26,14 @@ def test_every_page_that_the_readme_names_exists():
 
     assert named
     assert missing == []
+
+
+def test_every_promise_names_a_test_that_exists():
+    """The table of promises up to what is outside of them: its last column. A second name is of the same folder."""
+    lines = [line for line in (DOCS.parent / "README.md").read_text().splitlines() if line.startswith("| ")]
+    promises = takewhile(lambda line: "**outside**" not in line, lines[lines.index(HEAD) + 1 :])
+    columns = [line.strip("| ").split(" | ")[-1].replace("`", "").split(", ") for line in promises]
+    named = [(DOCS.parent / column[0]).parent / Path(name).name for column in columns for name in column]
+
+    assert len(columns) == 7
+    assert [str(path) for path in named if not path.is_file()] == []
