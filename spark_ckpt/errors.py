@@ -7,6 +7,7 @@ command line returns.  Keyword arguments become fields of the message; never pas
 
 from __future__ import annotations
 
+from textwrap import indent
 from typing import ClassVar
 
 
@@ -25,13 +26,18 @@ class CkptError(Exception):
 
     def __str__(self) -> str:
         lines = [f"[{self.condition}] {self.what}"]
-        lines += [f"  {name}: {value}" for name, value in self.context.items()]
+        lines += [f"  {name}:{_beside_or_below(str(value))}" for name, value in self.context.items()]
         if self.hint:
             lines.append(f"  next: {self.hint}")
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.what, self.hint, self.context))
+
+
+def _beside_or_below(value: str) -> str:
+    """What is longer than a line (a traceback, say) stands below its name, indented."""
+    return "\n" + indent(value, "    ") if "\n" in value else f" {value}"
 
 
 def _rebuild(cls: type[CkptError], what: str, hint: str, context: dict[str, object]) -> CkptError:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import SourceInvalid
+from spark_ckpt.wording import counted
 from spark_ckpt_files.listing import DataFile, grown, vanished
 
 _FORMAT = 1
@@ -92,7 +93,7 @@ def _difference(
     if found is not None:
         return found
     return SourceInvalid(
-        f"{path} is not what was consumed: up to {expected.name} the job counted {expected.count} files with "
+        f"{path} is not what was consumed: up to {expected.name} the job counted {counted(expected.count, 'file')} with "
         f"{expected.bytes} bytes, now there are {actual.count} with {actual.bytes}",
         hint="restore the directory: it must be append-only, and new names must sort after all older ones",
         file=expected.name,

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
+from spark_ckpt.wording import counted
 from spark_ckpt_files.records import Positions, Records
 
 Parser = Callable[[Records], pa.Table]
@@ -139,7 +140,7 @@ def _only_objects(records: Records) -> None:
 
 def _one_row_each(table: pa.Table, records: Records) -> pa.Table:
     if table.num_rows != len(records):
-        raise pa.ArrowInvalid(f"{len(records)} records hold {table.num_rows} rows")
+        raise pa.ArrowInvalid(f"{counted(len(records), 'record')} hold {counted(table.num_rows, 'row')}")
     return table
 
 

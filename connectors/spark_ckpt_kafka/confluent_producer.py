@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt.wording import counted
 from spark_ckpt_kafka.options import Connection, Settings, Tuning
 from spark_ckpt_kafka.producer import (
     ABORT_TIMEOUT_S,
@@ -133,7 +134,7 @@ class ConfluentProducer:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise _failed(self._failure, f"{self._failures} record(s) were not delivered")
+            raise _failed(self._failure, f"{counted(self._failures, 'record was', 'records were')} not delivered")
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> None:
         try:

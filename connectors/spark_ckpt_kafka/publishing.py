@@ -223,7 +223,7 @@ class LanePublisher:
         delivered = producer.deliver()
         hit(Failpoint.FLUSHED)
         if delivered != request.rows:
-            raise ProducerFailed(f"{delivered} of {request.rows} records were acknowledged")
+            raise ProducerFailed(f"acknowledged: {delivered} of {request.rows}")
 
     def _verify(self, request: Request) -> None:
         """The commit was real: the marker says so. A client can report success for nothing."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_ckpt.errors import CkptError, EnvironmentUnfit, PublishFailed
+from spark_ckpt.wording import counted
 from spark_ckpt_kafka.control import Control, ControlError
 from spark_ckpt_kafka.marker import Marker
 from spark_ckpt_kafka.options import Connection, split_options, tuning
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.verb == "show":
             _say(show(connection, given.group, given.topic))
         elif given.verb == "find":
-            _say(f"{find(connection, given.group, given.topic, given.epoch)} record(s) of epoch {given.epoch}")
+            _say(f"{counted(find(connection, given.group, given.topic, given.epoch), 'record')} of epoch {given.epoch}")
         else:
             declare(connection, given.group, given.topic, given.epoch, given.lanes, others)
             _say(show(connection, given.group, given.topic))

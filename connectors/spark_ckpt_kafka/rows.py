@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.storage_errors import outage, refusal_in, taken_away
+from spark_ckpt.wording import counted
 from spark_ckpt_kafka.producer import Chunk, Headers
 
 CHUNK_ROWS = 50_000
@@ -56,7 +57,10 @@ class StagedRows:
         try:
             with filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
                 if file.metadata.num_rows != part.rows:
-                    raise _damaged(part, f"it has {file.metadata.num_rows} rows, {part.rows} were staged")
+                    raise _damaged(
+                        part,
+                        f"it has {counted(file.metadata.num_rows, 'row')}, {counted(part.rows, 'was', 'were')} staged",
+                    )
                 for group in range(file.metadata.num_row_groups):
                     yield self._row_group(file, group)
         except (OSError, pa.ArrowException) as error:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
 from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.runtime.failures import ArithmeticOverflow
 from spark_ckpt.runtime.folds import (
     CountFold,
     FirstFold,
@@ -32,7 +35,8 @@ from spark_ckpt.runtime.folds import (
 from spark_ckpt.runtime.group_state import KeyGroupState, Resolved
 from spark_ckpt.runtime.key_index import Keys, distinct_keys
 from spark_ckpt.runtime.operator import Binding, Clock
-from spark_ckpt.runtime.rows import KEY_HASH, arrow_schema, column, conform, state_schema, taken, user_columns
+from spark_ckpt.runtime.pandas_rows import key_tuples
+from spark_ckpt.runtime.rows import KEY_HASH, Int64s, arrow_schema, column, conform, state_schema, taken, user_columns
 from spark_ckpt.runtime.segments import Segments
 from spark_ckpt.runtime.timeouts import Timeouts
 
@@ -149,11 +153,12 @@ class RunningAggregates:
         self._arrow = self._output_schema(rows)
         self.output = from_arrow_schema(self._arrow)
         self._timeouts = Timeouts()
+        self._binding = Binding()
 
     def bind(self, binding: Binding) -> RunningAggregates:
-        """A copy that knows the watermark column."""
+        """A copy that knows its name and the watermark column."""
         bound = copy.copy(self)
-        bound._timeouts = self._timeouts.bound(binding)
+        bound._binding, bound._timeouts = binding, self._timeouts.bound(binding)
         return bound
 
     def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
@@ -163,36 +168,53 @@ class RunningAggregates:
         rows = self._timeouts.on_time(rows, group, clock)
         keys = distinct_keys(rows, self.schema.key.names)
         segments = Segments(keys.row_key, len(keys.hashes))
-        after = self._run(rows, segments, group.resolve(keys.table, keys.hashes))
+        after = self._run(rows, segments, keys, group.resolve(keys.table, keys.hashes))
         latest = [[taken(part, segments.last_rows) for part in parts] for parts in after]
         state = pa.table([part for parts in latest for part in parts], schema=self.schema.state)
         group.put(keys.table, keys.hashes, state)
-        output = self._appended(rows, after) if self.output_mode == APPEND else self._updated(keys, latest)
+        output = self._appended(rows, keys, after) if self.output_mode == APPEND else self._updated(keys, latest)
         group.counters.rows_out += output.num_rows
         yield output
 
-    def _run(self, rows: pa.Table, segments: Segments, resolved: Resolved) -> list[list[Array]]:
+    def _run(self, rows: pa.Table, segments: Segments, keys: Keys, resolved: Resolved) -> list[list[Array]]:
         after, at = [], 0
         for spec, fold in zip(self._specs, self._folds, strict=True):
             names = self.schema.state.names[at : at + len(fold.parts)]
             at += len(names)
             values = column(rows, spec.column or KEY_HASH)  # rows are counted by what is never null
             before = [column(resolved.state, name) for name in names]
-            after.append(fold.run(segments, values, before))
+            with self._placed(spec, keys, keys.row_key):
+                after.append(fold.run(segments, values, before))
         return after
 
-    def _appended(self, rows: pa.Table, after: Sequence[Sequence[Array]]) -> pa.Table:
+    @contextmanager
+    def _placed(self, spec: Aggregate, keys: Keys, key_of: Int64s) -> Iterator[None]:
+        """An overflow says whose it is. `key_of`: for each value the position of its key."""
+        try:
+            yield
+        except ArithmeticOverflow as error:
+            at = None if error.row is None else int(key_of[error.row])
+            key = None if at is None else key_tuples(keys.table.slice(at, 1), self._binding.options)[0]
+            error.at(self._binding.name, key)
+            error.context.setdefault("column", spec.name)
+            raise
+
+    def _appended(self, rows: pa.Table, keys: Keys, after: Sequence[Sequence[Array]]) -> pa.Table:
         table = user_columns(rows)
-        for spec, values in zip(self._specs, self._shown(after), strict=True):
+        for spec, values in zip(self._specs, self._shown(after, keys, keys.row_key), strict=True):
             table = table.append_column(spec.name, values)
         return conform(table, self._arrow)
 
     def _updated(self, keys: Keys, latest: Sequence[Sequence[Array]]) -> pa.Table:
-        table = pa.table([*keys.table.columns, *self._shown(latest)], names=self._arrow.names)
-        return table.cast(self._arrow)
+        shown = self._shown(latest, keys, np.arange(len(keys)))
+        return pa.table([*keys.table.columns, *shown], names=self._arrow.names).cast(self._arrow)
 
-    def _shown(self, states: Sequence[Sequence[Array]]) -> list[Array]:
-        return [fold.show(state) for fold, state in zip(self._folds, states, strict=True)]
+    def _shown(self, states: Sequence[Sequence[Array]], keys: Keys, key_of: Int64s) -> list[Array]:
+        shown = []
+        for spec, fold, state in zip(self._specs, self._folds, states, strict=True):
+            with self._placed(spec, keys, key_of):
+                shown.append(fold.show(state))
+        return shown
 
     def _state_type(self) -> StructType:
         fields = [

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from spark_ckpt.connector import Json
 from spark_ckpt.listener import EpochEvent, IncarnationEvent, RunListener
+from spark_ckpt.runtime.user_frames import user_traceback
 
 _log = logging.getLogger("spark_ckpt")
 
@@ -55,5 +56,7 @@ class Announcer:
         for listener in self.listeners:
             try:
                 call(listener)
-            except Exception:  # noqa: BLE001 - the user's code; the run goes on
-                _log.exception("job=%s a listener failed", self.job)
+            except Exception as error:  # noqa: BLE001 - the user's code; the run goes on
+                said = f"{type(error).__name__}: {error}"
+                trace = user_traceback(error) or said
+                _log.error("job=%s listener %s failed, the run goes on\n%s", self.job, type(listener).__name__, trace)

@@ -36,8 +36,13 @@ def decimals(numbers: Values, null: Bools, kind: pa.Decimal128Type) -> Array:
     """Decimals of type `kind` from unscaled numbers. Raises `ArithmeticOverflow` beyond its precision."""
     limit = 10**kind.precision
     wide = numbers.astype(object) if limit > np.iinfo(np.int64).max else numbers
-    if ((wide >= limit) | (wide <= -limit)).any():
-        raise ArithmeticOverflow(f"a value does not fit {kind}", hint="cast the column to fewer digits before the sum")
+    out = (wide >= limit) | (wide <= -limit)
+    if out.any():
+        refused = ArithmeticOverflow(
+            f"a value does not fit {kind}", hint="cast the column to fewer digits before the sum"
+        )
+        refused.row = int(np.argmax(out))
+        raise refused
     words = np.empty(2 * len(numbers), np.int64)
     words[0::2], words[1::2] = _words(numbers)
     bits = pa.py_buffer(np.packbits(~null, bitorder="little").tobytes()) if null.any() else None

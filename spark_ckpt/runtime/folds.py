@@ -142,8 +142,12 @@ class SumFold(Fold):
 
 
 def _long(values: Values) -> Int64s:
-    if values.dtype == object and any(not -(1 << 63) <= each < 1 << 63 for each in values):
-        raise ArithmeticOverflow("a sum left the range of a long", hint="cast the column to decimal or double")
+    if values.dtype == object:
+        out = [row for row, each in enumerate(values) if not -(1 << 63) <= each < 1 << 63]
+        if out:
+            refused = ArithmeticOverflow("a sum left the range of a long", hint="cast the column to decimal or double")
+            refused.row = out[0]
+            raise refused
     return values.astype(np.int64)
 
 

@@ -23,7 +23,7 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import Row, StructType
 
-from spark_ckpt.runtime.failures import OutputInvalid, bounded, user_function_failed
+from spark_ckpt.runtime.failures import OutputInvalid, types_of, user_function_failed
 from spark_ckpt.runtime.group_state import KeyGroupState, Resolved
 from spark_ckpt.runtime.key_index import distinct_keys
 from spark_ckpt.runtime.operator import Binding, Clock
@@ -32,6 +32,7 @@ from spark_ckpt.runtime.pandas_rows import FrameSlices, key_tuples
 from spark_ckpt.runtime.python_values import to_arrow, to_python
 from spark_ckpt.runtime.rows import NO_TIMEOUT, Bools, Int64s, rows_at, state_schema, user_columns
 from spark_ckpt.runtime.timeouts import Timeouts
+from spark_ckpt.wording import counted
 
 _ALLOCATIONS_PER_COLLECTION = 200_000
 
@@ -117,7 +118,7 @@ class KeyedFunction:
 
     def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
         """Call the function for every key with rows, then for every key whose timeout has passed."""
-        output = OutputRows(self.output, self._binding.options)
+        output = OutputRows(self.output, self._binding.options, self._binding.name)
         # a frame is a slice that nobody else reads
         with pd.option_context("mode.chained_assignment", None), _rare_garbage_collection():
             if rows is not None:
@@ -161,11 +162,12 @@ class KeyedFunction:
         states = self._states(called, clock)
         func, add = self._func, output.add
         for i, (key, state) in enumerate(zip(key_tuples(called.keys, self._binding.options), states, strict=True)):
+            output.begins(key)
             try:
                 for item in _iterable(func(key, frames(i), state)):
                     add(item)
             except OutputInvalid as error:
-                error.context |= {"operator": self._binding.name, "key": bounded(key)}
+                error.at(self._binding.name, key)
                 raise
             except Exception as error:
                 raise user_function_failed(self._binding.name, key, error) from error
@@ -205,7 +207,7 @@ class KeyedFunction:
         before = called.resolved
         moved = timeouts != before.timeout_ms
         gone = ~updated & (removed | ~before.exists)
-        self._put(called, updated, timeouts, group, self._updated_state([s for s in states if s.updated]), None)
+        self._put(called, updated, timeouts, group, self._updated_state(called, states, updated), None)
         rest = ~updated & ((removed & before.exists) | moved)
         kept = before.state.filter(pa.array(rest))
         self._put(called, rest, timeouts, group, kept, gone[rest])
@@ -223,16 +225,29 @@ class KeyedFunction:
             keys = called.keys.filter(pa.array(rows))
             group.put(keys, called.hashes[rows], state, removed=removed, timeout_ms=timeouts[rows])
 
-    def _updated_state(self, states: Sequence[KeyState]) -> pa.Table:
-        values = [state.value for state in states]
+    def _updated_state(self, called: _KeyRows, states: Sequence[KeyState], updated: Bools) -> pa.Table:
+        values = [state.value for state in states if state.updated]
+        try:
+            return self._state_table(values)
+        except OutputInvalid as error:
+            key = None
+            if error.row is not None:
+                keys = called.keys.slice(int(np.flatnonzero(updated)[error.row]), 1)
+                key = key_tuples(keys, self._binding.options)[0]
+            error.at(self._binding.name, key)
+            raise
+
+    def _state_table(self, values: Sequence[tuple[object, ...]]) -> pa.Table:
         width = len(self._state_type)
-        wrong = next((value for value in values if len(value) != width), None)
+        wrong = next((i for i, value in enumerate(values) if len(value) != width), None)
         if wrong is not None:
-            raise OutputInvalid(
-                f"update() was given {len(wrong)} values, the state has {width} columns: {bounded(wrong)}",
-                operator=self._binding.name,
+            given = values[wrong]
+            refused = OutputInvalid(
+                f"update() was given {counted(len(given), 'value')} ({types_of(given)}), the state has {counted(width, 'column')}",
                 hint=f"the state columns are {', '.join(self._state_type.names)}",
             )
+            refused.row = wrong
+            raise refused
         columns = list(zip(*values, strict=True)) or [()] * width
         fields = zip(columns, self._state_type.fields, self.schema.state, strict=True)
         return pa.table([to_arrow(each, field, to.type) for each, field, to in fields], schema=self.schema.state)

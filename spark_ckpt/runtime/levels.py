@@ -41,6 +41,7 @@ from spark_ckpt.runtime.rows import (
     rows_at,
     taken,
 )
+from spark_ckpt.wording import counted
 
 
 class FileRef(NamedTuple):
@@ -203,7 +204,7 @@ class LevelCache:
         table = from_stored(self._source.read_table(ref.path), self._schema)
         if len(table) != ref.rows:
             raise EpochDamaged(
-                f"state file {ref.path} has {len(table)} rows, {ref.rows} were committed",
+                f"state file {ref.path} has {counted(len(table), 'row')}, {counted(ref.rows, 'was', 'were')} committed",
                 hint="run `spark-ckpt verify`, then restore an epoch it reports as whole",
             )
         return table

@@ -38,15 +38,13 @@ from spark_ckpt.runtime.publishing import PublishOutcome, SinkLane
 from spark_ckpt.runtime.query_failures import failure_of
 from spark_ckpt.runtime.reports import Report
 from spark_ckpt.runtime.sink_books import SinkBooks
-from spark_ckpt.runtime.stage_query import StageDescription, StageQuery
+from spark_ckpt.runtime.stage_query import RunningQuery, StageDescription, StageQuery
 from spark_ckpt.storage_errors import told_of
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import Manifest, SinkAck
 from spark_ckpt.store.retention import Retention
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
-
     from spark_ckpt.runtime.job_plan import JobPlan
     from spark_ckpt.store.restore import RecoveryPoint
 
@@ -95,7 +93,7 @@ class Life:
         self._publish_error: CkptError | None = None
         self._ending: Ending | None = None
         self._over = threading.Event()
-        self._query: StreamingQuery | None = None
+        self._query: RunningQuery | None = None
         self._folder = plan.cache / f"i{point.incarnation}"
         self._lanes = {binding.name: self._lane(binding) for binding in plan.bindings}
         self._control = Control()

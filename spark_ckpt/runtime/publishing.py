@@ -15,6 +15,7 @@ from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, Tidies
 from spark_ckpt.errors import CkptError, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.protocol.ids import Epoch
+from spark_ckpt.runtime.user_frames import user_traceback
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +86,10 @@ class SinkLane(threading.Thread):
         except CkptError as error:
             return self._failed(output, error)
         except Exception as error:  # noqa: BLE001 - a connector's bug is reported as what it is, not lost with the thread
-            wrapped = PublishFailed(f"{type(error).__name__}: {error}", sink=self.sink, epoch=output.epoch)
+            trace = user_traceback(error) or None
+            wrapped = PublishFailed(
+                f"{type(error).__name__}: {error}", sink=self.sink, epoch=output.epoch, traceback=trace
+            )
             return self._failed(output, wrapped)
 
     def _learned(self) -> Mapping[str, str] | None:

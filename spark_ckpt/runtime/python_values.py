@@ -54,11 +54,15 @@ def to_arrow(values: Sequence[object], field: StructField, type_: pa.DataType) -
         TypeError,
         ValueError,
     ) as error:
-        culprit = next((each for each in values if not _fits(each, convert, type_)), None)
-        raise OutputInvalid(
-            f"state column {field.name!r} ({field.dataType.simpleString()}) cannot hold {bounded(culprit)}",
+        row = next((i for i, each in enumerate(values) if not _fits(each, convert, type_)), None)
+        refused = OutputInvalid(
+            f"state column {field.name!r} ({field.dataType.simpleString()}) cannot hold"
+            f" {'these values' if row is None else bounded(values[row])}",
             hint="update() takes one value per state column, of the declared type",
-        ) from error
+            column=field.name,
+        )
+        refused.row = row
+        raise refused from error
 
 
 def plain_array(values: Sequence[object], type_: pa.DataType, *, from_pandas: bool = False) -> Array:

@@ -1,22 +1,48 @@
-"""What a dead query says, as one of our errors: typed errors raised in tasks keep their condition."""
+"""What a dead query says, as one of our errors: ours, raised in tasks, keep their condition, Spark's own are judged by theirs.
+
+What the same rows would do again is final. Whatever else happens (a worker killed, an executor lost, memory, network) may pass, and
+another incarnation tries.
+"""
 
 from __future__ import annotations
 
+import builtins
 import re
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Iterator
+from textwrap import dedent
+from typing import TYPE_CHECKING, Protocol
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException, QueryContextType
+from pyspark.errors.exceptions.captured import convert_exception
 
 from spark_ckpt import errors
-from spark_ckpt.errors import CkptError, RunFailed, StoreFull, StoreIoFailed, StoreReadOnly
+from spark_ckpt.errors import CkptError, EnvironmentUnfit, RunFailed, StoreFull, StoreIoFailed, StoreReadOnly
+from spark_ckpt.runtime.failures import (
+    MAY_PASS,
+    ExpressionFailed,
+    OutputInvalid,
+    UserFunctionFailed,
+    UserFunctionHindered,
+    bounded,
+)
+from spark_ckpt.runtime.user_frames import user_part, user_traceback
 from spark_ckpt.storage_errors import outage, refusal_said
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.errors import QueryContext
 
-_TYPED = re.compile(r"\[(CKPT_[A-Z_]+)\] ([^\n]+)((?:\n  [^\n]+: [^\n]*)*)")
-_PYTHON = re.compile(r"^[\w.]*\w(?:: .*)?$", re.MULTILINE)
+_TYPED = re.compile(r"\[(CKPT_[A-Z_]+)\] ([^\n]+)((?:\n  [^\n:]+:(?: [^\n]*|(?:\n    [^\n]*)+))*)")
+_FIELD = re.compile(r"\n  ([^\n:]+):(?: ([^\n]*)|((?:\n    [^\n]*)+))")
+_PYTHONS = re.compile(r"^(?P<kind>[\w.]*\w)(?:: (?P<said>.*))?$", re.MULTILINE)
+_NAMED = re.compile(r"\S.*: \S|\[")
+"""An error that says something: a class alone (`java.io.EOFException`) does not."""
+_HEADER = "Traceback (most recent call last):\n"
 _PLAN = "\n=== Streaming Query ==="
 """What Spark appends to a query's error: ids, offsets, and the plan, in which the texts of `raise_error` appear."""
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}$")
+_CONTEXT = re.compile(r"\n== .*", re.DOTALL)
 _SHOWN_CHARS = 2000
 _RAISED = re.compile(
     r"\b\w*(?:IO|FS|OS|FileSystem|Arrow|Spark|Runtime|Query)\w*(?:Exception|Error)\b|\berrno\b|\bos error\b", re.I
@@ -28,6 +54,15 @@ _HINT_DISKS = (
     "look at the disks of Spark's checkpoint (run_dir), its temporary files (spark.local.dir), the local cache (local_dir) "
     "and the store; a running job goes on by itself when they serve again"
 )
+_DEEPEST = 20
+
+_PYTHON = "PYTHON_EXCEPTION"
+_SAME_AGAIN = ("22", "23", "P0", "42703", "42K09")
+"""SQLSTATEs of what the same rows do again: data exceptions, violated constraints, `raise_error`, unknown columns, wrong types."""
+_RAISED_IN_SQL = "P0"
+"""How errors of ours come out of an expression: `raise_error`. A value in another error's text may look like one."""
+_MODULE_MISSING = "ModuleNotFoundError"
+_OTHER_PYTHON = "PYTHON_VERSION_MISMATCH"
 
 
 class QueryFailed(RunFailed):
@@ -37,7 +72,14 @@ class QueryFailed(RunFailed):
     retriable = True
 
 
-def failure_of(query: StreamingQuery | None) -> CkptError:
+class Query(Protocol):
+    """What is asked of a dead query; Spark's `StreamingQuery` answers it."""
+
+    def exception(self) -> Exception | None:
+        """What it died of."""
+
+
+def failure_of(query: Query | None) -> CkptError:
     """Why the query is not running any more."""
     cause = query.exception() if query is not None else None
     if cause is None:
@@ -45,23 +87,23 @@ def failure_of(query: StreamingQuery | None) -> CkptError:
             "the streaming query stopped, nobody asked it to",
             hint="look for StreamingQuery.stop in the program",
         )
-    return failure_in(str(cause))
+    return cause if isinstance(cause, CkptError) else failure_by(cause)
+
+
+def failure_by(error: Exception) -> CkptError:
+    """What Spark raised, judged by its and its causes' conditions; by its text where it has none."""
+    try:
+        chain = list(_causes(error))
+        found = next(filter(None, map(_judged, chain)), None)
+        return found or _untyped(chain, error)
+    except Py4JError:  # Java is gone, and with it what the error knew
+        return failure_in(str(error))
 
 
 def failure_in(text: str) -> CkptError:
     """The typed error in Spark's message, or the message itself, shortened to what a person reads."""
     text = text.split(_PLAN, 1)[0]
-    found = _TYPED.search(text)
-    if found is None:
-        return _disk_failure(text) or QueryFailed(_shortened(text), hint="the full trace is in Spark's log")
-    error = _class_of(found[1])(_SQLSTATE.sub("", found[2].strip()))
-    for line in found[3].strip().splitlines():
-        name, _, value = line.strip().partition(": ")
-        if name == "next":
-            error.hint = value
-        else:
-            error.context[name] = value
-    return error
+    return _typed(text) or _disk_failure(text) or QueryFailed(_shortened(text), hint="the full trace is in Spark's log")
 
 
 def typed(error: BaseException) -> CkptError:
@@ -71,9 +113,71 @@ def typed(error: BaseException) -> CkptError:
     if isinstance(error, OSError):
         return outage(error.filename if isinstance(error.filename, str) else "this machine", error)
     said = str(error)
-    return (failure_in(said) if _TYPED.search(said) else _disk_failure(said)) or RunFailed(
-        f"{type(error).__name__}: {said}"
+    trace = user_traceback(error) or None  # of a source's or a sink's own code, most likely
+    return _typed(said) or _disk_failure(said) or RunFailed(f"{type(error).__name__}: {said}", traceback=trace)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what caused it, as PySpark's exceptions."""
+    for _ in range(_DEEPEST):
+        if isinstance(error, Py4JJavaError):
+            error = convert_exception(error.java_exception)
+        if error is None:
+            return
+        yield error
+        error = getattr(error, "_cause", None) or error.__cause__
+
+
+def _judged(error: BaseException) -> CkptError | None:
+    """Our error, if this one says why; None if it may pass or only reports another."""
+    condition = error.getCondition() if isinstance(error, PySparkException) else None
+    if not isinstance(error, PySparkException) or condition is None:
+        return None
+    if condition == _PYTHON:
+        text = (error.getMessageParameters() or {}).get("traceback") or _said(error)
+        return _typed(text) or _disk_failure(text) or _python_failure(text)
+    state = error.getSqlState() or ""
+    if not state.startswith(_SAME_AGAIN):
+        return None
+    ours = _typed(_said(error)) if state.startswith(_RAISED_IN_SQL) else None
+    return ours or _expression_failed(error, condition)
+
+
+def _untyped(chain: list[BaseException], error: Exception) -> CkptError:
+    """Errors that reach Spark as text only: of a Python data source, say, or of a step of the planner."""
+    texts = [_said(each).split(_PLAN, 1)[0] for each in chain]
+    for text in texts:
+        if (typed := _typed(text)) is not None:
+            return typed
+    for text in (*texts, str(error).split(_PLAN, 1)[0]):
+        if (failed := _disk_failure(text)) is not None:
+            return failed
+    for text in texts:
+        if _HEADER in text and (failed := _python_failure(text)) is not None:
+            return failed
+    said = next((text for text in reversed(texts) if _NAMED.match(text)), None) or next(
+        filter(str.strip, texts), str(error)
     )
+    return QueryFailed(_shortened(said), hint="the full trace is in Spark's log")
+
+
+def _said(error: BaseException) -> str:
+    """The message alone: a captured error's text would have Java's stack behind it."""
+    return str(getattr(error, "_desc", None) or error)
+
+
+def _typed(text: str) -> CkptError | None:
+    found = _TYPED.search(text)
+    if found is None:
+        return None
+    error = _class_of(found[1])(_SQLSTATE.sub("", found[2].strip()))
+    for name, beside, below in _FIELD.findall(found[3]):
+        value = beside or dedent(below).strip("\n")
+        if name == "next":
+            error.hint = value
+        else:
+            error.context[name] = value
+    return error
 
 
 def _disk_failure(text: str) -> CkptError | None:
@@ -96,8 +200,66 @@ def _class_of(condition: str) -> type[CkptError]:
     return errors.RunFailed
 
 
+def _python_failure(text: str) -> CkptError | None:
+    """A function of the user's that Spark called by itself (a UDF, `mapInPandas`), or what it returned. None if it is neither."""
+    raised = _PYTHONS.search(text.rpartition(_HEADER)[2])
+    if raised is None:
+        return None
+    kind, said = raised["kind"], raised["said"] or ""
+    name = kind.rpartition(".")[2]
+    if frames := user_part(text):
+        failed = UserFunctionHindered if _may_pass(kind) else UserFunctionFailed
+        return failed(
+            f"a Python function of the stream raised {name}: {bounded(said)}",
+            traceback=frames,
+            hint="fix the function or the record; the epoch is not committed and the batch will be replayed",
+        )
+    if name == _MODULE_MISSING or _OTHER_PYTHON in said:
+        return EnvironmentUnfit(
+            f"Spark's Python workers cannot run the stream's functions: {said[:_SHOWN_CHARS]}",
+            hint="give the workers this program's Python and modules: PYSPARK_PYTHON or spark.pyspark.python, --py-files",
+        )
+    if kind.startswith("pyspark."):
+        return OutputInvalid(
+            f"Spark cannot take what a Python function of the stream returned: {said[:_SHOWN_CHARS]}",
+            hint="return the declared type",
+        )
+    return None
+
+
+def _may_pass(kind: str) -> bool:
+    """Whether an exception class, known by its name from a worker, is one that may pass. Nothing is imported to find out."""
+    module, _, name = kind.rpartition(".")
+    found = getattr(sys.modules.get(module, None) if module else builtins, name, None)
+    return isinstance(found, type) and issubclass(found, MAY_PASS)
+
+
+def _expression_failed(error: PySparkException, condition: str) -> ExpressionFailed:
+    contexts = error.getQueryContext()
+    what = _SQLSTATE.sub("", _CONTEXT.sub("", _said(error)).strip()).removeprefix(f"[{condition}] ")
+    return ExpressionFailed(
+        what[:_SHOWN_CHARS],
+        spark=condition,
+        expression=_expression(contexts[0]) if contexts else None,
+        at=_call_site(contexts[0]) if contexts else None,
+        hint="fix the expression or filter such rows; the epoch is not committed and the batch will be replayed",
+    )
+
+
+def _expression(context: QueryContext) -> str:
+    return context.fragment()[:_SHOWN_CHARS]
+
+
+def _call_site(context: QueryContext) -> str | None:
+    """File and line that made the expression; an SQL text has none."""
+    if context.contextType() is not QueryContextType.DataFrame:
+        return None
+    site = context.callSite().strip()
+    return None if not site or site.startswith("java.") else site
+
+
 def _shortened(text: str) -> str:
     """A Python traceback's last line, else the first line."""
-    _, _, traceback = text.rpartition("Traceback (most recent call last):\n")
-    raised = _PYTHON.search(traceback) if traceback != text else None
+    _, _, traceback = text.rpartition(_HEADER)
+    raised = _PYTHONS.search(traceback) if traceback != text else None
     return (raised[0] if raised else text.strip().split("\n", 1)[0])[:_SHOWN_CHARS]

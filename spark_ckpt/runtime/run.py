@@ -23,10 +23,12 @@ from spark_ckpt.runtime import identities
 from spark_ckpt.runtime.announcer import Announcer
 from spark_ckpt.runtime.life import Ending, Life
 from spark_ckpt.runtime.progress import Progress
+from spark_ckpt.runtime.query_failures import typed
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.identity import check_unchanged
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.restore import LATEST, RecoveryPoint, choose, no_check
+from spark_ckpt.wording import counted
 
 if TYPE_CHECKING:
     from spark_ckpt.runtime.job_plan import JobPlan
@@ -88,7 +90,7 @@ class Run:
         return list(self._plan.store.reopened().log.tail().epochs)
 
     def exception(self) -> CkptError | None:
-        """Why the run failed, if it did."""
+        """Why the run failed, if it did. Of the user's own code its `context["traceback"]` has the lines."""
         return self._error
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
@@ -141,8 +143,10 @@ class Run:
             self._error = error
         except Exception as error:  # noqa: BLE001 - the user asks the run, not this thread
             _log.exception("job=%s the supervisor failed", self._plan.job)
-            self._error = RunFailed(f"{type(error).__name__}: {error}")
+            self._error = typed(error)
         finally:
+            if self._error is not None:
+                _log.error("job=%s ended: %s", self._plan.job, self._error)
             self._done.set()
             atexit.unregister(self._end_with_program)
 
@@ -239,14 +243,14 @@ def _as_error(ending: Ending) -> CkptError:
         )
     if isinstance(ending.error, CkptError):
         return ending.error
-    return RunFailed(f"{type(ending.error).__name__}: {ending.error}")
+    return typed(ending.error) if ending.error is not None else RunFailed("the incarnation ended without saying why")
 
 
 def _given_up(error: CkptError, failures: int) -> CkptError:
     if not error.retriable:
         return error
     return RunFailed(
-        f"{failures} incarnations in a row failed without a new epoch; the last: {error.what}",
+        f"{counted(failures, 'incarnation')} in a row failed without a new epoch; the last: {error.what}",
         hint=error.hint,
         **error.context,
     )

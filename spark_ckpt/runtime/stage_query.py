@@ -21,12 +21,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from spark_ckpt.connector import Cursor
-from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.errors import CkptError, GraphInvalid
 from spark_ckpt.graph import REJECT, Node, OperatorNode, SourceNode, build, operator_of, sources_of, watermark_of
 from spark_ckpt.runtime.admission import lift_limits, small
 from spark_ckpt.runtime.control_source import Control, control_rows
 from spark_ckpt.runtime.group_host import GroupHost
 from spark_ckpt.runtime.packing import explode_blobs, pack, packed_ddl, tables_of_blobs
+from spark_ckpt.runtime.query_failures import failure_by
 from spark_ckpt.runtime.rejects import Diverter, divert_rejects, diverting_with
 from spark_ckpt.runtime.reports import Report, Reports
 from spark_ckpt.runtime.rows import EVENT_TIME
@@ -101,11 +102,13 @@ class StageQuery:
         self._is_over = is_over
         self._reports = Reports(spark.sparkContext)
         self._steps = 0
+        self.failure: CkptError | None = None
+        """What the batch that ended the query failed with, judged where Spark's error is whole: to Java it is a text."""
 
-    def start(self) -> StreamingQuery:
+    def start(self) -> RunningQuery:
         """Start streaming from the description's cursors. Raises `GraphInvalid` for operations that cannot stream."""
         try:
-            return self._started()
+            return RunningQuery(self._started(), self)
         except AnalysisException as error:
             what = str(error).split("\n", 1)[0]
             raise GraphInvalid(f"Spark cannot run the stream: {what}", hint="use stateless operations") from error
@@ -181,11 +184,12 @@ class StageQuery:
             if batch == 0 and self._stage.behind:
                 lift_limits(self._spark, self._stage.name, [each.source for each in sources_of(self._stage.node)])
             self._staged(frame, batch).collect()
-        except Exception:
+        except Exception as error:
             # Spark interrupts the batch that a stop finds running. It would search the error's text with a pattern that
             # overflows its thread's stack.
             if self._is_over():
                 return
+            self.failure = failure_by(error)
             raise
         self._on_batch(batch, self._reports.drain(), round((time.monotonic() - started_s) * 1000))
 
@@ -208,6 +212,27 @@ class StageQuery:
             return iter(())
 
         return frame.mapInArrow(stage, "staged long")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningQuery:
+    """Spark's query, as far as a life looks at it."""
+
+    _query: StreamingQuery
+    _stage: StageQuery
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it still runs."""
+        return bool(self._query.isActive)
+
+    def stop(self) -> None:
+        """End it."""
+        self._query.stop()
+
+    def exception(self) -> Exception | None:
+        """What it died of, if it is dead: our error if that happened in a batch, else Spark's."""
+        return self._stage.failure or self._query.exception()
 
 
 def partition_id() -> int:

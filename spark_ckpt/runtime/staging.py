@@ -25,12 +25,13 @@ from pyspark import TaskContext
 from spark_ckpt.connector import StagedFile, StagePlan
 from spark_ckpt.errors import CkptError
 from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt.runtime.failures import OutputInvalid, bounded
 from spark_ckpt.runtime.file_statistics import delta_statistics
 from spark_ckpt.runtime.reports import Reports
 from spark_ckpt.runtime.rows import Int64s
 
 if TYPE_CHECKING:
-    from spark_ckpt.runtime.rows import ChunkedArray
+    from spark_ckpt.runtime.rows import ChunkedArray, Field
     from spark_ckpt.store.location import DurableOutput, Location
 
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -86,7 +87,7 @@ class StageWriter:
         if not rows.num_rows:
             return
         for values, part in _by_partition(rows, plan.partition_by):
-            fitted = _fit(part, plan)
+            fitted = self._fitted(part)
             for lane, share in _by_lane(fitted, plan.lanes, plan.lane_by):
                 file = self._files.get((lane, values)) or self._open(lane, values, share.schema)
                 file.writer.write_table(share, row_group_size=ROWS_PER_WRITE)
@@ -98,6 +99,29 @@ class StageWriter:
         if staged:
             hit(Failpoint.STAGED)
         return staged
+
+    def _fitted(self, rows: pa.Table) -> pa.Table:
+        """The rows as the sink's types. Raises `OutputInvalid` naming the column that does not fit."""
+        plan = self._stage.plan
+        kept = pa.schema([field for field in plan.schema or rows.schema if field.name not in plan.partition_by])
+        try:
+            return rows.select(kept.names).cast(kept)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+            for field in kept:
+                self._check_column(rows, field)
+            raise OutputInvalid(f"rows do not fit sink {self._stage.sink!r}: {bounded(str(error))}") from error
+
+    def _check_column(self, rows: pa.Table, field: Field) -> None:
+        try:
+            rows.select([field.name]).cast(pa.schema([field]))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+            raise OutputInvalid(
+                f"column {field.name!r} ({rows.schema.field(field.name).type}) cannot be written as"
+                f" {field.type}{'' if field.nullable else ' without nulls'}: {bounded(str(error))}",
+                sink=self._stage.sink,
+                column=field.name,
+                hint="cast the column, or filter the rows that cannot be written",
+            ) from error
 
     def _open(self, lane: int, values: tuple[str | None, ...], schema: pa.Schema) -> _OpenFile:
         stage, part = self._stage, len(self._files)
@@ -144,11 +168,6 @@ def stage_rows(tables: Iterator[pa.Table], stages: Sequence[SinkStage], batch: i
         for writer in writers:
             writer.__exit__(type(error), error, None)
         raise
-
-
-def _fit(rows: pa.Table, plan: StagePlan) -> pa.Table:
-    kept = pa.schema([field for field in plan.schema or rows.schema if field.name not in plan.partition_by])
-    return rows.select(kept.names).cast(kept)
 
 
 def _by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:

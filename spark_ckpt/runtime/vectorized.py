@@ -26,7 +26,7 @@ from spark_ckpt.runtime.group_state import KeyGroupState, Resolved
 from spark_ckpt.runtime.key_index import distinct_keys
 from spark_ckpt.runtime.operator import Binding, Clock
 from spark_ckpt.runtime.output_rows import to_table
-from spark_ckpt.runtime.pandas_rows import PandasOptions, to_frame
+from spark_ckpt.runtime.pandas_rows import PandasOptions, key_tuples, to_frame
 from spark_ckpt.runtime.rows import (
     NO_TIMEOUT,
     Bools,
@@ -40,6 +40,7 @@ from spark_ckpt.runtime.rows import (
 )
 from spark_ckpt.runtime.segments import Segments
 from spark_ckpt.runtime.timeouts import Timeouts
+from spark_ckpt.wording import counted
 
 if TYPE_CHECKING:
     from spark_ckpt.runtime.rows import Array, ChunkedArray
@@ -244,8 +245,9 @@ class VectorizedOperator:
 
     def _call(self, batch: KeyBatch, hashes: Int64s, before: Resolved, group: KeyGroupState) -> Iterator[pa.Table]:
         result = self._answer(batch)
-        reading = _Reading(self._binding, self.schema.state, self._state_type, len(batch))
-        _write(cast(pa.Table, batch.keys), hashes, before, reading.change(result, before), group)
+        keys = cast(pa.Table, batch.keys)
+        reading = _Reading(self._binding, self.schema.state, self._state_type, keys)
+        _write(keys, hashes, before, reading.change(result, before), group)
         if result.output is not None and len(result.output):
             table = to_table(result.output, self.output, self._binding.options, self._binding.name)
             group.counters.rows_out += table.num_rows
@@ -257,7 +259,7 @@ class VectorizedOperator:
         except CkptError:
             raise
         except Exception as error:
-            raise user_function_failed(self._binding.name, f"a batch of {len(batch)} keys", error) from error
+            raise user_function_failed(self._binding.name, f"a batch of {counted(len(batch), 'key')}", error) from error
         if not isinstance(result, KeyResult):
             raise OutputInvalid(
                 f"the function returned {type(result).__name__}",
@@ -289,7 +291,12 @@ class _Reading:
     binding: Binding
     schema: pa.Schema
     state_type: StructType
-    keys: int
+    key_table: pa.Table
+
+    @property
+    def keys(self) -> int:
+        """How many."""
+        return int(self.key_table.num_rows)
 
     def change(self, result: KeyResult, before: Resolved) -> _Change:
         state = before.state if result.state is None else self._state(result.state)
@@ -300,9 +307,14 @@ class _Reading:
         return _Change(state, written & ~removed, removed, self._timeouts(result.timeout_ms))
 
     def _state(self, state: Table) -> pa.Table:
-        table = to_table(state, self.state_type, self.binding.options, self.binding.name).cast(self.schema)
+        try:
+            table = to_table(state, self.state_type, self.binding.options, self.binding.name, "state").cast(self.schema)
+        except OutputInvalid as error:
+            if error.row is not None and error.row < self.keys:
+                error.at(self.binding.name, key_tuples(self.key_table.slice(error.row, 1), self.binding.options)[0])
+            raise
         if table.num_rows != self.keys:
-            self._refuse("state", f"has {table.num_rows} rows for {self.keys} keys")
+            self._refuse("state", f"has {counted(table.num_rows, 'row')} for {counted(self.keys, 'key')}")
         return table
 
     def _mask(self, name: str, mask: Mask | None, *, default: bool) -> Bools:
@@ -310,7 +322,7 @@ class _Reading:
             return np.full(self.keys, default)
         values = np.asarray(mask)
         if values.shape != (self.keys,) or values.dtype != np.bool_:
-            self._refuse(name, f"is {bounded(values.dtype)} of shape {values.shape} for {self.keys} keys")
+            self._refuse(name, f"is {bounded(values.dtype)} of shape {values.shape} for {counted(self.keys, 'key')}")
         return values
 
     def _timeouts(self, timeouts: Column | None) -> Int64s:
@@ -319,7 +331,7 @@ class _Reading:
         given = timeouts if isinstance(timeouts, pa.Array | pa.ChunkedArray) else pa.array(timeouts, from_pandas=True)
         values = pc.fill_null(given.cast(pa.int64()), pa.scalar(-1, pa.int64())).to_numpy()
         if values.shape != (self.keys,):
-            self._refuse("timeout_ms", f"has shape {values.shape} for {self.keys} keys")
+            self._refuse("timeout_ms", f"has shape {values.shape} for {counted(self.keys, 'key')}")
         return np.where(values < 0, NO_TIMEOUT, values)
 
     def _refuse(self, part: str, why: str) -> NoReturn:

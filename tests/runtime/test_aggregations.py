@@ -206,6 +206,23 @@ def test_a_sum_beyond_a_long_is_an_error_and_the_greatest_long_is_not():
         one(LongType(), agg.sum("v"), [greatest], [1])
 
 
+@pytest.mark.parametrize("mode", ["update", "append"])
+@pytest.mark.parametrize("kind", [LongType(), DecimalType(38, 0)])
+def test_an_overflow_names_operator_key_and_column(tmp_path, kind, mode):
+    big = Decimal("9" * 38) if isinstance(kind, DecimalType) else 2**63 - 1
+    schema = StructType([StructField("who", StringType()), StructField("v", kind)])
+    operator = agg.running_aggregates({"total": agg.sum("v")}, schema, ["who"], mode).bind(Binding("totals"))
+    rows = with_hash(
+        pa.Table.from_pylist(
+            [{"who": who, "v": v} for who, v in [("a", big), ("b", big), ("b", 1)]], arrow_schema(schema)
+        ),
+        ["who"],
+    )
+    with pytest.raises(ArithmeticOverflow) as refused:
+        list(operator.process(rows, group_of(operator.schema, tmp_path), Clock(0)))
+    assert refused.value.context == {"operator": "totals", "key": "('b',)", "column": "total"}
+
+
 def test_wide_decimals_add_up_exactly():
     big = Decimal("9" * 26 + ".99")
     assert one(DecimalType(28, 2), agg.sum("v"), [big, big], [None, -big, Decimal("0.01")])[-1] == big + Decimal("0.01")

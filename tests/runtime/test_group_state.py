@@ -301,7 +301,7 @@ def test_a_state_file_with_other_rows_than_committed_is_damage(tmp_path):
     (path,) = store.files
     store.files[path] = store.files[path].slice(0, 1)
     moved = KeyGroupState.decode(group.encode(), SCHEMA, LevelCache(tmp_path / "two", store, SCHEMA), 0)
-    with pytest.raises(EpochDamaged, match="1 rows, 2 were committed"):
+    with pytest.raises(EpochDamaged, match="1 row, 2 were committed"):
         values_in(moved, ["a"])
 
 

@@ -315,6 +315,103 @@ def test_a_state_that_does_not_fit_its_schema_is_refused(tmp_path, value):
         Harness(failing_with(lambda state: state.update(value)), tmp_path).batch([row("a")])
 
 
+def test_an_error_in_the_function_shows_the_users_lines_and_nobody_elses(tmp_path):
+    with pytest.raises(UserFunctionFailed) as failure:
+        Harness(failing_with(lambda state: 1 / 0), tmp_path).batch([row("a")])
+    shown = failure.value.context["traceback"]
+    assert f'File "{__file__}"' in shown
+    assert "1 / 0" in shown
+    assert "keyed_function.py" not in shown.replace(__file__, "")
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError("no service"), TimeoutError(), MemoryError()])
+def test_what_may_pass_by_itself_is_tried_again_and_other_errors_are_final(tmp_path, error):
+    def raising(_):
+        raise error
+
+    with pytest.raises(UserFunctionFailed) as failure:
+        Harness(failing_with(raising), tmp_path).batch([row("a")])
+    assert failure.value.retriable
+    with pytest.raises(UserFunctionFailed) as failure:
+        Harness(failing_with(lambda state: {}["absent"]), tmp_path).batch([row("a")])
+    assert not failure.value.retriable
+
+
+def yielding(of_b):
+    """Good rows, but for key b: `of_b(good row)`."""
+
+    def function(key, frames, state):
+        good = (key[0], 1)
+        yield of_b(*good) if key[0] == "b" else pd.DataFrame({"k": [key[0]], "total": [1]})
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("of_b", "message"),
+    [
+        (lambda k, total: (k, "much"), "output column 'total' .bigint. cannot hold 'much'"),
+        (lambda k, total: (k, 2**63), "output column 'total' .bigint. cannot hold 9223372036854775808"),
+        (lambda k, total: (5, total), "output column 'k' .string. cannot hold 5"),
+        (
+            lambda k, total: pd.DataFrame({"k": [k], "total": ["much"]}),
+            "output column 'total' .bigint. cannot hold 'much'",
+        ),
+        (lambda k, total: (k,), "1 value .str."),
+    ],
+)
+def test_output_of_the_wrong_type_names_operator_key_and_column_and_no_other_value(tmp_path, of_b, message):
+    with pytest.raises(OutputInvalid, match=message) as failure:
+        Harness(yielding(of_b), tmp_path).batch([row("a"), row("b"), row("c"), row("secret")])
+    assert failure.value.context["operator"] == "totals"
+    assert failure.value.context["key"] == "('b',)"
+    assert failure.value.context.get("column", "total") in ("total", "k")
+    assert not failure.value.retriable
+    assert "secret" not in str(failure.value)
+
+
+def test_a_frame_without_a_declared_column_names_it(tmp_path):
+    with pytest.raises(OutputInvalid, match="lack column 'total'") as failure:
+        Harness(yielding(lambda k, total: pd.DataFrame({"k": [k], "sum": [1]})), tmp_path).batch([row("b")])
+    assert failure.value.context == {"operator": "totals", "key": "('b',)"}
+
+
+@pytest.mark.parametrize(("value", "column"), [(("much", None), "total"), ((1, "now"), "seen"), ((1,), None)])
+def test_state_that_does_not_fit_names_operator_key_and_column(tmp_path, value, column):
+    def function(key, frames, state):
+        state.update(value if key[0] == "b" else (1, None))
+        return []
+
+    with pytest.raises(OutputInvalid) as failure:
+        Harness(function, tmp_path).batch([row("a"), row("b"), row("c")])
+    assert failure.value.context["operator"] == "totals"
+    assert failure.value.context["key"] == "('b',)"
+    assert failure.value.context.get("column") == column
+
+
+def test_a_row_that_does_not_fit_is_its_keys_whatever_was_converted_before(tmp_path):
+    """Rows are converted in pieces of fifty thousand, and where rows and frames take turns."""
+
+    def function(key, frames, state):
+        if key[0] == "many":
+            yield from ((key[0], n) for n in range(60_000))
+        elif key[0] == "frame":
+            yield pd.DataFrame({"k": ["frame"], "total": [1]})
+        else:
+            yield (key[0], "much" if key[0] == "b" else 1)
+
+    for keys in (["many", "a", "b", "c"], ["a", "frame", "b", "frame2"]):
+        with pytest.raises(OutputInvalid, match="much") as failure:
+            Harness(function, tmp_path / keys[0]).batch([row(key) for key in keys])
+        assert failure.value.context["key"] == "('b',)"
+
+
+def test_numbers_in_a_key_are_shown_as_numbers(tmp_path):
+    with pytest.raises(UserFunctionFailed) as failure:
+        Harness(failing_with(lambda state: 1 / 0), tmp_path, keys=("k", "v")).batch([row("a", 7)])
+    assert failure.value.context["key"] == "('a', 7)"
+
+
 def test_a_failed_batch_leaves_the_encoded_state_as_it_was(tmp_path):
     life = Harness(adding, tmp_path)
     life.batch([row("a", 1)])

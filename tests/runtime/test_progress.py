@@ -75,4 +75,6 @@ def test_a_listener_that_fails_is_logged_and_the_others_hear_it(caplog):
     with caplog.at_level(logging.ERROR, "spark_ckpt"):
         Announcer("job", 3, [Failing(), counting]).committed(7, {"rows_in": 1})
     assert counting.heard == [("job", 7, 3, {"rows_in": 1})]
-    assert "a listener failed" in caplog.text
+    assert "listener Failing failed" in caplog.text
+    assert f'File "{__file__}"' in caplog.text
+    assert "in _tell" not in caplog.text

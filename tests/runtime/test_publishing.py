@@ -102,7 +102,8 @@ def test_a_connectors_bug_is_a_failure_that_may_pass_and_names_itself(lane_of):
     outcome = lane_of(ZeroDivisionError("oops")).publish(1)
     assert isinstance(outcome.error, PublishFailed)
     assert "ZeroDivisionError: oops" in outcome.error.what
-    assert outcome.error.context == {"sink": "out", "epoch": 1}
+    assert (outcome.error.context["sink"], outcome.error.context["epoch"]) == ("out", 1)
+    assert f'File "{__file__}"' in outcome.error.context["traceback"]
 
 
 def test_a_publisher_that_cannot_be_opened_is_a_failed_attempt(lane_of):

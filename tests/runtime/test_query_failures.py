@@ -5,11 +5,20 @@ from __future__ import annotations
 import errno
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 
-from spark_ckpt.errors import BadRecord, CkptError, Fenced, RunFailed, SourceInvalid, StoreFull, StoreReadOnly
-from spark_ckpt.runtime.failures import UserFunctionFailed
-from spark_ckpt.runtime.query_failures import QueryFailed, failure_in, failure_of, typed
+from spark_ckpt.errors import (
+    BadRecord,
+    CkptError,
+    EnvironmentUnfit,
+    Fenced,
+    RunFailed,
+    SourceInvalid,
+    StoreFull,
+    StoreReadOnly,
+)
+from spark_ckpt.runtime.failures import ExpressionFailed, OutputInvalid, UserFunctionFailed, UserFunctionHindered
+from spark_ckpt.runtime.query_failures import QueryFailed, failure_by, failure_in, failure_of, typed
 
 # As Spark 4.2 prints them; paths shortened.
 USER_FUNCTION = """[STREAM_FAILED] Query [id = 46b1, runId = 7c2d] terminated with exception: \
@@ -76,6 +85,115 @@ def test_a_typed_error_of_a_task_keeps_condition_fields_and_hint():
     assert error.context == {"operator": "totals", "key": "('d', datetime.date(2024, 1, 1))"}
     assert error.hint.startswith("fix the function or the record")
     assert not error.retriable
+
+
+def test_a_traceback_comes_back_from_a_worker_with_its_lines():
+    original = UserFunctionFailed(
+        "it raised", operator="totals", traceback='File "j.py", line 1, in f\n  1 / 0\nX: y', hint="fix: it"
+    )
+    error = failure_in(
+        f"An exception was thrown:\nTraceback (most recent call last):\n  x\nE: {original}\n\n\tat org.apache.X"
+    )
+    assert (error.context, error.hint) == (original.context, original.hint)
+
+
+class Spoken(PySparkException):
+    """As PySpark hands a Java error on: a condition, an SQLSTATE, and a cause."""
+
+    def __init__(self, condition=None, state=None, said="", cause=None):
+        super().__init__(said, errorClass=None, messageParameters=None)
+        self._condition, self._state, self._desc, self._cause = condition, state, said, cause
+
+    def getCondition(self):
+        return self._condition
+
+    def getSqlState(self):
+        return self._state
+
+    def getMessageParameters(self):
+        return {"traceback": self._desc} if self._condition == "PYTHON_EXCEPTION" else {}
+
+    def getQueryContext(self):
+        return []
+
+
+@pytest.mark.parametrize(
+    ("condition", "state", "final"),
+    [
+        ("DIVIDE_BY_ZERO", "22012", True),
+        ("CAST_INVALID_INPUT", "22018", True),
+        ("USER_RAISED_EXCEPTION", "P0001", True),
+        ("UNRESOLVED_COLUMN.WITH_SUGGESTION", "42703", True),
+        ("UNABLE_TO_ACQUIRE_MEMORY", "53200", False),
+        ("CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT", "58030", False),
+        ("FAILED_READ_FILE.FILE_NOT_EXIST", "KD001", False),
+        ("INTERNAL_ERROR", "XX000", False),
+        (None, None, False),
+    ],
+)
+def test_spark_says_itself_what_the_same_rows_would_do_again(condition, state, final):
+    alone = Spoken(condition, state, f"[{condition}] said. SQLSTATE: {state}")
+    for error in (alone, Spoken(said="Job aborted due to stage failure: Task 0 failed", cause=alone)):
+        found = failure_by(error)
+        assert found.retriable is not final
+        assert (type(found) is ExpressionFailed) is final
+        assert not final or (found.what, found.context) == ("said.", {"spark": condition})
+
+
+def test_a_value_that_looks_like_an_error_of_ours_is_none():
+    said = "[CAST_INVALID_INPUT] The value '[CKPT_FENCED] x' cannot be cast SQLSTATE: 22018"
+    assert type(failure_by(Spoken("CAST_INVALID_INPUT", "22018", said))) is ExpressionFailed
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        ("ValueError: no", UserFunctionFailed),
+        ("rates.errors.Unknown: no", UserFunctionFailed),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", UserFunctionHindered),
+        ("MemoryError", UserFunctionHindered),
+        ("urllib.error.URLError: <urlopen error timed out>", UserFunctionHindered),
+    ],
+)
+def test_a_function_that_spark_runs_by_itself_is_judged_by_what_it_raised(raised, kind):
+    import urllib.error  # noqa: F401 - what the program has not imported is not known
+
+    text = f'Traceback (most recent call last):\n  File "/home/ann/job.py", line 7, in enrich\n    ask()\n{raised}\n'
+    found = failure_by(Spoken("PYTHON_EXCEPTION", "38000", text))
+    assert type(found) is kind
+    assert 'File "/home/ann/job.py", line 7, in enrich' in found.context["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (
+            "pyspark.errors.exceptions.base.PySparkValueError: Failed to convert the value of the column 'v'",
+            OutputInvalid,
+        ),
+        (
+            "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] 3.11 and 3.12",
+            EnvironmentUnfit,
+        ),
+        ("ModuleNotFoundError: No module named 'rates'", EnvironmentUnfit),
+        ("EOFError", QueryFailed),
+    ],
+)
+def test_what_a_worker_raises_outside_of_the_function_is_judged_too(raised, kind):
+    worker = '  File "/s/python/lib/pyspark.zip/pyspark/worker.py", line 1, in main'
+    text = f"Traceback (most recent call last):\n{worker}\n    x()\n{raised}\n"
+    assert type(failure_by(Spoken("PYTHON_EXCEPTION", "38000", text))) is kind
+
+
+def test_a_killed_worker_is_told_by_what_spark_says_of_it():
+    texts = [
+        "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times",
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).",
+        "java.io.EOFException",
+    ]
+    error = failure_by(Spoken(said=texts[0], cause=Spoken(said=texts[1], cause=Spoken(said=texts[2]))))
+    assert (type(error), error.retriable) == (QueryFailed, True)
+    assert "Python worker exited unexpectedly" in error.what
 
 
 def test_an_error_raised_in_sql_is_typed_and_names_the_position():

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_ckpt.connector import StagedFile, StagePlan
+from spark_ckpt.runtime.failures import OutputInvalid
 from spark_ckpt.runtime.reports import Report
 from spark_ckpt.runtime.staging import SinkStage, StageWriter, lane_of, stage_rows, staged_file
 from spark_ckpt.store.location import Location
@@ -159,9 +160,17 @@ def test_rows_are_cast_to_the_sinks_schema(tmp_path):
 
 def test_a_value_that_does_not_fit_fails_the_task_and_leaves_no_file(tmp_path):
     table = pa.table({"v": pa.array([2**40])})
-    with pytest.raises(pa.ArrowInvalid):
+    with pytest.raises(OutputInvalid, match=r"'v'.*int64.*int32") as refused:
         written(tmp_path, pa.table({"v": pa.array([1])}), table, schema=pa.schema([("v", pa.int32())]))
     assert files_in(tmp_path) == []
+    assert refused.value.context == {"sink": "out", "column": "v"}
+    assert not refused.value.retriable
+
+
+def test_a_null_that_a_sink_cannot_take_names_column_and_sink(tmp_path):
+    schema = pa.schema([pa.field("v", pa.int64(), nullable=False)])
+    with pytest.raises(OutputInvalid, match=r"'v'.*without nulls"):
+        written(tmp_path, pa.table({"v": pa.array([1, None])}), schema=schema)
 
 
 def test_a_task_that_fails_leaves_no_file_of_any_sink(tmp_path):

@@ -215,7 +215,7 @@ def test_keys_not_changed_keep_their_values_although_their_timeouts_move(tmp_pat
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"state": lambda batch: pa.table({"total": [1], "rows": [1]})}, "state has 1 rows for 2 keys"),
+        ({"state": lambda batch: pa.table({"total": [1], "rows": [1]})}, "state has 1 row for 2 keys"),
         ({"state": lambda batch: pa.table({"total": [1, 1]})}, r"has columns \['total'\]"),
         ({"changed": lambda batch: [True]}, "changed is"),
         ({"changed": lambda batch: [1, 0]}, "changed is"),
@@ -240,3 +240,29 @@ def test_an_error_in_the_function_names_the_operator(tmp_path):
     with pytest.raises(UserFunctionFailed, match="totals") as failure:
         Harness(lambda batch: batch.rows.column("absent"), tmp_path).batch([("a", 1)])
     assert isinstance(failure.value.__cause__, KeyError)
+
+
+def test_an_error_in_the_function_shows_the_users_line(tmp_path):
+    with pytest.raises(UserFunctionFailed) as failure:
+        Harness(lambda batch: batch.rows.column("absent"), tmp_path).batch([("a", 1)])
+    assert f'File "{__file__}"' in failure.value.context["traceback"]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        pa.table({"total": ["1", "much"], "rows": [1, 1]}),
+        pd.DataFrame({"total": [1, "much"], "rows": [1, 1]}),
+    ],
+)
+def test_state_that_does_not_fit_names_operator_key_and_column(tmp_path, state):
+    with pytest.raises(OutputInvalid, match=r"'total'.*much") as failure:
+        Harness(constant(state=lambda batch: state), tmp_path).batch([("a", 1), ("b", 1)])
+    assert failure.value.context == {"operator": "totals", "column": "total", "key": "('b',)"}
+
+
+def test_output_that_does_not_fit_names_operator_and_column(tmp_path):
+    output = pd.DataFrame({"k": ["a", "b"], "total": [1, "much"]})
+    with pytest.raises(OutputInvalid, match=r"output column 'total' .bigint. cannot hold 'much'") as failure:
+        Harness(constant(output=lambda batch: output), tmp_path).batch([("a", 1)])
+    assert failure.value.context == {"column": "total", "operator": "totals"}
