@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from spark_ckpt.runtime.run import Run
     from spark_ckpt.runtime.vectorized import KeyBatch, KeyResult
     from spark_ckpt.spark_session import session
-    from spark_ckpt.state import read_state, state_frame
+    from spark_ckpt.state import read_state, state_frame, state_version
     from spark_ckpt.stream import GroupedStream, Stream
 
 _HOME = {
@@ -43,7 +43,7 @@ _HOME = {
     "runtime.run": ("Run",),
     "runtime.vectorized": ("KeyBatch", "KeyResult"),
     "spark_session": ("session",),
-    "state": ("read_state", "state_frame"),
+    "state": ("read_state", "state_frame", "state_version"),
     "stream": ("GroupedStream", "Stream"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -80,6 +80,7 @@ __all__ = [
     "read_state",
     "session",
     "state_frame",
+    "state_version",
     "stddev",
     "sum",
 ]

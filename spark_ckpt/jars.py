@@ -26,6 +26,7 @@ from typing import Literal
 from xml.sax.saxutils import quoteattr
 
 from spark_ckpt.errors import EnvironmentUnfit
+from spark_ckpt.wording import counted
 
 JarSet = Literal["kafka", "delta", "kafka-broker"]
 JAVA_VERSION = 17
@@ -255,7 +256,7 @@ def _adopt(folder: Path, work: Path, jar: Jar) -> None:
 def _not_downloaded(what: str, missing: Sequence[Jar]) -> EnvironmentUnfit:
     names = ", ".join(map(str, missing))
     return EnvironmentUnfit(
-        f"{len(missing)} jar(s) of {what} could not be downloaded: {names}",
+        f"{counted(len(missing), 'jar')} of {what} could not be downloaded: {names}",
         hint=(
             "check the network and proxy (JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=...), set "
             f"{SETTINGS_VARIABLE} to Ivy settings of your mirror, or copy the jars into the cache folder"

@@ -16,7 +16,7 @@ from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt.runtime.job_plan import JobPlan, planned
 from spark_ckpt.runtime.rejects import REJECTED, REJECTED_SCHEMA
 from spark_ckpt.runtime.run import Run
-from spark_ckpt.runtime.warm_up import warm_up
+from spark_ckpt.runtime.warm_up import check_workers, warm_up
 from spark_ckpt.store.identity import Confirmed
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.store import Store
@@ -101,7 +101,8 @@ class Job:
         return Run.start(plan, restore, availableNow, self._listeners)
 
     def plan(self, restore: str | int | Epoch = LATEST, confirmed: Confirmed | None = None) -> JobPlan:
-        """Everything that a run needs, checked against sources, sinks and store."""
+        """Everything that a run needs, checked against workers, sources, sinks and store."""
+        check_workers(self.spark)
         bindings = list(self._bindings.values())
         if self._rejects is not None and bindings:
             bindings.append(SinkBinding(REJECTED, self._rejects, bindings[0].node, REJECTED_SCHEMA))

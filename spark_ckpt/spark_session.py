@@ -1,4 +1,5 @@
-"""An ordinary SparkSession with the jars and settings in place. Any other session will do as well."""
+"""An ordinary SparkSession with the jars and settings in place. Any other session will do as well whose Python workers are
+this program's Python or its like: a job says so when it starts if they are not."""
 
 from __future__ import annotations
 

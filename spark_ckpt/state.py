@@ -23,7 +23,7 @@ _INTERNAL = ("ckpt_op", "ckpt_key_group", "ckpt_key_hash", "ckpt_timeout_ms")
 def read_state(
     store: str, operator: str, epoch: str | int = LATEST, storage_options: Mapping[str, str] | None = None
 ) -> pa.Table:
-    """One row per key: key and state columns, and `ckpt_epoch`, the epoch that wrote it. No JVM.
+    """One row per key: key and state columns, and `ckpt_epoch`, the epoch that wrote it. No JVM; creates nothing.
 
     `epoch`: "latest", a number or a savepoint's name. Raises `EpochNotFound`, `EpochDamaged`, `StoreForeign`.
     """
@@ -31,6 +31,19 @@ def read_state(
     number, _ = _snapshot(opened, operator, epoch)
     state = opened.state(operator).read(number)
     return state.drop_columns([name for name in _INTERNAL if name in state.column_names])
+
+
+def state_version(
+    store: str, operator: str, epoch: str | int = LATEST, storage_options: Mapping[str, str] | None = None
+) -> int:
+    """The version of the Delta table `<store>/state/<operator>` that is an epoch: for `VERSION AS OF`, `versionAsOf`.
+
+    `epoch` as for `read_state`. Creates nothing. Raises `EpochNotFound` also for an epoch whose version was cleaned up
+    or never written (the driver died right behind the decision); `read_state` and `state_frame` need none.
+    """
+    opened = existing_store(store, storage_options)
+    number, _ = _snapshot(opened, operator, epoch)
+    return opened.state(operator).version(number)
 
 
 def state_frame(spark: SparkSession, store: str, operator: str, epoch: str | int = LATEST) -> DataFrame:
@@ -56,6 +69,8 @@ def state_frame(spark: SparkSession, store: str, operator: str, epoch: str | int
 def _snapshot(store: Store, operator: str, epoch: str | int) -> tuple[int, OperatorSnapshot]:
     tail = store.log.tail()
     number = tail.latest if epoch == LATEST else resolve(tail, epoch)[0]
+    if not number:
+        raise EpochNotFound("the job has no epoch yet", job=tail.job, hint="start the job; it takes the first one")
     manifest = store.log.manifest(number)
     snapshot = manifest.operators.get(operator)
     if snapshot is None:

@@ -8,12 +8,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import metadata
 from typing import Literal
 
 from spark_ckpt import class_archive, jars
 from spark_ckpt.errors import CkptError
 from spark_ckpt.jars import JarSet
+from spark_ckpt.worker_python import chosen_python, is_this_python
 
 Status = Literal["ok", "warn", "fail"]
 _JARS_FOR_USERS: tuple[JarSet, ...] = ("kafka", "delta")
@@ -105,9 +106,14 @@ def installed(package: Package) -> Finding:
 def workers() -> Finding:
     """Whether Spark's Python workers will be this interpreter."""
     chosen = os.environ.get("PYSPARK_PYTHON")
-    if chosen and util.find_spec("pyspark") and os.path.realpath(chosen) != os.path.realpath(sys.executable):
+    if chosen and not is_this_python(chosen):
         hint = f"unset PYSPARK_PYTHON, or install the same packages there ({sys.executable} has them)"
         return Finding("python workers", "warn", f"PYSPARK_PYTHON is another interpreter: {chosen}", hint)
+    if not chosen and not is_this_python(chosen_python()):
+        detail = (
+            f"{sys.executable} in sessions of spark_ckpt.session; in others {chosen_python()} of the PATH, another one"
+        )
+        return Finding("python workers", "ok", detail, f"for other sessions: export PYSPARK_PYTHON={sys.executable}")
     return Finding("python workers", "ok", chosen or sys.executable)
 
 

@@ -15,6 +15,7 @@ from spark_ckpt.connector import Json
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.protocol.menu import MENU
 from spark_ckpt.protocol.recovery import Protocol
+from spark_ckpt.wording import counted
 
 COLUMNS = (
     "protocol",
@@ -58,7 +59,9 @@ def compare(
         print_json([dict(zip(COLUMNS, row, strict=True)) for row in rows])
         return
     killed = ", ".join(f"{process} at {ms:.0f} ms" for ms, process in crashes)
-    print_line(f"{graph}, {inputs} rows a source, {runs} seeds from {seed}, skew {skew_ms:.0f} ms, killed: {killed}\n")
+    print_line(
+        f"{graph}, {counted(inputs, 'row')} a source, {runs} seeds from {seed}, skew {skew_ms:.0f} ms, killed: {killed}\n"
+    )
     print_table(COLUMNS, rows)
     print_line(
         "\nheld: channels held back, ms summed over channels; read again: source rows; orphans, lost: of complete lines"

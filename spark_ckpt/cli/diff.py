@@ -10,7 +10,7 @@ import pyarrow as pa
 import typer
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, pairs
-from spark_ckpt.cli.output import plain, print_json, print_line, print_table
+from spark_ckpt.cli.output import datum, plain, print_json, print_line, print_table
 from spark_ckpt.cli.state import Keys, Limit, Operator
 from spark_ckpt.cli.state_rows import CHANGED_IN, snapshot_of, visible, with_keys
 from spark_ckpt.cli.stores import open_store
@@ -61,7 +61,7 @@ def diff(
     print_line(f"operator {operator}, epoch {before} to {after}: {told}")
     if shown:
         print_line()
-        print_table(*_table(shown))
+        print_table(*_table(shown), datum)
     if len(shown) < len(changes):
         print_line(f"... {len(changes) - len(shown):,} more; --limit 0 prints all, --key COLUMN=VALUE finds one")
 
@@ -113,4 +113,4 @@ def _both(change: Change, name: str) -> object:
     if change.before is None or change.after is None:
         return (change.after or change.before or {}).get(name)
     old, new = change.before.get(name), change.after.get(name)
-    return new if old == new else f"{old} -> {new}"
+    return new if old == new else f"{datum(old)} -> {datum(new)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
-from spark_ckpt.cli.output import iso, print_facts, print_json, print_line, print_table, seconds, size, utc
+from spark_ckpt.cli.output import Id, iso, print_facts, print_json, print_line, print_table, seconds, size, utc
 from spark_ckpt.cli.stores import open_store, status_of
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import EpochDamaged, EpochNotFound, FormatUnknown
@@ -21,7 +21,10 @@ def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: Storag
         return
     print_facts({"job": tail.job, "store": opened.location.uri, "driver": driver_of(tail)})
     print_line()
-    print_epochs(opened.log, tail)
+    if tail.epochs:
+        print_epochs(opened.log, tail)
+    else:
+        print_line("no epochs yet; the job takes the first one when it starts")
 
 
 def print_epochs(log: EpochLog, tail: Tail) -> None:
@@ -94,7 +97,7 @@ def driver_fields(tail: Tail) -> Json:
 def _row(log: EpochLog, tail: Tail, brief: EpochBrief) -> tuple[object, ...]:
     weight = state_bytes(log, brief.epoch)
     return (
-        brief.epoch,
+        Id(brief.epoch),
         status_of(tail, brief),
         utc(brief.created_ms),
         seconds(brief.duration_ms),
@@ -102,7 +105,7 @@ def _row(log: EpochLog, tail: Tail, brief: EpochBrief) -> tuple[object, ...]:
         brief.rows_out,
         "damaged" if weight is None else size(weight),
         brief.reason,
-        brief.incarnation,
+        Id(brief.incarnation),
         ", ".join(_savepoints(tail, brief.epoch)) or None,
     )
 

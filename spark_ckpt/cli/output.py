@@ -7,7 +7,7 @@ import decimal
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -15,6 +15,10 @@ from rich.text import Text
 from spark_ckpt.connector import Json
 
 Row = Sequence[object]
+
+
+class Id(int):
+    """A number that names something (an epoch, an incarnation): shown as it is written in the next command."""
 
 
 def print_json(value: Json) -> None:
@@ -35,9 +39,12 @@ def print_facts(facts: Mapping[str, object]) -> None:
         print_line(f"{name.ljust(width)}  {cell(value)}")
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """A table; numbers to the right, nothing cut. On a terminal the heading is bold and long lines wrap."""
-    heading, *body = _aligned(columns, [list(row) for row in rows])
+def print_table(columns: Sequence[str], rows: Iterable[Row], shown: Callable[[object], str] | None = None) -> None:
+    """A table; numbers to the right, nothing cut. On a terminal the heading is bold and long lines wrap.
+
+    `shown`: how values are written; as people read them if left out, `datum` for a user's data.
+    """
+    heading, *body = _aligned(columns, [list(row) for row in rows], shown or cell)
     if sys.stdout.isatty():
         Console(highlight=False).print(Text(heading, style="bold"), soft_wrap=True)
     else:
@@ -46,8 +53,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Row]) -> None:
         print_line(line)
 
 
+def datum(value: object) -> str:
+    """A value of the user's data, as `--key` takes it: digits without separators, none cut."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else cell(value)
+
+
 def cell(value: object) -> str:
     """A value as people read it."""
+    if isinstance(value, Id):
+        return str(int(value))
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -110,8 +124,8 @@ def iso(milliseconds: int) -> str:
     return moment.isoformat(timespec="milliseconds")
 
 
-def _aligned(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    texts = [list(columns), *([cell(value) for value in row] for row in rows)]
+def _aligned(columns: Sequence[str], rows: Sequence[Row], shown: Callable[[object], str]) -> list[str]:
+    texts = [list(columns), *([shown(value) for value in row] for row in rows)]
     widths = [max(len(row[index]) for row in texts) for index in range(len(columns))]
     right = [_numeric(rows, index) for index in range(len(columns))]
     lines = []

@@ -12,10 +12,12 @@ from spark_ckpt.cli.list import driver_fields, driver_of
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import plain, print_facts, print_json, print_line, print_table, size, utc
 from spark_ckpt.cli.stores import open_store
+from spark_ckpt.cli.verify import told
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.recovery.plan import RestorePlan, SinkPlan, plan
 from spark_ckpt.store.tail import Tail
+from spark_ckpt.wording import counted, epochs, one_or_many
 
 
 def restore(
@@ -58,7 +60,7 @@ def restore(
 
 def _fields(tail: Tail, planned: RestorePlan) -> dict[str, Json]:
     fields = {name: plain(value) for name, value in asdict(planned).items() if name != "skipped"}
-    skipped: list[Json] = [{"epoch": epoch, "damage": why} for epoch, why in planned.skipped]
+    skipped: list[Json] = [{"epoch": epoch, "damage": told(epoch, why)} for epoch, why in planned.skipped]
     return {**fields, "skipped": skipped, "driver": driver_fields(tail)}
 
 
@@ -69,12 +71,16 @@ def _print_head(tail: Tail, planned: RestorePlan) -> None:
             "job": planned.job,
             "restores": f"epoch {planned.epoch}{taken}",
             "asked for": planned.restored_from,
-            "passed over": "; ".join(f"epoch {epoch}: {why}" for epoch, why in planned.skipped) or None,
-            "leaves": f"{epochs(planned.abandoned)} (kept until retention forgets them)" if planned.abandoned else None,
-            "new life": f"{planned.incarnation:,}, its first epoch is {planned.next_epoch:,}",
+            "passed over": "; ".join(f"epoch {epoch}: {told(epoch, why)}" for epoch, why in planned.skipped) or None,
+            "leaves": _left(planned.abandoned) if planned.abandoned else None,
+            "new life": f"{planned.incarnation}, its first epoch is {planned.next_epoch}",
             "driver now": driver_of(tail),
         }
     )
+
+
+def _left(numbers: Sequence[int]) -> str:
+    return f"{epochs(numbers)} (kept until retention forgets {one_or_many(len(numbers), 'it', 'them')})"
 
 
 def _print_sources(planned: RestorePlan) -> None:
@@ -102,26 +108,19 @@ def sink_lines(epoch: int, sink: SinkPlan) -> Iterable[str]:
         yield "another table or topic takes its place and begins with the first new epoch; what was published stays where it is"
         return
     if sink.publish:
-        yield f"{epochs(sink.publish)} ({sink.publish_rows:,} rows) will be published first"
+        yield f"{epochs(sink.publish)} ({counted(sink.publish_rows, 'row')}) will be published first"
     if sink.again:
+        stay = one_or_many(len(sink.again), "stays", "stay")
         yield (
-            f"{epochs(sink.again)} ({sink.again_rows:,} rows) stay visible, and the restored job produces these rows "
+            f"{epochs(sink.again)} ({counted(sink.again_rows, 'row')}) {stay} visible, and the restored job produces these rows "
             "again: give it another table or topic, or take them back there first"
         )
     if not sink.complete:
         yield f"between epoch {epoch} and the oldest kept one more may be visible: retention has forgotten the epochs"
     if sink.never:
-        yield f"{epochs(sink.never)} were never published: their rows are dropped and produced anew"
+        was = one_or_many(len(sink.never), "was", "were")
+        yield f"{epochs(sink.never)} {was} never published: what was staged is dropped and produced anew"
     if sink.elsewhere:
-        yield f"{epochs(sink.elsewhere)}, of branches left before, are visible: they may hold rows of the same input"
+        yield f"visible of branches left before: {epochs(sink.elsewhere)}; rows of the same input may be among them"
     if not (sink.publish or sink.again or sink.never or sink.elsewhere):
         yield "has everything up to this epoch and nothing behind it"
-
-
-def epochs(numbers: Sequence[int]) -> str:
-    """ "epoch 4", "epochs 4 to 9", "epochs 4, 6 and 9"."""
-    if len(numbers) == 1:
-        return f"epoch {numbers[0]}"
-    if list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
-        return f"epochs {numbers[0]} to {numbers[-1]}"
-    return f"epochs {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

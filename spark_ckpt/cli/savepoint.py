@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
-from spark_ckpt.cli.output import iso, print_json, print_line, print_table, utc
+from spark_ckpt.cli.output import Id, iso, print_json, print_line, print_table, utc
 from spark_ckpt.cli.stores import chosen_epoch, open_store
 from spark_ckpt.store.tail import Tail
 
@@ -24,9 +24,11 @@ def add(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Name an epoch that exists. A running job need not be stopped."""
-    log = open_store(store, storage_option).log
+    """Name an epoch that exists and is whole. A running job need not be stopped."""
+    opened = open_store(store, storage_option)
+    log = opened.log
     number = chosen_epoch(log.tail(), epoch)
+    opened.verify(log.manifest(number))  # a name must not promise what cannot be restored
     log.add_savepoint(name, number)
     if as_json:
         print_json({"name": name, "epoch": number})
@@ -54,7 +56,9 @@ def list_savepoints(store: StoreUri, as_json: AsJson = False, storage_option: St
     if as_json:
         print_json([{"name": name, "epoch": epoch, "created": _created_iso(tail, epoch)} for name, epoch in found])
     elif found:
-        print_table(("savepoint", "epoch", "taken"), [(name, epoch, _created(tail, epoch)) for name, epoch in found])
+        print_table(
+            ("savepoint", "epoch", "taken"), [(name, Id(epoch), _created(tail, epoch)) for name, epoch in found]
+        )
     else:
         print_line("no savepoints; add one with: spark-ckpt savepoint add STORE NAME")
 

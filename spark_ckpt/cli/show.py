@@ -8,7 +8,7 @@ import typer
 
 from spark_ckpt.cli.list import epoch_fields
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
-from spark_ckpt.cli.output import plain, print_facts, print_json, print_line, print_table, size, utc
+from spark_ckpt.cli.output import Id, plain, print_facts, print_json, print_line, print_table, size, utc
 from spark_ckpt.cli.stores import chosen_epoch, open_store, status_of
 from spark_ckpt.connector import Json
 from spark_ckpt.store.epoch_log import EpochLog
@@ -81,9 +81,9 @@ def _print_head(tail: Tail, manifest: Manifest) -> None:
     print_facts(
         {
             "job": manifest.job,
-            "epoch": manifest.epoch,
+            "epoch": Id(manifest.epoch),
             "status": status_of(tail, tail.by_id[manifest.epoch]),
-            "life": manifest.incarnation,
+            "life": Id(manifest.incarnation),
             "stands on": f"epoch {manifest.base}" if manifest.base else "nothing",
             "taken": f"{utc(manifest.created_ms)} ({manifest.reason})",
             "rows in": manifest.rows_in,

@@ -8,9 +8,10 @@ import pyarrow as pa
 import typer
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, pairs
-from spark_ckpt.cli.output import plain, print_json, print_line, print_table
+from spark_ckpt.cli.output import datum, plain, print_json, print_line, print_table
 from spark_ckpt.cli.state_rows import snapshot_of, visible, with_keys
 from spark_ckpt.cli.stores import chosen_epoch, open_store
+from spark_ckpt.wording import counted
 
 Operator = Annotated[str, typer.Argument(metavar="OPERATOR", help="The operator's name, as `show` lists it.")]
 Keys = Annotated[
@@ -27,6 +28,10 @@ def state(
     savepoint: Annotated[str | None, typer.Option(help="The epoch with this name.")] = None,
     key: Keys = None,
     limit: Limit = 20,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Only the version of the Delta table STORE/state/OPERATOR that is the epoch."),
+    ] = False,
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
@@ -36,6 +41,9 @@ def state(
     opened = open_store(store, storage_option)
     number = chosen_epoch(opened.log.tail(), epoch, savepoint)
     snapshot = snapshot_of(opened.log.manifest(number), operator)
+    if version:
+        _print_version(operator, number, opened.state(operator).version(number), as_json)
+        return
     everything = opened.state(operator).read(number)
     rows = visible(with_keys(everything, snapshot, pairs(key, "--key")), snapshot)
     shown = rows.slice(0, limit) if limit else rows
@@ -54,12 +62,20 @@ def state(
         _print(operator, number, everything.num_rows, rows, shown)
 
 
+def _print_version(operator: str, epoch: int, version: int, as_json: bool) -> None:
+    """The bare number, for a script that writes `VERSION AS OF`."""
+    if as_json:
+        print_json({"operator": operator, "epoch": epoch, "version": version})
+    else:
+        print_line(str(version))
+
+
 def _print(operator: str, epoch: int, keys: int, rows: pa.Table, shown: pa.Table) -> None:
-    matching = "" if rows.num_rows == keys else f", {rows.num_rows:,} match"
-    print_line(f"operator {operator}, epoch {epoch}: {keys:,} keys{matching}")
+    matching = "" if rows.num_rows == keys else f", {counted(rows.num_rows, 'matches', 'match')}"
+    print_line(f"operator {operator}, epoch {epoch}: {counted(keys, 'key')}{matching}")
     if not shown.num_rows:
         return
     print_line()
-    print_table(shown.column_names, [tuple(row.values()) for row in shown.to_pylist()])
+    print_table(shown.column_names, [tuple(row.values()) for row in shown.to_pylist()], datum)
     if shown.num_rows < rows.num_rows:
         print_line(f"... {rows.num_rows - shown.num_rows:,} more; --limit 0 prints all, --key COLUMN=VALUE finds one")

@@ -29,12 +29,9 @@ def snapshot_of(manifest: Manifest, operator: str) -> OperatorSnapshot:
 
 def visible(state: pa.Table, snapshot: OperatorSnapshot) -> pa.Table:
     """Key and state columns, the epoch a row was last changed in, and its timeout if any row has one; sorted by key."""
-    if not state.num_columns:
-        return state
     names = [name for name in state.column_names if not name.startswith(_INTERNAL)]
-    if CHANGED_IN in state.column_names:
-        names.append(CHANGED_IN)
-    if TIMEOUT in state.column_names and state.column(TIMEOUT).null_count < state.num_rows:
+    names.append(CHANGED_IN)
+    if state.column(TIMEOUT).null_count < state.num_rows:
         names.append(TIMEOUT)
     return _sorted(state.select(names), column_names(snapshot.key_schema))
 
@@ -47,8 +44,7 @@ def with_keys(state: pa.Table, snapshot: OperatorSnapshot, wanted: Mapping[str, 
             raise ConfigInvalid(
                 f"'{name}' is no key of operator '{snapshot.operator}'", hint=f"its keys: {snapshot.key_schema}"
             )
-        if state.num_columns:
-            state = state.filter(_equals(state, name, text))
+        state = state.filter(_equals(state, name, text))
     return state
 
 

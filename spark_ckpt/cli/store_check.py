@@ -19,6 +19,7 @@ from spark_ckpt.store.delta_log import Actions, CommitLost
 from spark_ckpt.store.existing import job_of
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.store import Store
+from spark_ckpt.wording import counted
 
 _SCHEMA = pa.schema([("probe", pa.int64())])
 _CONTENT = b"spark_ckpt doctor"
@@ -45,7 +46,8 @@ def _contents(location: Location) -> Iterator[Finding]:
         return
     store = Store.open(location.uri, job, location.storage_options)
     tail = store.log.tail()
-    yield Finding("store", "ok", f"job {tail.job}, {len(tail.by_id)} epochs, savepoints: {len(tail.savepoints)}")
+    holds = f"{counted(len(tail.by_id), 'epoch')}, {counted(len(tail.savepoints), 'savepoint')}"
+    yield Finding("store", "ok", f"job {tail.job}, {holds}")
     yield Finding("driver", "ok", driver_of(tail))
     yield _newest(store, tail.latest)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
-from spark_ckpt.cli.output import print_json, print_line, print_table
+from spark_ckpt.cli.output import Id, print_json, print_line, print_table
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.errors import EpochDamaged, FormatUnknown
 from spark_ckpt.store.store import Store
@@ -46,15 +46,22 @@ def damage(store: Store, epoch: int, deep: bool) -> str | None:
     try:
         store.verify(store.log.manifest(epoch), deep=deep)
     except (EpochDamaged, FormatUnknown) as error:
-        return error.what
+        return told(epoch, error.what)
     return None
+
+
+def told(epoch: int, why: str) -> str:
+    """A damage beside the number of its epoch: said once."""
+    return why.removeprefix(f"epoch {epoch}: ")
 
 
 def _print(found: dict[int, str | None]) -> None:
     if not found:
         print_line("the store has no epochs")
         return
-    print_table(("epoch", "state", "why"), [(each, "damaged" if why else "whole", why) for each, why in found.items()])
+    print_table(
+        ("epoch", "found", "why"), [(Id(each), "damaged" if why else "whole", why) for each, why in found.items()]
+    )
     bad = [each for each, why in found.items() if why]
     good = [each for each, why in found.items() if not why]
     if bad and good:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from spark_ckpt.wording import counted
+
 IDENTITY = ["departure", "carrier", "flight", "origin"]
 """No two flights share these."""
 FIGURES = ["flights", "mean_delay", "late_chain", "longest_late_chain"]
@@ -73,9 +75,9 @@ class Comparison:
 
     def __str__(self) -> str:
         if self.exact:
-            return f"{self.found:,} rows, each exactly once, every figure right"
+            return f"{counted(self.found, 'row')}, each exactly once, every figure right"
         return (
-            f"{self.found:,} rows, {self.expected:,} expected: {self.missing:,} missing, "
+            f"{counted(self.found, 'row')}, {self.expected:,} expected: {self.missing:,} missing, "
             f"{self.duplicated:,} duplicated, {self.unexpected:,} unexpected, {self.different:,} with other figures"
         )
 

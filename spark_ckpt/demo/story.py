@@ -23,6 +23,7 @@ from spark_ckpt.demo.topics import KafkaTopics
 from spark_ckpt.errors import CkptError
 from spark_ckpt.recovery.plan import plan
 from spark_ckpt.store.store import Store
+from spark_ckpt.wording import counted
 
 FIGURES, AGAIN = "figures", "figures-again"
 AIRCRAFT = "N725MQ"
@@ -125,7 +126,8 @@ def _first_life(scene: _Scene, percent: float) -> None:
         visible = scene.places.read(FIGURES)
         done = committed(tail)
         scene.report.killed = Killed(pid, code, len(tail.by_id), done, len(visible))
-        scene.audience.say(f"SIGKILL to driver {pid} and its JVM after {done:,} flights in {len(tail.by_id)} epochs")
+        taken = f"{counted(done, 'flight')} in {counted(len(tail.by_id), 'epoch')}"
+        scene.audience.say(f"SIGKILL to driver {pid} and its JVM after {taken}")
         scene.audience.say(f"a reader of the output sees {len(visible):,} flights")
         claim = "what was visible is the beginning of every aircraft's flights"
         scene.check("output after the kill", claim, proof.some_output(scene.expected, visible))

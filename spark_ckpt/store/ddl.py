@@ -1,16 +1,73 @@
-"""Column names of a schema written as Spark writes it ("customer STRING, `total amount` DOUBLE"), without Spark."""
+"""Columns of a schema written as Spark writes it ("customer STRING, `total amount` DOUBLE"), without Spark."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+
+import pyarrow as pa
 
 _NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s:`,]+))")
+_ROW = "struct<"
 _OPEN, _CLOSE = "<(", ">)"
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_NESTED = re.compile(r"(array|map|struct)<(.*)>$", re.DOTALL)
+_FIXED: Mapping[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "byte": pa.int8(),
+    "smallint": pa.int16(),
+    "short": pa.int16(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "real": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "varchar": pa.string(),
+    "char": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "void": pa.null(),
+}
+"""Types without arguments, as state files hold them."""
 
 
 def column_names(ddl: str) -> list[str]:
     """Names of the top-level columns, in order."""
-    return [_name(part) for part in _parts(ddl)]
+    return [_name(part) for part in _parts(_columns(ddl))]
+
+
+def arrow_schema(ddl: str) -> pa.Schema:
+    """The columns as Arrow has them in state files; of type null where a type is not known here."""
+    return pa.schema([pa.field(_name(part), _type(_NAME.sub("", part, count=1))) for part in _parts(_columns(ddl))])
+
+
+def _columns(ddl: str) -> str:
+    """Spark writes a schema also as the type of a row: `struct<k:string,n:bigint>`."""
+    text = ddl.strip()
+    return text[len(_ROW) : -1] if text.startswith(_ROW) and text.endswith(">") else text
+
+
+def _type(text: str) -> pa.DataType:
+    text = text.strip(" :\n").lower()
+    if decimal := _DECIMAL.match(text):
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    if text.startswith("interval day"):
+        return pa.duration("us")
+    nested = _NESTED.match(text)
+    return _FIXED.get(text.split("(")[0], pa.null()) if nested is None else _nested(nested[1], nested[2])
+
+
+def _nested(kind: str, inside: str) -> pa.DataType:
+    if kind == "struct":
+        return pa.struct(list(arrow_schema(f"{_ROW}{inside}>")))
+    types = [_type(part) for part in _parts(inside)]
+    return pa.list_(types[0]) if kind == "array" else pa.map_(types[0], types[1])
 
 
 def _name(part: str) -> str:
@@ -23,7 +80,7 @@ def _name(part: str) -> str:
 def _parts(ddl: str) -> list[str]:
     """Split at commas that are outside of brackets and quotes."""
     parts, depth, quote = [""], 0, ""
-    for char in ddl.strip().removeprefix("struct<") if ddl.strip().startswith("struct<") else ddl:
+    for char in ddl:
         if quote:
             quote = "" if char == quote else quote
         elif char in "`'\"":

@@ -19,15 +19,25 @@ from deltalake.transaction import AddAction
 from spark_ckpt.errors import EpochDamaged, EpochNotFound, LogDamaged
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.data_table import DataTable, settle_key
-from spark_ckpt.store.ddl import column_names
+from spark_ckpt.store.ddl import arrow_schema, column_names
 from spark_ckpt.store.delta_log import Actions
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.records import Manifest, OperatorSnapshot, StateFile
+from spark_ckpt.wording import counted
 
 OP = "ckpt_op"
 DELETE = "delete"
 _ORDER = "ckpt_order"
+_OURS = pa.schema(
+    [
+        ("ckpt_key_group", pa.int32()),
+        ("ckpt_key_hash", pa.int64()),
+        ("ckpt_epoch", pa.int64()),
+        (OP, pa.string()),
+        ("ckpt_timeout_ms", pa.int64()),
+    ]
+)
 
 
 class StateTable:
@@ -91,7 +101,7 @@ class StateTable:
         if found is None:
             raise EpochNotFound(
                 f"epoch {epoch} has no version in the state table of '{self.operator}'",
-                hint="read it with `Store.state(operator).read(epoch)`, which needs no version",
+                hint="read it with spark_ckpt.read_state or `spark-ckpt state`, which need no version",
                 table=self.location.uri,
             )
         return found
@@ -118,7 +128,7 @@ class StateTable:
         table = self.location.read_table(file.path)
         if table.num_rows != file.rows:
             raise EpochDamaged(
-                f"state file {file.path} has {table.num_rows} rows, {file.rows} were committed",
+                f"state file {file.path} has {counted(table.num_rows, 'row')}, {counted(file.rows, 'was', 'were')} committed",
                 hint="run `spark-ckpt verify`, then restore an epoch it reports as whole",
             )
         return table
@@ -127,13 +137,19 @@ class StateTable:
 def newest_rows(oldest_first: list[pa.Table], snapshot: OperatorSnapshot) -> pa.Table:
     """The newest row of every key of files that are in the order of the manifest, without deleted keys."""
     if not oldest_first:
-        return pa.table({})
+        return no_rows(snapshot)
     rows = pa.concat_tables(reversed(oldest_first), promote_options="default").combine_chunks()
     order = pa.array(range(rows.num_rows), pa.int64())
     keys = column_names(snapshot.key_schema)
     newest = rows.select(keys).append_column(_ORDER, order).group_by(keys).aggregate([(_ORDER, "min")])
     table = rows.take(newest.column(f"{_ORDER}_min").sort())
     return table.filter(pc.not_equal(table.column(OP), DELETE))
+
+
+def no_rows(snapshot: OperatorSnapshot) -> pa.Table:
+    """The state of an operator that has none yet, in the columns that state has."""
+    schemas = (arrow_schema(snapshot.key_schema), arrow_schema(snapshot.state_schema), _OURS)
+    return pa.schema([field for schema in schemas for field in schema]).empty_table()
 
 
 def _is_behind(table: DeltaTable, epoch: int) -> bool:

@@ -25,6 +25,7 @@ from spark_ckpt.store.retention import (
 from spark_ckpt.store.state_table import StateTable
 from spark_ckpt.store.tail import Tail
 from spark_ckpt.store.trim import HORIZON_MS, trim
+from spark_ckpt.wording import counted
 
 _STATE, _EDGES, _RUNS, _EPOCHS = "state", "edges", "runs", "epochs"
 
@@ -198,10 +199,14 @@ def _verify(location: Location, expected: Mapping[str, tuple[int, int]], epoch: 
     found = location.sizes(expected)
     for path, (size, rows) in expected.items():
         if found.get(path) != size:
-            was = "is missing" if path not in found else f"has {found[path]} bytes, {size} were committed"
+            was = (
+                "is missing"
+                if path not in found
+                else f"has {counted(found[path], 'byte')}, {counted(size, 'was', 'were')} committed"
+            )
             raise _damaged(location, path, was, epoch)
         if deep and location.read_table(path).num_rows != rows:
-            raise _damaged(location, path, f"does not hold the {rows} rows that were committed", epoch)
+            raise _damaged(location, path, f"does not hold what was committed, {counted(rows, 'row')}", epoch)
 
 
 def _damaged(location: Location, path: str, was: str, epoch: int) -> EpochDamaged:

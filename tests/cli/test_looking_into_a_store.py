@@ -6,9 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from tests.store.store_world import OPERATOR
+import spark_ckpt as ckpt
+from spark_ckpt.cli.output import Id, cell, datum
+from spark_ckpt.cli.state_rows import CHANGED_IN, TIMEOUT, visible
+from spark_ckpt.errors import EpochNotFound, StoreForeign
+from spark_ckpt.store.records import OperatorSnapshot
+from tests.store.store_world import OPERATOR, World
+
+SNAPSHOT = OperatorSnapshot(operator=OPERATOR, key_groups=1, key_schema="k string", state_schema="v bigint")
 
 
 def uri(world):
@@ -21,8 +29,8 @@ def test_list_tells_every_epoch_and_whether_it_is_published(command, world):
     assert answer.code == 0
     assert [(each["epoch"], each["status"]) for each in answer.json["epochs"]] == [
         (1, "published"),
-        (2, "publishing"),
-        (3, "publishing"),
+        (2, "unpublished"),
+        (3, "unpublished"),
     ]
     assert (answer.json["job"], answer.json["latest"]) == ("job", 3)
 
@@ -30,7 +38,7 @@ def test_list_tells_every_epoch_and_whether_it_is_published(command, world):
 def test_list_tells_epochs_of_a_branch_that_was_left(command, branches):
     found = {each["epoch"]: each["status"] for each in command("list", uri(branches), "--json").json["epochs"]}
 
-    assert found == {1: "published", 2: "abandoned", 3: "abandoned", 4: "published", 5: "publishing"}
+    assert found == {1: "published", 2: "abandoned", 3: "abandoned", 4: "published", 5: "unpublished"}
 
 
 def test_text_for_a_pipe_has_neither_colours_nor_frames(command, world):
@@ -79,6 +87,85 @@ def test_state_of_a_savepoint_is_the_state_of_its_epoch(command, world):
     rows = command("state", uri(world), OPERATOR, "--savepoint", "before", "--json").json["rows"]
 
     assert {row["k"]: row["v"] for row in rows} == world.expected[1]
+
+
+def stateless(folder):
+    """One epoch, and the operator has no state yet: no row has come."""
+    world = World(folder)
+    world.begin()
+    world.decide(world.manifest(stage=False))
+    return world
+
+
+def test_state_that_is_empty_is_no_line_and_no_row(command, tmp_path):
+    store = uri(stateless(tmp_path / "store"))
+    assert command("state", store, OPERATOR).out == f"operator {OPERATOR}, epoch 1: 0 keys\n"
+    assert command("state", store, OPERATOR, "--key", "k=a").out == f"operator {OPERATOR}, epoch 1: 0 keys\n"
+    answer = command("state", store, OPERATOR, "--json").json
+    assert (answer["keys"], answer["rows"]) == (0, [])
+    assert [each["name"] for each in answer["columns"]] == ["k", "v", "ckpt_epoch"]
+
+
+def test_state_shows_numbers_as_they_are_written_elsewhere(command, tmp_path):
+    world = World(tmp_path / "store")
+    world.begin()
+    world.epoch({"a": 1_700_000_000_123})
+    world.epoch({"a": 1_800_000_000_123})
+    assert "1800000000123" in command("state", uri(world), OPERATOR).out
+    assert "1700000000123 -> 1800000000123" in command("diff", uri(world), OPERATOR, 1, 2).out
+    assert "operator totals, epoch 2: 1 key\n" in command("state", uri(world), OPERATOR).out
+
+
+def test_when_keys_time_out_is_shown_without_separators():
+    table = pa.table({"k": ["a"], CHANGED_IN: [1], TIMEOUT: [1_700_000_000_123]})
+    assert [datum(value) for value in visible(table, SNAPSHOT).to_pylist()[0].values()] == ["a", "1", "1700000000123"]
+
+
+def test_numbers_of_epochs_and_lives_are_shown_as_commands_take_them():
+    assert [cell(value) for value in (Id(12_345), 12_345, None)] == ["12345", "12,345", "-"]
+
+
+def test_a_store_without_epochs_says_so(command, tmp_path):
+    world = World(tmp_path / "store")
+    world.begin()
+    text = command("list", uri(world)).out
+    assert "no epochs yet" in text
+    assert "rows in" not in text
+
+
+def test_the_version_of_an_epoch_in_the_state_table_is_told(command, world):
+    world.store.settle(world.store.log.manifest(3))
+    told = command("state", uri(world), OPERATOR, "--version")
+    assert told.out == f"{world.store.state(OPERATOR).version(3)}\n"
+    assert command("state", uri(world), OPERATOR, "--version", "--json").json["version"] == int(told.out)
+    assert command("state", uri(world), OPERATOR, "--version", "--epoch", 2).code in (0, 5)
+
+
+def test_the_exported_readers_answer_as_the_command_does(world):
+    world.store.settle(world.store.log.manifest(3))
+    assert ckpt.read_state(uri(world), OPERATOR).sort_by("k").to_pylist() == [
+        {"k": "b", "v": 3, "ckpt_epoch": 2},
+        {"k": "c", "v": 5, "ckpt_epoch": 3},
+    ]
+    assert ckpt.state_version(uri(world), OPERATOR) == world.store.state(OPERATOR).version(3)
+
+
+def test_the_exported_readers_create_nothing(tmp_path):
+    def content(folder):
+        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    for read in (ckpt.read_state, ckpt.state_version):
+        with pytest.raises(StoreForeign):
+            read(str(tmp_path / "nowhere"), OPERATOR)
+    assert not (tmp_path / "nowhere").exists()
+
+    world = stateless(tmp_path / "store")  # its state table was never written
+    before = content(tmp_path)
+    assert ckpt.read_state(uri(world), OPERATOR).num_rows == 0
+    for operator in (OPERATOR, "another"):
+        with pytest.raises(EpochNotFound):
+            ckpt.state_version(uri(world), operator)
+    assert content(tmp_path) == before
 
 
 def test_a_limit_says_how_much_it_leaves_out(command, world):
@@ -164,4 +251,4 @@ def test_on_a_terminal_the_heading_is_bold_and_nothing_is_cut(world, tmp_path):
 
     assert run.returncode == 0
     assert "\x1b[1m" in text
-    assert "publishing" in text and "…" not in text
+    assert "unpublished" in text and "…" not in text

@@ -1,5 +1,7 @@
 """Savepoints made from outside are those a job restores."""
 
+from pathlib import Path
+
 
 def test_a_savepoint_keeps_the_newest_epoch_unless_told_otherwise(command, world):
     store = world.store.location.uri
@@ -25,3 +27,15 @@ def test_a_name_that_is_taken_stays_where_it_is(command, world):
 
     assert command("savepoint", "add", store, "x", "--epoch", 2).code == 2
     assert world.store.log.tail().savepoints == {"x": 1}
+
+
+def test_an_epoch_that_is_not_whole_gets_no_name(command, world):
+    store = world.store.location.uri
+    newest = world.store.log.manifest(3).operators["totals"].files[-1]
+    (Path(world.store.state("totals").location.uri) / newest.path).unlink()
+
+    refused = command("savepoint", "add", store, "x")
+
+    assert (refused.code, world.store.log.tail().savepoints) == (5, {})
+    assert "CKPT_EPOCH_DAMAGED" in refused.err
+    assert command("savepoint", "add", store, "x", "--epoch", 2).code == 0

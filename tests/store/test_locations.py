@@ -10,10 +10,31 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)  # fmt: skip
 
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, StoreIoFailed, StoreUnreachable
+from spark_ckpt.runtime.rows import arrow_schema as sparks_schema
 from spark_ckpt.store import durable
-from spark_ckpt.store.ddl import column_names
+from spark_ckpt.store.ddl import arrow_schema, column_names
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.names import valid_name
 
@@ -169,3 +190,35 @@ def test_writing_syncs_contents_then_folder(location: Location, monkeypatch: pyt
 )
 def test_column_names_of_a_schema(ddl: str, names: list[str]) -> None:
     assert column_names(ddl) == names
+
+
+TYPES: dict[str, DataType] = {
+    "boolean": BooleanType(),
+    "tinyint": ByteType(),
+    "smallint": ShortType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "string": StringType(),
+    "binary": BinaryType(),
+    "date": DateType(),
+    "timestamp": TimestampType(),
+    "timestamp_ntz": TimestampNTZType(),
+    "decimal(12,2)": DecimalType(12, 2),
+    "interval day to second": DayTimeIntervalType(),
+    "array<bigint>": ArrayType(LongType()),
+    "map<string,array<int>>": MapType(StringType(), ArrayType(IntegerType())),
+    "array<struct<a:int,b:string>>": ArrayType(StructType().add("a", IntegerType()).add("b", StringType())),
+}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_columns_have_the_types_that_spark_gives_them_in_arrow(kind: str) -> None:
+    wanted = sparks_schema(StructType().add("before", StringType()).add("x", TYPES[kind]))
+    for ddl in (f"before string, x {kind}", f"before STRING, `x` {kind.upper() if '<' not in kind else kind}"):
+        assert arrow_schema(ddl).types == wanted.types
+
+
+def test_a_column_of_an_unknown_type_is_there_all_the_same() -> None:
+    assert arrow_schema("k string, v variant").names == ["k", "v"]
