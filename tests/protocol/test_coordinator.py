@@ -242,6 +242,44 @@ def test_the_run_fails_after_too_many_aborts_in_a_row() -> None:
     assert "2 epochs in a row" in end.why
 
 
+def aborts_survived(machine: type[b.Coordinator], limit: int) -> int:
+    """Aborts in a row, the one that ends the run left out."""
+    driver = Driver(max_failed_epochs=limit)
+    topology = b.Topology(frozenset({S, T}), frozenset({K}))
+    driver.machine = machine(topology, ME, Epoch(4), b.Limits(max_failed_epochs=limit))
+    driver.tell(b.Started())
+    driver.elapse("interval")
+    survived = 0
+    while not only(b.Finish, driver.elapse("epoch")):
+        survived += 1
+        driver.elapse("pause")
+    return survived
+
+
+class GivesUpOneEarly(b.Coordinator):
+    def _abort(self, why: str) -> list[Effect]:
+        self._failed_in_a_row += self._failed_in_a_row == self.limits.max_failed_epochs - 1
+        return super()._abort(why)
+
+
+class GivesUpOneLate(b.Coordinator):
+    def _abort(self, why: str) -> list[Effect]:
+        if self._failed_in_a_row == self.limits.max_failed_epochs and not hasattr(self, "forgiven"):
+            self.forgiven = True
+            self._failed_in_a_row -= 1
+        return super()._abort(why)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3])
+def test_a_run_survives_as_many_aborts_in_a_row_as_it_may(limit: int) -> None:
+    assert aborts_survived(b.Coordinator, limit) == limit
+
+
+@pytest.mark.parametrize(("machine", "survived"), [(GivesUpOneEarly, 2), (GivesUpOneLate, 4)])
+def test_a_bound_on_aborts_that_is_off_by_one_is_seen(machine: type[b.Coordinator], survived: int) -> None:
+    assert aborts_survived(machine, 3) == survived
+
+
 def test_a_decided_epoch_forgives_the_aborts_before_it() -> None:
     driver = Driver(max_failed_epochs=1)
     for epoch in (5, 7):
@@ -431,11 +469,25 @@ def test_a_coordinator_may_be_fenced_before_it_starts() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [{"max_in_flight": 2}, {"retry_ms": 0}, {"max_unpublished": 0}, {"max_failed_epochs": -1}], ids=str
+    "limits",
+    [
+        {"max_in_flight": 2},
+        {"retry_ms": 0},
+        {"max_unpublished": 0},
+        {"max_failed_epochs": -1},
+        {"max_publish_attempts": 0},
+    ],
+    ids=str,
 )
 def test_limits_out_of_range_are_refused(limits: dict[str, int]) -> None:
     with pytest.raises(ProtocolViolation):
         b.Limits(**limits)
+
+
+def test_limits_at_their_ends_are_taken() -> None:
+    limits = b.Limits(1, 1, 1, 1, 1, max_failed_epochs=0, max_unpublished=1, max_publish_attempts=1)
+
+    assert (limits.max_failed_epochs, limits.max_unpublished, limits.max_publish_attempts) == (0, 1, 1)
 
 
 def test_a_topology_without_tasks_is_refused() -> None:

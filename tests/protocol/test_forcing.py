@@ -88,7 +88,14 @@ class Never(Forcing):
         return False
 
 
-@pytest.mark.parametrize("rule", [Zigzag, Cycle, Never])
+class Deaf(Forcing):
+    """Planted: messages teach nothing."""
+
+    def learn(self, header):
+        """Deleted."""
+
+
+@pytest.mark.parametrize("rule", [Zigzag, Cycle, Never, Deaf])
 def test_without_the_rule_some_checkpoint_is_useless(rule):
     history_of = type("Planted", (ForcedHistory,), {"rule": rule})
     assert any(useless(history_of(3, True, random_steps(seed))) for seed in range(3_000))

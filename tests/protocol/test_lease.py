@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from spark_ckpt.protocol import lease_rotation
 from spark_ckpt.protocol.ids import ProcessId, TimerId
 from spark_ckpt.protocol.lease import (
     Admission,
@@ -380,6 +381,29 @@ def test_who_was_passed_over_too_often_is_next_for_certain_the_longest_waiting_f
 
     assert weights({B: 100, C: 0}, turns, SETTINGS) == {C: 1}
     assert weights({B: 100}, turns, SETTINGS) == {B: 1}
+
+
+def forced_from() -> int:
+    """Leases to others after which B is next for certain, beside C who had the last one; A is the primary."""
+    waits = range(100)
+    return next(n for n in waits if weights({B: 100, C: 100}, {A: Turn(), B: Turn(n), C: Turn()}, SETTINGS) == {B: 1})
+
+
+def test_who_was_passed_over_rounds_times_the_secondaries_is_next_and_nobody_sooner() -> None:
+    assert forced_from() == SETTINGS.rounds * 2
+
+
+@pytest.mark.parametrize("off", [-1, 1])
+def test_a_rotation_that_is_off_by_one_is_seen(off: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    since = lease_rotation._since
+    monkeypatch.setattr(lease_rotation, "_since", lambda turns, candidate: since(turns, candidate) - off)
+
+    assert forced_from() == SETTINGS.rounds * 2 + off
+
+
+def test_the_bound_counts_who_is_overdue_at_the_same_time() -> None:
+    """All secondaries but one may be overdue at once, and go one after the other."""
+    assert [patience(members, SETTINGS) for members in (2, 3, 6)] == [2 + 1, 4 + 2, 10 + 5]
 
 
 def test_every_draw_picks_somebody_by_weight() -> None:

@@ -1,0 +1,76 @@
+"""Forced checkpoints in whole jobs: with what messages teach no checkpoint is useless; who learns nothing takes useless ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.protocol.forcing import Forcing
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.recovery import Birth, Protocol, Settings
+from spark_ckpt.protocol.uncoordinated import PROTOCOL, UncoordinatedWorker
+from spark_ckpt.protocol.vocabulary import Json
+from spark_ckpt.simulator.lines import orphans
+from spark_ckpt.simulator.message_world import MessageWorld
+from spark_ckpt.simulator.schedules import Driver
+from spark_ckpt.simulator.state import Cut
+
+HMNR = Settings(options={"forcing": "hmnr"})
+GRAPH = sim.GRAPHS["cycle"]
+
+
+class LearnsNothing(UncoordinatedWorker):
+    """The rule is asked, and messages teach nothing."""
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        if self.forcing is not None:
+            self.forcing = _Deaf(self.me, self.graph.processes, self.forcing.as_record())
+
+
+class _Deaf(Forcing):
+    def learn(self, header: Mapping[str, Json]) -> None:
+        """Deleted."""
+
+
+def useless(protocol: Protocol, seed: int) -> list[tuple[ProcessId, int]]:
+    """Checkpoints of a run without failures that no consistent line has."""
+    world = MessageWorld(protocol, GRAPH, sim.NO_FAULTS, inputs=3, settings=HMNR)
+    driver = Driver(world, seed, fault_rate=0.0, timer_rate=0.3)
+    driver.chaos(90)
+    cuts = {
+        process.name: {0: world.initial, **process.captures, -1: process.state.cut()}
+        for process in world.everybody
+        if process.name in world.graph.processes
+    }
+    return [
+        (name, index)
+        for name, own in cuts.items()
+        for index in own
+        if index > 0 and _greatest(cuts, name, index)[name] is not own[index]
+    ]
+
+
+def _greatest(cuts: Mapping[ProcessId, Mapping[int, Cut]], name: ProcessId, index: int) -> dict[ProcessId, Cut]:
+    """The greatest consistent line with the process at that checkpoint or before: receivers of orphans go back."""
+    left = {each: list(own.values()) for each, own in cuts.items()}
+    left[name] = left[name][: list(cuts[name]).index(index) + 1]
+    while True:
+        line = {each: own[-1] for each, own in left.items()}
+        bad = orphans(line)
+        if not bad:
+            return line
+        for own in left.values():
+            while own[-1].received & bad:
+                own.pop()
+
+
+def test_no_checkpoint_of_a_job_is_useless() -> None:
+    assert [seed for seed in range(150) if useless(PROTOCOL, seed)] == []
+
+
+def test_who_learns_nothing_from_messages_takes_useless_checkpoints() -> None:
+    deaf = replace(PROTOCOL, worker=LearnsNothing)
+
+    assert any(useless(deaf, seed) for seed in range(150))
