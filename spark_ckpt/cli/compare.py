@@ -26,6 +26,8 @@ COLUMNS = (
     "read again",
     "orphans",
     "lost",
+    "shown twice",
+    "never shown",
 )
 
 Runs = Annotated[int, typer.Option("--runs", min=1, max=1000, help="Seeds; the table shows means.")]
@@ -64,7 +66,8 @@ def compare(
     )
     print_table(COLUMNS, rows)
     print_line(
-        "\nheld: channels held back, ms summed over channels; read again: source rows; orphans, lost: of complete lines"
+        "\nheld: channels held back, ms summed over channels; read again: source rows; orphans, lost: of complete lines;"
+        "\nshown twice, never shown: rows at the sinks, as whoever reads them sees it"
     )
 
 
@@ -96,4 +99,6 @@ def _row(
         mean([run.reread for run in measured]),
         mean([sum(len(audit.orphans) for audit in run.audits) for run in measured]),
         mean([sum(len(audit.lost) for audit in run.audits) for run in measured]),
+        mean([run.counts["rows shown again"] for run in measured]),
+        mean([run.counts["rows not shown"] for run in measured]),
     ]

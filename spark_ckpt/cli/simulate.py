@@ -14,6 +14,7 @@ from spark_ckpt.cli.options import AsJson, process_at
 from spark_ckpt.cli.output import print_facts, print_json, print_line
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.protocol.menu import MENU
 
 VIOLATED = 1
 """Exit code: an oracle, or a machine, condemned the run."""
@@ -88,17 +89,28 @@ def _one(scenario: sim.Scenario, diagram: Path | None, everything: bool, as_json
         print_json(_fields(scenario, outcome))
     else:
         print_line(f"{title}\n\n{told}\n{sim.chart(outcome.moments)}")
-        print_facts({"verdict": _verdict(outcome), **outcome.counts, "diagram": str(diagram) if diagram else None})
+        print_facts(
+            {"verdict": _verdict(scenario, outcome), **outcome.counts, "diagram": str(diagram) if diagram else None}
+        )
         if not outcome.ok:
             _smallest(scenario, outcome)
     if not outcome.ok:
         raise typer.Exit(VIOLATED)
 
 
-def _verdict(outcome: sim.Outcome) -> str:
+def _verdict(scenario: sim.Scenario, outcome: sim.Outcome) -> str:
     if outcome.error is None:
-        return "exactly as without failures"
+        return f"exactly as without failures; shown: {_promise(scenario)}"
     return f"{type(outcome.error).__name__}: {str(outcome.error).splitlines()[0]}"
+
+
+def _promise(scenario: sim.Scenario) -> str:
+    """What was judged at the sinks."""
+    if scenario.protocol == sim.LEASE:
+        return "each token once, growing"
+    if scenario.protocol == sim.BARRIER:
+        return "every row once, with its epoch, epochs in order"
+    return MENU[scenario.protocol].output.promise
 
 
 def _smallest(scenario: sim.Scenario, outcome: sim.Outcome) -> None:
@@ -127,7 +139,7 @@ def _fields(scenario: sim.Scenario, outcome: sim.Outcome) -> dict[str, Json]:
         "graph": scenario.graph,
         "seed": scenario.seed,
         "ok": outcome.ok,
-        "verdict": _verdict(outcome),
+        "verdict": _verdict(scenario, outcome),
         "counts": dict(outcome.counts),
         "trace": [list(choice) for choice in outcome.trace],
         "moments": [[each.step, each.process, each.kind, each.label] for each in outcome.moments],
@@ -145,6 +157,7 @@ def _many(scenario: sim.Scenario, schedules: int, processes: int, as_json: bool)
         "schedules_per_cpu_second": round(report.rate),
         "cells_reached": round(report.coverage, 3),
         "failed": len(failed),
+        "shown": None if failed else _promise(scenario),
         **{str(name): count for name, count in sorted(report.counts.items())},
     }
     if as_json:
@@ -153,7 +166,7 @@ def _many(scenario: sim.Scenario, schedules: int, processes: int, as_json: bool)
         print_facts(facts)
     if failed and not as_json:
         print_line(
-            f"\nfirst failure: {_verdict(report.failures[0])}\nsee it with --seed {failed[0]} and without --schedules"
+            f"\nfirst failure: {_verdict(scenario, report.failures[0])}\nsee it with --seed {failed[0]} and without --schedules"
         )
     if failed:
         raise typer.Exit(VIOLATED)

@@ -27,7 +27,7 @@ from spark_ckpt.protocol.index_based import IndexWorker
 from spark_ckpt.protocol.index_records import plan, rejoin
 from spark_ckpt.protocol.machine import Effect
 from spark_ckpt.protocol.record_fields import mapping, number
-from spark_ckpt.protocol.recovery import Needs, Protocol
+from spark_ckpt.protocol.recovery import Needs, Output, Protocol
 from spark_ckpt.protocol.vocabulary import Envelope, Json, Received
 
 CRL = "crl"
@@ -58,6 +58,7 @@ PROTOCOL = Protocol(
     title="Index-based checkpoints with adaptive logging",
     source="seed 004, Adaptive Logging, on Manivannan and Singhal 1996",
     needs=Needs(fifo=False),
+    output=Output(keeps_order=False),
     worker=AdaptiveWorker,
     plan=plan,
     rejoin=rejoin,

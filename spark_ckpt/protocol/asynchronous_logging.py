@@ -37,7 +37,18 @@ from spark_ckpt.protocol.machine import Drop, Effect, ProtocolViolation, rows
 from spark_ckpt.protocol.message_machine import MessageMachine
 from spark_ckpt.protocol.record_fields import as_counts, counts, items, number
 from spark_ckpt.protocol.recoverable import Ddv, RecoveryVector
-from spark_ckpt.protocol.recovery import Birth, Failure, Needs, Part, Plan, Protocol, Record, checkpoint_key
+from spark_ckpt.protocol.recovery import (
+    Birth,
+    Failure,
+    Key,
+    Needs,
+    Part,
+    Plan,
+    Protocol,
+    Record,
+    Records,
+    checkpoint_key,
+)
 from spark_ckpt.protocol.recovery_line import Candidate, recovery_line
 from spark_ckpt.protocol.vocabulary import (
     AppSent,
@@ -94,6 +105,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
     """One process. `interval` counts receipts; `memory` holds those that are not on disk."""
 
     PHASES = FlushPhase
+    AT_REST = (P.IDLE,)
     EVENTS = _WORKER_EVENTS
     TABLE = rows(
         {
@@ -121,16 +133,17 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         self.sent = counts(now.get("sent", {}))
         self.received = counts(now.get("received", {}))
         self.ddv: Ddv = ddv_of(now.get("ddv", {}))
-        self.shown = number(now.get("shown", 0))
+        self.shown = birth.shown
         self.recoverable = number(now.get("recoverable", 0))
         self.target = _target(birth, self.interval)
         self.memory = {receipt.interval: receipt for receipt in receipts_in(now or {"log": []})}
         self._durable = rebuildable(self.me, birth.records, birth.incarnation, birth.table)
         self._batches = batches_in(birth.records)
+        self._needless = () if self.graph.inputs[self.me] else _older(birth.records)
         self._flushes = 0
         self._flushing: list[Receipt] = []
         self._saving: Record | None = None
-        self._saved_work = self._position()
+        self._saved_work = self._stored_position()
 
     def record(self) -> Record:
         """A checkpoint, or now.
@@ -147,7 +160,6 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
             "sent": as_counts(self.sent),
             "received": as_counts(self.received),
             "ddv": {str(process): interval for process, interval in self.ddv.items()},
-            "shown": self.shown,
             "recoverable": self.recoverable,
             "log": [receipt.as_record() for receipt in self.memory.values()],
         }
@@ -156,18 +168,25 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         """What always holds between two events."""
         flushing = bool(self._flushing) or self._saving is not None
         self._ensure(flushing == (self.phase is P.FLUSHING), "something is being stored iff flushing")
-        self._ensure(self.shown <= self.interval, "only delivered rows are shown")
+        self._ensure(self.shown <= max(self.interval, self.target), "only delivered rows are shown")
         self._ensure(list(self.memory) == sorted(self.memory), "receipts are kept in order")
 
     def _position(self) -> int:
         """Counts what the state depends on: receipts; at a source, what it read and sent."""
         return self.interval if self.graph.inputs[self.me] else sum(self.sent.values())
 
+    def _stored_position(self) -> int:
+        """How far that is on disk: what was being stored when the last life ended may be lost."""
+        if self.graph.inputs[self.me]:
+            return max(self._durable.intervals)
+        return max((number(record["position"]) for record in self._durable.checkpoints.values()), default=0)
+
     # -- begin, send, receive ----------------------------------------------------------------------------------------
 
     def _on_start(self, event: Commanded) -> list[Effect]:
         known = {k: ddv for k, ddv in self._durable.intervals.items() if k}
-        return [self._timer(1), *([self._report(known)] if known else ())]
+        erased: list[Effect] = [Erase(self._needless)] if self._needless else []
+        return [self._timer(1), *([self._report(known)] if known else ()), *erased]
 
     def _on_sent(self, event: AppSent) -> list[Effect]:
         begin = (self.life - 1) * NUMBERS_PER_LIFE
@@ -192,7 +211,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
 
     def _on_timer(self, event: TimerElapsed) -> list[Effect]:
         timer = self._timer(event.timer + 1)
-        if self._position() == self._saved_work:
+        if self._position() <= self._saved_work:
             return [timer]
         self._saved_work = self._position()
         self._flushes += 1
@@ -242,7 +261,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         self._forget_up_to(interval)
         if not self.graph.inputs[self.me]:
             return [Erase((key_of(before),))] if before else []
-        return [self._report({interval: ddv_of(saved["ddv"])})]
+        return [self._report({interval: ddv_of(saved["ddv"])}), *self._erase()]
 
     def _forget_up_to(self, interval: int) -> None:
         self.memory = {k: receipt for k, receipt in self.memory.items() if k > interval}
@@ -289,6 +308,7 @@ class RecoveryCoordinator(MessageMachine[StablePhase]):
     """Keeps RV. Begins with 0 in every life and is told what is stable."""
 
     PHASES = StablePhase
+    AT_REST = (StablePhase.READY,)
     EVENTS = _COORDINATOR_EVENTS
     TABLE = rows({StablePhase.READY: {Commanded: "_on_start", Received: "_on_stable"}}, _COORDINATOR_EVENTS)
 
@@ -356,6 +376,11 @@ def _candidates(graph: Graph, process: ProcessId, intervals: Mapping[int, Ddv]) 
 def _must_leave(now: Record, reached: int) -> bool:
     """Also whoever is not through its replay: the rest of it may hold receipts that are nowhere else."""
     return not reached == number(now["index"]) >= number(now["target"])
+
+
+def _older(records: Records) -> tuple[Key, ...]:
+    """A source's checkpoints but the newest: one may have become durable when nobody was there to hear it."""
+    return tuple(sorted(key for key in records if key[0] == "checkpoint")[:-1])
 
 
 def _target(birth: Birth, interval: int) -> int:

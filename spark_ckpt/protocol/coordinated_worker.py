@@ -68,6 +68,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
     """One process. `attempt` numbers its checkpoints, `permanent` is the newest that counts."""
 
     PHASES = CoordinatedPhase
+    AT_REST = (P.FREE,)
     EVENTS = _EVENTS
     TABLE = rows(
         {
@@ -98,7 +99,8 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         super().__init__(P.BORN, birth)
         self.is_sink = not self.graph.outputs[self.me]
         self.initiates = self.me in _initiators(birth)
-        self.attempt = self.permanent = self.shown = 0
+        self.attempt = self.permanent = 0
+        self.shown = birth.shown
         self.received: Counts = {}
         self.sent_then: Counts = {}
         self.received_then: Counts = {}
@@ -118,7 +120,6 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
     def _continue(self, record: Record) -> None:
         self.attempt = number(record["index"])
         self.permanent = number(record["permanent"])
-        self.shown = number(record["shown"])
         self.sent, self.received = counts(record["sent"]), counts(record["received"])
         self.sent_then, self.received_then = counts(record["sent_then"]), counts(record["received_then"])
         under_way = record["tentative"]
@@ -130,7 +131,6 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
             "incarnation": self.incarnation,
             "index": self.attempt,
             "permanent": self.permanent,
-            "shown": self.shown,
             "sent": as_counts(self.sent),
             "received": as_counts(self.received),
             "sent_then": as_counts(self.sent_then),
@@ -376,10 +376,11 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
 
     def _show(self) -> list[Effect]:
         """All rows of the permanent checkpoint."""
-        first, self.shown = self.shown, sum(self.received_then.values())
-        if not self.is_sink or first == self.shown:
+        first, last = self.shown, sum(self.received_then.values())
+        if not self.is_sink or last <= first:
             return []
-        return [SinkTransaction(SinkOp.COMMIT, f"{self.me}/{self.permanent}", first, self.shown)]
+        self.shown = last
+        return [SinkTransaction(SinkOp.COMMIT, f"{self.me}/{self.permanent}", first, last)]
 
     # -- what is durable, and what nobody needs any more -----------------------------------------------------------
 

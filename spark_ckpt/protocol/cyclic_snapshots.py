@@ -65,6 +65,7 @@ class CyclicTask(AligningWorker[CyclicPhase]):
     """One task."""
 
     PHASES = CyclicPhase
+    AT_REST = (P.RUNNING,)
     TABLE = rows(
         {P.STARTING: {Commanded: "_on_start"}, P.RUNNING: _ALWAYS, P.ALIGNING: _ALWAYS, P.LOGGING: _ALWAYS},
         WORKER_EVENTS,

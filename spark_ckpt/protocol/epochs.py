@@ -21,6 +21,7 @@ Errata corrected (E1):
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
 
@@ -28,7 +29,7 @@ from spark_ckpt.protocol.graph import COORDINATOR
 from spark_ckpt.protocol.ids import Epoch, ProcessId
 from spark_ckpt.protocol.machine import Effect, rows
 from spark_ckpt.protocol.message_machine import APP
-from spark_ckpt.protocol.recovery import Birth, Failure, Key, Needs, Plan, Protocol, Record, Records
+from spark_ckpt.protocol.recovery import Birth, Failure, Key, Needs, Output, Plan, Protocol, Record, Records
 from spark_ckpt.protocol.snapshot_coordinator import ABORT, ACK, BEGIN, COMMIT, REFUSE, Coordinator, Open
 from spark_ckpt.protocol.snapshot_records import counts_in, everybody_back, messages_in, number_in, record_key
 from spark_ckpt.protocol.snapshot_worker import WORKER_EVENTS, SnapshotWorker
@@ -64,6 +65,7 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
     """One process. `index` is its epoch."""
 
     PHASES = EpochPhase
+    AT_REST = (P.RUNNING,)
     TABLE = rows(
         {
             P.STARTING: {Commanded: "_on_start"},
@@ -92,8 +94,12 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
         """Frozen at the capture, reported when it is durable."""
         self.settled = self.index
         """Epochs up to this one capture nothing any more: decided, or open in an earlier life."""
+        self.decided = 0
+        """The newest decision heard of in this life: nothing before it is needed."""
         self.given_up: set[int] = set()
         self.in_flight: list[Key] = [key for key in birth.records if key[0] == CAPTURED]
+        self.writing: Counter[int] = Counter()
+        """Messages in flight that are being stored, by snapshot."""
 
     def record(self) -> Record:
         """The counts belong to the state: a life that continues here must go on counting here."""
@@ -142,6 +148,7 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
     def _store_in_flight(self, number: int, message: Envelope) -> Store:
         key = record_key(CAPTURED, number, message.source, message.incarnation, message.seq)
         self.in_flight.append(key)
+        self.writing[number] += 1
         messages = [message.as_record()]
         record: Record = {"incarnation": self.incarnation, "index": message.index, "messages": messages}
         return Store(key, record, f"{CAPTURED} {number}")
@@ -149,10 +156,11 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
     def _on_stored(self, event: Stored) -> list[Effect]:
         what, epoch = event.token.split()
         number = int(epoch)
+        self.writing[number] -= what == CAPTURED
         if not event.ok:
             return [self._tell(COORDINATOR, REFUSE, number, f"{what} could not be written")]
         if what == CAPTURED:
-            return [self._tell(COORDINATOR, LATE, number, 1)]
+            return [self._tell(COORDINATOR, LATE, number, 1), *self._erase_in_flight()]
         self.kept.add(number)
         return [self._tell(COORDINATOR, ACK, number, self.deficits.pop(number))]
 
@@ -161,9 +169,10 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
     def _on_commit(self, event: Received) -> list[Effect]:
         number = event.message.index
         self.settled = max(self.settled, number)
+        self.decided = max(self.decided, number)
         self.given_up = {each for each in self.given_up if each > number}
         self._forget_epochs_before(number)
-        return [*super()._on_commit(event), *self._erase_in_flight_before(number)]
+        return [*super()._on_commit(event), *self._erase_in_flight()]
 
     def _on_abort(self, event: Received) -> list[Effect]:
         """Nothing waits here; what still arrives for it is not stored any more."""
@@ -176,9 +185,10 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
         total = sum(self.balance.pop(stamp) for stamp in old)
         self._count(number - 1, total)
 
-    def _erase_in_flight_before(self, number: int) -> list[Effect]:
-        old = [key for key in self.in_flight if int(key[1]) < number]
-        self.in_flight = [key for key in self.in_flight if int(key[1]) >= number]
+    def _erase_in_flight(self) -> list[Effect]:
+        """What is still being written is erased when it is there."""
+        old = [key for key in self.in_flight if int(key[1]) < self.decided and not self.writing[int(key[1])]]
+        self.in_flight = [key for key in self.in_flight if key not in old]
         return [Erase(tuple(old))] if old else []
 
 
@@ -225,6 +235,7 @@ PROTOCOL = Protocol(
     title="Epochs with in-flight capture and deficit counting",
     source="seed 000; Mattern 1989; Lai and Yang 1987; errata E1",
     needs=Needs(fifo=False),
+    output=Output(keeps_order=False),
     worker=EpochWorker,
     plan=plan,
     coordinator=EpochCoordinator,

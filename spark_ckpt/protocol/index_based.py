@@ -42,7 +42,7 @@ from spark_ckpt.protocol.machine import Drop, Effect, rows
 from spark_ckpt.protocol.message_machine import MessageMachine
 from spark_ckpt.protocol.receipts import Receipts
 from spark_ckpt.protocol.record_fields import as_counts, counts, envelopes, number
-from spark_ckpt.protocol.recovery import Birth, Key, Needs, Protocol, Record, checkpoint_key
+from spark_ckpt.protocol.recovery import Birth, Key, Needs, Output, Protocol, Record, checkpoint_key
 from spark_ckpt.protocol.vocabulary import (
     OUT,
     AppSent,
@@ -86,6 +86,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
     """One process. `index`: the newest that is on disk; 0 is the initial state."""
 
     PHASES = IndexPhase
+    AT_REST = (P.RUNNING,)
     EVENTS = _EVENTS
     TABLE = rows(
         {
@@ -112,7 +113,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         self.sent = counts(now.get("sent", {}))
         self.received = Receipts(now.get("received"))
         self.delivered = number(now.get("delivered", 0))
-        self.shown = number(now.get("shown", 0))
+        self.shown = birth.shown
         self.complete = number(now.get("complete", 0))
         self.logged = number(now.get("logged", 0))
         self._kept = [kept for kept in kept_in(birth.records, birth.table) if kept.low <= self.index]
@@ -133,7 +134,6 @@ class IndexWorker(MessageMachine[IndexPhase]):
             "sent": as_counts(self.sent),
             "received": self.received.as_record(),
             "delivered": self.delivered,
-            "shown": self.shown,
             "complete": self.complete,
             "logged": self.logged,
             "waiting": [message.as_record() for message in self._waiting.values()],
@@ -151,7 +151,8 @@ class IndexWorker(MessageMachine[IndexPhase]):
 
     def _on_start(self, event: Commanded) -> list[Effect]:
         timer = self._timer(number(event.arguments.get("local_ms", 0)), 1)
-        return [timer, *self._tell_durable(), *self._settle()]
+        known = any(kept.low <= self.complete for kept in self._kept)
+        return [timer, *self._tell_durable(), *(self._show() if known else ()), *self._settle()]
 
     def _on_sent(self, event: AppSent) -> list[Effect]:
         return [self._send_app(event.channel, event.body, self.index, self._header())]
@@ -335,6 +336,7 @@ PROTOCOL = Protocol(
     title="Index-based checkpoints, forced by messages",
     source="seed 004, Synchronized Clocks; Briatico et al. 1984; Manivannan and Singhal 1996",
     needs=Needs(fifo=False),
+    output=Output(keeps_order=False),
     worker=IndexWorker,
     plan=plan,
     rejoin=rejoin,

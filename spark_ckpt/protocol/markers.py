@@ -46,6 +46,7 @@ class MarkerWorker(SnapshotWorker[MarkerPhase]):
     """One process."""
 
     PHASES = MarkerPhase
+    AT_REST = (P.IDLE,)
     TABLE = rows(
         {
             P.STARTING: {Commanded: "_on_start"},

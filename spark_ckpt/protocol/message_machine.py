@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from enum import Enum
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from spark_ckpt.protocol.graph import control_between
 from spark_ckpt.protocol.ids import ChannelId, Epoch, ProcessId
@@ -28,6 +28,9 @@ class MessageMachine(Machine[PhaseT]):
     process roll back first (`Restore`, with the message in `replay`), whichever arrives first, it or the news.
     A `DELAYED` message (older incarnation, never undone) passes: what to do with it is the protocol's.
     """
+
+    AT_REST: ClassVar[tuple[Enum, ...]] = ()
+    """Phases in which nothing is under way here; when nothing is under way anywhere it is in one of them."""
 
     def __init__(self, phase: PhaseT, birth: Birth) -> None:
         super().__init__(phase, birth.incarnation)

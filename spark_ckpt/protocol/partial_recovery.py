@@ -80,6 +80,7 @@ class PartialTask(AligningWorker[PartialPhase]):
     """One task. `position` counts what a merge has delivered."""
 
     PHASES = PartialPhase
+    AT_REST = (P.RUNNING,)
     TABLE = rows(
         {
             P.STARTING: {Commanded: "_on_start"},

@@ -55,6 +55,23 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True)
+class Output:
+    """What whoever reads a sink may count on: every row that the inputs demand, once, and this."""
+
+    keeps_order: bool = True
+    """Rows that went the same way come in the order of their source. False: in the order in which the sink took them."""
+    at_once: bool = False
+    """A row is shown without a checkpoint, as soon as nothing is under way. False: with the checkpoint that holds it."""
+
+    @property
+    def promise(self) -> str:
+        """For people."""
+        order = "in the order of its source" if self.keeps_order else "in the order in which its sink took it in"
+        when = "without a checkpoint" if self.at_once else "with the checkpoint that holds it"
+        return f"every row once, {order}, {when}"
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What a user may set. `options` are the protocol's own."""
 
@@ -80,6 +97,8 @@ class Birth:
     settings: Settings
     checkpoint: Record | None = None
     records: Records = field(default_factory=dict)
+    shown: int = 0
+    """Rows that the world has of this sink: its own marker, which it writes with the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +163,8 @@ class Protocol:
     """False for a counter-example: the oracles must catch it."""
     maximal: bool = False
     """The plan's line is claimed to be the best there is (oracle O4 tries them all)."""
+    output: Output = Output()
+    """What its sinks promise."""
 
 
 def checkpoint_key(index: int) -> Key:

@@ -44,6 +44,7 @@ from spark_ckpt.protocol.record_fields import mapping
 from spark_ckpt.protocol.recovery import (
     Failure,
     Needs,
+    Output,
     Part,
     Plan,
     Protocol,
@@ -139,6 +140,7 @@ PROTOCOL = Protocol(
     title="Senders log messages and the order in which they were received; receivers log nothing",
     source="seed 004, Sender-based Logging (Johnson and Zwaenepoel 1987)",
     needs=Needs(fifo=False, reliable=False, deterministic=True),
+    output=Output(at_once=True),
     worker=SenderLoggingWorker,
     plan=plan,
 )

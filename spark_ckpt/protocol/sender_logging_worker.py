@@ -59,6 +59,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
     """One process. `order` is its own receipts, `log` what it sent; `captured` numbers its checkpoints."""
 
     PHASES = SenderPhase
+    AT_REST = (P.OPEN,)
     EVENTS = _EVENTS
     TABLE = rows(
         {
@@ -82,7 +83,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         self.is_stable = option(birth.settings, "log", STABLE, VOLATILE) == STABLE
         self.is_strict = option(birth.settings, "block", SENDS, RECEIPTS) == RECEIPTS
         self.order, self.log = ReceiptOrder(), SenderLog()
-        self.captured = self.shown = 0
+        self.captured, self.shown = 0, birth.shown
         if birth.checkpoint is not None:
             self._continue(birth.checkpoint)
         self._durable: dict[Key, int] = {}
@@ -92,12 +93,14 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         self._read(birth)
         self._writing: dict[str, Key] = {}
         self._storing: tuple[int, int, dict[ChannelId, int]] | None = None
-        self._sent_then = sum(self.sent.values())
+        self._saving: Record = {}
+        self._saved = max(map(self._work_in, checkpoints(birth.records).values()), default=0)
+        """What the newest durable checkpoint has: one that was being stored when the last life ended may be lost."""
         self._timer = 0
         self._is_armed = False
 
     def _continue(self, record: Record) -> None:
-        self.captured, self.shown = number(record["captured"]), number(record["shown"])
+        self.captured = number(record["captured"])
         self.sent = counts(record["sent"])
         self.order = ReceiptOrder.of(mapping(record["order"]))
         self.log = SenderLog.of(record, self.table)
@@ -123,7 +126,6 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
             "incarnation": self.incarnation,
             "index": self.index,
             "captured": self.captured,
-            "shown": self.shown,
             "sent": as_counts(self.sent),
             "received": as_counts(self.order.received),
             "order": self.order.as_record(),
@@ -153,6 +155,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
             self._set_timer(),
             *gate,
             *erased,
+            *self._erase_older(),
             *self._forget_early(),
             *self._say_covered(),
             *self._repeat(),
@@ -327,15 +330,22 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
 
     def _checkpoint(self) -> list[Effect]:
         """One at a time, and none of a state that has one."""
-        sent, rsn = sum(self.sent.values()), self.order.rsn
-        changed = sent > self._sent_then if self.is_source else rsn > self.captured
-        if not changed or self._storing is not None:
+        work = sum(self.sent.values()) if self.is_source else self.order.rsn
+        if self._storing is not None or work <= self._saved:
             return []
-        self._sent_then = sent
-        self.captured = self.captured + 1 if self.is_source else rsn
-        self._storing = self.captured, rsn, dict(self.order.received)
-        key = checkpoint_key(self.captured)
-        return [Capture(Epoch(self.captured), CheckpointKind.BASIC), Store(key, self.record(), "/".join(key))]
+        self._saved = work
+        self.captured = self.captured + 1 if self.is_source else self.order.rsn
+        self._storing = self.captured, self.order.rsn, dict(self.order.received)
+        self._saving = self.record()
+        return [Capture(Epoch(self.captured), CheckpointKind.BASIC), self._store(self.captured)]
+
+    def _work_in(self, record: Record) -> int:
+        """Receipts in a checkpoint; at a source, messages sent."""
+        return sum(counts(record["sent" if self.is_source else "received"]).values())
+
+    def _store(self, index: int) -> Effect:
+        key = checkpoint_key(index)
+        return Store(key, self._saving, "/".join(key))
 
     def _on_stored(self, event: Stored) -> list[Effect]:
         key = self._writing.pop(event.token, None)
@@ -356,13 +366,18 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         return [self._ackack(channel, rsn)]
 
     def _checkpoint_stored(self, index: int, rsn: int, received: dict[ChannelId, int], ok: bool) -> list[Effect]:
-        self._storing = None
         if not ok:
-            return [Note("aborted", str(index))]
-        older, self._kept = sorted(self._kept), {index}
+            return [self._store(index)]
+        self._storing = None
+        self._kept.add(index)
         self.order.cover(rsn, received)
-        erased: list[Effect] = [Erase(tuple(map(checkpoint_key, older)))] if older else []
-        return [Note("checkpoint", str(index)), *erased, *self._say_covered(), *self._open()]
+        return [Note("checkpoint", str(index)), *self._erase_older(), *self._say_covered(), *self._open()]
+
+    def _erase_older(self) -> list[Effect]:
+        """All checkpoints but the newest. One may have become durable when nobody was there to hear it."""
+        older = sorted(self._kept)[:-1]
+        self._kept.difference_update(older)
+        return [Erase(tuple(map(checkpoint_key, older)))] if older else []
 
     def _say_covered(self) -> list[Effect]:
         return [self._covered(channel) for channel in self.order.covered_up_to]

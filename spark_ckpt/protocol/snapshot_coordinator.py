@@ -79,6 +79,7 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
     """Begins and decides. Subclasses change `limit`, `asked`, `MESSAGES` and `_complete`."""
 
     PHASES = CoordinatorPhase
+    AT_REST = (P.IDLE,)
     EVENTS = _EVENTS
     TABLE = rows(
         {
@@ -137,6 +138,14 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
             case Stored(token=token) if int(token.split()[1]) not in self.open:
                 return "that snapshot is over"
         return None
+
+    def _door(self, event: Event) -> list[Effect] | None:
+        """A decision that comes after a newer one was never needed: what was erased with it had not been there yet."""
+        turned_away = super()._door(event)
+        if turned_away is None or not isinstance(event, Stored) or not event.ok:
+            return turned_away
+        what, number = event.token.split()
+        return [*turned_away, Erase((record_key(what, int(number)),))]
 
     def _collecting(self, number: int) -> bool:
         return number in self.open and self.open[number].step is Step.COLLECTING
@@ -250,7 +259,7 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
         return Store(key, record, f"{what} {number}")
 
     def _collect_garbage(self) -> list[Effect]:
-        """Decisions before the newest, and ids below it: nobody goes back to those."""
-        old = [key for key in self.old_keys if int(key[1]) < self.committed]
-        self.old_keys = [key for key in self.old_keys if int(key[1]) >= self.committed]
+        """Decisions before the newest: nobody goes back to those. That an id was used is in its decision too."""
+        old = [key for key in self.old_keys if int(key[1]) < self.committed + (key[0] == "begun")]
+        self.old_keys = [key for key in self.old_keys if key not in old]
         return [Erase(tuple(old))] if old else []

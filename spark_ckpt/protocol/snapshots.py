@@ -53,6 +53,7 @@ class SnapshotTask(AligningWorker[SnapshotPhase]):
     """One task."""
 
     PHASES = SnapshotPhase
+    AT_REST = (P.RUNNING,)
     TABLE = rows({P.STARTING: {Commanded: "_on_start"}, P.RUNNING: _ALWAYS, P.ALIGNING: _ALWAYS}, WORKER_EVENTS)
     MESSAGES = {  # noqa: RUF012 - a table like TABLE
         (P.RUNNING, APP): "_deliver",

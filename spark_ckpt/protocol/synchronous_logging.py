@@ -35,6 +35,7 @@ from spark_ckpt.protocol.recovery import (
     Failure,
     Key,
     Needs,
+    Output,
     Part,
     Plan,
     Protocol,
@@ -83,6 +84,7 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
     """One process. `order` counts delivered messages; `batch` is being stored, `waiting` is for the next record."""
 
     PHASES = LoggingPhase
+    AT_REST = (P.IDLE,)
     EVENTS = _EVENTS
     TABLE = rows(
         {
@@ -110,6 +112,7 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         self.is_sink = not self.graph.outputs[self.me]
         self.order = 0
         self.captured = 0
+        self.shown = birth.shown
         self.received: dict[ChannelId, int] = {}
         self.batch: list[Received] = []
         self.waiting: list[Received] = []
@@ -124,7 +127,9 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         if self._has_failed():
             self._replays = len(logged(birth.records, self.order))
         self._storing: int | None = None
-        self._sent_then = sum(self.sent.values())
+        self._saving: Record = {}
+        self._saved = self._work_in(birth.records)
+        """What the newest durable checkpoint has: one that was being stored when the last life ended may be lost."""
         self._timer = 0
 
     def _has_failed(self) -> bool:
@@ -171,10 +176,11 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
     # -- a life begins -------------------------------------------------------------------------------------------
 
     def _on_start(self, event: Commanded) -> list[Effect]:
+        begun = [self._set_timer(), *self._show(), *self._erase_again()]
         if self._replays:
             self.phase = P.REPLAYING
-            return [self._set_timer()]
-        return [self._set_timer(), *self._go_on()]
+            return begun
+        return [*begun, *self._go_on()]
 
     def _on_replayed(self, event: Received) -> list[Effect]:
         if not event.replayed:
@@ -254,12 +260,15 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
             self.received[event.channel] = event.message.seq
             self.seen[event.channel] = max(self._seen(event.channel), event.message.seq)
         delivered: list[Effect] = [Deliver(event) for event in events]
-        return [*delivered, *self._show(self.order - len(events))]
+        return [*delivered, *self._show()]
 
-    def _show(self, first: int) -> list[Effect]:
-        if not self.is_sink:
+    def _show(self) -> list[Effect]:
+        """What a replay repeats is shown already; what was on its way to the sink when the last life ended is not."""
+        first, last = self.shown, self.order
+        if not self.is_sink or last <= first:
             return []
-        return [SinkTransaction(SinkOp.COMMIT, f"{self.me}/{self.order}", first, self.order)]
+        self.shown = last
+        return [SinkTransaction(SinkOp.COMMIT, f"{self.me}/{last}", first, last)]
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -276,22 +285,38 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
 
     def _checkpoint(self) -> list[Effect]:
         """One at a time, and none of a state that has one."""
-        sent = sum(self.sent.values())
-        changed = sent > self._sent_then if self.is_source else self.order > self.captured
-        if not changed or self._storing is not None:
+        work = sum(self.sent.values()) if self.is_source else self.order
+        if self._storing is not None or work <= self._saved:
             return []
-        self._sent_then = sent
+        self._saved = work
         self.captured = self._storing = self.captured + 1 if self.is_source else self.order
-        key = checkpoint_key(self.captured)
-        return [Capture(Epoch(self.captured), CheckpointKind.BASIC), Store(key, self.record(), "/".join(key))]
+        self._saving = self.record()
+        return [Capture(Epoch(self.captured), CheckpointKind.BASIC), self._store(self.captured)]
+
+    def _work_in(self, records: Records) -> int:
+        """Receipts in the newest checkpoint; at a source, messages sent."""
+        known = checkpoints(records)
+        if not known:
+            return 0
+        newest = known[max(known)]
+        return sum(counts(newest["sent"]).values()) if self.is_source else number(newest["order"])
+
+    def _store(self, index: int) -> Effect:
+        key = checkpoint_key(index)
+        return Store(key, self._saving, "/".join(key))
 
     def _on_checkpoint_stored(self, event: Stored) -> list[Effect]:
         if self._storing is None or event.token != "/".join(checkpoint_key(self._storing)):
             raise self._invalid(event, "nothing of that name is being stored")
-        index, self._storing = self._storing, None
         if not event.ok:
-            return [Note("aborted", str(index))]
+            return [self._store(self._storing)]
+        index, self._storing = self._storing, None
         return [Note("checkpoint", str(index)), *self._erase(index)]
+
+    def _erase_again(self) -> list[Effect]:
+        """A checkpoint may have become durable when nobody was there to hear it."""
+        found = [int(key[1]) for key in self.kept if key[0] == "checkpoint"]
+        return self._erase(max(found)) if found else []
 
     def _erase(self, index: int) -> list[Effect]:
         """Older checkpoints, and the log that this one makes needless."""
@@ -350,6 +375,7 @@ PROTOCOL = Protocol(
     title="Every message is logged before it is delivered; only the failed process goes back",
     source="seed 004, Synchronous Logging (pessimistic receiver-based logging)",
     needs=Needs(deterministic=True),
+    output=Output(at_once=True),
     worker=LoggingWorker,
     plan=plan,
 )

@@ -90,6 +90,7 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
     """One process. `interval`: the newest checkpoint, durable or not, and what is done since."""
 
     PHASES = SavingPhase
+    AT_REST = (P.WORKING,)
     EVENTS = _WORKER_EVENTS
     TABLE = rows(
         {
@@ -117,12 +118,13 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
         self.received = counts(now.get("received", {}))
         self.seen = dict(seen_in(now))
         self.delivered = number(now.get("delivered", 0))
-        self.shown = number(now.get("shown", 0))
+        self.shown = birth.shown
         forced = self.settings.options.get("forcing", "none") == "hmnr"
         self.forcing = Forcing(self.me, self.graph.processes, now.get("forcing")) if forced else None
         kept = checkpoints(birth.records)
         self._durable: dict[int, Record] = {i: record for i, record in kept.items() if i <= self.interval}
-        self._unchanged = self._work()
+        self._unchanged = _work_in(self._durable)
+        """What the newest durable checkpoint has: one that was being stored when the last life ended may be lost."""
         self._saving: dict[int, Record] = {}
         self._reported = 0
         self._waiting = receipts(now.get("waiting", ()))
@@ -136,7 +138,6 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
             "received": as_counts(self.received),
             "seen": {str(process): interval for process, interval in self.seen.items()},
             "delivered": self.delivered,
-            "shown": self.shown,
             "waiting": [event.message.as_record() for event in self._waiting],
             "forcing": None if self.forcing is None else self.forcing.as_record(),
         }
@@ -268,6 +269,7 @@ class LineCoordinator(MessageMachine[GatheringPhase]):
     """Knows the durable checkpoints of all and nothing else; stores nothing, since workers report again."""
 
     PHASES = GatheringPhase
+    AT_REST = (G.DECIDING,)
     EVENTS = _COORDINATOR_EVENTS
     TABLE = rows(
         {
@@ -373,6 +375,14 @@ def seen_in(record: Record) -> Seen:
 def as_seen(value: Json) -> Seen:
     """Newest interval per sender."""
     return {ProcessId(process): number(interval) for process, interval in mapping(value).items()}
+
+
+def _work_in(durable: Mapping[int, Record]) -> tuple[int, int]:
+    """Messages sent and delivered, in the newest of these checkpoints."""
+    if not durable:
+        return 0, 0
+    newest = durable[max(durable)]
+    return sum(counts(newest["sent"]).values()), number(newest["delivered"])
 
 
 def _named(line: Mapping[ProcessId, int]) -> str:

@@ -67,6 +67,7 @@ class ClockWorker(SnapshotWorker[ClockPhase]):
     """One process."""
 
     PHASES = ClockPhase
+    AT_REST = (P.RUNNING,)
     EVENTS = _EVENTS
     TABLE = rows(
         {

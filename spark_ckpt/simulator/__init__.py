@@ -9,7 +9,7 @@ from spark_ckpt.simulator.faults import NO_FAULTS, Clock, Clocks, Faults
 from spark_ckpt.simulator.graphs import ACYCLIC, GRAPHS
 from spark_ckpt.simulator.message_world import MessageWorld
 from spark_ckpt.simulator.schedules import Outcome, barrier_world, drive, replay, run, run_barrier
-from spark_ckpt.simulator.scripted import NAMES, Crash, NotOnTheMenu, Scenario, graphs_of, many
+from spark_ckpt.simulator.scripted import BARRIER, LEASE, NAMES, Crash, NotOnTheMenu, Scenario, graphs_of, many
 from spark_ckpt.simulator.shrink import NotFailing, Shrunk, shrink
 from spark_ckpt.simulator.story import chart, story
 from spark_ckpt.simulator.timed import Latencies, Measurement, measure
@@ -18,8 +18,10 @@ from spark_ckpt.simulator.world import Choice, Moment, NotPossible, Trace, World
 
 __all__ = [
     "ACYCLIC",
+    "BARRIER",
     "BARRIER_GRAPHS",
     "GRAPHS",
+    "LEASE",
     "NAMES",
     "NO_FAULTS",
     "BarrierGraph",

@@ -52,6 +52,11 @@ class Application:
         return {lineage: 1 << number for number, lineage in enumerate(self.routes)}
 
     @cached_property
+    def places(self) -> dict[str, tuple[str, int]]:
+        """Lineage to the way it took, from its source on, and its place among all that took this way."""
+        return {lineage: _place(lineage) for lineage in self.routes}
+
+    @cached_property
     def expected(self) -> dict[ProcessId, int]:
         """Mask of all lineages that each process takes in, its own inputs included."""
         masks = dict.fromkeys(self.graph.processes, 0)
@@ -78,6 +83,12 @@ class Application:
     def _holder(self, lineage: str) -> ProcessId:
         last = lineage.rpartition(">")[2]
         return ProcessId(last.partition(".")[0])
+
+
+def _place(lineage: str) -> tuple[str, int]:
+    source, _, way = lineage.partition(">")
+    name, _, number = source.rpartition(".")
+    return f"{name}>{way}", int(number)
 
 
 @lru_cache(maxsize=256)

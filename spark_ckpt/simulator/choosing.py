@@ -17,8 +17,8 @@ def work(job: Job) -> list[Choice]:
     for process in job.everybody:
         if process.works:
             _work_of(job, process, found)
-        elif process.writes and process.machine is None:
-            found.extend([("stored", process.name, number, "ok") for number in range(len(process.writes))])
+        elif process.machine is None:
+            _under_way(process, found)
     _deliveries(job, found)
     if job.recovering or job.alarm:
         _recovery(job, found)
@@ -27,15 +27,20 @@ def work(job: Job) -> list[Choice]:
 
 def _work_of(job: Job, process: Process, found: list[Choice]) -> None:
     name = process.name
-    if process.writes:
-        found.extend([("stored", name, number, "ok") for number in range(len(process.writes))])
-    if process.replies:
-        found.extend([("reply", name, number) for number in range(len(process.replies))])
+    _under_way(process, found)
     if process.replay:
         if channel_of(process.replay[0]) not in process.held:
             found.append(("replay", name))
     elif process.is_source and process.state.cursor < job.app.inputs and not process.state.outbox:
         found.append(("read", name))
+
+
+def _under_way(process: Process, found: list[Choice]) -> None:
+    """Writes and rows land also when whoever sent them is dead."""
+    if process.writes:
+        found.extend([("stored", process.name, number, "ok") for number in range(len(process.writes))])
+    if process.publishing:
+        found.append(("publish", process.name))
 
 
 def _deliveries(job: Job, found: list[Choice]) -> None:

@@ -7,7 +7,7 @@ record.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 from zlib import crc32
 
@@ -79,6 +79,13 @@ class Storage:
         for key in keys:
             if key in self.framed:
                 self.erased[key] = self.framed.pop(key)
+
+    def discard(self, keys: Collection[Key]) -> None:
+        """The records are gone, and their cuts: what they are of is undone."""
+        self._read = self._fuller = None
+        for key in keys:
+            del self.framed[key]
+            self.cuts.pop(key, None)
 
     def readable(self) -> dict[Key, Record]:
         """Every record that is whole, by key. The same object until something is written: not to be changed."""

@@ -26,18 +26,19 @@ from spark_ckpt.protocol.vocabulary import (
     Send,
     SetTimer,
     SinkOp,
-    SinkReplied,
     SinkTransaction,
     Store,
 )
 from spark_ckpt.simulator import oracles
 from spark_ckpt.simulator.application import application
+from spark_ckpt.simulator.audience import Publication, Sink, refuse_no_sink
 from spark_ckpt.simulator.durable import CHECKPOINT, Write, frame
 from spark_ckpt.simulator.faults import Clocks, Faults
 from spark_ckpt.simulator.network import Network
 from spark_ckpt.simulator.process import Process, Timer
 from spark_ckpt.simulator.state import Item, initial_cut
 from spark_ckpt.simulator.truth import Truth
+from spark_ckpt.simulator.violations import Violation
 from spark_ckpt.simulator.world import World
 
 
@@ -80,8 +81,8 @@ class Job(World):
         """Somebody is down whom no plan knows of."""
         self.recovering = False
         """Somebody has not done its part."""
-        self.shown: dict[ProcessId, list[int]] = {name: [] for name in graph.processes}
-        """What each sink has shown to the world, as bits, in order."""
+        self.sinks = {name: Sink(name) for name in graph.sinks}
+        """What the world has seen."""
         self.budget = faults
         self.uid = 0
         self.count: dict[str, int] = {}
@@ -94,6 +95,10 @@ class Job(World):
     @abstractmethod
     def judge_complete(self, process: Process, index: str) -> None:
         """`process` says that checkpoint `index` can be recovered from."""
+
+    @abstractmethod
+    def condemn_output(self, wrong: Violation) -> None:
+        """A sink has shown what it should not."""
 
     @abstractmethod
     def judge_shown(self, process: Process, last: int) -> None:
@@ -156,7 +161,8 @@ class Job(World):
         state.received |= bit
         state.taken |= bit
         state.depend_on(self.truth.clocks[bit])
-        oracles.judge_row(self.shown[process.name], len(state.rows), bit, process)
+        if process.name in self.sinks:
+            oracles.judge_row(self.sinks[process.name].rows, len(state.rows), bit, process)
         state.rows.append(bit)
         if self.moments is not None:
             self.tell(process.name, "deliver", str(event.message.body))
@@ -221,16 +227,29 @@ class Job(World):
             self.hand(process, event)
 
     def _show(self, process: Process, effect: SinkTransaction) -> None:
+        """The sink is told; when it has done it is another step (`publish`)."""
+        rows: tuple[int, ...] = ()
         if effect.op is SinkOp.COMMIT:
-            shown, rows = self.shown[process.name], process.state.rows
-            if effect.first > len(shown) or effect.last > len(rows):
-                oracles.refuse_rows(process, effect.first, effect.last, len(shown))
+            if not 0 <= effect.first <= effect.last <= len(process.state.rows):
+                oracles.refuse_rows(process, effect.first, effect.last)
+            rows = tuple(process.state.rows[effect.first : effect.last])
             self.judge_shown(process, effect.last)
-            shown.extend(rows[len(shown) : effect.last])
             self.note("shown")
-            self.tell(process.name, "publish", f"..{effect.last}")
-        if SinkReplied in getattr(process.machine, "EVENTS", ()):
-            process.replies.append(SinkReplied(effect.transaction, ok=True))
+        names = tuple(self.app.lineage(self.truth.message(bit).body) for bit in rows)
+        process.publishing.append(Publication(effect.transaction, effect.first, effect.last, rows, names))
+
+    def publish(self, process: Process) -> Publication:
+        """The sink of the process does the oldest thing that it was told: for good, as it was told."""
+        publication = process.publishing.pop(0)
+        sink = self.sinks.get(process.name)
+        if publication.rows:
+            self.tell(process.name, "publish", f"..{publication.last}")
+            if sink is None:
+                raise refuse_no_sink(process.name, publication.names)
+            wrong = sink.show(self.app, self.protocol.output.keeps_order, publication)
+            if wrong is not None:
+                self.condemn_output(wrong)
+        return publication
 
     def _set_timer(self, process: Process, effect: SetTimer) -> None:
         process.timers.append(Timer(process.clock.after(self.now, effect.delay_ms), effect))

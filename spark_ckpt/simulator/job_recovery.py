@@ -21,7 +21,7 @@ from spark_ckpt.simulator.job import Job
 from spark_ckpt.simulator.lines import Line
 from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.state import Cut, State
-from spark_ckpt.simulator.violations import ErasedTooEarly, Incomplete
+from spark_ckpt.simulator.violations import ErasedTooEarly, Incomplete, Violation
 
 NO_PLAN = (KeyError, IndexError, ValueError, StopIteration, ProtocolViolation)
 """How a planner fails that does not find what it needs."""
@@ -52,6 +52,7 @@ class RecoverableJob(Job):
 
     def begin(self, process: Process, checkpoint: Record | None) -> None:
         """A new life of `process`, whose state is in place."""
+        recovering.forget_undone(process, self.table)
         make = self.protocol.coordinator if process.name == COORDINATOR else self.protocol.worker
         assert make is not None  # noqa: S101 - there is no process without a role
         process.begin_life(make(self._birth(process, checkpoint)))
@@ -61,13 +62,15 @@ class RecoverableJob(Job):
 
     def _judge_beginning(self, process: Process) -> None:
         oracles.judge_restored(self.truth, self.everybody, process)
-        if process.name in self.shown and not self.truth.deterministic:
-            oracles.judge_rows(self.shown[process.name], process)
+        if process.name in self.sinks and not self.truth.deterministic:
+            oracles.judge_rows(self.sinks[process.name].rows, process)
         if all(each.incarnation == self.incarnation for each in self.everybody):
             self.recovering = False
 
     def _birth(self, process: Process, checkpoint: Record | None) -> Birth:
-        return recovering.birth(process, self.graph, self.incarnation, self.table, self.settings, checkpoint)
+        sink = self.sinks.get(process.name)
+        shown = sink.marker if sink else 0
+        return recovering.birth(process, self.graph, self.incarnation, self.table, self.settings, checkpoint, shown)
 
     def crash(self, process: Process) -> None:
         """Its machine and its state are gone."""
@@ -106,6 +109,7 @@ class RecoverableJob(Job):
         if failed:
             process.machine = None
             process.writes = []
+            process.publishing = []
         process.frozen = failed or self.protocol.rejoin is None
 
     def _failed(self) -> frozenset[ProcessId]:
@@ -121,9 +125,11 @@ class RecoverableJob(Job):
         return recovering.failure(self.graph, self.table, number, self.everybody, failed, erased_too)
 
     def join(self, process: Process) -> None:
-        """The process does its part of the newest plan."""
+        """The process does its part of the newest plan. Who lives waits for its sink first."""
         plan = self.plan
         assert plan is not None  # noqa: S101 - else the choice does not exist
+        while process.publishing:
+            self.publish(process)
         now = recovering.now(process) if process.machine is not None else None
         part = plan.parts.get(process.name, recovering.KEEP)
         if self.protocol.rejoin is not None and now is not None:
@@ -273,6 +279,11 @@ class RecoverableJob(Job):
             lost = 0
         describe = self.truth.describe
         return Audit(index, tuple(describe(lines.orphans(line))), tuple(describe(lost)))
+
+    def condemn_output(self, wrong: Violation) -> None:
+        """O14, O15: raised, but for counter-examples."""
+        if self.audits is None:
+            raise wrong
 
     def judge_shown(self, process: Process, last: int) -> None:
         """O11: if all failed now, the rows would still be there."""

@@ -8,7 +8,7 @@ Choices (processes and channels by name, others by position):
 | `deliver, channel, i` | the i-th message on the channel is handed to the machine; i is 0 on FIFO channels |
 | `replay, p` | the next message of the plan's replay |
 | `stored, p, i, how` | the i-th write of `p` ends: `ok`, `failed`, `torn` |
-| `reply, p, i` | the sink answers |
+| `publish, p` | the sink of `p` shows the oldest rows that it was told to, and answers |
 | `timer, p, i` | a timer of `p` runs out |
 | `tick, ms` | it is `ms` now; only timed runs say so |
 | `crash, p` `recover` `restore, p` | a failure; everybody's part is decided; one process does its part |
@@ -24,10 +24,11 @@ from spark_ckpt.protocol.graph import COORDINATOR, Graph
 from spark_ckpt.protocol.ids import ChannelId, ProcessId
 from spark_ckpt.protocol.message_machine import APP
 from spark_ckpt.protocol.recovery import Protocol, Settings
-from spark_ckpt.protocol.vocabulary import Received, Stored, TimerElapsed
-from spark_ckpt.simulator import choosing, oracles
+from spark_ckpt.protocol.vocabulary import Received, SinkReplied, Stored, TimerElapsed
+from spark_ckpt.simulator import audience, choosing, oracles
 from spark_ckpt.simulator.faults import NO_FAULTS, Clocks, Faults
 from spark_ckpt.simulator.job_recovery import RecoverableJob
+from spark_ckpt.simulator.leaks import judge_leaks
 from spark_ckpt.simulator.network import Link
 from spark_ckpt.simulator.picture import canonical, unordered
 from spark_ckpt.simulator.process import Process
@@ -40,11 +41,14 @@ DEFAULT = Settings()
 NEXT_FAILURES_EVERY = 4
 """Ends at which O12 tries every next failure: it takes as long as a quarter of the run."""
 
+LEAKS_EVERY = 16
+"""Ends at which O17 tries every record: it takes as long as a run."""
+
 
 class MessageWorld(RecoverableJob):
     """One job under one protocol. `inputs` per source, `loops` around back edges."""
 
-    LAGGARDS = ("", "", "stored", "deliver", "read", "restore", "recover", "control")
+    LAGGARDS = ("", "publish", "stored", "deliver", "read", "restore", "recover", "control")
 
     def __init__(
         self,
@@ -124,9 +128,11 @@ class MessageWorld(RecoverableJob):
         if process.machine is not None:
             self.hand(process, Stored(write.token, how == "ok"))
 
-    def _do_reply(self, name: ProcessId, number: int) -> None:
+    def _do_publish(self, name: ProcessId) -> None:
         process = self.processes[name]
-        self.hand(process, process.replies.pop(number))
+        done = self.publish(process)
+        if process.machine is not None and SinkReplied in process.machine.EVENTS:
+            self.hand(process, SinkReplied(done.transaction, ok=True))
 
     def _do_tick(self, now: int) -> None:
         self.now = max(self.now, now)
@@ -201,19 +207,45 @@ class MessageWorld(RecoverableJob):
             ]
             oracles.judge_idle(process, queued)
         oracles.judge_end(self.app, self.truth, self.everybody)
+        for sink in self.sinks.values():
+            audience.judge_order(sink, self.processes[sink.name].state.rows)
+        if self.complete is not None:
+            delivered = {name: cut.rows[1] for name, cut in self.complete.items()}
+            audience.judge_up_to(self.sinks.values(), delivered)
+        if self.protocol.output.at_once:
+            self.judge_output()
         if self.step % NEXT_FAILURES_EVERY == 0:
             self.judge_next_failures()
 
+    def judge_rest(self) -> None:
+        """O10: every checkpoint that was begun is over."""
+        for process in self.everybody if self.protocol.sound else ():
+            oracles.judge_rest(process)
+
+    def owes(self) -> bool:
+        """Some row is not shown yet."""
+        return audience.missing(self.app, self.sinks.values()) > 0
+
+    def judge_output(self) -> None:
+        """O16: everything is shown."""
+        audience.judge_complete(self.app, self.sinks.values())
+
     def judge_rounds(self) -> None:
-        """O10: without faults checkpoints that the coordinator begins, and nobody else, complete."""
+        """O10: without faults checkpoints that the coordinator begins, and nobody else, complete. O16, O17."""
         beginners = {choice[1] for choice in self.periodic()}
         if beginners == {COORDINATOR} and self.count.get("complete", 0) == self.complete_before_calm:
             raise NoEnd("nothing fails any more, and no checkpoint completes")
+        self.judge_output()
+        if self.step % LEAKS_EVERY == 0:
+            judge_leaks(self)
 
     def counts(self) -> dict[str, int]:
         """Notes by name; crashes, recoveries, captures, drops; messages and writes."""
         return {
             **self.count,
+            "rows shown": sum(len(sink.rows) for sink in self.sinks.values()),
+            "rows shown again": sum(sink.again for sink in self.sinks.values()),
+            "rows not shown": audience.missing(self.app, self.sinks.values()),
             "messages": self.sent_by_application,
             "protocol messages": self.sent_by_protocol,
             "writes": self.stored,
@@ -236,7 +268,8 @@ class MessageWorld(RecoverableJob):
             tuple((channel, _items(queue)) for channel, queue in network.queues.items()),
             tuple((channel, unordered(_items(queue))) for channel, queue in sorted(network.controls.items()) if queue),
             unordered(network.cut),
-            canonical((self.budget, self.table, self.plan, self.planned_for, self.alarm, self.recovering, self.shown)),
+            canonical((self.budget, self.table, self.plan, self.planned_for, self.alarm, self.recovering)),
+            tuple((sink.marker, tuple(sink.rows)) for sink in self.sinks.values()),
         )
 
 
@@ -253,7 +286,7 @@ def _picture_of(process: Process) -> Hashable:
         unordered(process.held),
         unordered(timer.setting for timer in process.timers),
         unordered((write.key, write.framed) for write in process.writes),
-        canonical((process.replies, process.replay)),
+        (tuple(process.publishing), canonical(process.replay)),
         tuple((index, _cut(cut)) for index, cut in sorted(process.captures.items())),
         _cut(state.cut()),
         tuple(sorted(process.storage.framed.items())),
@@ -279,7 +312,7 @@ _KINDS = [
     "deliver",
     "replay",
     "stored",
-    "reply",
+    "publish",
     "tick",
     "timer",
     "pause",

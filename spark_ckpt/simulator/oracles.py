@@ -103,15 +103,23 @@ def judge_idle(process: Process, queued: list[str]) -> None:
         raise NoEnd(f"{process.name} holds {sorted(process.held)} and never takes {owed}", [process.name], owed)
 
 
+def judge_rest(process: Process) -> None:
+    """O10: nothing that was begun is left open."""
+    machine = process.machine
+    if machine is not None and machine.AT_REST and machine.phase not in machine.AT_REST:
+        what = f"{process.name} stays {machine.phase.name}: {machine.phase.value}"
+        raise NoEnd(what, [process.name])
+
+
 def judge_row(shown: list[int], place: int, bit: int, at: Process) -> None:
     """O11: what a sink takes in again is what it showed."""
     if place < len(shown) and shown[place] != bit:
         raise TooEarly(f"{at.name} showed another row {place + 1} than it has after the recovery", [at.name])
 
 
-def refuse_rows(at: Process, first: int, last: int, shown: int) -> NoReturn:
-    """O11: rows that do not follow, or that are not there."""
-    what = f"{at.name} shows rows {first + 1}..{last} of {len(at.state.rows)} after {shown}"
+def refuse_rows(at: Process, first: int, last: int) -> NoReturn:
+    """O11: rows that are not there."""
+    what = f"{at.name} shows rows {first + 1}..{last} of {len(at.state.rows)}"
     raise TooEarly(what, [at.name])
 
 

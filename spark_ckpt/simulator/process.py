@@ -6,7 +6,8 @@ from collections import deque
 
 from spark_ckpt.protocol.ids import ChannelId, Incarnation, ProcessId
 from spark_ckpt.protocol.message_machine import AnyMessageMachine
-from spark_ckpt.protocol.vocabulary import Envelope, SetTimer, SinkReplied
+from spark_ckpt.protocol.vocabulary import Envelope, SetTimer
+from spark_ckpt.simulator.audience import Publication
 from spark_ckpt.simulator.durable import Storage, Write
 from spark_ckpt.simulator.faults import Clock
 from spark_ckpt.simulator.state import Cut, State
@@ -47,7 +48,8 @@ class Process:
         self.held: set[ChannelId] = set()
         self.timers: list[Timer] = []
         self.writes: list[Write] = []
-        self.replies: list[SinkReplied] = []
+        self.publishing: list[Publication] = []
+        """What its sink was told to show and has not, oldest first: a sink does one thing after the other."""
         self.replay: deque[Envelope] = deque()
         self.captures: dict[int, Cut] = {}
 
@@ -64,12 +66,12 @@ class Process:
         self.held = set()
         self.timers = []
         self.writes = []
-        self.replies = []
+        self.publishing = []
 
     def die(self) -> None:
-        """The machine and the state are gone; writes under way may still land until the fence."""
+        """The machine and the state are gone; writes and rows under way may still land until the fence."""
         self.machine = None
         self.frozen = self.paused = False
         self.held = set()
-        self.timers, self.replies, self.captures = [], [], {}
+        self.timers, self.captures = [], {}
         self.replay.clear()

@@ -54,6 +54,14 @@ def records_of(process: Process, table: RollbackTable, erased_too: bool = False)
     return standing(process.name, found, table)
 
 
+def forget_undone(process: Process, table: RollbackTable) -> None:
+    """Undone once is undone for ever: nobody is shown these records again, and their writer does not know of them."""
+    readable = process.storage.readable()
+    undone = readable.keys() - standing(process.name, readable, table).keys()
+    if undone:
+        process.storage.discard(undone)
+
+
 def birth(
     process: Process,
     graph: Graph,
@@ -61,10 +69,11 @@ def birth(
     table: RollbackTable,
     settings: Settings,
     checkpoint: Record | None,
+    shown: int = 0,
 ) -> Birth:
-    """What a new life of `process` may know."""
+    """What a new life of `process` may know; `shown` is its sink's marker."""
     records = records_of(process, table)
-    return Birth(process.name, graph, incarnation, dict(table), settings, checkpoint, records)
+    return Birth(process.name, graph, incarnation, dict(table), settings, checkpoint, records, shown)
 
 
 def with_row(table: RollbackTable, plan: Plan) -> dict[Incarnation, Line]:

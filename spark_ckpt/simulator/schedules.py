@@ -28,6 +28,9 @@ CALM_STEPS_MAX = 5_000
 ROUNDS = 2
 """Periodic checkpoints of everybody, at the end: whatever waits for one gets it."""
 
+ROUNDS_MAX = 20
+"""Until everything is shown: checkpoints that two begin at once may both be given up."""
+
 FAULT_RATE = 0.15
 """Faults per step of chaos; a seed multiplies it by 0 to 2."""
 
@@ -88,11 +91,14 @@ class Driver:
     def drain(self) -> None:
         """Calm steps until quiescence, then the periodic timers, then until quiescence again. Raises `NoEnd`."""
         self.do(CALM)
-        for _ in range(ROUNDS):
-            self._settle()
+        self._settle()
+        self.world.judge_rest()
+        for number in range(ROUNDS_MAX):
+            if number >= ROUNDS and not self.world.owes():
+                break
             for choice in self.world.periodic():
                 self.do(choice)
-        self._settle()
+            self._settle()
         self.world.judge()
         self.world.judge_rounds()
 

@@ -22,6 +22,7 @@ from spark_ckpt.simulator.violations import NoEnd
 from spark_ckpt.simulator.world import Choice, Moment
 
 STEPS_MAX = 50_000
+ROUNDS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,15 @@ class TimedRun:
             if over or not self._step():
                 return self._settle()
         raise NoEnd(f"no end after {STEPS_MAX} timed steps")
+
+    def show_the_rest(self) -> None:
+        """Checkpoints go on until everything is shown."""
+        for _ in range(ROUNDS_MAX):
+            if not self.world.owes():
+                return
+            for choice in self.world.periodic():
+                self._record(choice)
+            self._settle()
 
     def _busy(self) -> bool:
         """There are inputs to read, rows on their way, or failures."""
@@ -162,7 +172,7 @@ class TimedRun:
         if kind == "replay":
             return world.now
         name = str(what[0]) if what else ""
-        mean = {"stored": latencies.store_ms, "reply": latencies.store_ms, "read": latencies.read_ms}
+        mean = {"stored": latencies.store_ms, "publish": latencies.store_ms, "read": latencies.read_ms}
         key = (kind, name, world.incarnation, self._which(str(kind), name, what))
         if key not in self.due:
             self.due[key] = world.now + self._draw(mean.get(str(kind), latencies.recovery_ms))
@@ -174,6 +184,9 @@ class TimedRun:
         if kind == "stored":
             write = self.world.processes[ProcessId(name)].writes[int(str(what[1]))]
             return (write.key, write.token, write.framed)
+        if kind == "publish":
+            sink = self.world.sinks.get(ProcessId(name))
+            return len(sink.rows) if sink else 0
         return what[1] if len(what) > 1 else 0
 
     def _ring(self, choice: Choice) -> float:
@@ -203,7 +216,9 @@ def measure(
     run.run()
     if protocol.sound:
         world.calm()
+        run.show_the_rest()
         world.judge()
+        world.judge_output()
     reread = run.reads - sum(process.state.cursor for process in world.everybody)
     return Measurement(
         protocol.name,

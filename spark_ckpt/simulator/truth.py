@@ -39,6 +39,10 @@ class Truth:
         """The bit of an application message; None if nobody sent it."""
         return self.bits.get(self._name(message))
 
+    def message(self, bit: int) -> Envelope:
+        """What was sent first under the bit."""
+        return self.messages[bit.bit_length() - 1]
+
     def register(self, message: Envelope, clock: tuple[int, ...]) -> int:
         """The bit of a message that is being sent."""
         if message.kind != APP:
@@ -69,7 +73,7 @@ class Truth:
         return (message.source, message.target, life, message.seq)
 
     def _judge_repetition(self, bit: int, message: Envelope) -> None:
-        first = self.messages[bit.bit_length() - 1]
+        first = self.message(bit)
         ends = (message.source, message.target)
         if self.reliable and not self.deterministic:
             raise ReusedId(f"{describe(message)} has the number of {describe(first)}", ends, [describe(first)])

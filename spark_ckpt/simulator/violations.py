@@ -100,6 +100,30 @@ class Acausal(Violation):
     ORACLE = "O13"
 
 
+class ShownTwice(Violation):
+    """A sink showed a row again."""
+
+    ORACLE = "O14"
+
+
+class ShownOutOfOrder(Violation):
+    """A sink showed a row before one that comes before it."""
+
+    ORACLE = "O15"
+
+
+class WrongOutput(Violation):
+    """The inputs demand a row that is never shown, or somebody showed what nobody asked for."""
+
+    ORACLE = "O16"
+
+
+class NeverErased(Violation):
+    """A record stays that no recovery can need any more."""
+
+    ORACLE = "O17"
+
+
 class NotFenced(Violation):
     """A life that has been replaced still wrote."""
 
@@ -122,6 +146,10 @@ BY_ORACLE: dict[str, type[Violation]] = {
         TooEarly,
         ErasedTooEarly,
         Acausal,
+        ShownTwice,
+        ShownOutOfOrder,
+        WrongOutput,
+        NeverErased,
         NotFenced,
     )
 }

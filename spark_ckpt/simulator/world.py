@@ -83,6 +83,13 @@ class World(ABC):
     def judge(self) -> None:
         """The end, at quiescence. Raises a `Violation`."""
 
+    def judge_rest(self) -> None:  # noqa: B027 - as below
+        """At quiescence, before what is periodic comes back: nobody is in the middle of anything."""
+
+    def owes(self) -> bool:
+        """Something is still due that takes another round of what is periodic."""
+        return False
+
     def judge_rounds(self) -> None:  # noqa: B027 - most worlds have nothing to say
         """After a drain in which everything periodic came back a few times: something must have come of it."""
 

@@ -12,6 +12,7 @@ import pytest
 import spark_ckpt.simulator as sim
 from spark_ckpt.cli.app import exit_code
 from spark_ckpt.protocol import wall_clock
+from spark_ckpt.protocol.menu import MENU
 
 PAGES = Path(__file__).parents[2] / "docs" / "protocols"
 DIAGRAMS: dict[str, list[str]] = json.loads((PAGES / "diagrams.json").read_text())
@@ -53,6 +54,12 @@ def test_every_page_shows_its_picture_and_the_command_that_draws_it() -> None:
     for name, arguments in DIAGRAMS.items():
         assert f"({name}.svg)" in pages()[name]
         assert shell_commands(pages()[name])[0] == "spark-ckpt " + shlex.join(arguments)
+
+
+def test_every_page_says_what_is_judged_at_the_sinks() -> None:
+    for name, protocol in MENU.items():
+        promise = protocol.output.promise
+        assert f"**Output.** {promise[0].upper()}{promise[1:]}." in pages()[name]
 
 
 def test_every_picture_is_what_its_command_draws(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ with `#` are comments.  A file is a title, settings and sections:
     literal ends:
       O2.*s.0>a                               pattern of the violation on the literal variant
 
-After the steps everything that can happen without faults happens, and the world is judged (O1 to O13): the corrected
+After the steps everything that can happen without faults happens, and the world is judged (O1 to O17): the corrected
 machine must pass, the literal one must fail as the last section says.  Happenings are written as
 `process kind label` (or the first words of it), as the world tells them (`MessageWorld.moments`): read, receive,
 deliver, drop, capture, stored, timer, crash, restore, publish, and every `Note`.  A step that is not possible ends the
@@ -179,6 +179,7 @@ class Stage:
                 self.world.do(choice)
         self._drain()
         self.world.judge()
+        self.world.judge_rounds()
 
     def happened(self) -> list[str]:
         """Everything that happened, one line each; digests of ordered applications are left out."""
@@ -315,6 +316,11 @@ def _store(stage: Stage, process: str, what: str) -> None:
 @step(r"(\w+) fails to store (.+)")
 def _fail(stage: Stage, process: str, what: str) -> None:
     stage.do("stored", process, stage.write(process, what), "failed")
+
+
+@step(r"(\w+) shows")
+def _show(stage: Stage, process: str) -> None:
+    stage.do("publish", process)
 
 
 @step(r"(\w+)'s (\w+) timer runs out")

@@ -23,15 +23,15 @@ BUGS: dict[str, tuple[Protocol, str, str]] = {
     "P6d erases with the decision": (coordinated.ERASES_WITH_THE_DECISION, "pipeline", "O12"),
     "P6d forgets the decision": (coordinated.FORGETS_THE_DECISION, "diamond", "O1 O12 O13"),
     "P6d shows everything": (coordinated.SHOWS_EVERYTHING, "diamond", "O1 O11 O13"),
-    "P6f delivers before it is stored": (synchronous_logging.DELIVERS_BEFORE_IT_IS_STORED, "join", "O1 O2 O3 O11"),
+    "P6f delivers before it is stored": (synchronous_logging.DELIVERS_BEFORE_IT_IS_STORED, "join", "O1 O2 O3 O11 O15"),
     "P6f does not dedupe": (synchronous_logging.DOES_NOT_DEDUPE, "join", "O3"),
-    "P6f drops repetitions at once": (synchronous_logging.DROPS_REPETITIONS_AT_ONCE, "join", "O1 O2 O3 O10 O11"),
+    "P6f drops repetitions at once": (synchronous_logging.DROPS_REPETITIONS_AT_ONCE, "join", "O1 O2 O3 O10 O11 O15"),
     "P6f trims too early": (synchronous_logging.TRIMS_TOO_EARLY, "fan_out", "O12"),
     "P6f replays nothing": (synchronous_logging.NO_REPLAY, "join", "O1 O2 O3 O11"),
     "P6b does not gate": (sender_logging.NO_GATE, "join", "O1 O3"),
     "P6b answers before it is stored": (sender_logging.ANSWERS_BEFORE_IT_IS_STORED, "join", "O1 O3 O11"),
     "P6b does not dedupe": (sender_logging.DOES_NOT_DEDUPE, "diamond", "O2 O3"),
-    "P6b shows at once": (sender_logging.SHOWS_AT_ONCE, "diamond", "O11"),
+    "P6b shows at once": (sender_logging.SHOWS_AT_ONCE, "diamond", "O11 O14"),
     "P6b replays sender by sender": (sender_logging.IN_ORDER_OF_SENDERS, "diamond", "O3 O11"),
 }
 """What is wrong, where it is looked for, and the oracles that may say so."""

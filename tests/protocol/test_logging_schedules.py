@@ -86,12 +86,12 @@ def test_volatile_logs_that_go_with_their_receivers_are_noticed_before_anybody_g
 
 SCOPES: dict[str, tuple[Protocol, str, int, Faults, int, int]] = {
     # the scope: protocol, graph, inputs, faults, timers that may run out, states
-    "P6f pair": (synchronous_logging.PROTOCOL, "pair", 2, crashes(1), 1, 2_579),
-    "P6f pipeline": (synchronous_logging.PROTOCOL, "pipeline", 1, crashes(1), 1, 2_755),
-    "P6d pair": (coordinated.PROTOCOL, "pair", 1, crashes(1), 1, 697),
-    "P6d diamond, no failure": (coordinated.PROTOCOL, "diamond", 1, crashes(0), 1, 1_255),
-    "P6b pair, a failure": (SENDERS, "pair", 1, crashes(1), 1, 3_349),
-    "P6b pair, a loss and a repetition": (SENDERS, "pair", 1, Faults(0, 0, 0, 1, 1, 0, 0), 1, 397),
+    "P6f pair": (synchronous_logging.PROTOCOL, "pair", 2, crashes(1), 1, 4_488),
+    "P6f pipeline": (synchronous_logging.PROTOCOL, "pipeline", 1, crashes(1), 1, 3_549),
+    "P6d pair": (coordinated.PROTOCOL, "pair", 1, crashes(1), 1, 853),
+    "P6d diamond, no failure": (coordinated.PROTOCOL, "diamond", 1, crashes(0), 1, 1_851),
+    "P6b pair, a failure": (SENDERS, "pair", 1, crashes(1), 1, 4_627),
+    "P6b pair, a loss and a repetition": (SENDERS, "pair", 1, Faults(0, 0, 0, 1, 1, 0, 0), 1, 562),
 }
 
 

@@ -18,7 +18,6 @@ from spark_ckpt.protocol.vocabulary import (
     Erase,
     Hold,
     Json,
-    Note,
     Release,
     Send,
     SetTimer,
@@ -150,17 +149,46 @@ def test_a_durable_checkpoint_needs_no_log_and_tells_senders_to_forget() -> None
     assert said(machine.handle(app(S, J, 1))) == [("covered", {"channel": S_TO_J, "last": 1})]
 
 
-def test_a_checkpoint_that_is_not_there_covers_nothing_and_the_next_erases_the_one_before() -> None:
+def test_a_checkpoint_that_could_not_be_stored_covers_nothing_and_is_stored_again() -> None:
+    machine = receiver()
+    machine.handle(app(S, J, 1))
+    first = only(Store, machine.handle(TICK))
+
+    assert machine.handle(Stored(first.token, ok=False)) == [first]
+
+
+def test_a_checkpoint_erases_the_one_before() -> None:
+    machine = receiver()
+    for seq in (2, 3):
+        machine.handle(app(S, J, seq - 1))
+        machine.handle(TICK)
+        erased = all_of(Erase, machine.handle(Stored(f"checkpoint/{seq - 1:012d}", ok=True)))
+
+    assert erased == [Erase((checkpoint_key(1),))]
+
+
+def test_a_life_that_finds_two_checkpoints_erases_the_older() -> None:
+    """The newer one became durable when nobody was there to hear it."""
+    machine = receiver()
+    records = {}
+    for seq in (1, 2):
+        machine.handle(app(S, J, seq))
+        store = only(Store, machine.handle(TICK))
+        records[store.key] = store.record
+        machine.handle(Stored(store.token, ok=True))
+    again = SenderLoggingWorker(birth(J, checkpoint=records[checkpoint_key(2)], records=records))
+
+    assert Erase((checkpoint_key(1),)) in again.handle(START)
+
+
+def test_a_survivor_stores_again_what_was_being_stored_when_its_last_life_ended() -> None:
     machine = receiver()
     machine.handle(app(S, J, 1))
     machine.handle(TICK)
-    assert all_of(Note, machine.handle(Stored("checkpoint/000000000001", ok=False))) == [Note("aborted", "1")]
-    for seq in (2, 3):
-        machine.handle(app(S, J, seq))
-        machine.handle(TICK)
-        erased = all_of(Erase, machine.handle(Stored(f"checkpoint/{seq:012d}", ok=True)))
+    again = SenderLoggingWorker(birth(J, checkpoint=machine.record(), table={SECOND: {}}))
+    again.handle(START)
 
-    assert erased == [Erase((checkpoint_key(2),))]
+    assert only(Store, again.handle(TICK)).key == checkpoint_key(1)
 
 
 def test_a_sink_shows_what_is_fully_logged() -> None:

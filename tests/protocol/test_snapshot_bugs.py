@@ -78,8 +78,10 @@ class DoesNotStoreWhatIsLate(_off(EpochWorker)):  # type: ignore[misc]
 class ErasesWhatWasInFlight(_off(EpochWorker)):  # type: ignore[misc]
     """P1, O12: the messages of the newest decided epoch are part of it."""
 
-    def _erase_in_flight_before(self, number: int) -> list[Effect]:
-        effects: list[Effect] = super()._erase_in_flight_before(number + 1)
+    def _erase_in_flight(self) -> list[Effect]:
+        self.decided += 1
+        effects: list[Effect] = super()._erase_in_flight()
+        self.decided -= 1
         return effects
 
 
@@ -147,6 +149,21 @@ class LogsNothing(_off(CyclicTask)):  # type: ignore[misc]
     def _on_logged_message(self, event: Received) -> list[Effect]:
         effects: list[Effect] = self._deliver(event)
         return effects
+
+
+class KeepsTheLogOfTheAborted(_off(CyclicTask)):  # type: ignore[misc]
+    """P5b: what was logged for a snapshot that nobody will decide is kept, and more of it."""
+
+    def _drop_log(self, why: str) -> list[Effect]:
+        return []
+
+
+class KeepsRecordingTheAborted(_off(MarkerWorker)):  # type: ignore[misc]
+    """P0: channels are recorded for a snapshot that nobody will decide."""
+
+    def _on_abort(self, event: Received) -> list[Effect]:
+        self.over = max(self.over, event.message.index)
+        return []
 
 
 class StopsRecordingAtTheFirstMarker(_off(MarkerWorker)):  # type: ignore[misc]
@@ -272,6 +289,8 @@ BUGS: dict[str, tuple[Protocol, str]] = {
     "P5a erases its decision": (_coordinator(SNAPSHOTS, ErasesItsDecision), "O5 O7 O12"),
     "P5a counts acks of others": (_coordinator(SNAPSHOTS, CountsAcksOfOthers), "O6 O7"),
     "P5b logs nothing": (_worker(CYCLIC, LogsNothing), "O2"),
+    "P5b keeps the log of the aborted": (_worker(CYCLIC, KeepsTheLogOfTheAborted), "O10"),
+    "P0 keeps recording the aborted": (_worker(MARKERS, KeepsRecordingTheAborted), "O10"),
     "P0 stops recording at the first marker": (_worker(MARKERS, StopsRecordingAtTheFirstMarker), "O2"),
     "P0 sends before the marker": (replace(MARKERS, worker=SendsBeforeTheMarker, needs=SNAPSHOTS.needs), "O1"),
     "P5c takes part while it replays": (_worker(PARTIAL, TakesPartWhileItReplays), "O1 O2"),

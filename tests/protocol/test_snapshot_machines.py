@@ -352,7 +352,8 @@ def test_a_second_life_repeats_the_newest_decision_and_forgets_older_ones() -> N
     effects = Coordinator(birth("coordinator", records=records)).handle(START)
 
     assert sent(effects, "commit") == [2, 2, 2, 2]
-    assert Erase((("begun", "000000000001"), ("commit", "000000000001"))) in effects
+    erased = {("begun", "000000000001"), ("begun", "000000000002"), ("commit", "000000000001")}
+    assert {key for effect in effects if isinstance(effect, Erase) for key in effect.keys} == erased
 
 
 def test_a_report_that_is_missing_counts_though_the_balance_is_nothing() -> None:

@@ -31,6 +31,7 @@ from spark_ckpt.protocol.vocabulary import (
     Commanded,
     Deliver,
     Envelope,
+    Erase,
     Note,
     Received,
     SetTimer,
@@ -72,7 +73,9 @@ class Worker(MessageMachine[Phase]):
         self.sent = dict(now.get("sent", {}))
         self.received = dict(now.get("received", {}))
         self.delivered = int(now.get("delivered", 0))
-        self.shown = int(now.get("shown", 0))
+        self.cuts = {int(index): rows for index, rows in now.get("cuts", {}).items()}
+        self.shown = birth.shown
+        self.kept = [int(key[1]) for key in birth.records]
         self.recording: set[ChannelId] = set()
         self.captured: list[Envelope] = []
         self.open: dict[str, Any] | None = None
@@ -88,7 +91,7 @@ class Worker(MessageMachine[Phase]):
             "sent": dict(self.sent),
             "received": dict(self.received),
             "delivered": self.delivered,
-            "shown": self.shown,
+            "cuts": {str(index): rows for index, rows in self.cuts.items()},
         }
 
     def _on_start(self, event: Commanded) -> list[Effect]:
@@ -116,6 +119,7 @@ class Worker(MessageMachine[Phase]):
 
     def _begin(self, index: int) -> list[Effect]:
         self.index = index
+        self.cuts[index] = self.delivered
         self.open = {**self.record(), "index": index}
         self.recording = set(self.graph.inputs[self.me])
         self.captured = []
@@ -132,14 +136,25 @@ class Worker(MessageMachine[Phase]):
 
     def _on_stored(self, event: Stored) -> list[Effect]:
         """A write that failed is tried again."""
-        return [self._tell(COORDINATOR, "done", int(event.token.split()[1])) if event.ok else self.writing]
+        if not event.ok:
+            return [self.writing]
+        index = int(event.token.split()[1])
+        self.kept.append(index)
+        return [self._tell(COORDINATOR, "done", index)]
 
     def _publish(self, message: Envelope) -> list[Effect]:
-        body: Any = message.body
-        first, self.shown = self.shown, max(self.shown, body.get(self.me, 0))
-        if self.graph.outputs[self.me] or self.shown == first:
-            return []
-        return [SinkTransaction(SinkOp.COMMIT, f"rows {message.index}", first, self.shown)]
+        """Rows before the cut that is committed; what is older is not needed any more."""
+        old = [index for index in self.kept if index < message.index]
+        self.kept = [index for index in self.kept if index >= message.index]
+        erased: list[Effect] = [Erase(tuple(map(checkpoint_key, old)))] if old else []
+        first, last = self.shown, self.cuts.get(message.index, 0)
+        if self.graph.outputs[self.me] or last <= first:
+            return erased
+        self.shown = last
+        return [*erased, self._rows(message.index, first, last)]
+
+    def _rows(self, index: int, first: int, last: int) -> SinkTransaction:
+        return SinkTransaction(SinkOp.COMMIT, f"rows {index}", first, last)
 
 
 class Coordinator(MessageMachine[Phase]):
@@ -160,8 +175,8 @@ class Coordinator(MessageMachine[Phase]):
     def __init__(self, birth: Birth) -> None:
         super().__init__(Phase.RUNNING, birth)
         now: Mapping[str, Any] = birth.checkpoint or {}
-        known = [int(key[1]) for key in birth.records if key[0] == "commit"]
-        self.index = max([int(now.get("index", 0)), *known])
+        self.commits = [int(key[1]) for key in birth.records if key[0] == "commit"]
+        self.index = max([int(now.get("index", 0)), *self.commits])
         self.missing: set[ProcessId] = set()
         self.open = 0
 
@@ -172,7 +187,16 @@ class Coordinator(MessageMachine[Phase]):
         return {"incarnation": self.incarnation, "index": self.index}
 
     def _on_start(self, event: Commanded) -> list[Effect]:
-        return [self._timer(1)]
+        """The newest commit again, for those who have not heard."""
+        return [self._timer(1), *self._announce()]
+
+    def _announce(self) -> list[Effect]:
+        if not self.commits:
+            return []
+        *old, newest = sorted(self.commits)
+        self.commits = [newest]
+        erased: list[Effect] = [Erase(tuple(("commit", f"{index:012d}") for index in old))] if old else []
+        return [*(self._tell(process, "commit", newest) for process in self.graph.processes), *erased]
 
     def _timer(self, number: int) -> SetTimer:
         elapsed = TimerElapsed("checkpoint", TimerId(number), 0)
@@ -202,7 +226,8 @@ class Coordinator(MessageMachine[Phase]):
         index, self.open = self.open, 0
         if not event.ok:
             return []
-        return [Note("complete", str(index))]
+        self.commits.append(index)
+        return [Note("complete", str(index)), *self._announce()]
 
 
 def plan(failure: Failure) -> Plan:

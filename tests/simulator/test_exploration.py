@@ -25,7 +25,7 @@ def small(protocol: object = None, faults: sim.Faults = sim.NO_FAULTS, inputs: i
 def test_every_order_of_a_small_job_ends_well() -> None:
     explored = sim.explore(small(inputs=2), judge_all=True)
 
-    assert explored.states == 142
+    assert explored.states == 180
     assert explored.ends == 3
 
 

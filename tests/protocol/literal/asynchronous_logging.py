@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.protocol.asynchronous_logging import PROTOCOL, RecoveryCoordinator
+from spark_ckpt.protocol.asynchronous_logging import PROTOCOL, AsynchronousWorker, RecoveryCoordinator
 from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.protocol.recoverable import RecoveryVector
 from spark_ckpt.protocol.recovery import Birth, Protocol
@@ -35,6 +35,14 @@ class NoGuard(RecoveryVector):
         return found
 
 
+class TakesWhatItBeganForDone(AsynchronousWorker):
+    """A life begins with nothing to save: what the last one was saving counts as saved."""
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        self._saved_work = self._position()
+
+
 class NoBin(RecoveryVector):
     """E9: the bin is in the prose only; what fails is forgotten."""
 
@@ -55,3 +63,4 @@ def _with(vector: type[RecoveryVector]) -> Protocol:
 
 
 LITERAL_INDEX, NO_GUARD, NO_BIN = map(_with, (LiteralIndex, NoGuard, NoBin))
+TAKES_WHAT_IT_BEGAN_FOR_DONE = replace(PROTOCOL, worker=TakesWhatItBeganForDone)

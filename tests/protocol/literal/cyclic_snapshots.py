@@ -40,6 +40,16 @@ class OneSetForAll(CyclicTask):
         return []
 
 
+class MakesNoWay(CyclicTask):
+    """The barrier of a newer snapshot is counted with those of the older, which stays under way."""
+
+    def _ensure(self, holds: bool, what: str) -> None:
+        """Off."""
+
+    def _make_way(self, number: int) -> list[Effect]:
+        return self._drop_log(f"the barrier of {number} came") if self.awaited else []
+
+
 class LogsOnMarkedBackEdges(CyclicTask):
     """E6: line 25 asks whether the input is a back edge, and not whether its barrier has come.
 
@@ -58,3 +68,4 @@ class LogsOnMarkedBackEdges(CyclicTask):
 NIL_IS_MARKED = replace(PROTOCOL, worker=NilIsMarked)
 ONE_SET_FOR_ALL = replace(PROTOCOL, worker=OneSetForAll)
 LOGS_ON_MARKED_BACK_EDGES = replace(PROTOCOL, worker=LogsOnMarkedBackEdges)
+MAKES_NO_WAY = replace(PROTOCOL, worker=MakesNoWay)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from spark_ckpt.protocol.machine import Effect
 from spark_ckpt.protocol.recovery import Failure, Plan
 from spark_ckpt.protocol.synchronous_logging import PROTOCOL, LoggingPhase, LoggingWorker, plan
-from spark_ckpt.protocol.vocabulary import Capture, Drop, Received, Stored
+from spark_ckpt.protocol.vocabulary import Capture, Commanded, Drop, Received, SinkTransaction, Stored
 
 
 class _WithoutInvariants(LoggingWorker):
@@ -30,6 +30,21 @@ class DeliversBeforeItIsStored(_WithoutInvariants):
 
     def _on_checkpoint_stored(self, event: Stored) -> list[Effect]:
         return [] if event.token.startswith("log") else super()._on_checkpoint_stored(event)
+
+
+class ShowsWhatItReplays(_WithoutInvariants):
+    """Every life shows what it delivers, whether or not the sink has it."""
+
+    def _on_start(self, event: Commanded) -> list[Effect]:
+        self.shown = self.order
+        return super()._on_start(event)
+
+
+class ShowsWhatItDelivers(_WithoutInvariants):
+    """What an earlier life delivered is that life's to show."""
+
+    def _on_start(self, event: Commanded) -> list[Effect]:
+        return [effect for effect in super()._on_start(event) if not isinstance(effect, SinkTransaction)]
 
 
 class DoesNotDedupe(_WithoutInvariants):
@@ -75,3 +90,5 @@ DOES_NOT_DEDUPE = replace(PROTOCOL, worker=DoesNotDedupe)
 DROPS_REPETITIONS_AT_ONCE = replace(PROTOCOL, worker=DropsRepetitionsAtOnce)
 TRIMS_TOO_EARLY = replace(PROTOCOL, worker=TrimsTooEarly)
 NO_REPLAY = replace(PROTOCOL, worker=Forgetful, plan=_without_replay)
+SHOWS_WHAT_IT_REPLAYS = replace(PROTOCOL, worker=ShowsWhatItReplays)
+SHOWS_WHAT_IT_DELIVERS = replace(PROTOCOL, worker=ShowsWhatItDelivers)

@@ -7,7 +7,8 @@ from functools import partial
 
 from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.protocol.interval_graph import IntervalGraph, Marks
-from spark_ckpt.protocol.uncoordinated import PROTOCOL, plan
+from spark_ckpt.protocol.recovery import Birth
+from spark_ckpt.protocol.uncoordinated import PROTOCOL, UncoordinatedWorker, plan
 
 
 class ReceiverToSender(IntervalGraph):
@@ -21,4 +22,13 @@ class ReceiverToSender(IntervalGraph):
                     self._edge((process, index), self._node(sender, interval))
 
 
+class TakesWhatItBeganForDone(UncoordinatedWorker):
+    """A life begins with nothing to save: what the last one was saving counts as saved."""
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        self._unchanged = self._work()
+
+
 RECEIVER_TO_SENDER = replace(PROTOCOL, plan=partial(plan, graph_of=ReceiverToSender), sound=False)
+TAKES_WHAT_IT_BEGAN_FOR_DONE = replace(PROTOCOL, worker=TakesWhatItBeganForDone)

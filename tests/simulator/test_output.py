@@ -1,0 +1,174 @@
+"""Whatever vanishes, comes twice, out of order or too early at a sink is seen, under every protocol.
+
+Each planted bug is put into every protocol of the menu: into the host, or around the machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.protocol.machine import Effect, Event
+from spark_ckpt.protocol.menu import MENU
+from spark_ckpt.protocol.message_machine import AnyMessageMachine
+from spark_ckpt.protocol.recovery import Birth, Protocol
+from spark_ckpt.protocol.vocabulary import Deliver, SinkOp, SinkTransaction
+from spark_ckpt.simulator.audience import Publication
+from spark_ckpt.simulator.message_world import MessageWorld
+from spark_ckpt.simulator.process import Process
+from spark_ckpt.simulator.schedules import Outcome, drive
+from spark_ckpt.simulator.violations import Violation
+
+SOUND = [protocol for protocol in MENU.values() if protocol.sound]
+SEEDS = 60
+"""Schedules until a bug counts as not found; most are found in the first."""
+
+every_protocol = pytest.mark.parametrize("protocol", SOUND, ids=lambda protocol: protocol.name)
+
+
+def condemned(
+    protocol: Protocol, oracle: str, world: type[MessageWorld] = MessageWorld, graph: str = "fan_out"
+) -> Outcome | None:
+    """The first schedule that the oracle condemns."""
+    for seed in range(SEEDS):
+        outcome = drive(world(protocol, sim.GRAPHS[graph], sim.Faults()), seed)
+        if isinstance(outcome.error, Violation) and oracle == outcome.error.ORACLE:
+            return outcome
+    return None
+
+
+# -- hosts -------------------------------------------------------------------------------------------------------------
+
+
+class Vanishing(MessageWorld):
+    """The sink answers and shows nothing."""
+
+    def publish(self, process: Process) -> Publication:
+        return process.publishing.pop(0)
+
+
+class Doubling(MessageWorld):
+    """Everything is shown twice."""
+
+    def publish(self, process: Process) -> Publication:
+        process.publishing.insert(0, process.publishing[0])
+        super().publish(process)
+        return super().publish(process)
+
+
+class Reversing(MessageWorld):
+    """The rows of a transaction come out backwards."""
+
+    def publish(self, process: Process) -> Publication:
+        first = process.publishing[0]
+        process.publishing[0] = first._replace(rows=first.rows[::-1], names=first.names[::-1])
+        return super().publish(process)
+
+
+class Overtaking(MessageWorld):
+    """A later transaction is carried out before an earlier one."""
+
+    def publish(self, process: Process) -> Publication:
+        process.publishing.append(process.publishing.pop(0))
+        return super().publish(process)
+
+
+@every_protocol
+@pytest.mark.parametrize(("world", "oracle"), [(Vanishing, "O16"), (Doubling, "O14"), (Reversing, "O15")])
+def test_what_a_sink_does_wrong_is_seen(protocol: Protocol, world: type[MessageWorld], oracle: str) -> None:
+    assert condemned(protocol, oracle, world)
+
+
+def test_transactions_that_overtake_each_other_are_seen() -> None:
+    assert condemned(MENU["synchronous-logging"], "O15", Overtaking)
+
+
+# -- machines ----------------------------------------------------------------------------------------------------------
+
+
+Change = Callable[[AnyMessageMachine, list[Effect]], list[Effect]]
+
+
+def changed(protocol: Protocol, change: Change) -> Protocol:
+    """The protocol, with whatever its workers answer changed, and without their invariants."""
+    assert isinstance(protocol.worker, type)
+
+    class Changed(protocol.worker):  # type: ignore[name-defined,misc]
+        def handle(self, event: Event) -> list[Effect]:
+            return change(self, super().handle(event))
+
+        def _ensure(self, holds: bool, what: str) -> None:
+            """Off: the view from outside is tested."""
+
+    return replace(protocol, worker=Changed)
+
+
+def shows_nothing(machine: AnyMessageMachine, effects: list[Effect]) -> list[Effect]:
+    return [effect for effect in effects if not isinstance(effect, SinkTransaction)]
+
+
+def shows_everything_it_delivers(machine: AnyMessageMachine, effects: list[Effect]) -> list[Effect]:
+    """Before it is logged or in a checkpoint: a failure takes it back."""
+    delivered = sum(isinstance(effect, Deliver) for effect in effects)
+    if machine.graph.outputs[machine.me] or not delivered:
+        return shows_nothing(machine, effects)
+    first = getattr(machine, "told", 0)
+    machine.told = first + delivered  # type: ignore[attr-defined]
+    rest = shows_nothing(machine, effects)
+    return [*rest, SinkTransaction(SinkOp.COMMIT, f"early {first}", first, first + delivered)]
+
+
+def shows_where_nobody_looks(machine: AnyMessageMachine, effects: list[Effect]) -> list[Effect]:
+    """Processes that are no sinks show what they deliver."""
+    delivered = any(isinstance(effect, Deliver) for effect in effects)
+    if not machine.graph.outputs[machine.me] or not delivered:
+        return effects
+    return [*effects, SinkTransaction(SinkOp.COMMIT, "nobody looks", 0, 1)]
+
+
+def forgetful(protocol: Protocol) -> Protocol:
+    """A life that begins does not ask its sink how much is shown."""
+
+    def worker(birth: Birth) -> AnyMessageMachine:
+        return protocol.worker(replace(birth, shown=0))
+
+    return replace(protocol, worker=worker)
+
+
+@every_protocol
+def test_a_sink_that_never_shows_anything_is_seen(protocol: Protocol) -> None:
+    assert condemned(changed(protocol, shows_nothing), "O16")
+
+
+@every_protocol
+def test_rows_that_are_shown_at_once_and_undone_later_are_seen(protocol: Protocol) -> None:
+    """Synchronous logging delivers what is durable only, so there this is right until a life forgets what it showed."""
+    found = [condemned(changed(protocol, shows_everything_it_delivers), oracle) for oracle in ("O11", "O14")]
+
+    assert any(found)
+
+
+@every_protocol
+def test_rows_of_a_process_that_is_no_sink_are_seen(protocol: Protocol) -> None:
+    planted = changed(protocol, shows_where_nobody_looks)
+
+    assert condemned(planted, "O16") or condemned(planted, "O11")
+
+
+@every_protocol
+def test_a_life_that_forgets_what_is_shown_is_seen(protocol: Protocol) -> None:
+    assert condemned(forgetful(protocol), "O14")
+
+
+@every_protocol
+def test_the_same_protocols_without_a_bug_are_not(protocol: Protocol) -> None:
+    def same(machine: AnyMessageMachine, effects: list[Effect]) -> list[Effect]:
+        return effects
+
+    outcomes = [drive(MessageWorld(changed(protocol, same), sim.GRAPHS["fan_out"]), seed) for seed in range(20)]
+
+    assert [outcome.error for outcome in outcomes if not outcome.ok] == []
+    assert all(outcome.counts["rows shown"] == 6 for outcome in outcomes)
