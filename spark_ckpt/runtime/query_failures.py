@@ -61,7 +61,7 @@ _SAME_AGAIN = ("22", "23", "P0", "42703", "42K09")
 """SQLSTATEs of what the same rows do again: data exceptions, violated constraints, `raise_error`, unknown columns, wrong types."""
 _RAISED_IN_SQL = "P0"
 """How errors of ours come out of an expression: `raise_error`. A value in another error's text may look like one."""
-_MODULE_MISSING = "ModuleNotFoundError"
+_MODULE_MISSING = ("ModuleNotFoundError", "ImportError", "PySparkImportError")
 _OTHER_PYTHON = "PYTHON_VERSION_MISMATCH"
 
 
@@ -214,7 +214,7 @@ def _python_failure(text: str) -> CkptError | None:
             traceback=frames,
             hint="fix the function or the record; the epoch is not committed and the batch will be replayed",
         )
-    if name == _MODULE_MISSING or _OTHER_PYTHON in said:
+    if name in _MODULE_MISSING or _OTHER_PYTHON in said:
         return EnvironmentUnfit(
             f"Spark's Python workers cannot run the stream's functions: {said[:_SHOWN_CHARS]}",
             hint="give the workers this program's Python and modules: PYSPARK_PYTHON or spark.pyspark.python, --py-files",

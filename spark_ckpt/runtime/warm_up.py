@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _warm: dict[str, Future[None]] = {}
 _PATIENCE_S = 120.0
+_SAID = ("No module named", "Cannot run program", "must be installed", "PYTHON_VERSION_MISMATCH")
+"""How Java and Python name what is missing. Only for the message: what is refused does not depend on it."""
 
 
 def warm_up(spark: SparkSession) -> None:
@@ -57,15 +59,16 @@ def check_workers(spark: SparkSession) -> None:
     judged = failure_by(error)
     if local or isinstance(judged, EnvironmentUnfit):
         raise EnvironmentUnfit(
-            f"Spark's Python workers ({python}) cannot run this job: {_reason(judged.what, str(error))}",
+            f"Spark's Python workers cannot run this job: {_reason(judged.what, str(error))}",
+            python=python,
             hint="let PYSPARK_PYTHON name this program's Python, or one of the same version with the same packages installed,"
             " before the session starts; spark_ckpt.session does",
         ) from error
 
 
 def _reason(judged: str, text: str) -> str:
-    """What a worker that did not even start said, or else the judged error."""
-    said = [line.strip() for line in text.splitlines() if "No module named" in line or "Cannot run program" in line]
+    """What an interpreter that did not even start said, or else the judged error."""
+    said = [line.strip() for line in text.splitlines() if any(words in line for words in _SAID)]
     return said[0] if said else judged
 
 

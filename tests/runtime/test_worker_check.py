@@ -1,0 +1,87 @@
+"""What the warm-up of Spark's workers found is told when a job starts, if it says that their Python cannot run the job."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+from pyspark.errors import PySparkException
+
+from spark_ckpt.errors import EnvironmentUnfit
+from spark_ckpt.runtime import warm_up
+from spark_ckpt.runtime.warm_up import check_workers
+
+OTHER = "/opt/other/bin/python"
+
+
+class Raised(PySparkException):
+    """A Python exception of a worker, as PySpark hands it on."""
+
+    def __init__(self, said):
+        super().__init__(said, errorClass=None, messageParameters=None)
+        frame = '  File "/s/pyspark.zip/pyspark/worker.py", line 1, in main'
+        self._desc = f"Traceback (most recent call last):\n{frame}\n    x()\n{said}\n"
+
+    def getCondition(self):
+        return "PYTHON_EXCEPTION"
+
+    def getMessageParameters(self):
+        return {"traceback": self._desc}
+
+
+def session(monkeypatch, found, python=OTHER, master="local[2]"):
+    """A session whose workers are warm, or failed with `found`; None: nobody has answered."""
+    warm: Future[None] = Future()
+    if isinstance(found, Exception):
+        warm.set_exception(found)
+    elif found:
+        warm.set_result(None)
+    monkeypatch.setitem(warm_up._warm, "app", warm)
+    monkeypatch.setattr(warm_up, "_PATIENCE_S", 0.01)
+    return SimpleNamespace(sparkContext=SimpleNamespace(applicationId="app", pythonExec=python, master=master))
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (Raised("ModuleNotFoundError: No module named 'spark_ckpt'"), "No module named 'spark_ckpt'"),
+        (
+            Raised(
+                "pyspark.errors.exceptions.base.PySparkImportError: [PACKAGE_NOT_INSTALLED] PyArrow must be installed"
+            ),
+            "PyArrow",
+        ),
+        (
+            Raised("pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] 3.12, not 3.11"),
+            "3.12, not 3.11",
+        ),
+    ],
+)
+@pytest.mark.parametrize("master", ["local[2]", "spark://host:7077", "yarn"])
+def test_a_python_without_the_packages_or_of_another_version_is_refused(monkeypatch, found, why, master):
+    with pytest.raises(EnvironmentUnfit, match=why) as refused:
+        check_workers(session(monkeypatch, found, master=master))
+    assert refused.value.context == {"python": OTHER}
+    assert "PYSPARK_PYTHON" in refused.value.hint
+
+
+def test_a_python_that_cannot_be_started_here_is_refused(monkeypatch):
+    with pytest.raises(EnvironmentUnfit, match="Cannot run program"):
+        check_workers(
+            session(monkeypatch, RuntimeError('x\njava.io.IOException: Cannot run program "/opt/other/bin/python"'))
+        )
+
+
+def test_what_may_pass_on_a_cluster_is_left_to_the_job(monkeypatch):
+    check_workers(session(monkeypatch, RuntimeError("executor lost"), master="spark://host:7077"))
+    check_workers(session(monkeypatch, None, master="spark://host:7077"))
+
+
+def test_this_python_is_not_waited_for(monkeypatch):
+    check_workers(session(monkeypatch, Raised("ModuleNotFoundError: No module named 'x'"), python=sys.executable))
+
+
+def test_another_python_that_runs_our_tasks_will_do(monkeypatch):
+    check_workers(session(monkeypatch, found=True))
