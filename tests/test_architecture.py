@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "spark_ckpt/simulator": {"spark_ckpt.simulator", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.recovery"},
     "spark_ckpt/store": {
         "spark_ckpt.store", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.connector", "spark_ckpt.failpoints",
-        "spark_ckpt.storage_errors", "spark_ckpt.wording",
+        "spark_ckpt.storage_errors", "spark_ckpt.wording", "spark_ckpt.content",
     },
     "spark_ckpt/recovery": {
         "spark_ckpt.recovery", "spark_ckpt.protocol", "spark_ckpt.store", "spark_ckpt.errors", "spark_ckpt.connector",
@@ -34,11 +34,11 @@ MAY_IMPORT = {
         "spark_ckpt.runtime", "spark_ckpt.protocol", "spark_ckpt.store", "spark_ckpt.errors", "spark_ckpt.connector",
         "spark_ckpt.failpoints", "spark_ckpt.worker_process", "spark_ckpt.graph", "spark_ckpt.config", "spark_ckpt.listener",
         "spark_ckpt.worker_python",
-        "spark_ckpt.storage_errors", "spark_ckpt.wording",
+        "spark_ckpt.storage_errors", "spark_ckpt.wording", "spark_ckpt.content",
     },
     "connectors": {
         "spark_ckpt.connector", "spark_ckpt.errors", "spark_ckpt.protocol.ids", "spark_ckpt.failpoints",
-        "spark_ckpt.storage_errors", "spark_ckpt.wording",
+        "spark_ckpt.storage_errors", "spark_ckpt.wording", "spark_ckpt.content",
     },
 }  # fmt: skip
 """What a folder may import of `spark_ckpt`: these modules and what is below them."""

@@ -22,7 +22,7 @@ import spark_ckpt.runtime.aggregations as agg
 from spark_ckpt.runtime.blobs import outputs_to_blobs
 from spark_ckpt.runtime.group_state import KeyGroupState
 from spark_ckpt.runtime.keyed_function import keyed_function
-from spark_ckpt.runtime.levels import LevelCache
+from spark_ckpt.runtime.levels import FileRef, LevelCache
 from spark_ckpt.runtime.operator import Clock, KeyedOperator
 from spark_ckpt.runtime.packing import pack, unpack_ordered
 from spark_ckpt.runtime.vectorized import KeyBatch, KeyResult, vectorized_function
@@ -39,8 +39,8 @@ class Store:
     def __init__(self) -> None:
         self.files: dict[str, pa.Table] = {}
 
-    def read_table(self, path: str) -> pa.Table:
-        return self.files[path]
+    def read_committed(self, file: FileRef, rows: int, **where: object) -> pa.Table:
+        return self.files[file.path]
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow.fs as pafs
@@ -28,6 +28,7 @@ from spark_ckpt_delta.marker import (
 from spark_ckpt_delta.orphans import remove_orphans
 from spark_ckpt_delta.refusals import cannot_be_opened, publish_failed
 from spark_ckpt_delta.rules import check_writable
+from spark_ckpt_delta.staged import verified
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +66,8 @@ class DeltalakePublisher:
             return PublishReceipt(output.epoch, rows, replayed=True, detail={"version": version})
         if not output.files and marker is not None:
             return PublishReceipt(output.epoch, 0, replayed=False)
-        actions = self._actions(output.files)
+        found = verified(output, self._context.sink)  # a commit that names a missing or damaged file breaks the table
+        actions = [_add_action(file, info) for file, info in zip(output.files, found, strict=True)]
         before = opened.version()
         hit(Failpoint.PRE_COMMIT)
         replayed = self._commit(opened, output, actions)
@@ -133,18 +135,6 @@ class DeltalakePublisher:
             ),
         )
 
-    def _actions(self, files: Sequence[StagedFile]) -> list[AddAction]:
-        """Add actions for files that are there: a commit that names a missing one breaks the table."""
-        infos = self._system().get_file_info([file.path for file in files])
-        for file, info in zip(files, infos, strict=True):
-            if info.type != pafs.FileType.File or info.size != file.size_bytes:
-                raise EpochDamaged(
-                    f"staged file {file.path} of {self._table} is missing or not {file.size_bytes} bytes long",
-                    hint="it was vacuumed or removed before it was published; restart from an earlier epoch",
-                    sink=self._context.sink,
-                )
-        return [_add_action(file, (info.mtime_ns or 0) // 1_000_000) for file, info in zip(files, infos, strict=True)]
-
     def _harden(self, versions: Iterable[int]) -> int | None:
         """Find our commit among `versions` and fsync what the walk passes, which deltalake does not."""
         system, root = self._system(), local_root(self._table)
@@ -164,7 +154,8 @@ class DeltalakePublisher:
         return filesystem(self._table, self._storage_options)
 
 
-def _add_action(file: StagedFile, modified_ms: int) -> AddAction:
+def _add_action(file: StagedFile, info: pafs.FileInfo) -> AddAction:
+    modified_ms = (info.mtime_ns or 0) // 1_000_000
     values = {name: value or None for name, value in file.partition_values.items()}
     return AddAction(file.path, file.size_bytes, values, modified_ms, data_change=True, stats=file.stats)
 

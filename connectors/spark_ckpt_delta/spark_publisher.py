@@ -26,6 +26,7 @@ from spark_ckpt_delta.marker import (
     read_marker,
 )
 from spark_ckpt_delta.refusals import cannot_be_opened, publish_failed
+from spark_ckpt_delta.staged import verified
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,6 +72,7 @@ class SparkPublisher:
             return PublishReceipt(output.epoch, rows, replayed=True)
         if not output.files and (marker is not None or not exists):
             return PublishReceipt(output.epoch, 0, replayed=False)
+        verified(output, self._context.sink)
         try:
             hit(Failpoint.PRE_COMMIT)
             with self._guarded(output):

@@ -13,6 +13,7 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import BinaryIO
 
 from spark_ckpt.errors import CkptError, PublishFailed
@@ -59,14 +60,20 @@ def main() -> None:
         except queue.Empty:
             _heartbeat(publisher)
             continue
-        if not _serve(publisher, line, replies):
+        if not _serve(publisher, line, replies, lines):
             os._exit(1)
 
 
-def _serve(publisher: LanePublisher, line: bytes, replies: Replies) -> bool:
+def _serve(publisher: LanePublisher, line: bytes, replies: Replies, lines: queue.SimpleQueue[bytes]) -> bool:
     """Publish one request and answer. False when this process should not be used any more."""
+
+    def verified() -> None:
+        replies.send(wire.VERIFIED)
+        if wire.decode(lines.get()) != wire.GO:
+            raise ProducerFailed("the publisher asked for something else than to go on")
+
     try:
-        published = _publish(publisher, line)
+        published = _publish(publisher, line, verified)
     except (CkptError, ProducerFailed) as error:
         replies.send(wire.failure_message(error))
         return False
@@ -74,9 +81,9 @@ def _serve(publisher: LanePublisher, line: bytes, replies: Replies) -> bool:
     return True
 
 
-def _publish(publisher: LanePublisher, line: bytes) -> Published:
+def _publish(publisher: LanePublisher, line: bytes, verified: Callable[[], None]) -> Published:
     try:
-        return publisher.publish(wire.request_of(wire.decode(line)))
+        return publisher.publish(wire.request_of(wire.decode(line)), verified)
     except ControlError as error:
         raise PublishFailed(error.what, hint=error.hint) from error
     except (CkptError, ProducerFailed):

@@ -7,6 +7,7 @@ import selectors
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import IO
 
 from spark_ckpt_kafka import wire
@@ -45,14 +46,28 @@ class LaneProcess:
         self._buffer = b""
         self._write(wire.settings_message(self._settings))
 
-    def ask(self, request: Request) -> Published:
-        """Publish one epoch. Raises `ProducerFailed` when another attempt may succeed, else a `CkptError`."""
+    def ask(self, request: Request, verified: Callable[[], None] = lambda: None) -> Published:
+        """Publish one epoch. Raises `ProducerFailed` when another attempt may succeed, else a `CkptError`.
+
+        `verified` is called when the rows are known to be what was decided: they are published when it returns, and
+        not published if it raises.
+        """
         self.start()
         self._write(wire.request_message(request))
         while True:
             message = wire.decode(self._line())
-            if "progress" not in message:
+            if message == wire.VERIFIED:
+                self._let_go(verified)
+            elif "progress" not in message:
                 return wire.result_of(message)
+
+    def _let_go(self, verified: Callable[[], None]) -> None:
+        try:
+            verified()
+        except BaseException:
+            self.close()  # it waits for an answer that it will not get
+            raise
+        self._write(wire.GO)
 
     def close(self) -> None:
         """Kill the process if there is one; what it was doing is decided by the next one's init."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from spark_ckpt.connector import EpochOutput, PublishReceipt, StagedFile
-from spark_ckpt.errors import Fenced, PublishFailed
+from spark_ckpt.errors import EpochDamaged, Fenced, PublishFailed
+from spark_ckpt_kafka.gate import Gate
 from spark_ckpt_kafka.lane_process import LaneProcess
 from spark_ckpt_kafka.producer import ProducerFailed
 from spark_ckpt_kafka.publishing import LaneSettings, Published, Request
@@ -51,9 +52,10 @@ class KafkaPublisher:
     def publish(self, output: EpochOutput) -> PublishReceipt:
         """Publish every lane of the epoch; lanes that the sink already has answer at once."""
         requests = requests_of(output, self._lanes, self._incarnation)
+        gate = Gate(len(requests))
         with ThreadPoolExecutor(len(requests), thread_name_prefix="ckpt-kafka-lane") as pool:
-            running = [pool.submit(self._publish_lane, lane, request) for lane, request in enumerate(requests)]
-        done = [future.result() for future in running]
+            running = [pool.submit(self._publish_lane, lane, request, gate) for lane, request in enumerate(requests)]
+        done = _results(running)
         return PublishReceipt(
             epoch=output.epoch,
             rows=sum(request.rows for request in requests),
@@ -78,13 +80,17 @@ class KafkaPublisher:
             self._processes[lane] = LaneProcess(settings, self._patience.stall_s or margin_s)
         return self._processes[lane]
 
-    def _publish_lane(self, lane: int, request: Request) -> Published:
+    def _publish_lane(self, lane: int, request: Request, gate: Gate) -> Published:
+        with gate.leaving(lane):
+            return self._persistently(lane, request, gate)
+
+    def _persistently(self, lane: int, request: Request, gate: Gate) -> Published:
         deadline = time.monotonic() + self._patience.total_s
         pause = self._patience.first_pause_s
         fencings = 0
         while True:
             try:
-                return self._process(lane).ask(request)
+                return self._process(lane).ask(request, lambda: gate.arrive(lane))
             except ProducerFailed as failure:
                 fencings = fencings + 1 if failure.fenced else 0
                 if fencings >= MAX_FENCINGS:
@@ -137,4 +143,16 @@ def requests_of(output: EpochOutput, lanes: int, incarnation: int) -> list[Reque
 
 
 def _parts(files: Sequence[StagedFile]) -> list[StagedPart]:
-    return [StagedPart(file.path, file.rows) for file in files]
+    return [StagedPart(file.path, file.rows, file.size_bytes, file.sha256) for file in files]
+
+
+def _results(lanes: Sequence[Future[Published]]) -> list[Published]:
+    """What the lanes did, or the error that says most: damage, then whatever came first."""
+    errors = [error for lane in lanes if (error := lane.exception()) is not None]
+    damage = next((error for error in errors if isinstance(error, EpochDamaged)), None)
+    if damage is not None:
+        had = [number for number, lane in enumerate(lanes) if lane.exception() is None and lane.result().replayed]
+        if had:
+            damage.context["published_lanes"] = ", ".join(map(str, had))
+        raise damage
+    return [lane.result() for lane in lanes]

@@ -26,7 +26,7 @@ from spark_ckpt_kafka.producer import (
     TransactionalProducer,
     open_producer,
 )
-from spark_ckpt_kafka.rows import StagedPart, StagedRows
+from spark_ckpt_kafka.rows import StagedPart, StagedRows, VerifiedRows
 
 SETTLE_S = 0.03
 """A broker finishes a commit shortly after it answered; an init before that is refused and retried much
@@ -100,9 +100,12 @@ class LanePublisher:
         if self._ready is None:
             self._ready = self._initialised()
 
-    def publish(self, request: Request) -> Published:
-        """Publish the epoch unless the marker says that it is. Raises `ProducerFailed` or a `CkptError`."""
-        return self._transaction(lambda producer: self._publish(producer, request))
+    def publish(self, request: Request, verified: Callable[[], None] = lambda: None) -> Published:
+        """Publish the epoch unless the marker says that it is. Raises `ProducerFailed` or a `CkptError`.
+
+        `verified` is called when every row to be sent is known to be what was decided, before the transaction opens.
+        """
+        return self._transaction(lambda producer: self._publish(producer, request, verified))
 
     def heartbeat(self) -> None:
         """Write the marker again as it is, so that an idle sink's marker does not expire."""
@@ -126,14 +129,16 @@ class LanePublisher:
         hit(Failpoint.PUBLISH_INIT)
         return producer
 
-    def _publish(self, producer: TransactionalProducer, request: Request) -> Published:
+    def _publish(self, producer: TransactionalProducer, request: Request, verified: Callable[[], None]) -> Published:
         marker = self._read_marker()
         hit(Failpoint.MARKER_READ)
         if self._decide(marker, request) is Decision.DONE:
             return Published(0, replayed=True)
         self._check_topics({self._settings.topic} if self._settings.topic else set())
+        rows = self._staged(request).verified(self._progress)
+        verified()
         producer.begin()
-        self._send(producer, request)
+        self._send(producer, rows)
         producer.add_marker(self._group, self._settings.marker_topic, *self._new_marker(marker, request))
         hit(Failpoint.OFFSETS_SENT)
         self._deliver(producer, request)
@@ -186,14 +191,17 @@ class LanePublisher:
         self._control.partitions(topics | {self._settings.marker_topic})
         self._progress()
 
-    def _send(self, producer: TransactionalProducer, request: Request) -> None:
-        rows = StagedRows(
+    def _staged(self, request: Request) -> StagedRows:
+        return StagedRows(
             request.root,
             request.storage_options,
             request.parts,
             self._settings.topic,
             self._stamp(request.epoch),
+            {"epoch": request.epoch, "sink": self._settings.sink, "lane": self._settings.lane},
         )
+
+    def _send(self, producer: TransactionalProducer, rows: VerifiedRows) -> None:
         known: set[str] = set()
         for row_group in rows.row_groups():
             for chunk in row_group:

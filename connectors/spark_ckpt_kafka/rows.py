@@ -1,89 +1,159 @@
-"""Staged Parquet files as chunks of rows for a producer: one pass, a bounded piece at a time, columns not
-rows.
+"""Staged Parquet files as chunks of rows for a producer: verified, then one pass, a bounded piece at a time, columns
+not rows.
+
+`verified` reads every file to its end and compares it with what was decided; only then can rows be decoded.  What it
+read stays in memory up to a bound; larger files are read again, each block against the checksum of the first reading.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from spark_ckpt.errors import EpochDamaged
-from spark_ckpt.storage_errors import outage, refusal_in, taken_away
+from spark_ckpt.content import Verified, check_size, damaged, verified
+from spark_ckpt.errors import CkptError, EpochDamaged
+from spark_ckpt.storage_errors import outage, taken_away
 from spark_ckpt.wording import counted
 from spark_ckpt_kafka.producer import Chunk, Headers
 
 CHUNK_ROWS = 50_000
 CHUNK_BYTES = 8 * 1024 * 1024
+KEPT_BYTES = 16 * 1024 * 1024
+"""How much of what was verified stays in memory for the decoder."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """One staged file of a lane: path below the root, and how many rows it must have."""
+    """One staged file of a lane: path below the root, and what it must hold; an empty digest is not known."""
 
     path: str
     rows: int
+    size_bytes: int
+    sha256: str = ""
 
 
 @dataclass(frozen=True)
 class StagedRows:
-    """A lane's rows of one epoch. `topic` overrides the rows' own; `stamp` goes behind each row's headers."""
+    """A lane's rows of one epoch. `topic` overrides the rows' own; `stamp` goes behind each row's headers.
+
+    `where`: what an error names beside the file (epoch, sink, lane).
+    """
 
     root: str
     storage_options: Mapping[str, str] = field(repr=False)
     parts: Sequence[StagedPart]
     topic: str | None
     stamp: Headers
+    where: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
         """How many rows there are."""
         return sum(part.rows for part in self.parts)
 
-    def row_groups(self) -> Iterator[Iterator[Chunk]]:
-        """Chunks by row group, in publishing order. Raises `EpochDamaged` for a missing or different file, a `StoreOutage`
-        if the store does not serve it for now."""
+    def verified(self, progress: Callable[[], None] = lambda: None) -> VerifiedRows:
+        """Read every file and compare. Raises `EpochDamaged`, or a `StoreOutage` if the store does not serve one for now."""
         filesystem, base = _open(self.root, self.storage_options)
+        room, contents = KEPT_BYTES, []
         for part in self.parts:
-            yield from self._file(filesystem, f"{base}{part.path}", part)
+            keep = part.size_bytes <= room
+            room -= part.size_bytes if keep else 0
+            contents.append(self._content(filesystem, f"{base}{part.path}", part, keep, progress))
+        return VerifiedRows(self, contents)
 
-    def _file(self, filesystem: pafs.FileSystem, path: str, part: StagedPart) -> Iterator[Iterator[Chunk]]:
+    def _content(
+        self, filesystem: pafs.FileSystem, path: str, part: StagedPart, keep: bool, progress: Callable[[], None]
+    ) -> Verified:
         try:
-            with filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
+            with filesystem.open_input_file(path) as stream:
+                check_size(part, stream.size(), **self.where, root=self.root)  # a larger file must not fill the memory
+                return verified(part, stream, {**self.where, "root": self.root}, keep=keep, progress=progress)
+        except OSError as error:
+            raise self.unreadable(part, error) from error
+
+    def unreadable(self, part: StagedPart, error: OSError) -> CkptError:
+        """The error for a file that the file system does not give: it is gone, or everything is for now."""
+        if isinstance(error, FileNotFoundError) and not taken_away(local_folder(self.root)):
+            return self.damaged(part, "is missing")
+        return outage(self.root, error, path=part.path)
+
+    def damaged(self, part: StagedPart, was: str) -> EpochDamaged:
+        """The error for one of the files."""
+        return damaged(part.path, was, **self.where, root=self.root, expected=f"{part.rows} rows")
+
+
+@dataclass(frozen=True)
+class VerifiedRows:
+    """Rows whose files hold what was decided."""
+
+    rows: StagedRows
+    contents: Sequence[Verified] = field(repr=False)
+
+    def row_groups(self) -> Iterator[Iterator[Chunk]]:
+        """Chunks by row group, in publishing order.
+
+        Raises `EpochDamaged` for a file of an unknown digest that does not hold what its footer says, or a large one
+        that changed since it was verified.
+        """
+        filesystem, base = _open(self.rows.root, self.rows.storage_options)
+        for part, content in zip(self.rows.parts, self.contents, strict=True):
+            source = self._opened(part, content, partial(filesystem.open_input_file, f"{base}{part.path}"))
+            with source, self._decoded(part, partial(pq.ParquetFile, source)) as file:
                 if file.metadata.num_rows != part.rows:
-                    raise _damaged(
+                    raise self.rows.damaged(
                         part,
-                        f"it has {counted(file.metadata.num_rows, 'row')}, {counted(part.rows, 'was', 'were')} staged",
+                        f"has {counted(file.metadata.num_rows, 'row')}, {counted(part.rows, 'was', 'were')} staged",
                     )
                 for group in range(file.metadata.num_row_groups):
-                    yield self._row_group(file, group)
-        except (OSError, pa.ArrowException) as error:
-            if refusal_in(error) is not None or taken_away(local_folder(self.root)):
-                raise outage(self.root, error, path=part.path) from error
-            raise _damaged(part, str(error)) from error
+                    yield self._row_group(file, group, part)
 
-    def _row_group(self, file: pq.ParquetFile, group: int) -> Iterator[Chunk]:
-        for batch in file.iter_batches(batch_size=CHUNK_ROWS, row_groups=[group]):
+    def _opened(self, part: StagedPart, content: Verified, reopen: Callable[[], pa.NativeFile]) -> pa.NativeFile:
+        try:
+            return content.source(reopen)
+        except OSError as error:
+            raise self.rows.unreadable(part, error) from error
+
+    def _row_group(self, file: pq.ParquetFile, group: int, part: StagedPart) -> Iterator[Chunk]:
+        left = self._decoded(part, lambda: file.metadata.row_group(group).num_rows)
+        batches = self._decoded(part, lambda: file.iter_batches(batch_size=CHUNK_ROWS, row_groups=[group]))
+        while (batch := self._decoded(part, lambda: next(batches, None))) is not None:
+            left -= batch.num_rows
             for piece in bounded(batch):
-                yield self._chunk(piece)
+                yield self._decoded(part, partial(self._chunk, piece))
+        if left:
+            raise self.rows.damaged(part, f"lacks {left} rows of row group {group}")
+
+    def _decoded(self, part: StagedPart, decode: Callable[[], T]) -> T:
+        """What the decoder gives. It raises anything at all on bytes that are not Parquet."""
+        try:
+            return decode()
+        except CkptError:
+            raise
+        except Exception as error:
+            raise self.rows.damaged(part, f"cannot be decoded: {type(error).__name__}: {error}") from error
 
     def _chunk(self, batch: pa.RecordBatch) -> Chunk:
         columns = {name: batch.column(name) for name in batch.schema.names}
-        topics = None if self.topic else _list(columns, "topic")
+        topic = self.rows.topic
+        topics = None if topic else _list(columns, "topic")
         return Chunk(
-            topic=self.topic or "",
+            topic=topic or "",
             values=_list(columns, "value") or [],
             keys=_list(columns, "key") or [None] * batch.num_rows,
             topics=topics,
             partitions=_list(columns, "partition"),
             timestamps=_milliseconds(columns.get("timestamp")),
-            headers=stamped(_headers(columns.get("headers")), self.stamp, batch.num_rows),
+            headers=stamped(_headers(columns.get("headers")), self.rows.stamp, batch.num_rows),
         )
 
 
@@ -140,11 +210,3 @@ def _open(root: str, options: Mapping[str, str]) -> tuple[pafs.FileSystem, str]:
     from deltalake.fs import DeltaStorageHandler
 
     return pafs.PyFileSystem(DeltaStorageHandler(root, dict(options))), ""
-
-
-def _damaged(part: StagedPart, why: str) -> EpochDamaged:
-    return EpochDamaged(
-        f"staged rows cannot be read: {why}",
-        hint="restore the file from a backup of the store; the epoch was decided with it",
-        path=part.path,
-    )

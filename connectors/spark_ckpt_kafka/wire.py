@@ -56,6 +56,11 @@ def request_of(message: Message) -> Request:
     return Request(parts=parts, dropped=tuple(message.pop("dropped")), **message)
 
 
+VERIFIED: Message = {"verified": True}
+"""From a lane: its rows are what was decided; it waits for `GO` before it publishes them."""
+GO: Message = {"go": True}
+
+
 def published_message(published: Published) -> Message:
     """A success."""
     return {"published": asdict(published)}

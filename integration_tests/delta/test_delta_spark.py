@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 import re
 import uuid
@@ -19,7 +20,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_ckpt_delta import DeltaSink, DeltaSource
 
 from spark_ckpt.connector import EpochOutput, Publisher, SinkContext, StagedFile
-from spark_ckpt.errors import PublishFailed, SinkInvalid
+from spark_ckpt.errors import EpochDamaged, PublishFailed, SinkInvalid
 from spark_ckpt.protocol.ids import Epoch, Incarnation
 from tests.protocol.scenario import scenarios
 
@@ -37,9 +38,10 @@ def stage(root: Path, rows: list[tuple[Any, ...]], names: tuple[str, ...] = ("ke
     path = f"{folder}ckpt-out-i1-b0-t0-0-{uuid.uuid4().hex}.parquet"
     (root / folder).mkdir(parents=True, exist_ok=True)
     table = pa.table({name: [row[n] for row in rows] for n, name in enumerate(names)})
-    pq.write_table(table, root / path)
-    size = (root / path).stat().st_size
-    return StagedFile(path, size, len(rows), 0, 0, 0, 0, at, json.dumps({"numRecords": len(rows)}))
+    pq.write_table(table, root / path, write_page_checksum=True)
+    content = (root / path).read_bytes()
+    digest, stats = hashlib.sha256(content).hexdigest(), json.dumps({"numRecords": len(rows)})
+    return StagedFile(path, len(content), len(rows), 0, 0, 0, 0, at, stats, digest)
 
 
 def output(root: Path, epoch: int, files: list[StagedFile], incarnation: int = 1) -> EpochOutput:
@@ -163,6 +165,36 @@ def test_the_spark_engine_appends_an_epoch_once(spark: SparkSession, tmp_path: P
 
     assert (first.replayed, first.rows, again.replayed) == (False, 2, True)
     assert (rows_of(spark, table), versions(table)) == ([("a", 1), ("a", 2)], 1)
+
+
+def flipped(path: Path, place: int) -> bytes:
+    """Flip a bit of the file; its content before."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    return whole
+
+
+@pytest.mark.parametrize("keys", [[], ["key"]], ids=["append", "merge"])
+def test_the_spark_engine_writes_nothing_of_an_epoch_with_a_damaged_file(
+    spark: SparkSession, tmp_path: Path, keys: list[str]
+) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    side = publisher(spark, table, keys=keys)
+    side.publish(output(outbox, 1, [stage(outbox, [("a", 1)])]))
+    files = [stage(outbox, [("b", 1)]), stage(outbox, [("c", 1)])]
+    path = outbox / files[1].path
+    for place in range(4, files[1].size_bytes, files[1].size_bytes // 20):
+        whole = flipped(path, place)
+        with pytest.raises(EpochDamaged, match=files[1].path):
+            side.publish(output(outbox, 2, files))
+        path.write_bytes(whole)
+    path.unlink()
+    with pytest.raises(EpochDamaged, match="is missing"):
+        side.publish(output(outbox, 2, files))
+    assert (rows_of(spark, table), versions(table)) == ([("a", 1)], 1)
+    path.write_bytes(whole)
+    side.publish(output(outbox, 2, files))
+    assert rows_of(spark, table) == [("a", 1), ("b", 1), ("c", 1)]
 
 
 def test_a_merge_keeps_the_newest_row_of_every_key_and_repeats_safely(spark: SparkSession, tmp_path: Path) -> None:

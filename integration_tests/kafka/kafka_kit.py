@@ -5,6 +5,7 @@ reader.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import signal
 import time
@@ -59,8 +60,7 @@ class Staged:
         """One file with exactly these columns, in lane 0."""
         root.mkdir()
         pq.write_table(table, root / "rows.parquet")
-        file = StagedFile("rows.parquet", 1, table.num_rows, lane=0, batch=0, task=0, part=0)
-        return cls(root, (file,), ())
+        return cls(root, (_staged(root / "rows.parquet", table.num_rows, lane=0),), ())
 
 
 def _write(root: Path, lane: int, rows: Sequence[Row], row_groups: int) -> StagedFile:
@@ -68,7 +68,13 @@ def _write(root: Path, lane: int, rows: Sequence[Row], row_groups: int) -> Stage
     table = pa.table({name: pa.array(values, pa.binary()) for name, values in columns.items()})
     name = f"lane{lane}.parquet"
     pq.write_table(table, root / name, row_group_size=max(1, len(rows) // row_groups))
-    return StagedFile(name, (root / name).stat().st_size, len(rows), lane, batch=0, task=0, part=0)
+    return _staged(root / name, len(rows), lane)
+
+
+def _staged(path: Path, rows: int, lane: int) -> StagedFile:
+    content = path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    return StagedFile(path.name, len(content), rows, lane, batch=0, task=0, part=0, sha256=digest)
 
 
 @dataclass

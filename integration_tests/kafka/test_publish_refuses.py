@@ -91,7 +91,7 @@ def test_a_staged_file_that_lost_rows_is_not_published(cluster: Cluster, staged:
     good, other = staged(1), staged(1, rows=599)
     swapped = Staged(other.root, good.files, good.rows)
 
-    with pytest.raises(EpochDamaged, match="600 were staged"):
+    with pytest.raises(EpochDamaged, match="were committed"):
         publish(cluster.publisher(), 1, swapped)
 
     assert cluster.read() == []
@@ -101,8 +101,28 @@ def test_a_missing_staged_file_is_told(cluster: Cluster, staged: Callable[..., S
     epoch = staged(1)
     (epoch.root / "lane0.parquet").unlink()
 
-    with pytest.raises(EpochDamaged, match="cannot be read"):
+    with pytest.raises(EpochDamaged, match="is missing"):
         publish(cluster.publisher(), 1, epoch)
+
+
+def test_one_flipped_bit_in_one_lane_is_told_at_once_and_no_lane_publishes(
+    cluster: Cluster, staged: Callable[..., Staged]
+) -> None:
+    epoch, publisher = staged(1, lanes=3), cluster.publisher(lanes=3)
+    path = epoch.root / "lane1.parquet"
+    whole = path.read_bytes()
+    for place in (4, len(whole) // 3, len(whole) // 2, len(whole) - 20):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        started = time.monotonic()
+        with pytest.raises(EpochDamaged, match=r"lane1\.parquet") as damage:
+            publish(publisher, 1, epoch)
+        assert time.monotonic() - started < 30, "it was tried again although nothing can come of it"
+        assert {"epoch", "sink", "lane", "expected", "found"} <= damage.value.context.keys()
+        assert cluster.read() == []
+        cluster.assert_settled()
+    path.write_bytes(whole)
+    publish(publisher, 1, epoch)
+    cluster.assert_exactly(epoch)
 
 
 @pytest.mark.parametrize("servers", ["127.0.0.1:1", None])

@@ -77,7 +77,7 @@ def _writable(location: Location) -> Finding:
 def _compare_and_swap(probe: Location) -> Finding:
     schema, actions = _SCHEMA, list[Actions]()
     for name in ("first", "second"):
-        size = probe.write_table(name, pa.table({"probe": [1]}, schema))
+        size = probe.write_table(name, pa.table({"probe": [1]}, schema)).size_bytes
         actions.append([delta_log.added(name, size, "{}", data_change=True)])
     first = delta_log.create_table(probe, schema, "spark_ckpt doctor")
     second = delta_log.open_table(probe) or first

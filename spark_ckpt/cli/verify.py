@@ -18,11 +18,11 @@ def verify(
     epoch: Annotated[
         int | None, typer.Argument(metavar="[EPOCH]", help="One epoch's number; all kept ones if left out.")
     ] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Read every file, not only its size.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every byte of every file, not only its size.")] = False,
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Check that the files of every kept epoch are there, and with --deep that they can be read. Exit code 5 if not."""
+    """Check that the files of every kept epoch are there, and with --deep every byte of them. Exit code 5 if not."""
     opened = open_store(store, storage_option)
     epochs = [brief.epoch for brief in opened.log.tail().epochs] if epoch is None else [epoch]
     found = {number: damage(opened, number, deep) for number in epochs}
@@ -45,7 +45,9 @@ def damage(store: Store, epoch: int, deep: bool) -> str | None:
     """What is wrong with an epoch, None if it is whole."""
     try:
         store.verify(store.log.manifest(epoch), deep=deep)
-    except (EpochDamaged, FormatUnknown) as error:
+    except EpochDamaged as error:
+        return told(epoch, error.what) + _unneeded(store, epoch, error)
+    except FormatUnknown as error:
         return told(epoch, error.what)
     return None
 
@@ -53,6 +55,13 @@ def damage(store: Store, epoch: int, deep: bool) -> str | None:
 def told(epoch: int, why: str) -> str:
     """A damage beside the number of its epoch: said once."""
     return why.removeprefix(f"epoch {epoch}: ")
+
+
+def _unneeded(store: Store, epoch: int, error: EpochDamaged) -> str:
+    """Rows that their sink has are kept for readers of the outbox only."""
+    sink = error.context.get("sink")
+    published = sink is not None and epoch <= store.log.tail().acked.get(str(sink), 0)
+    return f" (rows that sink {sink} has published already: no restore needs them)" if published else ""
 
 
 def _print(found: dict[int, str | None]) -> None:
@@ -65,4 +74,7 @@ def _print(found: dict[int, str | None]) -> None:
     bad = [each for each, why in found.items() if why]
     good = [each for each, why in found.items() if not why]
     if bad and good:
-        print_line(f'\nrestore="latest" passes over damaged epochs by itself; newest whole epoch: {max(good)}')
+        best = max(good)
+        print_line(
+            f"\nnewest whole epoch: {best}; what going back to it means: spark-ckpt restore STORE {best} --dry-run"
+        )

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.state import GroupState
 
-    from spark_ckpt.store.location import Location
+    from spark_ckpt.store.location import Location, Written
 
 _OUTPUT = f"{BLOB} binary"
 _STATE = "held binary"
@@ -104,12 +104,13 @@ class GroupHost:
         """The group's state: Spark's, or the restored one on the group's first call of an incarnation."""
         schema, cache = (
             self.operator.schema,
-            LevelCache(self.cache, self.location, self.operator.schema),
+            LevelCache(self.cache, self.location, self.operator.schema, self.name),
         )
         if state.exists:
             return KeyGroupState.decode(state.get[0], schema, cache, group)
         files = [
-            FileRef(file.path, file.size_bytes, file.rows, file.kind, file.epoch) for file in self.chains.get(group, ())
+            FileRef(file.path, file.size_bytes, file.rows, file.kind, file.epoch, file.sha256)
+            for file in self.chains.get(group, ())
         ]
         return KeyGroupState.restored(schema, cache, group, files, self.base_epoch)
 
@@ -176,14 +177,15 @@ class _GroupCall:
         if capture is None:
             return None
         path = f"i{self._host.incarnation}-e{epoch}-g{self._group}-{uuid.uuid4().hex}.parquet"
-        size_bytes = self._host.location.write_table(path, capture.table)
-        self._held.captured(path, size_bytes)
-        return self._state_file(path, size_bytes, capture).model_dump(mode="json")
+        written = self._host.location.write_table(path, capture.table)
+        self._held.captured(path, written.size_bytes, written.sha256)
+        return self._state_file(path, written, capture).model_dump(mode="json")
 
-    def _state_file(self, path: str, size_bytes: int, capture: Capture) -> StateFile:
+    def _state_file(self, path: str, written: Written, capture: Capture) -> StateFile:
         return StateFile(
             path=path,
-            size_bytes=size_bytes,
+            size_bytes=written.size_bytes,
+            sha256=written.sha256,
             rows=capture.table.num_rows,
             key_group=self._group,
             epoch=capture.epoch,

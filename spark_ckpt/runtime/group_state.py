@@ -52,7 +52,7 @@ class _Head(TypedDict):
     event_time: int | None
     watermark: int | None
     due_from: int
-    levels: list[list[tuple[str, int, int, str, int]]]
+    levels: list[list[tuple[str, int, int, str, int, str]]]
 
 
 class Resolved(NamedTuple):
@@ -260,12 +260,12 @@ class KeyGroupState:
         self._pending = (capture, rows)
         return capture
 
-    def captured(self, path: str, size_bytes: int) -> FileRef:
+    def captured(self, path: str, size_bytes: int, sha256: str = "") -> FileRef:
         """The capture is durable at `path`: it becomes the newest level and the delta is empty."""
         if self._pending is None:
             raise RuntimeError("captured() without a capture()")
         capture, rows = self._pending
-        ref = FileRef(path, size_bytes, len(rows), capture.kind, capture.epoch)
+        ref = FileRef(path, size_bytes, len(rows), capture.kind, capture.epoch, sha256)
         self._pending, self.epoch = None, capture.epoch
         self._due_from = min(self._due_from, self._delta.earliest_timeout)
         self._delta = empty(self.schema)

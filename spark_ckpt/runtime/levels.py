@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_ckpt.errors import EpochDamaged, StateSchemaChanged
+from spark_ckpt.errors import StateSchemaChanged
 from spark_ckpt.runtime.key_index import KeyTable, distinct_keys
 from spark_ckpt.runtime.rows import (
     DELETE,
@@ -41,7 +41,6 @@ from spark_ckpt.runtime.rows import (
     rows_at,
     taken,
 )
-from spark_ckpt.wording import counted
 
 
 class FileRef(NamedTuple):
@@ -52,13 +51,14 @@ class FileRef(NamedTuple):
     rows: int
     kind: str
     epoch: int
+    sha256: str = ""
 
 
 class TableReader(Protocol):
     """The part of the store's `Location` that levels need."""
 
-    def read_table(self, path: str) -> pa.Table:
-        """The Parquet file at `path`."""
+    def read_committed(self, file: FileRef, rows: int, **where: object) -> pa.Table:
+        """The Parquet file, all of its bytes verified before anything is decoded. Raises `EpochDamaged`."""
 
 
 Files = tuple[FileRef, ...]
@@ -132,7 +132,8 @@ class LevelCache:
     not at all.
     """
 
-    def __init__(self, folder: str | Path, source: TableReader, schema: StateSchema) -> None:
+    def __init__(self, folder: str | Path, source: TableReader, schema: StateSchema, operator: str = "") -> None:
+        self._operator = operator
         self._folder = Path(folder)
         self._source = source
         self._schema = schema
@@ -141,7 +142,7 @@ class LevelCache:
     def open(self, files: Files) -> KeyTable:
         """The level made of `files` (consecutive, oldest first). Rebuilt from the store if not at hand.
 
-        Raises `EpochDamaged` when a state file does not hold the rows it was committed with.
+        Raises `EpochDamaged` when a state file does not hold the bytes it was committed with.
         """
         path = self._path(files)
         known = _open.get(str(path))
@@ -201,13 +202,8 @@ class LevelCache:
         return merged(tables, self._schema, drop_deletes=files[0].kind == "full")
 
     def _stored(self, ref: FileRef) -> KeyTable:
-        table = from_stored(self._source.read_table(ref.path), self._schema)
-        if len(table) != ref.rows:
-            raise EpochDamaged(
-                f"state file {ref.path} has {counted(len(table), 'row')}, {counted(ref.rows, 'was', 'were')} committed",
-                hint="run `spark-ckpt verify`, then restore an epoch it reports as whole",
-            )
-        return table
+        table = self._source.read_committed(ref, ref.rows, epoch=ref.epoch, operator=self._operator)
+        return from_stored(table, self._schema)
 
 
 def _write(path: Path, table: pa.Table) -> None:

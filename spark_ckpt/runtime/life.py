@@ -350,10 +350,9 @@ class Life:
         if isinstance(outcome.error, Fenced):
             self._finish(barrier.Outcome.FENCED, outcome.error)
         elif outcome.error is not None:
-            self._publish_error = outcome.error
-            self._thread.tell(
-                barrier.SinkCommitFailed(sink, outcome.epoch, incarnation, outcome.error.retriable, outcome.error.what)
-            )
+            error = self._books.told(outcome.error, outcome.sink, self._decided[outcome.epoch])
+            self._publish_error = error
+            self._thread.tell(barrier.SinkCommitFailed(sink, outcome.epoch, incarnation, error.retriable, error.what))
         elif outcome.receipt is not None:
             detail: dict[str, JsonValue] = {
                 "sink": outcome.sink,

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import EpochOutput
+from spark_ckpt.errors import CkptError
 from spark_ckpt.protocol.ids import Epoch, Incarnation
+from spark_ckpt.runtime.way_out import with_way_out
 from spark_ckpt.store.identity import Parts, Standing
 from spark_ckpt.store.records import Manifest
 
@@ -35,6 +37,10 @@ class SinkBooks:
         self._acked[sink] = epoch
         if learned is not None:
             self.standing = self.standing.learned(sink, learned)
+
+    def told(self, error: CkptError, sink: str, manifest: Manifest) -> CkptError:
+        """The error of a sink that could not publish the epoch, with the way out if its rows are damaged."""
+        return with_way_out(error, sink, manifest, self._acked, self._plan.store.location.uri)
 
     def output(self, sink: str, manifest: Manifest, newest: int) -> EpochOutput:
         """What the sink has to publish for a decided epoch. `newest`: the highest epoch ever decided."""

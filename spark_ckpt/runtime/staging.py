@@ -132,7 +132,9 @@ class StageWriter:
         name = f"ckpt-{stage.sink}-i{stage.incarnation}-b{self._batch}-t{self._task}-{part}-{uuid.uuid4().hex}.parquet"
         output = stage.location.open_output(folder + name)
         plan = stage.plan
-        writer = pq.ParquetWriter(output, schema, compression=plan.compression, use_dictionary=plan.dictionary)
+        writer = pq.ParquetWriter(
+            output, schema, compression=plan.compression, use_dictionary=plan.dictionary, write_page_checksum=True
+        )
         file = self._files[(lane, values)] = _OpenFile(folder + name, output, writer, lane, part, named)
         return file
 
@@ -151,6 +153,7 @@ class StageWriter:
             file.part,
             file.partition_values,
             statistics,
+            file.output.sha256,
         )
 
 

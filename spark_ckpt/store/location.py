@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+import hashlib
 import io
 import shutil
 import zlib
@@ -16,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -25,10 +26,12 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
+from spark_ckpt.content import WAY_OUT, Committed, check, check_bytes, damaged
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged, StoreIoFailed
 from spark_ckpt.storage_errors import one_line, outage, refusal_in, taken_away, told_of
 from spark_ckpt.store import durable
 from spark_ckpt.store.names import valid_name, valid_path
+from spark_ckpt.wording import counted
 
 _SEAL = b"ckpt.seal"
 _PARALLEL_DELETES = 8
@@ -41,6 +44,13 @@ class FileInfo:
 
     path: str
     size_bytes: int
+
+
+class Written(NamedTuple):
+    """What became durable: its size and the SHA-256 of its bytes, in hexadecimal."""
+
+    size_bytes: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -94,10 +104,38 @@ class Location:
             stream = self._handler()._handler.open_output_stream(checked)
         return DurableOutput(self, checked, cast(io.RawIOBase, stream))
 
+    def verify(self, file: Committed, **where: object) -> None:
+        """Read a file and compare it with what was committed. Raises `EpochDamaged` with `where`, a `StoreOutage`."""
+        try:
+            stream = self._opened(file.path)
+        except EpochDamaged:
+            raise damaged(file.path, "is missing", **where, expected=f"{file.size_bytes} bytes") from None
+        with self._errors(file.path):
+            check(file, stream, **where)
+
+    def read_committed(self, file: Committed, rows: int, **where: object) -> pa.Table:
+        """A Parquet file that a decision refers to: nothing is decoded before all of its bytes are verified.
+
+        Raises `EpochDamaged` with `where`, a `StoreOutage`.
+        """
+        try:
+            table = self.read_table(file.path, expected=file)
+        except EpochDamaged as error:
+            error.context = {**where, "expected": f"{file.size_bytes} bytes", **error.context}
+            raise
+        if table.num_rows != rows:
+            was = f"has {counted(table.num_rows, 'row')}, {counted(rows, 'was', 'were')} committed"
+            raise damaged(file.path, was, **where, location=self.uri, expected=f"{rows} rows")
+        return table
+
     def read_table(
-        self, path: str, columns: Sequence[str] | None = None, row_groups: Sequence[int] | None = None
+        self,
+        path: str,
+        columns: Sequence[str] | None = None,
+        row_groups: Sequence[int] | None = None,
+        expected: Committed | None = None,
     ) -> pa.Table:
-        """A Parquet file, page checksums verified.
+        """A Parquet file, page checksums verified; with `expected` all of its bytes are, before anything is decoded.
 
         Raises `EpochDamaged` if the file is missing or does not hold what was written, a `StoreOutage` otherwise.
         """
@@ -105,8 +143,10 @@ class Location:
         try:
             # Whole files are read into memory first: an Arrow thread that still holds a Python file when the interpreter
             # ends aborts the process.
-            whole = row_groups is None
-            opened = pa.BufferReader(source.whole()) if whole else pa.PythonFile(source, mode="r")
+            whole = source.whole() if row_groups is None or expected is not None else None
+            if whole is not None and expected is not None:
+                check_bytes(expected, whole, location=self.uri)
+            opened = pa.PythonFile(source, mode="r") if whole is None else pa.BufferReader(whole)
             with pq.ParquetFile(opened, page_checksum_verification=True) as parquet:
                 _check_seal(parquet)
                 wanted = None if columns is None else list(columns)
@@ -116,8 +156,8 @@ class Location:
         except (pa.ArrowException, OSError, ValueError, KeyError, UnicodeDecodeError) as error:
             raise _reading_failed(self, path, source.failure, error) from error
 
-    def write_table(self, path: str, table: pa.Table, compression: str = "zstd") -> int:
-        """Write a Parquet file with page checksums; its size in bytes. Durable when it returns.
+    def write_table(self, path: str, table: pa.Table, compression: str = "zstd") -> Written:
+        """Write a Parquet file with page checksums; its size and digest. Durable when it returns.
 
         Without dictionaries: keys, hashes and log rows are distinct, which makes them larger and slower by a third.
         """
@@ -126,7 +166,8 @@ class Location:
         whole = pa.BufferOutputStream()  # Parquet writes in dozens of small pieces
         pq.write_table(sealed, whole, compression=compression, use_dictionary=False, write_page_checksum=True)
         with self.open_output(path) as output:
-            return output.write(whole.getvalue())
+            output.write(whole.getvalue())
+        return Written(output.tell(), output.sha256)
 
     def exists(self, path: str) -> bool:
         """Whether there is a file at `path`."""
@@ -176,6 +217,17 @@ class Location:
         """The columns of a Parquet file, without reading its rows. Raises as `read_table`."""
         schema = self.read_table(path, row_groups=[]).schema
         return schema.remove_metadata()
+
+    def committed_schema(self, file: Committed, **where: object) -> pa.Schema:
+        """The columns of a file that a decision refers to: all of it is read only if its footer cannot be. Raises as
+        `read_committed`.
+        """
+        try:
+            return self.read_schema(file.path)
+        except EpochDamaged as error:
+            self.verify(file, **where, location=self.uri)  # says what was expected and what is there
+            error.context = {**where, **error.context}
+            raise
 
     def delete_folder(self, path: str) -> None:
         """Remove the folder `path` with everything in it."""
@@ -256,6 +308,12 @@ class DurableOutput(io.RawIOBase):
         self._path = path
         self._stream: io.RawIOBase | None = stream
         self._written = 0
+        self._digest = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        """Of the bytes written so far, in hexadecimal; still answered after `close`."""
+        return self._digest.hexdigest()
 
     def writable(self) -> bool:
         """Always."""
@@ -268,6 +326,7 @@ class DurableOutput(io.RawIOBase):
         content = bytes(cast(bytes, data))
         with self._location._errors(self._path, writing=True):
             self._stream.write(content)
+        self._digest.update(content)
         self._written += len(content)
         return len(content)
 
@@ -347,7 +406,7 @@ def _reading_failed(location: Location, path: str, failure: OSError | None, erro
     return EpochDamaged(
         f"file {path} {why}",
         location=location.uri,
-        hint="run `spark-ckpt verify`, then restore an epoch it reports as whole",
+        hint=WAY_OUT,
     )
 
 

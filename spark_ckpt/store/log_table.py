@@ -193,7 +193,7 @@ class LogTable:
         """
         table = _sealed(new, self._table.version() + 1, self._now_ms(), self._weight())
         path = self._new_path()
-        size = self._location.write_table(path, table)
+        size = self._location.write_table(path, table).size_bytes
         self._own[path] = _File(size, _rows(table), table)
         action = delta_log.added(path, size, _stats(table), data_change=True)
         try:
@@ -286,7 +286,7 @@ class LogTable:
 
     def _written(self, table: pa.Table, *, data_change: bool) -> AddAction:
         path = self._new_path()
-        size = self._location.write_table(path, table)
+        size = self._location.write_table(path, table).size_bytes
         return delta_log.added(path, size, _stats(table), data_change=data_change)
 
     def _whole(self, path: str) -> pa.Table:

@@ -56,7 +56,7 @@ class Outbox:
             return
         files = self._due(manifest, 0 if settled < 0 else epoch_of(settled))
         if files:
-            self._ensure(files[-1])
+            self._ensure(files[-1], manifest.epoch)
         elif settled < 0:
             return
 
@@ -68,7 +68,8 @@ class Outbox:
 
     def read(self, epoch: int) -> pa.Table:
         """The epoch's rows in publishing order. Raises `EpochNotFound`, `EpochDamaged`."""
-        tables = [self.location.read_table(file.path) for file in self.staged(self._log.manifest(epoch))]
+        staged = self.staged(self._log.manifest(epoch))
+        tables = [self.location.read_committed(file, file.rows, epoch=epoch, sink=self.sink) for file in staged]
         return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
 
     def forget(self, kept: Sequence[Manifest]) -> list[str]:
@@ -97,8 +98,8 @@ class Outbox:
         due = [*manifests, manifest] if manifest.epoch > settled_epoch else manifests
         return [file for each in due for file in self.staged(each)]
 
-    def _ensure(self, newest: StagedFileRecord) -> None:
-        schema = self.location.read_schema(newest.path)
+    def _ensure(self, newest: StagedFileRecord, epoch: int) -> None:
+        schema = self.location.committed_schema(newest, epoch=epoch, sink=self.sink)
         columns = list(newest.partition_values)
         for name in columns:
             schema = schema.append(pa.field(name, pa.string()))

@@ -44,13 +44,15 @@ def kept_epochs(tail: Tail, policy: Retention, now_ms: int) -> set[int]:
     """Numbers of the epochs that stay.
 
     The newest by number and the newest of the current lineage (an older branch stays for a while after a restore),
-    young ones, savepoints, the epoch the job stands on, and everything some sink is still owed.
+    young ones, savepoints, the epoch the job stands on, everything some sink is still owed, and what comes before that:
+    where to go back to if owed rows are damaged.
     """
     by_number = sorted(tail.by_id)[-policy.keep_last :]
     lineage = [brief.epoch for brief in tail.lineage()][: policy.keep_last]
     young = [epoch for epoch, brief in tail.by_id.items() if brief.created_ms > now_ms - policy.keep_age_ms]
     owed = [epoch for sink in tail.sinks for epoch in tail.unacked(sink)]
-    wanted = {tail.latest, tail.base, *by_number, *lineage, *young, *owed, *tail.savepoints.values()}
+    behind_owed = [tail.by_id[epoch].base for epoch in owed]
+    wanted = {tail.latest, tail.base, *by_number, *lineage, *young, *owed, *behind_owed, *tail.savepoints.values()}
     return wanted & tail.by_id.keys()
 
 

@@ -24,7 +24,6 @@ from spark_ckpt.store.delta_log import Actions
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.records import Manifest, OperatorSnapshot, StateFile
-from spark_ckpt.wording import counted
 
 OP = "ckpt_op"
 DELETE = "delete"
@@ -76,7 +75,7 @@ class StateTable:
         if self.table.settled_key() >= key:
             return
         if newest is not None:
-            self.table.ensure(self.location.read_schema(newest.path))
+            self.table.ensure(self.location.committed_schema(newest, epoch=newest.epoch, operator=self.operator))
 
         def change(table: DeltaTable) -> Actions:
             live = delta_log.live_files(table)
@@ -125,13 +124,7 @@ class StateTable:
         return newest_rows([self._read(file) for file in snapshot.files], snapshot)
 
     def _read(self, file: StateFile) -> pa.Table:
-        table = self.location.read_table(file.path)
-        if table.num_rows != file.rows:
-            raise EpochDamaged(
-                f"state file {file.path} has {counted(table.num_rows, 'row')}, {counted(file.rows, 'was', 'were')} committed",
-                hint="run `spark-ckpt verify`, then restore an epoch it reports as whole",
-            )
-        return table
+        return self.location.read_committed(file, file.rows, epoch=file.epoch, operator=self.operator)
 
 
 def newest_rows(oldest_first: list[pa.Table], snapshot: OperatorSnapshot) -> pa.Table:

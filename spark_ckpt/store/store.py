@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Self
 
-from spark_ckpt.errors import EpochDamaged, StoreForeign
+from spark_ckpt.content import check_size
+from spark_ckpt.errors import StoreForeign
 from spark_ckpt.store.delta_log import LOG
 from spark_ckpt.store.epoch_log import EpochLog, wall_ms
 from spark_ckpt.store.location import FileInfo, Location, total_size
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.outbox import Outbox
-from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.records import Manifest, StagedFileRecord, StateFile
 from spark_ckpt.store.retention import (
     Retention,
     RetentionReport,
@@ -25,7 +26,6 @@ from spark_ckpt.store.retention import (
 from spark_ckpt.store.state_table import StateTable
 from spark_ckpt.store.tail import Tail
 from spark_ckpt.store.trim import HORIZON_MS, trim
-from spark_ckpt.wording import counted
 
 _STATE, _EDGES, _RUNS, _EPOCHS = "state", "edges", "runs", "epochs"
 
@@ -84,18 +84,17 @@ class Store:
         self._moved[sink] = root
 
     def verify(self, manifest: Manifest, deep: bool = False) -> None:
-        """Every file of the epoch is there with its size; `deep`: and can be read. Raises `EpochDamaged`.
+        """Every file of the epoch is there with its size; `deep`: and its bytes. Raises `EpochDamaged`.
 
         Rows staged outside of the store are looked at only while the sink is owed them: later they are the sink's own.
         """
         for operator, snapshot in manifest.operators.items():
-            sizes = {file.path: (file.size_bytes, file.rows) for file in snapshot.files}
-            _verify(self.state(operator).location, sizes, manifest.epoch, deep)
+            place = self.state(operator).location
+            _verify(place, snapshot.files, deep, epoch=manifest.epoch, operator=operator)
         for sink, output in manifest.outputs.items():
-            location = self._staged_at(sink, output.root, manifest.epoch)
-            if location is not None:
-                sizes = {file.path: (file.size_bytes, file.rows) for file in output.files}
-                _verify(location, sizes, manifest.epoch, deep)
+            staged_at = self._staged_at(sink, output.root, manifest.epoch)
+            if staged_at is not None:
+                _verify(staged_at, output.files, deep, epoch=manifest.epoch, sink=sink)
 
     def settle(self, manifest: Manifest) -> None:
         """Idempotent redo after the decision: state tables and outboxes show what the manifest says.
@@ -195,26 +194,14 @@ class Store:
         return log
 
 
-def _verify(location: Location, expected: Mapping[str, tuple[int, int]], epoch: int, deep: bool) -> None:
-    found = location.sizes(expected)
-    for path, (size, rows) in expected.items():
-        if found.get(path) != size:
-            was = (
-                "is missing"
-                if path not in found
-                else f"has {counted(found[path], 'byte')}, {counted(size, 'was', 'were')} committed"
-            )
-            raise _damaged(location, path, was, epoch)
-        if deep and location.read_table(path).num_rows != rows:
-            raise _damaged(location, path, f"does not hold what was committed, {counted(rows, 'row')}", epoch)
-
-
-def _damaged(location: Location, path: str, was: str, epoch: int) -> EpochDamaged:
-    return EpochDamaged(
-        f"epoch {epoch}: file {path} {was}",
-        location=location.uri,
-        hint="run `spark-ckpt verify`, then restore an epoch it reports as whole",
-    )
+def _verify(place: Location, files: Sequence[StateFile | StagedFileRecord], deep: bool, **where: object) -> None:
+    found = place.sizes(file.path for file in files)
+    for file in files:
+        check_size(file, found.get(file.path), **where, location=place.uri)
+        if deep and file.sha256:
+            place.verify(file, **where, location=place.uri)
+        elif deep:
+            place.read_committed(file, file.rows, **where)
 
 
 def _delete_garbage(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import uuid
@@ -57,6 +58,7 @@ def stage(table: Path, rows: dict[str, list[Any]], incarnation: int = 1, **parti
         part=0,
         partition_values=partition,
         stats=json.dumps({"numRecords": count}),
+        sha256=hashlib.sha256((table / path).read_bytes()).hexdigest(),
     )
 
 

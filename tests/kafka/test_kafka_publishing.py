@@ -7,6 +7,7 @@ notice.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,10 +125,11 @@ class World:
         return one
 
     def request(self, epoch: int) -> Request:
-        part = StagedPart(f"{epoch}.parquet", ROWS)
-        path = self.folder / part.path
+        path = self.folder / f"{epoch}.parquet"
         if not path.exists():
             pq.write_table(pa.table({"value": [b"%d:%d" % (epoch, row) for row in range(ROWS)]}), path)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        part = StagedPart(path.name, ROWS, path.stat().st_size, digest)
         return Request(epoch, epoch - 1, 1, (), 1, str(self.folder), {}, [part])
 
     def attempt(self, epoch: int, dies_at: str | None = None) -> Published | None:
@@ -189,11 +191,11 @@ def test_rows_are_there_exactly_once_whatever_happens(world: Callable[..., World
 class MarkerBeforeInit(LanePublisher):
     """Planted bug: decides on a marker that older producers can still move."""
 
-    def publish(self, request: Request) -> Published:
+    def publish(self, request: Request, verified: Callable[[], None] = lambda: None) -> Published:
         stale = self._read_marker()
         self._read_marker = lambda lane=None: stale  # type: ignore[method-assign]
         self._verify = lambda request: None  # type: ignore[method-assign]
-        return super().publish(request)
+        return super().publish(request, verified)
 
 
 class TrustsTheFlush(LanePublisher):

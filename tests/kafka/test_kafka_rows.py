@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +17,7 @@ from spark_ckpt_kafka import rows
 from spark_ckpt_kafka.producer import Chunk
 from spark_ckpt_kafka.rows import StagedPart, StagedRows, bounded
 
+from spark_ckpt import content
 from spark_ckpt.errors import EpochDamaged
 
 
@@ -20,12 +25,14 @@ def _staged(root: Path, *tables: pa.Table, row_group: int = 10, topic: str | Non
     parts = []
     for number, table in enumerate(tables):
         pq.write_table(table, root / f"{number}.parquet", row_group_size=row_group)
-        parts.append(StagedPart(f"{number}.parquet", table.num_rows))
+        whole = (root / f"{number}.parquet").read_bytes()
+        digest = hashlib.sha256(whole).hexdigest()
+        parts.append(StagedPart(f"{number}.parquet", table.num_rows, len(whole), digest))
     return StagedRows(str(root), {}, parts, topic, [])
 
 
 def _chunks(staged: StagedRows) -> list[Chunk]:
-    return [chunk for group in staged.row_groups() for chunk in group]
+    return [chunk for group in staged.verified().row_groups() for chunk in group]
 
 
 def test_files_and_row_groups_come_in_publishing_order(tmp_path: Path) -> None:
@@ -35,7 +42,7 @@ def test_files_and_row_groups_come_in_publishing_order(tmp_path: Path) -> None:
     staged = _staged(tmp_path, *tables)
 
     assert [value for chunk in _chunks(staged) for value in chunk.values] == values
-    assert len(list(staged.row_groups())) == 11
+    assert len(list(staged.verified().row_groups())) == 11
     assert staged.count == 95
 
 
@@ -104,16 +111,93 @@ def test_a_stamp_goes_behind_the_rows_own_headers() -> None:
 
 def test_a_file_with_another_number_of_rows_is_damaged(tmp_path: Path) -> None:
     staged = _staged(tmp_path, pa.table({"value": [b"x"]}))
-    wrong = StagedRows(staged.root, {}, [StagedPart("0.parquet", 2)], "t", [])
+    wrong = replace(staged, parts=[replace(staged.parts[0], rows=2)])
 
-    with pytest.raises(EpochDamaged, match="it has 1 rows, 2 were staged"):
+    with pytest.raises(EpochDamaged, match="has 1 row, 2 were staged"):
         _chunks(wrong)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"PAR1 but not really"])
-def test_a_missing_or_broken_file_is_damaged(tmp_path: Path, content: bytes | None) -> None:
-    if content is not None:
-        (tmp_path / "0.parquet").write_bytes(content)
+@pytest.mark.parametrize("written", [None, b"", b"PAR1 but not really"])
+def test_a_missing_or_broken_file_is_damaged(tmp_path: Path, written: bytes | None) -> None:
+    if written is not None:
+        (tmp_path / "0.parquet").write_bytes(written)
+    part = StagedPart("0.parquet", 1, size_bytes=len(written or b""))
 
-    with pytest.raises(EpochDamaged, match="cannot be read"):
-        _chunks(StagedRows(str(tmp_path), {}, [StagedPart("0.parquet", 1)], "t", []))
+    with pytest.raises(EpochDamaged, match=r"is missing|cannot be decoded") as caught:
+        _chunks(StagedRows(str(tmp_path), {}, [part], "t", [], {"epoch": 7, "sink": "out"}))
+    assert (caught.value.context["epoch"], caught.value.context["sink"]) == (7, "out")
+
+
+@pytest.fixture(params=["kept", "read again"])
+def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether verified bytes stay in memory for the decoder."""
+    monkeypatch.setattr(rows, "KEPT_BYTES", 16 << 20 if request.param == "kept" else 0)
+    monkeypatch.setattr(content, "BLOCK_BYTES", 1000)
+    return str(request.param)
+
+
+def test_rows_of_files_larger_than_memory_are_the_same(tmp_path: Path, kept: str) -> None:
+    values = [b"%d" % number * 7 for number in range(995)]
+    staged = _staged(tmp_path, pa.table({"value": values[:600]}), pa.table({"value": values[600:]}), row_group=100)
+
+    assert [value for chunk in _chunks(staged) for value in chunk.values] == values
+
+
+def test_no_row_of_any_file_is_decoded_before_every_file_is_verified(tmp_path: Path, kept: str) -> None:
+    staged = _staged(tmp_path, pa.table({"value": [b"x" * 99] * 50}), pa.table({"value": [b"y" * 99] * 50}))
+    flip(tmp_path / "1.parquet", 300)
+
+    with pytest.raises(EpochDamaged, match=r"1\.parquet"):
+        staged.verified()
+
+
+def test_what_changes_between_verifying_and_decoding_is_not_decoded(tmp_path: Path, kept: str) -> None:
+    staged = _staged(tmp_path, pa.table({"value": [b"x%d" % number * 20 for number in range(500)]}), row_group=500)
+    expected = [value for chunk in _chunks(staged) for value in chunk.values]
+    verified = staged.verified()
+    flip(tmp_path / "0.parquet", 8 * 1500)
+
+    try:
+        found = [value for group in verified.row_groups() for chunk in group for value in chunk.values]
+    except EpochDamaged as damage:
+        assert kept == "read again"
+        assert "changed after it was verified" in damage.what
+    else:
+        assert kept == "kept"
+        assert found == expected
+
+
+def flip(path: Path, bit: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[bit // 8 % len(content)] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def outcome(staged: StagedRows, expected: list[bytes]) -> str:
+    try:
+        found = [value for chunk in _chunks(staged) for value in chunk.values]
+    except EpochDamaged:
+        return "damaged"
+    except Exception as error:  # noqa: BLE001 - an untyped error is what is looked for
+        return f"untyped {type(error).__name__}"
+    return "same" if found == expected else "other rows"
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["digest", "format 1"])
+def test_every_flip_of_a_staged_file_is_found_by_its_digest(tmp_path: Path, known: bool) -> None:
+    """Without a digest (a planted lack, and what format 1 had) errors are typed, but some flips publish other rows."""
+    values = [b"value %d" % number for number in range(300)]
+    staged = _staged(tmp_path, pa.table({"key": values, "value": values}), row_group=100)
+    if not known:
+        staged = replace(staged, parts=[replace(part, sha256="") for part in staged.parts])
+    whole = (tmp_path / "0.parquet").read_bytes()
+    rng, seen = random.Random(7), Counter()
+    for bit in rng.sample(range(len(whole) * 8), 600):
+        flip(tmp_path / "0.parquet", bit)
+        seen[outcome(staged, values)] += 1
+        (tmp_path / "0.parquet").write_bytes(whole)
+    assert not [what for what in seen if what.startswith("untyped")], seen
+    if known:
+        assert seen == {"damaged": 600}
+    else:
+        assert seen["other rows"] > 0, seen

@@ -26,7 +26,7 @@ SETTINGS = LaneSettings(
 
 
 def test_settings_and_requests_survive_the_pipe() -> None:
-    request = Request(7, 4, 2, (5, 6), 3, "/root", {"k": "v"}, [StagedPart("a.parquet", 5)], newest=9)
+    request = Request(7, 4, 2, (5, 6), 3, "/root", {"k": "v"}, [StagedPart("a.parquet", 5, 9, "d")], newest=9)
 
     assert wire.settings_of(wire.decode(wire.encode(wire.settings_message(SETTINGS)))) == SETTINGS
     assert wire.request_of(wire.decode(wire.encode(wire.request_message(request)))) == request
@@ -57,7 +57,8 @@ class FakeLane:
     def start(self) -> None:
         pass
 
-    def ask(self, request: Request) -> Published:
+    def ask(self, request: Request, verified: Callable[[], None]) -> Published:
+        verified()
         answer = self.script.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -140,3 +141,64 @@ def test_an_epoch_staged_with_more_lanes_than_now_is_published_with_them_all() -
     ]
     assert {(request.lanes, request.incarnation, request.dropped) for request in requests} == {(3, 4, ())}
     assert {request.begun_after for request in requests} == {1}
+
+
+class VerifyingLane(FakeLane):
+    """Verifies, then publishes; or ends with the lane's error before or after it verified."""
+
+    published: ClassVar[list[int]] = []
+    errors: ClassVar[dict[int, tuple[str, Exception]]] = {}
+    has_epoch: ClassVar[set[int]] = set()
+
+    def __init__(self, settings: LaneSettings, stall_s: float) -> None:
+        super().__init__(settings, stall_s)
+        self.lane = settings.lane
+
+    def ask(self, request: Request, verified: Callable[[], None]) -> Published:
+        if self.lane in self.has_epoch:
+            return Published(0, replayed=True)
+        when, error = self.errors.get(self.lane, ("never", Exception()))
+        if when == "before":
+            raise error
+        verified()
+        if when == "after":
+            raise error
+        self.published.append(self.lane)
+        return DONE
+
+
+@pytest.fixture
+def lanes(monkeypatch: pytest.MonkeyPatch) -> KafkaPublisher:
+    """A publisher with three lanes."""
+    monkeypatch.setattr(publisher_module, "LaneProcess", VerifyingLane)
+    VerifyingLane.published, VerifyingLane.errors, VerifyingLane.has_epoch = [], {}, set()
+    return KafkaPublisher(SETTINGS, 3, 1, Patience(total_s=0.0))
+
+
+def test_no_lane_publishes_an_epoch_of_which_another_lanes_rows_are_damaged(lanes: KafkaPublisher) -> None:
+    VerifyingLane.errors = {1: ("before", EpochDamaged("file 1-0.parquet", epoch=3))}
+
+    with pytest.raises(EpochDamaged, match=r"1-0\.parquet"):
+        lanes.publish(_output())
+
+    assert VerifyingLane.published == []
+
+
+def test_damage_names_the_lanes_that_have_the_epoch_already(lanes: KafkaPublisher) -> None:
+    VerifyingLane.errors = {1: ("before", EpochDamaged("file 1-0.parquet"))}
+    VerifyingLane.has_epoch = {0, 2}
+
+    with pytest.raises(EpochDamaged) as caught:
+        lanes.publish(_output())
+
+    assert caught.value.context["published_lanes"] == "0, 2"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_lane_that_cannot_publish_for_now_does_not_hold_the_others(lanes: KafkaPublisher, when: str) -> None:
+    VerifyingLane.errors = {1: (when, ProducerFailed("the broker is away"))}
+
+    with pytest.raises(PublishFailed):
+        lanes.publish(_output())
+
+    assert sorted(VerifyingLane.published) == [0, 2]

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_ckpt.runtime.group_state import KeyGroupState
-from spark_ckpt.runtime.levels import LevelCache
+from spark_ckpt.runtime.levels import FileRef, LevelCache
 from spark_ckpt.runtime.rows import KEY_HASH, StateSchema
 
 
@@ -21,9 +21,9 @@ class MemoryStore:
         self.files: dict[str, pa.Table] = {}
         self.reads: list[str] = []
 
-    def read_table(self, path: str) -> pa.Table:
-        self.reads.append(path)
-        return self.files[path]
+    def read_committed(self, file: FileRef, rows: int, **where: object) -> pa.Table:
+        self.reads.append(file.path)
+        return self.files[file.path]
 
 
 def spread(key: object) -> int:

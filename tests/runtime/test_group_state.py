@@ -14,8 +14,9 @@ from operator_fixtures import MemoryStore, colliding, group_of, hashes_of, snaps
 from spark_ckpt.errors import EpochDamaged, FormatUnknown, GraphInvalid, StateSchemaChanged
 from spark_ckpt.runtime import group_state, levels
 from spark_ckpt.runtime.group_state import KeyGroupState
-from spark_ckpt.runtime.levels import LevelCache, from_stored
+from spark_ckpt.runtime.levels import FileRef, LevelCache, from_stored
 from spark_ckpt.runtime.rows import NO_TIMEOUT, StateSchema, state_schema
+from spark_ckpt.store.location import Location
 
 SCHEMA = StateSchema(pa.schema([("k", pa.string())]), pa.schema([("v", pa.int64()), ("s", pa.string())]))
 
@@ -297,12 +298,15 @@ def test_a_folder_that_cannot_be_written_costs_only_speed(tmp_path):
 
 def test_a_state_file_with_other_rows_than_committed_is_damage(tmp_path):
     store = MemoryStore()
-    group = levelled(tmp_path / "one", store)
-    (path,) = store.files
-    store.files[path] = store.files[path].slice(0, 1)
-    moved = KeyGroupState.decode(group.encode(), SCHEMA, LevelCache(tmp_path / "two", store, SCHEMA), 0)
-    with pytest.raises(EpochDamaged, match="1 row, 2 were committed"):
+    levelled(tmp_path / "one", store)
+    (table,) = store.files.values()
+    location = Location(str(tmp_path / "store"))
+    size, sha256 = location.write_table("f", table.slice(0, 1))
+    ref = FileRef("f", size, 2, "full", 1, sha256)
+    moved = KeyGroupState.restored(SCHEMA, LevelCache(tmp_path / "two", location, SCHEMA, "totals"), 0, [ref])
+    with pytest.raises(EpochDamaged, match="1 row, 2 were committed") as caught:
         values_in(moved, ["a"])
+    assert caught.value.context["operator"] == "totals"
 
 
 def test_workers_that_build_one_level_at_once_all_see_it_whole(tmp_path):

@@ -10,7 +10,9 @@ from deltalake import DeltaTable, QueryBuilder
 from life_kit import Bench, an_operator, eventually
 from pyspark.errors import StreamingQueryException
 
+from spark_ckpt.content import damaged
 from spark_ckpt.errors import (
+    EpochDamaged,
     Fenced,
     PublishConflict,
     PublishFailed,
@@ -181,6 +183,17 @@ def test_a_publish_that_failed_for_good_ends_the_life_with_its_reason(bench):
     ending = life.ended()
     assert (ending.outcome, type(ending.error)) == (Outcome.FAILED, PublishConflict)
     assert ending.progressed
+
+
+def test_damaged_rows_end_the_life_after_one_attempt_with_the_epoch_to_go_back_to(bench):
+    bench.sink.script = [damaged("f.parquet", "is missing", epoch=2, expected="9 bytes"), None]
+    life = bench.born()
+    life.life.request_savepoint("named")
+    life.epoch(2, 1)
+    ending = life.ended()
+    assert (ending.outcome, type(ending.error)) == (Outcome.FAILED, EpochDamaged)
+    assert "job.start(restore=1)" in ending.error.hint
+    assert (len(bench.sink.outputs), bench.sink.published) == (1, [])
 
 
 def test_a_publish_failure_that_passed_is_not_blamed_for_what_comes_later(bench_of):

@@ -94,7 +94,7 @@ class World:
         new = {key: value for key, value in {**self.line.state, **changes}.items() if value is not None}
         rows = state_rows(new if full else changes, number, 0)
         path = f"i{self.line.incarnation}-e{number}-g0-{uuid.uuid4().hex}.parquet"
-        size = self.store.state(OPERATOR).location.write_table(path, rows)
+        size, sha256 = self.store.state(OPERATOR).location.write_table(path, rows)
         file = StateFile(
             path=path,
             size_bytes=size,
@@ -103,6 +103,7 @@ class World:
             epoch=number,
             incarnation=self.line.incarnation,
             kind="full" if full else "changes",
+            sha256=sha256,
         )
         self.line.chain = (file,) if full else (*self.line.chain, file)
         self.line.state = new
@@ -110,10 +111,18 @@ class World:
     def staged(self, texts: list[str]) -> StagedFileRecord:
         path = f"ckpt-{SINK}-i{self.line.incarnation}-b0-t0-0-{uuid.uuid4().hex}.parquet"
         rows = pa.table({"value": pa.array(texts, pa.string())})
-        size = self.store.outbox(SINK).location.write_table(path, rows)
+        size, sha256 = self.store.outbox(SINK).location.write_table(path, rows)
         stats = json.dumps({"numRecords": len(texts)})
         return StagedFileRecord(
-            path=path, size_bytes=size, rows=len(texts), lane=0, batch=0, task=0, part=0, stats=stats
+            path=path,
+            size_bytes=size,
+            rows=len(texts),
+            lane=0,
+            batch=0,
+            task=0,
+            part=0,
+            stats=stats,
+            sha256=sha256,
         )
 
     def manifest(self, acks: tuple[SinkAck, ...] = (), stage: bool = True) -> Manifest:

@@ -270,3 +270,13 @@ RetentionMachine.TestCase.settings = settings(
     phases=[Phase.explicit, Phase.generate],
 )
 TestNoKeptEpochLosesAFile = RetentionMachine.TestCase
+
+
+def test_the_epoch_before_one_that_a_sink_is_owed_stays_to_go_back_to(world: World) -> None:
+    """Owed rows that turn out to be damaged can be made again only from there."""
+    for number in range(1, 6):
+        world.epoch({"a": number}, full=True, acked=number - 1)
+    world.store.retain(Retention(keep_last=1, slack=0))
+    assert [brief.epoch for brief in world.store.log.tail().epochs] == [4, 5]
+    assert world.begin(4).manifest.epoch == 4
+    assert world.state_at(4) == {"a": 4}

@@ -225,7 +225,7 @@ def widened(world: World) -> dict[str, pa.Array]:
 
 def with_state_file(world: World, rows: pa.Table) -> Manifest:
     path = f"i1-e2-g0-{uuid.uuid4().hex}.parquet"
-    size = world.store.state(OPERATOR).location.write_table(path, rows)
+    size = world.store.state(OPERATOR).location.write_table(path, rows).size_bytes
     file = StateFile(
         path=path, size_bytes=size, rows=rows.num_rows, key_group=0, epoch=2, incarnation=1, kind="changes"
     )

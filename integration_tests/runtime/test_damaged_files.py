@@ -1,0 +1,127 @@
+"""Files that rot after the decision: one typed error at once, nothing of them public, and a way out that leads out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from runtime_kit import Bench, drain, manifest_of, totals
+from spark_ckpt_delta import DeltaSink
+from typer.testing import CliRunner
+
+import spark_ckpt as ckpt
+from spark_ckpt.cli.app import app
+from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, SinkContext
+from spark_ckpt.errors import EpochDamaged
+
+pytestmark = pytest.mark.spark
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "flipped": flip,
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-9]) and None,
+    "emptied": lambda path: path.write_bytes(b"") and None,
+    "deleted": Path.unlink,
+}
+
+
+class RottingPublisher:
+    """Damages an epoch's first file before the real publisher sees it."""
+
+    def __init__(self, real: Publisher, damage: Callable[[Path], None]) -> None:
+        self.real = real
+        self.damage = damage
+
+    def publish(self, output: EpochOutput) -> PublishReceipt:
+        for file in output.files[:1]:
+            self.damage(Path(output.root) / file.path)
+        return self.real.publish(output)
+
+    def close(self) -> None:
+        self.real.close()
+
+
+class RottingSink(DeltaSink):
+    """Files rot between the decision and the publish."""
+
+    def __init__(self, table: Path, damage: Callable[[Path], None]) -> None:
+        super().__init__(str(table))
+        self.damage = damage
+
+    def publisher(self, spark: SparkSession, context: SinkContext) -> Publisher:
+        return RottingPublisher(super().publisher(spark, context), self.damage)
+
+
+def totals_job(bench: Bench, sink: DeltaSink | None = None) -> ckpt.Job:
+    job = bench.job()
+    totals(job.source("in", bench.source())).to(sink or bench.sink(), name="out")
+    return job
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damaged_rows_of_a_decided_epoch_are_made_again_from_the_sources(bench: Bench, kind: str) -> None:
+    bench.put(("a", 1))
+    drain(totals_job(bench))
+    bench.put(("a", 10), ("b", 5))
+    with pytest.raises(EpochDamaged) as caught:
+        drain(totals_job(bench, RottingSink(bench.folder / "out", DAMAGES[kind])))
+    error = caught.value
+    assert {"epoch", "sink", "expected"} <= error.context.keys()
+    assert bench.values() == [("a", 1)], "nothing of the epoch is public"
+
+    back = re.search(r"job\.start\(restore=(\d+)\)", error.hint)
+    assert back is not None
+    store = str(bench.folder / "store")
+    assert CliRunner().invoke(app, ["verify", store, "--deep"]).exit_code == EpochDamaged.exit_code
+    shown = CliRunner().invoke(app, ["restore", store, back[1], "--dry-run"])
+    assert (shown.exit_code, "never published" in shown.output) == (0, True)
+    drain(totals_job(bench), restore=int(back[1]))
+    bench.put(("b", 50))
+    drain(totals_job(bench))
+    assert bench.values() == [("a", 1), ("a", 11), ("b", 5), ("b", 55)]
+
+
+def test_starting_again_without_the_way_out_says_the_same_and_publishes_nothing(bench: Bench) -> None:
+    bench.put(("a", 1))
+    with pytest.raises(EpochDamaged) as first:
+        drain(totals_job(bench, RottingSink(bench.folder / "out", flip)))
+    with pytest.raises(EpochDamaged) as second:
+        drain(totals_job(bench))
+    assert str(second.value) == str(first.value)
+    assert bench.values() == []
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_state_file_ends_a_recovery_and_an_older_epoch_begins_one(bench: Bench, kind: str) -> None:
+    bench.put(("a", 1))
+    drain(totals_job(bench))
+    bench.put(("a", 10))
+    run = drain(totals_job(bench))
+    latest = run.epochs()[-1].epoch
+    files = manifest_of(run, latest)["operators"]["totals"]["files"]  # type: ignore[call-overload, index]
+    newest = max(files, key=lambda file: file["epoch"])
+    DAMAGES[kind](bench.folder / "store/state/totals" / newest["path"])
+
+    bench.put(("a", 100))
+    with pytest.raises(EpochDamaged) as caught:
+        drain(totals_job(bench))
+    assert newest["path"] in str(caught.value)
+    if kind == "flipped":  # the others are known by their size, before any state is read
+        assert caught.value.context["operator"] == "totals"
+        assert caught.value.context["expected"] == f"sha256 {newest['sha256']}"
+    assert bench.values() == [("a", 1), ("a", 11)]
+    verified = CliRunner().invoke(app, ["verify", str(bench.folder / "store"), "--deep"])
+    whole = re.search(r"newest whole epoch: (\d+)", verified.output)
+    assert whole is not None
+    assert int(whole[1]) < newest["epoch"]
+    drain(totals_job(bench), restore=int(whole[1]))
+    assert bench.values() == [("a", 1), ("a", 11), ("a", 11), ("a", 111)]

@@ -1,0 +1,191 @@
+"""Whether a file still holds the bytes that a decision refers to.
+
+A manifest names every file's size and SHA-256, computed while the writer's bytes streamed out.  Whoever makes a file
+public or builds on it compares first.  Files are read in blocks, so that memory is bounded whatever their size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from spark_ckpt.errors import EpochDamaged
+from spark_ckpt.storage_errors import outage
+from spark_ckpt.wording import counted
+
+BLOCK_BYTES = 1 << 20
+WAY_OUT = (
+    "bring the file back from a backup; or choose a whole epoch (spark-ckpt verify STORE --deep), see what going back to "
+    "it repeats (spark-ckpt restore STORE EPOCH --dry-run), and do it: job.start(restore=EPOCH)"
+)
+
+
+class Committed(Protocol):
+    """What a decision says about a file. An empty `sha256` was written by format 1: only the size is known."""
+
+    @property
+    def path(self) -> str:
+        """Relative to the folder that the decision names."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole file."""
+
+    @property
+    def sha256(self) -> str:
+        """Of the whole file, in hexadecimal."""
+
+
+class Readable(Protocol):
+    """An open file, read from its beginning."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; none at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A file that held the committed bytes when it was read: the bytes, or a checksum of each block to read again by."""
+
+    path: str
+    size_bytes: int
+    whole: bytes | None
+    blocks: tuple[int, ...] = ()
+
+    def source(self, reopen: Callable[[], pa.NativeFile]) -> pa.NativeFile:
+        """The verified bytes, for a decoder. Reading raises `EpochDamaged` if a block is not the verified one any more,
+        a `StoreOutage` if it cannot be read.
+        """
+        if self.whole is not None:
+            return pa.BufferReader(self.whole)
+        return pa.PythonFile(_VerifiedBlocks(reopen(), self), mode="r")
+
+
+def damaged(path: str, was: str, **where: object) -> EpochDamaged:
+    """The error for a file that is not what was committed. `where`: epoch, sink or operator, location, ..."""
+    return EpochDamaged(f"file {path} {was}", hint=WAY_OUT, **where)
+
+
+def check_size(file: Committed, found: int | None, **where: object) -> None:
+    """Raise `EpochDamaged` unless the file is there (None: it is not) with its size."""
+    if found is None:
+        raise damaged(file.path, "is missing", **where, expected=f"{file.size_bytes} bytes")
+    if found != file.size_bytes:
+        was = f"has {counted(found, 'byte')}, {counted(file.size_bytes, 'was', 'were')} committed"
+        raise damaged(file.path, was, **where, expected=f"{file.size_bytes} bytes", found=f"{found} bytes")
+
+
+def check_bytes(file: Committed, content: bytes | memoryview, **where: object) -> None:
+    """Raise `EpochDamaged` unless `content` is what was committed."""
+    _compare(file, len(content), hashlib.sha256(content).hexdigest() if file.sha256 else "", where)
+
+
+def check(file: Committed, stream: Readable, **where: object) -> None:
+    """Read a file to its end. Raises `EpochDamaged` unless it is what was committed."""
+    verified(file, stream, where, keep=False)
+
+
+def verified(
+    file: Committed,
+    stream: Readable,
+    where: Mapping[str, object],
+    *,
+    keep: bool,
+    progress: Callable[[], None] = lambda: None,
+) -> Verified:
+    """Read a file to its end and compare; `keep` its bytes, or only how to know them again.
+
+    Raises `EpochDamaged`. `progress` is called block by block.
+    """
+    digest, size, kept, blocks = hashlib.sha256(), 0, [], []
+    for block in _blocks(stream):
+        digest.update(block)
+        size += len(block)
+        blocks.append(zlib.crc32(block))
+        if keep:
+            kept.append(block)
+        progress()
+    _compare(file, size, digest.hexdigest() if file.sha256 else "", where)
+    return Verified(file.path, size, b"".join(kept) if keep else None, tuple(blocks))
+
+
+def _blocks(stream: Readable) -> Iterator[bytes]:
+    """Blocks of `BLOCK_BYTES`; only the last one is shorter, also if a read gives less than was asked for."""
+    rest = b""
+    while more := stream.read(BLOCK_BYTES - len(rest)):
+        rest += more
+        if len(rest) == BLOCK_BYTES:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
+
+
+def _compare(file: Committed, size: int, sha256: str, where: Mapping[str, object]) -> None:
+    check_size(file, size, **where)
+    if sha256 != file.sha256:
+        raise damaged(
+            file.path,
+            "does not hold the bytes that were committed",
+            **where,
+            expected=f"sha256 {file.sha256}",
+            found=f"sha256 {sha256}",
+        )
+
+
+class _VerifiedBlocks(io.RawIOBase):
+    """A second reading of a verified file that gives only blocks with the checksums of the first one."""
+
+    def __init__(self, stream: pa.NativeFile, verified: Verified) -> None:
+        self._stream = stream
+        self._verified = verified
+        self._position = 0
+        self._block: tuple[int, bytes] = (-1, b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._verified.size_bytes}[whence]
+        self._position = base + offset
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._verified.size_bytes
+        last = end if size < 0 else min(end, self._position + size)
+        parts = []
+        while self._position < last:
+            number, start = divmod(self._position, BLOCK_BYTES)
+            part = self._block_of(number)[start : start + last - self._position]
+            parts.append(part)
+            self._position += len(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
+
+    def _block_of(self, number: int) -> bytes:
+        if self._block[0] != number:
+            try:
+                self._stream.seek(number * BLOCK_BYTES)
+                block = self._stream.read(min(BLOCK_BYTES, self._verified.size_bytes - number * BLOCK_BYTES))
+            except OSError as error:
+                raise outage(self._verified.path, error) from error
+            if zlib.crc32(block) != self._verified.blocks[number]:
+                raise damaged(self._verified.path, "changed after it was verified", block=number)
+            self._block = (number, block)
+        return self._block[1]

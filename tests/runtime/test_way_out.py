@@ -1,0 +1,38 @@
+"""The error of a damaged epoch names what a person can do, and what it would repeat."""
+
+from __future__ import annotations
+
+from spark_ckpt.content import damaged
+from spark_ckpt.errors import EpochDamaged, PublishFailed
+from spark_ckpt.runtime.way_out import with_way_out
+from spark_ckpt.store.records import Manifest, StagedOutput
+
+
+def manifest(*sinks: str) -> Manifest:
+    outputs = {sink: StagedOutput(sink=sink) for sink in sinks}
+    return Manifest(job="j", epoch=9, incarnation=2, attempt="a", base=7, previous=8, created_ms=0, outputs=outputs)
+
+
+def damage(**context: object) -> EpochDamaged:
+    return damaged("f.parquet", "is missing", epoch=9, expected="5 bytes", **context)
+
+
+def test_damage_names_the_epoch_to_go_back_to_and_how_to_see_it_first() -> None:
+    told = with_way_out(damage(sink="out"), "out", manifest("out"), {"out": 7}, "/store")
+    assert isinstance(told, EpochDamaged)
+    assert "job.start(restore=7)" in told.hint
+    assert "spark-ckpt restore /store 7 --dry-run" in told.hint
+    assert told.what == "file f.parquet is missing"
+    assert told.context == {"sink": "out", "epoch": 9, "expected": "5 bytes"}
+
+
+def test_what_other_sinks_and_lanes_have_already_is_said_to_be_repeated() -> None:
+    told = with_way_out(
+        damage(published_lanes="0, 2"), "out", manifest("a", "b", "out"), {"a": 9, "b": 7, "out": 7}, "/store"
+    )
+    assert told.context["would be repeated"] == "a has epoch 9; lanes 0, 2 of out have epoch 9"
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    for error in (PublishFailed("away"), EpochDamaged("the table was dropped", hint="restore it")):
+        assert with_way_out(error, "out", manifest("out"), {}, "/store") is error
