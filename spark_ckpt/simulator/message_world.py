@@ -41,7 +41,7 @@ DEFAULT = Settings()
 NEXT_FAILURES_EVERY = 4
 """Ends at which O12 tries every next failure: it takes as long as a quarter of the run."""
 
-LEAKS_EVERY = 16
+LEAKS_EVERY = 32
 """Ends at which O17 tries every record: it takes as long as a run."""
 
 
