@@ -61,8 +61,8 @@ class DataTable:
             return self._table
         delta_log.require_log(self.location)
         try:
-            self._table.update_incremental()
-        except (DeltaError, OSError):
+            delta_log.advance(self._table)
+        except (DeltaError, OSError, ValueError):
             self._table = delta_log.open_table(self.location)
         return self._table
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +64,7 @@ def open_table(location: Location, acknowledged: int | None = None) -> DeltaTabl
         set_aside_torn_commit(location.local / LOG, acknowledged)
     try:
         return _opened(location)
-    except (DeltaError, OSError) as error:
+    except (DeltaError, OSError, ValueError) as error:
         if refusal_in(error) is not None:
             raise outage(location.uri, error) from error
         if location.local is not None and set_aside_torn(location.local / LOG, acknowledged):
@@ -75,9 +75,27 @@ def open_table(location: Location, acknowledged: int | None = None) -> DeltaTabl
 
 def _opened(location: Location) -> DeltaTable | None:
     try:
-        return DeltaTable(location.uri, storage_options=dict(location.storage_options))
+        with panics_as_errors():
+            return DeltaTable(location.uri, storage_options=dict(location.storage_options))
     except TableNotFoundError:
         return None
+
+
+def advance(table: DeltaTable) -> None:
+    """Take in the commits that came since. Errors are deltalake's."""
+    with panics_as_errors():
+        table.update_incremental()
+
+
+@contextlib.contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """delta-rs panics on some damaged checkpoints, and a panic is no `Exception`: here it is a `DeltaError`."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise DeltaError(f"delta-rs gave up: {error}") from error
 
 
 def _damaged(location: Location, error: Exception) -> LogDamaged:
@@ -228,9 +246,13 @@ def actions_of(location: Location, version: int) -> list[dict[str, Any]]:
 
 
 def live_files(table: DeltaTable) -> dict[str, int]:
-    """Paths and sizes of the files that make up the handle's version."""
-    actions = pa.table(table.get_add_actions(flatten=True))
-    return dict(zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True))
+    """Paths and sizes of the files that make up the handle's version. Raises `LogDamaged`."""
+    try:
+        with panics_as_errors():
+            actions = pa.table(table.get_add_actions(flatten=True))
+        return dict(zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True))
+    except (DeltaError, pa.ArrowException, ValueError, KeyError) as error:
+        raise _damaged(Location(table.table_uri), error) from error
 
 
 def added(

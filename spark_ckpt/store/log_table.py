@@ -58,7 +58,10 @@ _MERGE_AFTER = 8
 _READERS = 8
 _SYNC_BACK = 64
 _RESUME_SUSPECT_S = 60.0
-HINT_DAMAGED = "the control log is damaged; restore the store's folder from a backup, or start the job with a new store"
+HINT_DAMAGED = (
+    "put the folder epochs of the newest backup in place of this one and start the job: it says which sinks have more "
+    "than the backup, and how to go on then; without a backup start with a new store"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,8 +331,8 @@ class LogTable:
     def _advance(self) -> None:
         delta_log.require_log(self._location)
         try:
-            self._table.update_incremental()
-        except (DeltaError, OSError):
+            delta_log.advance(self._table)
+        except (DeltaError, OSError, ValueError):
             # Log files that the handle stands on may have been cleaned up since.
             self._reopen()
 

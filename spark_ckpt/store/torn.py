@@ -88,6 +88,6 @@ def _is_json(line: bytes) -> bool:
 def _is_parquet(path: Path) -> bool:
     try:
         pq.read_metadata(path)
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, ValueError, KeyError):  # also names that are no text
         return False
     return True

@@ -80,7 +80,8 @@ def _checkpointed(location: Location, versions: Collection[int], bound: int) -> 
     """Give versions checkpoints of their own; whether they, and the one everything depends on, can be read."""
     try:
         for version in versions:
-            table = DeltaTable(location.uri, version=version, storage_options=dict(location.storage_options))
+            with delta_log.panics_as_errors():
+                table = DeltaTable(location.uri, version=version, storage_options=dict(location.storage_options))
             delta_log.checkpoint(table, location)
         for version in (*versions, bound):
             location.read_schema(f"{LOG}/{version:020d}.checkpoint.parquet")

@@ -12,7 +12,7 @@ import pytest
 from store_world import ELSEWHERE, JOB, SINK, World
 
 from spark_ckpt.errors import CkptError, EpochDamaged
-from spark_ckpt.store import continuity, log_table
+from spark_ckpt.store import continuity, delta_log, log_table
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.retention import Retention
 from spark_ckpt.store.store import Store
@@ -140,6 +140,24 @@ def test_no_damage_of_any_file_of_the_log_changes_what_it_says(written: Written)
             for each in before.keys() & {path, written.log / "_last_checkpoint"} | (before.keys() - set(written.files)):
                 each.write_bytes(before[each])
     assert min(seen.values()) > 50, seen
+
+
+def test_names_in_a_checkpoint_that_are_no_text_are_damage_like_any_other(written: Written) -> None:
+    checkpoint = written.log / f"{NEWEST_CHECKPOINT}.checkpoint.parquet"
+    checkpoint.write_bytes(checkpoint.read_bytes().replace(b"configuration", b"conf\xf4guration"))
+    assert written.learned() == written.answer
+
+
+class PanicException(BaseException):
+    """As delta-rs raises it: no `Exception`."""
+
+
+def test_a_panic_of_delta_rs_is_damage_like_any_other(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    def panics(*_: object, **__: object) -> None:
+        raise PanicException("TokioMultiThreadExecutor has crashed")
+
+    monkeypatch.setattr(delta_log, "DeltaTable", panics)
+    written.refused("delta-rs gave up: TokioMultiThreadExecutor has crashed")
 
 
 def test_without_the_rows_vouching_for_each_other_the_same_damage_changes_it(

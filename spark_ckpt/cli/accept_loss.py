@@ -1,0 +1,40 @@
+"""`spark-ckpt accept-loss`: go on with a store that has lost epochs which its sinks have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
+from spark_ckpt.cli.output import print_json, print_line
+from spark_ckpt.cli.stores import open_store
+from spark_ckpt.wording import epochs
+
+
+def accept_loss(
+    store: StoreUri,
+    epoch: Annotated[
+        int, typer.Option("--epoch", min=1, help="Newest epoch that a sink has: the job's refusal names it.")
+    ],
+    incarnation: Annotated[
+        int, typer.Option("--incarnation", min=0, help="Newest incarnation that published: the refusal names it, too.")
+    ] = 0,
+    as_json: AsJson = False,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Say that epochs which sinks have are lost in the store for good, so that the job may go on without them.
+
+    Numbers go on above them. The job produces the rows of the lost epochs again, so take its sinks back to the store's
+    newest epoch first. Refused while a driver runs.
+    """
+    opened = open_store(store, storage_option)
+    lost = list(opened.log.accept_loss(epoch, incarnation))
+    newest = opened.log.tail().latest
+    if as_json:
+        print_json({"lost": list[int](lost), "newest": newest, "next": opened.log.tail().last + 1})
+    elif lost:
+        print_line(f"{epochs(lost)}: lost. The job continues from epoch {newest}; its next epoch is {lost[-1] + 1}.")
+        print_line("It produces the rows behind that epoch again: what a sink still shows of them it will show twice.")
+    else:
+        print_line(f"the store has lost no epoch up to {epoch}; the job continues from epoch {newest}")
