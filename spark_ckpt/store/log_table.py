@@ -197,7 +197,8 @@ class LogTable:
         table = _sealed(new, self._table.version() + 1, self._now_ms(), self._weight())
         path = self._new_path()
         size = self._location.write_table(path, table).size_bytes
-        self._own[path] = _File(size, _rows(table), table)
+        # Only this one: what an earlier attempt left here, of which nobody could say whether it landed, did not.
+        self._own = {path: _File(size, _rows(table), table)}
         action = delta_log.added(path, size, _stats(table), data_change=True)
         try:
             self._appended_version = delta_log.commit(self._table, self._location, [action], _SCHEMA)
