@@ -18,9 +18,16 @@ _BLOCK = 4096
 
 @dataclass(frozen=True)
 class SmallDisk:
-    """A tmpfs, mounted at `folder`."""
+    """A tmpfs at `device`, bound to `folder`, from where it can be taken away and put back as it was."""
 
     folder: Path
+    device: Path
+
+    def take_away(self) -> None:
+        _run("umount", "--lazy", str(self.folder))
+
+    def put_back(self) -> None:
+        _run("mount", "--bind", str(self.device), str(self.folder))
 
     def fill(self) -> None:
         """Leave not one byte: small files are as impossible as large ones."""
@@ -32,33 +39,39 @@ class SmallDisk:
         self._ballast.unlink()
 
     def read_only(self) -> None:
-        self._mount("-o", "remount,ro")
+        _run("mount", "-o", "remount,ro", str(self.device))
 
     def writable(self) -> None:
-        self._mount("-o", "remount,rw")
+        _run("mount", "-o", "remount,rw", str(self.device))
 
     @property
     def _ballast(self) -> Path:
-        return self.folder / ".ballast"
-
-    def _mount(self, *options: str) -> None:
-        subprocess.run(["mount", *options, str(self.folder)], check=True)
+        return self.device / ".ballast"
 
 
 @contextmanager
 def small_disk(folder: Path, mib: int = 8) -> Iterator[SmallDisk]:
     """Skips the test where nothing can be mounted."""
-    folder.mkdir(exist_ok=True)
+    device = folder.with_name(f"{folder.name}-device")
+    for each in (folder, device):
+        each.mkdir()
     if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("only root on Linux can mount a file system of its own to fill")
-    command = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(device)]
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode:
         pytest.skip(f"this machine lets nobody mount: {mounted.stderr.strip()}")
+    disk = SmallDisk(folder, device)
     try:
-        yield SmallDisk(folder)
+        disk.put_back()
+        yield disk
     finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        for each in (folder, device):
+            subprocess.run(["umount", "--lazy", str(each)], capture_output=True, check=False)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True)
 
 
 def _write_until_full(ballast: object, piece: bytes) -> None:

@@ -95,6 +95,14 @@ class Driver:
         self.process.kill()
         self.process.wait(30)
 
+    def signal(self, number: int) -> None:
+        """A signal to the program alone, as Kubernetes sends it."""
+        self.process.send_signal(number)
+
+    def signal_group(self, number: int) -> None:
+        """A signal to its whole process group, as a terminal sends it at Ctrl-C."""
+        os.killpg(self.process.pid, number)
+
     def stop(self) -> None:
         """Freeze everything it started."""
         for pid in self.family():
