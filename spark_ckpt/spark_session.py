@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from spark_ckpt import class_archive, jars
 from spark_ckpt.class_archive import DRIVER_OPTIONS
+from spark_ckpt.driver_jvm import launched_deaf
 
 Bundle = Literal["kafka", "delta"]
 _DEFAULTS = {
@@ -60,7 +61,8 @@ def session(
         builder = builder.config(key, value)
     if SparkSession.getActiveSession() is None:
         _import_meanwhile()
-    return builder.getOrCreate()
+    with launched_deaf():
+        return builder.getOrCreate()
 
 
 def _with_java_options(settings: dict[str, str]) -> dict[str, str]:

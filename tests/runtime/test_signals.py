@@ -1,0 +1,156 @@
+"""Real signals to real processes: who stops, who is asked next, and with what the process ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from contextlib import contextmanager
+
+import pytest
+
+from spark_ckpt.runtime.signals import SignalStops
+
+WAIT_S = 60
+PROGRAM = """
+import os, signal, sys, threading, time
+from spark_ckpt.runtime.signals import stops
+
+def say(text):  # one piece, whatever other threads say
+    os.write(1, (text + "\\n").encode())
+
+class FakeRun:
+    def __init__(self, noticed=True, takes_s=0.0):
+        self.notices_its_end, self.takes_s = noticed, takes_s
+        self.done = threading.Event()
+    def stop_for_signal(self, name):
+        say("stopping for " + name)
+        time.sleep(self.takes_s)
+        say("stopped")
+        self.done.set()
+
+def ready():
+    say("ready")
+
+"""
+
+
+@contextmanager
+def program(text: str, **options):
+    """A program of its own; it has said that it is ready."""
+    source = PROGRAM + textwrap.dedent(text)
+    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, **options)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def said(process) -> list[str]:
+    """Everything it says until it ends."""
+    return process.communicate(timeout=WAIT_S)[0].splitlines()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_program_that_waits_for_its_run_goes_on_after_the_stop_and_chooses_its_exit_code(number):
+    with program(
+        "run = FakeRun(); stops.listen(run); ready(); run.done.wait(); print('cleaned up'); sys.exit(7)"
+    ) as child:
+        child.send_signal(number)
+        assert said(child) == [f"stopping for {number.name}", "stopped", "cleaned up"]
+        assert child.returncode == 7
+
+
+def test_a_program_that_never_asks_ends_by_the_signal_after_the_stop():
+    with program("stops.listen(FakeRun(noticed=False)); ready(); time.sleep(600)") as child:
+        child.send_signal(signal.SIGTERM)
+        assert said(child) == ["stopping for SIGTERM", "stopped"]
+        assert child.returncode == -signal.SIGTERM
+
+
+def test_a_program_that_never_asks_is_interrupted_after_the_stop():
+    text = """
+    stops.listen(FakeRun(noticed=False)); ready()
+    try: time.sleep(600)
+    except KeyboardInterrupt: print("interrupted")
+    """
+    with program(text) as child:
+        child.send_signal(signal.SIGINT)
+        assert said(child) == ["stopping for SIGINT", "stopped", "interrupted"]
+
+
+def test_a_programs_own_handler_is_called_after_the_stop():
+    text = """
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    run = FakeRun(); stops.listen(run); ready()
+    time.sleep(600)
+    """
+    with program(text) as child:
+        child.send_signal(signal.SIGTERM)
+        assert said(child) == ["stopping for SIGTERM", "stopped"]
+        assert child.returncode == 143
+
+
+def test_a_second_signal_ends_the_program_at_once():
+    with program("run = FakeRun(takes_s=600); stops.listen(run); ready(); run.done.wait()") as child:
+        child.send_signal(signal.SIGTERM)
+        assert child.stdout.readline() == "stopping for SIGTERM\n"
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(WAIT_S) == -signal.SIGTERM
+
+
+def test_all_runs_of_a_program_stop():
+    text = "a, b = FakeRun(), FakeRun(); stops.listen(a); stops.listen(b); ready(); a.done.wait(); b.done.wait()"
+    with program(text) as child:
+        child.send_signal(signal.SIGTERM)
+        assert sorted(said(child)) == sorted(["stopping for SIGTERM", "stopped"] * 2)
+
+
+def test_after_the_last_run_signals_are_the_programs_own_again():
+    text = """
+    run = FakeRun(); stops.listen(run); stops.forget(run); ready()
+    time.sleep(600)
+    """
+    with program(text) as child:
+        child.send_signal(signal.SIGTERM)
+        assert (said(child), child.returncode) == ([], -signal.SIGTERM)
+
+
+def test_a_signal_that_the_program_ignores_stays_ignored():
+    text = """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    run = FakeRun(); stops.listen(run); ready(); run.done.wait()
+    """
+    with program(text) as child:
+        child.send_signal(signal.SIGINT)
+        child.send_signal(signal.SIGTERM)
+        assert said(child) == ["stopping for SIGTERM", "stopped"]
+
+
+def test_off_the_main_thread_nothing_is_installed():
+    import threading
+
+    listening, before = [], signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=lambda: listening.append(SignalStops().listen(object())))
+    thread.start()
+    thread.join()
+    assert (listening, signal.getsignal(signal.SIGTERM)) == ([False], before)
+
+
+def test_a_signal_within_any_lock_of_the_main_thread_stops_the_run():
+    """A handler that took the run's own lock would never return here."""
+    text = """
+    run = FakeRun(); stops.listen(run)
+    with run.done._cond:
+        ready()
+        time.sleep(1)
+    run.done.wait(); print("went on")
+    """
+    with program(text) as child:
+        os.kill(child.pid, signal.SIGTERM)
+        assert said(child)[-1] == "went on"
