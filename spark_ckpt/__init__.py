@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from spark_ckpt.errors import CkptError
     from spark_ckpt.job import Job
-    from spark_ckpt.listener import EpochEvent, IncarnationEvent, RunListener
+    from spark_ckpt.listener import EpochEvent, IncarnationEvent, OutageEvent, RunListener
     from spark_ckpt.protocol.ids import Epoch, Incarnation
     from spark_ckpt.runtime.aggregations import Aggregate, count, first, last, max, mean, min, stddev, sum
     from spark_ckpt.runtime.run import Run
@@ -37,7 +37,7 @@ _HOME = {
     ),
     "errors": ("CkptError",),
     "job": ("Job",),
-    "listener": ("EpochEvent", "IncarnationEvent", "RunListener"),
+    "listener": ("EpochEvent", "IncarnationEvent", "OutageEvent", "RunListener"),
     "protocol.ids": ("Epoch", "Incarnation"),
     "runtime.aggregations": ("Aggregate", "count", "first", "last", "max", "mean", "min", "stddev", "sum"),
     "runtime.run": ("Run",),
@@ -61,6 +61,7 @@ __all__ = [
     "Job",
     "KeyBatch",
     "KeyResult",
+    "OutageEvent",
     "PublishReceipt",
     "Publisher",
     "Run",

@@ -77,6 +77,15 @@ class JobConfig(BaseModel):
     publish_timeout_ms: Duration = _duration(
         "publish_timeout", "10 minutes", "longest time to publish one epoch, retries included"
     )
+    store_patience_ms: Duration = _duration(
+        "store_patience", "10 minutes", "an outage of the store (full, unreachable) is waited for so long"
+    )
+    stop_timeout_ms: Duration = _duration(
+        "stop_timeout", "20 seconds", "after SIGTERM or SIGINT the run ends so soon, with or without its final epoch"
+    )
+    handle_signals: bool = Field(
+        True, description="SIGTERM and SIGINT stop the job in order; turn it off if the program handles them itself"
+    )
     key_groups: int | None = Field(None, ge=1, le=32768, description="shares of an operator's keys; fixed for its life")
     shuffle_partitions: int | None = Field(None, ge=1, description="tasks of the operator; may change between runs")
     max_failed_epochs: int = Field(

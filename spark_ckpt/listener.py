@@ -28,6 +28,22 @@ class IncarnationEvent:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class OutageEvent:
+    """The store, or a disk the job needs, does not serve it; the job waits. `condition` and `what`: of the error, such as
+    CKPT_STORE_FULL. The outage has lasted `waited_ms` of at most `patience_ms`; attempt number `attempt` follows after `pause_ms`.
+    """
+
+    job: str
+    incarnation: int
+    condition: str
+    what: str
+    waited_ms: int
+    patience_ms: int
+    pause_ms: int
+    attempt: int
+
+
 class RunListener:
     """Listens to a run. An exception in a listener is logged and does not touch the run."""
 
@@ -42,6 +58,9 @@ class RunListener:
 
     def onEpochPublished(self, event: EpochEvent) -> None:
         """A sink has the epoch; `detail["sink"]` names it."""
+
+    def onOutage(self, event: OutageEvent) -> None:
+        """The job waits for a disk or store, once per attempt. When it is over, `onIncarnationStarted` follows, or the run ends."""
 
     def onIncarnationEnded(self, event: IncarnationEvent) -> None:
         """The incarnation stopped or failed."""

@@ -34,7 +34,7 @@ app = typer.Typer(
     help="Look into the store of a spark_ckpt job: epochs, state, savepoints, what a restore would do. Try protocols.",
     epilog=(
         "Every command takes --json. Exit codes: 0 done; 1 simulated run condemned; 2 wrong use; 3 store unreachable, "
-        "foreign or too new; 4 another driver holds the job; 5 epoch missing or damaged, state does not fit; 6 run failed; "
+        "full, foreign or too new; 4 another driver holds the job; 5 epoch missing or damaged, state does not fit; 6 run failed; "
         "8 source or sink invalid; 9 not published; 10 environment unfit; 130 interrupted."
     ),
     no_args_is_help=True,

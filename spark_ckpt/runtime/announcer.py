@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_ckpt.connector import Json
-from spark_ckpt.listener import EpochEvent, IncarnationEvent, RunListener
+from spark_ckpt.listener import EpochEvent, IncarnationEvent, OutageEvent, RunListener
 from spark_ckpt.runtime.user_frames import user_traceback
 
 _log = logging.getLogger("spark_ckpt")
@@ -41,6 +41,10 @@ class Announcer:
         """A sink has the epoch."""
         event = self._epoch("published", epoch, detail)
         self._tell(lambda listener: listener.onEpochPublished(event))
+
+    def outage(self, event: OutageEvent) -> None:
+        """The job waits."""
+        self._tell(lambda listener: listener.onOutage(event))
 
     def ended(self, epoch: int, reason: str) -> None:
         """The incarnation is over; `epoch` is its last committed one."""

@@ -21,6 +21,7 @@ from spark_ckpt.connector import Cursor, SinkContext
 from spark_ckpt.errors import CkptError, ConfigInvalid, Fenced, PublishFailed, RunFailed
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.graph import SinkBinding
+from spark_ckpt.listener import OutageEvent
 from spark_ckpt.protocol import barrier
 from spark_ckpt.protocol.ids import Epoch, Incarnation, SinkId, TaskId
 from spark_ckpt.protocol.machine import Effect
@@ -31,14 +32,16 @@ from spark_ckpt.runtime.coordinator import CoordinatorLoop
 from spark_ckpt.runtime.epoch_builder import EpochBuilder
 from spark_ckpt.runtime.group_host import GroupHost
 from spark_ckpt.runtime.identities import parts_of
+from spark_ckpt.runtime.incarnation_machine import coordinator_of, group_tasks, source_tasks
+from spark_ckpt.runtime.lease_keeper import LeaseKeeper
 from spark_ckpt.runtime.manifests import Lineage, manifest_of, summary_of
 from spark_ckpt.runtime.offset_log import BatchOffsets, read_batch_offsets
 from spark_ckpt.runtime.progress import Progress
 from spark_ckpt.runtime.publishing import PublishOutcome, SinkLane
-from spark_ckpt.runtime.query_failures import failure_of
+from spark_ckpt.runtime.query_failures import JvmGone, failure_of, is_running
 from spark_ckpt.runtime.reports import Report
 from spark_ckpt.runtime.sink_books import SinkBooks
-from spark_ckpt.runtime.stage_query import RunningQuery, StageDescription, StageQuery
+from spark_ckpt.runtime.stage_query import RunningQuery, StageDescription, StageQuery, stop_within
 from spark_ckpt.storage_errors import told_of
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import Manifest, SinkAck
@@ -87,12 +90,13 @@ class Life:
         self._decided: dict[int, Manifest] = {each.epoch: each for due in point.unpublished.values() for each in due}
         self._acks: list[SinkAck] = []
         self._previous = point.last
-        self._barrier_at_s = self._renewed_s = time.monotonic()
+        self._barrier_at_s = time.monotonic()
         self._progressed = False
         self._idle_interval: barrier.IntervalElapsed | None = None
         self._publish_error: CkptError | None = None
         self._ending: Ending | None = None
         self._over = threading.Event()
+        self._close_within_s = _JOIN_S
         self._query: RunningQuery | None = None
         self._folder = plan.cache / f"i{point.incarnation}"
         self._lanes = {binding.name: self._lane(binding) for binding in plan.bindings}
@@ -100,6 +104,9 @@ class Life:
         self._marker = NO_MARKER
         self._coordinator: barrier.Coordinator | None = None
         self._loop: CoordinatorLoop | None = None
+        self._keeper = LeaseKeeper(
+            self._renew, plan.config.lease_ms, progress.outage_over, self._missed_renewal, self._fail
+        )
 
     @property
     def incarnation(self) -> int:
@@ -127,8 +134,10 @@ class Life:
         """Ask for an epoch that is kept under `name`."""
         self._thread.post(barrier.EpochRequested(barrier.Reason.SAVEPOINT, name))
 
-    def abandon(self) -> None:
-        """End now, without a final epoch: what is not in an epoch is undone by the next start."""
+    def abandon(self, close_within_s: float) -> None:
+        """End now, without a final epoch: what is not in an epoch is undone by the next start. What is open
+        may take `close_within_s` to close, then it is left behind."""
+        self._close_within_s = close_within_s
         self._finish(barrier.Outcome.STOPPED, None)
 
     # -- beginning --------------------------------------------------------------------------------------------------------
@@ -140,7 +149,7 @@ class Life:
             self._plan.store.settle(self._base)
         self._pin_sources()
         self._announcer.started(self.last_epoch, self._point.restored_from)
-        self._coordinator = self._machine()
+        self._coordinator = coordinator_of(self._plan, self._point, self._key_groups, self._previous)
         self._loop = CoordinatorLoop(self._coordinator, self._do, self._fail)
         for lane in self._lanes.values():
             lane.start()
@@ -177,26 +186,6 @@ class Life:
         if fresh:
             ended = self._builder.pinned(self._previous + 1, self._cursors)
             self._commit(manifest_of(self._plan, ended, self._lineage(), "initial", []))
-
-    def _machine(self) -> barrier.Coordinator:
-        config = self._plan.config
-        tasks = [f"source/{node.name}" for node in self._plan.sources]
-        if self._plan.operator is not None:
-            tasks += [f"{self._plan.operator.name}/{group}" for group in range(self._key_groups)]
-        topology = barrier.Topology(frozenset(map(TaskId, tasks)), frozenset(map(SinkId, self._lanes)))
-        limits = barrier.Limits(
-            interval_ms=max(1, config.interval_ms),
-            epoch_timeout_ms=max(1, config.timeout_ms),
-            publish_timeout_ms=max(1, config.publish_timeout_ms),
-            max_failed_epochs=config.max_failed_epochs,
-            max_unpublished=config.max_unpublished,
-            max_publish_attempts=max(1, config.publish_timeout_ms // 1000),
-        )
-        due = {
-            SinkId(sink): [Epoch(each.epoch) for each in manifests]
-            for sink, manifests in self._point.unpublished.items()
-        }
-        return barrier.Coordinator(topology, Incarnation(self.incarnation), Epoch(self._previous), limits, due)
 
     def _description(self, behind: bool) -> StageDescription:
         plan = self._plan
@@ -253,7 +242,7 @@ class Life:
         if self._is_news(marker) and self._is_open(marker):
             ended = self._builder.end(marker.epoch, self._cursors)
             epoch, incarnation = Epoch(ended.epoch), Incarnation(self.incarnation)
-            tasks = [f"source/{node.name}" for node in self._plan.sources] + self._acked_groups(ended.groups_acked)
+            tasks = source_tasks(self._plan) + group_tasks(self._plan, ended.groups_acked)
             self._thread.tell(*(barrier.SnapshotAcked(TaskId(task), epoch, incarnation) for task in tasks))
             self._thread.tell(*(barrier.SinkPrepared(SinkId(sink), epoch, incarnation) for sink in self._lanes))
         self._wake_interval()
@@ -268,9 +257,6 @@ class Life:
         """Whether the marker is the barrier of the open epoch. One that comes after its epoch timed out ends nothing:
         its snapshots stay in the chains, its rows belong to the next epoch."""
         return marker.kind == BARRIER and self._coordinator is not None and self._coordinator.open_epoch == marker.epoch
-
-    def _acked_groups(self, groups: frozenset[int]) -> list[str]:
-        return [f"{self._plan.operator_name}/{group}" for group in sorted(groups)]
 
     def _stop_if_drained(self) -> None:
         if self._targets and self._reached(self._targets):
@@ -337,7 +323,8 @@ class Life:
         hit(Failpoint.EPOCH_COMMITTING)
         self._plan.store.log.commit_epoch(manifest)
         hit(Failpoint.EPOCH_COMMITTED)
-        self._renewed_s = time.monotonic()
+        self._keeper.renewed()
+        self._progress.outage_over()
         self._builder.decided(manifest.epoch)
         self._base, self._previous = manifest, manifest.epoch
         self._acks = [ack for ack in self._acks if ack not in manifest.acks]
@@ -415,13 +402,18 @@ class Life:
             self._thread.tell(elapsed)
 
     def _renew(self) -> None:
-        """Keep the lease while no epoch does. Trouble that may pass is no end: every commit asks for the lease anyway."""
-        try:
-            self._plan.store.log.renew(self.incarnation, self._plan.config.lease_ms)
-        except CkptError as error:
-            if not error.retriable:
-                raise
-            _log.warning("job=%s incarnation=%d the lease was not renewed: %s", self._plan.job, self.incarnation, error)
+        self._plan.store.log.renew(self.incarnation, self._plan.config.lease_ms)
+
+    def _missed_renewal(self, error: CkptError, missed_s: float) -> None:
+        """Trouble that may pass ends nothing, but it is told: an idle job would meet it with its next rows only."""
+        config = self._plan.config
+        _log.warning("job=%s incarnation=%d the lease was not renewed: %s", self._plan.job, self.incarnation, error)
+        event = OutageEvent(
+            self._plan.job, self.incarnation, error.condition, error.what, round(missed_s * 1000),
+            config.store_patience_ms, config.lease_ms // 3, attempt=0,
+        )  # fmt: skip
+        self._progress.outage_began(event)
+        self._announcer.outage(event)
 
     def _lineage(self) -> Lineage:
         return Lineage(
@@ -437,13 +429,13 @@ class Life:
 
     def watch(self) -> Ending:
         """Wait for the end; keep the lease meanwhile; then close everything in order."""
-        renew_after_s = self._plan.config.lease_ms / 3000
+        self._keeper.start()
         while not self._over.wait(_POLL_S):
-            if self._query is None or not self._query.isActive:
-                self._finish(barrier.Outcome.FAILED, failure_of(self._query))
-            elif time.monotonic() - self._renewed_s > renew_after_s:
-                self._renewed_s = time.monotonic()
-                self._thread.post(self._renew)
+            try:
+                if not is_running(self._query):
+                    self._finish(barrier.Outcome.FAILED, failure_of(self._query))
+            except JvmGone as error:
+                self._finish(barrier.Outcome.FAILED, error)
         ending = self._ending or Ending(
             barrier.Outcome.FAILED, RunFailed("the incarnation ended without saying why"), False
         )
@@ -478,22 +470,23 @@ class Life:
 
     def close(self, ending: Ending) -> None:
         """Stop query, publishers and coordinator; a clean stop gives up the lease at once."""
+        self._keeper.close()
         if self._query is not None:
-            self._query.stop()
-        self._end_threads()
+            stop_within(self._query, self._close_within_s)
+        self._end_threads(time.monotonic() + self._close_within_s)
         if ending.outcome is not barrier.Outcome.FENCED:
             self._leave()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._announcer.ended(self.last_epoch, ending.outcome.value if ending.error is None else str(ending.error))
 
-    def _end_threads(self) -> None:
+    def _end_threads(self, deadline_s: float) -> None:
         for lane in self._lanes.values():
             lane.stop()
         if self._loop is not None:
             self._loop.close()
         for thread in (*self._lanes.values(), self._loop):
             if thread is not None and thread.is_alive():
-                thread.join(timeout=_JOIN_S)
+                thread.join(timeout=max(0.0, deadline_s - time.monotonic()))
 
     def _leave(self) -> None:
         """Say what was published since the last epoch, and free the lease."""

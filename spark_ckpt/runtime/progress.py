@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
 from spark_ckpt.connector import Json
+from spark_ckpt.listener import OutageEvent
 
 _KEPT = 100
 
@@ -19,6 +20,7 @@ class Progress:
 
     job: str
     _records: deque[dict[str, Json]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    _outage: dict[str, Json] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _totals: dict[str, int] = field(
         default_factory=lambda: {"numInputRows": 0, "numOutputRows": 0, "rejected": 0, "late": 0}
@@ -53,10 +55,21 @@ class Progress:
                 }
             )
 
+    def outage_began(self, event: OutageEvent) -> None:
+        """From now on the job waits, as `event` says."""
+        self._outage = asdict(event)
+
+    def outage_over(self) -> None:
+        """The job works."""
+        self._outage = None
+
     def last(self) -> dict[str, Json] | None:
-        """The newest record, or none before the first batch."""
+        """The newest record with `outage` as it is now; none before the first batch, unless the job waits."""
         with self._lock:
-            return dict(self._records[-1]) if self._records else None
+            outage = self._outage
+            if not self._records:
+                return None if outage is None else {"job": self.job, "outage": outage}
+            return {**self._records[-1], "outage": outage}
 
     def recent(self) -> list[dict[str, Json]]:
         """Up to the last 100 records, oldest first."""

@@ -72,11 +72,32 @@ class QueryFailed(RunFailed):
     retriable = True
 
 
+class JvmGone(RunFailed):
+    """The driver's Java process has ended under the program; only another process can go on."""
+
+    condition = "CKPT_JVM_GONE"
+
+
 class Query(Protocol):
-    """What is asked of a dead query; Spark's `StreamingQuery` answers it."""
+    """What is asked of a query; Spark's `StreamingQuery` answers it."""
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it runs."""
 
     def exception(self) -> Exception | None:
         """What it died of."""
+
+
+def is_running(query: Query | None) -> bool:
+    """Whether Spark still runs the query. Raises `JvmGone` if there is nobody to ask."""
+    try:
+        return query is not None and query.isActive
+    except (Py4JError, OSError) as error:
+        raise JvmGone(
+            "Spark's Java process has ended",
+            hint="start the program again; if a signal ended both, see docs/operations.md",
+        ) from error
 
 
 def failure_of(query: Query | None) -> CkptError:

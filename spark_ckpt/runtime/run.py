@@ -1,8 +1,4 @@
-"""A running job in the user's hands, and the supervisor that starts incarnation after incarnation.
-
-Any failure leads to a new incarnation from the last committed epoch; failures in a row without a new epoch are bounded,
-then the run fails with the reason.  A fence ends it at once: somebody else runs the job now.
-"""
+"""A running job in the user's hands."""
 
 from __future__ import annotations
 
@@ -11,33 +7,30 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from spark_ckpt.connector import Json
-from spark_ckpt.errors import CkptError, ConfigInvalid, EpochTimedOut, Fenced, RunFailed
+from spark_ckpt.errors import CkptError, ConfigInvalid, EpochTimedOut, RunFailed
 from spark_ckpt.listener import RunListener
-from spark_ckpt.protocol.barrier import Outcome
-from spark_ckpt.runtime import identities
-from spark_ckpt.runtime.announcer import Announcer
-from spark_ckpt.runtime.life import Ending, Life
+from spark_ckpt.runtime.life import Life
 from spark_ckpt.runtime.progress import Progress
 from spark_ckpt.runtime.query_failures import typed
-from spark_ckpt.store.holder import current_holder
-from spark_ckpt.store.identity import check_unchanged
+from spark_ckpt.runtime.signals import stops
+from spark_ckpt.runtime.supervisor import Supervisor
 from spark_ckpt.store.names import valid_name
-from spark_ckpt.store.restore import LATEST, RecoveryPoint, choose, no_check
-from spark_ckpt.wording import counted
+from spark_ckpt.store.restore import LATEST
 
 if TYPE_CHECKING:
     from spark_ckpt.runtime.job_plan import JobPlan
     from spark_ckpt.store.records import EpochBrief
 
 _log = logging.getLogger(__name__)
-_PAUSE_S = 1.0
 _POLL_S = 0.1
+_SLICE_S = 0.5
 _EXIT_S = 20.0
+_CLOSE_S = 8.0
+"""How long a run that is ended without a final epoch may take to close what it has open and to free its lease. Query and
+publishers get a third of it each."""
 
 
 class Run:
@@ -45,22 +38,29 @@ class Run:
 
     def __init__(self, plan: JobPlan, available_now: bool, listeners: Sequence[RunListener]) -> None:
         self._plan = plan
-        self._listeners = tuple(listeners)
         self._progress = Progress(plan.job)
-        self._targets = {node.name: node.source.end(plan.spark) for node in plan.sources} if available_now else {}
-        self._stopping = threading.Event()
+        targets = {node.name: node.source.end(plan.spark) for node in plan.sources} if available_now else {}
+        self._supervisor = Supervisor(plan, listeners, self._progress, targets)
         self._done = threading.Event()
         self._error: CkptError | None = None
-        self._life: Life | None = None
-        self._supervisor = threading.Thread(target=self._supervise, name=f"ckpt-run-{plan.job}", daemon=True)
+        self._cut_short: EpochTimedOut | None = None
+        self._asked_about = False
+        self._thread = threading.Thread(target=self._supervise, name=f"ckpt-run-{plan.job}", daemon=True)
 
     @classmethod
     def start(cls, plan: JobPlan, restore: str | int, available_now: bool, listeners: Sequence[RunListener]) -> Self:
         """Start the first incarnation on the caller's thread, so that what is wrong is raised there."""
         run = cls(plan, available_now, listeners)
-        run._life = run._born(restore, plan.config.takeover)
+        if plan.config.handle_signals and not stops.listen(run):
+            _log.info("job=%s was not started on the main thread: signals do not stop it in order", plan.job)
+        try:
+            run._supervisor.begin(restore, plan.config.takeover)
+        except BaseException:
+            run._done.set()
+            stops.forget(run)
+            raise
         atexit.register(run._end_with_program)
-        run._supervisor.start()
+        run._thread.start()
         return run
 
     # -- what a program asks ----------------------------------------------------------------------------------------------
@@ -68,6 +68,7 @@ class Run:
     @property
     def isActive(self) -> bool:
         """Whether the job still runs."""
+        self._asked_about = True
         return not self._done.is_set()
 
     @property
@@ -77,7 +78,8 @@ class Run:
 
     @property
     def lastProgress(self) -> dict[str, Json] | None:
-        """The newest micro-batch: rows, rejected and late rows, durations, cursors, the last committed epoch."""
+        """The newest micro-batch: rows, rejected and late rows, durations, cursors, the last committed epoch; and under
+        `outage` what the job waits for at this moment, null if for nothing."""
         return self._progress.last()
 
     @property
@@ -94,11 +96,25 @@ class Run:
         return self._error
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
-        """Wait until the run has ended, at most `timeout` seconds; whether it has. Raises the error it failed with."""
-        ended = self._done.wait(timeout)
+        """Wait until the run has ended, at most `timeout` seconds; whether it has. Raises the error it failed with.
+
+        Returns as well after SIGTERM or SIGINT (Ctrl-C), when the final epoch is taken; see `docs/operations.md`.
+        """
+        self._asked_about = True
+        ended = self._waited(None if timeout is None else time.monotonic() + timeout)
         if ended and self._error is not None:
             raise self._error
         return ended
+
+    def _waited(self, deadline_s: float | None) -> bool:
+        """In slices: a signal that the system hands to another thread does not end the main thread's wait, and Python's
+        handler runs on the main thread."""
+        while True:
+            left_s = _SLICE_S if deadline_s is None else min(_SLICE_S, deadline_s - time.monotonic())
+            if self._done.wait(max(0.0, left_s)):
+                return True
+            if left_s < _SLICE_S:
+                return False
 
     def savepoint(self, name: str, timeout: float = 600.0) -> int:
         """Take an epoch now and keep it under `name`; its number. Raises `EpochTimedOut` after `timeout` seconds."""
@@ -123,134 +139,68 @@ class Run:
         raise EpochTimedOut(f"savepoint '{name}' was not taken within {timeout:g} seconds")
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Take a final epoch, publish it, end. Whether the run has ended within `timeout` seconds. Raises as `awaitTermination`."""
-        self._stopping.set()
-        self._living.request_stop()
+        """Take a final epoch, publish it, end. Whether the run has ended within `timeout` seconds. Raises as `awaitTermination`.
+
+        An outage of the store is waited for no longer than the setting `stop_timeout`: then the outage is raised, and the
+        next start continues from the last epoch.
+        """
+        self._supervisor.ask_to_stop()
         return self.awaitTermination(timeout)
 
-    # -- the supervisor ---------------------------------------------------------------------------------------------------
+    # -- for signals, and for the end of the program ---------------------------------------------------------------------
 
     @property
-    def _living(self) -> Life:
-        if self._life is None:
-            raise RunFailed("the run has not started")
-        return self._life
+    def notices_its_end(self) -> bool:
+        """Whether the program has asked at least once how the run is."""
+        return self._asked_about
 
-    def _supervise(self) -> None:
-        try:
-            self._error = self._live()
-        except CkptError as error:
-            self._error = error
-        except Exception as error:  # noqa: BLE001 - the user asks the run, not this thread
-            _log.exception("job=%s the supervisor failed", self._plan.job)
-            self._error = typed(error)
-        finally:
-            if self._error is not None:
-                _log.error("job=%s ended: %s", self._plan.job, self._error)
-            self._done.set()
-            atexit.unregister(self._end_with_program)
+    def stop_for_signal(self, name: str) -> None:
+        """Stop; without the final epoch if that is not taken within the setting `stop_timeout`. Returns when all is over."""
+        within_s = self._plan.config.stop_timeout_ms / 1000
+        _log.warning(
+            "job=%s %s: stopping with a final epoch, within %g s; another signal ends the program at once",
+            self._plan.job, name, within_s,
+        )  # fmt: skip
+        self._supervisor.ask_to_stop()
+        if self._done.wait(within_s):
+            return
+        self._cut_short = EpochTimedOut(
+            f"the final epoch was not taken within {within_s:g} s after {name}",
+            hint="nothing is lost: the next start does again what came after the last epoch; stop_timeout gives more time",
+        )
+        _log.warning("job=%s %s", self._plan.job, self._cut_short)
+        self._supervisor.abandon(_CLOSE_S / 3)
+        if not self._done.wait(_CLOSE_S):
+            self._end(None)
 
     def _end_with_program(self) -> None:
         """A program that ends without waiting ends its run where it is, as a kill would, without a final epoch. But in
         order: a thread that came back from Spark or the store while Python takes itself down would crash it."""
-        self._stopping.set()
-        self._living.abandon()
+        self._supervisor.abandon(_EXIT_S / 3)
         self._done.wait(_EXIT_S)
 
-    def _live(self) -> CkptError | None:
-        """Life after life until one ends well or for good."""
-        failures = 0
-        ending = self._living.watch()
-        while ending.outcome is not Outcome.STOPPED:
-            error = self._replaced() or _as_error(ending)
-            failures = 1 if ending.progressed else failures + 1
-            if not error.retriable or failures > self._plan.config.max_failed_epochs:
-                return _given_up(error, failures)
-            _log.warning("job=%s incarnation %d failed, starting the next: %s", self._plan.job, self.incarnation, error)
-            self._stopping.wait(_PAUSE_S * failures)
-            ending = self._next_life()
-        return None if ending.error is None else _as_error(ending)
+    # -- the supervisor's thread -------------------------------------------------------------------------------------------
 
-    def _replaced(self) -> Fenced | None:
-        """Whatever a zombie's query died of (its successor has removed its files), what matters is that it is one."""
-        with suppress(CkptError):
-            log = self._plan.store.log
-            newest = log.tail().incarnation
-            if newest != log.own_incarnation:
-                return Fenced(
-                    f"incarnation {newest} took over",
-                    incarnation=self.incarnation,
-                    hint="another driver runs this job; this one can be ended",
-                )
-        return None
+    @property
+    def _living(self) -> Life:
+        return self._supervisor.living
 
-    def _next_life(self) -> Ending:
-        """From the newest epoch to this life's end; a life that could not begin for now has failed like any other."""
+    def _supervise(self) -> None:
         try:
-            self._life = life = self._born(LATEST, takeover=False)
-        except CkptError as error:
-            return Ending(Outcome.FENCED if isinstance(error, Fenced) else Outcome.FAILED, error, progressed=False)
-        if self._stopping.is_set():
-            life.request_stop()
-        return life.watch()
+            error = self._supervisor.live()
+        except CkptError as raised:
+            error = raised
+        except Exception as raised:  # noqa: BLE001 - the user asks the run, not this thread
+            _log.exception("job=%s the supervisor failed", self._plan.job)
+            error = typed(raised)
+        self._end(error)
+        stops.forget(self)
+        atexit.unregister(self._end_with_program)
 
-    def _born(self, restore: str | int, takeover: bool) -> Life:
-        plan, log = self._plan, self._plan.store.log
-        # Before anything is written: a new incarnation on the wrong epoch would move the job there.
-        chosen = choose(log.tail(), restore, log.manifest, no_check)
-        plan.check_base(chosen.base, chosen.unpublished)
-        self._check_identities(restore)
-        holder = current_holder(plan.job)
-        point: RecoveryPoint = log.begin_incarnation(holder, restore, plan.config.lease_ms, takeover=takeover)
-        try:
-            return self._begun(point)
-        except BaseException:
-            with suppress(CkptError):
-                log.release(point.incarnation)
-            raise
-
-    def _check_identities(self, restore: str | int) -> None:
-        """The first life's are settled with the plan; while it ran, a table or topic may have been made anew."""
-        if self._life is None:
-            return
-        plan = self._plan
-        found = identities.found_again(plan.found, plan.spark, plan.sources, plan.bindings)
-        check_unchanged(plan.found, found)
-        identities.checked(plan.store.log, restore, found, plan.confirmed)
-        self._plan = replace(plan, found=found)
-
-    def _begun(self, point: RecoveryPoint) -> Life:
-        plan = self._plan
-        plan.check_base(point.manifest, point.unpublished)
-        log = plan.store.log
-        standing = identities.settled(log, log.tail(), point.manifest, point.unpublished, plan.found, plan.confirmed)
-        announcer = Announcer(plan.job, point.incarnation, self._listeners)
-        life = Life(plan, point, announcer, self._progress, self._targets, standing)
-        try:
-            life.begin()
-        except BaseException as error:
-            life.close(Ending(Outcome.FAILED, error, progressed=False))
-            raise
-        return life
-
-
-def _as_error(ending: Ending) -> CkptError:
-    if ending.outcome is Outcome.FENCED:
-        return (
-            ending.error
-            if isinstance(ending.error, Fenced)
-            else Fenced("a newer incarnation runs this job", hint="this driver can be ended")
-        )
-    if isinstance(ending.error, CkptError):
-        return ending.error
-    return typed(ending.error) if ending.error is not None else RunFailed("the incarnation ended without saying why")
-
-
-def _given_up(error: CkptError, failures: int) -> CkptError:
-    if not error.retriable:
-        return error
-    return RunFailed(
-        f"{counted(failures, 'incarnation')} in a row failed without a new epoch; the last: {error.what}",
-        hint=error.hint,
-        **error.context,
-    )
+    def _end(self, error: CkptError | None) -> None:
+        if not self._done.is_set():
+            self._error = error or self._cut_short
+            if self._error is not None:
+                _log.error("job=%s ended: %s", self._plan.job, self._error)
+            self._progress.outage_over()
+            self._done.set()

@@ -9,6 +9,8 @@ control rows [one per key group] --------+
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+_log = logging.getLogger(__name__)
 _NO_LIMIT = str(2**31 - 1)
 _QUERY_CONF = {
     # Ten thousand rows bound an Arrow batch. A bound in bytes beside it makes Spark add up all vectors' sizes at every row,
@@ -233,6 +236,23 @@ class RunningQuery:
     def exception(self) -> Exception | None:
         """What it died of, if it is dead: our error if that happened in a batch, else Spark's."""
         return self._stage.failure or self._query.exception()
+
+
+def stop_within(query: RunningQuery, bound_s: float) -> None:
+    """Stop the query. A batch that does not let itself be interrupted is left behind after `bound_s`: no epoch will name what
+    it writes."""
+    stop = threading.Thread(target=_stop, args=(query,), name="ckpt-stop-query", daemon=True)
+    stop.start()
+    stop.join(bound_s)
+    if stop.is_alive():
+        _log.warning("the query does not stop within %g s; it is left behind", bound_s)
+
+
+def _stop(query: RunningQuery) -> None:
+    try:
+        query.stop()
+    except Exception as error:  # noqa: BLE001 - Spark's own bound is over, or its Java process is gone
+        _log.warning("the query was not stopped: %s", str(error).split("\n", 1)[0])
 
 
 def partition_id() -> int:

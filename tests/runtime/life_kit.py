@@ -123,7 +123,7 @@ class FakeQuery:
 
     def __init__(self, spark, description, on_batch, is_over):
         self.description, self.on_batch = description, on_batch
-        self.isActive, self.error = True, None
+        self.isActive, self.error, self.name = True, None, "fake"
 
     def start(self):
         return self
@@ -155,6 +155,9 @@ class Heard(RunListener):
 
     def onEpochPublished(self, event):
         self.events.append(("published", event.epoch))
+
+    def onOutage(self, event):
+        self.events.append(("outage", event.condition))
 
     def onIncarnationEnded(self, event):
         self.events.append(("ended", event.incarnation))

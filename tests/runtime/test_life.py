@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from life_kit import Bench, an_operator, eventually
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
 from spark_ckpt.content import damaged
@@ -18,6 +20,7 @@ from spark_ckpt.errors import (
     PublishFailed,
     RunFailed,
     SourceInvalid,
+    StoreFull,
     StoreUnreachable,
 )
 from spark_ckpt.protocol.barrier import Outcome
@@ -77,7 +80,9 @@ def test_an_idle_stream_takes_no_epochs_and_the_first_rows_wake_it(bench_of):
     life.batch(1)
     life.epoch(2)
     assert bench.manifests()[-1].reason == "interval"
-    assert life.stopped().outcome is Outcome.STOPPED
+    life.life.request_stop()
+    life.play_until(lambda: life.ending)  # on a slow machine the next interval has begun by now
+    assert life.ended().outcome is Outcome.STOPPED
 
 
 def test_a_barrier_that_comes_after_its_epoch_timed_out_ends_nothing_and_loses_no_row(bench_of):
@@ -339,6 +344,57 @@ def test_a_lease_that_cannot_be_renewed_for_now_ends_nothing(bench_of, monkeypat
     monkeypatch.setattr(bench.store.log, "renew", flaky)
     eventually(lambda: len(attempts) > 3, "renewals")
     assert life.stopped().outcome is Outcome.STOPPED
+
+
+def test_a_slow_table_does_not_hold_up_the_renewal(bench_of, monkeypatch):
+    bench = bench_of(lease="300 ms")
+    life = bench.born()
+    served = threading.Event()
+    monkeypatch.setattr(bench.store, "settle", lambda manifest: served.wait(60))
+    life.life.request_savepoint("named")
+    life.epoch(2, 1)
+    before = bench.tail().lease_expires_ms
+    eventually(lambda: bench.tail().lease_expires_ms > before + 400, "two renewals")
+    served.set()
+    assert life.stopped().outcome is Outcome.STOPPED
+
+
+def test_an_idle_job_on_a_full_disk_says_so_until_a_renewal_succeeds(bench_of, monkeypatch):
+    bench = bench_of(lease="300 ms")
+    life = bench.born()
+    life.batch(1)
+    life.taken_in()
+    renew, progress = bench.store.log.renew, life.life._progress
+    full = StoreFull("no space left")
+    monkeypatch.setattr(bench.store.log, "renew", lambda *_: (_ for _ in ()).throw(full))
+    outage = eventually(lambda: progress.last()["outage"], "outage")
+    assert (outage["condition"], outage["attempt"]) == ("CKPT_STORE_FULL", 0)
+    assert ("outage", "CKPT_STORE_FULL") in bench.heard.events
+    monkeypatch.setattr(bench.store.log, "renew", renew)
+    eventually(lambda: progress.last()["outage"] is None, "its end")
+    assert life.stopped().outcome is Outcome.STOPPED
+
+
+def test_a_java_process_that_is_gone_ends_the_life_and_frees_the_lease(bench, monkeypatch):
+    life = bench.born()
+
+    def nobody_there(query):
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    monkeypatch.setattr(type(life.query), "isActive", property(nobody_there), raising=False)
+    ending = life.ended()
+    assert (ending.outcome, ending.error.condition) == (Outcome.FAILED, "CKPT_JVM_GONE")
+    assert bench.tail().lease_expires_ms == 0
+
+
+def test_a_query_that_cannot_be_stopped_does_not_hold_up_the_end(bench, monkeypatch):
+    life = bench.born()
+    never = threading.Event()
+    monkeypatch.setattr(life.query, "stop", lambda: never.wait(60))
+    life.life.abandon(0.05)
+    assert life.ended().outcome is Outcome.STOPPED
+    assert bench.tail().lease_expires_ms == 0
+    never.set()
 
 
 def test_a_heartbeat_finds_out_that_another_driver_runs_the_job(bench_of):

@@ -17,11 +17,14 @@ from spark_ckpt.errors import (
     GraphInvalid,
     PublishFailed,
     RunFailed,
+    StoreFull,
     StoreUnreachable,
 )
 from spark_ckpt.graph import SinkBinding, SourceNode
+from spark_ckpt.listener import RunListener
 from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.runtime import run as run_module
+from spark_ckpt.runtime import supervisor as supervisor_module
 from spark_ckpt.runtime.job_plan import JobPlan
 from spark_ckpt.runtime.life import Ending
 from spark_ckpt.runtime.query_failures import QueryFailed
@@ -60,7 +63,7 @@ class FakeLife:
     def request_stop(self):
         self.asked.set()
 
-    def abandon(self):
+    def abandon(self, close_within_s):
         self.abandoned = True
         self.asked.set()
 
@@ -75,8 +78,8 @@ class Bench:
     def __init__(self, folder, monkeypatch):
         self.folder, self.lives, self.endings, self.beginnings, self.closed = folder, [], [], [], []
         self.store = Store.open(str(folder / "store"), JOB)
-        monkeypatch.setattr(run_module, "Life", lambda plan, point, *_: FakeLife(self, plan, point))
-        monkeypatch.setattr(run_module, "_PAUSE_S", 0.001)
+        monkeypatch.setattr(supervisor_module, "Life", lambda plan, point, *_: FakeLife(self, plan, point))
+        monkeypatch.setattr(supervisor_module, "_PAUSE_S", 0.001)
         monkeypatch.setattr(run_module, "_POLL_S", 0.01)
 
     def plan(self, sinks=("out",), source="in", operator=None, **settings):
@@ -93,7 +96,7 @@ class Bench:
     def decide(self, epoch, **fields):
         """An epoch in the log, of an incarnation that has ended."""
         log = self.store.log
-        point = log.begin_incarnation(run_module.current_holder(JOB), "latest", 1000, takeover=True)
+        point = log.begin_incarnation(supervisor_module.current_holder(JOB), "latest", 1000, takeover=True)
         log.commit_epoch(
             Manifest(job=JOB, epoch=epoch, incarnation=point.incarnation, attempt=f"a{epoch}", created_ms=0,
                      base=point.manifest.epoch, previous=point.last, **fields)
@@ -135,7 +138,7 @@ def test_a_run_that_has_ended_is_not_looked_after_when_the_program_ends(bench, m
     monkeypatch.setattr(run_module.atexit, "unregister", registered.remove)
     run = bench.run(STOPPED)
     assert ended(run) is None
-    run._supervisor.join(WAIT_S)
+    run._thread.join(WAIT_S)
     assert registered == []
 
 
@@ -188,7 +191,7 @@ def test_a_fence_ends_the_run_at_once(bench):
 def test_a_zombie_ends_as_fenced_whatever_its_query_died_of(bench):
     def replaced():
         other = Store.open(str(bench.folder / "store"), JOB).log
-        other.begin_incarnation(run_module.current_holder(JOB), "latest", 600_000, takeover=True)
+        other.begin_incarnation(supervisor_module.current_holder(JOB), "latest", 600_000, takeover=True)
         return failed(progressed=True)
 
     assert type(ended(bench.run(replaced, STOPPED))) is Fenced
@@ -202,13 +205,142 @@ def test_a_stop_that_left_rows_unpublished_raises_it(bench):
 
 
 def test_a_life_that_cannot_begin_for_now_counts_as_a_failure(bench):
-    run = bench.run(failed(), STOPPED, beginnings=[None, StoreUnreachable("timeout"), StoreUnreachable("timeout")])
+    run = bench.run(failed(), STOPPED, beginnings=[None, QueryFailed("no executors"), QueryFailed("no executors")])
     error = ended(run)
     assert type(error) is RunFailed
     assert "3 incarnations in a row" in error.what
 
-    again = bench.run(failed(), STOPPED, beginnings=[None, StoreUnreachable("timeout")])
+    again = bench.run(failed(), STOPPED, beginnings=[None, QueryFailed("no executors")])
     assert ended(again) is None
+
+
+# -- outages ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_outage_is_outlasted_by_more_incarnations_than_may_fail(bench):
+    outages = [StoreFull("full"), OSError(28, "No space left on device"), StoreUnreachable("timeout")] * 4
+    run = bench.run(failed(error=StoreFull("full")), STOPPED, beginnings=[None, *outages], max_failed_epochs=0)
+    assert ended(run) is None
+    assert len(bench.lives) == 14
+
+
+def test_an_outage_longer_than_patience_ends_the_run_with_its_own_error(bench):
+    full = [failed(error=StoreFull("no space left", location="/data", hint="free space")) for _ in range(999)]
+    error = ended(bench.run(*full, store_patience="50 ms", max_failed_epochs=0))
+    assert (type(error), error.what, error.context["location"]) == (StoreFull, "no space left", "/data")
+    assert "store_patience" in error.context["waited"]
+    assert len(bench.lives) > 1
+
+
+@pytest.mark.parametrize("error", [QueryFailed("a file of the checkpoint is gone"), EpochDamaged("a file is gone")])
+def test_what_fails_while_the_store_is_away_is_blamed_on_the_store(bench, monkeypatch, error):
+    tail = bench.store.log.tail
+
+    def away():
+        raise StoreUnreachable("not mounted")
+
+    def ends():
+        monkeypatch.setattr(bench.store.log, "tail", away)
+        monkeypatch.setattr(bench.store.log, "begin_incarnation", lambda *_, **__: away())
+        return failed(error=error)
+
+    run = bench.run(ends, "lives", max_failed_epochs=0, store_patience="1 hour")
+    outage = eventually(lambda: (run.lastProgress or {}).get("outage"), "outage")
+    assert outage["condition"] == "CKPT_STORE_UNREACHABLE"
+    monkeypatch.undo()
+    monkeypatch.setattr(supervisor_module, "Life", lambda plan, point, *_: FakeLife(bench, plan, point))
+    eventually(lambda: len(bench.lives) == 2, "the next life")
+    assert tail().incarnation == 2
+    assert run.stop(WAIT_S)
+
+
+class Told(RunListener):
+    def __init__(self):
+        self.outages = []
+
+    def onOutage(self, event):
+        self.outages.append(event)
+
+
+def test_an_outage_is_told_in_progress_and_to_listeners_until_it_is_over(bench, monkeypatch):
+    monkeypatch.setattr(supervisor_module, "_PAUSE_S", 10_000.0)
+    bench.endings, told = [failed(error=StoreFull("no space left")), "lives"], Told()
+    run = Run.start(bench.plan(store_patience="1 hour"), "latest", False, [told])
+    outage = eventually(lambda: (run.lastProgress or {}).get("outage"), "outage in progress")
+    assert (outage["condition"], outage["patience_ms"], outage["attempt"]) == ("CKPT_STORE_FULL", 3_600_000, 1)
+    assert [(event.job, event.condition) for event in told.outages] == [(JOB, "CKPT_STORE_FULL")]
+    run._supervisor._wake.set()  # ends the pause
+    eventually(lambda: len(bench.lives) == 2, "the next life")
+    eventually(lambda: run.lastProgress is None, "the end of the outage")
+    assert run.stop(WAIT_S)
+
+
+def test_a_stop_during_an_outage_ends_within_its_bound_and_says_why(bench, monkeypatch):
+    monkeypatch.setattr(supervisor_module, "_PAUSE_S", 10_000.0)
+    monkeypatch.setattr(supervisor_module, "_SPARE_S", 0.0)
+    full = [failed(error=StoreFull("no space left")) for _ in range(999)]
+    run = bench.run(*full, store_patience="1 hour", stop_timeout="100 ms")
+    eventually(lambda: run.lastProgress, "outage")
+    with pytest.raises(StoreFull) as caught:
+        run.stop(WAIT_S)
+    assert "no final epoch" in caught.value.context["waited"]
+    assert not run.isActive
+
+
+def test_a_stop_as_the_store_comes_back_takes_its_final_epoch(bench, monkeypatch):
+    monkeypatch.setattr(supervisor_module, "_PAUSE_S", 10_000.0)
+    run = bench.run(failed(error=StoreFull("no space left")), "lives")
+    eventually(lambda: run.lastProgress, "outage")
+    assert run.stop(WAIT_S)
+    assert bench.lives[1].asked.is_set()
+
+
+def test_whatever_library_finds_the_disk_full_at_the_start_it_is_raised_as_full(bench):
+    with pytest.raises(StoreFull) as caught:
+        bench.run(beginnings=[OSError(28, "No space left on device", "/cache")])
+    assert caught.value.context["location"] == "/cache"
+
+
+# -- signals ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_signal_takes_a_final_epoch(bench):
+    run = bench.run("lives")
+    run.stop_for_signal("SIGTERM")
+    assert (run.isActive, run.exception(), bench.lives[0].abandoned) == (False, None, False)
+
+
+def test_a_signal_ends_a_run_that_takes_no_final_epoch_within_its_bound(bench):
+    hangs = threading.Event()
+
+    def hanging():
+        assert hangs.wait(WAIT_S)
+        return STOPPED
+
+    run = bench.run(hanging, stop_timeout="50 ms")
+    bench.lives[0].abandon = lambda close_within_s: hangs.set()
+    run.stop_for_signal("SIGTERM")
+    with pytest.raises(EpochTimedOut, match="SIGTERM"):
+        run.awaitTermination(WAIT_S)
+
+
+def test_a_signal_ends_even_a_run_that_cannot_close(bench, monkeypatch):
+    monkeypatch.setattr(run_module, "_CLOSE_S", 0.05)
+    never = threading.Event()
+    run = bench.run(lambda: STOPPED if never.wait(WAIT_S) else None, stop_timeout="50 ms")
+    bench.lives[0].abandon = lambda close_within_s: None
+    run.stop_for_signal("SIGTERM")
+    assert not run.isActive
+    assert type(run.exception()) is EpochTimedOut
+    never.set()
+
+
+def test_a_run_knows_whether_its_program_looks_at_it(bench):
+    run = bench.run("lives")
+    assert not run.notices_its_end
+    assert run.isActive
+    assert run.notices_its_end
+    run.stop(WAIT_S)
 
 
 def test_what_is_wrong_at_the_start_is_raised_by_start_and_frees_the_lease(bench):
@@ -219,7 +351,7 @@ def test_what_is_wrong_at_the_start_is_raised_by_start_and_frees_the_lease(bench
 
 
 def test_a_stop_during_the_pause_starts_one_more_life_to_end_cleanly(bench, monkeypatch):
-    monkeypatch.setattr(run_module, "_PAUSE_S", 10_000.0)
+    monkeypatch.setattr(supervisor_module, "_PAUSE_S", 10_000.0)
     run = bench.run(failed())
     eventually(lambda: bench.endings == [], "the first failure")
     assert run.stop(WAIT_S)
@@ -344,7 +476,7 @@ def test_a_savepoint_is_asked_for_again_when_the_life_ended_without_it(bench):
     eventually(lambda: first.savepoints == ["named"], "first request")
     second = FakeLife(bench, run._plan, type("Point", (), {"incarnation": 9, "manifest": Manifest(
         job=JOB, epoch=1, incarnation=1, attempt="a", created_ms=0)}))  # fmt: skip
-    run._life = second
+    run._supervisor._life = second
     eventually(lambda: second.savepoints == ["named"], "second request")
     bench.store.reopened().log.add_savepoint("named", 1)
     thread.join(WAIT_S)

@@ -1,0 +1,99 @@
+"""SIGTERM and SIGINT: a final epoch, a free lease, an exact output; and an end in time when a batch hangs."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration_tests.outages.driver import HANGS
+from integration_tests.outages.feed import Feed, feeding
+from integration_tests.survival.process import Driver
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill]
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Iterator[Feed]:
+    with feeding(tmp_path, tmp_path / "store") as feed:
+        yield feed
+
+
+def running(feed: Feed, *options: str) -> Driver:
+    """A job that has published its first rows and is about to read more."""
+    feed.put(100)
+    driver = feed.start(*options)
+    driver.wait_for(lambda: feed.shown() == 100, "the first rows")
+    for _ in range(3):
+        feed.put(100)
+    return driver
+
+
+def hanging(feed: Feed, *options: str) -> Driver:
+    """A job that has published its first rows, and whose operator does not return from the next."""
+    feed.put(100)
+    reached = feed.folder / "reached"
+    driver = feed.start("--hangs", str(reached), *options)
+    driver.wait_for(lambda: feed.shown() == 100, "the first rows")
+    feed.put(1, key=HANGS)
+    driver.wait_for(reached.exists, "a batch that hangs")
+    return driver
+
+
+def check_stopped_in_order(feed: Feed, driver: Driver) -> None:
+    driver.check_ended_well()
+    assert feed.reasons()[-1] == "stop"
+    assert feed.tail().lease_expires_ms == 0, "the next start begins at once, on whatever host"
+    feed.lives.drain()
+    feed.check_exact()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_program_takes_a_final_epoch_and_frees_the_lease(feed: Feed, number: int) -> None:
+    driver = running(feed)
+    driver.signal(number)
+    check_stopped_in_order(feed, driver)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_whole_group_does_not_end_spark_before_the_final_epoch(feed: Feed, number: int) -> None:
+    driver = running(feed)
+    driver.signal_group(number)
+    check_stopped_in_order(feed, driver)
+
+
+def test_a_batch_that_hangs_does_not_hold_up_the_end(feed: Feed) -> None:
+    driver = hanging(feed, "--stop-timeout", "3 seconds")
+    driver.signal(signal.SIGTERM)
+    signalled_s = time.monotonic()
+    assert driver.wait_for_end(60) == 6
+    took_s = time.monotonic() - signalled_s
+    assert 3 <= took_s < 30
+    assert driver.events("failed")[0]["condition"] == "CKPT_EPOCH_TIMED_OUT"
+    assert feed.tail().lease_expires_ms == 0
+    feed.lives.drain()
+    feed.check_exact()
+
+
+def test_a_second_signal_ends_the_program_at_once(feed: Feed) -> None:
+    driver = hanging(feed)
+    driver.signal(signal.SIGTERM)
+    driver.wait_for(lambda: "another signal ends the program" in driver.log(), "the first signal is heard")
+    driver.signal(signal.SIGTERM)
+    assert driver.wait_for_end(30) == -signal.SIGTERM
+    driver.kill()
+    feed.lives.drain()
+    feed.check_exact()
+
+
+def test_a_sparks_own_session_that_is_signalled_with_its_program_still_frees_the_lease(feed: Feed) -> None:
+    """Its Java process ends with the group: there may be no final epoch, but nothing is lost or held."""
+    driver = running(feed, "--plain-session", "--stop-timeout", "10 seconds")
+    driver.signal_group(signal.SIGTERM)
+    driver.wait_for_end(120)
+    assert feed.tail().lease_expires_ms == 0
+    feed.lives.drain()
+    feed.check_exact()
