@@ -18,6 +18,7 @@ from spark_ckpt.store import delta_log
 from spark_ckpt.store.delta_log import Actions, CommitLost
 from spark_ckpt.store.existing import job_of
 from spark_ckpt.store.location import Location
+from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.store import Store
 from spark_ckpt.wording import counted
 
@@ -28,7 +29,7 @@ _CONTENT = b"spark_ckpt doctor"
 def store_findings(uri: str, options: Mapping[str, str]) -> Iterator[Finding]:
     """What there is at `uri`, and whether a job could use it. Makes and removes a folder beside the store's own."""
     try:
-        location = Location(uri, options)
+        location = store_location(uri, options)
         yield from _contents(location)
         yield _writable(location)
     except CkptError as error:

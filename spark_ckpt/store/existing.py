@@ -9,13 +9,14 @@ from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_table import LogTable
 from spark_ckpt.store.records import CreatedRecord
+from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.store import Store
 
 
 def existing_store(uri: str, storage_options: Mapping[str, str] | None = None) -> Store:
     """The store at `uri`; nothing is created. Raises `StoreForeign` (also if there is none), a `StoreOutage`."""
     options = dict(storage_options or {})
-    return Store.open(uri, job_of(Location(uri, options)), options)
+    return Store.open(uri, job_of(store_location(uri, options)), options)
 
 
 def job_of(location: Location) -> str:

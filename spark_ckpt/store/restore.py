@@ -20,7 +20,7 @@ from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.tail import Tail
 
 RestoreTarget = str | int
-"""`"latest"`, an epoch's number, or a savepoint's name."""
+"""`"latest"`, an epoch's number (also as text), or a savepoint's name."""
 
 LATEST = "latest"
 
@@ -78,6 +78,8 @@ def resolve(tail: Tail, target: RestoreTarget) -> tuple[int, str]:
         raise ConfigInvalid(
             f"{target!r} is no restore target", hint='give "latest", an epoch number or a savepoint\'s name'
         )
+    if isinstance(target, str) and target not in tail.savepoints and target.isascii() and target.isdigit():
+        target = int(target)  # as it comes from a command line; no savepoint has such a name
     if isinstance(target, str):
         return _savepoint(tail, target), f"savepoint {target}"
     if target != 0 and target not in tail.by_id:

@@ -23,6 +23,7 @@ from spark_ckpt.store.retention import (
     staged_files,
     state_files,
 )
+from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.state_table import StateTable
 from spark_ckpt.store.tail import Tail
 from spark_ckpt.store.trim import HORIZON_MS, trim
@@ -51,9 +52,10 @@ class Store:
     ) -> Self:
         """The store at `uri`; created if the location is empty.
 
-        Raises `StoreForeign` (another job's, or something else is there), `FormatUnknown`, a `StoreOutage`.
+        Raises `ConfigInvalid` (no store can be kept there), `StoreForeign` (another job's, or something else is there),
+        `FormatUnknown`, a `StoreOutage`.
         """
-        return cls(Location(uri, storage_options or {}), valid_name("job", job), now_ms)
+        return cls(store_location(uri, storage_options), valid_name("job", job), now_ms)
 
     def reopened(self) -> Self:
         """Another view of the same store, for another thread or a command."""

@@ -1,0 +1,32 @@
+"""A store is kept where a commit can be a compare-and-swap, nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ckpt.errors import ConfigInvalid, EpochNotFound
+from spark_ckpt.store.existing import existing_store
+from spark_ckpt.store.restore import resolve
+from spark_ckpt.store.schemes import SCHEMES, store_location
+from spark_ckpt.store.store import Store
+from spark_ckpt.store.tail import Tail
+
+
+@pytest.mark.parametrize("uri", ["foo://bucket/store", "http://host/store", "kafka://topic", "FOO://x"])
+@pytest.mark.parametrize("opened", [store_location, existing_store, lambda uri: Store.open(uri, "job")])
+def test_an_unknown_scheme_is_refused_with_the_list_of_known_ones(uri, opened):
+    with pytest.raises(ConfigInvalid, match="no store can be kept at") as refused:
+        opened(uri)
+    assert all(f"{scheme}://" in refused.value.hint for scheme in SCHEMES)
+
+
+@pytest.mark.parametrize("uri", ["relative/folder", "/absolute", "file:///absolute", "s3://bucket/store", "S3A://b/s"])
+def test_folders_and_object_stores_are_taken(uri):
+    assert store_location(uri).uri
+
+
+def test_digits_mean_an_epoch_unless_a_savepoint_has_that_name():
+    assert resolve(Tail(), "0") == (0, "epoch 0")
+    assert resolve(Tail(savepoints={"7": 3}), "7") == (3, "savepoint 7")
+    with pytest.raises(EpochNotFound, match="epoch 7 is not in the log"):
+        resolve(Tail(), "7")
