@@ -37,11 +37,12 @@ class SourceNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransformNode:
-    """A stateless DataFrame operation, recorded under the verb the user wrote."""
+    """A stateless DataFrame operation, recorded under the verb the user wrote, on the `line` that did."""
 
     parent: Node
     verb: str
     apply: Callable[[DataFrame], DataFrame]
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

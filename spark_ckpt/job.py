@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.types import StructType
 
 from spark_ckpt.config import JobConfig
 from spark_ckpt.connector import Sink, Source
-from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.elsewhere import not_on_job
+from spark_ckpt.errors import GraphInvalid, SinkInvalid, SourceInvalid
 from spark_ckpt.graph import Node, SinkBinding, SourceNode
 from spark_ckpt.listener import RunListener
 from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt.runtime.job_plan import JobPlan, planned
 from spark_ckpt.runtime.rejects import REJECTED, REJECTED_SCHEMA
 from spark_ckpt.runtime.run import Run
+from spark_ckpt.runtime.stateless import template
 from spark_ckpt.runtime.warm_up import check_workers, warm_up
 from spark_ckpt.store.identity import Confirmed
 from spark_ckpt.store.names import valid_name
+from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.store import Store
 from spark_ckpt.stream import Stream
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 LATEST = "latest"
+_SOURCES = "give a source object, for example FilesSource(path, format, schema), DeltaSource(table) or KafkaSource(...)"
+_SINKS = "give a sink object, for example DeltaSink(table) or KafkaSink(...)"
 
 
 class Job:
@@ -47,6 +52,7 @@ class Job:
         self.spark = spark
         self.name = valid_name("job", name)
         self.store = store
+        store_location(store)
         self._storage_options = dict(storage_options or {})
         self._config = JobConfig.of(settings, dict(spark.sparkContext.getConf().getAll()) | _session_conf(spark))
         self._sources: dict[str, SourceNode] = {}
@@ -63,19 +69,26 @@ class Job:
         """The settings in force."""
         return self._config
 
+    if not TYPE_CHECKING:  # type checkers know what there is
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise not_on_job(name)
+
     def source(self, name: str, source: Source) -> Stream:
         """A named input. The name identifies its cursor in the store. Checks the source now."""
         valid_name("source", name)
         if name in self._sources:
             raise GraphInvalid(f"there are two sources named '{name}'", hint="give each source a name of its own")
+        if isinstance(source, type) or not isinstance(source, Source):
+            raise SourceInvalid(_no_connector(source, Source), source=name, hint=_SOURCES)
         source.check(self.spark)
         schema = source.read(self.spark, source.start(self.spark)).schema
         node = self._sources[name] = SourceNode(name, source, schema)
-        return Stream(self, node, self._template(schema))
+        return Stream(self, node, template(self.spark, schema))
 
     def rejectsTo(self, sink: Sink) -> None:
         """Write records that could not be parsed to a side table, exactly once: columns reason, position, record."""
-        self._rejects = sink
+        self._rejects = _checked_sink(sink)
 
     def addListener(self, listener: RunListener) -> None:
         """Hear of epochs while the job runs."""
@@ -123,10 +136,8 @@ class Job:
             moved=_names(moved) | set(config.accept_moved),
         )
 
-    def _template(self, schema: StructType) -> DataFrame:
-        return self.spark.createDataFrame([], schema)
-
     def _bind(self, sink: Sink, node: Node, schema: StructType, name: str | None) -> None:
+        _checked_sink(sink)
         chosen = valid_name("sink", name or sink.describe().get("kind", "sink"))
         if chosen == REJECTED:
             raise GraphInvalid(f"'{REJECTED}' is the name of the side output", hint="give the sink another name")
@@ -149,6 +160,22 @@ class Job:
 
 def _names(given: str | Sequence[str]) -> frozenset[str]:
     return frozenset([given] if isinstance(given, str) else given)
+
+
+def _checked_sink(sink: Sink) -> Sink:
+    if isinstance(sink, type) or not isinstance(sink, Sink):
+        raise SinkInvalid(_no_connector(sink, Sink), hint=_SINKS)
+    return sink
+
+
+def _no_connector(given: object, protocol: type) -> str:
+    """What is wrong with an object that should be a connector: it is something else, or it lacks methods."""
+    what = protocol.__name__.lower()
+    methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
+    missing = [name for name in methods if not hasattr(given, name)]
+    if isinstance(given, type) or missing == methods:
+        return f"{given!r} is no {what}"
+    return f"{type(given).__name__} is no {what}: it has no {', '.join(missing)}"
 
 
 def _session_conf(spark: SparkSession) -> dict[str, str]:

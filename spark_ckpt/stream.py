@@ -8,7 +8,7 @@ step can divert them; operations that would lose that column divert them first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import pandas as pd
 import pyarrow as pa
@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType, TimestampType
 
 from spark_ckpt.config import duration_ms
 from spark_ckpt.connector import Sink
+from spark_ckpt.elsewhere import not_on_grouped, not_on_stream
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
 from spark_ckpt.graph import (
     REJECT,
@@ -33,12 +34,16 @@ from spark_ckpt.graph import (
     watermark_of,
 )
 from spark_ckpt.parsing import OnError, parsed_column
-from spark_ckpt.runtime.aggregations import Aggregate, running_aggregates
+from spark_ckpt.runtime.aggregations import APPEND, Aggregate, running_aggregates
 from spark_ckpt.runtime.keyed_function import UserFunction, keyed_function
 from spark_ckpt.runtime.operator import Binding, KeyedOperator
 from spark_ckpt.runtime.rejects import divert_rejects
 from spark_ckpt.runtime.session_settings import pandas_options
+from spark_ckpt.runtime.stateless import Refused, check_operation, template
+from spark_ckpt.runtime.users_line import users_line
 from spark_ckpt.runtime.vectorized import VectorizedFunction, vectorized_function
+from spark_ckpt.runtime.window_keys import Closing, WindowKey
+from spark_ckpt.runtime.window_lineage import closing_of, is_window, watermarked, without_marks
 
 if TYPE_CHECKING:
     from spark_ckpt.job import Job
@@ -57,7 +62,7 @@ class Stream:
     @property
     def schema(self) -> StructType:
         """The rows' schema."""
-        return self._visible.schema
+        return without_marks(self._visible.schema)
 
     @property
     def columns(self) -> list[str]:
@@ -76,6 +81,11 @@ class Stream:
         if name not in self.columns:
             raise GraphInvalid(f"there is no column '{name}'", hint=f"columns: {', '.join(self.columns)}")
         return F.col(name)
+
+    if not TYPE_CHECKING:  # type checkers know what there is
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise not_on_stream(name, () if name.startswith("_") else self.columns)
 
     def printSchema(self) -> None:
         """Print the schema as Spark does."""
@@ -142,7 +152,11 @@ class Stream:
         return self._diverted()._then("join", lambda frame: frame.join(other, on, how))
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Stream:
-        """Any stateless DataFrame-to-DataFrame function. It is called again for every incarnation or batch."""
+        """Any stateless DataFrame-to-DataFrame function. It is called again for every incarnation or batch.
+
+        What needs to remember rows (an aggregation, `dropDuplicates`, `limit`, a sort, a join of two streams, Spark's own
+        stateful functions) is refused on this line: no epoch would hold its state.
+        """
         return self._diverted()._then("transform", function)
 
     def mapInPandas(
@@ -178,7 +192,8 @@ class Stream:
             delay_ms = duration_ms(delayThreshold)
         except (TypeError, ValueError) as error:
             raise ConfigInvalid(f"withWatermark: {error}") from None
-        return Stream(self._job, WatermarkNode(self._node, eventTime, delay_ms), self._template)
+        marked = watermarked(self._template, eventTime, delay_ms)
+        return Stream(self._job, WatermarkNode(self._node, eventTime, delay_ms), marked)
 
     def parse(
         self,
@@ -221,13 +236,16 @@ class Stream:
     # -- the recording ------------------------------------------------------------------------------------------------
 
     def _then(self, verb: str, apply: Callable[[DataFrame], DataFrame]) -> Stream:
+        line = users_line()
         try:
-            template = apply(self._template)
+            tried = check_operation(self._template, apply(self._template))
+        except Refused as error:
+            raise error.at(verb, line) from None
         except AnalysisException as error:
             raise GraphInvalid(
-                f"{verb}: {_first_line(error)}", hint=f"the stream has {self.schema.simpleString()}"
+                f"{verb}: {_first_line(error)}", hint=f"the stream has {self.schema.simpleString()}", line=line
             ) from None
-        return Stream(self._job, TransformNode(self._node, verb, apply), template)
+        return Stream(self._job, TransformNode(self._node, verb, apply, line), tried)
 
     def _diverted(self) -> Stream:
         return self._then("divert rejected rows", divert_rejects) if self._hides_rejects else self
@@ -243,10 +261,10 @@ class Stream:
         if operator_of(left._node) is not None or operator_of(right._node) is not None:
             raise GraphInvalid("union works on streams before the operator", hint="union the inputs, then groupBy")
         try:
-            template = combine(left._template, right._template)
+            tried = combine(left._template, right._template)
         except AnalysisException as error:
             raise GraphInvalid(f"union: {_first_line(error)}") from None
-        return Stream(self._job, UnionNode(left._node, right._node, combine), template)
+        return Stream(self._job, UnionNode(left._node, right._node, combine), tried)
 
 
 class GroupedStream:
@@ -299,16 +317,43 @@ class GroupedStream:
 
         "update": one row per changed key and batch (keys and aggregates). "append": every input row with the running
         values as of that row.
+
+        Windows: `groupBy("k", F.window("at", "10 minutes"))`, or its `start` or `end` as a column, behind
+        `withWatermark("at", ...)`. As in Spark's update mode, a row is late when the watermark of the batch before has reached
+        its window's end: it is dropped and counted (`run.lastProgress["late"]`). When the batch's own watermark has, the
+        window's state goes. A grouping without a window of the watermark's column (or that column itself) is never closed:
+        no row is late, and its state stays.
         """
         if not aggregates:
             raise GraphInvalid("agg needs at least one aggregate", hint='for example agg(total=ckpt.sum("value"))')
-        return self._operate(running_aggregates(aggregates, self._schema, self._keys, outputMode), name)
+        flat, windows = self._with_flat_windows(keep=outputMode == APPEND)
+        operator = running_aggregates(aggregates, flat._schema, flat._keys, outputMode, windows)
+        timed = watermark_of(flat._stream._node) is not None
+        return flat._operate(operator, name, closing_of(flat._stream._template, flat._keys) if timed else None)
+
+    def _with_flat_windows(self, keep: bool) -> tuple[GroupedStream, list[WindowKey]]:
+        """The same grouping with every window struct as two columns; `keep`: the struct stays in the rows."""
+        stream, keys, windows = self._stream, list(self._keys), []
+        for key in self._keys:
+            if is_window(self._schema[key]):
+                window = WindowKey(key, f"{key}_start", f"{key}_end")
+                parts = {window.start: F.col(f"`{key}`.start"), window.end: F.col(f"`{key}`.end")}
+                stream = stream.withColumns(parts) if keep else stream.withColumns(parts).drop(key)
+                at = keys.index(key)
+                keys[at : at + 1] = parts
+                windows.append(window)
+        return GroupedStream(stream, tuple(keys)), windows
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise not_on_grouped(name)
 
     @property
     def _schema(self) -> StructType:
         return self._stream.schema
 
-    def _operate(self, operator: KeyedOperator, name: str) -> Stream:
+    def _operate(self, operator: KeyedOperator, name: str, closing: Closing | None = None) -> Stream:
         stream, job = self._stream, self._stream._job
         watermark = watermark_of(stream._node)
         if watermark is not None and watermark.column not in stream.columns:
@@ -316,10 +361,10 @@ class GroupedStream:
                 f"the watermark's column '{watermark.column}' is gone at groupBy",
                 hint="keep it in the select",
             )
-        binding = Binding(name, watermark.column if watermark else None, pandas_options(job.spark))
+        binding = Binding(name, watermark.column if watermark else None, pandas_options(job.spark), closing)
         bound = operator.bind(binding)
         node = OperatorNode(stream._node, job._operator_name(name), self._keys, bound)
-        return Stream(job, node, job._template(operator.output))
+        return Stream(job, node, template(job.spark, operator.output))
 
 
 def _named_key(stream: Stream, key: str | Column) -> tuple[Stream, str]:

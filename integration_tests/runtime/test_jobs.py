@@ -125,6 +125,31 @@ def test_a_stream_whose_rows_are_all_filtered_out_still_moves_on(bench: Bench) -
     run.stop()
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda one, two, static: one.filter("v > 1").union(two),
+        lambda one, two, static: totals(one.filter("v > 1").union(two.filter("v > 100"))),
+        lambda one, two, static: one.union(two).join(static, "k", "left_semi"),
+        lambda one, two, static: totals(one.union(two)).filter("total > 5").join(static, "k"),
+    ],
+    ids=["stateless", "operator", "stages that Spark adapts", "behind the operator"],
+)
+def test_input_rows_are_what_the_sources_delivered_before_any_filter_and_nothing_else(bench: Bench, shape) -> None:
+    """Neither rows of control nor of static tables, nor what an operation makes of a row."""
+    for rows in ([("a", 1), ("b", 2), ("c", 0)], [("a", 3), ("d", 1)]):
+        bench.put(*rows)
+        bench.put(*rows[:1], into="more")
+    static = bench.spark.createDataFrame([("a", 1), ("b", 2)], "k string, f long").repartition("k")
+    job = bench.job()
+    one, two = job.source("one", bench.source()), job.source("two", bench.source("more"))
+    shape(one, two, static).to(bench.sink(), name="out")
+    run = drain(job)
+    assert [each["numInputRows"] for each in run.recentProgress if each["numInputRows"]] == [4, 3]
+    assert progress_totals(run)["numInputRows"] == 7
+    assert sum(brief.rows_in for brief in run.epochs()) == 7
+
+
 # -- records that cannot be parsed ------------------------------------------------------------------------------------
 
 RECORD = "k string, v long"

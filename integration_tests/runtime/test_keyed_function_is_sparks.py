@@ -164,11 +164,11 @@ def under_ours(spark, folder, batches, func, timeout, marks):
     operator = operator.bind(Binding("ours", "t", PandasOptions(ZONE, assign_cols_by_name=True)))
     cache = LevelCache(folder / "cache", None, operator.schema)
     state, reports = KeyGroupState(operator.schema, cache, 0).encode(), []
-    for batch, mark in zip(batches, marks, strict=True):
+    for batch, mark, late in zip(batches, marks, [0, *marks[:-1]], strict=True):
         table = pa.Table.from_pylist(batch, schema=arrow_schema(types["row"]))
         hashes = spark.createDataFrame(table).selectExpr(f"xxhash64({', '.join(KEYS)}) as h").toArrow().column("h")
         group = KeyGroupState.decode(state, operator.schema, cache, 0)
-        tables = list(operator.process(table.append_column(KEY_HASH, hashes), group, Clock(0, mark)))
+        tables = list(operator.process(table.append_column(KEY_HASH, hashes), group, Clock(0, mark, late)))
         state = group.encode()
         reports.append(sorted((row["facts"], seconds(row["at"])) for each in tables for row in each.to_pylist()))
     return reports

@@ -230,15 +230,6 @@ def test_two_sinks_need_two_names_and_one_stream(decided: Bench) -> None:
         rows.filter("v > 1").to(decided.sink("two"), name="two")
 
 
-def test_an_operation_that_cannot_stream_is_refused_at_the_start(decided: Bench) -> None:
-    job = ckpt.Job(decided.spark, "sorted", str(decided.folder / "sorted"))
-    rows = job.source("in", decided.source()).transform(lambda frame: frame.orderBy("v"))
-    rows.to(decided.sink("sorted"), name="out")
-    with pytest.raises(ckpt.CkptError, match="Spark cannot run the stream") as refused:
-        job.start()
-    assert refused.value.condition == "CKPT_GRAPH_INVALID"
-
-
 # -- failures while it runs ---------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import LimitsBatches, Source
+from spark_ckpt.runtime.query_execution import execution_of
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -30,7 +31,7 @@ def lift_limits(spark: SparkSession, query_name: str, sources: Sequence[Source])
 
     To be called from the query's own thread, between two plannings.
     """
-    execution = next(query._jsq.streamingQuery() for query in spark.streams.active if query.name == query_name)
+    execution = execution_of(spark, query_name)
     limits, streams = execution.uniqueSources(), execution.sources()
     for number, source in enumerate(sources):
         if isinstance(source, LimitsBatches) and _limited(source) is not None:

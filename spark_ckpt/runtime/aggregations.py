@@ -36,9 +36,21 @@ from spark_ckpt.runtime.group_state import KeyGroupState, Resolved
 from spark_ckpt.runtime.key_index import Keys, distinct_keys
 from spark_ckpt.runtime.operator import Binding, Clock
 from spark_ckpt.runtime.pandas_rows import key_tuples
-from spark_ckpt.runtime.rows import KEY_HASH, Int64s, arrow_schema, column, conform, state_schema, taken, user_columns
+from spark_ckpt.runtime.rows import (
+    KEY_HASH,
+    NO_TIMEOUT,
+    Int64s,
+    arrow_schema,
+    column,
+    conform,
+    rows_at,
+    state_schema,
+    taken,
+    user_columns,
+)
 from spark_ckpt.runtime.segments import Segments
 from spark_ckpt.runtime.timeouts import Timeouts
+from spark_ckpt.runtime.window_keys import Closing, WindowKey, nested, nested_schema
 
 if TYPE_CHECKING:
     from spark_ckpt.runtime.rows import Array
@@ -132,16 +144,30 @@ def _type_of(name: str, schema: pa.Schema) -> pa.DataType:
 
 
 def running_aggregates(
-    aggregates: Mapping[str, Aggregate], schema: StructType, keys: Sequence[str], output_mode: str = UPDATE
+    aggregates: Mapping[str, Aggregate],
+    schema: StructType,
+    keys: Sequence[str],
+    output_mode: str = UPDATE,
+    windows: Sequence[WindowKey] = (),
 ) -> RunningAggregates:
-    """Operator of running aggregates by output name; `schema` is the input's. Raises `GraphInvalid`."""
-    return RunningAggregates([each.alias(name) for name, each in aggregates.items()], schema, keys, output_mode)
+    """Operator of running aggregates by output name; `schema` is the input's. `windows`: keys that are one struct in the
+    output. Raises `GraphInvalid`."""
+    specs = [each.alias(name) for name, each in aggregates.items()]
+    return RunningAggregates(specs, schema, keys, output_mode, windows)
 
 
 class RunningAggregates:
-    """See `running_aggregates`."""
+    """See `running_aggregates`. With keys that the watermark closes, late rows are dropped and counted and closed keys' state
+    goes, as in Spark's own aggregation in update mode."""
 
-    def __init__(self, specs: Sequence[Aggregate], schema: StructType, keys: Sequence[str], output_mode: str) -> None:
+    def __init__(
+        self,
+        specs: Sequence[Aggregate],
+        schema: StructType,
+        keys: Sequence[str],
+        output_mode: str,
+        windows: Sequence[WindowKey] = (),
+    ) -> None:
         if output_mode not in (APPEND, UPDATE):
             raise GraphInvalid(f"unknown output mode {output_mode!r}", hint="use 'append' or 'update'")
         rows = arrow_schema(schema)
@@ -150,31 +176,69 @@ class RunningAggregates:
         self._specs = tuple(specs)
         self._folds = tuple(fold_of(spec, rows) for spec in specs)
         self.schema = state_schema(StructType([schema[key] for key in keys]), self._state_type())
+        self._windows = tuple(windows)
         self._arrow = self._output_schema(rows)
         self.output = from_arrow_schema(self._arrow)
         self._timeouts = Timeouts()
         self._binding = Binding()
+        self._closing: Closing | None = None
 
     def bind(self, binding: Binding) -> RunningAggregates:
-        """A copy that knows its name and the watermark column."""
+        """A copy that knows its name, the watermark column, and what the watermark closes."""
         bound = copy.copy(self)
         bound._binding, bound._timeouts = binding, self._timeouts.bound(binding)
+        bound._closing = binding.closing
+        if binding.closing is not None:
+            bound.timeout = GroupStateTimeout.EventTimeTimeout
         return bound
 
     def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
-        """Move every key's aggregates over its rows."""
-        if rows is None or not rows.num_rows:
-            return
+        """Move every key's aggregates over its rows, then forget the keys that the watermark has closed."""
+        if group.is_restored:
+            self._time_restored(group)
+        if rows is not None and rows.num_rows:
+            yield from self._on_rows(self._on_time(rows, group, clock), group)
+        self._forget_closed(group, clock)
+
+    def _on_time(self, rows: pa.Table, group: KeyGroupState, clock: Clock) -> pa.Table:
         rows = self._timeouts.on_time(rows, group, clock)
+        if self._closing is None or clock.late_ms is None:
+            return rows
+        kept = self._closing.on_time(rows, clock.late_ms)
+        group.counters.late_rows += rows.num_rows - kept.num_rows
+        return kept
+
+    def _on_rows(self, rows: pa.Table, group: KeyGroupState) -> Iterator[pa.Table]:
+        if not rows.num_rows:
+            return
         keys = distinct_keys(rows, self.schema.key.names)
         segments = Segments(keys.row_key, len(keys.hashes))
         after = self._run(rows, segments, keys, group.resolve(keys.table, keys.hashes))
         latest = [[taken(part, segments.last_rows) for part in parts] for parts in after]
         state = pa.table([part for parts in latest for part in parts], schema=self.schema.state)
-        group.put(keys.table, keys.hashes, state)
+        timeouts = self._closing.timeouts_ms(keys.table) if self._closing else None
+        group.put(keys.table, keys.hashes, state, timeout_ms=timeouts)
         output = self._appended(rows, keys, after) if self.output_mode == APPEND else self._updated(keys, latest)
         group.counters.rows_out += output.num_rows
         yield output
+
+    def _time_restored(self, group: KeyGroupState) -> None:
+        """State that was written when nothing closed these keys, by an older version or another watermark, is closed too."""
+        if self._closing is None:
+            return
+        found = group.untimed()
+        timeouts = self._closing.timeouts_ms(found.keys)
+        at = np.flatnonzero(timeouts != NO_TIMEOUT)
+        state = rows_at(found.resolved.state, at)
+        group.put(rows_at(found.keys, at), found.hashes[at], state, timeout_ms=timeouts[at])
+
+    def _forget_closed(self, group: KeyGroupState, clock: Clock) -> None:
+        if self._closing is None or clock.watermark_ms is None:
+            return
+        closed = group.expired(clock.watermark_ms + 1)
+        group.counters.keys_timed_out += len(closed.hashes)
+        gone = np.ones(len(closed.hashes), np.bool_)
+        group.put(closed.keys, closed.hashes, closed.resolved.state, removed=gone)
 
     def _run(self, rows: pa.Table, segments: Segments, keys: Keys, resolved: Resolved) -> list[list[Array]]:
         after, at = [], 0
@@ -207,7 +271,8 @@ class RunningAggregates:
 
     def _updated(self, keys: Keys, latest: Sequence[Sequence[Array]]) -> pa.Table:
         shown = self._shown(latest, keys, np.arange(len(keys)))
-        return pa.table([*keys.table.columns, *shown], names=self._arrow.names).cast(self._arrow)
+        names = [*self.schema.key.names, *(spec.name for spec in self._specs)]
+        return nested(pa.table([*keys.table.columns, *shown], names=names), self._windows).cast(self._arrow)
 
     def _shown(self, states: Sequence[Sequence[Array]], keys: Keys, key_of: Int64s) -> list[Array]:
         shown = []
@@ -226,8 +291,10 @@ class RunningAggregates:
 
     def _output_schema(self, rows: pa.Schema) -> pa.Schema:
         shown = [pa.field(spec.name, fold.shown()) for spec, fold in zip(self._specs, self._folds, strict=True)]
-        schema = pa.schema([*(rows if self.output_mode == APPEND else self.schema.key), *shown])
+        parts = {part for window in self._windows for part in (window.start, window.end)}
+        given = [field for field in rows if field.name not in parts]  # the struct itself is among them
+        schema = pa.schema([*(given if self.output_mode == APPEND else self.schema.key), *shown])
         twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
         if twice is not None:
             raise GraphInvalid(f"output column {twice!r} occurs twice", hint="rename the aggregate with .alias()")
-        return schema
+        return schema if self.output_mode == APPEND else nested_schema(schema, self._windows)

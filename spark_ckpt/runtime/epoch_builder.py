@@ -52,6 +52,7 @@ class EndedEpoch:
     chains: Chains
     cursors: Mapping[str, Cursor]
     watermark_ms: int
+    late_ms: int
     groups_acked: frozenset[int]
 
 
@@ -66,12 +67,18 @@ class EpochBuilder:
         self._ended: dict[int, EndedEpoch] = {}
         self._acked: dict[int, set[int]] = {}
         self._chains: Chains = _chains_of(base, operator)
-        self._watermark_ms = base.watermark_ms
+        self._watermark_ms = self._base_watermark_ms = base.watermark_ms
+        self._late_ms = base.watermark_ms if base.late_watermark_ms is None else base.late_watermark_ms
 
     @property
     def chains(self) -> Chains:
         """Every key group's snapshot files as of the newest barrier."""
         return dict(self._chains)
+
+    @property
+    def late_ms(self) -> int:
+        """The watermark that rows of the next batch are late by: the last one's."""
+        return self._late_ms
 
     @property
     def idle(self) -> bool:
@@ -103,6 +110,7 @@ class EpochBuilder:
             self.chains,
             dict(cursors),
             self._watermark_ms,
+            self._late_ms,
             frozenset(self._acked.pop(epoch, ())),
         )
         self._open, self._moved = Gathered(), False
@@ -111,7 +119,7 @@ class EpochBuilder:
 
     def pinned(self, epoch: int, cursors: Mapping[str, Cursor]) -> EndedEpoch:
         """An epoch before the first batch: nothing but where the sources start."""
-        return EndedEpoch(epoch, Gathered(), self.chains, dict(cursors), self._watermark_ms, frozenset())
+        return EndedEpoch(epoch, Gathered(), self.chains, dict(cursors), self._watermark_ms, self._late_ms, frozenset())
 
     def take(self, epoch: int) -> EndedEpoch:
         """An ended epoch that is about to be decided."""
@@ -128,6 +136,7 @@ class EpochBuilder:
             self._open, self._moved = ended.gathered.put_before(self._open), True
 
     def _advance_watermark(self, offsets: BatchOffsets, reports: Sequence[Report]) -> None:
+        self._late_ms = max(self._base_watermark_ms, offsets.watermark_ms)
         self._watermark_ms = max(self._watermark_ms, offsets.watermark_ms)
         if self._delay_ms is not None:
             newest = max((_count(report, "event_time_ms") for report in reports), default=0)

@@ -24,6 +24,7 @@ from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, TaskId
 from spark_ckpt.runtime.blobs import outputs_to_blobs
 from spark_ckpt.runtime.control_source import BARRIER
 from spark_ckpt.runtime.group_state import Capture, KeyGroupState
+from spark_ckpt.runtime.late_watermark import late_watermark_ms
 from spark_ckpt.runtime.levels import FileRef, LevelCache
 from spark_ckpt.runtime.operator import Clock, KeyedOperator
 from spark_ckpt.runtime.packing import control_tag, unpack_ordered
@@ -49,6 +50,7 @@ class GroupHost:
     user's graph: recorded operations refer to columns of the driver's JVM.
 
     `chains`: state files to restore from, per key group, oldest first. `cache`: folder on each host for local levels.
+    `base_late_ms`: the watermark that rows of the first batch are late by.
     """
 
     name: str
@@ -58,6 +60,7 @@ class GroupHost:
     incarnation: int
     base_epoch: int
     base_watermark_ms: int
+    base_late_ms: int
     chains: Mapping[int, Sequence[StateFile]]
     location: Location
     cache: str
@@ -147,13 +150,12 @@ class _GroupCall:
         try:
             watermark_ms = max(self._state.getCurrentWatermarkMs(), self._host.base_watermark_ms)
         except PySparkException:  # Spark's way to say that the query has no watermark
-            watermark_ms = None
-        return Clock(self._state.getCurrentProcessingTimeMs(), watermark_ms)
+            return Clock(self._state.getCurrentProcessingTimeMs())
+        return Clock(self._state.getCurrentProcessingTimeMs(), watermark_ms, late_watermark_ms())
 
     def _account(self) -> dict[str, Json]:
         counters = self._held.counters
         return {
-            "rows_in": counters.rows_in,
             "late": counters.late_rows,
             "event_time_ms": self._held.max_event_time_ms or 0,
         }

@@ -50,7 +50,6 @@ class _Head(TypedDict):
 
     epoch: int
     event_time: int | None
-    watermark: int | None
     due_from: int
     levels: list[list[tuple[str, int, int, str, int, str]]]
 
@@ -65,7 +64,7 @@ class Resolved(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """Keys whose timeout has passed, with their state."""
+    """Keys found by their timeout, with their state."""
 
     keys: pa.Table
     hashes: Int64s
@@ -85,7 +84,6 @@ class Capture:
 class Counters:
     """What one call did, for reports. Not part of the state."""
 
-    rows_in: int = 0
     rows_out: int = 0
     late_rows: int = 0
     keys_updated: int = 0
@@ -96,8 +94,8 @@ class Counters:
 class KeyGroupState:
     """State of one key group. Made by `empty`, `restored` or `decode`; written back by `encode`.
 
-    `levels` are newest first; each is a tuple of consecutive state files, oldest first. `watermark_ms` is the
-    watermark of the group's last call.
+    `levels` are newest first; each is a tuple of consecutive state files, oldest first. `is_restored`: this is the group's
+    first call in its incarnation.
     """
 
     def __init__(self, schema: StateSchema, cache: LevelCache, key_group: int) -> None:
@@ -105,8 +103,8 @@ class KeyGroupState:
         self.key_group = key_group
         self.epoch = 0
         self.max_event_time_ms: int | None = None
-        self.watermark_ms: int | None = None
         self.counters = Counters()
+        self.is_restored = False
         self._cache = cache
         self._levels: list[Files] = []
         self._delta = empty(schema)
@@ -119,7 +117,7 @@ class KeyGroupState:
     ) -> KeyGroupState:
         """State of a manifest's chain of files, oldest first. Nothing is read before the first look-up."""
         group = cls(schema, cache, key_group)
-        group.epoch = epoch
+        group.epoch, group.is_restored = epoch, True
         for ref in files:
             group._joined((ref,))
         return group
@@ -130,7 +128,7 @@ class KeyGroupState:
         head, delta = _opened(data)
         group = cls(schema, cache, key_group)
         group.epoch, group._due_from = head["epoch"], head["due_from"]
-        group.max_event_time_ms, group.watermark_ms = head["event_time"], head["watermark"]
+        group.max_event_time_ms = head["event_time"]
         group._levels = [tuple(FileRef(*ref) for ref in level) for level in head["levels"]]
         if delta is not None:
             if not delta.schema.equals(schema.table):
@@ -146,7 +144,6 @@ class KeyGroupState:
         head = {
             "epoch": self.epoch,
             "event_time": self.max_event_time_ms,
-            "watermark": self.watermark_ms,
             "due_from": self._due_from,
             "levels": [[list(ref) for ref in level] for level in self._levels],
         }
@@ -232,6 +229,16 @@ class KeyGroupState:
                 places.append((table, _not_in(newer, table, due, self.schema)))
             newer.append(table)
         self._due_from = max(self._due_from, now_ms)
+        return self._expired_rows([(table, at) for table, at in places if len(at)])
+
+    def untimed(self) -> Expired:
+        """Keys that have state and no timeout."""
+        places: list[tuple[KeyTable, Int64s]] = []
+        newer: list[KeyTable] = []
+        for table in self._newest_first():
+            live = np.flatnonzero((table.timeouts == NO_TIMEOUT) & (numbers(table.table, OP) == PUT))
+            places.append((table, _not_in(newer, table, live, self.schema)))
+            newer.append(table)
         return self._expired_rows([(table, at) for table, at in places if len(at)])
 
     def _expired_rows(self, places: list[tuple[KeyTable, Int64s]]) -> Expired:

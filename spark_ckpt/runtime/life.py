@@ -215,6 +215,7 @@ class Life:
             incarnation=self.incarnation,
             base_epoch=self.last_epoch,
             base_watermark_ms=self._base.watermark_ms,
+            base_late_ms=self._builder.late_ms,
             chains=self._builder.chains,
             location=self._plan.store.state(operator.name).location,
             cache=str(self._folder / operator.name),

@@ -57,6 +57,7 @@ def manifest_of(
         reason=reason,
         cursors=json.loads(json.dumps(ended.cursors)),
         watermark_ms=ended.watermark_ms,
+        late_watermark_ms=ended.late_ms,
         operators=_operators(plan, ended, lineage.key_groups),
         outputs=_outputs(plan, ended),
         rows_in=gathered.rows_in,

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from spark_ckpt.runtime.group_state import KeyGroupState
 from spark_ckpt.runtime.pandas_rows import PandasOptions
 from spark_ckpt.runtime.rows import StateSchema
+from spark_ckpt.runtime.window_keys import Closing
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +22,20 @@ class Clock:
     processing_ms: int
     watermark_ms: int | None = None
     """None: the query has no watermark. 0: it has one that has not moved yet."""
+    late_ms: int | None = None
+    """The watermark that rows are late by: the batch before's. None without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What an operator learns only when the job is planned: its name, the watermarked column, Spark's
-    settings.
+    """What an operator learns only when the job is planned: its name, the watermarked column, what of the grouping the
+    watermark closes, Spark's settings.
     """
 
     name: str = "operator"
     event_time: str | None = None
     options: PandasOptions = field(default_factory=PandasOptions)
+    closing: Closing | None = None
 
 
 class KeyedOperator(Protocol):

@@ -28,17 +28,22 @@ from spark_ckpt.graph import REJECT, Node, OperatorNode, SourceNode, build, oper
 from spark_ckpt.runtime.admission import lift_limits, small
 from spark_ckpt.runtime.control_source import Control, control_rows
 from spark_ckpt.runtime.group_host import GroupHost
+from spark_ckpt.runtime.late_watermark import LateWatermark
+from spark_ckpt.runtime.offset_log import read_batch_offsets
 from spark_ckpt.runtime.packing import explode_blobs, pack, packed_ddl, tables_of_blobs
+from spark_ckpt.runtime.query_execution import execution_of, rows_delivered
 from spark_ckpt.runtime.query_failures import failure_by
 from spark_ckpt.runtime.rejects import Diverter, divert_rejects, diverting_with
 from spark_ckpt.runtime.reports import Report, Reports
 from spark_ckpt.runtime.rows import EVENT_TIME
 from spark_ckpt.runtime.staging import ROWS_PER_WRITE, SinkStage, stage_rows
+from spark_ckpt.runtime.stateless_graph import checked_output, checked_rows
 from spark_ckpt.storage_errors import told_of
 from spark_ckpt.store.location import Location
 from spark_ckpt.worker_process import settle
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -104,6 +109,8 @@ class StageQuery:
         self._on_batch = on_batch
         self._is_over = is_over
         self._reports = Reports(spark.sparkContext)
+        self._late = _late_watermark(spark, stage)
+        self._execution: JavaObject | None = None
         self._steps = 0
         self.failure: CkptError | None = None
         """What the batch that ended the query failed with, judged where Spark's error is whole: to Java it is a text."""
@@ -131,8 +138,10 @@ class StageQuery:
     def _plan(self) -> DataFrame:
         operator = operator_of(self._stage.node)
         if operator is None:
-            rows = build(self._stage.node, self._read)
+            rows = checked_rows(self._stage.node, self._read)
             return rows.union(self._no_rows(rows))
+        if operator is not self._stage.node:
+            checked_output(self._spark, self._stage.node)
         return self._operator_plan(operator)
 
     def _read(self, node: SourceNode | OperatorNode) -> DataFrame:
@@ -145,7 +154,7 @@ class StageQuery:
         host = self._stage.host
         if host is None:
             raise TypeError("a stage with an operator needs a host for its key groups")
-        rows = build(operator.parent, self._read)
+        rows = checked_rows(operator.parent, self._read)
         watermark = watermark_of(operator.parent)
         timed = watermark is not None
         packer = self._packer(REJECT in rows.columns, host.key_groups, watermark.column if watermark else None)
@@ -186,7 +195,10 @@ class StageQuery:
         try:
             if batch == 0 and self._stage.behind:
                 lift_limits(self._spark, self._stage.name, [each.source for each in sources_of(self._stage.node)])
+            if self._late is not None:
+                self._late.begin(read_batch_offsets(Location(self._stage.checkpoint_uri), batch).watermark_ms)
             self._staged(frame, batch).collect()
+            delivered = self._rows_delivered()
         except Exception as error:
             # Spark interrupts the batch that a stop finds running. It would search the error's text with a pattern that
             # overflows its thread's stack.
@@ -194,13 +206,20 @@ class StageQuery:
                 return
             self.failure = failure_by(error)
             raise
-        self._on_batch(batch, self._reports.drain(), round((time.monotonic() - started_s) * 1000))
+        reports = [*self._reports.drain(), Report("input", 0, 0, "sources", {"rows_in": delivered})]
+        self._on_batch(batch, reports, round((time.monotonic() - started_s) * 1000))
+
+    def _rows_delivered(self) -> int:
+        if self._execution is None:
+            self._execution = execution_of(self._spark, self._stage.name)
+        gateway = self._spark.sparkContext._gateway
+        return rows_delivered(gateway, self._execution, len(sources_of(self._stage.node)))
 
     def _staged(self, frame: DataFrame, batch: int) -> DataFrame:
         node, stages, reports = self._stage.node, self._stage.stages, self._reports
         operator = operator_of(node)
         if operator is None:
-            tables = _first_met(self._diverter() if REJECT in frame.columns else None, reports)
+            tables = _first_met(self._diverter() if REJECT in frame.columns else None)
         elif node is operator:
             tables = tables_of_blobs
         else:
@@ -215,6 +234,13 @@ class StageQuery:
             return iter(())
 
         return frame.mapInArrow(stage, "staged long")
+
+
+def _late_watermark(spark: SparkSession, stage: StageDescription) -> LateWatermark | None:
+    host = stage.host
+    if host is None or watermark_of(stage.node) is None:
+        return None
+    return LateWatermark(spark.sparkContext, host.base_late_ms, host.base_watermark_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,23 +305,13 @@ def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _first_met(diverter: Diverter | None, reports: Reports) -> Tables:
+def _first_met(diverter: Diverter | None) -> Tables:
     """Rows that meet Python for the first time."""
 
     def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        return _tables(_counted(diverter.divert(batches) if diverter else batches, reports))
+        return _tables(diverter.divert(batches) if diverter else batches)
 
     return tables
-
-
-def _counted(batches: Iterator[pa.RecordBatch], reports: Reports) -> Iterator[pa.RecordBatch]:
-    """Without an operator, the rows that come in are counted where they meet Python first."""
-    rows = 0
-    for batch in batches:
-        rows += batch.num_rows
-        yield batch
-    if rows:
-        reports.send("input", "rows", {"rows_in": rows})
 
 
 def query_settings(checkpoint_uri: str, shuffle_partitions: int) -> dict[str, str]:

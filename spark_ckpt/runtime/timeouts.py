@@ -54,22 +54,18 @@ class Timeouts:
         return clock.watermark_ms if self.kind == GroupStateTimeout.EventTimeTimeout else None
 
     def on_time(self, rows: pa.Table, group: KeyGroupState, clock: Clock) -> pa.Table:
-        """Count rows, note the greatest event time, and drop late rows; called once per batch.
+        """Note the greatest event time, and drop and count late rows; called once per batch.
 
-        As in Spark rows are late only with EventTimeTimeout, and judged by the watermark of the batch before: for a
-        group that was not called then by an older one, so that no row is dropped that Spark would keep. A null time is
-        never late.
+        As in Spark rows are late only with EventTimeTimeout, and judged by the watermark of the batch before. A null time
+        is never late.
         """
-        group.counters.rows_in += rows.num_rows
         if self.event_time is None:
             return rows
-        limit = clock.watermark_ms if group.watermark_ms is None else group.watermark_ms
-        group.watermark_ms = clock.watermark_ms
         times = rows.column(self.event_time)
         _observe(group, times)
-        if self.kind != GroupStateTimeout.EventTimeTimeout or limit is None:
+        if self.kind != GroupStateTimeout.EventTimeTimeout or clock.late_ms is None:
             return rows
-        late = pc.less_equal(times, pa.scalar(limit, pa.timestamp("ms", tz="UTC")).cast(times.type))
+        late = pc.less_equal(times, pa.scalar(clock.late_ms, pa.timestamp("ms", tz="UTC")).cast(times.type))
         kept = rows.filter(pc.invert(pc.fill_null(late, pa.scalar(False))))
         group.counters.late_rows += rows.num_rows - kept.num_rows
         return kept

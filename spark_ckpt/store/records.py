@@ -114,6 +114,8 @@ class Manifest(Record):
 
     The identities say what the names of `cursors` and `outputs` stood for; those of sinks that the job has dropped
     stay, in case their names come back. Absent: written before there were any, or by connectors that have none.
+    `late_watermark_ms`: what rows of the next batch are late by, a batch older than `watermark_ms`. None if an older version
+    wrote the manifest.
     """
 
     format: int = FORMAT
@@ -128,6 +130,7 @@ class Manifest(Record):
     reason: Reason = "interval"
     cursors: dict[str, dict[str, JsonValue]] = {}
     watermark_ms: int = 0
+    late_watermark_ms: int | None = None
     operators: dict[OperatorName, OperatorSnapshot] = {}
     outputs: dict[SinkName, StagedOutput] = {}
     rows_in: int = 0

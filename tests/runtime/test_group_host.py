@@ -57,8 +57,8 @@ class Told:
 def host(tmp_path):
     operator = agg.running_aggregates({"total": agg.sum("v")}, ROW, ["k"], "append")
     return GroupHost(
-        name="sum", keys=("k",), operator=operator, key_groups=KEY_GROUPS, incarnation=2, base_epoch=4, base_watermark_ms=0,
-        chains={}, location=Location(str(tmp_path / "state")), cache=str(tmp_path / "cache"),
+        name="sum", keys=("k",), operator=operator, key_groups=KEY_GROUPS, incarnation=2, base_epoch=4,
+        base_watermark_ms=0, base_late_ms=0, chains={}, location=Location(str(tmp_path / "state")), cache=str(tmp_path / "cache"),
     )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def call(host, state, frame):
 def test_a_barrier_is_acknowledged_with_the_groups_changes(host):
     (account,) = call(host, State(), packed(["a", "b", "a"], (BARRIER, 5)))
 
-    assert (account["epoch"], account["rows_in"], account["file"]["rows"]) == (5, 3, 2)
+    assert (account["epoch"], account["file"]["rows"]) == (5, 2)
 
 
 def test_of_two_barriers_in_one_batch_only_the_newer_is_answered_and_nothing_is_written_twice(host):

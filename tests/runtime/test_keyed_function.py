@@ -41,6 +41,7 @@ class Harness:
         self.store = MemoryStore()
         self.group = group_of(operator.schema, folder, self.store)
         self.keys = keys
+        self.late = None
 
     def batch(self, rows, now=1000, watermark=None):
         table = None
@@ -50,8 +51,9 @@ class Harness:
             arrays = [pa.array(list(each), kind) for each, kind in zip(columns, types, strict=True)]
             table = with_hash(pa.table(arrays, ROW.names), list(self.keys))
         group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.group._cache, 0)
-        tables = list(self.operator.process(table, group, Clock(now, watermark)))
-        self.group = group
+        late = watermark if self.late is None else self.late
+        tables = list(self.operator.process(table, group, Clock(now, watermark, late)))
+        self.group, self.late = group, watermark
         return [tuple(row.values()) for each in tables for row in each.to_pylist()]
 
 
@@ -264,7 +266,7 @@ def test_rows_at_or_before_the_watermark_are_dropped_and_counted_with_event_time
     assert life.group.counters.late_rows == 0
 
 
-def test_lateness_is_judged_by_the_watermark_of_the_call_before_as_in_spark(tmp_path):
+def test_lateness_is_judged_by_the_watermark_of_the_batch_before_as_in_spark(tmp_path):
     life = Harness(adding, tmp_path, EVENT, "at")
     assert life.batch([row("z", 1, 60)], watermark=NOON_MS + 4000) == [("z", 1)]
     assert life.batch(LATE, watermark=NOON_MS + 9000) == [("a", 11), ("c", 1000)]

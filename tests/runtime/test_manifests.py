@@ -39,13 +39,14 @@ def ended(**fields):
     chains = {2: (state_file(2, 5, "full"), state_file(2, 9)), 0: (state_file(0, 9),)}
     staged_files = {"out": [staged("a"), staged("b", partition_values={"k": None})]}
     gathered = Gathered(staged_files, rows_in=5, rows_out=4, rejected=1, late=2)
-    return replace(EndedEpoch(9, gathered, chains, {"in": {"n": 5}}, 777, frozenset({0, 2})), **fields)
+    return replace(EndedEpoch(9, gathered, chains, {"in": {"n": 5}}, 777, 666, frozenset({0, 2})), **fields)
 
 
 def test_everything_of_the_epoch_is_in_its_manifest():
     acks = [SinkAck(sink="out", epoch=8)]
     manifest = manifest_of(plan(an_operator()), ended(), LINEAGE, "interval", acks)
     assert (manifest.job, manifest.epoch, manifest.incarnation, manifest.base, manifest.previous) == ("job", 9, 3, 7, 8)
+    assert manifest.late_watermark_ms == 666
     assert (manifest.cursors, manifest.watermark_ms, manifest.reason) == ({"in": {"n": 5}}, 777, "interval")
     assert (manifest.rows_in, manifest.rows_out, manifest.rejected) == (5, 4, {"parse": 1})
     assert manifest.acks == tuple(acks)

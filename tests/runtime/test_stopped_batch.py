@@ -22,7 +22,9 @@ def run_batch(monkeypatch):
 
     def run(*, over):
         spark = SimpleNamespace(sparkContext=None)
-        StageQuery(spark, None, lambda *batch: told.append(batch), lambda: over)._run_batch(None, 7)
+        StageQuery(spark, SimpleNamespace(host=None), lambda *batch: told.append(batch), lambda: over)._run_batch(
+            None, 7
+        )
 
     return run, told
 

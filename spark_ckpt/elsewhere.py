@@ -1,0 +1,100 @@
+"""Names that Spark users look for on a stream or a job and that live elsewhere here, or have no meaning in a stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_ckpt.errors import GraphInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_SINK = 'end a stream with to(sink), for example stream.to(DeltaSink("/data/out")); job.start() runs the job'
+_SOURCE = 'declare inputs with job.source("name", source), for example FilesSource, DeltaSource or KafkaSource'
+_START = "job.start() runs the job and returns a run with awaitTermination, stop, lastProgress and savepoint"
+_LOOK = "nothing runs before job.start(), and a stream has no end: look at what the sink holds, or at run.lastProgress"
+_AGG = 'groupBy("key").agg(n=ckpt.count(), total=ckpt.sum("value")) keeps running aggregates in epochs'
+_FIRST = 'groupBy("id").agg(outputMode="append", seen=ckpt.count()).filter("seen = 1") keeps the first row of every id'
+_COUNTED = 'number the rows of a key with groupBy(...).agg(outputMode="append", number=ckpt.count()), then filter'
+_ORDER = "rows of a key arrive in the order of the source; order the table or topic where it is read"
+_NOWHERE = "a stream's rows are nowhere until a sink holds them; what is read again and again is a static DataFrame"
+_STATE = "use applyInPandasWithState (Spark's signature), applyVectorized (whole key groups) or agg"
+
+_ON_STREAM = {
+    **dict.fromkeys(
+        ("write", "writeStream", "writeTo", "foreach", "foreachBatch", "foreachPartition", "toTable"), _SINK
+    ),
+    **dict.fromkeys(("read", "readStream", "source"), _SOURCE),
+    **dict.fromkeys(("start", "stop", "awaitTermination", "trigger", "queryName", "outputMode"), _START),
+    **dict.fromkeys(
+        ("count", "collect", "show", "head", "take", "first", "tail", "toPandas", "toArrow", "isEmpty"), _LOOK
+    ),
+    **dict.fromkeys(("agg", "cube", "rollup", "groupingSets", "pivot", "describe", "summary"), _AGG),
+    **dict.fromkeys(("distinct", "dropDuplicates", "drop_duplicates", "dropDuplicatesWithinWatermark"), _FIRST),
+    **dict.fromkeys(("limit", "offset"), _COUNTED),
+    **dict.fromkeys(("sort", "orderBy", "sortWithinPartitions"), _ORDER),
+    **dict.fromkeys(("rdd", "cache", "persist", "unpersist", "checkpoint", "localCheckpoint"), _NOWHERE),
+    "count": f"{_AGG}; {_LOOK}",
+    "groupby": 'write groupBy("key")',
+    "unionAll": "write union(other)",
+}
+_ON_GROUPED = {
+    **dict.fromkeys(("count", "sum", "avg", "mean", "min", "max", "pivot"), _AGG),
+    **dict.fromkeys(
+        (
+            *("apply", "applyInPandas", "applyInArrow", "cogroup", "transformWithState", "transformWithStateInPandas"),
+            *("flatMapGroupsWithState", "mapGroupsWithState"),
+        ),
+        _STATE,
+    ),
+    **dict.fromkeys(("to", "select", "filter", "where"), f"an operator comes after groupBy: {_STATE}"),
+}
+_ON_JOB = {
+    **dict.fromkeys(("read", "readStream", "table", "sql", "load", "format"), _SOURCE),
+    **dict.fromkeys(("write", "writeStream", "sink", "to", "foreachBatch"), _SINK),
+    **dict.fromkeys(("run", "stop", "awaitTermination", "lastProgress", "savepoint", "streams", "trigger"), _START),
+}
+
+
+class NotHere(GraphInvalid, AttributeError):
+    """A name of Spark's that a stream or a job does not have. An `AttributeError` too, so that `hasattr` says no."""
+
+    condition = "CKPT_NOT_HERE"
+
+
+def not_on_stream(name: str, columns: Sequence[str]) -> AttributeError:
+    """What `stream.name` raises: a hint for every public name of a DataFrame, and for the stream's columns."""
+    if name in columns:
+        return NotHere(
+            f"a stream has no attribute '{name}'", hint=f'the column is stream["{name}"], or F.col("{name}")'
+        )
+    return _not_here("stream", name, _ON_STREAM) or _stateless(name) or _plain("Stream", name)
+
+
+def not_on_grouped(name: str) -> AttributeError:
+    """What `stream.groupBy(...).name` raises."""
+    return _not_here("grouped stream", name, _ON_GROUPED) or _plain("GroupedStream", name)
+
+
+def not_on_job(name: str) -> AttributeError:
+    """What `job.name` raises."""
+    return _not_here("job", name, _ON_JOB) or _plain("Job", name)
+
+
+def _not_here(what: str, name: str, hints: Mapping[str, str]) -> NotHere | None:
+    return NotHere(f"a {what} has no '{name}'", hint=hints[name]) if name in hints else None
+
+
+def _stateless(name: str) -> NotHere | None:
+    from pyspark.sql import DataFrame
+
+    if name.startswith("_") or not hasattr(DataFrame, name):
+        return None
+    return NotHere(
+        f"a stream has no '{name}'",
+        hint=f"transform(lambda frame: frame.{name}(...)) takes any DataFrame operation that remembers no rows",
+    )
+
+
+def _plain(kind: str, name: str) -> AttributeError:
+    return AttributeError(f"'{kind}' object has no attribute '{name}'")
