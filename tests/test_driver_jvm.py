@@ -1,0 +1,33 @@
+"""What PySpark launches for a session of ours inherits "ignored" for the signals that stop a program."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from pyspark import java_gateway
+
+from spark_ckpt.driver_jvm import launched_deaf
+
+ASKS = "import signal; print(*(signal.getsignal(n) is signal.SIG_IGN for n in (signal.SIGINT, signal.SIGTERM)))"
+
+
+def answer() -> str:
+    """What a child says that is launched as PySpark launches its Java process."""
+    child = java_gateway.Popen([sys.executable, "-c", ASKS], stdout=subprocess.PIPE, text=True, preexec_fn=None)
+    return child.communicate(timeout=60)[0].strip()
+
+
+def test_only_what_is_launched_inside_ignores_the_signals():
+    assert answer() == "False False"
+    with launched_deaf():
+        assert answer() == "True True"
+    assert answer() == "False False"
+
+
+def test_a_launch_that_fails_leaves_pyspark_as_it_was():
+    before = java_gateway.Popen
+    with pytest.raises(RuntimeError), launched_deaf():
+        raise RuntimeError("no Java")
+    assert java_gateway.Popen is before
