@@ -10,7 +10,7 @@ of the epoch's manifest is the decision, and `Publisher.publish` is idempotent r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -177,6 +177,24 @@ class Publisher(Protocol):
 
     def close(self) -> None:
         """Release connections. Never publishes or aborts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a sink's marker says. `incarnation`: who published it, 0 if the marker does not say."""
+
+    epoch: Epoch
+    incarnation: Incarnation
+    is_of: Callable[[str], bool]
+    """Whether the marker may be of the decision of this name: it is, or it does not say."""
+
+
+@runtime_checkable
+class TellsPublished(Protocol):
+    """A sink that can say what it has, without changing anything and without fencing anybody."""
+
+    def newest_published(self, context: SinkContext) -> Published | None:
+        """The newest epoch this sink has of the job; None if none. Asked before a run decides anything."""
 
 
 @runtime_checkable

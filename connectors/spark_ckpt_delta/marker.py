@@ -1,13 +1,17 @@
 """A sink's marker: the application transaction that a table's log keeps for ever with the rows it guards.
 
-One stable application id per (store, sink, engine); its version is the epoch. Epoch numbers never repeat in a log, not
-after a rollback either, and RESTORE of the table does not make an old one come back. The number does not contain the
-incarnation: whoever publishes an epoch, a zombie or its successor, must leave the *same* version, or delta-spark would
-not skip the second one. The incarnation has an application id of its own, where an engine can write two.
+One stable application id per (store, sink, engine); its version is the epoch, and below it 31 bits of the decision's
+name: they tell an epoch from another one of the same number, of a log that lost its newest entries and gave the number
+again. Checkpoints keep application transactions, so neither other writers' commits nor the cleaning of the table's log
+ever hide the marker. Epoch numbers never repeat in a log, not after a rollback either, and RESTORE of the table does
+not make an old one come back. The version does not contain the incarnation: whoever publishes an epoch, a zombie or its
+successor, must leave the *same* version, or delta-spark would not skip the second one. The incarnation has an
+application id of its own, where an engine can write two.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,8 +24,7 @@ from spark_ckpt.errors import Fenced, PublishConflict, SinkInvalid
 from spark_ckpt.protocol.ids import Epoch, Incarnation
 
 Engine = Literal["deltalake", "spark"]
-_HISTORY = 50
-"""Commits of others that may lie above ours when it is published again: it is, right after a crash."""
+_DECISION_BITS = 31
 _UNDECIDED = "unknown"
 """What the history shows for an output without a decision: nothing to compare with."""
 _ENGINES: tuple[Engine, ...] = ("deltalake", "spark")
@@ -31,12 +34,29 @@ _ENGINES: tuple[Engine, ...] = ("deltalake", "spark")
 class Marker:
     """The newest epoch whose rows are in the table, and the incarnation that published it; 0 if not recorded.
 
-    `decision` names the manifest it was published for; empty if nobody asked or the history ends before it.
+    `decision` is the fingerprint of the manifest it was published for; 0 if the publish named none.
     """
 
     epoch: Epoch
     incarnation: Incarnation
-    decision: str = ""
+    decision: int = 0
+
+    def is_of(self, decision: str) -> bool:
+        """Whether the marker may be of this decision: it is, or one of both is not known."""
+        return fingerprint(decision) in (0, self.decision) or not self.decision
+
+
+def fingerprint(decision: str) -> int:
+    """31 bits of a decision's name, never 0; 0 for no decision."""
+    if not decision:
+        return 0
+    digest = hashlib.sha256(decision.encode()).digest()
+    return int.from_bytes(digest[:8]) % ((1 << _DECISION_BITS) - 1) + 1
+
+
+def transaction_version(output: EpochOutput) -> int:
+    """The application transaction's version for an output: it grows with the epoch."""
+    return output.epoch << _DECISION_BITS | fingerprint(output.decision)
 
 
 def application_id(context: SinkContext, engine: Engine) -> str:
@@ -49,21 +69,24 @@ def incarnation_id(application: str) -> str:
     return f"{application}/incarnation"
 
 
-def read_marker(opened: DeltaTable, application: str, wanted: Epoch | None = None) -> Marker | None:
-    """The marker in a table, None before the first publish. Its decision is looked up if it says epoch `wanted`."""
-    epoch = opened.transaction_version(application)
-    if epoch is None:
+def read_marker(opened: DeltaTable, application: str) -> Marker | None:
+    """The marker in a table, None before the first publish."""
+    version = opened.transaction_version(application)
+    if version is None:
         return None
     incarnation = Incarnation(opened.transaction_version(incarnation_id(application)) or 0)
-    return Marker(Epoch(epoch), incarnation, _decision(opened, application, epoch) if epoch == wanted else "")
+    epoch, decision = version >> _DECISION_BITS, version & (1 << _DECISION_BITS) - 1
+    if not epoch:  # written before versions carried the decision
+        epoch, decision = version, _decision_in_history(opened, application, version)
+    return Marker(Epoch(epoch), incarnation, decision)
 
 
-def _decision(opened: DeltaTable, application: str, epoch: int) -> str:
-    """What the newest commits' metadata say about the epoch: an older marker can no longer be mistaken for it."""
+def _decision_in_history(opened: DeltaTable, application: str, epoch: int) -> int:
+    """What the commits' metadata say about the epoch, as far back as the table's log goes."""
     pattern = re.compile(rf" epoch={epoch} .* decision=(?!{_UNDECIDED} )(\w+) application={re.escape(application)}$")
-    texts = (str(commit.get("userMetadata", "")) for commit in opened.history(_HISTORY))
+    texts = (str(commit.get("userMetadata", "")) for commit in opened.history())
     found = (pattern.search(text) for text in texts if text.startswith("spark-ckpt "))
-    return next((match.group(1) for match in found if match), "")
+    return next((fingerprint(match.group(1)) for match in found if match), 0)
 
 
 def check_owner(table: str, opened: DeltaTable, context: SinkContext, engine: Engine) -> None:
@@ -123,7 +146,7 @@ def is_published(marker: Marker | None, output: EpochOutput, context: SinkContex
 
 def _check_decision(marker: Marker, output: EpochOutput, context: SinkContext) -> None:
     """The log gave the number of a lost newest epoch again: its rows are not these."""
-    if marker.epoch == output.epoch and marker.decision and output.decision not in ("", marker.decision):
+    if marker.epoch == output.epoch and not marker.is_of(output.decision):
         raise PublishConflict(
             f"epoch {output.epoch} is in the table, but for another decision of that number: the log has lost the first",
             hint="restore the store's newest log entries, or RESTORE the table and start the job on a new store",

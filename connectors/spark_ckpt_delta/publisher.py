@@ -24,6 +24,7 @@ from spark_ckpt_delta.marker import (
     incarnation_id,
     is_published,
     read_marker,
+    transaction_version,
 )
 from spark_ckpt_delta.orphans import remove_orphans
 from spark_ckpt_delta.refusals import cannot_be_opened, publish_failed
@@ -59,7 +60,7 @@ class DeltalakePublisher:
         """Commit the epoch's files unless the table has them; durable on a POSIX file system on return."""
         rows = sum(file.rows for file in output.files)
         opened = self._open()
-        marker = read_marker(opened, self._application, output.epoch)
+        marker = read_marker(opened, self._application)
         hit(Failpoint.MARKER_READ)
         if is_published(marker, output, self._context):
             version = self._harden(range(opened.version(), -1, -1)[:_REPLAY_SEARCH_VERSIONS])
@@ -113,7 +114,7 @@ class DeltalakePublisher:
             else:
                 return False
             opened = self._open()
-            if is_published(read_marker(opened, self._application, output.epoch), output, self._context):
+            if is_published(read_marker(opened, self._application), output, self._context):
                 return True
             check_writable(self._table, opened)
         said = one_line(failure) if failure is not None else "it takes no commit"
@@ -129,7 +130,7 @@ class DeltalakePublisher:
             commit_properties=CommitProperties(
                 custom_metadata=dict(metadata),
                 app_transactions=[
-                    Transaction(self._application, output.epoch),
+                    Transaction(self._application, transaction_version(output)),
                     Transaction(incarnation_id(self._application), self._context.incarnation),
                 ],
             ),

@@ -10,11 +10,11 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructField, StructType
 
-from spark_ckpt.connector import Publisher, SinkContext, StagePlan
+from spark_ckpt.connector import Published, Publisher, SinkContext, StagePlan
 from spark_ckpt.errors import CkptError, ConfigInvalid, SinkInvalid
 from spark_ckpt.storage_errors import one_line, outage, refusal_in
 from spark_ckpt_delta.log import identity_of, location, open_table, table_exists
-from spark_ckpt_delta.marker import Engine
+from spark_ckpt_delta.marker import Engine, application_id, read_marker
 from spark_ckpt_delta.publisher import DeltalakePublisher
 from spark_ckpt_delta.rules import check_partition_types, check_partitioning, check_schema, check_writable
 from spark_ckpt_delta.spark_publisher import SparkPublisher, require_delta_spark
@@ -32,8 +32,15 @@ class DeltaSink:
     table's row. It needs delta-spark's jars and about a second per epoch, and writes tables with any feature
     that delta-spark knows. One engine owns a table.
 
-    `partition_by` is for creating the table (`create=True`, when the job starts); an existing table keeps its
-    own. `storage_options` are deltalake's; with engine "spark" Hadoop's settings must give access as well.
+    A merge beside other writers of the table: Delta refuses it if anybody added rows to what it read since it
+    began, by a plain append too, so that a writer that commits more often than a merge takes can starve it.
+    Conflicts are waited for with growing pauses, six attempts, and told in the log; then the epoch stays staged
+    and is tried again as any failed publish. A table that is partitioned by a column among `keys` is read only
+    in the partitions that the epoch has rows of: writers of other partitions do not conflict.
+
+    `partition_by` is for creating the table (`create=True`: when the job starts, with engine "spark" with the
+    first epoch); an existing table keeps its own. `storage_options` are deltalake's; with engine "spark" Hadoop's
+    settings must give access as well.
     """
 
     def __init__(
@@ -57,6 +64,7 @@ class DeltaSink:
         self._partition_by = None if partition_by is None else tuple(partition_by)
         self._create = create
         self._seen: dict[str, str] | None = None
+        self._schema: StructType | None = None
 
     def check(self, spark: SparkSession, schema: StructType) -> None:
         """Raise `SinkInvalid` for a missing table, other columns, or a feature the engine cannot write."""
@@ -78,6 +86,7 @@ class DeltaSink:
         """Engine "deltalake": inside the table, created if absent. Engine "spark": in the store's outbox."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        self._schema = schema
         columns = to_arrow_schema(schema, timezone="UTC")
         if self._engine == "spark":
             return StagePlan(schema=columns)
@@ -99,7 +108,15 @@ class DeltaSink:
         """
         if self._engine == "deltalake":
             return DeltalakePublisher(self._table, self._storage_options, context)
-        return SparkPublisher(spark, self._table, self._storage_options, self._keys, self._partition_by or (), context)
+        return SparkPublisher(
+            spark, self._table, self._storage_options, self._keys, self._partition_by or (), context, self._schema
+        )
+
+    def newest_published(self, context: SinkContext) -> Published | None:
+        """What the table's marker says."""
+        opened = self._opened()
+        marker = None if opened is None else read_marker(opened, application_id(context, self._engine))
+        return None if marker is None else Published(marker.epoch, marker.incarnation, marker.is_of)
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
         """Path and table id; the id is empty while there is no table."""

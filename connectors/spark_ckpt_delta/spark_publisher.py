@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -11,11 +12,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Window
 from pyspark.sql.functions import broadcast, col, desc, row_number
+from pyspark.sql.types import StructField, StructType
 
 from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext
 from spark_ckpt.errors import EnvironmentUnfit, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
-from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt_delta.log import local_root, open_table, table_exists
 from spark_ckpt_delta.marker import (
     Marker,
@@ -24,13 +25,20 @@ from spark_ckpt_delta.marker import (
     commit_metadata,
     is_published,
     read_marker,
+    transaction_version,
 )
+from spark_ckpt_delta.merging import MOST_PARTITIONS, Patience, condition, conflict, quoted
 from spark_ckpt_delta.refusals import cannot_be_opened, publish_failed
 from spark_ckpt_delta.staged import verified
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_log = logging.getLogger(__name__)
+_STARVED = (
+    "Delta lets a MERGE through only if nobody added rows to what it read: let the other writer pause or commit less "
+    "often, or partition the table by a column that is among keys and keep writers to partitions of their own"
+)
 _FILE, _ROW, _ORDER, _RANK = "__ckpt_file", "__ckpt_row", "__ckpt_order", "__ckpt_rank"
 _TRANSACTION_ID = "spark.databricks.delta.write.txnAppId"
 _TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -52,7 +60,11 @@ class SparkPublisher:
         keys: Sequence[str],
         partition_by: Sequence[str],
         context: SinkContext,
+        schema: StructType | None = None,
+        patience: Patience | None = None,
     ) -> None:
+        self._schema = schema
+        self._patience = patience or Patience()
         self._spark = spark.newSession()
         self._table = table
         self._path = spark_path(table)
@@ -65,34 +77,59 @@ class SparkPublisher:
             check_owner(table, open_table(table, storage_options), context, "spark")
 
     def publish(self, output: EpochOutput) -> PublishReceipt:
-        """Append or merge the epoch's rows unless the table has them already."""
+        """Append or merge the epoch's rows unless the table has them already; the first epoch makes an absent table."""
         rows = sum(file.rows for file in output.files)
-        marker, exists = self._marker(output.epoch), self._exists()
-        if (marker is not None or exists) and is_published(marker, output, self._context):
+        marker = self._marker()
+        if is_published(marker, output, self._context):
             return PublishReceipt(output.epoch, rows, replayed=True)
-        if not output.files and (marker is not None or not exists):
+        if not output.files and marker is not None:
             return PublishReceipt(output.epoch, 0, replayed=False)
         verified(output, self._context.sink)
+        self._write_beside_others(output)
+        if not is_published(self._marker(), output, self._context):
+            raise PublishFailed(f"{self._table}: the statement left no marker", sink=self._context.sink)
+        return PublishReceipt(output.epoch, rows, replayed=False)
+
+    def _write_beside_others(self, output: EpochOutput) -> None:
+        """Until the table has the epoch; another writer's conflicting commit is waited for with growing pauses."""
+        for failures in range(1, self._patience.attempts + 1):
+            error = self._failure_of(output)
+            if error is None or is_published(self._marker(), output, self._context):
+                return
+            name = conflict(error)
+            if not name:
+                raise publish_failed(self._table, _reason(error), error, self._context, output.epoch) from error
+            _log.warning(
+                "sink %s: epoch %d: another writer changed %s meanwhile (%s), attempt %d of %d",
+                self._context.sink, output.epoch, self._table, name, failures, self._patience.attempts,
+            )  # fmt: skip
+            if failures < self._patience.attempts:
+                self._patience.pause(failures)
+        raise PublishFailed(
+            f"other writers changed {self._table} during each of {self._patience.attempts} attempts ({name})",
+            sink=self._context.sink,
+            epoch=output.epoch,
+            hint=_STARVED,
+        )
+
+    def _failure_of(self, output: EpochOutput) -> PySparkException | Py4JError | None:
         try:
             hit(Failpoint.PRE_COMMIT)
             with self._guarded(output):
                 self._write(output)
             hit(Failpoint.PUBLISH_COMMITTED)
         except (PySparkException, Py4JError) as error:
-            if not is_published(self._marker(output.epoch), output, self._context):
-                raise publish_failed(self._table, _reason(error), error, self._context, output.epoch) from error
-        if not is_published(self._marker(output.epoch), output, self._context):
-            raise PublishFailed(f"{self._table}: the statement left no marker", sink=self._context.sink)
-        return PublishReceipt(output.epoch, rows, replayed=False)
+            return error
+        return None
 
     def close(self) -> None:
         """Nothing is held open; the session shares the user's context."""
 
-    def _marker(self, wanted: Epoch) -> Marker | None:
+    def _marker(self) -> Marker | None:
         if not self._exists():
             return None
         try:
-            return read_marker(open_table(self._table, self._storage_options), self._application, wanted)
+            return read_marker(open_table(self._table, self._storage_options), self._application)
         except (DeltaError, OSError) as error:
             raise cannot_be_opened(self._table, error, self._context) from error
 
@@ -106,7 +143,7 @@ class SparkPublisher:
     def _guarded(self, output: EpochOutput) -> Iterator[None]:
         settings = {
             _TRANSACTION_ID: self._application,
-            _TRANSACTION_VERSION: str(output.epoch),
+            _TRANSACTION_VERSION: str(transaction_version(output)),
             _METADATA: commit_metadata(self._context, output, "spark")["userMetadata"],
         }
         for key, value in settings.items():
@@ -120,21 +157,45 @@ class SparkPublisher:
     def _write(self, output: EpochOutput) -> None:
         exists = self._exists()
         if not output.files:
-            nothing = self._spark.read.format("delta").load(self._path).limit(0)
-            nothing.write.format("delta").mode("append").save(self._path)
+            self._append(self._spark.read.format("delta").load(self._path).limit(0) if exists else self._no_rows())
         elif self._keys and exists:
-            self._merge(self._newest_per_key(output))
+            self._merge(output)
         else:
-            rows = self._newest_per_key(output) if self._keys else self._rows(output)
-            rows.write.format("delta").mode("append").partitionBy(*self._partition_by).save(self._path)
+            self._append(self._newest_per_key(output) if self._keys else self._rows(output))
 
-    def _merge(self, rows: DataFrame) -> None:
-        condition = " AND ".join(f"target.{_quoted(key)} <=> staged.{_quoted(key)}" for key in self._keys)
-        rows.createOrReplaceTempView("ckpt_staged")  # visible in this publisher's session only
+    def _append(self, rows: DataFrame) -> None:
+        rows.write.format("delta").mode("append").partitionBy(*self._partition_by).save(self._path)
+
+    def _no_rows(self) -> DataFrame:
+        """For a table that does not exist: its columns, so that the first epoch leaves its marker even without rows."""
+        if self._schema is None:
+            raise PublishFailed(
+                f"{self._table} does not exist, and the sink was not told its columns", sink=self._context.sink
+            )
+        fields = [StructField(field.name, field.dataType, nullable=True) for field in self._schema.fields]
+        return self._spark.createDataFrame([], StructType(fields))
+
+    def _merge(self, output: EpochOutput) -> None:
+        where = condition(self._keys, *self._partitions(output))
+        self._newest_per_key(output).createOrReplaceTempView("ckpt_staged")  # visible in this publisher's session only
         self._spark.sql(
-            f"MERGE INTO delta.{_quoted(self._path)} AS target USING ckpt_staged AS staged ON {condition} "
+            f"MERGE INTO delta.{quoted(self._path)} AS target USING ckpt_staged AS staged ON {where} "
             "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
         )
+
+    def _partitions(self, output: EpochOutput) -> tuple[dict[str, list[str | None]], dict[str, str]]:
+        """Values, as text, and types of the partition columns among the keys; none if the rows are in too many."""
+        partitioned = open_table(self._table, self._storage_options).metadata().partition_columns
+        names = [name for name in partitioned if name in self._keys]
+        if not names:
+            return {}, {}
+        rows = self._rows(output).select(*map(quoted, names))
+        types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+        found = rows.distinct().select(*(col(quoted(name)).cast("string") for name in names)).limit(MOST_PARTITIONS + 1)
+        values = found.collect()
+        if len(values) > MOST_PARTITIONS:
+            return {}, {}
+        return {name: list(dict.fromkeys(row[at] for row in values)) for at, name in enumerate(names)}, types
 
     def _rows(self, output: EpochOutput) -> DataFrame:
         paths = [f"{spark_path(output.root)}/{file.path}" for file in output.files]
@@ -148,9 +209,9 @@ class SparkPublisher:
         placed = rows.select("*", col("_metadata.file_name").alias(_FILE), col("_metadata.row_index").alias(_ROW)).join(
             broadcast(order), _FILE
         )
-        newest = Window.partitionBy(*map(_quoted, self._keys)).orderBy(desc(_ORDER), desc(_ROW))
+        newest = Window.partitionBy(*map(quoted, self._keys)).orderBy(desc(_ORDER), desc(_ROW))
         ranked = placed.withColumn(_RANK, row_number().over(newest)).where(col(_RANK) == 1)
-        return ranked.select(*map(_quoted, rows.columns))
+        return ranked.select(*map(quoted, rows.columns))
 
 
 def require_delta_spark(spark: SparkSession) -> None:
@@ -171,10 +232,6 @@ def spark_path(table: str) -> str:
     """A table's or outbox's place as Spark takes it: an absolute path, or a URI with Hadoop's `s3a`."""
     root = local_root(table)
     return str(root) if root is not None else table.replace("s3://", "s3a://", 1).rstrip("/")
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _reason(error: Exception) -> str:

@@ -121,6 +121,11 @@ class Control:
         offset, metadata = self._call(lambda admin: _fetch_offset(admin, group, topic), _UNDECIDED, MARKER_TIMEOUT_S)
         return None if offset == -1 else decode(offset, metadata, group)
 
+    def decided_marker(self, group: str, topic: str) -> Marker | None:
+        """The lane's marker of its last committed transaction, without waiting for one that is being decided."""
+        offset, metadata = self._call(lambda admin: _fetch_offset(admin, group, topic, stable=False), _UNDECIDED)
+        return None if offset == -1 else decode(offset, metadata, group)
+
     def create_topic(self, topic: str, partitions: int, replication: int = 1) -> None:
         """Create a topic; one that exists is left alone."""
         spec = NewTopic(name=topic, num_partitions=partitions, replication_factor=replication)
@@ -172,8 +177,8 @@ class Control:
         return self._admin
 
 
-def _fetch_offset(admin: Any, group: str, topic: str) -> tuple[int, str]:
-    """(committed offset, metadata) of partition 0, asked with require_stable of the group's coordinator.
+def _fetch_offset(admin: Any, group: str, topic: str, *, stable: bool = True) -> tuple[int, str]:
+    """(committed offset, metadata) of partition 0, asked of the group's coordinator; `stable`: with require_stable.
 
     kafka-python's own calls leave require_stable out or take an unknown topic for "no offset".
     """
@@ -185,7 +190,7 @@ def _fetch_offset(admin: Any, group: str, topic: str) -> tuple[int, str]:
         group_id=group,
         topics=[fetch.OffsetFetchRequestGroup.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])],
     )
-    request = fetch(group_id=group, topics=[v7], groups=[v8], require_stable=True, min_version=7, max_version=8)
+    request = fetch(group_id=group, topics=[v7], groups=[v8], require_stable=stable, min_version=7, max_version=8)
     answer = manager.run(manager.send, request, node)
     part = answer.groups[0] if answer.groups else answer
     _raise_for(part.error_code, group)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_ckpt.connector import SinkContext, StagePlan
+from spark_ckpt.connector import Published, SinkContext, StagePlan
 from spark_ckpt.errors import ConfigInvalid, SinkInvalid
+from spark_ckpt.protocol.ids import Epoch, Incarnation
 from spark_ckpt_kafka.control import Control, ControlError
 from spark_ckpt_kafka.options import Connection, Tuning, split_options, tuning
 from spark_ckpt_kafka.producer import Plane, choose
@@ -113,6 +114,25 @@ class KafkaSink:
     def publisher(self, spark: SparkSession, context: SinkContext) -> KafkaPublisher:
         """Start the lane processes of one incarnation."""
         return KafkaPublisher(self.lane_settings(context), self.lanes, context.incarnation, self.patience)
+
+    def newest_published(self, context: SinkContext) -> Published | None:
+        """What the lanes' markers say, as far as it is decided: the newest of them. Raises `SinkInvalid`."""
+        settings = self.lane_settings(context)
+        try:
+            with Control(settings.connection) as control:
+                asked = (
+                    control.decided_marker(settings.group(lane), settings.marker_topic) for lane in range(self.lanes)
+                )
+                markers = [marker for marker in asked if marker is not None]
+        except ControlError as error:
+            raise SinkInvalid(error.what, hint=error.hint, topic=self.topic) from error
+        if not markers:
+            return None
+        newest = max(markers, key=lambda marker: marker.epoch)
+        incarnation = max(marker.incarnation for marker in markers)
+        return Published(
+            Epoch(newest.epoch), Incarnation(incarnation), lambda decision: newest.decision in ("", decision)
+        )
 
     def lane_settings(self, context: SinkContext) -> LaneSettings:
         """What lane 0 needs to publish for this job and sink."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
+import itertools
 import json
 import re
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,13 +17,15 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_ckpt_delta import DeltaSink, DeltaSource
+from spark_ckpt_delta.merging import Patience
 
 from spark_ckpt.connector import EpochOutput, Publisher, SinkContext, StagedFile
-from spark_ckpt.errors import EpochDamaged, PublishFailed, SinkInvalid
+from spark_ckpt.errors import EpochDamaged, PublishConflict, PublishFailed, SinkInvalid
 from spark_ckpt.protocol.ids import Epoch, Incarnation
 from tests.protocol.scenario import scenarios
 
@@ -58,6 +63,112 @@ def versions(table: Path) -> int:
 
 def publisher(spark: SparkSession, table: Path, incarnation: int = 1, **options: Any) -> Publisher:
     return DeltaSink(str(table), engine="spark", **options).publisher(spark, context(incarnation))
+
+
+def beside(
+    side: Any, monkeypatch: pytest.MonkeyPatch, table: Path, flags: Path, row: tuple[Any, ...], times: int
+) -> list[float]:
+    """In each of the first merges another writer appends `row` after the merge has begun; the pauses taken."""
+    paused: list[float] = []
+    attempts = itertools.count()
+    real = side._newest_per_key
+    names = DeltaTable(str(table)).schema().to_arrow().names
+
+    def meddled(decided: EpochOutput) -> DataFrame:
+        attempt = next(attempts)
+        flag = flags / f"attempt-{attempt}"
+
+        def meanwhile(_: str) -> bool:
+            if attempt < times:
+                with contextlib.suppress(FileExistsError):
+                    flag.mkdir(parents=True)
+                    write_deltalake(
+                        str(table), pa.table({n: [v] for n, v in zip(names, row, strict=True)}), mode="append"
+                    )
+            return True
+
+        return real(decided).where(F.udf(meanwhile, "boolean", useArrow=False)(F.col("key")))
+
+    monkeypatch.setattr(side, "_newest_per_key", meddled)
+    monkeypatch.setattr(side, "_patience", Patience(attempts=4, sleep=paused.append))
+    return paused
+
+
+def test_a_merge_waits_for_another_writer_longer_each_time(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    side = publisher(spark, table, keys=["key"])
+    side.publish(output(outbox, 1, [stage(outbox, [("a", 1)])]))
+    paused = beside(side, monkeypatch, table, tmp_path / "flags", ("other", 0), times=2)
+
+    receipt = side.publish(output(outbox, 2, [stage(outbox, [("a", 2)])]))
+
+    assert (receipt.replayed, len(paused)) == (False, 2)
+    assert rows_of(spark, table) == [("a", 2), ("other", 0), ("other", 0)]
+
+
+def test_a_merge_that_starves_says_so_and_stays_to_be_published(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    side = publisher(spark, table, keys=["key"])
+    side.publish(output(outbox, 1, [stage(outbox, [("a", 1)])]))
+    second = output(outbox, 2, [stage(outbox, [("a", 2)])])
+    beside(side, monkeypatch, table, tmp_path / "flags", ("other", 0), times=4)
+
+    with pytest.raises(PublishFailed, match=r"during each of 4 attempts \(DELTA_CONCURRENT_APPEND") as caught:
+        side.publish(second)
+
+    assert "partition" in caught.value.hint
+    assert ("a", 1) in rows_of(spark, table)
+    assert not publisher(spark, table, keys=["key"]).publish(second).replayed
+    assert ("a", 2) in rows_of(spark, table)
+
+
+def test_a_writer_of_other_partitions_does_not_disturb_a_merge(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    side = publisher(spark, table, keys=["total", "key"], partition_by=["total"])
+    side.publish(output(outbox, 1, [stage(outbox, [("a", 1), ("b", 1)])]))
+    paused = beside(side, monkeypatch, table, tmp_path / "flags", ("other", 7), times=4)
+
+    side.publish(output(outbox, 2, [stage(outbox, [("a", 1), (None, 1)])]))
+
+    assert paused == []
+    found = {tuple(row) for row in spark.read.format("delta").load(str(table)).select("key", "total").collect()}
+    assert found == {("a", 1), ("b", 1), (None, 1), ("other", 7)}
+
+
+def test_a_first_epoch_without_rows_makes_the_table_and_leaves_its_marker(spark: SparkSession, tmp_path: Path) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    sink = DeltaSink(str(table), engine="spark", partition_by=["key"])
+    sink.stage(ROWS)
+    side = sink.publisher(spark, context())
+
+    receipts = [side.publish(output(outbox, epoch, [])) for epoch in (1, 1, 2)]
+    third = replace(output(outbox, 3, [stage(outbox, [("a", 1)])]), acked=Epoch(2))
+    side.publish(third)
+
+    assert [receipt.replayed for receipt in receipts] == [False, True, False]
+    assert (rows_of(spark, table), versions(table)) == ([("a", 1)], 2)
+    assert DeltaTable(str(table)).metadata().partition_columns == ["key"]
+    assert sink.newest_published(context()) is not None
+
+
+def test_another_decision_is_noticed_by_the_spark_engine_below_commits_of_others(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    lost = replace(output(outbox, 1, [stage(outbox, [("a", 1)])]), decision="a" * 32)
+    publisher(spark, table).publish(lost)
+    for n in range(60):
+        write_deltalake(str(table), pa.table({"key": ["other"], "total": [n]}), mode="append")
+
+    assert publisher(spark, table, 2).publish(lost).replayed
+    with pytest.raises(PublishConflict, match="another decision"):
+        publisher(spark, table, 2).publish(replace(lost, decision="b" * 32))
 
 
 def collect_ids(frame: DataFrame, checkpoint: Path) -> tuple[list[list[int]], list[str]]:

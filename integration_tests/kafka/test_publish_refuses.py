@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from kafka_kit import Cluster, Staged, output, publish
@@ -37,6 +38,22 @@ def test_a_sink_that_was_added_later_needs_no_marker(cluster: Cluster, staged: C
     cluster.publisher().publish(output(50, epoch, previous=0))
 
     cluster.assert_exactly(epoch)
+
+
+def test_a_sink_tells_the_newest_epoch_that_its_lanes_have_without_fencing(
+    cluster: Cluster, staged: Callable[..., Staged]
+) -> None:
+    assert cluster.sink(lanes=2).newest_published(cluster.context()) is None
+    publisher = cluster.publisher(lanes=2)
+    first, second = (replace(output(n, staged(n, lanes=2)), decision=name) for n, name in ((1, "a"), (2, "b")))
+    publisher.publish(first)
+
+    told = cluster.sink(lanes=2).newest_published(cluster.context(incarnation=7))
+    publisher.publish(second)
+
+    assert told is not None
+    assert (told.epoch, told.incarnation, told.is_of("a"), told.is_of("b")) == (1, 1, True, False)
+    assert cluster.sink(lanes=2).newest_published(cluster.context()).epoch == 2  # type: ignore[union-attr]
 
 
 def test_an_epoch_left_out_is_refused(cluster: Cluster, staged: Callable[..., Staged]) -> None:

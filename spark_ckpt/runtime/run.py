@@ -16,6 +16,7 @@ from spark_ckpt.runtime.life import Life
 from spark_ckpt.runtime.progress import Progress
 from spark_ckpt.runtime.query_failures import typed
 from spark_ckpt.runtime.signals import stops
+from spark_ckpt.runtime.sink_markers import refuse_newer_sinks
 from spark_ckpt.runtime.supervisor import Supervisor
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.restore import LATEST
@@ -50,6 +51,7 @@ class Run:
     @classmethod
     def start(cls, plan: JobPlan, restore: str | int, available_now: bool, listeners: Sequence[RunListener]) -> Self:
         """Start the first incarnation on the caller's thread, so that what is wrong is raised there."""
+        refuse_newer_sinks(plan.bindings, plan.store)
         run = cls(plan, available_now, listeners)
         if plan.config.handle_signals and not stops.listen(run):
             _log.info("job=%s was not started on the main thread: signals do not stop it in order", plan.job)

@@ -15,7 +15,15 @@ from delta_kit import append, context, ids, output, stage
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from spark_ckpt_delta import publisher as publisher_module
-from spark_ckpt_delta.marker import Marker, application_id, check_owner, is_published
+from spark_ckpt_delta.marker import (
+    Marker,
+    application_id,
+    check_owner,
+    commit_metadata,
+    fingerprint,
+    is_published,
+    read_marker,
+)
 from spark_ckpt_delta.publisher import DeltalakePublisher
 
 from spark_ckpt.connector import SinkContext
@@ -361,3 +369,39 @@ def test_an_epoch_published_without_a_decision_is_there_for_whoever_asks_with_on
     opened(table).publish(undecided)
 
     assert opened(table, incarnation=2).publish(replace(undecided, decision="a" * 32)).replayed
+
+
+@pytest.mark.parametrize("foreign", [0, 60])
+def test_another_decision_is_noticed_however_many_commits_of_others_lie_above_it(table: Path, foreign: int) -> None:
+    lost = replace(output(table, 1, [stage(table, {"id": [1]})]), decision="a" * 32)
+    again = replace(output(table, 1, [stage(table, {"id": [2]})], incarnation=2), decision="b" * 32)
+    opened(table).publish(lost)
+    for n in range(foreign):
+        append(table, [[100 + n]])
+    DeltaTable(str(table)).create_checkpoint()
+    for commit in sorted((table / "_delta_log").glob("*.json"))[:-1]:
+        commit.unlink()
+
+    assert opened(table, incarnation=2).publish(replace(lost, incarnation=Incarnation(2))).replayed
+    with pytest.raises(PublishConflict, match="another decision of that number"):
+        opened(table, incarnation=2).publish(again)
+
+
+def test_a_marker_written_before_it_carried_the_decision_is_read(table: Path) -> None:
+    """Its version is the epoch itself; the decision is in the commit's metadata, however far back."""
+    handle = DeltaTable(str(table))
+    mark = [Transaction(application_id(context(), "deltalake"), 3)]
+    text = commit_metadata(context(), replace(output(table, 3, []), decision="a" * 32), "deltalake")
+    properties = CommitProperties(app_transactions=mark, custom_metadata=dict(text))
+    handle.create_write_transaction([], "append", handle.schema(), commit_properties=properties)
+    for n in range(60):
+        append(table, [[100 + n]])
+    second = opened(table, incarnation=2)
+
+    assert second.publish(replace(output(table, 3, []), decision="a" * 32)).replayed
+    with pytest.raises(PublishConflict, match="another decision"):
+        second.publish(replace(output(table, 3, []), decision="b" * 32))
+    second.publish(replace(output(table, 4, [stage(table, {"id": [4]})]), decision="c" * 32))
+    assert read_marker(DeltaTable(str(table)), application_id(context(), "deltalake")) == Marker(
+        Epoch(4), Incarnation(2), fingerprint("c" * 32)
+    )

@@ -1,0 +1,44 @@
+"""A merge's condition reads no more of the table than it has to; Delta's conflicts are told from other failures."""
+
+from __future__ import annotations
+
+import pytest
+from spark_ckpt_delta.merging import Patience, condition, conflict
+
+
+def test_rows_are_matched_by_key_also_where_keys_are_null() -> None:
+    assert condition(["a", "b`c"], {}, {}) == "target.`a` <=> staged.`a` AND target.`b``c` <=> staged.`b``c`"
+
+
+def test_partitions_among_the_keys_are_named_with_their_types() -> None:
+    found = condition(["day", "id"], {"day": ["2024-01-01", None]}, {"day": "date"})
+    assert found.startswith("(target.`day` IN (CAST('2024-01-01' AS date)) OR target.`day` IS NULL) AND ")
+
+
+def test_a_partition_of_nulls_only_is_named() -> None:
+    assert condition(["p"], {"p": [None]}, {"p": "int"}).startswith("(target.`p` IS NULL) AND ")
+
+
+def test_a_partition_value_stays_a_value() -> None:
+    assert "CAST('\\') OR true --\\\\' AS string)" in condition(["p"], {"p": ["') OR true --\\"]}, {"p": "string"})
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("[DELTA_CONCURRENT_APPEND.WITHOUT_HINT] files were added", "DELTA_CONCURRENT_APPEND"),
+        ("io.delta.exceptions.ConcurrentDeleteReadException: x", "ConcurrentDeleteReadException"),
+        ("[DELTA_METADATA_CHANGED] the metadata", "DELTA_METADATA_CHANGED"),
+        ("CHECK constraint positive (total > 0) violated", ""),
+    ],
+)
+def test_a_conflict_with_another_writer_is_told_from_a_failure(text: str, name: str) -> None:
+    assert conflict(RuntimeError(text)) == name
+
+
+def test_pauses_grow_and_are_bounded() -> None:
+    paused: list[float] = []
+    patience = Patience(first_pause_s=1.0, longest_pause_s=4.0, sleep=paused.append)
+    for failures in range(1, 6):
+        patience.pause(failures)
+    assert all(bound / 2 <= pause <= bound * 1.5 for bound, pause in zip([1, 2, 4, 4, 4], paused, strict=True))

@@ -1,0 +1,116 @@
+"""A job whose sink has what its store never decided is refused before it decides anything."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from life_kit import JOB, SCHEMA, FakeSink, FakeSource
+
+from spark_ckpt.connector import Published, SinkContext
+from spark_ckpt.errors import PublishConflict, StoreInUse
+from spark_ckpt.graph import SinkBinding, SourceNode
+from spark_ckpt.protocol.ids import Epoch, Incarnation
+from spark_ckpt.runtime.sink_markers import beyond, refuse_newer_sinks
+from spark_ckpt.store.epoch_log import wall_ms
+from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.records import Manifest, StagedOutput
+from spark_ckpt.store.store import Store
+from spark_ckpt.store.tail import Tail
+
+
+class RememberingSink(FakeSink):
+    """Its marker is the decision it was told last."""
+
+    def __init__(self, marker: Published | None = None) -> None:
+        super().__init__()
+        self.marker = marker
+
+    def newest_published(self, context: SinkContext) -> Published | None:
+        return self.marker
+
+
+def marker(manifest: Manifest) -> Published:
+    return Published(Epoch(manifest.epoch), Incarnation(manifest.incarnation), lambda name: name == manifest.attempt)
+
+
+def bound(sink: FakeSink) -> list[SinkBinding]:
+    return [SinkBinding("out", sink, SourceNode("in", FakeSource(), SCHEMA), SCHEMA)]  # type: ignore[arg-type, list-item]
+
+
+def decided(folder: Path, attempt: str) -> Manifest:
+    """One more epoch, by a driver of its own."""
+    log = Store.open(str(folder), JOB).log
+    point = log.begin_incarnation(current_holder(JOB), takeover=True)
+    manifest = Manifest(
+        job=JOB, epoch=point.last + 1, incarnation=point.incarnation, attempt=attempt, created_ms=wall_ms(),
+        base=point.manifest.epoch, previous=point.last,
+        outputs={"out": StagedOutput(sink="out")},
+    )  # fmt: skip
+    log.commit_epoch(manifest)
+    return manifest
+
+
+def test_a_store_restored_from_an_older_backup_is_refused_before_it_decides_anything(tmp_path: Path) -> None:
+    decided(tmp_path / "store", "first")
+    shutil.copytree(tmp_path / "store", tmp_path / "backup")
+    sink = RememberingSink(marker(decided(tmp_path / "store", "second")))
+    refuse_newer_sinks(bound(sink), Store.open(str(tmp_path / "store"), JOB))
+
+    restored = Store.open(str(tmp_path / "backup"), JOB)
+    before = restored.log.tail()
+    with pytest.raises(PublishConflict, match="it has epoch 2, the log's newest is 1") as caught:
+        refuse_newer_sinks(bound(sink), restored)
+    assert restored.log.tail() == before
+    assert f"accept-loss {restored.location.uri} --epoch 2 --incarnation 2" in caught.value.hint
+
+
+def test_an_epoch_whose_number_was_given_again_is_not_taken_for_the_first(tmp_path: Path) -> None:
+    decided(tmp_path / "store", "first")
+    shutil.copytree(tmp_path / "store", tmp_path / "backup")
+    sink = RememberingSink(marker(decided(tmp_path / "store", "second")))
+    decided(tmp_path / "backup", "another")
+
+    with pytest.raises(PublishConflict, match="another epoch 2 than the log"):
+        refuse_newer_sinks(bound(sink), Store.open(str(tmp_path / "backup"), JOB))
+
+
+@pytest.mark.parametrize(
+    ("epoch", "incarnation", "last", "newest", "ahead"),
+    [(5, 2, 5, 2, False), (4, 2, 5, 3, False), (5, 0, 5, 1, False), (6, 2, 5, 2, True), (5, 3, 5, 2, True)],
+)
+def test_what_counts_as_ahead(epoch: int, incarnation: int, last: int, newest: int, ahead: bool) -> None:
+    told = Published(Epoch(epoch), Incarnation(incarnation), lambda name: False)
+    assert bool(beyond(told, replace(Tail(), last=last, incarnation=newest))) is ahead
+
+
+def test_a_sink_that_has_nothing_or_cannot_say_is_not_ahead(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store"), JOB)
+    refuse_newer_sinks(bound(RememberingSink()), store)
+    refuse_newer_sinks(bound(FakeSink()), store)
+
+
+def test_a_job_whose_loss_is_accepted_goes_on_above_what_its_sinks_have(tmp_path: Path) -> None:
+    decided(tmp_path / "store", "first")
+    shutil.copytree(tmp_path / "store", tmp_path / "backup")
+    for attempt in ("second", "third"):
+        newest = decided(tmp_path / "store", attempt)
+    log = Store.open(str(tmp_path / "backup"), JOB).log
+    log.release(1)
+
+    assert list(log.accept_loss(newest.epoch, newest.incarnation)) == [2, 3]
+    assert list(log.accept_loss(newest.epoch, newest.incarnation)) == []
+
+    refuse_newer_sinks(bound(RememberingSink(marker(newest))), Store.open(str(tmp_path / "backup"), JOB))
+    point = log.begin_incarnation(current_holder(JOB))
+    assert (point.incarnation, point.manifest.epoch, point.last) == (4, 1, 3)
+    assert point.dropped == {"out": [2, 3]}
+
+
+def test_a_loss_is_not_accepted_under_a_running_driver(tmp_path: Path) -> None:
+    decided(tmp_path / "store", "first")
+    held = Store.open(str(tmp_path / "store"), JOB).log
+    with pytest.raises(StoreInUse):
+        held.accept_loss(5, 5)
