@@ -92,12 +92,12 @@ class Control:
         return result
 
     def identity(self, topics: Iterable[str]) -> dict[str, str]:
-        """The cluster's id, and each topic's: a topic that was deleted and made again has another. Empty where a broker
-        has none (before 2.8). Raises `ControlError` when a topic does not exist.
+        """The cluster's id, and each topic's: a topic that was deleted and made again has another. A topic's is empty
+        where brokers have none (before 2.8). Raises `ControlError` when a topic does not exist.
         """
         wanted = sorted(set(topics))
-        answer = self._call(lambda admin: admin._manager.run(admin._get_cluster_metadata, wanted))
-        parts = {"cluster": str(answer["cluster_id"] or "")}
+        answer = self._call(lambda admin: _metadata(admin, wanted))
+        parts = {"cluster": str(answer["cluster_id"])}
         for topic in answer["topics"]:
             _check_topic(topic["name"], topic["error_code"])
             parts[f"topic {topic['name']}"] = _id_text(topic.get("topic_id"))
@@ -202,6 +202,14 @@ def _fetch_offset(admin: Any, group: str, topic: str, *, stable: bool = True) ->
 def _raise_for(code: int, group: str) -> None:
     if code:
         raise kafka_errors.for_code(code)(f"reading the marker of group {group}")
+
+
+def _metadata(admin: Any, topics: Sequence[str]) -> dict[str, Any]:
+    """What the cluster says of itself and of these topics. A broker that does not tell the cluster's id is still starting."""
+    answer: dict[str, Any] = admin._manager.run(admin._get_cluster_metadata, topics)
+    if not answer["cluster_id"]:
+        raise kafka_errors.NodeNotReadyError("the cluster does not tell its id yet")
+    return answer
 
 
 def _id_text(topic_id: object) -> str:

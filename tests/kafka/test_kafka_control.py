@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 
 import pytest
@@ -57,3 +58,46 @@ def test_a_refusal_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ControlError, match="access denied"):
         asked.topics()
     assert admin.closed == 1
+
+
+class Naming:
+    """Answers a metadata request with each of `answers` in turn."""
+
+    def __init__(self, *answers: dict[str, object]) -> None:
+        self.answers = list(answers)
+        self._manager = self
+        self._get_cluster_metadata = None
+
+    def run(self, request: object, topics: list[str]) -> dict[str, object]:
+        return self.answers.pop(0)
+
+    def close(self) -> None:
+        pass
+
+
+def answer(cluster_id: str | None, topic_id: object = None, code: int = 0) -> dict[str, object]:
+    return {"cluster_id": cluster_id, "topics": [{"name": "in", "error_code": code, "topic_id": topic_id}]}
+
+
+def identity(monkeypatch: pytest.MonkeyPatch, *answers: dict[str, object]) -> dict[str, str]:
+    admin = Naming(*answers)
+    monkeypatch.setattr(control, "open_admin", lambda settings: admin)
+    return Control(Connection("broker:9092")).identity(["in"])
+
+
+def test_a_cluster_that_does_not_tell_its_id_yet_is_asked_again_and_not_taken_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic_id = uuid.UUID(int=7)
+    found = identity(monkeypatch, answer(None), answer("c", topic_id))
+    assert found == {"cluster": "c", "topic in": str(topic_id)}
+
+
+@pytest.mark.parametrize("none", [None, uuid.UUID(int=0)])
+def test_a_topic_of_a_broker_without_ids_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch, none: object) -> None:
+    assert identity(monkeypatch, answer("c", none)) == {"cluster": "c", "topic in": ""}
+
+
+def test_a_topic_that_does_not_exist_has_no_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ControlError, match="'in' does not exist"):
+        identity(monkeypatch, answer("c", code=3))
