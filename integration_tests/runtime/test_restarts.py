@@ -125,11 +125,13 @@ OTHER_GRAPHS = {
 def test_a_restart_with_another_graph_is_refused_and_changes_nothing(decided: Bench, change: str) -> None:
     graph, condition, said = OTHER_GRAPHS[change]
     job = decided.job()
-    graph(job, decided).to(decided.sink(f"other-{change.replace(' ', '-')}"), name="out")
+    table = f"other-{change.replace(' ', '-')}"
+    graph(job, decided).to(decided.sink(table), name="out")
     with pytest.raises(ckpt.CkptError, match=said) as refused:
         job.start()
     assert refused.value.condition == condition
     assert refused.value.hint
+    assert not (decided.folder / table).exists()
 
 
 def test_key_groups_are_fixed_for_an_operators_life(decided: Bench) -> None:

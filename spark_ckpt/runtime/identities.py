@@ -11,7 +11,6 @@ from spark_ckpt.errors import CkptError
 from spark_ckpt.graph import SinkBinding, SourceNode
 from spark_ckpt.store import identity
 from spark_ckpt.store.identity import Confirmed, Found, Parts, Standing
-from spark_ckpt.store.restore import RestoreTarget, choose, no_check
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,13 +63,6 @@ def completed(before: Found, spark: SparkSession, bindings: Sequence[SinkBinding
         if not all(before.sinks[binding.name].values())
     }
     return Found(before.sources, {**before.sinks, **again})
-
-
-def checked(log: EpochLog, restore: RestoreTarget, now: Found, confirmed: Confirmed) -> Standing:
-    """`settled` for a target, before anything is written or verified."""
-    tail = log.tail()
-    chosen = choose(tail, restore, log.manifest, no_check)
-    return settled(log, tail, chosen.base, chosen.unpublished, now, confirmed)
 
 
 def settled(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,9 @@ from spark_ckpt.graph import OperatorNode, SinkBinding, SourceNode, operator_of,
 from spark_ckpt.runtime import identities
 from spark_ckpt.runtime.rejects import REJECTED
 from spark_ckpt.runtime.staging import SinkStage
-from spark_ckpt.store.identity import Confirmed, Found
+from spark_ckpt.store.identity import Confirmed, Found, Standing
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.restore import LATEST, RestoreTarget
+from spark_ckpt.store.restore import LATEST, RestoreTarget, choose, no_check
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,6 +130,14 @@ class JobPlan:
         for name, snapshot in base.operators.items():
             self._check_snapshot(name, snapshot, base.epoch)
 
+    def check_start(self, restore: RestoreTarget) -> Standing:
+        """Raise if the job, as it is now, cannot go on from what `restore` names. Reads the log and changes nothing."""
+        log = self.store.log
+        tail = log.tail()
+        chosen = choose(tail, restore, log.manifest, no_check)
+        self.check_base(chosen.base, chosen.unpublished)
+        return identities.settled(log, tail, chosen.base, chosen.unpublished, self.found, self.confirmed)
+
     def _check_snapshot(self, name: str, snapshot: OperatorSnapshot, epoch: int) -> None:
         if self.operator is None or self.operator.name != name:
             raise GraphInvalid(
@@ -161,9 +169,9 @@ def planned(
     restore: RestoreTarget = LATEST,
     confirmed: Confirmed | None = None,
 ) -> JobPlan:
-    """Check the graph's shape, ask what its names stand for, and resolve what depends on the session.
+    """Check the graph, ask what its names stand for, and resolve what depends on the session.
 
-    Raises `IdentityChanged` before a sink makes a table where the job does not belong.
+    A job that does not fit its store is refused before a sink makes a table for it.
     """
     if not bindings:
         raise GraphInvalid("the job has no sink", hint="end a stream with to(sink)")
@@ -173,14 +181,18 @@ def planned(
     sources = sources_of(node)
     parallelism = spark.sparkContext.defaultParallelism
     delay_ms = watermark.delay_ms if watermark else None
-    confirmed = confirmed or Confirmed()
     found = identities.found(spark, sources, bindings)
-    for needless in identities.checked(store.log, restore, found, confirmed).unneeded:
-        _log.warning("job=%s %s confirms what has not changed; left there it would confirm a mistake", job, needless)
-    stages = {binding.name: binding.sink.stage(binding.schema) for binding in bindings}
-    for name, stage in stages.items():
-        if name in confirmed.moved and stage.root is not None:
-            store.moved(name, stage.root)
-    found = identities.completed(found, spark, bindings)
     shape = (list(bindings), sources, operator, delay_ms, parallelism)
-    return JobPlan(spark, job, config, store, *shape, stages, found, confirmed)
+    plan = JobPlan(spark, job, config, store, *shape, {}, found, confirmed or Confirmed())
+    for needless in plan.check_start(restore).unneeded:
+        _log.warning("job=%s %s confirms what has not changed; left there it would confirm a mistake", job, needless)
+    return _staged(plan)
+
+
+def _staged(plan: JobPlan) -> JobPlan:
+    """With how its rows are staged, and what its sinks are once they have made their tables."""
+    stages = {binding.name: binding.sink.stage(binding.schema) for binding in plan.bindings}
+    for name, stage in stages.items():
+        if name in plan.confirmed.moved and stage.root is not None:
+            plan.store.moved(name, stage.root)
+    return replace(plan, stage_plans=stages, found=identities.completed(plan.found, plan.spark, plan.bindings))

@@ -26,7 +26,7 @@ from spark_ckpt.runtime.progress import Progress
 from spark_ckpt.runtime.query_failures import typed
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.identity import check_unchanged
-from spark_ckpt.store.restore import LATEST, RecoveryPoint, choose, no_check
+from spark_ckpt.store.restore import LATEST, RecoveryPoint
 from spark_ckpt.wording import counted
 
 if TYPE_CHECKING:
@@ -161,11 +161,11 @@ class Supervisor:
             life.abandon(self._close_within_s)
 
     def _born(self, restore: str | int, takeover: bool) -> Life:
+        if self._life is not None:
+            self._plan = self._asked_again()
         plan, log = self._plan, self._plan.store.log
         # Before anything is written: a new incarnation on the wrong epoch would move the job there.
-        chosen = choose(log.tail(), restore, log.manifest, no_check)
-        plan.check_base(chosen.base, chosen.unpublished)
-        self._check_identities(restore)
+        plan.check_start(restore)
         holder = current_holder(plan.job)
         point: RecoveryPoint = log.begin_incarnation(holder, restore, plan.config.lease_ms, takeover=takeover)
         try:
@@ -176,15 +176,12 @@ class Supervisor:
             _raise_outage(error)
             raise
 
-    def _check_identities(self, restore: str | int) -> None:
-        """The first life's are settled with the plan; while it ran, a table or topic may have been made anew."""
-        if self._life is None:
-            return
+    def _asked_again(self) -> JobPlan:
+        """While the last life ran, a table or topic may have been made anew."""
         plan = self._plan
         found = identities.found_again(plan.found, plan.spark, plan.sources, plan.bindings)
         check_unchanged(plan.found, found)
-        identities.checked(plan.store.log, restore, found, plan.confirmed)
-        self._plan = replace(plan, found=found)
+        return replace(plan, found=found)
 
     def _begun(self, point: RecoveryPoint) -> Life:
         plan = self._plan
