@@ -122,11 +122,12 @@ def _faults_of_processes(job: Job, found: list[Choice]) -> None:
 
 
 def _faults_of_links(job: Job, found: list[Choice]) -> None:
+    """Between two processes: the link of a self-loop has one end, and nobody is cut off from itself."""
     network = job.network
     found.extend(("heal", *sorted(link)) for link in sorted(network.cut, key=sorted))
     if job.budget.partitions:
         links = dict.fromkeys(network.links.values())
-        found.extend(("cut", *sorted(link)) for link in links if link not in network.cut)
+        found.extend(("cut", *sorted(link)) for link in links if len(link) > 1 and link not in network.cut)
 
 
 def _faults_of_messages(job: Job, found: list[Choice]) -> None:

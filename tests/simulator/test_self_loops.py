@@ -1,0 +1,38 @@
+"""A process that sends to itself is a loop like any other."""
+
+from __future__ import annotations
+
+import pytest
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.protocol.graph import Graph
+from spark_ckpt.protocol.machine import ProtocolViolation
+from spark_ckpt.protocol.menu import MENU
+from spark_ckpt.simulator.message_world import MessageWorld
+
+SELF_LOOP = Graph("self_loop", (("s", "a"), ("a", "a"), ("a", "k")))
+LOOPING = [name for name, protocol in MENU.items() if protocol.sound and not protocol.needs.acyclic]
+ACYCLIC = [name for name, protocol in MENU.items() if protocol.needs.acyclic]
+
+
+@pytest.mark.parametrize("name", LOOPING)
+def test_every_protocol_for_loops_survives_failures_on_a_self_loop(name: str) -> None:
+    report = sim.campaign(MENU[name], SELF_LOOP, range(100))
+
+    assert not report.failures, report.failures[0].error
+    assert report.counts["recovery"] > 50
+
+
+@pytest.mark.parametrize("name", ACYCLIC)
+def test_protocols_without_loops_refuse_a_self_loop(name: str) -> None:
+    with pytest.raises(ProtocolViolation, match=r"needs an acyclic graph, self_loop has \['a->a'\]"):
+        MessageWorld(MENU[name], SELF_LOOP)
+
+
+def test_nobody_is_cut_off_from_itself() -> None:
+    world = MessageWorld(MENU["markers"], SELF_LOOP, sim.Faults())
+
+    cuts = {choice[1:] for choice in world.faults() if choice[0] == "cut"}
+
+    assert {("a", "s"), ("a", "k")} <= cuts
+    assert all(one != other for one, other in cuts)
