@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from spark_ckpt.runtime.run import Run
     from spark_ckpt.runtime.vectorized import KeyBatch, KeyResult
     from spark_ckpt.spark_session import session
+    from spark_ckpt.spark_source import SparkSource
     from spark_ckpt.state import read_state, state_frame, state_version
     from spark_ckpt.stream import GroupedStream, Stream
 
@@ -43,6 +44,7 @@ _HOME = {
     "runtime.run": ("Run",),
     "runtime.vectorized": ("KeyBatch", "KeyResult"),
     "spark_session": ("session",),
+    "spark_source": ("SparkSource",),
     "state": ("read_state", "state_frame", "state_version"),
     "stream": ("GroupedStream", "Stream"),
 }  # fmt: skip
@@ -69,6 +71,7 @@ __all__ = [
     "Sink",
     "SinkContext",
     "Source",
+    "SparkSource",
     "StagePlan",
     "StagedFile",
     "Stream",

@@ -10,7 +10,7 @@ of the epoch's manifest is the decision, and `Publisher.publish` is idempotent r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -77,6 +77,68 @@ class LimitsBatches(Protocol):
 
     def limited(self, rows: int) -> Source | None:
         """The same source in batches of at most `rows`; None if its own are no larger or have other bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """What a fresh Spark checkpoint holds so that one source of Spark's own begins at a cut.
+
+    `offset`: the source's line in Spark's offset log. `files`: texts in the source's own folder of the checkpoint, by name.
+    """
+
+    offset: str
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@runtime_checkable
+class BeginsAtSeed(Protocol):
+    """A source whose stream begins where Spark's checkpoint says: `read` cannot tell it."""
+
+    def seed(self, cursor: Cursor) -> Seed | None:
+        """What makes a fresh checkpoint's stream begin at `cursor`; None at a beginning that the stream finds by itself."""
+
+
+class Folder(Protocol):
+    """A folder of the store that belongs to one source."""
+
+    @property
+    def uri(self) -> str:
+        """Where it is."""
+
+    def read_bytes(self, path: str) -> bytes:
+        """The whole file. FileNotFoundError if there is none."""
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Create or replace a file; durable when it returns."""
+
+    def entries(self) -> list[str]:
+        """Names of what is in the folder."""
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove files; those that are gone already do not matter."""
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A source that keeps what it has consumed outside of its cursors, or that removes input nobody needs."""
+
+    def remember_in(self, folder: Folder) -> None:
+        """Where to keep it. Called before `start`, `read` and `cursor` of a run."""
+
+    def check_cursor(self, cursor: Cursor | None, newest: Cursor) -> None:
+        """Raise `SourceInvalid` if rows between `cursor` (None: the configured start) and `newest` cannot be read again."""
+
+    def release(self, kept: Sequence[Cursor]) -> None:
+        """The job can go back to `kept` cursors and to no other; everything before all of them is published."""
+
+
+@runtime_checkable
+class MayNeverEnd(Protocol):
+    """A source that may be unable to say where it ends."""
+
+    @property
+    def endless(self) -> str | None:
+        """Why its rows cannot be drained, None if they can. Its `end` is then never `reached`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,8 @@ class Job:
         Raises at once what would fail later: `GraphInvalid`, `SourceInvalid`, `SinkInvalid`, `StoreInUse`, `EpochNotFound`, ...
         """
         plan = self.plan(restore, self._confirmed(accept_new_sink, accept_new_source, accept_moved))
+        if availableNow:
+            plan.check_ends()
         return Run.start(plan, restore, availableNow, self._listeners)
 
     def plan(self, restore: str | int | Epoch = LATEST, confirmed: Confirmed | None = None) -> JobPlan:

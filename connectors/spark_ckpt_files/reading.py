@@ -71,11 +71,13 @@ def check_file(directory: Directory, file: DataFile, settings: Settings, data: p
 def _text_tables(
     opened: pa.NativeFile, file: DataFile, settings: Settings, data: pa.Schema, output: pa.Schema
 ) -> Iterator[pa.Table]:
-    parser: Parser | None = json_parser(data) if settings.format == "json" else None
+    parser: Parser | None = json_parser(data, settings.time_zone) if settings.format == "json" else None
     for records in _records(opened, file, settings):
         if parser is None:
             columns = _header(records, file, settings, data) if settings.header else list(data.names)
-            parser = csv_parser(columns, data, settings.delimiter, settings.quote, settings.null_value)
+            parser = csv_parser(
+                columns, data, settings.delimiter, settings.quote, settings.null_value, settings.time_zone
+            )
             records = records.part(1 if settings.header else 0, len(records))
         if len(records):
             pieces = parse_tolerant(records, parser)

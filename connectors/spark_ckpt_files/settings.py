@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+import pandas as pd
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -52,6 +53,10 @@ class Settings:
     multiline: bool
     files_per_batch: int
     bytes_per_batch: int
+    time_zone: str = "UTC"
+    """Of timestamps in text files that have no offset: an IANA name, or an offset such as +05:30."""
+    max_age_ms: int = 7 * 24 * 3600 * 1000
+    """How much older than the newest consumed file a new one may be."""
 
     def __post_init__(self) -> None:
         if self.format not in ("csv", "json", "parquet"):
@@ -78,6 +83,17 @@ class Settings:
     def with_positions(self) -> bool:
         """Whether rows carry the file and line they come from."""
         return self.positions or self.on_error == "keep"
+
+
+def age_ms(text: str) -> int:
+    """A duration such as "7 days", "1h" in milliseconds. Raises `ConfigInvalid`."""
+    try:
+        duration = pd.Timedelta(text)
+    except ValueError as error:
+        raise ConfigInvalid(f"maxFileAge is a duration such as '7 days', not {text!r}") from error
+    if not duration > pd.Timedelta(0):
+        raise ConfigInvalid(f"maxFileAge is longer than nothing, not {text!r}")
+    return int(duration.total_seconds() * 1000)
 
 
 def output_schema(data: StructType, settings: Settings) -> StructType:

@@ -1,43 +1,66 @@
-"""`FilesSource`: an append-only directory of CSV, JSON-lines or Parquet files as a replayable source."""
+"""`FilesSource`: a directory of CSV, JSON-lines or Parquet files as a replayable source."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from spark_ckpt.connector import Cursor
+from spark_ckpt.connector import Cursor, Folder
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 from spark_ckpt.place import place_of
-from spark_ckpt_files.listing import Directory
-from spark_ckpt_files.position import Position, consumed_and_fresh, prove
+from spark_ckpt_files.cleaning import Cleaner, Cleaning, CleanSource
+from spark_ckpt_files.ledger import Consumed, Ledger, encoded
+from spark_ckpt_files.listing import DataFile, Directory, grown
+from spark_ckpt_files.offsets import Offset
+from spark_ckpt_files.old_cursor import is_old, present_of_old
 from spark_ckpt_files.reading import check_file
-from spark_ckpt_files.settings import Format, OnError, Settings, check_schema, output_schema
+from spark_ckpt_files.replay import check_readable
+from spark_ckpt_files.settings import Format, OnError, Settings, age_ms, check_schema, output_schema
 from spark_ckpt_files.stream import FORMAT_NAME, FilesDataSource
+from spark_ckpt_files.zones import session_zone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+_log = logging.getLogger(__name__)
+_FORGETTING_PAYS = 10_000
+_NAMED_MAX = 5
+
 
 class FilesSource:
-    """A directory that only grows: files are consumed once each, in the order of their names.
+    """A directory: files are consumed once each, in Spark's order: by modification time, then by name.
 
-    Names of new files must sort after all older ones (a timestamp or a counter with leading zeros); a
-    complete file is never changed or removed while a job still needs it. A file that breaks this stops the
-    job with its name; nothing is skipped silently. Write under a name that starts with `.` or `_`, or ends in
-    `.tmp` or `.inprogress`, then rename.
+    Names may be any, and each is used once. A file whose epoch is published may be removed by anybody. Write
+    under a name that starts with `.` or `_`, or ends in `.tmp` or `.inprogress`, then rename: a consumed file is
+    never changed. What was consumed is listed in the job's store, so that the cursor stays small.
 
-    `schema`: the data columns, as DDL or StructType. `start`: "earliest" (every file) or "latest" (files
-    after now). `on_error`: "fail" stops at the first record that does not fit, naming file and line; "drop"
+    `maxFileAge`: consumed files that are gone are remembered until they are so much older than the newest
+    consumed one. A file that turns up with an age beyond that stops the job with its name, since nobody knows
+    whether it was read; nothing is skipped silently. `cleanSource`: "archive" moves files to `sourceArchiveDir`
+    (below it their whole path, as Spark does), "delete" removes them, "off" leaves them. It applies to files
+    whose epoch is published and that no kept epoch or savepoint would read again (settings `keep_epochs`,
+    `keep_age`). `ignoreMissingFiles`: go back to an epoch though files it would read again are gone.
+
+    `schema`: the data columns, as DDL or StructType. `start`: "earliest" (every file) or "latest" (files that
+    come after now). `on_error`: "fail" stops at the first record that does not fit, naming file and line; "drop"
     hands it to the core, which counts it and keeps it for a side table; "keep" gives a row of nulls with
     `_corrupt_record`, `_file`, `_line`. `positions` adds `_file` and `_line` to every row. `files_per_batch`,
     `bytes_per_batch` bound a micro-batch. CSV: `header` (columns are then found by name), `delimiter`,
     `quote`, `null_value` (unquoted), `multiline` (line ends inside quotes). Timestamps without an offset are
-    UTC. `.gz`, `.bz2`, `.zst` and `.lz4` text files are unpacked. Parquet files must hold every column in a
-    type that widens to the declared one; on_error does not apply to them.
+    local to the session's time zone (`spark.sql.session.timeZone`), as Spark reads them. `.gz`, `.bz2`, `.zst`
+    and `.lz4` text files are unpacked. Parquet files must hold every column in a type that widens to the
+    declared one; on_error does not apply to them.
 
-    Every executor must see the path. Size and name of a consumed file are verified, its content is not.
+    Every executor must see the path. At each start the sizes of consumed files are verified, their content is not.
     """
 
     def __init__(
@@ -57,6 +80,10 @@ class FilesSource:
         multiline: bool = False,
         files_per_batch: int = 256,
         bytes_per_batch: int = 128 << 20,
+        maxFileAge: str = "7 days",
+        cleanSource: CleanSource = "off",
+        sourceArchiveDir: str | None = None,
+        ignoreMissingFiles: bool = False,
     ) -> None:
         if start not in ("earliest", "latest"):
             raise ConfigInvalid(f"start is 'earliest' or 'latest', not {start!r}")
@@ -73,10 +100,21 @@ class FilesSource:
             multiline=multiline,
             files_per_batch=files_per_batch,
             bytes_per_batch=bytes_per_batch,
+            max_age_ms=age_ms(maxFileAge),
         )
         self._schema = schema
         self._start = start
         self._directory = Directory(path, recursive)
+        self._cleaning = Cleaning(self._directory, cleanSource, sourceArchiveDir)
+        self._cleaner = Cleaner(self._cleaning)
+        self._ignore_missing = ignoreMissingFiles
+        self._ledger = Ledger()
+        self._old: dict[str, Consumed] = {}
+        self._lists: Path | None = None
+
+    def remember_in(self, folder: Folder) -> None:
+        """The ledger's folder."""
+        self._ledger = Ledger(folder)
 
     def check(self, spark: SparkSession) -> None:
         """Raise `SourceInvalid` for a missing directory, a bad schema, or a first file of another kind."""
@@ -84,47 +122,143 @@ class FilesSource:
 
         data = self._data_schema()
         check_schema(data, self._settings.format)
-        files = self._directory.files()
-        if files:
-            check_file(self._directory, files[0], self._settings, to_arrow_schema(data, timezone="UTC"))
+        self._cleaning.check()
+        first = min(self._directory.names(), default=None)
+        if first is not None:
+            for file in self._directory.stat([first]).values():
+                check_file(self._directory, file, self._settings, to_arrow_schema(data, timezone="UTC"))
 
     def start(self, spark: SparkSession) -> Cursor:
         """The beginning, or everything that is there now."""
-        return Position().cursor() if self._start == "earliest" else self.end(spark)
+        if self._start == "earliest":
+            return Consumed().cursor(self._settings.path)
+        present = [replace(file, read=False) for file in self._directory.files()]
+        return self._ledger.after(Consumed(), present).cursor(self._settings.path)
 
     def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
-        """A streaming DataFrame of the files after `cursor`; refuses a directory that changed before it."""
-        position = Position.of(cursor)
-        consumed, _ = consumed_and_fresh(self._directory.files(), position)
-        prove(self._settings.path, position, consumed)
+        """A streaming DataFrame of the files after `cursor`; refuses a consumed file that has another size now."""
+        self._old.clear()  # planner and ledger agree on what an old cursor has behind it, from here on
+        consumed = self._consumed(cursor)
+        files = self._ledger.files(consumed)
+        self._check_sizes(files)
         spark.dataSource.register(FilesDataSource)
         return (
             spark.readStream.format(FORMAT_NAME)
-            .option("settings", self._settings.to_json())
+            .option("settings", replace(self._settings, time_zone=session_zone(spark)).to_json())
             .option("schema", output_schema(self._data_schema(), self._settings).json())
-            .option("cursor", json.dumps(position.cursor()))
+            .option("offset", json.dumps(Offset(consumed.count, consumed.newest_ms).json()))
+            .option("consumed", str(self._written(files.values())) if files else "")
             .load()
         )
 
     def cursor(self, offset: str, previous: Cursor) -> Cursor:
-        """Spark's offset of this source is a cursor already."""
-        return Position.of(json.loads(offset)).cursor()
+        """What is consumed after the batch that ended at Spark's offset; its files are in the ledger then."""
+        ended, before = Offset.of(json.loads(offset)), self._consumed(previous)
+        if ended.count == before.count:
+            return previous
+        if ended.count != before.count + len(ended.files):
+            raise SourceInvalid(
+                f"{self._settings.path}: batches are missing between {before.count} and {ended.count} files"
+            )
+        return self._ledger.after(before, ended.files, self._unforgettable).cursor(self._settings.path)
 
     def end(self, spark: SparkSession) -> Cursor:
-        """The last complete file that is there now."""
-        return Position().after(self._directory.files()).cursor()
+        """The names of all complete files that are there now."""
+        return {"names": sorted(self._directory.names())}
 
     def reached(self, cursor: Cursor, end: Cursor) -> bool:
-        """Whether all files up to `end` are consumed."""
-        return Position.of(cursor).name >= Position.of(end).name
+        """Whether all files of `end` are consumed, or gone."""
+        names = end["names"]
+        assert isinstance(names, list)  # noqa: S101 - what end() gave
+        left = set(map(str, names)) - self._ledger.files(self._consumed(cursor)).keys()
+        return not left or (len(left) <= _FORGETTING_PAYS and not self._directory.stat(left))
+
+    def check_cursor(self, cursor: Cursor | None, newest: Cursor) -> None:
+        """Raise `SourceInvalid` if files that were consumed between `cursor` and `newest` are gone."""
+        if cursor is None and self._start == "latest":
+            return
+        before = Consumed() if cursor is None else self._consumed(cursor)
+        missing = check_readable(self._ledger, self._directory, before, self._consumed(newest), self._cleaning)
+        if missing is not None and not self._ignore_missing:
+            raise missing
+        if missing is not None:
+            _log.warning("ignoreMissingFiles: %s", missing.what)
+
+    def release(self, kept: Sequence[Cursor]) -> None:
+        """Forget what only older epochs needed; clean what no kept one would read again.
+
+        As long as a cursor of the first format, or of another directory, is kept nothing goes: it does not say which files
+        of this one it has behind it.
+        """
+        if any(is_old(cursor) or cursor.get("path") != self._settings.path for cursor in kept):
+            return
+        all_kept = [self._consumed(cursor) for cursor in kept]
+        self._ledger.sweep(all_kept)
+        if self._cleaning.mode != "off" and all_kept and not self._cleaner.busy:
+            self._cleaner.clean(self._unneeded(all_kept))
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
-        """The folder. What was consumed of it is proven by the cursor."""
+        """The folder. What was consumed of it is in the ledger."""
         return {"kind": "files", "path": place_of(self._settings.path)}
 
     def describe(self) -> Mapping[str, str]:
         """Kind, path and format."""
         return {"kind": "files", "path": self._settings.path, "format": self._settings.format}
+
+    # -- inside -----------------------------------------------------------------------------------------------------------
+
+    def _consumed(self, cursor: Cursor) -> Consumed:
+        if not is_old(cursor):
+            return Consumed.of(cursor)
+        key = json.dumps(cursor)
+        if key not in self._old:
+            self._old[key] = present_of_old(self._settings.path, cursor, self._directory.files())
+        return self._old[key]
+
+    def _check_sizes(self, consumed: Mapping[str, DataFile]) -> None:
+        changed = []
+        for name, now in self._directory.stat(consumed).items():
+            before = consumed[name]
+            if now.size != before.size:
+                raise grown(self._settings.path, name, before.size, now.size)
+            if now.modified_ms != before.modified_ms and before.modified_ms:
+                changed.append(name)
+        if changed:
+            _log.warning(
+                "%s: %d consumed files were modified since, at the same size; they are not read again: %s",
+                self._settings.path,
+                len(changed),
+                ", ".join(changed[:_NAMED_MAX]),
+            )
+
+    def _unforgettable(self, files: Sequence[DataFile]) -> Sequence[DataFile]:
+        """Files that are there, or young enough to come back."""
+        if len(files) < _FORGETTING_PAYS:
+            return files
+        present = self._directory.names()
+        horizon_ms = max(file.modified_ms for file in files) - self._settings.max_age_ms
+        return [file for file in files if file.modified_ms >= horizon_ms or file.name in present]
+
+    def _unneeded(self, kept: Sequence[Consumed]) -> list[DataFile]:
+        """Files that every kept cursor has behind it, and that are still what was read."""
+        oldest = min(kept, key=lambda consumed: consumed.count)
+        files = self._ledger.files(oldest)
+        names = files.keys() & self._directory.names()
+        for consumed in kept:
+            if names and not set(oldest.segments) <= set(consumed.segments):
+                names &= self._ledger.files(consumed).keys()
+        now = self._directory.stat(name for name in names if files[name].read)
+        return [files[name] for name, file in now.items() if _same(file, files[name])]
+
+    def _written(self, files: Iterable[DataFile]) -> Path:
+        """A file for Spark's planner, which is a process beside the driver. Goes with this source."""
+        if self._lists is None:
+            self._lists = Path(tempfile.mkdtemp(prefix="spark-ckpt-files-"))
+            weakref.finalize(self, shutil.rmtree, self._lists, ignore_errors=True)
+        handle, name = tempfile.mkstemp(dir=self._lists)
+        os.close(handle)
+        Path(name).write_bytes(encoded(list(files)))
+        return Path(name)
 
     def _data_schema(self) -> StructType:
         from pyspark.errors import PySparkException
@@ -141,3 +275,7 @@ class FilesSource:
         if not isinstance(parsed, StructType):
             raise SourceInvalid(f"the schema {self._schema!r} is not a list of columns")
         return parsed
+
+
+def _same(one: DataFile, other: DataFile) -> bool:
+    return (one.size, one.modified_ms) == (other.size, other.modified_ms)

@@ -1,13 +1,15 @@
 """The Spark side: a Python streaming data source that consumes a directory, file by file.
 
 `latestOffset` and `partitions` run in one Python process beside the driver, `read` in tasks. Both see the
-same directory under the same path. The offsets that Spark logs are this package's cursors.
+same directory under the same path. One listing per batch: an offset holds its batch's files.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -17,8 +19,9 @@ from pyspark.sql.types import StructType
 from spark_ckpt.errors import SourceInvalid
 from spark_ckpt.file_stream import FileRun, FileStreamReader, file_runs
 from spark_ckpt.worker_process import settle
-from spark_ckpt_files.listing import DataFile, Directory, vanished
-from spark_ckpt_files.position import Position, consumed_and_fresh, prove
+from spark_ckpt_files.ledger import decoded
+from spark_ckpt_files.listing import DataFile, Directory
+from spark_ckpt_files.offsets import Offset
 from spark_ckpt_files.reading import read_file
 from spark_ckpt_files.settings import Settings
 
@@ -29,7 +32,7 @@ FORMAT_NAME = "spark_ckpt_files"
 
 
 class FilesDataSource(DataSource):
-    """Options: `settings` and `cursor`, both JSON, and `schema`, the output schema in Spark's JSON."""
+    """Options: `settings` and `offset`, both JSON, `schema`, the output schema in Spark's JSON, `consumed`: path or nothing."""
 
     @classmethod
     def name(cls) -> str:
@@ -45,50 +48,57 @@ class FilesDataSource(DataSource):
         return FilesStreamReader(
             Settings.from_json(self.options["settings"]),
             schema,
-            Position.of(json.loads(self.options["cursor"])),
+            Offset.of(json.loads(self.options["offset"])),
+            self.options["consumed"],
         )
 
 
 class FilesStreamReader(FileStreamReader):
-    """Plans batches from listings; refuses a directory that is not append-only instead of skipping a file."""
+    """Plans batches from listings: every file that is not consumed, oldest first.
 
-    def __init__(self, settings: Settings, schema: StructType, initial: Position) -> None:
-        super().__init__(initial.cursor(), settings.files_per_batch)
+    `consumed`: path of a list of files (`ledger.encoded`), on this host; empty if there are none.
+    """
+
+    def __init__(self, settings: Settings, schema: StructType, initial: Offset, consumed: str = "") -> None:
+        super().__init__(initial.json(), settings.files_per_batch)
         self._settings = settings
         self._schema = schema
         self._directory = Directory(settings.path, settings.recursive)
-        self._proven: tuple[Position, list[DataFile]] = (Position(), [])
-        self._seen: list[DataFile] = []
-        self._last: str | None = None
+        self._initial = initial
+        self._consumed = consumed
+        self._known: dict[str, DataFile] | None = None
+        self._count = initial.count
+        self._present: set[str] | None = None
+        self._pinned: set[str] | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Pin what is there now as the end of an AvailableNow query."""
-        self._last = max((file.name for file in self._directory.files()), default="")
+        self._pinned = self._directory.names()
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """The end of the next batch: whole files, bounded in number and bytes, at least one."""
-        position = _position(start)
-        fresh = self._fresh(position)
-        if self._last is not None:
-            fresh = [file for file in fresh if file.name <= self._last]
+        before = _offset(start)
+        fresh = self._fresh(before)
+        if self._pinned is not None:
+            fresh = [file for file in fresh if file.name in self._pinned]
         taken = fresh if isinstance(limit, ReadAllAvailable) else self._bounded(fresh, limit)
-        return dict(position.after(taken).cursor())
+        return dict(before.after(taken).json())
 
     def reportLatestOffset(self) -> dict[str, object] | None:
-        """Everything in the directory, for the query's progress."""
-        return dict(Position().after(self._directory.files()).cursor())
+        """Nothing: it would take a listing more per batch."""
+        return None
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         """The files between two offsets; the same files with the same sizes on every replay."""
-        first, last = _position(start), _position(end)
-        consumed = self._consumed(last)
-        _, batch = consumed_and_fresh(consumed, first)
-        if first.count + len(batch) != last.count:
-            raise vanished(self._settings.path, last.name)
-        return file_runs(batch)
+        first, last = _offset(start), _offset(end)
+        if first.count == last.count:
+            return []
+        if first.count + len(last.files) != last.count:
+            raise _not_one_batch(self._settings.path, first, last)
+        return file_runs(last.files)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition's files, in name order."""
+        """The rows of a partition's files, oldest file first."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         settle()
@@ -97,25 +107,44 @@ class FilesStreamReader(FileStreamReader):
         for file in partition.files:
             yield from read_file(self._directory, file, self._settings, output)
 
-    def _fresh(self, position: Position) -> list[DataFile]:
-        files = self._directory.files()
-        consumed, fresh = consumed_and_fresh(files, position)
-        self._prove(position, consumed)
-        self._seen = files
+    def __getstate__(self) -> dict[str, object]:
+        """Tasks read what they are told; they need no list of everything consumed."""
+        return self.__dict__ | {"_known": None, "_present": None, "_pinned": None}
+
+    def _fresh(self, before: Offset) -> list[DataFile]:
+        known = self._advanced(before)
+        passed: set[str] = set()
+        fresh = self._directory.files(known, passed)
+        self._check_again(passed, known)
+        self._present = passed | {file.name for file in fresh}
+        horizon_ms = before.newest_ms - self._settings.max_age_ms
+        for file in fresh[:1]:  # the oldest
+            if before.count and file.modified_ms < horizon_ms:
+                raise _too_old(self._settings.path, file, horizon_ms)
         return fresh
 
-    def _consumed(self, position: Position) -> list[DataFile]:
-        consumed, _ = consumed_and_fresh(self._directory.files(), position)
-        self._prove(position, consumed)
-        return consumed
+    def _advanced(self, before: Offset) -> dict[str, DataFile]:
+        """Everything consumed up to `before`, by name."""
+        if self._known is None:
+            listed = decoded(Path(self._consumed).read_bytes()) if self._consumed else ()
+            self._known = {file.name: file for file in listed}
+        if before.count != self._count:
+            if self._count + len(before.files) != before.count:
+                raise _not_one_batch(self._settings.path, self._initial, before)
+            self._known |= {file.name: file for file in before.files}
+            self._count = before.count
+        return self._known
 
-    def _prove(self, position: Position, consumed: list[DataFile]) -> None:
-        """Hashing every name again is needed only if the listing does not extend what was proven last."""
-        before, files = self._proven
-        extends = consumed[: len(files)] == files and before.after(consumed[len(files) :]) == position
-        if not extends:
-            prove(self._settings.path, position, consumed, self._seen)
-        self._proven = (position, consumed)
+    def _check_again(self, passed: set[str], known: Mapping[str, DataFile]) -> None:
+        """A consumed file that was gone and is back must be the same one."""
+        back = passed - self._present if self._present is not None else set()
+        for name, now in self._directory.stat(back).items():
+            if (now.size, now.modified_ms) != (known[name].size, known[name].modified_ms):
+                raise SourceInvalid(
+                    f"{self._settings.path}: file {name} was consumed, removed, and is there again with other content",
+                    hint="give it a name of its own: a name is read once",
+                    file=name,
+                )
 
     def _bounded(self, fresh: Sequence[DataFile], limit: ReadLimit) -> list[DataFile]:
         taken: list[DataFile] = []
@@ -128,8 +157,25 @@ class FilesStreamReader(FileStreamReader):
         return taken
 
 
-def _position(offset: Mapping[str, object]) -> Position:
-    try:
-        return Position.of(offset)  # type: ignore[arg-type]
-    except (KeyError, ValueError) as error:
-        raise SourceInvalid(f"not a cursor of a files source: {json.dumps(offset)}") from error
+def _offset(offset: Mapping[str, object]) -> Offset:
+    return Offset.of(offset)  # type: ignore[arg-type]
+
+
+def _not_one_batch(path: str, first: Offset, last: Offset) -> SourceInvalid:
+    return SourceInvalid(
+        f"{path}: the checkpoint is at {last.count} files, the source was read from {first.count} on",
+        hint="begin a query with a fresh checkpoint, at the cursor of the epoch it goes on from",
+    )
+
+
+def _too_old(path: str, file: DataFile, horizon_ms: int) -> SourceInvalid:
+    return SourceInvalid(
+        f"{path}: file {file.name} was modified {_utc(file.modified_ms)}, before {_utc(horizon_ms)}: consumed files of that "
+        "age are forgotten when they are removed, so it cannot be said whether it was read",
+        hint="touch it to have it read, move it away to have it left out, or choose a longer maxFileAge",
+        file=file.name,
+    )
+
+
+def _utc(time_ms: int) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -13,25 +13,20 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from spark_ckpt.wording import counted
 from spark_ckpt_files.records import Positions, Records
+from spark_ckpt_files.zones import INSTANT, Values, instants_of_texts
 
 Parser = Callable[[Records], pa.Table]
 
-Column: TypeAlias = "pa.ChunkedArray[Any]"
-
 _ROW = re.compile(r"Row #(?P<csv>\d+)|in row (?P<json>\d+)$")
 _HINT_RECORDS_MAX = 2048
-_OFFSET_PATTERN = r"(Z|[+-]\d{2}:?\d{2})$"
-_INSTANT = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +70,15 @@ def _cuts(error: Exception, count: int) -> list[int]:
     return sorted({0, row, row + 1, count}) if 0 <= row < count else [0, count // 2, count]
 
 
-def csv_parser(columns: Sequence[str], schema: pa.Schema, delimiter: str, quote: str, null_value: str) -> Parser:
-    """A parser of CSV records whose fields are `columns`; rows have the columns of `schema`, by name."""
+def csv_parser(
+    columns: Sequence[str], schema: pa.Schema, delimiter: str, quote: str, null_value: str, zone: str = "UTC"
+) -> Parser:
+    """A parser of CSV records whose fields are `columns`; rows have the columns of `schema`, by name.
+
+    `zone`: the time zone of timestamps without an offset.
+    """
     convert = pacsv.ConvertOptions(
-        column_types={field.name: pa.string() if field.type == _INSTANT else field.type for field in schema},
+        column_types={field.name: pa.string() if field.type == INSTANT else field.type for field in schema},
         include_columns=schema.names,
         null_values=[null_value],
         strings_can_be_null=True,
@@ -92,7 +92,7 @@ def csv_parser(columns: Sequence[str], schema: pa.Schema, delimiter: str, quote:
             _check_quotes(records, delimiter, quote)
         read = pacsv.ReadOptions(column_names=list(columns), use_threads=False, block_size=len(content) + 1)
         table = pacsv.read_csv(io.BytesIO(content), read_options=read, parse_options=shape, convert_options=convert)
-        return _one_row_each(_converted(table, schema), records)
+        return _one_row_each(_converted(table, schema, zone), records)
 
     return parse
 
@@ -113,9 +113,12 @@ def csv_header(records: Records, delimiter: str, quote: str) -> list[str]:
     return [name.strip() for name in next(csv.reader([records.text(0)], delimiter=delimiter, quotechar=quote))]
 
 
-def json_parser(schema: pa.Schema) -> Parser:
-    """A parser of JSON lines: one object per line; unknown members are ignored, absent ones are null."""
-    as_text = pa.schema([pa.field(f.name, pa.string() if pa.types.is_date(f.type) else f.type) for f in schema])
+def json_parser(schema: pa.Schema, zone: str = "UTC") -> Parser:
+    """A parser of JSON lines: one object per line; unknown members are ignored, absent ones are null.
+
+    `zone`: the time zone of timestamps without an offset.
+    """
+    as_text = pa.schema([pa.field(field.name, _written(field.type)) for field in schema])
     shape = pajson.ParseOptions(explicit_schema=as_text, unexpected_field_behavior="ignore")
 
     def parse(records: Records) -> pa.Table:
@@ -124,7 +127,7 @@ def json_parser(schema: pa.Schema) -> Parser:
         content.decode("utf-8")  # Arrow's JSON reader does not look, and fails later on the text
         read = pajson.ReadOptions(use_threads=False, block_size=len(content) + 1)
         table = pajson.read_json(io.BytesIO(content), read_options=read, parse_options=shape)
-        return _one_row_each(_converted(table, schema), records)
+        return _one_row_each(_converted(table, schema, zone), records)
 
     return parse
 
@@ -144,25 +147,37 @@ def _one_row_each(table: pa.Table, records: Records) -> pa.Table:
     return table
 
 
-def _converted(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    columns = [_convert(table.column(field.name), field.type) for field in schema]
+def _written(kind: pa.DataType) -> pa.DataType:
+    """How a value stands in JSON where Arrow's own reading would not be Spark's, also inside arrays and structs."""
+    if kind == INSTANT or pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_written(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_written(field.type)) for field in kind])
+    return kind
+
+
+def _converted(table: pa.Table, schema: pa.Schema, zone: str) -> pa.Table:
+    columns = [
+        pa.chunked_array([_convert(chunk, field.type, zone) for chunk in table.column(field.name).chunks], field.type)
+        for field in schema
+    ]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _convert(column: Column, kind: pa.DataType) -> Column:
-    if column.type == kind:
-        return column
-    return _instants(column) if kind == _INSTANT else column.cast(kind)
-
-
-def _instants(column: Column) -> Column:
-    """ISO 8601 texts as instants; a text without an offset is UTC."""
-    text = pc.utf8_trim_whitespace(column)
-    with_offset = pc.match_substring_regex(text, _OFFSET_PATTERN)
-    absent = pa.scalar(None, pa.string())
-    zoned = pc.if_else(with_offset, text, absent).cast(_INSTANT)
-    plain = pc.if_else(with_offset, absent, text).cast(pa.timestamp("us"))
-    return pc.coalesce(zoned, pc.assume_timezone(plain, "UTC"))
+def _convert(values: Values, kind: pa.DataType, zone: str) -> Values:
+    if values.type == kind:
+        return values
+    if kind == INSTANT:
+        return instants_of_texts(values, zone)
+    if isinstance(values, pa.ListArray):
+        inner = _convert(values.values, kind.value_type, zone)
+        return pa.ListArray.from_arrays(values.offsets, inner, type=kind, mask=values.is_null())
+    if isinstance(values, pa.StructArray):
+        parts = [_convert(part, field.type, zone) for part, field in zip(values.flatten(), kind, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=values.is_null())
+    return values.cast(kind)
 
 
 def _reason(error: Exception) -> str:

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,5 +34,22 @@ def test_the_readmes_job_and_the_state_page_run_as_written(tmp_path, monkeypatch
 
         assert names["table"].to_pydict()["total"] == [10.5]
         assert [row.customer for row in names["rich"].collect()] == ["ada"]
+    finally:
+        names["spark"].stop()
+
+
+def test_the_porting_pages_jobs_run_as_written(tmp_path):
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "inbox" / "any-name.json").write_text(
+        '{"customer": "ada", "amount": 4.5, "at": "2024-03-10 02:30:00"}\n'
+    )
+    names = {name: str(tmp_path / name) for name in ("store", "inbox", "table", "archive")}
+
+    exec(compile(python_blocks("docs/porting.md"), "docs/porting.md", "exec"), names)
+    try:
+        assert DeltaTable(names["table"]).to_pyarrow_table().column("customer").to_pylist() == ["ada"]
+        values = DeltaTable(f"{names['table']}-rate").to_pyarrow_table().column("value").to_pylist()
+        assert sorted(values) == list(range(len(values)))
+        assert values
     finally:
         names["spark"].stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F
 from spark_ckpt_delta.spark_publisher import require_delta_spark
 from spark_ckpt_files import FilesSource
 
+from integration_tests.survival.process import wait_until
 from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import EnvironmentUnfit, SourceInvalid
 
@@ -69,9 +71,11 @@ def test_native_operations_see_every_row_once_in_bounded_batches(spark: SparkSes
     assert [offset["count"] for offset in log] == [2, 4, 5]
     assert sum(n for _, n, _ in totals) == 25
     assert sum(s for _, _, s in totals) == sum(range(0, 50, 2))
-    last = source.cursor(json.dumps(log[-1]), source.start(spark))
-    assert source.reached(last, source.end(spark))
-    assert not source.reached(source.cursor(json.dumps(log[0]), last), source.end(spark))
+    first = cursor = source.cursor(json.dumps(log[0]), source.start(spark))
+    for each in log[1:]:
+        cursor = source.cursor(json.dumps(each), cursor)
+    assert source.reached(cursor, source.end(spark))
+    assert not source.reached(first, source.end(spark))
 
 
 def test_a_new_query_continues_exactly_at_every_cut(spark: SparkSession, tmp_path: Path) -> None:
@@ -81,8 +85,10 @@ def test_a_new_query_continues_exactly_at_every_cut(spark: SparkSession, tmp_pat
     seen: list[list[int]] = []
     log = run(whole, tmp_path / "all", lambda batch, _: seen.append([row.id for row in batch.collect()]))
     fill(tmp_path / "in", 3, 4)
-    for cut, offset in enumerate(log):
-        cursor: Cursor = json.loads(json.dumps(source.cursor(json.dumps(offset), source.start(spark))))
+    for cut in range(len(log)):
+        cursor: Cursor = source.start(spark)
+        for each in log[: cut + 1]:
+            cursor = json.loads(json.dumps(source.cursor(json.dumps(each), cursor)))
 
         rest = collected(source.read(spark, cursor), tmp_path / f"from-{cut}")
 
@@ -136,13 +142,17 @@ def test_bad_records_travel_beside_the_good_ones(
     assert expected in bad[0]
 
 
-def test_a_late_file_ends_a_running_query_with_its_name(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_that_arrives_while_the_query_runs_is_read_whatever_its_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     fill(tmp_path / "in", 5, 6)
     source = FilesSource(str(tmp_path / "in"), "csv", SCHEMA)
+    seen: list[int] = []
 
     def arrive_late(batch: DataFrame, number: int) -> None:
-        batch.count()
-        fill(tmp_path / "in", number, number + 1)
+        seen.extend(row.id for row in batch.collect())
+        if number < 3:
+            fill(tmp_path / "in", 3 - number, 4 - number)
 
     query = (
         source.read(spark, source.start(spark))
@@ -150,12 +160,31 @@ def test_a_late_file_ends_a_running_query_with_its_name(spark: SparkSession, tmp
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .start()
     )
-    with pytest.raises(StreamingQueryException, match=r"part-0000\.csv appeared before part-0005\.csv"):
-        query.awaitTermination(120)
+    try:
+        wait_until(lambda: len(seen) >= 40, "four files are read")
+    finally:
+        query.stop()
 
-    cursor = source.cursor(json.dumps(offsets(tmp_path / "checkpoint")[-1]), source.start(spark))
-    with pytest.raises(SourceInvalid, match=r"part-0000\.csv appeared before"):
-        source.read(spark, cursor)
+    assert sorted(seen) == [*range(10, 40), *range(50, 60)]
+
+
+def test_a_file_too_old_to_be_known_ends_a_running_query_with_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path / "in", 5, 6)
+    source = FilesSource(str(tmp_path / "in"), "csv", SCHEMA)
+
+    def arrive_late(batch: DataFrame, number: int) -> None:
+        batch.count()
+        fill(tmp_path / "in", number, number + 1)
+        os.utime(tmp_path / "in" / f"part-{number:04}.csv", (10**9, 10**9))
+
+    query = (
+        source.read(spark, source.start(spark))
+        .writeStream.foreachBatch(arrive_late)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    with pytest.raises(StreamingQueryException, match=r"CKPT_SOURCE_INVALID\].*part-0000\.csv was modified 2001-09-09"):
+        query.awaitTermination(120)
 
 
 def test_json_and_parquet_give_the_rows_that_spark_reads(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from spark_ckpt.cli.inputs import inputs_again
 from spark_ckpt.cli.list import driver_fields, driver_of
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import plain, print_facts, print_json, print_line, print_table, size, utc
@@ -47,11 +48,15 @@ def restore(
     opened = open_store(store, storage_option)
     tail = opened.log.tail()
     planned = plan(tail, wanted, opened.log.manifest, opened.verify, frozenset(new))
+    inputs = inputs_again(opened, tail, planned)
     if as_json:
-        print_json(_fields(tail, planned))
+        told: list[Json] = [asdict(each) for each in inputs]
+        print_json({**_fields(tail, planned), "inputs": told})
         return
     _print_head(tail, planned)
     _print_sources(planned)
+    for each in inputs:
+        print_line(f"\nsource {each.source}: {each.sentence}")
     _print_state(planned)
     for sink in planned.sinks:
         _print_sink(planned, sink)

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_ckpt.connector import StagePlan
+from spark_ckpt.connector import MayNeverEnd, StagePlan
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, StateSchemaChanged
 from spark_ckpt.graph import OperatorNode, SinkBinding, SourceNode, operator_of, sources_of, watermark_of
 from spark_ckpt.runtime import identities
+from spark_ckpt.runtime.inputs import check_inputs, remember_in
 from spark_ckpt.runtime.rejects import REJECTED
 from spark_ckpt.runtime.staging import SinkStage
 from spark_ckpt.store.identity import Confirmed, Found, Standing
@@ -111,6 +112,16 @@ class JobPlan:
         location = outbox if plan.root is None else Location(plan.root, plan.storage_options)
         return SinkStage(binding.name, plan, location, incarnation)
 
+    def check_ends(self) -> None:
+        """Raise `ConfigInvalid` if a source has no end that a run could drain it to."""
+        for node in self.sources:
+            why = node.source.endless if isinstance(node.source, MayNeverEnd) else None
+            if why is not None:
+                raise ConfigInvalid(
+                    f"source '{node.name}' cannot be drained: {why}",
+                    hint="start without availableNow, and call run.stop() when it is enough",
+                )
+
     def check_base(self, base: Manifest, unpublished: Iterable[str] = ()) -> None:
         """Raise if the epoch to start from belongs to another graph than this one. `unpublished`: sinks that are owed rows."""
         self.key_groups(base)
@@ -136,7 +147,9 @@ class JobPlan:
         tail = log.tail()
         chosen = choose(tail, restore, log.manifest, no_check)
         self.check_base(chosen.base, chosen.unpublished)
-        return identities.settled(log, tail, chosen.base, chosen.unpublished, self.found, self.confirmed)
+        standing = identities.settled(log, tail, chosen.base, chosen.unpublished, self.found, self.confirmed)
+        check_inputs(self, chosen.base, standing.fresh)
+        return standing
 
     def _check_snapshot(self, name: str, snapshot: OperatorSnapshot, epoch: int) -> None:
         if self.operator is None or self.operator.name != name:
@@ -179,6 +192,7 @@ def planned(
     operator = operator_of(node)
     watermark = watermark_of(operator.parent) if operator else None
     sources = sources_of(node)
+    remember_in(store, sources)
     parallelism = spark.sparkContext.defaultParallelism
     delay_ms = watermark.delay_ms if watermark else None
     found = identities.found(spark, sources, bindings)

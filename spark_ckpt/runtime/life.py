@@ -33,6 +33,7 @@ from spark_ckpt.runtime.epoch_builder import EpochBuilder
 from spark_ckpt.runtime.group_host import GroupHost
 from spark_ckpt.runtime.identities import parts_of
 from spark_ckpt.runtime.incarnation_machine import coordinator_of, group_tasks, source_tasks
+from spark_ckpt.runtime.inputs import InputRetention
 from spark_ckpt.runtime.lease_keeper import LeaseKeeper
 from spark_ckpt.runtime.manifests import Lineage, manifest_of, summary_of
 from spark_ckpt.runtime.offset_log import BatchOffsets, read_batch_offsets
@@ -100,6 +101,7 @@ class Life:
         self._query: RunningQuery | None = None
         self._folder = plan.cache / f"i{point.incarnation}"
         self._lanes = {binding.name: self._lane(binding) for binding in plan.bindings}
+        self._inputs = InputRetention(plan)
         self._control = Control()
         self._marker = NO_MARKER
         self._coordinator: barrier.Coordinator | None = None
@@ -386,7 +388,7 @@ class Life:
         """5. Idempotent redo of what the manifest says, for readers of the tables; then retention."""
         store, config = self._plan.store, self._plan.config
         store.settle(manifest)
-        store.retain(Retention(keep_last=config.keep_epochs, keep_age_ms=config.keep_age_ms))
+        self._inputs.follow(store.retain(Retention(keep_last=config.keep_epochs, keep_age_ms=config.keep_age_ms)))
 
     # -- time -----------------------------------------------------------------------------------------------------------------
 

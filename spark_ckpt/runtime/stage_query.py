@@ -26,6 +26,7 @@ from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import CkptError, GraphInvalid
 from spark_ckpt.graph import REJECT, Node, OperatorNode, SourceNode, build, operator_of, sources_of, watermark_of
 from spark_ckpt.runtime.admission import lift_limits, small
+from spark_ckpt.runtime.checkpoint_seed import seed_checkpoint
 from spark_ckpt.runtime.control_source import Control, control_rows
 from spark_ckpt.runtime.group_host import GroupHost
 from spark_ckpt.runtime.late_watermark import LateWatermark
@@ -127,11 +128,17 @@ class StageQuery:
         spark = self._spark
         make_folders(self._stage.checkpoint_uri)
         with _session_conf(spark, query_settings(self._stage.checkpoint_uri, self._stage.shuffle_partitions)):
+            self._seed()
             frame = diverting_with(self._diverter, self._plan)
             writer = frame.writeStream.foreachBatch(self._run_batch).queryName(self._stage.name)
             mode = self._stage.host.output_mode if self._stage.host else "append"
             writer = writer.outputMode(mode).trigger(processingTime=f"{self._stage.trigger_ms} milliseconds")
             return writer.option("checkpointLocation", self._stage.checkpoint_uri).start()
+
+    def _seed(self) -> None:
+        stage = self._stage
+        places = [(node.source, stage.cursors[node.name]) for node in sources_of(stage.node)]
+        seed_checkpoint(self._spark, Location(stage.checkpoint_uri), places, stage.shuffle_partitions)
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 

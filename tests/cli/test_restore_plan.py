@@ -6,7 +6,7 @@ import pytest
 
 from spark_ckpt.recovery.plan import plan
 from spark_ckpt.store.retention import Retention
-from tests.store.store_world import SINK
+from tests.store.store_world import SINK, World
 
 
 def planned(world, target):
@@ -126,3 +126,41 @@ def test_a_damaged_epoch_that_is_passed_over_is_named_once(command, world):
     (Path(world.store.state("totals").location.uri) / newest.path).unlink()
     text = command("restore", world.store.location.uri, "latest", "--dry-run").out
     assert "passed over  epoch 3: file" in text
+
+
+@pytest.fixture
+def inbox(tmp_path):
+    """Three epochs that consumed a file each; the folder of the files."""
+    from spark_ckpt_files.ledger import Consumed, Ledger
+    from spark_ckpt_files.listing import Directory
+
+    world, folder = World(tmp_path / "files-store"), tmp_path / "in"
+    folder.mkdir()
+    world.begin()
+    ledger, consumed = Ledger(world.store.location.child("sources", "rows")), Consumed()
+    for number in (1, 2, 3):
+        (folder / f"{number}.csv").write_text("1\n")
+        consumed = ledger.after(consumed, list(Directory(str(folder)).stat([f"{number}.csv"]).values()))
+        cursors = {"rows": dict(consumed.cursor(str(folder)))}
+        world.decide(world.manifest().model_copy(update={"cursors": cursors, "operators": {}}))
+    return folder
+
+
+def test_a_dry_run_tells_which_files_will_be_read_again(command, inbox):
+    text = command("restore", inbox.parent / "files-store", 1, "--dry-run").out
+
+    assert f"source rows: 2 files of {inbox} will be read again\n" in text
+
+
+def test_a_dry_run_names_files_that_are_gone(command, inbox):
+    (inbox / "2.csv").unlink()
+
+    answer = command("restore", inbox.parent / "files-store", 1, "--dry-run")
+
+    assert "1 of them are gone: 2.csv" in answer.out
+    told = command("restore", inbox.parent / "files-store", 1, "--dry-run", "--json").json
+    assert [(each["source"], each["files"], each["missing"]) for each in told["inputs"]] == [("rows", 2, ["2.csv"])]
+
+
+def test_a_dry_run_of_the_newest_epoch_reads_nothing_again(command, inbox):
+    assert "read again" not in command("restore", inbox.parent / "files-store", "latest", "--dry-run").out

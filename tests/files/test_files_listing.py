@@ -1,31 +1,35 @@
-"""Which files count, and that a directory which is not append-only stops the job with the file's name."""
+"""Which files count, in which order, and what is looked at."""
 
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from spark_ckpt_files.listing import DataFile, Directory, is_complete
-from spark_ckpt_files.position import Position, consumed_and_fresh, prove
 
 from spark_ckpt.errors import SourceInvalid
 
 
-def write(folder: Path, name: str, size: int = 3) -> None:
+def write(folder: Path, name: str, size: int = 3, modified_s: int = 0) -> None:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"x" * size)
+    if modified_s:
+        os.utime(path, (modified_s, modified_s))
 
 
-def test_files_are_consumed_in_name_order_whatever_their_age(tmp_path: Path) -> None:
-    for age, name in enumerate(["b.csv", "a.csv", "c.csv"]):
-        write(tmp_path, name)
-        os.utime(tmp_path / name, (age, age))
+def names(directory: Directory, **more: Any) -> list[str]:
+    return [file.name for file in directory.files(**more)]
 
-    assert [file.name for file in Directory(str(tmp_path)).files()] == ["a.csv", "b.csv", "c.csv"]
+
+def test_files_come_by_modification_time_then_by_name_as_in_spark(tmp_path: Path) -> None:
+    for name, modified_s in [("b.csv", 5), ("a.csv", 7), ("d.csv", 6), ("c.csv", 6)]:
+        write(tmp_path, name, modified_s=modified_s)
+
+    assert names(Directory(str(tmp_path))) == ["b.csv", "c.csv", "d.csv", "a.csv"]
 
 
 @pytest.mark.parametrize("name", [".hidden.csv", "_started.csv", "a.csv.tmp", "a.csv.inprogress", "_dir/a.csv"])
@@ -33,7 +37,8 @@ def test_a_file_that_is_still_being_written_is_invisible(name: str, tmp_path: Pa
     write(tmp_path, name)
     write(tmp_path, "done.csv")
 
-    assert [file.name for file in Directory(str(tmp_path), recursive=True).files()] == ["done.csv"]
+    assert names(Directory(str(tmp_path), recursive=True)) == ["done.csv"]
+    assert Directory(str(tmp_path), recursive=True).names() == {"done.csv"}
     assert not is_complete(name)
 
 
@@ -44,15 +49,56 @@ def test_subfolders_are_read_only_if_asked_for(tmp_path: Path) -> None:
     assert Directory(str(tmp_path), recursive=True).files() == [DataFile("day=1/a.csv", 3)]
 
 
-def test_a_missing_directory_is_an_error_with_its_path(tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", [Directory.files, Directory.names])
+def test_a_missing_directory_is_an_error_with_its_path(call: Any, tmp_path: Path) -> None:
     with pytest.raises(SourceInvalid, match="nowhere does not exist"):
-        Directory(str(tmp_path / "nowhere")).files()
+        call(Directory(str(tmp_path / "nowhere")))
 
 
 def test_a_uri_lists_the_same_files_as_the_path(tmp_path: Path) -> None:
-    write(tmp_path, "a.csv")
+    write(tmp_path, "a.csv", modified_s=3)
 
-    assert Directory(tmp_path.as_uri()).files() == Directory(str(tmp_path)).files()
+    (by_path,), (by_uri,) = Directory(str(tmp_path)).files(), Directory(tmp_path.as_uri()).files()
+
+    assert (by_path, by_path.modified_ms) == (by_uri, by_uri.modified_ms)
+
+
+def test_what_arrow_lists_is_what_the_local_listing_gives(tmp_path: Path) -> None:
+    """Other file systems are listed by Arrow; on the local one both must say the same."""
+    for name in ("a.csv", "day=1/b.csv", "_no/c.csv", ".no", "d.tmp"):
+        write(tmp_path, name, modified_s=9)
+    directory = Directory(str(tmp_path), recursive=True)
+    passed: set[str] = set()
+
+    listed = sorted(directory._listed_files({"a.csv"}, passed), key=lambda file: file.age_order)
+
+    assert [(file, file.modified_ms) for file in listed] == [
+        (file, file.modified_ms) for file in directory.files({"a.csv"})
+    ]
+    assert passed == {"a.csv"}
+
+
+def test_known_files_are_named_and_not_looked_at(tmp_path: Path) -> None:
+    write(tmp_path, "known.csv")
+    write(tmp_path, "new.csv")
+    passed: set[str] = set()
+
+    assert names(Directory(str(tmp_path)), without={"known.csv", "gone.csv"}, passed=passed) == ["new.csv"]
+    assert passed == {"known.csv"}
+
+
+def test_only_files_that_exist_have_a_size(tmp_path: Path) -> None:
+    write(tmp_path, "a.csv", 7)
+
+    assert Directory(str(tmp_path)).stat(["a.csv", "gone.csv"]) == {"a.csv": DataFile("a.csv", 7)}
+
+
+def test_a_directory_goes_to_tasks(tmp_path: Path) -> None:
+    write(tmp_path, "a.csv")
+    used = Directory(str(tmp_path))
+    used.files()
+
+    assert names(pickle.loads(pickle.dumps(used))) == ["a.csv"]
 
 
 def test_a_file_that_grew_after_it_was_planned_is_not_read(tmp_path: Path) -> None:
@@ -62,82 +108,3 @@ def test_a_file_that_grew_after_it_was_planned_is_not_read(tmp_path: Path) -> No
 
     with pytest.raises(SourceInvalid, match=r"a\.csv was 3 bytes long .* 4 now"):
         Directory(str(tmp_path)).open(file)
-
-
-names = st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size=1, max_size=12)
-listings = st.dictionaries(names, st.integers(0, 10**12), min_size=1, max_size=12).map(
-    lambda files: [DataFile(name, files[name]) for name in sorted(files)]
-)
-
-
-@given(listings, st.data())
-def test_position_in_pieces_equals_position_at_once(files: list[DataFile], data: st.DataObject) -> None:
-    cut = data.draw(st.integers(0, len(files)))
-
-    assert Position().after(files[:cut]).after(files[cut:]) == Position().after(files)
-    assert Position.of(Position().after(files).cursor()) == Position().after(files)
-
-
-@given(listings, st.data())
-def test_one_vanished_file_is_named_from_the_cursor_alone(files: list[DataFile], data: st.DataObject) -> None:
-    expected = Position().after(files)
-    gone = data.draw(st.integers(0, len(files) - 1))
-
-    with pytest.raises(SourceInvalid) as caught:
-        prove("dir", expected, files[:gone] + files[gone + 1 :])
-
-    assert caught.value.context["file"] == files[gone].name
-    assert "vanished" in caught.value.what
-
-
-@given(listings, st.data())
-def test_one_late_file_is_named_from_the_cursor_alone(files: list[DataFile], data: st.DataObject) -> None:
-    late = data.draw(st.sampled_from(files))
-    others = [file for file in files if file != late]
-
-    with pytest.raises(SourceInvalid) as caught:
-        prove("dir", Position().after(others), files)
-
-    assert caught.value.context["file"] == late.name
-    assert "appeared before" in caught.value.what
-
-
-@given(listings, st.integers(1, 1000), st.data())
-def test_one_grown_file_is_named_from_the_cursor_alone(files: list[DataFile], more: int, data: st.DataObject) -> None:
-    index = data.draw(st.integers(0, len(files) - 1))
-    now = list(files)
-    now[index] = DataFile(files[index].name, files[index].size + more)
-
-    with pytest.raises(SourceInvalid) as caught:
-        prove("dir", Position().after(files), now)
-
-    assert caught.value.context["file"] == files[index].name
-    assert f"was {files[index].size} bytes long" in caught.value.what
-
-
-@given(listings, listings)
-def test_any_other_listing_is_refused(files: list[DataFile], others: list[DataFile]) -> None:
-    if files == others:
-        prove("dir", Position().after(files), others)
-    else:
-        with pytest.raises(SourceInvalid):
-            prove("dir", Position().after(files), others)
-
-
-def test_of_several_changes_the_first_is_named_if_the_process_has_seen_the_files() -> None:
-    files = [DataFile(name, 1) for name in "abcdef"]
-
-    with pytest.raises(SourceInvalid, match="file b has vanished"):
-        prove("dir", Position().after(files), [file for file in files if file.name not in "bd"], files)
-
-
-def test_a_listing_is_split_right_behind_the_last_consumed_name() -> None:
-    files = [DataFile(name, 1) for name in ("a", "b", "c")]
-
-    assert consumed_and_fresh(files, Position().after(files[:2])) == (files[:2], files[2:])
-    assert consumed_and_fresh(files, Position()) == ([], files)
-
-
-def test_a_cursor_of_an_unknown_format_is_refused() -> None:
-    with pytest.raises(SourceInvalid, match="format 9"):
-        Position.of(dict(Position().cursor()) | {"format": 9})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +13,9 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import DateType, LongType, MapType, StringType, StructField, StructType
 from spark_ckpt_files import FilesSource
-from spark_ckpt_files.position import Position
+from spark_ckpt_files.ledger import encoded
+from spark_ckpt_files.listing import DataFile
+from spark_ckpt_files.offsets import Offset
 from spark_ckpt_files.settings import Settings, check_schema, output_schema
 from spark_ckpt_files.stream import FilesStreamReader
 
@@ -28,7 +32,7 @@ def settings(folder: Path, **changes: Any) -> Settings:
 
 def reader(folder: Path, **changes: Any) -> FilesStreamReader:
     chosen = settings(folder, **changes)
-    return FilesStreamReader(chosen, output_schema(DATA, chosen), Position())
+    return FilesStreamReader(chosen, output_schema(DATA, chosen), Offset())
 
 
 def fill(folder: Path, count: int, first: int = 0) -> None:
@@ -78,24 +82,112 @@ def test_available_now_ends_at_the_files_that_were_there(tmp_path: Path) -> None
     assert plan.latestOffset(plan.initialOffset(), ReadMaxFiles(10))["count"] == 2
 
 
-def test_a_late_file_stops_the_query_instead_of_being_skipped(tmp_path: Path) -> None:
+def test_a_file_of_any_name_is_read_when_it_comes(tmp_path: Path) -> None:
     fill(tmp_path, 2, first=5)
     plan = reader(tmp_path)
-    offset = plan.latestOffset(plan.initialOffset(), ReadMaxFiles(10))
+    first = plan.latestOffset(plan.initialOffset(), ReadMaxFiles(10))
     fill(tmp_path, 2, first=1)
 
-    with pytest.raises(SourceInvalid, match=r"file 001\.csv appeared before 006\.csv"):
-        plan.latestOffset(offset, ReadMaxFiles(10))
+    second = plan.latestOffset(first, ReadMaxFiles(10))
+
+    assert [ids(plan, first, second), second["count"]] == [[1, 2], 4]
 
 
-def test_a_vanished_file_stops_a_replay_instead_of_shortening_it(tmp_path: Path) -> None:
+def test_consumed_files_may_be_removed(tmp_path: Path) -> None:
+    fill(tmp_path, 3)
+    plan = reader(tmp_path)
+    end = plan.latestOffset(plan.initialOffset(), ReadMaxFiles(10))
+    (tmp_path / "001.csv").unlink()
+
+    assert plan.latestOffset(end, ReadMaxFiles(10)) == end
+
+
+def test_a_planned_file_that_vanishes_stops_the_batch_with_its_name(tmp_path: Path) -> None:
     fill(tmp_path, 3)
     plan = reader(tmp_path)
     end = plan.latestOffset(plan.initialOffset(), ReadMaxFiles(10))
     (tmp_path / "001.csv").unlink()
 
     with pytest.raises(SourceInvalid, match=r"file 001\.csv has vanished"):
-        reader(tmp_path).partitions(plan.initialOffset(), end)
+        ids(reader(tmp_path), plan.initialOffset(), end)
+
+
+def test_a_consumed_file_that_comes_back_is_not_read_twice(tmp_path: Path) -> None:
+    fill(tmp_path, 2)
+    plan = reader(tmp_path)
+    end = plan.latestOffset(plan.initialOffset(), ReadMaxFiles(10))
+    assert plan.latestOffset(end, ReadMaxFiles(10)) == end
+    away = tmp_path.parent / "away.csv"
+    (tmp_path / "001.csv").rename(away)
+    assert plan.latestOffset(end, ReadMaxFiles(10)) == end
+    away.rename(tmp_path / "001.csv")
+
+    assert plan.latestOffset(end, ReadMaxFiles(10)) == end
+
+
+def test_a_name_that_is_used_again_stops_the_job_instead_of_being_skipped(tmp_path: Path) -> None:
+    fill(tmp_path, 2)
+    plan = reader(tmp_path)
+    end = plan.latestOffset(plan.initialOffset(), ReadMaxFiles(10))
+    assert plan.latestOffset(end, ReadMaxFiles(10)) == end
+    (tmp_path / "001.csv").unlink()
+    assert plan.latestOffset(end, ReadMaxFiles(10)) == end
+    (tmp_path / "001.csv").write_text("77\n")
+
+    with pytest.raises(SourceInvalid, match=r"001\.csv was consumed, removed, and is there again"):
+        plan.latestOffset(end, ReadMaxFiles(10))
+
+
+def test_a_file_too_old_to_be_told_from_a_forgotten_one_stops_the_job_with_its_name(tmp_path: Path) -> None:
+    fill(tmp_path, 1)
+    plan = reader(tmp_path, maxFileAge="1 day")
+    end = plan.latestOffset(plan.initialOffset(), ReadMaxFiles(10))
+    fill(tmp_path, 1, first=7)
+    newest_s = (tmp_path / "000.csv").stat().st_mtime
+    os.utime(tmp_path / "007.csv", (newest_s - 86_300,) * 2)
+    assert ids(plan, end, plan.latestOffset(end, ReadMaxFiles(10))) == [7]
+    os.utime(tmp_path / "007.csv", (newest_s - 86_500,) * 2)
+
+    with pytest.raises(SourceInvalid, match=r"file 007\.csv was modified") as caught:
+        plan.latestOffset(end, ReadMaxFiles(10))
+    assert "touch it" in caught.value.hint
+
+
+def test_a_backlog_of_any_age_is_read_oldest_first(tmp_path: Path) -> None:
+    fill(tmp_path, 4)
+    for n in range(4):
+        os.utime(tmp_path / f"{n:03}.csv", (10**9 - n * 10**7,) * 2)
+    plan = reader(tmp_path, files_per_batch=1)
+    offsets = [plan.initialOffset()]
+    while (end := plan.latestOffset(offsets[-1], plan.getDefaultReadLimit())) != offsets[-1]:
+        offsets.append(end)
+
+    assert [ids(plan, start, end) for start, end in pairwise(offsets)] == [[3], [2], [1], [0]]
+
+
+def test_what_earlier_lives_consumed_comes_from_a_list(tmp_path: Path) -> None:
+    inbox = tmp_path / "in"
+    inbox.mkdir()
+    fill(inbox, 3)
+    (tmp_path / "list").write_bytes(encoded([DataFile("000.csv", 2), DataFile("002.csv", 2), DataFile("gone.csv", 1)]))
+    chosen = settings(inbox)
+    plan = FilesStreamReader(chosen, output_schema(DATA, chosen), Offset(3, 5), str(tmp_path / "list"))
+
+    end = plan.latestOffset(plan.initialOffset(), ReadMaxFiles(10))
+
+    assert (ids(plan, plan.initialOffset(), end), end["count"]) == ([1], 4)
+
+
+def test_a_checkpoint_that_is_ahead_of_what_the_reader_knows_is_refused(tmp_path: Path) -> None:
+    """It would read the files between once more."""
+    fill(tmp_path, 3)
+    plan = reader(tmp_path, files_per_batch=1)
+    first = plan.latestOffset(plan.initialOffset(), ReadMaxFiles(1))
+    second = plan.latestOffset(first, ReadMaxFiles(1))
+    assert reader(tmp_path).latestOffset(first, ReadMaxFiles(10))["count"] == 3
+
+    with pytest.raises(SourceInvalid, match="the checkpoint is at 2 files, the source was read from 0 on"):
+        reader(tmp_path).latestOffset(second, ReadMaxFiles(10))
 
 
 def test_a_file_changed_between_plan_and_read_is_an_error(tmp_path: Path) -> None:
@@ -138,17 +230,37 @@ def test_it_is_a_source_of_the_core(tmp_path: Path) -> None:
 
 
 def test_end_and_reached(tmp_path: Path) -> None:
-    source = FilesSource(str(tmp_path), "csv", DATA)
+    source = FilesSource(str(tmp_path), "csv", DATA, header=False)
     spark: Any = None
     begin = source.start(spark)
     assert source.reached(begin, source.end(spark))
 
     fill(tmp_path, 2)
-    end = source.end(spark)
+    plan, end = reader(tmp_path), source.end(spark)
+    after = source.cursor(json.dumps(plan.latestOffset(plan.initialOffset(), ReadMaxFiles(9))), begin)
+    fill(tmp_path, 1, first=2)
 
     assert not source.reached(begin, end)
-    assert source.reached(end, end)
-    assert FilesSource(str(tmp_path), "csv", DATA, start="latest").start(spark) == end
+    assert source.reached(after, end)
+    assert not source.reached(after, source.end(spark))
+
+
+def test_a_file_that_is_gone_before_it_was_consumed_does_not_keep_a_drain_waiting(tmp_path: Path) -> None:
+    source = FilesSource(str(tmp_path), "csv", DATA)
+    spark: Any = None
+    fill(tmp_path, 1)
+    end = source.end(spark)
+    (tmp_path / "000.csv").unlink()
+
+    assert source.reached(source.start(spark), end)
+
+
+def test_latest_has_everything_that_is_there_behind_it(tmp_path: Path) -> None:
+    fill(tmp_path, 2)
+    source = FilesSource(str(tmp_path), "csv", DATA, start="latest")
+    spark: Any = None
+
+    assert source.reached(source.start(spark), source.end(spark))
 
 
 @pytest.mark.parametrize(

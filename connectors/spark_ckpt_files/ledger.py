@@ -1,0 +1,195 @@
+"""What a job has consumed of a directory: a few numbers in every cursor, the files themselves in a ledger beside them.
+
+The ledger is a folder of immutable segments, each a list of files, named by its content's digest. A cursor names the
+segments that together are everything consumed; an older cursor names older segments, so going back needs nothing more.
+Segments are joined as they grow, like the levels of a log-structured tree: n files are in at most log2(n) segments, and each
+is written log2(n) times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from spark_ckpt.connector import Cursor, Folder, Json
+from spark_ckpt.errors import SourceInvalid
+from spark_ckpt_files.listing import DataFile
+
+FORMAT = 2
+_SEGMENT = re.compile(r"(?P<count>\d{12})-[0-9a-f]{32}\.arrow")
+_SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("modified_ms", pa.int64()), ("read", pa.bool_())])
+
+Keep = Callable[[Sequence[DataFile]], Sequence[DataFile]]
+"""Those of the files that must be remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """Everything consumed so far: how many files ever, of how many bytes, and the newest modification time among them.
+
+    `segments`: names of the ledger's files; `files`: what no segment holds, since there is no ledger, or not yet.
+    """
+
+    count: int = 0
+    bytes: int = 0
+    newest_ms: int = 0
+    segments: tuple[str, ...] = ()
+    files: tuple[DataFile, ...] = ()
+
+    def cursor(self, path: str) -> Cursor:
+        """As JSON; `path` says where the files are, for reports."""
+        fields: dict[str, Json] = {"format": FORMAT, "path": path, "count": self.count, "bytes": self.bytes}
+        fields |= {"newest_ms": self.newest_ms, "segments": list(self.segments)}
+        return fields | ({"files": [_row(file) for file in self.files]} if self.files else {})
+
+    @classmethod
+    def of(cls, cursor: Cursor) -> Consumed:
+        """What a cursor says. Raises `SourceInvalid` on one that this version cannot read."""
+        if cursor.get("format") != FORMAT:
+            raise SourceInvalid(f"a files cursor of format {cursor.get('format')!r}; this version reads 1 and {FORMAT}")
+        numbers = {name: int(str(cursor[name])) for name in ("count", "bytes", "newest_ms")}
+        segments = tuple(_checked(str(each)) for each in _list(cursor["segments"]))
+        return cls(**numbers, segments=segments, files=files_of(cursor.get("files", ())))
+
+
+class Ledger:
+    """The segments of one source. Without a folder cursors hold the files themselves."""
+
+    def __init__(self, folder: Folder | None = None) -> None:
+        self._folder = folder
+        self._known: dict[str, tuple[DataFile, ...]] = {}
+
+    def files(self, consumed: Consumed) -> dict[str, DataFile]:
+        """Everything consumed, by name. Raises `SourceInvalid` for a segment that is missing or damaged."""
+        segments = [self._segment(name) for name in consumed.segments]
+        return {file.name: file for files in (*segments, consumed.files) for file in files}
+
+    def after(self, consumed: Consumed, batch: Sequence[DataFile], keep: Keep = lambda files: files) -> Consumed:
+        """What is consumed after `batch`; its segment is durable when this returns.
+
+        `keep` is asked when all segments are joined: what it leaves out is forgotten.
+        """
+        newest_ms = max((file.modified_ms for file in batch), default=consumed.newest_ms)
+        now = replace(
+            consumed,
+            count=consumed.count + len(batch),
+            bytes=consumed.bytes + sum(file.size for file in batch),
+            newest_ms=max(consumed.newest_ms, newest_ms),
+        )
+        if self._folder is None:
+            return replace(now, files=(*consumed.files, *batch))
+        chain, joined = list(consumed.segments), [*consumed.files, *batch]
+        while chain and len(self._segment(chain[-1])) <= len(joined):
+            joined = [*self._segment(chain.pop()), *joined]
+        whole = joined if chain else keep(joined)
+        chain.append(self._write(now.count, whole))
+        self._known = {name: files for name, files in self._known.items() if name in chain}
+        return replace(now, segments=tuple(chain), files=())
+
+    def sweep(self, kept: Collection[Consumed]) -> int:
+        """Delete segments that no kept cursor names; how many. One that may still become part of an epoch stays.
+
+        Such a one counts more files than the epoch that its life began from, which is kept.
+        """
+        if self._folder is None or not kept:
+            return 0
+        needed = {name for consumed in kept for name in consumed.segments} | self._known.keys()
+        oldest = min(consumed.count for consumed in kept)
+        garbage = [name for name in self._folder.entries() if name not in needed and _count(name) <= oldest]
+        self._folder.delete(garbage)
+        return len(garbage)
+
+    def _segment(self, name: str) -> tuple[DataFile, ...]:
+        if name not in self._known:
+            self._known[name] = self._read(name)
+        return self._known[name]
+
+    def _read(self, name: str) -> tuple[DataFile, ...]:
+        if self._folder is None:
+            raise SourceInvalid("the cursor names a ledger, but the source was not given its folder")
+        try:
+            data = self._folder.read_bytes(name)
+        except FileNotFoundError as error:
+            raise _damaged(self._folder, name, "is missing") from error
+        if _named(_count(name), data) != name:
+            raise _damaged(self._folder, name, "is not what was written")
+        return decoded(data)
+
+    def _write(self, count: int, files: Sequence[DataFile]) -> str:
+        data = encoded(files)
+        name = _named(count, data)
+        if self._folder is not None and name not in self._known:
+            self._folder.write_bytes(name, data)
+        self._known[name] = tuple(files)
+        return name
+
+
+def encoded(files: Sequence[DataFile]) -> bytes:
+    """A list of files as bytes (Arrow)."""
+    columns = [[getattr(file, name) for file in files] for name in _SCHEMA.names]
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(sink, _SCHEMA, options=options) as writer:
+        writer.write_table(pa.table(columns, schema=_SCHEMA))
+    return bytes(sink.getvalue())
+
+
+def decoded(data: bytes) -> tuple[DataFile, ...]:
+    """The files that `encoded` wrote."""
+    table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+    return tuple(map(DataFile, *(table.column(name).to_pylist() for name in _SCHEMA.names)))
+
+
+def files_of(rows: Json) -> tuple[DataFile, ...]:
+    """Files from their JSON form. Raises `SourceInvalid` for a name that leads out of the directory."""
+    return tuple(map(_file, _list(rows)))
+
+
+def rows_of(files: Sequence[DataFile]) -> list[Json]:
+    """Files in JSON form."""
+    return [_row(file) for file in files]
+
+
+def _row(file: DataFile) -> Json:
+    row: list[Json] = [file.name, file.size, file.modified_ms]
+    return row if file.read else [*row, 0]
+
+
+def _file(row: Json) -> DataFile:
+    name, size, modified_ms, *read = _list(row)
+    if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/"):
+        raise SourceInvalid(f"not a file of the directory: {name!r}")
+    return DataFile(name, int(str(size)), int(str(modified_ms)), not read)
+
+
+def _list(value: Json) -> Sequence[Json]:
+    if not isinstance(value, list | tuple):
+        raise SourceInvalid(f"not a files cursor: {value!r} is no list")
+    return value
+
+
+def _checked(segment: str) -> str:
+    if _SEGMENT.fullmatch(segment) is None:
+        raise SourceInvalid(f"not a ledger's segment: {segment!r}")
+    return segment
+
+
+def _count(segment: str) -> int:
+    found = _SEGMENT.fullmatch(segment)
+    return int(found["count"]) if found else 1 << 62
+
+
+def _named(count: int, data: bytes) -> str:
+    return f"{count:012}-{hashlib.blake2b(data, digest_size=16).hexdigest()}.arrow"
+
+
+def _damaged(folder: Folder, name: str, what: str) -> SourceInvalid:
+    return SourceInvalid(
+        f"the list of consumed files {name} {what}: what was read is not known without it",
+        folder=folder.uri,
+        hint="bring the file back from a backup of the store, or start with a new store",
+    )

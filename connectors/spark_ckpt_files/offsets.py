@@ -1,0 +1,48 @@
+"""What Spark logs of a files source: where a batch ends, with the batch's own files, so that a replay reads the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_ckpt.connector import Json
+from spark_ckpt.errors import SourceInvalid
+from spark_ckpt_files.ledger import files_of, rows_of
+from spark_ckpt_files.listing import DataFile
+
+_FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """`count` files are consumed, the newest was modified at `newest_ms`; the last ones are `files`, oldest first."""
+
+    count: int = 0
+    newest_ms: int = 0
+    files: tuple[DataFile, ...] = ()
+
+    def after(self, batch: Sequence[DataFile]) -> Offset:
+        """The end of a batch of these files. Without a file it is the same offset: Spark compares texts."""
+        if not batch:
+            return self
+        newest_ms = max(self.newest_ms, max(file.modified_ms for file in batch))
+        return Offset(self.count + len(batch), newest_ms, tuple(batch))
+
+    def json(self) -> dict[str, Json]:
+        """With a fixed order of keys."""
+        return {
+            "format": _FORMAT,
+            "count": self.count,
+            "newest_ms": self.newest_ms,
+            "files": rows_of(self.files),
+        }
+
+    @classmethod
+    def of(cls, offset: Mapping[str, Json]) -> Offset:
+        """An offset from its JSON form. Raises `SourceInvalid` for anything else."""
+        try:
+            if offset["format"] == _FORMAT:
+                return cls(int(str(offset["count"])), int(str(offset["newest_ms"])), files_of(offset["files"]))
+        except (KeyError, ValueError, TypeError) as error:
+            raise SourceInvalid(f"not an offset of a files source: {str(offset)[:200]}") from error
+        raise SourceInvalid(f"an offset of format {offset['format']!r}; this version reads {_FORMAT}")

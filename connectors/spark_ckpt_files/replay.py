@@ -1,0 +1,85 @@
+"""Whether going back to an older cursor can read again what was consumed after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_ckpt.connector import Cursor, Folder
+from spark_ckpt.errors import SourceInvalid
+from spark_ckpt_files.cleaning import Cleaning
+from spark_ckpt_files.ledger import FORMAT, Consumed, Ledger
+from spark_ckpt_files.listing import DataFile, Directory
+
+_NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What going back would read again: so many files in `path`, of which `missing` are gone and `forgotten` lost their names."""
+
+    path: str
+    files: int
+    missing: tuple[str, ...]
+    forgotten: int
+
+
+def replay(folder: Folder, before: Cursor | None, newest: Cursor) -> Replay | None:
+    """What a restore from `newest` to `before` (None: the beginning) reads again; None for cursors that do not tell.
+
+    `folder`: the source's folder in the store. Raises `SourceInvalid` if ledger or directory cannot be read.
+    """
+    if newest.get("format") != FORMAT or (before is not None and before.get("format") != FORMAT):
+        return None
+    first, last = Consumed() if before is None else Consumed.of(before), Consumed.of(newest)
+    return _replay(Ledger(folder), Directory(str(newest["path"]), recursive=True), first, last)
+
+
+def _replay(ledger: Ledger, directory: Directory, before: Consumed, newest: Consumed) -> Replay:
+    wanted = read_again(ledger, before, newest)
+    there = directory.stat(file.name for file in wanted) if wanted else {}
+    missing = tuple(file.name for file in wanted if file.name not in there)
+    return Replay(directory.path, len(wanted), missing, max(0, newest.count - before.count - len(wanted)))
+
+
+def read_again(ledger: Ledger, before: Consumed, newest: Consumed) -> list[DataFile]:
+    """What was consumed after `before` and is known, oldest first."""
+    behind = ledger.files(before)
+    after = (file for name, file in ledger.files(newest).items() if name not in behind)
+    return sorted(after, key=lambda file: file.age_order)
+
+
+def check_readable(
+    ledger: Ledger, directory: Directory, before: Consumed, newest: Consumed, cleaning: Cleaning
+) -> SourceInvalid | None:
+    """The error that names files which would be missed, if there are any."""
+    if newest.count <= before.count and newest.segments == before.segments:
+        return None
+    again = _replay(ledger, directory, before, newest)
+    if not again.missing and not again.forgotten:
+        return None
+    return SourceInvalid(
+        f"{directory.path}: {how_many(again)} of the files that this epoch would read again are gone",
+        hint=_hint(cleaning, again.missing),
+        files=named(again.missing) or None,
+    )
+
+
+def named(names: Sequence[str]) -> str:
+    """Some of the names, and how many more there are."""
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + more
+
+
+def how_many(again: Replay) -> str:
+    """Files that are gone, as a subject."""
+    missing = len(again.missing)
+    return f"{missing}, and {again.forgotten} whose names are forgotten," if again.forgotten else str(missing)
+
+
+def _hint(cleaning: Cleaning, missing: Sequence[str]) -> str:
+    back = "put them back"
+    if cleaning.mode == "archive" and missing:
+        back = f"move them back from {Path(cleaning.place_of(missing[0])).parent}"
+    return f"{back}, restore a newer epoch, or do without their rows: FilesSource(..., ignoreMissingFiles=True)"

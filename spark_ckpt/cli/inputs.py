@@ -1,0 +1,55 @@
+"""What going back reads again of sources that list their input in the store: files, of which some may be gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_ckpt.connector import Cursor
+from spark_ckpt.errors import CkptError
+from spark_ckpt.recovery.plan import RestorePlan
+from spark_ckpt.store.store import Store
+from spark_ckpt.store.tail import Tail
+
+_FOLDER = "sources"
+_NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class InputAgain:
+    """One source's files that would be read again, and those among them that are gone."""
+
+    source: str
+    files: int
+    missing: tuple[str, ...]
+    sentence: str
+
+
+def inputs_again(store: Store, tail: Tail, planned: RestorePlan) -> list[InputAgain]:
+    """What the plan's epoch would read again, source by source; nothing for sources that do not tell."""
+    if not tail.latest or tail.latest == planned.epoch:
+        return []
+    newest = store.log.manifest(tail.latest).cursors
+    found = (_again(store, name, planned.cursors.get(name), newest[name]) for name in sorted(newest))
+    return [each for each in found if each is not None]
+
+
+def _again(store: Store, source: str, before: Cursor | None, newest: Cursor) -> InputAgain | None:
+    from spark_ckpt_files.replay import replay
+
+    if "segments" not in newest:
+        return None
+    try:
+        again = replay(store.location.child(_FOLDER, source), before, newest)
+    except CkptError as error:
+        return InputAgain(source, 0, (), f"what would be read again cannot be told here: {error.what}")
+    if again is None:
+        return None
+    sentence = f"{again.files} files of {again.path} will be read again"
+    if again.missing:
+        more = f" and {len(again.missing) - _NAMED_MAX} more" if len(again.missing) > _NAMED_MAX else ""
+        sentence += f"; {len(again.missing)} of them are gone: {', '.join(again.missing[:_NAMED_MAX])}{more}"
+    if again.forgotten:
+        sentence += f"; {again.forgotten} more are gone and their names forgotten"
+    if again.missing or again.forgotten:
+        sentence += ". The job refuses to start without them, but for FilesSource(..., ignoreMissingFiles=True)"
+    return InputAgain(source, again.files, again.missing, sentence)

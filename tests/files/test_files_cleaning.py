@@ -1,0 +1,250 @@
+"""Files go when nobody needs them, only those that were read, and where they were said to go."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spark_ckpt_files import FilesSource
+from spark_ckpt_files.offsets import Offset
+
+from spark_ckpt.connector import Cursor, Remembers
+from spark_ckpt.errors import ConfigInvalid, SourceInvalid
+from spark_ckpt.store.location import Location
+
+SPARK: Any = None
+
+
+class World:
+    """An inbox and a ledger, and a job that consumes file by file: `cuts` are its cursors."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        self.inbox = folder / "in"
+        self.inbox.mkdir(exist_ok=True)
+        self.settings = settings
+        self.source = self.new_life()
+        self.cuts: list[Cursor] = [self.source.start(SPARK)]
+
+    def new_life(self, **settings: Any) -> FilesSource:
+        source = FilesSource(str(self.inbox), "csv", "id long", header=False, **(self.settings | settings))
+        source.remember_in(Location(str(self.folder / "store")).child("sources", "in"))
+        return source
+
+    def write(self, name: str, text: str = "1\n", modified_s: int = 0) -> None:
+        path = self.inbox / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        if modified_s:
+            os.utime(path, (modified_s, modified_s))
+
+    def consume(self, *names: str) -> Cursor:
+        before = self.source._consumed(self.cuts[-1])
+        files = list(self.source._directory.stat(names).values())
+        offset = Offset(before.count, before.newest_ms).after(files)
+        self.cuts.append(self.source.cursor(json.dumps(offset.json()), self.cuts[-1]))
+        return self.cuts[-1]
+
+    def release(self, kept: Sequence[Cursor], source: FilesSource | None = None) -> None:
+        chosen = source or self.source
+        chosen.release(kept)
+        assert chosen._cleaner.wait(60)
+
+    @property
+    def there(self) -> set[str]:
+        return {str(path.relative_to(self.inbox)) for path in self.inbox.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path, cleanSource="delete")
+    for name in ("a", "b", "c"):
+        made.write(name)
+        made.consume(name)
+    return made
+
+
+def test_it_remembers(world: World) -> None:
+    assert isinstance(world.source, Remembers)
+
+
+def test_files_behind_every_kept_cursor_are_deleted_and_no_others(world: World) -> None:
+    world.write("new")
+
+    world.release(world.cuts[2:])
+
+    assert world.there == {"c", "new"}
+
+
+def test_as_long_as_the_beginning_is_kept_nothing_goes(world: World) -> None:
+    world.release(world.cuts)
+
+    assert world.there == {"a", "b", "c"}
+
+
+def test_a_later_life_cleans_what_an_earlier_one_left(world: World) -> None:
+    world.release(world.cuts[3:], world.new_life())
+
+    assert world.there == set()
+
+
+def test_on_another_branch_a_file_is_needed_that_was_read_on_this_one(world: World) -> None:
+    trunk = list(world.cuts)
+    world.cuts.append(trunk[1])  # restored to after "a"
+    world.write("d")
+    branch = world.consume("d")
+
+    world.release([trunk[3], branch])
+
+    assert world.there == {"b", "c", "d"}
+
+
+def test_nothing_goes_while_an_epoch_of_another_directory_or_of_the_first_format_is_kept(world: World) -> None:
+    elsewhere = dict(world.cuts[3]) | {"path": "/elsewhere"}
+    old = {"format": 1, "name": "b", "count": 2, "bytes": 4, "sum": "0", "names": "0"}
+    for kept in (elsewhere, old):
+        world.release([kept, world.cuts[3]])
+
+    assert world.there == {"a", "b", "c"}
+
+
+def test_off_leaves_everything(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.write("a")
+    world.release([world.consume("a")])
+
+    assert world.there == {"a"}
+
+
+def test_a_file_that_was_replaced_since_it_was_read_stays(world: World) -> None:
+    world.write("a", "2\n2\n")
+
+    world.release(world.cuts[3:])
+
+    assert world.there == {"a"}
+
+
+def test_files_that_a_job_passed_over_at_its_start_stay(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "old").write_text("1\n")
+    world = World(tmp_path, cleanSource="delete", start="latest")
+    world.write("a")
+    world.release([world.consume("a")])
+
+    assert world.there == {"old"}
+
+
+def test_archived_files_are_below_the_archive_under_their_whole_path(tmp_path: Path) -> None:
+    world = World(tmp_path, cleanSource="archive", sourceArchiveDir=str(tmp_path / "archive"), recursive=True)
+    world.write("day=1/a", "7\n")
+    world.release([world.consume("day=1/a")])
+
+    assert world.there == set()
+    assert Path(f"{tmp_path}/archive{world.inbox}/day=1/a").read_text() == "7\n"
+
+
+def test_what_cannot_be_cleaned_is_told_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(tmp_path, cleanSource="archive", sourceArchiveDir=str(tmp_path / "archive"))
+    (tmp_path / "archive").write_text("a file where the folder should be")
+    world.write("a")
+
+    world.release([world.consume("a")])
+
+    assert world.there == {"a"}
+    assert "a could not be cleaned" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"cleanSource": "move"}, "'off', 'archive' or 'delete'"),
+        ({"cleanSource": "archive"}, "given together"),
+        ({"cleanSource": "delete", "sourceArchiveDir": "/x"}, "given together"),
+        ({"maxFileAge": "old"}, "maxFileAge"),
+        ({"maxFileAge": "-1 days"}, "maxFileAge"),
+    ],
+)
+def test_wrong_settings_are_refused_at_once(settings: dict[str, Any], complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match=complaint):
+        World(tmp_path, **settings)
+
+
+def test_an_archive_inside_the_directory_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path, cleanSource="archive", sourceArchiveDir=str(tmp_path / "in" / "done"))
+    with pytest.raises(ConfigInvalid, match="could be read again"):
+        world.source._cleaning.check()
+
+
+def test_an_archive_on_another_file_system_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path, cleanSource="archive", sourceArchiveDir="/proc/archive")
+    with pytest.raises(ConfigInvalid, match="not on the file system"):
+        world.source._cleaning.check()
+
+
+# -- going back -------------------------------------------------------------------------------------------------------
+
+
+def test_going_back_to_a_kept_epoch_finds_its_files(world: World) -> None:
+    world.release(world.cuts[1:])
+
+    world.new_life().check_cursor(world.cuts[1], world.cuts[3])
+
+
+def test_going_back_over_files_that_are_gone_is_refused_with_their_names(world: World) -> None:
+    (world.inbox / "b").unlink()
+
+    world.source.check_cursor(world.cuts[2], world.cuts[3])
+    with pytest.raises(SourceInvalid, match="1 of the files that this epoch would read again are gone") as caught:
+        world.new_life().check_cursor(world.cuts[1], world.cuts[3])
+    assert caught.value.context["files"] == "b"
+
+
+def test_going_back_to_the_beginning_is_refused_when_files_were_cleaned(world: World) -> None:
+    world.release(world.cuts[3:])
+
+    with pytest.raises(SourceInvalid, match="3 of the files"):
+        world.new_life().check_cursor(None, world.cuts[3])
+
+
+def test_the_error_says_where_archived_files_are(tmp_path: Path) -> None:
+    world = World(tmp_path, cleanSource="archive", sourceArchiveDir=str(tmp_path / "archive"))
+    world.write("a")
+    world.release([world.consume("a")])
+
+    with pytest.raises(SourceInvalid) as caught:
+        world.new_life().check_cursor(world.cuts[0], world.cuts[1])
+    assert f"{tmp_path}/archive{world.inbox}" in caught.value.hint
+
+
+def test_going_back_without_them_is_the_users_choice(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    (world.inbox / "b").unlink()
+
+    world.new_life(ignoreMissingFiles=True).check_cursor(world.cuts[1], world.cuts[3])
+
+    assert "1 of the files" in caplog.text
+
+
+# -- forgetting -------------------------------------------------------------------------------------------------------
+
+
+def test_files_that_are_gone_and_too_old_to_come_back_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_ckpt_files.source._FORGETTING_PAYS", 2)
+    world = World(tmp_path, maxFileAge="100 seconds")
+    for name, modified_s in [("gone-old", 1000), ("here-old", 1000), ("gone-young", 1950)]:
+        world.write(name, modified_s=modified_s)
+    world.consume("gone-old", "here-old", "gone-young")
+    for name in ("gone-old", "gone-young"):
+        (world.inbox / name).unlink()
+    for name in "pqrs":
+        world.write(name, modified_s=2000)
+
+    last = world.consume("p", "q", "r", "s")
+
+    known = world.source._ledger.files(world.source._consumed(last))
+    assert set(known) == {"here-old", "gone-young", "p", "q", "r", "s"}

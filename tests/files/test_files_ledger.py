@@ -1,0 +1,183 @@
+"""What was consumed: small in the cursor, exact in the ledger, however batches were cut and wherever a job goes back to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from spark_ckpt_files.ledger import Consumed, Ledger, decoded, encoded
+from spark_ckpt_files.listing import DataFile
+
+from spark_ckpt.errors import SourceInvalid
+
+
+class Memory:
+    """A folder of the store."""
+
+    uri = "memory"
+
+    def __init__(self) -> None:
+        self.content: dict[str, bytes] = {}
+
+    def read_bytes(self, path: str) -> bytes:
+        if path not in self.content:
+            raise FileNotFoundError(path)
+        return self.content[path]
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        self.content[path] = data
+
+    def entries(self) -> list[str]:
+        return sorted(self.content)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        for path in list(paths):
+            self.content.pop(path, None)
+
+
+def batch(first: int, count: int = 1) -> list[DataFile]:
+    return [DataFile(f"part-{n:05}", n, 1000 + n) for n in range(first, first + count)]
+
+
+def names(files: Iterable[str]) -> list[int]:
+    return sorted(int(name.removeprefix("part-")) for name in files)
+
+
+def history(ledger: Ledger, sizes: Iterable[int]) -> list[Consumed]:
+    cuts = [Consumed()]
+    for size in sizes:
+        cuts.append(ledger.after(cuts[-1], batch(cuts[-1].count, size)))
+    return cuts
+
+
+@given(st.lists(st.integers(1, 40), max_size=30))
+def test_every_cut_has_exactly_its_files_behind_it_for_a_later_life(sizes: list[int]) -> None:
+    folder = Memory()
+    for cut in history(Ledger(folder), sizes):
+        read = Consumed.of(json.loads(json.dumps(cut.cursor("dir"))))
+
+        assert read == cut
+        assert names(Ledger(folder).files(read)) == list(range(cut.count))
+
+
+def test_a_cursor_stays_small() -> None:
+    ledger = Ledger(Memory())
+    cuts = history(ledger, [7] * 400)
+
+    assert max(len(json.dumps(cut.cursor("dir"))) for cut in cuts) < 1000
+
+
+def test_without_a_ledger_the_cursor_holds_the_files() -> None:
+    cut = history(Ledger(), [2, 1])[-1]
+
+    assert names(Ledger().files(Consumed.of(json.loads(json.dumps(cut.cursor("dir")))))) == [0, 1, 2]
+
+
+def test_a_branch_forgets_what_came_after_its_base() -> None:
+    folder = Memory()
+    cuts = history(Ledger(folder), [2, 2, 2])
+
+    branch = Ledger(folder).after(cuts[1], batch(100, 3))
+
+    assert names(Ledger(folder).files(branch)) == [0, 1, 100, 101, 102]
+    assert names(Ledger(folder).files(cuts[3])) == list(range(6))
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:9] + b"\1" + data[10:], lambda _: b""])
+def test_a_damaged_segment_is_never_an_answer(damage) -> None:
+    folder = Memory()
+    cut = history(Ledger(folder), [5])[-1]
+    (name,) = folder.content
+    folder.content[name] = damage(folder.content[name])
+
+    with pytest.raises(SourceInvalid, match=f"{name} is not what was written"):
+        Ledger(folder).files(cut)
+
+
+def test_a_missing_segment_is_named() -> None:
+    folder = Memory()
+    cut = history(Ledger(folder), [5])[-1]
+    folder.content.clear()
+
+    with pytest.raises(SourceInvalid, match="is missing"):
+        Ledger(folder).files(cut)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../b"])
+def test_a_name_that_leads_out_of_the_directory_is_refused(name: str) -> None:
+    cursor = dict(Ledger().after(Consumed(), [DataFile(name, 1)]).cursor("dir"))
+    with pytest.raises(SourceInvalid, match="not a file of the directory"):
+        Consumed.of(cursor)
+
+
+@pytest.mark.parametrize("segment", ["../epochs/x", "000000000001-zz.arrow"])
+def test_a_segment_that_is_none_is_refused(segment: str) -> None:
+    with pytest.raises(SourceInvalid, match="not a ledger's segment"):
+        Consumed.of({"format": 2, "count": 1, "bytes": 1, "newest_ms": 1, "segments": [segment]})
+
+
+def test_a_cursor_of_an_unknown_format_is_refused() -> None:
+    with pytest.raises(SourceInvalid, match="format 9"):
+        Consumed.of({"format": 9})
+
+
+# -- what may go ------------------------------------------------------------------------------------------------------
+
+
+def test_segments_that_no_kept_cursor_names_go_and_the_others_stay_whole() -> None:
+    folder = Memory()
+    cuts = history(Ledger(folder), [3, 1, 1, 1, 5, 1])
+
+    removed = Ledger(folder).sweep(cuts[4:])
+
+    assert removed > 0
+    for cut in cuts[4:]:
+        assert names(Ledger(folder).files(cut)) == list(range(cut.count))
+
+
+def test_what_another_life_has_written_and_not_yet_decided_stays() -> None:
+    """A driver that was replaced, and does not know it yet, sweeps."""
+    folder = Memory()
+    base = history(Ledger(folder), [3])[-1]
+    undecided = Ledger(folder).after(base, batch(3))
+
+    Ledger(folder).sweep([base])
+
+    assert names(Ledger(folder).files(undecided)) == [0, 1, 2, 3]
+
+
+def test_only_when_all_segments_are_joined_something_may_be_forgotten() -> None:
+    folder = Memory()
+    ledger = Ledger(folder)
+    first = ledger.after(Consumed(), batch(0, 4))
+
+    second = ledger.after(first, batch(4, 1), keep=lambda files: [])
+    third = ledger.after(second, batch(5, 5), keep=lambda files: files[-2:])
+
+    assert names(ledger.files(second)) == [0, 1, 2, 3, 4]
+    assert names(ledger.files(third)) == [8, 9]
+    assert third.count == 10
+
+
+@given(st.lists(st.tuples(st.text(max_size=5), st.integers(0, 2**60), st.integers(0, 2**60), st.booleans())))
+def test_lists_of_files_survive_the_way_to_another_process(rows) -> None:
+    files = [DataFile(*row) for row in rows]
+
+    found = decoded(encoded(files))
+
+    assert [(f.name, f.size, f.modified_ms, f.read) for f in found] == rows
+
+
+def test_the_ledger_of_a_store_folder(tmp_path: Path) -> None:
+    from spark_ckpt.store.location import Location
+
+    location = Location(str(tmp_path)).child("sources", "in")
+    cut = Ledger(location).after(Consumed(), batch(0, 3))
+    later = Ledger(location).after(cut, batch(3, 9))
+
+    assert names(Ledger(location).files(later)) == list(range(12))
+    assert Ledger(location).sweep([later]) == 1
