@@ -93,7 +93,7 @@ def test_an_older_epoch_gives_the_rows_after_it_again_and_no_others(place: Place
 
 def test_a_source_without_an_end_is_not_drained(place: Place) -> None:
     with pytest.raises(ConfigInvalid, match="source 'rows' cannot be drained"):
-        job(place, ckpt.SparkSource("rate-micro-batch")).start(availableNow=True)
+        job(place, ckpt.SparkSource("rate-micro-batch", {"rowsPerBatch": 1})).start(availableNow=True)
 
 
 def test_rate_is_drained_up_to_now(place: Place) -> None:
