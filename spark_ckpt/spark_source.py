@@ -156,7 +156,7 @@ class SparkSource:
             )
         if self._kind == "rate" and cursor.get("rows_per_second") != self._rows_per_second:
             raise SourceInvalid(
-                f"rate had {cursor.get('rows_per_second')} rows per second and has {self._rows_per_second} now: other rows "
+                f"rate had rowsPerSecond {cursor.get('rows_per_second')} and has {self._rows_per_second} now: other rows "
                 "would stand at the same place",
                 hint="keep rowsPerSecond, or start with a new store",
             )

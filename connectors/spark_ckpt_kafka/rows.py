@@ -89,7 +89,7 @@ class StagedRows:
 
     def damaged(self, part: StagedPart, was: str) -> EpochDamaged:
         """The error for one of the files."""
-        return damaged(part.path, was, **self.where, root=self.root, expected=f"{part.rows} rows")
+        return damaged(part.path, was, **self.where, root=self.root, expected=counted(part.rows, "row"))
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class VerifiedRows:
             for piece in bounded(batch):
                 yield self._decoded(part, partial(self._chunk, piece))
         if left:
-            raise self.rows.damaged(part, f"lacks {left} rows of row group {group}")
+            raise self.rows.damaged(part, f"lacks {counted(left, 'row')} of row group {group}")
 
     def _decoded(self, part: StagedPart, decode: Callable[[], T]) -> T:
         """What the decoder gives. It raises anything at all on bytes that are not Parquet."""

@@ -125,7 +125,7 @@ class Location:
             raise
         if table.num_rows != rows:
             was = f"has {counted(table.num_rows, 'row')}, {counted(rows, 'was', 'were')} committed"
-            raise damaged(file.path, was, **where, location=self.uri, expected=f"{rows} rows")
+            raise damaged(file.path, was, **where, location=self.uri, expected=counted(rows, "row"))
         return table
 
     def read_table(
