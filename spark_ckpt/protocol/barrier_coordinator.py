@@ -16,6 +16,11 @@ stored.
 3. Publishing runs beside the next epochs, per sink in the order of decision.  Too many unpublished epochs
    hold back the next barrier.  The final epoch is never held back: it adds one at most, and without it work
    would be redone.
+4. An epoch is the pair (incarnation, epoch).  The host makes the incarnation durable before the machine exists,
+   so before anything carries it, and no two lives share one; within a life numbers only grow.  So no pair is
+   used twice, also not after an abort or a crash (rule G3), without a write per epoch.  A *number* comes again
+   when its epoch died undecided with its life: what an earlier life said of it is turned away at the door.  A
+   number that is decided is never given to another epoch: a life begins behind the highest decided one.
 """
 
 from __future__ import annotations
@@ -344,7 +349,8 @@ class Coordinator(Machine[CoordinatorPhase]):
     def _on_store_timeout(self, event: TimeoutElapsed) -> list[Effect]:
         epoch = self._opened(event, self._last_used).epoch
         return self._finish(
-            Outcome.FAILED, f"whether epoch {epoch} is in the log is unknown: the next start reads it there"
+            Outcome.FAILED,
+            f"whether epoch {epoch} of incarnation {self.incarnation} is in the log is unknown: the next start reads it there",
         )
 
     def _on_store_failed(self, event: EpochStoreFailed) -> list[Effect]:

@@ -47,10 +47,9 @@ class CoordinatorProcess:
 
     def take(self, world: BarrierWorld, event: Event) -> None:
         """One event to its machine."""
-        world.met(self.machine, event)
         if isinstance(event, b.SinkCommitted):
             self.acked[event.sink] = max(event.epoch, self.acked.get(event.sink, 0))
-        for effect in self.machine.handle(event):
+        for effect in world.hand(self.machine, event):
             self._do(world, effect)
 
     def _do(self, world: BarrierWorld, effect: Effect) -> None:
@@ -103,8 +102,7 @@ class TaskProcess:
 
     def take(self, world: BarrierWorld, event: Event) -> None:
         """One event to its machine."""
-        world.met(self.machine, event)
-        for effect in self.machine.handle(event):
+        for effect in world.hand(self.machine, event):
             self._do(world, effect)
 
     def _process(self, world: BarrierWorld, channel: str, record: Record) -> None:
@@ -179,8 +177,7 @@ class SinkProcess(TaskProcess):
 
     def take_sink(self, world: BarrierWorld, event: Event) -> None:
         """One event to the participant."""
-        world.met(self.participant, event)
-        for effect in self.participant.handle(event):
+        for effect in world.hand(self.participant, event):
             self._do_sink(world, effect)
 
     def _take_segments(self, epoch: int) -> tuple[Record, ...]:

@@ -12,7 +12,8 @@ from typing import Any
 
 from spark_ckpt.protocol import barrier as b
 from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation
-from spark_ckpt.protocol.machine import Event, Machine
+from spark_ckpt.protocol.machine import Effect, Event, Machine
+from spark_ckpt.simulator.barrier_lives import turned_away
 from spark_ckpt.simulator.barrier_processes import CoordinatorProcess, SinkProcess, TaskProcess
 from spark_ckpt.simulator.barrier_storage import BarrierGraph, Channel, Durable, Record, SnapshotKey, State, ensure
 from spark_ckpt.simulator.picture import of_attributes
@@ -81,10 +82,15 @@ class BarrierWorld(World):
         self.tell(source, "send", label, self.uid)
         return self.uid
 
-    def met(self, machine: Machine[Any], event: Event) -> None:
-        """Count the cell of the transition table."""
+    def hand(self, machine: Machine[Any], event: Event) -> list[Effect]:
+        """One event to a machine; what it asks for. O9: what an earlier life says is turned away, whatever its number."""
         if self.cells is not None:
             self.cells.add((type(machine).__name__, machine.phase.name, type(event).__name__))
+        theirs: int | None = getattr(event, "incarnation", None)
+        if theirs is None or theirs >= machine.incarnation:
+            return machine.handle(event)
+        self.count("message of an earlier life")
+        return turned_away(machine, event)
 
     def count(self, what: str) -> None:
         """For reports."""

@@ -95,6 +95,29 @@ class HearsOldLives(BlindOperator):
         return None if isinstance(event, b.RowsArrived) and theirs < self.incarnation else super()._door(event)
 
 
+class TellsLivesApartByEpochOnly:
+    """The door compares the number of the epoch: what an earlier life said of an epoch of that number is believed."""
+
+    def _door(self: Any, event: Event) -> list[Effect] | None:
+        theirs = getattr(event, "incarnation", self.incarnation)
+        if theirs >= self.incarnation:
+            return super()._door(event)  # type: ignore[misc]
+        why = self._stale(event)
+        return None if why is None else [b.Drop(event, why)]
+
+
+class CoordinatorWithoutLives(TellsLivesApartByEpochOnly, BlindCoordinator):
+    """Acks and votes of the epoch that died with the last driver count for the new one."""
+
+
+class OperatorWithoutLives(TellsLivesApartByEpochOnly, BlindOperator):
+    """A barrier of the epoch that died with the last driver cuts the new one's rows."""
+
+
+class SinkWithoutLives(TellsLivesApartByEpochOnly, BlindSink):
+    """What the last driver decided or gave up is done to the new one's rows."""
+
+
 class StaysInTheOldLife(BlindOperator):
     """A newer incarnation's barriers and rows are taken without restoring first."""
 
@@ -147,7 +170,10 @@ PLANTED: list[tuple[str, type[Any], str]] = [
     ("operator", CapturesAtTheFirstBarrier, "O1|O2"),
     ("operator", ForwardsBeforeItCaptures, "O1|O2|over here|captured twice"),
     ("operator", NeverReleasesAnAbandonedInput, "O10|O2|held"),
-    ("operator", HearsOldLives, "O1|O2"),
+    ("operator", HearsOldLives, "O9"),
+    ("coordinator", CoordinatorWithoutLives, "O9"),
+    ("operator", OperatorWithoutLives, "O9"),
+    ("sink", SinkWithoutLives, "O9"),
     ("operator", StaysInTheOldLife, "O1|O2|O6"),
     ("sink", DecidesAlone, "O11"),
     ("sink", PresumesAbort, "O11"),
