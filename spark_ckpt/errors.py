@@ -214,3 +214,10 @@ class EnvironmentUnfit(CkptError):
 
     condition = "CKPT_ENVIRONMENT_UNFIT"
     exit_code = 10
+
+
+class ProtocolCondemned(CkptError):
+    """The simulator has seen a protocol that promises exactly-once break it: a bug of spark_ckpt."""
+
+    condition = "CKPT_PROTOCOL_CONDEMNED"
+    exit_code = 1

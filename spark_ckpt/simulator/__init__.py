@@ -3,6 +3,7 @@
 from spark_ckpt.simulator.barrier_storage import BARRIER_GRAPHS, BarrierGraph
 from spark_ckpt.simulator.barrier_world import BarrierWorld
 from spark_ckpt.simulator.campaign import Report, barrier_campaign, campaign
+from spark_ckpt.simulator.clockwork import Latencies, Measurement
 from spark_ckpt.simulator.diagram import html, svg
 from spark_ckpt.simulator.explore import Exploration, ScopeTooLarge, explore
 from spark_ckpt.simulator.faults import NO_FAULTS, Clock, Clocks, Faults
@@ -12,7 +13,8 @@ from spark_ckpt.simulator.schedules import Outcome, barrier_world, drive, replay
 from spark_ckpt.simulator.scripted import BARRIER, LEASE, NAMES, Crash, NotOnTheMenu, Scenario, graphs_of, many
 from spark_ckpt.simulator.shrink import NotFailing, Shrunk, shrink
 from spark_ckpt.simulator.story import chart, story
-from spark_ckpt.simulator.timed import Latencies, Measurement, measure
+from spark_ckpt.simulator.timed import measure
+from spark_ckpt.simulator.timed_barrier import measure_barrier
 from spark_ckpt.simulator.violations import Violation
 from spark_ckpt.simulator.world import Choice, Moment, NotPossible, Trace, World
 
@@ -57,6 +59,7 @@ __all__ = [
     "html",
     "many",
     "measure",
+    "measure_barrier",
     "replay",
     "run",
     "run_barrier",

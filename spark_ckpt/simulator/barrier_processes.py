@@ -42,7 +42,7 @@ class CoordinatorProcess:
         }
         topology = b.Topology(frozenset(map(TaskId, graph.tasks)), frozenset(map(SinkId, graph.sinks)))
         self.machine = world.roles["coordinator"](
-            topology, Incarnation(durable.incarnation), Epoch(durable.base), LIMITS, owed
+            topology, Incarnation(durable.incarnation), Epoch(durable.base), world.limits, owed
         )
 
     def take(self, world: BarrierWorld, event: Event) -> None:

@@ -14,7 +14,7 @@ from spark_ckpt.protocol import barrier as b
 from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation
 from spark_ckpt.protocol.machine import Effect, Event, Machine
 from spark_ckpt.simulator.barrier_lives import turned_away
-from spark_ckpt.simulator.barrier_processes import CoordinatorProcess, SinkProcess, TaskProcess
+from spark_ckpt.simulator.barrier_processes import LIMITS, CoordinatorProcess, SinkProcess, TaskProcess
 from spark_ckpt.simulator.barrier_storage import BarrierGraph, Channel, Durable, Record, SnapshotKey, State, ensure
 from spark_ckpt.simulator.picture import of_attributes
 from spark_ckpt.simulator.world import Choice, World
@@ -38,8 +38,10 @@ class BarrierWorld(World):
         roles: Roles = ROLES,
         newest_marker_only: bool = False,
         faults_max: int = FAULTS_MAX,
+        limits: b.Limits = LIMITS,
     ) -> None:
         self.graph = graph
+        self.limits = limits
         self.roles = {**ROLES, **roles}
         self.newest_marker_only = newest_marker_only
         self.durable = Durable(graph)
@@ -215,6 +217,10 @@ class BarrierWorld(World):
         self.now = max(self.now, due)
         self.tell("coordinator", "timer", type(event).__name__)
         coordinator.take(self, event)
+
+    def _do_tick(self, now: int) -> None:
+        """It is `now` ms; only timed runs say so."""
+        self.now = max(self.now, now)
 
     def _do_stop(self) -> None:
         assert self.coordinator is not None  # noqa: S101 - else the choice does not exist
@@ -396,6 +402,10 @@ class BarrierWorld(World):
         """Crashes, takeovers, completed epochs, drops."""
         return dict(self.counted)
 
+    def crash_of(self, process: str) -> Choice:
+        """A coordinator is the newest of those that live, zombies and all."""
+        return ("crash coordinator", len(self.coordinators) - 1) if process == "coordinator" else ("crash", process)
+
     def machines(self) -> list[Machine[Any]]:
         """All that live."""
         tasks = [task for task in self.tasks.values() if task]
@@ -424,5 +434,5 @@ class BarrierWorld(World):
 FAILURES = {"decide": ("fail", "silent"), "prepare": ("fail",), "publish": ("fail", "silent")}
 """How a store operation can fail: not done and said so, or done without an answer."""
 
-HISTORY = frozenset({"graph", "roles", "now", "moments", "step", "uid", "counted", "cells"})
+HISTORY = frozenset({"graph", "limits", "roles", "now", "moments", "step", "uid", "counted", "cells"})
 FAULTY = ("crash", "crash coordinator", "usurp")

@@ -10,7 +10,7 @@ from spark_ckpt.protocol.ids import Incarnation, ProcessId
 from spark_ckpt.protocol.incarnation import Line
 from spark_ckpt.protocol.machine import Effect, Event, ProtocolViolation
 from spark_ckpt.protocol.message_machine import APP
-from spark_ckpt.protocol.recovery import Plan, Protocol, Settings
+from spark_ckpt.protocol.recovery import Key, Plan, Protocol, Settings
 from spark_ckpt.protocol.vocabulary import (
     OUT,
     AppSent,
@@ -36,7 +36,8 @@ from spark_ckpt.simulator.durable import CHECKPOINT, Write, frame
 from spark_ckpt.simulator.faults import Clocks, Faults
 from spark_ckpt.simulator.network import Network
 from spark_ckpt.simulator.process import Process, Timer
-from spark_ckpt.simulator.state import Item, initial_cut
+from spark_ckpt.simulator.state import Cut, Item, initial_cut
+from spark_ckpt.simulator.stored_size import StoredSize
 from spark_ckpt.simulator.truth import Truth
 from spark_ckpt.simulator.violations import Violation
 from spark_ckpt.simulator.world import World
@@ -87,6 +88,7 @@ class Job(World):
         self.uid = 0
         self.count: dict[str, int] = {}
         self.sent_by_application = self.sent_by_protocol = self.stored = self.stored_bytes = 0
+        self.size = StoredSize()
 
     @abstractmethod
     def join(self, process: Process) -> None:
@@ -213,7 +215,21 @@ class Job(World):
         framed = frame(effect.record)
         self.stored += 1
         self.stored_bytes += len(framed)
+        if cut is not None:
+            self._count_state(process, effect.key, cut)
         process.writes.append(Write(effect.key, framed, effect.token, cut))
+
+    def _count_state(self, process: Process, key: Key, cut: Cut) -> None:
+        """A record that is written again brings no state with it."""
+        known = process.storage.cuts.get(key) is cut or any(write.cut is cut for write in process.writes)
+        if known or process.is_source or process.name == COORDINATOR:
+            return
+        self.size.states += 1
+        sink = self.sinks.get(process.name)
+        if sink is not None:
+            rows, length = cut.rows
+            staged = rows[sink.marker : length]
+            self.size.staged_bytes += sum(len(str(self.truth.message(bit).body)) for bit in staged)
 
     def _erase(self, process: Process, effect: Erase) -> None:
         process.storage.erase(effect.keys)

@@ -167,6 +167,9 @@ class RecoverableJob(Job):
             return
         line = self._line(plan)
         what = f"the line of recovery {plan.incarnation}"
+        if self.audits is not None and not self.protocol.sound:
+            self.audits.append(self._audit_of(what, plan, line))
+            return
         lines.judge_consistent(self.truth, line, what)
         if self.protocol.maximal:
             somewhere = self._somewhere(plan) if self.network.log is None else None
@@ -273,7 +276,9 @@ class RecoverableJob(Job):
     def audit(self, index: str = "") -> Audit:
         """What would be wrong with the state if all failed now; nothing is raised."""
         plan = self._total_failure(f"checkpoint {index}")
-        line = self._line(_all_down(plan))
+        return self._audit_of(index, plan, self._line(_all_down(plan)))
+
+    def _audit_of(self, index: str, plan: Plan, line: Line) -> Audit:
         lost = lines.in_transit(line)
         if self.network.log is not None or (lost and not (lost := lost & ~self._somewhere(plan))):
             lost = 0

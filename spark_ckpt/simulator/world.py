@@ -146,6 +146,10 @@ class World(ABC):
         self.moments = [Moment(self.step, name, "begin") for name in self.names()]
         return self
 
+    def crash_of(self, process: str) -> Choice:
+        """The choice that kills a process, whether it is possible now or not."""
+        return ("crash", process)
+
     def names(self) -> Sequence[str]:
         """The processes, in the order of the graph."""
         return ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,14 +96,104 @@ def test_many_schedules_without_faults_have_none(capsys: Captured, protocol: str
     assert calm.get("crash", 0) == 0 < rough["crash"]
 
 
-def test_compare_puts_every_protocol_that_can_run_beside_the_others(capsys: Captured) -> None:
-    rows = {row["protocol"]: row for row in json.loads(out(capsys, "compare", "--runs", "3", "--json"))}
+def compared(capsys: Captured, *arguments: str) -> dict[str, dict[str, float]]:
+    return {row["protocol"]: row for row in json.loads(out(capsys, "compare", "--json", *arguments))}
 
-    assert list(rows) == list(MENU)
+
+def test_compare_puts_every_protocol_that_can_run_beside_the_others(capsys: Captured) -> None:
+    rows = compared(capsys, "--runs", "3")
+
+    assert list(rows) == ["barrier", *MENU]
     assert rows["wall-clock"]["lost"] > 0
-    assert all(rows[name]["lost"] == rows[name]["orphans"] == 0 for name in SOUND)
     assert rows["synchronous-logging"]["control messages"] == 0
     assert rows["snapshots"]["held ms"] > rows["epochs"]["held ms"] == 0
+    assert rows["synchronous-logging"]["shown after ms"] < rows["snapshots"]["shown after ms"]
+
+
+def test_every_column_of_the_comparison_tells_sound_protocols_apart(capsys: Captured) -> None:
+    rows = compared(capsys, "--runs", "2")
+
+    for column in set(rows["barrier"]) - {"protocol"}:
+        assert len({rows[name][column] for name in ("barrier", *SOUND)}) > 2, column
+
+
+def test_what_goes_wrong_under_skewed_clocks_is_a_result(capsys: Captured) -> None:
+    rows = compared(capsys, "--skew-ms", "20")
+    told = out(capsys, "compare", "--skew-ms", "20")
+
+    assert rows["wall-clock"]["orphans"] > 0
+    assert rows["wall-clock"]["ended early"] > 0
+    assert "runs could not go on" in told
+
+
+def test_bytes_hold_the_state_that_checkpoints_store(capsys: Captured) -> None:
+    none, some = (compared(capsys, "--runs", "2", "--state-bytes", size) for size in ("0", "1000"))
+
+    for name in ("barrier", "snapshots", "uncoordinated"):
+        checkpoints = (some[name]["state bytes"] - none[name]["state bytes"]) / 1000
+        assert checkpoints >= 3
+        assert some[name]["log bytes"] == none[name]["log bytes"] > 0
+
+
+def test_the_shipped_barriers_go_through_the_same_failures(capsys: Captured) -> None:
+    calm, killed = (
+        compared(capsys, "--runs", "3", "--crash", crash)["barrier"] for crash in ("a@9000", "coordinator@250")
+    )
+
+    assert calm["read again"] < killed["read again"]
+    assert killed["recovery ms"] > 0
+
+
+def test_a_sound_protocol_that_is_condemned_is_told_without_a_traceback(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MENU, "markers", replace(MENU["wall-clock"], name="markers", sound=True))
+
+    assert exit_code(("compare",)) == 1
+    told = capsys.readouterr().err
+    assert "[CKPT_PROTOCOL_CONDEMNED] markers on diamond, seed" in told
+    assert "Traceback" not in told
+
+
+def graph_file(folder: Path, **fields: object) -> str:
+    path = folder / "mine.json"
+    path.write_text(json.dumps(fields))
+    return str(path)
+
+
+def test_a_graph_of_a_file_is_compared(capsys: Captured, tmp_path: Path) -> None:
+    graph = graph_file(tmp_path, processes=["s", "a", "k"], channels=[["s", "a"], ["a", "a"], ["a", "k"]])
+
+    rows = compared(capsys, "--runs", "1", "--graph", graph)
+
+    assert set(rows) == {name for name, protocol in MENU.items() if not protocol.needs.acyclic}
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"processes": ["s", "k"]}, "channels: Field required"),
+        ({"processes": ["s", "k"], "channels": [["s", "k"]], "sinks": []}, "sinks: Extra inputs are not permitted"),
+        ({"processes": ["s", "k"], "channels": [["s", "z"]]}, "channels name z, which processes lacks"),
+        ({"processes": ["s", "k", "l"], "channels": [["s", "k"]]}, "no channel of l"),
+        ({"processes": ["a", "b"], "channels": [["a", "b"], ["b", "a"]]}, "no source reaches"),
+        ({"processes": ["s", "k"], "channels": [["s", "k"], ["s", "k"]]}, "edges are empty or repeat"),
+        ({"processes": ["s", "a.b"], "channels": [["s", "a.b"]]}, "should match pattern"),
+        ({"processes": ["s", "coordinator"], "channels": [["s", "coordinator"]]}, "the protocol's own process"),
+        (
+            {
+                "processes": list("abcdefghijkl"),
+                "channels": [[a, b] for a in "abcdefghijkl" for b in "abcdefghijkl" if a < b],
+            },
+            "more than 1000 ways",
+        ),
+    ],
+)
+def test_a_graph_file_that_cannot_be_is_told_by_what_is_wrong(
+    capsys: Captured, tmp_path: Path, fields: dict[str, object], told: str
+) -> None:
+    assert exit_code(("compare", "--graph", graph_file(tmp_path, **fields))) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_protocols_that_need_no_loops_are_not_compared_on_one(capsys: Captured) -> None:
@@ -123,6 +214,7 @@ def test_protocols_that_need_no_loops_are_not_compared_on_one(capsys: Captured) 
         (("compare", "-g", "ring"), "there are: pipeline"),
         (("compare", "--crash", "a"), "is not PROCESS@MS"),
         (("compare", "--crash", "z@5"), "no process 'z'"),
+        (("compare", "-g", "/no/such/graph.json"), "No such file or directory"),
     ],
 )
 def test_mistakes_are_told_with_what_there_is(capsys: Captured, arguments: tuple[str, ...], told: str) -> None:
