@@ -34,7 +34,7 @@ def test_an_epoch_whose_marker_was_lost_is_found_and_declared_published(
     publisher.publish(output(2, second))
 
     assert "no marker" in shown
-    assert "30 record(s) of epoch 1" in shown
+    assert "30 records of epoch 1" in shown
     cluster.assert_exactly(first, second)
 
 
