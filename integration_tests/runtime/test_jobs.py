@@ -213,7 +213,7 @@ def test_a_connector_that_drops_records_hands_them_to_the_same_table(bench: Benc
     (rejected,) = bench.rows("rejected")
     assert rejected["record"] == "nonsense"
     assert json.loads(rejected["position"])["line"] == 2
-    assert progress_totals(run) == {"numInputRows": 1, "numOutputRows": 1, "rejected": 1, "late": 0}
+    assert progress_totals(run) == {"numInputRows": 2, "numOutputRows": 1, "rejected": 1, "late": 0}
 
 
 def ckpt_files(bench: Bench, **options: object):
