@@ -250,7 +250,9 @@ def test_a_users_mistake_ends_the_run_naming_operator_and_key(bench: Bench) -> N
     with pytest.raises(ckpt.CkptError) as failed:
         run.awaitTermination(ENOUGH_S)
     assert failed.value.condition == "CKPT_USER_FUNCTION_FAILED"
-    assert failed.value.context == {"operator": "divides", "key": "('b',)"}
+    told = failed.value.context
+    assert (told["operator"], told["key"]) == ("divides", "('b',)")
+    assert "in divides" in str(told["traceback"])
     assert "ZeroDivisionError" in failed.value.what
     assert run.exception() is failed.value
     assert run.recentProgress == [] or bench.rows() == []
