@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
 
 import spark_ckpt.simulator as sim
 from spark_ckpt.cli.graph_file import chosen_graph
-from spark_ckpt.cli.options import AsJson, process_at
+from spark_ckpt.cli.options import AsJson, Interval, ProtocolOptions, Timeout, pairs, process_at
 from spark_ckpt.cli.output import print_json, print_line, print_table
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import ConfigInvalid, ProtocolCondemned
 from spark_ckpt.protocol.graph import COORDINATOR, Graph
 from spark_ckpt.protocol.machine import ProtocolViolation
 from spark_ckpt.protocol.menu import MENU
+from spark_ckpt.protocol.recovery import Settings
 from spark_ckpt.wording import counted
 
 COLUMNS = (
@@ -66,6 +67,7 @@ class Workload:
     skew_ms: float
     crashes: Sequence[tuple[float, str]]
     state_bytes: int
+    times: Settings
 
 
 def compare(
@@ -76,14 +78,20 @@ def compare(
     skew_ms: Skew = 0.0,
     crash: Crashes = None,
     state_bytes: StateBytes = 1_000,
+    interval_ms: Interval = None,
+    timeout_ms: Timeout = None,
+    option: ProtocolOptions = None,
     as_json: AsJson = False,
 ) -> None:
     """Run all protocols through the same failures, in simulated time, and put their costs side by side."""
     chosen = chosen_graph(graph)
     crashes = sorted(_crash(each, chosen.processes) for each in crash or [f"{chosen.processes[1]}@250"])
-    load = Workload(chosen, range(seed, seed + runs), inputs, skew_ms, crashes, state_bytes)
+    load = Workload(
+        chosen, range(seed, seed + runs), inputs, skew_ms, crashes, state_bytes, _times(interval_ms, timeout_ms)
+    )
+    options = _options(pairs(option, "--option"))
     measured = {
-        name: [_measure(name, load, number) for number in load.seeds]
+        name: [_measure(name, load, number, options.get(name, {})) for number in load.seeds]
         for name in (sim.BARRIER, *MENU)
         if not (chosen.back_edges and _needs_acyclic(name))
     }
@@ -91,6 +99,24 @@ def compare(
         print_json([_fields(name, found) for name, found in measured.items()])
     else:
         _print(load, measured)
+
+
+def _times(interval_ms: int | None, timeout_ms: int | None) -> Settings:
+    return Settings(interval_ms or sim.TIMED.interval_ms, timeout_ms or sim.TIMED.timeout_ms)
+
+
+def _options(written: Mapping[str, str]) -> dict[str, dict[str, Json]]:
+    """Options by protocol: each goes to those that have it. Raises `ConfigInvalid` for one that nobody has."""
+    known = {name for protocol in MENU.values() for name in protocol.options}
+    if unknown := sorted(set(written) - known):
+        raise ConfigInvalid(f"no protocol has an option {unknown[0]!r}", hint=f"there are: {', '.join(sorted(known))}")
+    try:
+        return {
+            name: sim.options_of(name, {key: value for key, value in written.items() if key in protocol.options})
+            for name, protocol in MENU.items()
+        }
+    except sim.NotOnTheMenu as error:
+        raise ConfigInvalid(error.what, hint=f"there are: {', '.join(error.options)}") from error
 
 
 def _needs_acyclic(name: str) -> bool:
@@ -119,13 +145,19 @@ def _crash(written: str, processes: Sequence[str]) -> tuple[float, str]:
     return float(ms), process
 
 
-def _measure(name: str, load: Workload, seed: int) -> sim.Measurement:
+def _measure(name: str, load: Workload, seed: int, options: Mapping[str, Json]) -> sim.Measurement:
     """One run. An oracle's word on a sound protocol is a bug of ours, told as such."""
     crashes = [each for each in load.crashes if each[1] != COORDINATOR or _has_coordinator(name)]
     try:
         if name == sim.BARRIER:
             return sim.measure_barrier(
-                load.graph, seed, inputs=load.inputs, crashes=crashes, state_bytes=load.state_bytes
+                load.graph,
+                seed,
+                inputs=load.inputs,
+                interval_ms=load.times.interval_ms,
+                timeout_ms=load.times.timeout_ms,
+                crashes=crashes,
+                state_bytes=load.state_bytes,
             )
         return sim.measure(
             MENU[name],
@@ -133,12 +165,16 @@ def _measure(name: str, load: Workload, seed: int) -> sim.Measurement:
             seed,
             skew_ms=load.skew_ms,
             inputs=load.inputs,
+            settings=replace(load.times, options=options),
             crashes=crashes,
             state_bytes=load.state_bytes,
         )
     except (sim.Violation, ProtocolViolation) as complaint:
         what = str(complaint).splitlines()[0]
         where = f"{name} on {load.graph.name}, seed {seed}"
+        if isinstance(complaint, sim.NoEnd) and load.times != _times(None, None):
+            hint = "take a longer --interval-ms or --timeout-ms"
+            raise ConfigInvalid(f"{where}, makes no progress with these times: {what}", hint=hint) from complaint
         raise ProtocolCondemned(f"{where}: {what}", hint="report it with this line, it is a bug") from complaint
 
 

@@ -21,6 +21,14 @@ StorageOptions = Annotated[
 ]
 
 
+Interval = Annotated[int | None, typer.Option("--interval-ms", min=1, help="From one checkpoint to the next.")]
+Timeout = Annotated[int | None, typer.Option("--timeout-ms", min=1, help="Until something is given up, or sent again.")]
+ProtocolOptions = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="An option of the protocol; may be repeated."),
+]
+
+
 def process_at(written: str, unit: str, example: str) -> tuple[str, int]:
     """PROCESS@NUMBER of a --crash option. Raises `ConfigInvalid`."""
     process, _, number = written.rpartition("@")

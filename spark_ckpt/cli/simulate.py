@@ -10,7 +10,8 @@ from typing import Annotated, TypeVar
 import typer
 
 import spark_ckpt.simulator as sim
-from spark_ckpt.cli.options import AsJson, process_at
+from spark_ckpt.cli.graph_file import chosen_graph
+from spark_ckpt.cli.options import AsJson, Interval, ProtocolOptions, Timeout, pairs, process_at
 from spark_ckpt.cli.output import print_facts, print_json, print_line
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import ConfigInvalid
@@ -24,7 +25,7 @@ T = TypeVar("T")
 ProtocolName = Annotated[str, typer.Option("--protocol", "-p", metavar="NAME", help=f"One of: {', '.join(sim.NAMES)}.")]
 GraphName = Annotated[
     str | None,
-    typer.Option("--graph", "-g", metavar="NAME", help="The processes and channels; the protocol's first if left out."),
+    typer.Option("--graph", "-g", metavar="NAME", help="A name or FILE.json; the protocol's first if left out."),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Everything that is drawn is drawn from it.")]
 Steps = Annotated[int | None, typer.Option("--steps", min=0, help="Steps before the calm, on average.")]
@@ -55,14 +56,30 @@ def simulate(
     faults: RandomFaults = True,
     schedules: Schedules = 1,
     processes: Processes = 1,
+    interval_ms: Interval = None,
+    timeout_ms: Timeout = None,
+    option: ProtocolOptions = None,
     diagram: Picture = None,
     everything: Everything = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a protocol under failures and judge it. The same arguments give the same run, byte for byte."""
     graph = graph or _asked(lambda: sim.graphs_of(protocol))[0]
+    own = chosen_graph(graph) if graph.endswith(".json") else None
     crashes = tuple(sim.Crash(*process_at(each, "STEP", "a@20")) for each in crash or ())
-    scenario = sim.Scenario(protocol, graph, seed, steps, inputs, crashes, faults)
+    scenario = sim.Scenario(
+        protocol,
+        own.name if own else graph,
+        seed,
+        steps,
+        inputs,
+        crashes,
+        faults,
+        own,
+        interval_ms,
+        timeout_ms,
+        pairs(option, "--option"),
+    )
     if diagram is not None and diagram.suffix not in (".svg", ".html"):
         raise ConfigInvalid(f"--diagram {diagram.name} is neither .svg nor .html", hint="name the file so")
     if schedules > 1:

@@ -42,6 +42,7 @@ from spark_ckpt.protocol.recovery import (
     Failure,
     Key,
     Needs,
+    Option,
     Part,
     Plan,
     Protocol,
@@ -407,4 +408,5 @@ PROTOCOL = Protocol(
     worker=AsynchronousWorker,
     plan=plan,
     coordinator=RecoveryCoordinator,
+    options={"checkpoint_every": Option()},
 )

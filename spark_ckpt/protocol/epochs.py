@@ -29,7 +29,7 @@ from spark_ckpt.protocol.graph import COORDINATOR
 from spark_ckpt.protocol.ids import Epoch, ProcessId
 from spark_ckpt.protocol.machine import Effect, rows
 from spark_ckpt.protocol.message_machine import APP
-from spark_ckpt.protocol.recovery import Birth, Failure, Key, Needs, Output, Plan, Protocol, Record, Records
+from spark_ckpt.protocol.recovery import Birth, Failure, Key, Needs, Option, Output, Plan, Protocol, Record, Records
 from spark_ckpt.protocol.snapshot_coordinator import ABORT, ACK, BEGIN, COMMIT, REFUSE, Coordinator, Open
 from spark_ckpt.protocol.snapshot_records import counts_in, everybody_back, messages_in, number_in, record_key
 from spark_ckpt.protocol.snapshot_worker import WORKER_EVENTS, SnapshotWorker
@@ -239,4 +239,5 @@ PROTOCOL = Protocol(
     worker=EpochWorker,
     plan=plan,
     coordinator=EpochCoordinator,
+    options={"overlap": Option()},
 )

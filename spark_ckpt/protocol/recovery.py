@@ -72,6 +72,21 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class Option:
+    """What an option of a protocol may be: one of `words`, or without any a whole number from 1 on."""
+
+    words: tuple[str, ...] = ()
+
+    def read(self, written: str) -> Json:
+        """The value. Raises `ValueError`, which says what is possible."""
+        if not self.words and written.isdecimal() and int(written) > 0:
+            return int(written)
+        if written not in self.words:
+            raise ValueError(f"not {' or '.join(self.words) or 'a whole number from 1 on'}")
+        return written
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What a user may set. `options` are the protocol's own."""
 
@@ -165,6 +180,8 @@ class Protocol:
     """The plan's line is claimed to be the best there is (oracle O4 tries them all)."""
     output: Output = Output()
     """What its sinks promise."""
+    options: Mapping[str, Option] = field(default_factory=dict)
+    """What a user may set beside times: names in `Settings.options`."""
 
 
 def checkpoint_key(index: int) -> Key:

@@ -44,6 +44,7 @@ from spark_ckpt.protocol.record_fields import mapping
 from spark_ckpt.protocol.recovery import (
     Failure,
     Needs,
+    Option,
     Output,
     Part,
     Plan,
@@ -143,6 +144,7 @@ PROTOCOL = Protocol(
     output=Output(at_once=True),
     worker=SenderLoggingWorker,
     plan=plan,
+    options={"block": Option(("sends", "receipts"))},
 )
 
 __all__ = ["PROTOCOL", "SenderLoggingWorker", "SenderPhase", "plan", "replay_the_failed"]

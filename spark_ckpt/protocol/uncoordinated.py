@@ -40,6 +40,7 @@ from spark_ckpt.protocol.recovery import (
     Birth,
     Failure,
     Needs,
+    Option,
     Part,
     Plan,
     Protocol,
@@ -398,4 +399,5 @@ PROTOCOL = Protocol(
     plan=plan,
     coordinator=LineCoordinator,
     maximal=True,
+    options={"forcing": Option(("none", "hmnr"))},
 )

@@ -24,7 +24,7 @@ from enum import Enum
 from spark_ckpt.protocol.ids import ProcessId, TimerId
 from spark_ckpt.protocol.machine import Effect, rows
 from spark_ckpt.protocol.message_machine import APP, AnyMessageMachine
-from spark_ckpt.protocol.recovery import Birth, Failure, Needs, Plan, Protocol, Settings
+from spark_ckpt.protocol.recovery import Birth, Failure, Needs, Option, Plan, Protocol, Settings
 from spark_ckpt.protocol.snapshot_coordinator import (
     ABORT,
     BEGIN,
@@ -182,4 +182,5 @@ PROTOCOL = Protocol(
     plan=plan,
     coordinator=coordinator,
     sound=False,
+    options={"variant": Option((CLOCK, BROADCAST))},
 )

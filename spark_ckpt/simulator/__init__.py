@@ -10,12 +10,22 @@ from spark_ckpt.simulator.faults import NO_FAULTS, Clock, Clocks, Faults
 from spark_ckpt.simulator.graphs import ACYCLIC, GRAPHS
 from spark_ckpt.simulator.message_world import MessageWorld
 from spark_ckpt.simulator.schedules import Outcome, barrier_world, drive, replay, run, run_barrier
-from spark_ckpt.simulator.scripted import BARRIER, LEASE, NAMES, Crash, NotOnTheMenu, Scenario, graphs_of, many
+from spark_ckpt.simulator.scripted import (
+    BARRIER,
+    LEASE,
+    NAMES,
+    Crash,
+    NotOnTheMenu,
+    Scenario,
+    graphs_of,
+    many,
+    options_of,
+)
 from spark_ckpt.simulator.shrink import NotFailing, Shrunk, shrink
 from spark_ckpt.simulator.story import chart, story
-from spark_ckpt.simulator.timed import measure
+from spark_ckpt.simulator.timed import TIMED, measure
 from spark_ckpt.simulator.timed_barrier import measure_barrier
-from spark_ckpt.simulator.violations import Violation
+from spark_ckpt.simulator.violations import NoEnd, Violation
 from spark_ckpt.simulator.world import Choice, Moment, NotPossible, Trace, World
 
 __all__ = [
@@ -26,6 +36,7 @@ __all__ = [
     "LEASE",
     "NAMES",
     "NO_FAULTS",
+    "TIMED",
     "BarrierGraph",
     "BarrierWorld",
     "Choice",
@@ -38,6 +49,7 @@ __all__ = [
     "Measurement",
     "MessageWorld",
     "Moment",
+    "NoEnd",
     "NotFailing",
     "NotOnTheMenu",
     "NotPossible",
@@ -60,6 +72,7 @@ __all__ = [
     "many",
     "measure",
     "measure_barrier",
+    "options_of",
     "replay",
     "run",
     "run_barrier",

@@ -10,12 +10,14 @@ from functools import partial
 from multiprocessing import get_context
 from time import process_time
 
+from spark_ckpt.protocol.barrier_settings import Limits
 from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.ids import Incarnation
 from spark_ckpt.protocol.lease_primary import Primary
 from spark_ckpt.protocol.lease_replica import Replica
 from spark_ckpt.protocol.machine import Machine, Verdict
-from spark_ckpt.protocol.recovery import Birth, Protocol
+from spark_ckpt.protocol.recovery import Birth, Protocol, Settings
+from spark_ckpt.simulator.barrier_processes import LIMITS
 from spark_ckpt.simulator.barrier_storage import BarrierGraph
 from spark_ckpt.simulator.barrier_world import ROLES
 from spark_ckpt.simulator.faults import Faults
@@ -87,9 +89,10 @@ def campaign(
     faults: Faults | None = None,
     inputs: int = 3,
     fault_rate: float = FAULT_RATE,
+    settings: Settings = DEFAULT,
 ) -> Report:
     """One schedule per seed of a protocol over plain messages; in several processes if asked."""
-    make = partial(_message_world, protocol, graph, Faults() if faults is None else faults, inputs)
+    make = partial(_message_world, protocol, graph, Faults() if faults is None else faults, inputs, settings)
     total = Report(protocol.name, graph.name, cells=handled_cells(_machines(protocol, graph)))
     return _spread(partial(_run, make, steps, fault_rate), total, list(seeds), processes)
 
@@ -100,10 +103,13 @@ def barrier_campaign(
     processes: int = 1,
     steps: int = BARRIER_STEPS,
     fault_rate: float = BARRIER_FAULT_RATE,
+    limits: Limits = LIMITS,
 ) -> Report:
     """The same for the shipped barrier machines."""
     total = Report("barrier", graph.name, cells=handled_cells(ROLES.values()))
-    return _spread(partial(_run, partial(barrier_world, graph), steps, fault_rate), total, list(seeds), processes)
+    return _spread(
+        partial(_run, partial(barrier_world, graph, limits=limits), steps, fault_rate), total, list(seeds), processes
+    )
 
 
 def lease_campaign(
@@ -134,8 +140,10 @@ def _machines(protocol: Protocol, graph: Graph) -> list[type[Machine[object]]]: 
     return [type(make(birth)) for make in makers]
 
 
-def _message_world(protocol: Protocol, graph: Graph, faults: Faults, inputs: int, seed: int) -> World:
-    return MessageWorld(protocol, graph, faults, inputs)
+def _message_world(
+    protocol: Protocol, graph: Graph, faults: Faults, inputs: int, settings: Settings, seed: int
+) -> World:
+    return MessageWorld(protocol, graph, faults, inputs, settings=settings)
 
 
 def _run(make: Callable[[int], World], steps: int, fault_rate: float, seeds: Sequence[int]) -> Report:

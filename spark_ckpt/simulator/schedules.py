@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from spark_ckpt.protocol.barrier_settings import Limits
 from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.recovery import Protocol, Settings
+from spark_ckpt.simulator.barrier_processes import LIMITS
 from spark_ckpt.simulator.barrier_storage import BarrierGraph
 from spark_ckpt.simulator.barrier_world import ROLES, BarrierWorld, Roles
 from spark_ckpt.simulator.faults import Faults
@@ -204,9 +206,9 @@ def run_barrier(
     return drive(world, seed, steps, fault_rate)
 
 
-def barrier_world(graph: BarrierGraph, seed: int, roles: Roles = ROLES) -> BarrierWorld:
+def barrier_world(graph: BarrierGraph, seed: int, roles: Roles = ROLES, limits: Limits = LIMITS) -> BarrierWorld:
     """The world that a seed's schedule begins in."""
-    return BarrierWorld(graph, roles, newest_marker_only=seed % 2 == 1)
+    return BarrierWorld(graph, roles, newest_marker_only=seed % 2 == 1, limits=limits)
 
 
 def replay(make: Callable[[], World], outcome: Outcome) -> Outcome:

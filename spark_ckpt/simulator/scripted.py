@@ -6,18 +6,22 @@ others are in `protocol.menu`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+from spark_ckpt.protocol.barrier_settings import Limits
 from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.menu import MENU
+from spark_ckpt.protocol.recovery import Settings
+from spark_ckpt.protocol.vocabulary import Json
+from spark_ckpt.simulator.barrier_processes import LIMITS
 from spark_ckpt.simulator.barrier_storage import BARRIER_GRAPHS, BarrierGraph
 from spark_ckpt.simulator.campaign import Report, barrier_campaign, campaign, lease_campaign
 from spark_ckpt.simulator.faults import NO_FAULTS, Faults
 from spark_ckpt.simulator.graphs import ACYCLIC, GRAPHS
 from spark_ckpt.simulator.lease_world import LeaseWorld
-from spark_ckpt.simulator.message_world import MessageWorld
+from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
 from spark_ckpt.simulator.schedules import (
     BARRIER_FAULT_RATE,
     BARRIER_STEPS,
@@ -30,6 +34,7 @@ from spark_ckpt.simulator.schedules import (
     barrier_world,
     drive,
 )
+from spark_ckpt.simulator.timed_barrier import with_sinks
 from spark_ckpt.simulator.world import Choice, World
 
 BARRIER, LEASE = "barrier", "lease"
@@ -68,15 +73,42 @@ class Scenario:
     crashes: tuple[Crash, ...] = ()
     faults: bool = True
     """Random faults beside the named crashes."""
+    own: Graph | None = None
+    """A graph that has no name here; `graph` is what it is called."""
+    interval_ms: int | None = None
+    timeout_ms: int | None = None
+    """Times, the protocol's usual ones unless given."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Options of the protocol, as written."""
+
+    def settings(self) -> Settings:
+        """For protocols over plain messages. Raises `NotOnTheMenu`."""
+        given = {
+            name: value for name, value in (("interval_ms", self.interval_ms), ("timeout_ms", self.timeout_ms)) if value
+        }
+        return replace(DEFAULT, **given, options=options_of(self.protocol, self.options))
+
+    def limits(self) -> Limits:
+        """For the shipped machines. Raises `NotOnTheMenu`."""
+        options_of(self.protocol, self.options)
+        wait = self.timeout_ms or LIMITS.epoch_timeout_ms
+        return replace(
+            LIMITS,
+            interval_ms=self.interval_ms or LIMITS.interval_ms,
+            epoch_timeout_ms=wait,
+            store_timeout_ms=wait,
+            publish_timeout_ms=wait,
+        )
 
     def world(self) -> World:
         """The world before anything happened. Raises `NotOnTheMenu`."""
         if self.protocol == LEASE:
+            _refuse_settings(self)
             return LeaseWorld(faults=self.budget())
         graph = _graph(self)
         if isinstance(graph, BarrierGraph):
-            return barrier_world(graph, self.seed)
-        return MessageWorld(MENU[self.protocol], graph, self.budget(), self.inputs)
+            return barrier_world(graph, self.seed, limits=self.limits())
+        return MessageWorld(MENU[self.protocol], graph, self.budget(), self.inputs, settings=self.settings())
 
     def run(self) -> Outcome:
         """Chaos, calm, verdict, with everything that happened."""
@@ -106,7 +138,7 @@ class ScriptedDriver(Driver):
 
     def _next(self) -> Choice | None:
         due = next((crash for crash in self._crashes if crash.step <= len(self.trace)), None)
-        choice = ("crash", due.process) if due else None
+        choice = self.world.crash_of(due.process) if due else None
         if due is not None and choice in self.world.faults():
             self._crashes.remove(due)
             return choice
@@ -134,15 +166,49 @@ def many(scenario: Scenario, schedules: int, processes: int = 1) -> Report:
     seeds = range(scenario.seed, scenario.seed + schedules)
     steps, rate = scenario.pace()
     if scenario.protocol == LEASE:
+        _refuse_settings(scenario)
         return lease_campaign(seeds, processes, steps, rate)
     graph = _graph(scenario)
     if isinstance(graph, BarrierGraph):
-        return barrier_campaign(graph, seeds, processes, steps, rate)
-    return campaign(MENU[scenario.protocol], graph, seeds, processes, steps, scenario.budget(), scenario.inputs, rate)
+        return barrier_campaign(graph, seeds, processes, steps, rate, scenario.limits())
+    protocol, settings = MENU[scenario.protocol], scenario.settings()
+    return campaign(protocol, graph, seeds, processes, steps, scenario.budget(), scenario.inputs, rate, settings)
+
+
+def options_of(protocol: str, written: Mapping[str, str]) -> dict[str, Json]:
+    """A protocol's options as it reads them. Raises `NotOnTheMenu`."""
+    known = MENU[protocol].options if protocol in MENU else {}
+    read: dict[str, Json] = {}
+    for name, value in written.items():
+        if name not in known:
+            raise NotOnTheMenu(f"{protocol} has no option {name!r}", sorted(known) or ["none"])
+        try:
+            read[name] = known[name].read(value)
+        except ValueError as error:
+            allowed = known[name].words or ("1", "2", "3 and so on")
+            raise NotOnTheMenu(f"option {name} of {protocol}: {value!r} is {error}", allowed) from error
+    return read
+
+
+def _refuse_settings(scenario: Scenario) -> None:
+    if scenario.own or scenario.options or scenario.interval_ms or scenario.timeout_ms:
+        raise NotOnTheMenu(f"{LEASE} takes no graph, times or options", [LEASE_GRAPH])
 
 
 def _graph(scenario: Scenario) -> Graph | BarrierGraph:
+    if scenario.own is not None:
+        return _own_graph(scenario, scenario.own)
     names = graphs_of(scenario.protocol)
     if scenario.graph not in names:
         raise NotOnTheMenu(f"{scenario.protocol} does not run on a graph {scenario.graph!r}", names)
     return BARRIER_GRAPHS[scenario.graph] if scenario.protocol == BARRIER else GRAPHS[scenario.graph]
+
+
+def _own_graph(scenario: Scenario, graph: Graph) -> Graph | BarrierGraph:
+    able = [BARRIER, *MENU]
+    if graph.back_edges:
+        able = [name for name, protocol in MENU.items() if not protocol.needs.acyclic]
+    if scenario.protocol not in able:
+        why = f", which loops at {', '.join(sorted(graph.back_edges))}" if graph.back_edges else ""
+        raise NotOnTheMenu(f"{scenario.protocol} does not run on {graph.name}{why}", able)
+    return with_sinks(graph, scenario.inputs) if scenario.protocol == BARRIER else graph

@@ -215,8 +215,86 @@ def test_protocols_that_need_no_loops_are_not_compared_on_one(capsys: Captured) 
         (("compare", "--crash", "a"), "is not PROCESS@MS"),
         (("compare", "--crash", "z@5"), "no process 'z'"),
         (("compare", "-g", "/no/such/graph.json"), "No such file or directory"),
+        (("compare", "--timeout-ms", "1"), "makes no progress with these times"),
+        (("compare", "--option", "speed=1"), "no protocol has an option 'speed'"),
+        (("compare", "--option", "overlap=0"), "not a whole number from 1 on"),
+        (("simulate", "-p", "markers", "--option", "overlap=1"), "markers has no option 'overlap'"),
+        (("simulate", "-p", "uncoordinated", "--option", "forcing=much"), "none, hmnr"),
+        (("simulate", "-p", "barrier", "--option", "overlap=1"), "barrier has no option 'overlap'"),
+        (("simulate", "-p", "lease", "--interval-ms", "5"), "lease takes no graph, times or options"),
     ],
 )
 def test_mistakes_are_told_with_what_there_is(capsys: Captured, arguments: tuple[str, ...], told: str) -> None:
     assert exit_code(arguments) == 2
     assert told in capsys.readouterr().err
+
+
+COORDINATED = ["barrier", *(name for name in SOUND if MENU[name].coordinator)]
+
+
+@pytest.mark.parametrize("protocol", COORDINATED)
+def test_the_coordinator_can_be_killed(capsys: Captured, protocol: str) -> None:
+    arguments = ("simulate", "-p", protocol, "-g", "diamond", "--no-faults", "--crash", "coordinator@12", "--json")
+
+    fields = json.loads(out(capsys, *arguments))
+
+    assert fields["counts"]["crash"] == 1
+    assert ["coordinator", "crash"] in [moment[1:3] for moment in fields["moments"]]
+
+
+@pytest.mark.parametrize("protocol", ["barrier", *SOUND])
+def test_every_protocol_runs_on_a_graph_of_a_file(capsys: Captured, tmp_path: Path, protocol: str) -> None:
+    edges = [["s", "a"], ["s", "b"], ["a", "k"], ["b", "k"], ["b", "l"]]
+    graph = graph_file(tmp_path, processes=["s", "a", "b", "k", "l"], channels=edges)
+
+    told = out(capsys, "simulate", "-p", protocol, "-g", graph, "--crash", "b@12")
+    report = json.loads(out(capsys, "simulate", "-p", protocol, "-g", graph, "--schedules", "5", "--json"))
+
+    assert f"{protocol} on mine, seed 0" in told
+    assert (report["graph"], report["failed"]) == ("mine", 0)
+
+
+@pytest.mark.parametrize("protocol", ["barrier", *(name for name in SOUND if MENU[name].needs.acyclic)])
+def test_protocols_without_loops_refuse_a_self_loop_by_name(capsys: Captured, tmp_path: Path, protocol: str) -> None:
+    graph = graph_file(tmp_path, processes=["s", "a", "k"], channels=[["s", "a"], ["a", "a"], ["a", "k"]])
+
+    assert exit_code(("simulate", "-p", protocol, "-g", graph)) == 2
+    assert f"{protocol} does not run on mine, which loops at a->a" in capsys.readouterr().err
+
+
+def test_a_longer_interval_costs_less_and_shows_later(capsys: Captured) -> None:
+    often, rarely = (compared(capsys, "--runs", "2", "--interval-ms", str(ms)) for ms in (100, 400))
+
+    for name in ("barrier", "markers", "snapshots"):
+        assert rarely[name]["state bytes"] < often[name]["state bytes"]
+        assert rarely[name]["shown after ms"] > often[name]["shown after ms"]
+
+
+def test_an_option_reaches_the_protocol_that_has_it_and_no_other(capsys: Captured) -> None:
+    usual, forced = (compared(capsys, "--runs", "2", *more) for more in ((), ("--option", "forcing=hmnr")))
+
+    assert forced["uncoordinated"] != usual["uncoordinated"]
+    assert {name for name in usual if usual[name] != forced[name]} == {"uncoordinated"}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "option"),
+    [
+        (name, f"{key}={word}")
+        for name in SOUND
+        for key, each in MENU[name].options.items()
+        for word in each.words or "12"
+    ],
+)
+def test_every_value_of_an_option_keeps_the_promise(capsys: Captured, protocol: str, option: str) -> None:
+    report = json.loads(out(capsys, "simulate", "-p", protocol, "--option", option, "--schedules", "40", "--json"))
+
+    assert report["failed"] == 0
+
+
+def test_settings_change_the_schedule_of_the_shipped_machines(capsys: Captured) -> None:
+    usual, patient = (
+        json.loads(out(capsys, "simulate", *more, "--json"))["trace"] for more in ((), ("--interval-ms", "1000"))
+    )
+
+    assert usual != patient
