@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deltalake import DeltaTable, QueryBuilder
+import pyarrow as pa
+from deltalake import DeltaTable
 
 from integration_tests.survival.process import Driver, Lives
 from spark_ckpt.store.existing import existing_store
@@ -43,12 +44,12 @@ class Feed:
 
     def rows(self) -> list[tuple[int, str, int]]:
         table = DeltaTable(str(self.folder / "table"))
-        found = QueryBuilder().register("t", table).execute("select n, k, nth from t").read_all()
-        return sorted(tuple(row.values()) for row in found.to_pylist())
+        found = pa.table(table.scan(columns=["n", "k", "nth"]).read_all())
+        return sorted((row["n"], row["k"], row["nth"]) for row in found.to_pylist())
 
     def shown(self) -> int:
         """How many rows the table has."""
-        return len(self.rows()) if (self.folder / "table" / "_delta_log").is_dir() else 0
+        return len(self.rows()) if (self.folder / "table" / "_delta_log" / f"{0:020}.json").is_file() else 0
 
     def tail(self) -> Tail:
         return existing_store(str(self.store)).log.tail()
