@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from spark_ckpt.config import JobConfig
@@ -82,7 +83,7 @@ class Job:
         if isinstance(source, type) or not isinstance(source, Source):
             raise SourceInvalid(_no_connector(source, Source), source=name, hint=_SOURCES)
         source.check(self.spark)
-        schema = source.read(self.spark, source.start(self.spark)).schema
+        schema = self._schema(source)
         node = self._sources[name] = SourceNode(name, source, schema)
         return Stream(self, node, template(self.spark, schema))
 
@@ -125,6 +126,14 @@ class Job:
             binding.sink.check(self.spark, binding.schema)
         store = Store.open(self.store, self.name, self._storage_options)
         return planned(self.spark, self.name, self._config, store, bindings, restore, confirmed)
+
+    def _schema(self, source: Source) -> StructType:
+        """A source in Python is asked by one of Spark's workers: what these lack is told first."""
+        try:
+            return source.read(self.spark, source.start(self.spark)).schema
+        except PySparkException:
+            check_workers(self.spark)
+            raise
 
     # -- for streams ----------------------------------------------------------------------------------------------------
 

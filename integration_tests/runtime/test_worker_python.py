@@ -24,9 +24,9 @@ builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "fa
 for each in sys.argv[2:]:
     builder = builder.config(*each.split("="))
 spark = builder.getOrCreate()
-job = ckpt.Job(spark, "job", folder + "/store", key_groups=1)
-job.source("in", FilesSource(folder + "/in", "json", "k string")).to(DeltaSink(folder + "/out"), name="out")
 try:
+    job = ckpt.Job(spark, "job", folder + "/store", key_groups=1)
+    job.source("in", FilesSource(folder + "/in", "json", "k string")).to(DeltaSink(folder + "/out"), name="out")
     job.start(availableNow=True).awaitTermination()
     print("ENDED")
 except ckpt.CkptError as error:
