@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
@@ -131,7 +132,7 @@ class Job:
         """A source in Python is asked by one of Spark's workers: what these lack is told first."""
         try:
             return source.read(self.spark, source.start(self.spark)).schema
-        except PySparkException:
+        except (PySparkException, Py4JError):
             check_workers(self.spark)
             raise
 

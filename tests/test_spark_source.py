@@ -70,7 +70,7 @@ def test_rate_has_reached_now_when_every_whole_second_is_read():
 
 def test_another_rate_at_the_same_place_is_refused():
     cursor = source("rate", {"rowsPerSecond": 5}).start(None)
-    with pytest.raises(SourceInvalid, match="had 5 rows per second and has 6 now"):
+    with pytest.raises(SourceInvalid, match="had rowsPerSecond 5 and has 6 now"):
         source("rate", {"rowsPerSecond": 6}).seed(cursor)
 
 

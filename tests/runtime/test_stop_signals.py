@@ -16,6 +16,7 @@ from spark_ckpt.runtime.signals import SignalStops
 WAIT_S = 60
 PROGRAM = """
 import os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts the tests may ignore it, and children inherit that
 from spark_ckpt.runtime.signals import stops
 
 def say(text):  # one piece, whatever other threads say
