@@ -117,7 +117,9 @@ def test_a_merge_that_starves_says_so_and_stays_to_be_published(
     second = output(outbox, 2, [stage(outbox, [("a", 2)])])
     beside(side, monkeypatch, table, tmp_path / "flags", ("other", 0), times=4)
 
-    with pytest.raises(PublishFailed, match=r"during each of 4 attempts \(DELTA_CONCURRENT_APPEND") as caught:
+    with pytest.raises(
+        PublishFailed, match=r"during each of 4 attempts \((DELTA_CONCURRENT|ConcurrentAppend)"
+    ) as caught:
         side.publish(second)
 
     assert "partition" in caught.value.hint
