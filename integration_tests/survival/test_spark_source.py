@@ -109,7 +109,7 @@ def test_rate_is_drained_up_to_now(place: Place) -> None:
 
 def test_another_rate_is_another_input(place: Place) -> None:
     ran_for(job(place, ckpt.SparkSource("rate", {"rowsPerSecond": 100})), 1)
-    with pytest.raises(SourceInvalid, match="rate had 100 rows per second and has 50 now"):
+    with pytest.raises(SourceInvalid, match="rate had rowsPerSecond 100 and has 50 now"):
         job(place, ckpt.SparkSource("rate", {"rowsPerSecond": 50})).start()
 
 
