@@ -23,6 +23,7 @@ def damaged_starts(folder: Path, trials: int, seed: int, results: Results) -> No
     lives = Lives(folder / "starts", [*patient.arguments(), "--available-now"], program=PROGRAM)
     lives.drain()
     wanted = _rows(patient)
+    patient.heal()
     kinds = kinds_of(patient)
     for _ in range(trials):
         patient.heal()
