@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from integration_tests.survival.ledger import PARTITIONS, Ledger, text_of
+from integration_tests.survival.process import wait_until
 
 LONG = 50_000
 MOST_PARTITIONS = 12
@@ -21,10 +22,14 @@ MOST_PARTITIONS = 12
 def feeding(write: Callable[[int], None], records: int) -> Iterator[None]:
     """`records` more every half second, as long as the context lasts."""
     over = threading.Event()
+    failed: list[BaseException] = []
 
     def feed() -> None:
-        while not over.wait(0.5):
-            write(records)
+        try:
+            while not over.wait(0.5):
+                write(records)
+        except BaseException as error:  # noqa: BLE001 - raised where the context ends
+            failed.append(error)
 
     thread = threading.Thread(target=feed, name="feed", daemon=True)
     thread.start()
@@ -34,6 +39,8 @@ def feeding(write: Callable[[int], None], records: int) -> Iterator[None]:
         over.set()
         thread.join(120)
         assert not thread.is_alive(), "the input topic takes no records"
+    if failed:
+        raise failed[0]
 
 
 class HardLedger(Ledger):
@@ -64,8 +71,13 @@ class HardLedger(Ledger):
         admin = AdminClient({"bootstrap.servers": self.servers})
         for future in admin.create_partitions([NewPartitions(self.topic, self.partitions + 1)]).values():
             future.result(30)
+        wait_until(lambda: self._known_partitions() > self.partitions, "the producer knows the new partition")
         self.partitions += 1
         return True
+
+    def _known_partitions(self) -> int:
+        """What the producer itself knows: it refuses to write to a partition that it has not heard of."""
+        return len(self._upstream.list_topics(self.topic, 30).topics[self.topic].partitions)
 
     def _transaction(self, records: int, write: Callable[[], None], end: Callable[[float], None]) -> None:
         self._upstream.begin_transaction()
