@@ -1,69 +1,47 @@
 """The control source: barriers enter the stream as rows of a JVM memory stream beside the job's own sources.
 
-Each marker is one `addData`, so Spark's offset of the source counts markers, and Spark's offset log fixes, before a batch
-runs and also when it is replayed, which batch holds which marker (design.md, section 6). The rows travel in the plan:
-nothing to read on an executor, no Python process to start, which a Python data source needs four of. A batch that was
-long in coming may hold several markers; the newest counts.
+Each marker is one `addData`, so Spark's offset of the source counts markers (`host/markers.py` says what follows from that).
+The rows travel in the plan: nothing to read on an executor, no Python process to start, which a Python data source needs four of.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from spark_ckpt.host.markers import NO_MARKER, Marker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-OPEN, BARRIER = 1, 2
-"""Kinds of control rows: OPEN lets every key group restore and arm its timers, BARRIER ends an epoch. Data rows are 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """One control row for every key group. `number` grows by one per marker of an incarnation; 0 is none yet."""
-
-    number: int
-    kind: int
-    epoch: int
-
-
-NO_MARKER = Marker(0, 0, 0)
-
 
 class Control:
-    """One incarnation's markers, oldest first. Offered to the stream as soon as there is one; safe from any thread."""
+    """One incarnation's markers, oldest first, on their way into the stream as soon as there is one; safe from any thread."""
 
     def __init__(self) -> None:
-        self._markers = [NO_MARKER]
+        self._markers: list[Marker] = []
         self._offer: Callable[[Marker], None] | None = None
         self._lock = threading.Lock()
 
-    def inject(self, kind: int, epoch: int) -> Marker:
+    def inject(self, marker: Marker) -> None:
         """Offer the next marker to the stream."""
         with self._lock:
-            marker = Marker(len(self._markers), kind, epoch)
             self._markers.append(marker)
             if self._offer is not None:
                 self._offer(marker)
-        return marker
 
     def attach(self, offer: Callable[[Marker], None]) -> None:
         """The stream is there: it gets what was injected so far, and everything from now on."""
         with self._lock:
-            for marker in self._markers[1:]:
+            for marker in self._markers:
                 offer(marker)
             self._offer = offer
 
     @property
     def newest(self) -> Marker:
         """The last one injected."""
-        return self._markers[-1]
-
-    def marker(self, number: int) -> Marker:
-        """The marker that a batch's offset counts up to."""
-        return self._markers[number]
+        return self._markers[-1] if self._markers else NO_MARKER
 
 
 def marker_number(line: str | None) -> int:

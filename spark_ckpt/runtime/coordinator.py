@@ -1,7 +1,8 @@
-"""The coordinator's thread: hosts the pure machine, turns events into its inputs and its effects into deeds.
+"""The coordinator's thread: hosts an incarnation's rules, turns what happens into their events and carries out their effects.
 
-Decide, then do: the machine decides; this loop keeps the timers and calls the deeds.  Everything the machine sees
-arrives through one queue, so it is single-threaded.
+Decide, then do: the rules decide; this loop keeps the timers and has each effect carried out.  Everything the rules see
+arrives through one queue, so they are single-threaded.  An answer that is at hand while effects are carried out waits until
+all of them are.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import heapq
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,54 +19,65 @@ from typing import Protocol
 from spark_ckpt.protocol.machine import Effect, Event
 
 
-class Decides(Protocol):
-    """A machine of any protocol."""
+class Rules(Protocol):
+    """What decides: events in, effects out."""
 
-    def handle(self, event: Event) -> list[Effect]:
+    def handle(self, event: Event, now_ms: float) -> list[Effect]:
         """What is to be done about `event`, in order."""
 
 
-class Deed(Protocol):
-    """Does what one effect says. Called on the coordinator's thread."""
-
-    def __call__(self, effect: Effect) -> None:
-        """Do it now: effects come in order."""
+Call = Callable[[], None]
 
 
 @dataclass(order=True, slots=True)
 class _Timer:
     due_s: float
-    item: Event | Callable[[], None] = field(compare=False)
+    item: Event | Call = field(compare=False)
 
 
 class CoordinatorLoop(threading.Thread):
-    """Runs one machine. `post` may be called from any thread; an error ends the loop through `failed`."""
+    """Runs the rules of one incarnation. `post` may be called from any thread; an error ends the loop through `failed`.
 
-    def __init__(self, machine: Decides, deed: Deed, failed: Callable[[BaseException], None]) -> None:
+    `carry_out` is called on this thread, effect by effect.
+    """
+
+    def __init__(
+        self, rules: Rules, carry_out: Callable[[Effect], None], failed: Callable[[BaseException], None]
+    ) -> None:
         super().__init__(name="ckpt-coordinator", daemon=True)
-        self._machine = machine
-        self._deed = deed
+        self._rules = rules
+        self._carry_out = carry_out
         self._failed = failed
-        self._inbox: queue.SimpleQueue[Callable[[], None] | Event | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Call | Event | None] = queue.SimpleQueue()
         self._timers: list[_Timer] = []
+        self._events: deque[Event] = deque()
+        self._telling = False
 
-    def post(self, item: Event | Callable[[], None]) -> None:
-        """An event for the machine, or a call to make on the coordinator's thread."""
+    def post(self, item: Event | Call) -> None:
+        """An event for the rules, or a call to make on the coordinator's thread."""
         self._inbox.put(item)
 
     def close(self) -> None:
         """End the thread after what has been posted."""
         self._inbox.put(None)
 
-    def set_timer(self, delay_ms: int, item: Event | Callable[[], None]) -> None:
-        """Feed an event to the machine, or make a call, after `delay_ms`. On the coordinator's thread only."""
+    def set_timer(self, delay_ms: int, item: Event | Call) -> None:
+        """Feed an event to the rules, or make a call, after `delay_ms`. On the coordinator's thread, or before it starts."""
         heapq.heappush(self._timers, _Timer(time.monotonic() + delay_ms / 1000, item))
 
-    def tell(self, *events: Event) -> None:
-        """Feed events to the machine and do what it says. On the coordinator's thread only."""
-        for event in events:
-            for effect in self._machine.handle(event):
-                self._deed(effect)
+    def tell(self, event: Event) -> None:
+        """Feed an event to the rules and have done what they say, and what they say of the answers. On the
+        coordinator's thread, or before it starts."""
+        self._events.append(event)
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._events:
+                for effect in self._rules.handle(self._events.popleft(), time.monotonic() * 1000):
+                    self._carry_out(effect)
+        finally:
+            self._telling = False
 
     def run(self) -> None:
         """Thread body."""
@@ -86,7 +99,7 @@ class CoordinatorLoop(threading.Thread):
         self._fire_timers()
         return True
 
-    def _take(self, item: Event | Callable[[], None]) -> None:
+    def _take(self, item: Event | Call) -> None:
         if isinstance(item, Event):
             self.tell(item)
         else:

@@ -19,10 +19,10 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import DoubleType, FloatType, StructType
 
 from spark_ckpt.connector import Json
+from spark_ckpt.host.markers import BARRIER
 from spark_ckpt.protocol import barrier
 from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, TaskId
 from spark_ckpt.runtime.blobs import outputs_to_blobs
-from spark_ckpt.runtime.control_source import BARRIER
 from spark_ckpt.runtime.group_state import Capture, KeyGroupState
 from spark_ckpt.runtime.late_watermark import late_watermark_ms
 from spark_ckpt.runtime.levels import FileRef, LevelCache

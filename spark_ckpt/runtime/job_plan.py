@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from spark_ckpt.connector import MayNeverEnd, StagePlan
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, StateSchemaChanged
 from spark_ckpt.graph import OperatorNode, SinkBinding, SourceNode, operator_of, sources_of, watermark_of
+from spark_ckpt.host.job_shape import JobShape, OperatorShape, SinkPlace
+from spark_ckpt.protocol.barrier import Limits
 from spark_ckpt.runtime import identities
 from spark_ckpt.runtime.inputs import check_inputs, remember_in
 from spark_ckpt.runtime.rejects import REJECTED
@@ -78,10 +80,6 @@ class JobPlan:
             )
         return snapshot.key_groups
 
-    def stage_plan(self, sink: str) -> StagePlan:
-        """How this sink's rows are staged."""
-        return self.stage_plans[sink]
-
     def checkpoint(self, incarnation: int) -> Location:
         """Spark's own checkpoint for one incarnation: disposable, on a file system that driver and executors share."""
         return self._run_folder().child(str(incarnation), "stage")
@@ -111,6 +109,26 @@ class JobPlan:
         outbox = self.store.outbox(binding.name).location
         location = outbox if plan.root is None else Location(plan.root, plan.storage_options)
         return SinkStage(binding.name, plan, location, incarnation)
+
+    def shape(self, key_groups: int) -> JobShape:
+        """The job as the rules of an incarnation see it."""
+        node = self.operator
+        operator = OperatorShape(node.name, node.key_ddl, node.state_ddl, key_groups) if node else None
+        return JobShape(
+            job=self.job,
+            sources=tuple(node.name for node in self.sources),
+            sinks={binding.name: self._place(binding.name) for binding in self.bindings},
+            operator=operator,
+            limits=_limits(self.config),
+            watermark_delay_ms=self.watermark_delay_ms,
+            store=self.store.location.uri,
+        )
+
+    def _place(self, sink: str) -> SinkPlace:
+        plan, outbox = self.stage_plans[sink], self.store.outbox(sink).location
+        if plan.root is None:
+            return SinkPlace(outbox.uri, outbox.storage_options)
+        return SinkPlace(plan.root, plan.storage_options, plan.root)
 
     def check_ends(self) -> None:
         """Raise `ConfigInvalid` if a source has no end that a run could drain it to."""
@@ -166,6 +184,17 @@ class JobPlan:
                 epoch=epoch,
                 hint="new state columns may be added at the end; anything else needs a new operator name or a new store",
             )
+
+
+def _limits(config: JobConfig) -> Limits:
+    return Limits(
+        interval_ms=max(1, config.interval_ms),
+        epoch_timeout_ms=max(1, config.timeout_ms),
+        publish_timeout_ms=max(1, config.publish_timeout_ms),
+        max_failed_epochs=config.max_failed_epochs,
+        max_unpublished=config.max_unpublished,
+        max_publish_attempts=max(1, config.publish_timeout_ms // 1000),
+    )
 
 
 def _fits(written: tuple[str, str], declared: tuple[str, str]) -> bool:

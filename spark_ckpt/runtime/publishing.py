@@ -9,27 +9,14 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, Tidies
+from spark_ckpt.connector import EpochOutput, Publisher, Tidies
 from spark_ckpt.errors import CkptError, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
-from spark_ckpt.protocol.ids import Epoch
+from spark_ckpt.host.messages import PublishEnded
 from spark_ckpt.runtime.user_frames import user_traceback
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class PublishOutcome:
-    """What became of one attempt: a receipt, or an error that may be retriable."""
-
-    sink: str
-    epoch: Epoch
-    receipt: PublishReceipt | None
-    error: CkptError | None
-    learned: Mapping[str, str] | None = None
-    """The sink's identity, if it was not known whole before."""
 
 
 class SinkLane(threading.Thread):
@@ -45,7 +32,7 @@ class SinkLane(threading.Thread):
         sink: str,
         open_publisher: Callable[[], Publisher],
         still_current: Callable[[], None],
-        report: Callable[[PublishOutcome], None],
+        report: Callable[[PublishEnded], None],
         inherited: int = 0,
         ask_identity: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
@@ -76,13 +63,13 @@ class SinkLane(threading.Thread):
                 self._tidy()
         self._drop_publisher()
 
-    def _attempt(self, output: EpochOutput) -> PublishOutcome:
+    def _attempt(self, output: EpochOutput) -> PublishEnded:
         try:
             self._still_current()
             self._publisher = self._publisher or self._open_publisher()
             receipt = self._publisher.publish(output)
             hit(Failpoint.ACKED)
-            return PublishOutcome(self.sink, output.epoch, receipt, None, self._learned())
+            return PublishEnded(self.sink, output.epoch, receipt.rows, receipt.replayed, learned=self._learned())
         except CkptError as error:
             return self._failed(output, error)
         except Exception as error:  # noqa: BLE001 - a connector's bug is reported as what it is, not lost with the thread
@@ -112,10 +99,10 @@ class SinkLane(threading.Thread):
         else:
             _log.info("sink %s: removed %d files of dead incarnations", self.sink, removed)
 
-    def _failed(self, output: EpochOutput, error: CkptError) -> PublishOutcome:
+    def _failed(self, output: EpochOutput, error: CkptError) -> PublishEnded:
         _log.warning("sink %s: epoch %s could not be published: %s", self.sink, output.epoch, error)
         self._drop_publisher()
-        return PublishOutcome(self.sink, output.epoch, None, error)
+        return PublishEnded(self.sink, output.epoch, error=error)
 
     def _drop_publisher(self) -> None:
         publisher, self._publisher = self._publisher, None

@@ -18,7 +18,8 @@ from pyspark import TaskContext
 from pyspark.sql.types import StringType, StructType
 
 from spark_ckpt.graph import REJECT
-from spark_ckpt.runtime.reports import FILE, Reports
+from spark_ckpt.host.reports import FILE
+from spark_ckpt.runtime.reports import Reports
 from spark_ckpt.runtime.staging import SinkStage, StageWriter
 
 if TYPE_CHECKING:

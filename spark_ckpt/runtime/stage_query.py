@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import CkptError, GraphInvalid
 from spark_ckpt.graph import REJECT, Node, OperatorNode, SourceNode, build, operator_of, sources_of, watermark_of
+from spark_ckpt.host.reports import Report
 from spark_ckpt.runtime.admission import lift_limits, small
 from spark_ckpt.runtime.checkpoint_seed import seed_checkpoint
 from spark_ckpt.runtime.control_source import Control, control_rows
@@ -35,7 +36,7 @@ from spark_ckpt.runtime.packing import explode_blobs, pack, packed_ddl, tables_o
 from spark_ckpt.runtime.query_execution import execution_of, rows_delivered
 from spark_ckpt.runtime.query_failures import failure_by
 from spark_ckpt.runtime.rejects import Diverter, divert_rejects, diverting_with
-from spark_ckpt.runtime.reports import Report, Reports
+from spark_ckpt.runtime.reports import Reports
 from spark_ckpt.runtime.rows import EVENT_TIME
 from spark_ckpt.runtime.staging import ROWS_PER_WRITE, SinkStage, stage_rows
 from spark_ckpt.runtime.stateless_graph import checked_output, checked_rows

@@ -6,7 +6,6 @@ or a zombie leaves garbage that retention removes, never an effect.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -211,8 +210,3 @@ def lane_of(keys: ChunkedArray, lanes: int) -> Int64s:
     codes: Int64s = pc.fill_null(encoded.indices, len(by_code) - 1).to_numpy(zero_copy_only=False)
     lane: Int64s = by_code[codes]
     return lane
-
-
-def staged_file(body: Mapping[str, object]) -> StagedFile:
-    """A `StagedFile` from a report's body."""
-    return StagedFile(**json.loads(json.dumps(body)))

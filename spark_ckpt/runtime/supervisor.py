@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, RunFailed, StoreOutage
+from spark_ckpt.host.patience import Ended, GiveUp, Patience, Pause
 from spark_ckpt.listener import OutageEvent, RunListener
 from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.runtime import identities
 from spark_ckpt.runtime.announcer import Announcer
 from spark_ckpt.runtime.life import Ending, Life
-from spark_ckpt.runtime.patience import Ended, GiveUp, Patience, Pause
 from spark_ckpt.runtime.progress import Progress
 from spark_ckpt.runtime.query_failures import typed
 from spark_ckpt.store.holder import current_holder

@@ -17,14 +17,15 @@ from pyspark.sql.types import LongType, StructType
 from spark_ckpt.config import JobConfig
 from spark_ckpt.connector import EpochOutput, PublishReceipt, StagePlan
 from spark_ckpt.graph import SinkBinding, SourceNode
+from spark_ckpt.host.markers import BARRIER, Marker
+from spark_ckpt.host.reports import Report
 from spark_ckpt.listener import RunListener
 from spark_ckpt.runtime import life as life_module
+from spark_ckpt.runtime import stage as stage_module
 from spark_ckpt.runtime.announcer import Announcer
-from spark_ckpt.runtime.control_source import BARRIER, Marker
 from spark_ckpt.runtime.job_plan import JobPlan
 from spark_ckpt.runtime.life import Life
 from spark_ckpt.runtime.progress import Progress
-from spark_ckpt.runtime.reports import Report
 from spark_ckpt.runtime.staging import SinkStage, StageWriter
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import Holder
@@ -167,7 +168,7 @@ class Bench:
     """A store, a sink, and life after life on them."""
 
     def __init__(self, folder: Path, monkeypatch, operator=None, **settings):
-        monkeypatch.setattr(life_module, "StageQuery", self._query)
+        monkeypatch.setattr(stage_module, "StageQuery", self._query)
         monkeypatch.setattr(life_module, "_POLL_S", 0.01)
         self.folder, self.sink, self.heard = folder, FakeSink(), Heard()
         self.store = Store.open(str(folder / "store"), JOB)
@@ -260,7 +261,7 @@ class Spark:
     def taken_in(self) -> None:
         """Wait until the coordinator has seen the last batch."""
         seen = threading.Event()
-        self.life._thread.post(seen.set)
+        self.life._loop.post(seen.set)
         assert seen.wait(WAIT_S)
 
     def play_until(self, done) -> None:
@@ -280,7 +281,7 @@ class Spark:
 
     def final(self) -> int:
         """Wait until the last epoch is open."""
-        machine = self.life._coordinator
+        machine = self.life._core._machine
         return eventually(lambda: (opened := machine._open) and opened.reason.final and opened.epoch, "final epoch")
 
     def stopped(self, *values: int):

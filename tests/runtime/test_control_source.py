@@ -1,26 +1,21 @@
 import pytest
 
-from spark_ckpt.runtime.control_source import BARRIER, NO_MARKER, OPEN, Control, Marker, marker_number
+from spark_ckpt.host.markers import BARRIER, NO_MARKER, OPEN, Marker
+from spark_ckpt.runtime.control_source import Control, marker_number
 
 
 def test_the_stream_gets_what_was_injected_before_it_was_there():
     control, offered = Control(), []
-    control.inject(OPEN, 0)
+    control.inject(Marker(1, OPEN, 0))
 
     control.attach(offered.append)
-    control.inject(BARRIER, 1)
+    control.inject(Marker(2, BARRIER, 1))
 
     assert offered == [Marker(1, OPEN, 0), Marker(2, BARRIER, 1)]
+    assert control.newest == Marker(2, BARRIER, 1)
 
 
-def test_sparks_offset_names_the_newest_marker_of_a_batch():
-    control = Control()
-    control.inject(OPEN, 0)
-    control.inject(BARRIER, 7)
-
-    assert control.marker(marker_number("1")) == control.newest == Marker(2, BARRIER, 7)
-
-
-@pytest.mark.parametrize("line", [None, "-1"])
-def test_without_a_marker_there_is_none(line):
-    assert Control().marker(marker_number(line)) == NO_MARKER
+@pytest.mark.parametrize(("line", "count"), [(None, 0), ("-1", 0), ("1", 2)])
+def test_sparks_offset_counts_markers_from_minus_one(line, count):
+    assert marker_number(line) == count
+    assert Control().newest == NO_MARKER

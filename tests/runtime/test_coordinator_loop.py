@@ -30,7 +30,7 @@ class Echo:
     def __init__(self):
         self.threads = set()
 
-    def handle(self, event):
+    def handle(self, event, now_ms):
         self.threads.add(threading.current_thread().name)
         return [Do(event.word)] * (2 if event.word == "twice" else 1)
 
@@ -115,19 +115,17 @@ def test_a_flood_of_events_holds_no_timer_back(bench):
     assert bench.words(1) == ["fired"]
 
 
-def test_events_told_within_a_deed_are_handled_before_the_next_one(bench):
-    bench.deed_of = {}
-
+def test_an_answer_told_while_effects_are_carried_out_waits_for_all_of_them_but_for_nothing_else(bench):
     def deed(effect):
-        if effect.word == "outer":
-            bench.loop.tell(Said("inner"))
+        if effect.word == "twice":
+            bench.loop.tell(Said("answer"))
         bench.done.put(effect.word)
 
     bench.loop = CoordinatorLoop(bench.machine, deed, bench.errors.put)
-    bench.loop.post(Said("outer"))
+    bench.loop.post(Said("twice"))
     bench.loop.post(Said("next"))
     bench.loop.start()
-    assert bench.words(3) == ["inner", "outer", "next"]
+    assert bench.words(5) == ["twice", "twice", "answer", "answer", "next"]
 
 
 @pytest.mark.parametrize("item", [Said("fail"), lambda: 1 / 0])

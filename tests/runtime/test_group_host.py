@@ -9,7 +9,7 @@ from pyspark.errors import PySparkValueError
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import spark_ckpt.runtime.aggregations as agg
-from spark_ckpt.runtime.control_source import BARRIER, OPEN
+from spark_ckpt.host.markers import BARRIER, OPEN
 from spark_ckpt.runtime.group_host import GroupHost
 from spark_ckpt.runtime.packing import control_tag, pack
 from spark_ckpt.runtime.rows import BLOB, KEY_GROUP, KEY_HASH, TAG

@@ -23,10 +23,11 @@ from spark_ckpt.errors import (
     StoreFull,
     StoreUnreachable,
 )
+from spark_ckpt.host.markers import OPEN, Marker
+from spark_ckpt.host.reports import Report
 from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.runtime import life as life_module
-from spark_ckpt.runtime.control_source import OPEN, Marker
-from spark_ckpt.runtime.reports import Report
+from spark_ckpt.runtime import stage as stage_module
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import SinkIdentity
 
@@ -75,7 +76,7 @@ def test_an_idle_stream_takes_no_epochs_and_the_first_rows_wake_it(bench_of):
     bench = bench_of(interval="20 ms")
     life = bench.born()
     life.batch(marker=Marker(1, OPEN, 1))
-    eventually(lambda: life.life._idle_interval is not None, "an interval without rows")
+    eventually(lambda: life.life._core._idle_interval is not None, "an interval without rows")
     assert life.marker().kind == OPEN
     life.batch(1)
     life.epoch(2)
@@ -312,7 +313,7 @@ def test_a_stop_that_could_not_publish_in_time_says_so(bench_of, monkeypatch):
 def test_reaching_the_targets_ends_the_job_on_a_published_epoch(bench):
     life = bench.born(targets={"in": {"n": 3}})
     life.batch(1, 2)
-    assert life.life._coordinator.open_epoch is None, "not there yet"
+    assert life.life._core.open_epoch is None, "not there yet"
     life.batch(3)
     life.barrier(life.final())
     life.batch()
@@ -430,7 +431,7 @@ def test_an_unknown_outcome_of_the_decision_is_left_to_the_next_life(bench, monk
     ending = life.ended()
     assert (ending.outcome, ending.error.retriable) == (Outcome.FAILED, True)
     monkeypatch.undo()
-    monkeypatch.setattr(life_module, "StageQuery", bench._query)
+    monkeypatch.setattr(stage_module, "StageQuery", bench._query)
     bench.born().stopped(2)
     assert bench.sink.rows == [1, 2]
 

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_ckpt.connector import StagedFile, StagePlan
+from spark_ckpt.host.reports import Report, staged_file
 from spark_ckpt.runtime.failures import OutputInvalid
-from spark_ckpt.runtime.reports import Report
-from spark_ckpt.runtime.staging import SinkStage, StageWriter, lane_of, stage_rows, staged_file
+from spark_ckpt.runtime.staging import SinkStage, StageWriter, lane_of, stage_rows
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.records import StagedFileRecord
 

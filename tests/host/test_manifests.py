@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from life_kit import SCHEMA, FakeSink, FakeSource, an_operator
 
-from spark_ckpt.config import JobConfig
-from spark_ckpt.connector import StagedFile, StagePlan
-from spark_ckpt.graph import SinkBinding, SourceNode
-from spark_ckpt.runtime.epoch_builder import EndedEpoch, Gathered
-from spark_ckpt.runtime.job_plan import JobPlan
-from spark_ckpt.runtime.manifests import Lineage, manifest_of, summary_of
+from spark_ckpt.connector import StagedFile
+from spark_ckpt.host.epoch_builder import EndedEpoch, Gathered
+from spark_ckpt.host.job_shape import JobShape, OperatorShape, SinkPlace
+from spark_ckpt.host.manifests import Lineage, manifest_of, stamped, summary_of
+from spark_ckpt.protocol.barrier import Limits
 from spark_ckpt.store.records import Manifest, SinkAck, StateFile
 
-LINEAGE = Lineage(incarnation=3, base=7, previous=8, barrier_at_s=0.0, key_groups=4)
+LINEAGE = Lineage(incarnation=3, base=7, previous=8, took_ms=12)
+TOTALS = OperatorShape("totals", "k string", "total bigint", key_groups=4)
 
 
 def state_file(group, epoch, kind="changes"):
@@ -28,11 +27,9 @@ def staged(path, rows=2, **fields):
     return StagedFile(path, 50, rows, 0, 1, 0, 0, **fields)
 
 
-def plan(operator=None):
-    source = SourceNode("in", FakeSource(), SCHEMA)
-    bindings = [SinkBinding(name, FakeSink(), source, SCHEMA) for name in ("out", "aside")]
-    plans = {"out": StagePlan(root="s3://bucket/table"), "aside": StagePlan()}
-    return JobPlan(None, "job", JobConfig.of({}, {}), None, bindings, [source], operator, None, 2, plans)
+def shape(operator=None):
+    sinks = {"out": SinkPlace("s3://bucket/table", {}, "s3://bucket/table"), "aside": SinkPlace("file:/store/aside")}
+    return JobShape("job", ("in",), sinks, operator, Limits())
 
 
 def ended(**fields):
@@ -44,7 +41,7 @@ def ended(**fields):
 
 def test_everything_of_the_epoch_is_in_its_manifest():
     acks = [SinkAck(sink="out", epoch=8)]
-    manifest = manifest_of(plan(an_operator()), ended(), LINEAGE, "interval", acks)
+    manifest = manifest_of(shape(TOTALS), ended(), LINEAGE, "interval", acks)
     assert (manifest.job, manifest.epoch, manifest.incarnation, manifest.base, manifest.previous) == ("job", 9, 3, 7, 8)
     assert manifest.late_watermark_ms == 666
     assert (manifest.cursors, manifest.watermark_ms, manifest.reason) == ({"in": {"n": 5}}, 777, "interval")
@@ -56,14 +53,14 @@ def test_everything_of_the_epoch_is_in_its_manifest():
 
 
 def test_every_sink_has_an_output_even_without_rows():
-    outputs = manifest_of(plan(), ended(), LINEAGE, "stop", []).outputs
+    outputs = manifest_of(shape(), ended(), LINEAGE, "stop", []).outputs
     assert [file.path for file in outputs["out"].files] == ["a", "b"]
     assert (outputs["out"].root, outputs["out"].rows) == ("s3://bucket/table", 4)
     assert (outputs["aside"].root, outputs["aside"].files, outputs["aside"].rows) == ("", (), 0)
 
 
 def test_staged_files_come_back_as_they_were():
-    manifest = manifest_of(plan(), ended(), LINEAGE, "interval", [])
+    manifest = manifest_of(shape(), ended(), LINEAGE, "interval", [])
     read = Manifest.model_validate_json(manifest.model_dump_json())
     assert read == manifest
     assert [file.staged_file() for file in read.outputs["out"].files] == ended().gathered.staged["out"]
@@ -71,19 +68,21 @@ def test_staged_files_come_back_as_they_were():
 
 @pytest.mark.parametrize("reason", ["interval", "stop", "savepoint", "initial", "drained"])
 def test_every_reason_for_an_epoch_can_be_written_down(reason):
-    assert manifest_of(plan(), ended(), LINEAGE, reason, []).reason == reason
+    assert manifest_of(shape(), ended(), LINEAGE, reason, []).reason == reason
 
 
 def test_two_attempts_at_one_epoch_are_told_apart():
-    attempts = {manifest_of(plan(), ended(), LINEAGE, "interval", []).attempt for _ in range(2)}
-    assert len(attempts) == 2
+    manifest = manifest_of(shape(), ended(), LINEAGE, "interval", [])
+    one, other = stamped(manifest, "one", 5), stamped(manifest, "other", 6)
+    assert ((one.attempt, one.created_ms), (other.attempt, other.created_ms)) == (("one", 5), ("other", 6))
+    assert stamped(other, "one", 5) == one
 
 
 def test_nothing_rejected_is_nothing_written():
-    manifest = manifest_of(plan(), ended(gathered=Gathered()), LINEAGE, "interval", [])
+    manifest = manifest_of(shape(), ended(gathered=Gathered()), LINEAGE, "interval", [])
     assert (manifest.rejected, manifest.rows_in) == ({}, 0)
 
 
 def test_a_summary_counts_only_the_epochs_own_files():
-    summary = summary_of(manifest_of(plan(an_operator()), ended(), LINEAGE, "interval", []))
+    summary = summary_of(manifest_of(shape(TOTALS), ended(), LINEAGE, "interval", []))
     assert (summary["state_rows_changed"], summary["state_bytes_written"], summary["rejected"]) == (20, 200, 1)

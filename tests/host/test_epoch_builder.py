@@ -7,9 +7,8 @@ from dataclasses import asdict
 import pytest
 
 from spark_ckpt.connector import StagedFile
-from spark_ckpt.runtime.epoch_builder import EpochBuilder
-from spark_ckpt.runtime.offset_log import BatchOffsets
-from spark_ckpt.runtime.reports import Report
+from spark_ckpt.host.epoch_builder import EpochBuilder
+from spark_ckpt.host.reports import Report
 from spark_ckpt.store.records import Manifest, OperatorSnapshot, StateFile
 
 EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="-", created_ms=0)
@@ -20,7 +19,8 @@ def builder(base=EMPTY, delay_ms=None):
 
 
 def offsets(batch=0, watermark_ms=0):
-    return BatchOffsets(batch, watermark_ms, (), 0)
+    """What a batch's offset log says of the watermark."""
+    return watermark_ms
 
 
 def staged(path, task=0, part=0, rows=1, sink="out"):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Json
-from spark_ckpt.runtime.epoch_builder import EndedEpoch
+from spark_ckpt.host.epoch_builder import EndedEpoch
+from spark_ckpt.host.job_shape import JobShape
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import (
     Manifest,
@@ -21,13 +19,10 @@ from spark_ckpt.store.records import (
     StagedOutput,
 )
 
-if TYPE_CHECKING:
-    from spark_ckpt.runtime.job_plan import JobPlan
-
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Where a new epoch stands: who decides it, on which epoch, after which id; when its barrier was offered.
+    """Where a new epoch stands: who decides it, on which epoch, after which id, how long after its barrier was offered.
 
     `standing`: which tables, topics and folders its names mean.
     """
@@ -35,31 +30,30 @@ class Lineage:
     incarnation: int
     base: int
     previous: int
-    barrier_at_s: float
-    key_groups: int
+    took_ms: int
     standing: Standing = field(default_factory=Standing)
 
 
 def manifest_of(
-    plan: JobPlan, ended: EndedEpoch, lineage: Lineage, reason: Reason, acks: Sequence[SinkAck]
+    shape: JobShape, ended: EndedEpoch, lineage: Lineage, reason: Reason, acks: Sequence[SinkAck]
 ) -> Manifest:
-    """Everything the epoch consists of."""
+    """Everything the epoch consists of. `attempt` and `created_ms` are for whoever stores it to say (`stamped`)."""
     gathered = ended.gathered
     return Manifest(
-        job=plan.job,
+        job=shape.job,
         epoch=ended.epoch,
         incarnation=lineage.incarnation,
-        attempt=uuid.uuid4().hex,
+        attempt="",
         base=lineage.base,
         previous=lineage.previous,
-        created_ms=time.time_ns() // 1_000_000,
-        duration_ms=round((time.monotonic() - lineage.barrier_at_s) * 1000),
+        created_ms=0,
+        duration_ms=lineage.took_ms,
         reason=reason,
         cursors=json.loads(json.dumps(ended.cursors)),
         watermark_ms=ended.watermark_ms,
         late_watermark_ms=ended.late_ms,
-        operators=_operators(plan, ended, lineage.key_groups),
-        outputs=_outputs(plan, ended),
+        operators=_operators(shape, ended),
+        outputs=_outputs(shape, ended),
         rows_in=gathered.rows_in,
         rows_out=gathered.rows_out,
         rejected={"parse": gathered.rejected} if gathered.rejected else {},
@@ -69,29 +63,32 @@ def manifest_of(
     )
 
 
-def _operators(plan: JobPlan, ended: EndedEpoch, key_groups: int) -> dict[str, OperatorSnapshot]:
-    node = plan.operator
-    if node is None:
+def stamped(manifest: Manifest, attempt: str, created_ms: int) -> Manifest:
+    """The manifest as it is stored: under a random id of this attempt, at this time."""
+    return manifest.model_copy(update={"attempt": attempt, "created_ms": created_ms})
+
+
+def _operators(shape: JobShape, ended: EndedEpoch) -> dict[str, OperatorSnapshot]:
+    operator = shape.operator
+    if operator is None:
         return {}
     files = tuple(file for group in sorted(ended.chains) for file in ended.chains[group])
     snapshot = OperatorSnapshot(
-        operator=node.name,
-        key_groups=key_groups,
-        key_schema=node.key_ddl,
-        state_schema=node.state_ddl,
+        operator=operator.name,
+        key_groups=operator.key_groups,
+        key_schema=operator.key_schema,
+        state_schema=operator.state_schema,
         files=files,
     )
-    return {node.name: snapshot}
+    return {operator.name: snapshot}
 
 
-def _outputs(plan: JobPlan, ended: EndedEpoch) -> dict[str, StagedOutput]:
+def _outputs(shape: JobShape, ended: EndedEpoch) -> dict[str, StagedOutput]:
     outputs = {}
-    for binding in plan.bindings:
-        files = tuple(StagedFileRecord(**asdict(file)) for file in ended.gathered.staged.get(binding.name, []))
-        root = plan.stage_plan(binding.name).root or ""
-        outputs[binding.name] = StagedOutput(
-            sink=binding.name, root=root, files=files, rows=sum(file.rows for file in files)
-        )
+    for sink, place in shape.sinks.items():
+        files = tuple(StagedFileRecord(**asdict(file)) for file in ended.gathered.staged.get(sink, []))
+        rows = sum(file.rows for file in files)
+        outputs[sink] = StagedOutput(sink=sink, root=place.recorded_root, files=files, rows=rows)
     return outputs
 
 

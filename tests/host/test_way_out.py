@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_ckpt.content import damaged
 from spark_ckpt.errors import EpochDamaged, PublishFailed
-from spark_ckpt.runtime.way_out import with_way_out
+from spark_ckpt.host.way_out import with_way_out
 from spark_ckpt.store.records import Manifest, StagedOutput
 
 

@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_ckpt.connector import Cursor, Json, StagedFile
-from spark_ckpt.runtime.offset_log import BatchOffsets
-from spark_ckpt.runtime.reports import FILE, Report
-from spark_ckpt.runtime.staging import staged_file
+from spark_ckpt.host.reports import FILE, Report, staged_file
 from spark_ckpt.store.records import Manifest, StateFile
 
 Chains = dict[int, tuple[StateFile, ...]]
@@ -86,12 +84,15 @@ class EpochBuilder:
         gathered = self._open
         return not (self._moved or gathered.rows_in or gathered.rows_out or gathered.rejected or gathered.staged)
 
-    def add(self, offsets: BatchOffsets, reports: Sequence[Report], moved: bool = False) -> dict[str, int]:
-        """Take in one finished batch; its counts, named as in a run's progress. `moved`: a source's cursor did."""
+    def add(self, watermark_ms: int, reports: Sequence[Report], moved: bool = False) -> dict[str, int]:
+        """Take in one finished batch; its counts, named as in a run's progress. `moved`: a source's cursor did.
+
+        `watermark_ms`: Spark's, of the batch.
+        """
         batch = _gathered(reports, self._rows_from)
         self._moved = self._moved or moved
         self._open = self._open.put_before(batch)
-        self._advance_watermark(offsets, reports)
+        self._advance_watermark(watermark_ms, reports)
         for report in reports:
             if report.step == "operator":
                 self._snapshot(int(report.scope), report.body)
@@ -135,9 +136,9 @@ class EpochBuilder:
         if ended is not None:
             self._open, self._moved = ended.gathered.put_before(self._open), True
 
-    def _advance_watermark(self, offsets: BatchOffsets, reports: Sequence[Report]) -> None:
-        self._late_ms = max(self._base_watermark_ms, offsets.watermark_ms)
-        self._watermark_ms = max(self._watermark_ms, offsets.watermark_ms)
+    def _advance_watermark(self, watermark_ms: int, reports: Sequence[Report]) -> None:
+        self._late_ms = max(self._base_watermark_ms, watermark_ms)
+        self._watermark_ms = max(self._watermark_ms, watermark_ms)
         if self._delay_ms is not None:
             newest = max((_count(report, "event_time_ms") for report in reports), default=0)
             self._watermark_ms = max(self._watermark_ms, newest - self._delay_ms)

@@ -1,0 +1,290 @@
+"""The rules of one incarnation around the coordinator's machine: which batch ends an epoch, what an epoch consists of, what
+an aborted one carries over, when an idle stream waits, what a sink has to publish next, and why it all ended.
+
+What it does not do: I/O, waiting, threads.  Its host carries out the effects in their order and answers with events.
+Events come one at a time; an answer that is at hand while effects are carried out comes behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_ckpt.connector import Cursor
+from spark_ckpt.errors import CkptError, Fenced, PublishFailed, RunFailed
+from spark_ckpt.host.epoch_builder import Chains, EpochBuilder
+from spark_ckpt.host.job_shape import JobShape
+from spark_ckpt.host.manifests import Lineage, manifest_of
+from spark_ckpt.host.markers import BARRIER, OPEN, Markers
+from spark_ckpt.host.messages import (
+    ArmTimer,
+    BatchDone,
+    CountBatch,
+    End,
+    ManifestFenced,
+    ManifestStored,
+    NameEpoch,
+    OfferMarker,
+    Publish,
+    PublishEnded,
+    QueryStarting,
+    SavepointAsked,
+    SayAborted,
+    SayCommitted,
+    SayPublished,
+    SettleTables,
+    SourcesPinned,
+    StopAsked,
+    StoreManifest,
+    TimerRanOut,
+)
+from spark_ckpt.host.publication import Publication
+from spark_ckpt.protocol import barrier
+from spark_ckpt.protocol.ids import Epoch, Incarnation, SinkId
+from spark_ckpt.protocol.machine import Effect, Event
+from spark_ckpt.protocol.vocabulary import SetTimer
+from spark_ckpt.store.identity import Standing
+from spark_ckpt.store.records import Manifest, Reason, SinkAck
+from spark_ckpt.store.restore import RecoveryPoint
+
+_TOLD_BEHIND_THE_END = (SayCommitted, SayPublished, NameEpoch)
+
+
+class IncarnationCore:
+    """One incarnation's rules. `acked`: per sink the newest epoch that the log knows it has."""
+
+    def __init__(
+        self,
+        shape: JobShape,
+        point: RecoveryPoint,
+        standing: Standing | None = None,
+        acked: Mapping[str, int] | None = None,
+    ) -> None:
+        self._shape = shape
+        self._point = point
+        self._incarnation = Incarnation(point.incarnation)
+        self._publication = Publication(shape, point, standing or Standing(), acked or {})
+        self._cursors: dict[str, Cursor] = self.standing.goes_on(point.manifest.cursors)
+        self._builder = EpochBuilder(
+            point.manifest, shape.operator_name, shape.watermark_delay_ms, next(iter(shape.sinks), None)
+        )
+        self._markers = Markers()
+        self._machine: barrier.Coordinator | None = None
+        self._base = point.manifest
+        self._previous = point.last
+        self._barrier_at_ms = 0.0
+        self._idle_interval: barrier.IntervalElapsed | None = None
+        self._drained = False
+        self._progressed = False
+        self._over = False
+
+    # -- what the host may ask -----------------------------------------------------------------------------------------
+
+    @property
+    def base(self) -> Manifest:
+        """The newest epoch that this incarnation stands on."""
+        return self._base
+
+    @property
+    def cursors(self) -> Mapping[str, Cursor]:
+        """Where every source stands behind the last batch."""
+        return dict(self._cursors)
+
+    @property
+    def chains(self) -> Chains:
+        """Every key group's snapshot files as of the newest barrier."""
+        return self._builder.chains
+
+    @property
+    def late_ms(self) -> int:
+        """The watermark that rows of the next batch are late by."""
+        return self._builder.late_ms
+
+    @property
+    def standing(self) -> Standing:
+        """Which tables, topics and folders the job's names mean."""
+        return self._publication.standing
+
+    @property
+    def acks(self) -> tuple[SinkAck, ...]:
+        """What sinks have published and no epoch says yet."""
+        return self._publication.acks
+
+    @property
+    def progressed(self) -> bool:
+        """Whether an epoch of this incarnation's own work is decided."""
+        return self._progressed
+
+    @property
+    def unpublished(self) -> Mapping[SinkId, tuple[Epoch, ...]]:
+        """Decided epochs that each sink still owes, oldest first."""
+        return self._machine.unpublished if self._machine else {}
+
+    @property
+    def open_epoch(self) -> Epoch | None:
+        """The epoch whose barrier is under way."""
+        return self._machine.open_epoch if self._machine else None
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now_ms: float) -> list[Effect]:
+        """What is to be done about `event`. `now_ms`: of any clock that only grows.
+
+        Behind `End` there is only something to tell: what was under way may still be stored or published.
+        """
+        effects = self._handled(event, now_ms)
+        if self._over:
+            return [effect for effect in effects if isinstance(effect, _TOLD_BEHIND_THE_END)]
+        self._over = any(isinstance(effect, End) for effect in effects)
+        return effects
+
+    def _handled(self, event: Event, now_ms: float) -> list[Effect]:
+        match event:
+            case SourcesPinned():
+                return self._pin(event, now_ms)
+            case QueryStarting():
+                return self._start(event, now_ms)
+            case BatchDone():
+                return self._take_in(event, now_ms)
+            case ManifestStored():
+                return self._decided(event, now_ms)
+            case ManifestFenced(epoch=epoch, why=why):
+                return self._told(now_ms, barrier.EpochStoreFailed(Epoch(epoch), self._incarnation, True, why))
+            case PublishEnded():
+                return self._publish_ended(event, now_ms)
+            case StopAsked():
+                return self._told(now_ms, barrier.StopRequested())
+            case SavepointAsked(name=name):
+                return self._told(now_ms, barrier.EpochRequested(barrier.Reason.SAVEPOINT, name))
+            case TimerRanOut(elapsed=barrier.IntervalElapsed() as elapsed) if self._builder.idle:
+                self._idle_interval = elapsed  # an idle stream takes no epochs: the interval waits for the first rows
+                return []
+            case TimerRanOut(elapsed=elapsed):
+                return self._told(now_ms, elapsed)
+        raise TypeError(f"not an event of an incarnation: {event}")
+
+    def _pin(self, event: SourcesPinned, now_ms: float) -> list[Effect]:
+        """A source without a cursor starts where it is configured to, once."""
+        self._barrier_at_ms = now_ms
+        if not event.starts:
+            return []
+        self._cursors |= event.starts
+        ended = self._builder.pinned(self._previous + 1, self._cursors)
+        return [StoreManifest(manifest_of(self._shape, ended, self._lineage(now_ms), "initial", ()))]
+
+    def _start(self, event: QueryStarting, now_ms: float) -> list[Effect]:
+        """A job that finds rows waiting ends its first epoch with its first batch: what a crash undid is soon done again
+        for good. The barrier is offered before the query plans that batch.
+        """
+        owed = {
+            SinkId(sink): [Epoch(each.epoch) for each in manifests]
+            for sink, manifests in self._point.unpublished.items()
+        }
+        self._machine = self._shape.coordinator(self._incarnation, Epoch(self._previous), owed)
+        effects: list[Effect] = [OfferMarker(self._markers.offer(OPEN, self._base.epoch))]
+        effects += self._told(now_ms, barrier.Started())
+        if event.behind:
+            effects += self._told(now_ms, barrier.EpochRequested(barrier.Reason.INTERVAL))
+        return effects
+
+    def _take_in(self, event: BatchDone, now_ms: float) -> list[Effect]:
+        moved = dict(event.cursors) != self._cursors
+        self._cursors = dict(event.cursors)
+        counts = self._builder.add(event.watermark_ms, event.reports, moved)
+        effects: list[Effect] = [
+            CountBatch(event.batch, self._base.epoch, counts, event.duration_ms, dict(self._cursors))
+        ]
+        epoch = self._markers.ended_by(event.markers, self.open_epoch)
+        if epoch is not None:
+            effects += self._told(now_ms, *self._votes(Epoch(epoch)))
+        if self._idle_interval is not None and not self._builder.idle:
+            elapsed, self._idle_interval = self._idle_interval, None
+            effects += self._told(now_ms, elapsed)
+        if event.drained and not self._drained:
+            self._drained = True
+            effects += self._told(now_ms, barrier.StopRequested(barrier.Reason.DRAINED))
+        return effects
+
+    def _votes(self, epoch: Epoch) -> list[Event]:
+        """A batch is atomic: with it, whatever took part in the epoch is durable."""
+        ended = self._builder.end(epoch, self._cursors)
+        tasks = [*self._shape.source_tasks(), *self._shape.group_tasks(ended.groups_acked)]
+        return [
+            *(barrier.SnapshotAcked(task, epoch, self._incarnation) for task in tasks),
+            *(barrier.SinkPrepared(SinkId(sink), epoch, self._incarnation) for sink in self._shape.sinks),
+        ]
+
+    def _decided(self, event: ManifestStored, now_ms: float) -> list[Effect]:
+        manifest = event.manifest
+        self._builder.decided(manifest.epoch)
+        self._base, self._previous = manifest, manifest.epoch
+        self._publication.decided(manifest)
+        said: list[Effect] = [SayCommitted(manifest)]
+        if self._machine is None:
+            return said
+        self._progressed = True
+        return [
+            *said,
+            *(NameEpoch(name, manifest.epoch) for name in event.names),
+            *self._told(now_ms, barrier.EpochStored(Epoch(manifest.epoch), self._incarnation)),
+            SettleTables(manifest),
+        ]
+
+    def _publish_ended(self, event: PublishEnded, now_ms: float) -> list[Effect]:
+        if isinstance(event.error, Fenced):
+            return [End(barrier.Outcome.FENCED, event.error)]
+        sink, epoch = SinkId(event.sink), Epoch(event.epoch)
+        if event.error is not None:
+            error = self._publication.failed(event.sink, event.epoch, event.error)
+            return self._told(
+                now_ms, barrier.SinkCommitFailed(sink, epoch, self._incarnation, error.retriable, error.what)
+            )
+        detail = self._publication.published(event)
+        effects = self._told(now_ms, barrier.SinkCommitted(sink, epoch, self._incarnation))
+        self._publication.forget({each for owed in self.unpublished.values() for each in owed})
+        return [SayPublished(event.epoch, detail), *effects]
+
+    # -- the machine ---------------------------------------------------------------------------------------------------
+
+    def _told(self, now_ms: float, *events: Event) -> list[Effect]:
+        """What is to be done about what the coordinator says of each event."""
+        if self._machine is None:
+            raise RunFailed("the incarnation has not begun")
+        return [ours for event in events for theirs in self._machine.handle(event) for ours in self._of(theirs, now_ms)]
+
+    def _of(self, effect: Effect, now_ms: float) -> list[Effect]:
+        match effect:
+            case SetTimer(delay_ms=delay_ms, elapsed=elapsed):
+                return [ArmTimer(delay_ms, elapsed)]
+            case barrier.InjectBarrier(epoch=epoch):
+                self._barrier_at_ms = now_ms
+                return [OfferMarker(self._markers.offer(BARRIER, epoch))]
+            case barrier.StoreEpoch(epoch=epoch, reason=reason, names=names):
+                return [StoreManifest(self._manifest(epoch, reason.value, now_ms), names)]
+            case barrier.CommitSink(sink=sink, epoch=epoch):
+                return [Publish(sink, self._publication.output(sink, epoch, self._previous))]
+            case barrier.AbortEpoch(epoch=epoch, why=why):
+                self._builder.aborted(epoch)
+                return [SayAborted(epoch, why)]
+            case barrier.Finish(outcome=outcome, why=why):
+                return [End(outcome, self._why(outcome, why))]
+        return [effect]
+
+    def _manifest(self, epoch: int, reason: Reason, now_ms: float) -> Manifest:
+        ended = self._builder.take(epoch)
+        return manifest_of(self._shape, ended, self._lineage(now_ms), reason, self.acks)
+
+    def _lineage(self, now_ms: float) -> Lineage:
+        took_ms = round(now_ms - self._barrier_at_ms)
+        return Lineage(self._incarnation, self._base.epoch, self._previous, took_ms, self.standing)
+
+    def _why(self, outcome: barrier.Outcome, why: str) -> CkptError | None:
+        blamed = self._publication.error
+        if outcome is barrier.Outcome.FENCED:
+            return Fenced(
+                why, incarnation=self._incarnation, hint="another driver runs this job; this one can be ended"
+            )
+        if outcome is barrier.Outcome.FAILED:
+            return blamed or RunFailed(why)
+        if not why:
+            return None
+        return blamed or PublishFailed(why, hint="the rows are staged; the next start publishes them")

@@ -1,0 +1,65 @@
+"""A job as its host core sees it: names and bounds, no connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from spark_ckpt.protocol import barrier
+from spark_ckpt.protocol.ids import Epoch, Incarnation, SinkId, TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlace:
+    """Where a sink's rows are staged. `recorded_root`: as the manifest has it, empty for the store's outbox."""
+
+    root: str
+    storage_options: Mapping[str, str] = field(default_factory=dict)
+    recorded_root: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorShape:
+    """The keyed operator: its name in the store, its schemas as DDL, its number of key groups."""
+
+    name: str
+    key_schema: str
+    state_schema: str
+    key_groups: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobShape:
+    """What an incarnation's rules need to know of its job.
+
+    `sinks`: in the order in which they are declared; rows out are counted at the first one. `store`: its URI, for messages.
+    """
+
+    job: str
+    sources: tuple[str, ...]
+    sinks: Mapping[str, SinkPlace]
+    operator: OperatorShape | None
+    limits: barrier.Limits
+    watermark_delay_ms: int | None = None
+    store: str = ""
+
+    @property
+    def operator_name(self) -> str | None:
+        """The operator's name in the store."""
+        return self.operator.name if self.operator else None
+
+    def source_tasks(self) -> list[TaskId]:
+        """The sources as tasks: their cursors are snapshots."""
+        return [TaskId(f"source/{name}") for name in self.sources]
+
+    def group_tasks(self, groups: Iterable[int]) -> list[TaskId]:
+        """Key groups of the operator as tasks."""
+        return [TaskId(f"{self.operator_name}/{group}") for group in sorted(groups)]
+
+    def coordinator(
+        self, incarnation: Incarnation, last_epoch: Epoch, unpublished: Mapping[SinkId, list[Epoch]]
+    ) -> barrier.Coordinator:
+        """The machine of one incarnation. `last_epoch`: the highest epoch ever decided."""
+        groups = self.group_tasks(range(self.operator.key_groups)) if self.operator else []
+        topology = barrier.Topology(frozenset([*self.source_tasks(), *groups]), frozenset(map(SinkId, self.sinks)))
+        return barrier.Coordinator(topology, incarnation, last_epoch, self.limits, unpublished)

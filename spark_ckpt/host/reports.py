@@ -1,0 +1,50 @@
+"""What tasks tell the driver about a batch, as values. How the reports travel is `runtime/reports.py`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from spark_ckpt.connector import Json, StagedFile
+
+Step = Literal["input", "operator", "stage"]
+
+FILE = "/file"
+"""Ends the scope of a report of a staged file that does not come from the last step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One task's account of one step of its work. `scope` tells apart several accounts of one task (key groups, files)."""
+
+    step: Step
+    partition: int
+    attempt: int
+    scope: str
+    body: Mapping[str, Json]
+
+
+def latest_attempts(reports: Iterable[Report]) -> list[Report]:
+    """Drop what an earlier attempt of the same step and partition said.
+
+    A map task that is run again after its output was lost reports again: the latest attempt of a partition counts. "input"
+    steps may sit in several stages of one batch (before the operator, behind it, behind a join), so there every
+    scope is told apart.
+    """
+    everything = list(reports)
+    newest: dict[tuple[str, int, str], int] = {}
+    for report in everything:
+        newest[_place(report)] = max(newest.get(_place(report), report.attempt), report.attempt)
+    counted = [report for report in everything if report.attempt == newest[_place(report)]]
+    return sorted(counted, key=lambda report: (report.step, report.partition, report.scope))
+
+
+def staged_file(body: Mapping[str, object]) -> StagedFile:
+    """A `StagedFile` from a report's body."""
+    return StagedFile(**json.loads(json.dumps(body)))
+
+
+def _place(report: Report) -> tuple[str, int, str]:
+    return report.step, report.partition, report.scope.removesuffix(FILE) if report.step == "input" else ""

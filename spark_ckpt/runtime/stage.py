@@ -1,0 +1,118 @@
+"""The one stage of an incarnation: pins its sources, starts its query, and tells the rules what each batch came to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_ckpt.connector import Cursor
+from spark_ckpt.host.incarnation import IncarnationCore
+from spark_ckpt.host.messages import BatchDone
+from spark_ckpt.host.reports import Report
+from spark_ckpt.runtime.control_source import Control
+from spark_ckpt.runtime.group_host import GroupHost
+from spark_ckpt.runtime.offset_log import BatchOffsets, read_batch_offsets
+from spark_ckpt.runtime.stage_query import RunningQuery, StageDescription, StageQuery
+
+if TYPE_CHECKING:
+    from spark_ckpt.runtime.job_plan import JobPlan
+
+
+class Stage:
+    """`targets`: per source the cursor at which a run that drains ends. `cache`: this incarnation's own folder."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        incarnation: int,
+        core: IncarnationCore,
+        control: Control,
+        targets: Mapping[str, Cursor],
+        cache: Path,
+        key_groups: int,
+    ) -> None:
+        self._plan = plan
+        self._incarnation = incarnation
+        self._core = core
+        self._control = control
+        self._targets = dict(targets)
+        self._cache = cache
+        self._key_groups = key_groups
+
+    def starts(self) -> Mapping[str, Cursor]:
+        """Where sources that have no cursor yet start."""
+        fresh = [node for node in self._plan.sources if node.name not in self._core.cursors]
+        return {node.name: node.source.start(self._plan.spark) for node in fresh}
+
+    def is_behind(self) -> bool:
+        """Whether rows wait. A job that drains ends soon anyway."""
+        if self._targets:
+            return False
+        return not self._reached({node.name: node.source.end(self._plan.spark) for node in self._plan.sources})
+
+    def start(
+        self,
+        behind: bool,
+        ended: Callable[[BatchOffsets, Sequence[Report], int], None],
+        is_over: Callable[[], bool],
+    ) -> RunningQuery:
+        """Start the query. `ended` is called on Spark's thread behind each batch, with where it ends, its reports, its ms."""
+
+        def on_batch(batch: int, reports: Sequence[Report], duration_ms: int) -> None:
+            if not is_over():
+                ended(read_batch_offsets(self._plan.checkpoint(self._incarnation), batch), reports, duration_ms)
+
+        return StageQuery(self._plan.spark, self._description(behind), on_batch, is_over).start()
+
+    def batch_done(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> BatchDone:
+        """What the rules are told of a batch. On the coordinator's thread, batch after batch: cursors build on each other."""
+        cursors = dict(self._core.cursors)
+        for node, line in zip(self._plan.sources, offsets.sources, strict=True):
+            if line is not None:
+                cursors[node.name] = node.source.cursor(line, cursors[node.name])
+        drained = bool(self._targets) and self._reached(self._targets, cursors)
+        return BatchDone(
+            offsets.batch, cursors, offsets.watermark_ms, offsets.markers, tuple(reports), duration_ms, drained
+        )
+
+    def _reached(self, ends: Mapping[str, Cursor], cursors: Mapping[str, Cursor] | None = None) -> bool:
+        """Whether every source that has an end in `ends` has been read up to it."""
+        at = self._core.cursors if cursors is None else cursors
+        return all(
+            node.source.reached(at[node.name], ends[node.name]) for node in self._plan.sources if node.name in ends
+        )
+
+    def _description(self, behind: bool) -> StageDescription:
+        plan = self._plan
+        return StageDescription(
+            name=f"{plan.job}/{self._incarnation}",
+            node=plan.bindings[0].node,
+            cursors=self._core.cursors,
+            stages=plan.stages(self._incarnation),
+            rejected_stage=plan.rejected_stage(self._incarnation),
+            host=self._host(),
+            control=self._control,
+            checkpoint_uri=plan.checkpoint(self._incarnation).uri,
+            shuffle_partitions=plan.shuffle_partitions,
+            trigger_ms=plan.config.trigger_ms,
+            behind=behind,
+        )
+
+    def _host(self) -> GroupHost | None:
+        operator, core = self._plan.operator, self._core
+        if operator is None:
+            return None
+        return GroupHost(
+            name=operator.name,
+            keys=operator.keys,
+            operator=operator.operator,
+            key_groups=self._key_groups,
+            incarnation=self._incarnation,
+            base_epoch=core.base.epoch,
+            base_watermark_ms=core.base.watermark_ms,
+            base_late_ms=core.late_ms,
+            chains=core.chains,
+            location=self._plan.store.state(operator.name).location,
+            cache=str(self._cache / operator.name),
+        )
