@@ -25,6 +25,7 @@ from spark_ckpt import jars
 
 READY_TIMEOUT_S = 90.0
 IMAGE = "apache/kafka:4.1.1"
+BROKER_LOCK = Path(__file__).with_name("broker.lock.json")
 
 # One broker, so one replica. Timed-out transactions are looked for often, and a killed broker's registration
 # ends soon, so that tests need not wait.
@@ -285,7 +286,7 @@ def environment_name(name: str) -> str:
 def _command(main: str, *arguments: str, flags: Sequence[str] = SMALL) -> list[str]:
     logging = ("slf4j-api-*.jar", "log4j-slf4j2-impl-*.jar", "log4j-api-*.jar", "log4j-core-*.jar")
     paths = [str(path) for pattern in logging for path in jars.pyspark_jars().glob(pattern)]
-    paths += [str(path) for path in jars.resolve("kafka-broker")]
+    paths += [str(path) for path in jars.fetch(jars.read_lock(BROKER_LOCK), "the test broker")]
     return [str(jars.find_java()), *flags, "-cp", os.pathsep.join(paths), main, *arguments]
 
 

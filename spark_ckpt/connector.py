@@ -1,7 +1,7 @@
 """What a connector implements: a source with cursors, a sink with staged rows and an idempotent publish.
 
 A connector package imports only this module, `spark_ckpt.errors` and `spark_ckpt.protocol.ids`; the core never imports
-a connector.
+a connector. It finds `Connector` objects by their entry points (`spark_ckpt.connectors`).
 
 Source: `start` pins a position once, `read` streams the rows right after a cursor, `cursor` translates one line of
 Spark's offset log.  Sink (two-phase commit): rows are *staged* by tasks while the epoch runs (prepared), the commit
@@ -22,9 +22,32 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from spark_ckpt.jars import Choice
+
+CONTRACT = 1
+"""Number of what this module asks of a connector and gives it. It grows when an older core cannot host a newer connector."""
+
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 Cursor = Mapping[str, Json]
 """A source's position, JSON-serialisable: everything before it is in the epoch, everything after it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """What a connector's package says of itself: `CONNECTOR` in the module that its entry point names.
+
+    `name`: the entry point's, as in `spark_ckpt.session("x", name)`. `contract`: the `CONTRACT` that it was written for,
+    as a number. `sources`, `sinks`: names of classes in that module, so that it may import them when they are asked for.
+    `jars`: what a session needs on its class path, every artefact locked (`spark_ckpt.jars.read_lock`). `settings`: what
+    a session needs to be told; a user's own settings win.
+    """
+
+    name: str
+    contract: int
+    sources: tuple[str, ...] = ()
+    sinks: tuple[str, ...] = ()
+    jars: tuple[Choice, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -41,7 +64,10 @@ class Source(Protocol):
         """A streaming DataFrame of the rows after `cursor`. The schema is the same on every call."""
 
     def cursor(self, offset: str, previous: Cursor) -> Cursor:
-        """The cursor for one source's line of Spark's offset log (`offsets/N`); `previous` is the read's start."""
+        """The cursor for one source's line of Spark's offset log (`offsets/N`): where that batch ended.
+
+        `previous` is where the batch before it ended, for the first one the cursor that was read from.
+        """
 
     def end(self, spark: SparkSession) -> Cursor:
         """The position of everything that is readable now (read_committed where that exists)."""

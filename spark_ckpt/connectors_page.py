@@ -7,25 +7,29 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
-from importlib.metadata import entry_points
+
+from spark_ckpt.connectors import Installed, named, names
 
 _HEAD = """# Sources and sinks
 
 What each takes, from its docstring. A source goes into `job.source(name, source)`, a sink into `stream.to(sink)`.
+`spark-ckpt connectors` lists what is installed and what it promises.
 """
 
 
 def connectors_page() -> str:
     """`docs/connectors.md`."""
-    return "\n".join([_HEAD, *(section for entry in _entries() for section in entry)])
+    return "\n".join([_HEAD, *(section for name in names() for section in _sections(named(name)))])
 
 
-def _entries() -> Iterator[list[str]]:
-    for entry in sorted(entry_points(group="spark_ckpt.connectors"), key=lambda entry: entry.name):
-        package = entry.load()
-        classes = [getattr(package, name) for name in package.__all__]
-        yield [_section(entry.value, each) for each in classes if inspect.isclass(each)]
+def _sections(found: Installed) -> list[str]:
+    classes: list[type] = [*found.sources(), *found.sinks()]
+    jars = (
+        f'Jars, for what needs them: `spark_ckpt.session(name, "{found.name}")`.\n'
+        if found.connector.jars
+        else "Needs no jars.\n"
+    )
+    return [*(_section(found.module, each) for each in classes), jars]
 
 
 def _section(package: str, described: type) -> str:

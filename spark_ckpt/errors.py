@@ -209,6 +209,27 @@ class PublishConflict(CkptError):
     exit_code = 9
 
 
+class ConnectorUnknown(CkptError):
+    """No installed package declares a connector of this name."""
+
+    condition = "CKPT_CONNECTOR_UNKNOWN"
+    exit_code = 2
+
+
+class ConnectorBroken(CkptError):
+    """An installed package declares a connector that cannot be imported or is not one."""
+
+    condition = "CKPT_CONNECTOR_BROKEN"
+    exit_code = 10
+
+
+class ConnectorTooNew(CkptError):
+    """A connector was written for a newer contract than this version of spark_ckpt has."""
+
+    condition = "CKPT_CONNECTOR_TOO_NEW"
+    exit_code = 10
+
+
 class EnvironmentUnfit(CkptError):
     """Java, PySpark, a jar or another part of the environment is missing or has the wrong version."""
 

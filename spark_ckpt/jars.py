@@ -1,6 +1,6 @@
-"""The jars a session needs, from a lock list, fetched by the Ivy that PySpark ships.
+"""Locked jars, fetched by the Ivy that PySpark ships. Which jars a session needs, its connectors say.
 
-`resolve` returns paths whose content has the locked SHA-256, downloading what the user's cache lacks.  Each
+`fetch` returns paths whose content has the locked SHA-256, downloading what the user's cache lacks.  Each
 artefact is locked by itself, without following its POM: what PySpark already ships is left out, and an
 artefact that a mirror lacks may name other versions that work as well.  Java and Ivy are the only tools; no
 Maven, no shell.
@@ -16,24 +16,27 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources, util
+from importlib import util
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Literal
+from typing import Any
 from xml.sax.saxutils import quoteattr
 
-from spark_ckpt.errors import EnvironmentUnfit
+from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit
 from spark_ckpt.wording import counted
 
-JarSet = Literal["kafka", "delta", "kafka-broker"]
 JAVA_VERSION = 17
 SETTINGS_VARIABLE = "SPARK_CKPT_IVY_SETTINGS"
 _INSTALL_JAVA = f"install a JDK {JAVA_VERSION} or newer and set JAVA_HOME"
 _JAVA_OPTIONS = frozenset({"JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"})
 _DOWNLOAD_TIMEOUT_S = 900
+_LOCK_FORMAT = 1
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 _SETTINGS = """<ivysettings>
   <settings defaultResolver="default"/>
@@ -52,6 +55,16 @@ class Jar:
     version: str
     sha256: str
 
+    def __post_init__(self) -> None:
+        """Raise `ConfigInvalid` for what no repository has: the names become part of a path and of an address."""
+        for part in (self.group, self.artifact, self.version):
+            if not _NAME.fullmatch(part):
+                raise ConfigInvalid(
+                    f"{part!r} is not part of a jar's name", hint="GROUP:ARTIFACT:VERSION, as Maven has it"
+                )
+        if not _SHA256.fullmatch(self.sha256):
+            raise ConfigInvalid(f"{self} is not locked: its sha256 is 64 hexadecimal digits, not {self.sha256!r}")
+
     @property
     def file_name(self) -> str:
         """The name in the repository and in the cache."""
@@ -65,17 +78,14 @@ Choice = Sequence[Jar]
 """Versions of one artefact that all work, the best first."""
 
 
-def resolve(what: JarSet) -> list[Path]:
-    """Paths of the set's jars in the user's cache, every content checked.
-
-    Raises `EnvironmentUnfit` when a jar is neither cached nor downloadable, or when its content is another
-    one.
-    """
-    return fetch(locked(what), f"the set {what!r}")
-
-
 def fetch(choices: Sequence[Choice], what: str) -> list[Path]:
-    """`resolve` for jars that the caller has locked; `what` they are, for messages."""
+    """Paths of the jars in the user's cache, one version of each choice, every content checked.
+
+    `what` they are, for messages. Raises `EnvironmentUnfit` when a jar is neither cached nor downloadable, or when its
+    content is another one.
+    """
+    if not choices:
+        return []
     folder = cache_folder()
     found = [_cached(folder, choice) for choice in choices]
     if None in found:
@@ -88,13 +98,22 @@ def fetch(choices: Sequence[Choice], what: str) -> list[Path]:
     return [path for path in found if path is not None]
 
 
-def locked(what: JarSet) -> list[Choice]:
-    """The lock list's choices of one set."""
-    sets = json.loads(resources.files("spark_ckpt").joinpath("jars.lock.json").read_text())["sets"]
-    return [
-        [Jar(row["group"], row["artifact"], one["version"], one["sha256"]) for one in row["versions"]]
-        for row in sets[what]
-    ]
+def read_lock(place: Traversable) -> tuple[Choice, ...]:
+    """The choices of a lock file: `{"format": 1, "jars": [{"group", "artifact", "versions": [{"version", "sha256"}]}]}`.
+
+    Raises `ConfigInvalid` if it is anything else.
+    """
+    try:
+        lock = json.loads(place.read_text())
+        if lock["format"] != _LOCK_FORMAT:
+            raise ConfigInvalid(f"{place} has format {lock['format']!r}, {_LOCK_FORMAT} is known")
+        return tuple(_choice(row) for row in lock["jars"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigInvalid(f"{place} is not a lock file of jars: {type(error).__name__}: {error}") from error
+
+
+def _choice(row: Mapping[str, Any]) -> Choice:
+    return tuple(Jar(row["group"], row["artifact"], one["version"], one["sha256"]) for one in row["versions"])
 
 
 def cache_folder() -> Path:

@@ -8,24 +8,18 @@ import sys
 import threading
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Literal
 
 from pyspark.sql import SparkSession
 
-from spark_ckpt import class_archive, jars
+from spark_ckpt import class_archive, connectors, jars
 from spark_ckpt.class_archive import DRIVER_OPTIONS
 from spark_ckpt.driver_jvm import launched_deaf
 
-Bundle = Literal["kafka", "delta"]
 _DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.daemon.module": "spark_ckpt.python_daemon",
-}
-_DELTA = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 _LATE_OPTIMISATION = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
@@ -39,20 +33,22 @@ _NEEDED_SOON = (
 
 
 def session(
-    name: str, *bundles: Bundle, master: str | None = None, conf: Mapping[str, str] | None = None
+    name: str, *connector: str, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Build or get a SparkSession; `bundles` are "kafka" and "delta", whose jars are fetched once and kept.
+    """Build or get a SparkSession; `connector`: names of those whose jars and settings it needs, as "kafka" and "delta".
 
-    Under `spark-submit` the master comes from there; alone it is `local[*]`. `conf` wins over our defaults. Raises
-    `EnvironmentUnfit` if Java or a jar cannot be had. Classes come from the archive that `spark-ckpt prepare` makes.
+    Jars are fetched once and kept. `spark-ckpt connectors` lists the names; a connector without jars needs no mention.
+    Under `spark-submit` the master comes from there; alone it is `local[*]`. `conf` wins over our defaults. Classes come
+    from the archive that `spark-ckpt prepare` makes. Raises `EnvironmentUnfit` if Java or a jar cannot be had,
+    `ConnectorUnknown`, `ConnectorBroken` or `ConnectorTooNew` for a name.
     """
+    chosen = [connectors.named(each) for each in dict.fromkeys(connector)]
     jars.find_java()
     # Workers must be this interpreter: another Python on the path would miss pyarrow and this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = _DEFAULTS | (_DELTA if "delta" in bundles else {}) | dict(conf or {})
-    paths = [str(path) for bundle in bundles for path in jars.resolve(bundle)]
-    if paths:
-        settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), *dict.fromkeys(paths)]))
+    settings = _DEFAULTS | connectors.spark_settings(chosen) | dict(conf or {})
+    if paths := [str(path) for path in connectors.jar_paths(chosen)]:
+        settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), *paths]))
     settings = _with_java_options(settings)
     builder = SparkSession.builder.appName(name)
     if master or "PYSPARK_GATEWAY_PORT" not in os.environ:

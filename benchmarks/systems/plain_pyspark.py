@@ -71,11 +71,11 @@ def session(run: Run) -> SparkSession:
     """Nothing of spark_ckpt but its locked Kafka jars."""
     from pyspark.sql import SparkSession
 
-    from spark_ckpt import jars
+    from spark_ckpt import connectors
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = SETTINGS | (STATE_STORE if run.hook == "pyspark_transform" else {})
-    settings["spark.jars"] = ",".join(str(path) for path in jars.resolve("kafka"))
+    settings["spark.jars"] = ",".join(map(str, connectors.jar_paths([connectors.named("kafka")])))
     spark = SparkSession.builder.master("local[2]").appName(run.job).config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark

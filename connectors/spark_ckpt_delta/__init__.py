@@ -1,7 +1,30 @@
 """Delta tables as a source and a sink of `spark_ckpt`."""
 
-from spark_ckpt_delta.orphans import find_orphans, remove_orphans
-from spark_ckpt_delta.sink import DeltaSink
-from spark_ckpt_delta.source import DeltaSource
+from __future__ import annotations
 
-__all__ = ["DeltaSink", "DeltaSource", "find_orphans", "remove_orphans"]
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_ckpt_delta.declared import CONNECTOR
+    from spark_ckpt_delta.orphans import find_orphans, remove_orphans
+    from spark_ckpt_delta.sink import DeltaSink
+    from spark_ckpt_delta.source import DeltaSource
+
+__all__ = ["CONNECTOR", "DeltaSink", "DeltaSource", "find_orphans", "remove_orphans"]
+
+_HOMES = {
+    "CONNECTOR": "spark_ckpt_delta.declared",
+    "DeltaSink": "spark_ckpt_delta.sink",
+    "DeltaSource": "spark_ckpt_delta.source",
+    "find_orphans": "spark_ckpt_delta.orphans",
+    "remove_orphans": "spark_ckpt_delta.orphans",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for: a session that wants the jars needs neither the source nor the sink."""
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from spark_ckpt_kafka.declared import CONNECTOR
     from spark_ckpt_kafka.sink import KafkaSink
     from spark_ckpt_kafka.source import KafkaSource
 
-__all__ = ["KafkaSink", "KafkaSource"]
+__all__ = ["CONNECTOR", "KafkaSink", "KafkaSource"]
 
-_HOMES = {"KafkaSink": "spark_ckpt_kafka.sink", "KafkaSource": "spark_ckpt_kafka.source"}
+_HOMES = {
+    "CONNECTOR": "spark_ckpt_kafka.declared",
+    "KafkaSink": "spark_ckpt_kafka.sink",
+    "KafkaSource": "spark_ckpt_kafka.source",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -14,6 +14,7 @@ import typer
 from spark_ckpt.cli import savepoint
 from spark_ckpt.cli.accept_loss import accept_loss
 from spark_ckpt.cli.compare import compare
+from spark_ckpt.cli.connectors import connectors
 from spark_ckpt.cli.demo import demo
 from spark_ckpt.cli.diff import diff
 from spark_ckpt.cli.doctor import doctor
@@ -51,6 +52,7 @@ app.command("restore", short_help="What going back to an epoch would do.")(resto
 app.command("accept-loss", short_help="Go on although the store has lost epochs that sinks have.")(accept_loss)
 app.command("verify", short_help="Whether every epoch is whole.")(verify)
 app.command("doctor", short_help="Whether everything a job needs is here.")(doctor)
+app.command("connectors", short_help="Sources and sinks that are installed.")(connectors)
 app.command("jars", short_help="A connector's jars, for spark-submit.")(jars)
 app.command("prepare", short_help="Make later starts on this machine fast.")(prepare)
 app.command("simulate", short_help="A protocol under failures, as a story and a diagram.")(simulate)

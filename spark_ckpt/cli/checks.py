@@ -8,16 +8,15 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from typing import Literal
 
-from spark_ckpt import class_archive, jars
+from spark_ckpt import class_archive, connectors, jars
 from spark_ckpt.errors import CkptError
-from spark_ckpt.jars import JarSet
 from spark_ckpt.worker_python import chosen_python, is_this_python
 
 Status = Literal["ok", "warn", "fail"]
-_JARS_FOR_USERS: tuple[JarSet, ...] = ("kafka", "delta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +70,8 @@ def machine() -> Iterator[Finding]:
     for package in PACKAGES:
         yield installed(package)
     yield workers()
-    for bundle in _JARS_FOR_USERS:
-        yield guarded(f"jars {bundle}", lambda bundle=bundle: jars_of(bundle))  # type: ignore[misc]
+    for name in connectors.names():
+        yield guarded(f"connector {name}", partial(connector, name))
     yield guarded("class archive", archived)
 
 
@@ -117,15 +116,20 @@ def workers() -> Finding:
     return Finding("python workers", "ok", chosen or sys.executable)
 
 
-def jars_of(bundle: JarSet) -> Finding:
-    """Whether the jars are cached with the right content. Nothing is downloaded."""
-    folder, choices = jars.cache_folder(), jars.locked(bundle)
+def connector(name: str) -> Finding:
+    """Whether a connector can be imported, and its jars are cached with the right content. Nothing is downloaded."""
+    found = connectors.named(name)
+    choices = found.connector.jars
+    origin = f"{found.distribution} {found.version}"
+    if not choices:
+        return Finding(f"connector {name}", "ok", f"{origin}; needs no jars")
+    folder = jars.cache_folder()
     there = sum(any((folder / jar.file_name).is_file() for jar in choice) for choice in choices)
     if there < len(choices):
-        detail = f"{there} of {len(choices)} in {folder}; the others are fetched at the first use"
-        return Finding(f"jars {bundle}", "warn", detail, f"fetch them now: spark-ckpt jars {bundle}")
-    jars.resolve(bundle)
-    return Finding(f"jars {bundle}", "ok", f"{len(choices)} in {folder}")
+        detail = f"{origin}; {there} of {len(choices)} jars in {folder}; the others are fetched at the first use"
+        return Finding(f"connector {name}", "warn", detail, f"fetch them now: spark-ckpt jars {name}")
+    connectors.jar_paths([found])
+    return Finding(f"connector {name}", "ok", f"{origin}; {len(choices)} jars in {folder}")
 
 
 def archived() -> Finding:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -11,22 +10,16 @@ from spark_ckpt.cli.options import AsJson
 from spark_ckpt.cli.output import print_json, print_line
 
 
-class Bundle(StrEnum):
-    """What jars can be had."""
-
-    KAFKA = "kafka"
-    DELTA = "delta"
-
-
 def jars(
-    bundle: Annotated[list[Bundle], typer.Argument(help="One or both.")],
+    connector: Annotated[list[str], typer.Argument(help="Names from: spark-ckpt connectors. kafka, delta, ...")],
     as_json: AsJson = False,
 ) -> None:
     """Print jar files, comma-separated, fetching what is missing: spark-submit --jars "$(spark-ckpt jars kafka)" ..."""
-    from spark_ckpt.jars import resolve
+    from spark_ckpt import connectors
 
-    paths = list(dict.fromkeys(str(path) for each in bundle for path in resolve(each.value)))
+    chosen = [connectors.named(each) for each in dict.fromkeys(connector)]
+    paths = [str(path) for path in connectors.jar_paths(chosen)]
     if as_json:
-        print_json({"bundles": [each.value for each in bundle], "jars": paths})
+        print_json({"connectors": [each.name for each in chosen], "jars": paths})
     else:
         print_line(",".join(paths))

@@ -6,21 +6,20 @@ from typing import Annotated
 
 import typer
 
-from spark_ckpt.cli.jars import Bundle
 from spark_ckpt.cli.options import AsJson
 from spark_ckpt.cli.output import print_json, print_line
 
 
 def prepare(
-    bundle: Annotated[list[Bundle] | None, typer.Argument(help="Fetch these connectors' jars too.")] = None,
+    connector: Annotated[
+        list[str] | None, typer.Argument(help="Fetch these connectors' jars too: kafka, delta, ...")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Archive Spark's classes, so that a driver starts and restarts in less time. Once per machine and PySpark version."""
-    from spark_ckpt import class_archive
-    from spark_ckpt.jars import resolve
+    from spark_ckpt import class_archive, connectors
 
-    for each in bundle or []:
-        resolve(each.value)
+    connectors.jar_paths([connectors.named(each) for each in connector or []])
     archive = class_archive.create()
     if as_json:
         print_json({"archive": str(archive), "bytes": archive.stat().st_size, "java_options": class_archive.options()})

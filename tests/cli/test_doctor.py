@@ -71,7 +71,7 @@ def test_workers_with_another_python_are_a_warning(monkeypatch):
 
 def test_missing_jars_are_a_warning_and_nothing_is_downloaded(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = checks.jars_of("delta")
+    found = checks.connector("delta")
 
     assert (found.status, found.next) == ("warn", "fetch them now: spark-ckpt jars delta")
     assert not list(tmp_path.rglob("*.jar"))

@@ -5,6 +5,7 @@ session starts.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from spark_ckpt import jars
-from spark_ckpt.errors import EnvironmentUnfit
+from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit
 from spark_ckpt.jars import Jar
+
+ROOT = Path(__file__).parents[1]
 
 
 def _jar(name: str, version: str = "1.0") -> Jar:
@@ -45,88 +48,97 @@ def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Repository:
     return one
 
 
-def _lock(monkeypatch: pytest.MonkeyPatch, *choices: list[Jar]) -> None:
-    monkeypatch.setattr(jars, "locked", lambda what: list(choices))
+def _resolve(*choices: list[Jar]) -> list[Path]:
+    return jars.fetch(choices, "the test")
 
 
-def test_jars_are_downloaded_once_in_one_go(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jars_are_downloaded_once_in_one_go(repository: Repository) -> None:
     a, b = _jar("a"), _jar("b")
     repository.has = {a, b}
-    _lock(monkeypatch, [a], [b])
 
-    first, second = jars.resolve("kafka"), jars.resolve("kafka")
+    first, second = _resolve([a], [b]), _resolve([a], [b])
 
     assert [path.name for path in first] == ["a-1.0.jar", "b-1.0.jar"]
     assert first == second
     assert repository.asked == [[a, b]]
 
 
-def test_a_version_that_the_mirror_lacks_is_replaced_by_the_next(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_that_the_mirror_lacks_is_replaced_by_the_next(repository: Repository) -> None:
     a, new, old = _jar("a"), _jar("b", "2.0"), _jar("b", "1.9")
     repository.has = {a, old}
-    _lock(monkeypatch, [a], [new, old])
 
-    assert [path.name for path in jars.resolve("kafka")] == ["a-1.0.jar", "b-1.9.jar"]
+    assert [path.name for path in _resolve([a], [new, old])] == ["a-1.0.jar", "b-1.9.jar"]
     assert repository.asked == [[a, new], [old]]
 
 
-def test_a_jar_that_cannot_be_had_is_named_with_what_to_do(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _lock(monkeypatch, [_jar("a")])
-
+def test_a_jar_that_cannot_be_had_is_named_with_what_to_do(repository: Repository) -> None:
     with pytest.raises(EnvironmentUnfit, match=r"org\.example:a:1\.0") as missing:
-        jars.resolve("kafka")
+        _resolve([_jar("a")])
 
     assert "SPARK_CKPT_IVY_SETTINGS" in missing.value.hint
 
 
-def test_another_content_than_the_locked_one_is_never_used(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_content_than_the_locked_one_is_never_used(repository: Repository) -> None:
     a = _jar("a")
     repository.has = repository.damaged = {a}
-    _lock(monkeypatch, [a])
 
     with pytest.raises(EnvironmentUnfit, match="not the locked one"):
-        jars.resolve("kafka")
+        _resolve([a])
     assert not list(jars.cache_folder().glob("*.jar"))
 
 
-def test_a_jar_damaged_in_the_cache_is_downloaded_again(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_jar_damaged_in_the_cache_is_downloaded_again(repository: Repository) -> None:
     a = _jar("a")
     repository.has = {a}
-    _lock(monkeypatch, [a])
-    (path,) = jars.resolve("kafka")
+    (path,) = _resolve([a])
     path.write_text("torn")
 
-    assert jars.resolve("kafka") == [path]
+    assert _resolve([a]) == [path]
     assert path.read_text() == "a 1.0"
 
 
-def test_processes_that_resolve_at_once_download_once(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_resolve_at_once_download_once(repository: Repository) -> None:
     a = _jar("a")
     repository.has = {a}
-    _lock(monkeypatch, [a])
 
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: jars.resolve("kafka"), range(4)))
+        found = list(pool.map(lambda _: _resolve([a]), range(4)))
 
     assert found == [found[0]] * 4
     assert [wanted for wanted in repository.asked if wanted] == [[a]]
 
 
-@pytest.mark.parametrize("what", ["kafka", "delta", "kafka-broker"])
-def test_the_lock_list_names_every_jar_once_with_a_digest(what: jars.JarSet) -> None:
-    choices = jars.locked(what)
+LOCKS = (*sorted((ROOT / "connectors").glob("*/jars.lock.json")), ROOT / "integration_tests" / "broker.lock.json")
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.parent.name)
+def test_a_lock_file_names_every_jar_once(lock: Path) -> None:
+    choices = jars.read_lock(lock)
 
     names = [(choice[0].group, choice[0].artifact) for choice in choices]
     assert len(set(names)) == len(names) > 3
-    assert all(len(jar.sha256) == 64 for choice in choices for jar in choice)
+
+
+ROW = {"group": "org.example", "artifact": "a", "versions": [{"version": "1.0", "sha256": "0" * 64}]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "no JSON",
+        "[]",
+        json.dumps({"format": 2, "jars": [ROW]}),
+        json.dumps({"format": 1, "jars": [ROW | {"artifact": "../../bin/a"}]}),
+        json.dumps({"format": 1, "jars": [ROW | {"versions": [{"version": "1.0", "sha256": "short"}]}]}),
+        json.dumps({"format": 1, "jars": [{"group": "org.example"}]}),
+    ],
+)
+def test_a_lock_file_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+    lock = tmp_path / "jars.lock.json"
+    lock.write_text(content)
+
+    with pytest.raises(ConfigInvalid):
+        jars.read_lock(lock)
 
 
 def _fake_java(folder: Path, version: str) -> None:
