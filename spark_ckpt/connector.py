@@ -1,7 +1,8 @@
 """What a connector implements: a source with cursors, a sink with staged rows and an idempotent publish.
 
-A connector package imports only this module, `spark_ckpt.errors` and `spark_ckpt.protocol.ids`; the core never imports
-a connector. It finds `Connector` objects by their entry points (`spark_ckpt.connectors`).
+A connector package imports this module, `spark_ckpt.errors` and `spark_ckpt.protocol.ids`, `spark_ckpt.jars` if it brings
+jars, `spark_ckpt.sink_rules` if they fit its sink, and in its tests `spark_ckpt.testing`. The core never imports a connector:
+it finds `Connector` objects by their entry points (`spark_ckpt.connectors`).
 
 Source: `start` pins a position once, `read` streams the rows right after a cursor, `cursor` translates one line of
 Spark's offset log.  Sink (two-phase commit): rows are *staged* by tasks while the epoch runs (prepared), the commit

@@ -14,6 +14,7 @@ _HEAD = """# Sources and sinks
 
 What each takes, from its docstring. A source goes into `job.source(name, source)`, a sink into `stream.to(sink)`.
 `spark-ckpt connectors` lists what is installed and what it promises.
+One of your own: [`writing-a-connector.md`](writing-a-connector.md).
 """
 
 

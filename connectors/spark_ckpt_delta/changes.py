@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from urllib.parse import urlparse
 
 import pyarrow.fs as pafs
@@ -51,7 +51,11 @@ class Position:
         """The position in a cursor. Raises `SourceInvalid` on one that this version cannot read."""
         if cursor.get("format") != _FORMAT:
             raise SourceInvalid(f"a Delta cursor of format {cursor.get('format')!r}; this version reads {_FORMAT}")
-        return cls(str(cursor["table"]), int(cursor["version"]), int(cursor["index"]), bool(cursor["snapshot"]))
+        table, version, index, snapshot = (cursor.get(name) for name in ("table", "version", "index", "snapshot"))
+        places = all(type(number) is int and number >= 0 for number in (version, index))
+        if not isinstance(table, str) or not places or not isinstance(snapshot, bool):
+            raise SourceInvalid(f"not a Delta cursor: {str(dict(cursor))[:200]}")
+        return cls(table, cast("int", version), cast("int", index), snapshot)
 
     def following(self) -> Position:
         """The first file of the next version."""

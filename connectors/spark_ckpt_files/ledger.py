@@ -51,9 +51,17 @@ class Consumed:
         """What a cursor says. Raises `SourceInvalid` on one that this version cannot read."""
         if cursor.get("format") != FORMAT:
             raise SourceInvalid(f"a files cursor of format {cursor.get('format')!r}; this version reads 1 and {FORMAT}")
-        numbers = {name: int(str(cursor[name])) for name in ("count", "bytes", "newest_ms")}
-        segments = tuple(_checked(str(each)) for each in _list(cursor["segments"]))
-        return cls(**numbers, segments=segments, files=files_of(cursor.get("files", ())))
+        try:
+            numbers = {name: int(str(cursor[name])) for name in ("count", "bytes", "newest_ms")}
+            segments = tuple(_checked(str(each)) for each in _list(cursor["segments"]))
+            files = files_of(cursor.get("files", ()))
+        except (KeyError, ValueError) as error:
+            raise SourceInvalid(f"not a files cursor: {str(cursor)[:200]}") from error
+        if (_count(segments[-1]) if segments else len(files) and numbers["count"]) != numbers["count"]:
+            raise SourceInvalid(
+                f"a files cursor that counts {numbers['count']} files does not name them: {str(cursor)[:200]}"
+            )
+        return cls(**numbers, segments=segments, files=files)
 
 
 class Ledger:

@@ -1,0 +1,57 @@
+"""What a check of the suite says when a connector does not keep a promise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from spark_ckpt.errors import CkptError
+
+Row = Mapping[str, object]
+
+
+class PromiseBroken(AssertionError):
+    """A connector does not do what `spark_ckpt.connector` says. The text: the promise, then what was seen."""
+
+
+def require(kept: bool, promise: str, **seen: object) -> None:
+    """Raise `PromiseBroken` unless the promise is kept. `seen`: what tells the author why."""
+    if not kept:
+        raise PromiseBroken("\n".join([promise, *(f"  {name}: {value}" for name, value in seen.items())]))
+
+
+def require_rows(found: Iterable[Row], expected: Iterable[Row], promise: str, **seen: object) -> None:
+    """The same rows, each as often; their order does not matter. Columns that no expected row has are not compared."""
+    wanted = list(expected)
+    columns = sorted({name for row in wanted for name in row})
+    there, due = (_counted(rows, columns) for rows in (found, wanted))
+    missing, more = list((due - there).elements()), list((there - due).elements())
+    require(not missing and not more, promise, **seen, missing=missing[:5], too_many=more[:5])
+
+
+def _counted(rows: Iterable[Row], columns: list[str]) -> Counter[tuple[tuple[str, str], ...]]:
+    """All columns of the row if nothing is expected, so that a row too many is seen."""
+    return Counter(tuple((name, repr(row.get(name))) for name in columns or sorted(row)) for row in rows)
+
+
+@contextmanager
+def refused(kinds: type[CkptError] | tuple[type[CkptError], ...], promise: str) -> Iterator[None]:
+    """The body raises one of these errors, or the promise is broken."""
+    expected = kinds if isinstance(kinds, tuple) else (kinds,)
+    try:
+        yield
+    except expected:
+        return
+    except Exception as error:
+        raise PromiseBroken(f"{promise}\n  raised: {type(error).__name__}: {error}") from error
+    names = " or ".join(kind.__name__ for kind in expected)
+    raise PromiseBroken(f"{promise}\n  expected: {names}\n  raised: nothing")
+
+
+def require_described(texts: Mapping[str, str], secrets: Iterable[str], promise: str) -> None:
+    """Texts by name, none of which shows a secret."""
+    require(isinstance(texts, Mapping) and bool(texts), promise, found=texts)
+    require(all(isinstance(each, str) for pair in texts.items() for each in pair), promise, found=texts)
+    shown = [name for name, text in texts.items() if any(secret in text for secret in secrets)]
+    require(not shown, promise, shows_a_secret=shown)

@@ -1,0 +1,152 @@
+"""A sink under test, and a job that publishes to it: staged by the library's own writer, decided here."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, cast
+
+from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, Sink, SinkContext, StagedFile, StagePlan
+from spark_ckpt.errors import CkptError
+from spark_ckpt.protocol.ids import Epoch, Incarnation
+from spark_ckpt.runtime.staging import SinkStage, StageWriter
+from spark_ckpt.store.location import Location
+from spark_ckpt.testing.promises import Row, require_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class SinkSubject:
+    """A sink on a fresh, empty target, and an eye on that target which does not share the sink's code.
+
+    `make`: the sink as a user's program makes it; called for every new driver. `rows`: the rows of epoch n (n from 1), at
+    least two, of one schema, and none that another epoch has. `shown`: every row that a reader of the target sees now;
+    columns that `rows` has are compared, others are not. `outbox`: an empty folder for rows of a sink without a place of its own.
+    `spark`: for a sink that uses the session. `fences`: the sink claims to refuse a driver once a newer one has published.
+    `renew`: puts another, empty target under the same name. `secrets`: texts that nothing may show.
+    """
+
+    make: Callable[[], Sink]
+    rows: Callable[[int], pa.Table]
+    shown: Callable[[], Sequence[Row]]
+    outbox: Path
+    spark: SparkSession | None = None
+    fences: bool = True
+    renew: Callable[[], None] | None = None
+    secrets: Sequence[str] = ()
+
+    @property
+    def session(self) -> SparkSession:
+        """The session that a sink is called with; None for sinks that use none."""
+        return cast("SparkSession", self.spark)
+
+    @property
+    def schema(self) -> StructType:
+        """Of the rows."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(self.rows(1).schema)
+
+
+class Job:
+    """A job with this one sink. Use as a context manager: publishers are closed at the end."""
+
+    def __init__(self, subject: SinkSubject, sink: str = "out") -> None:
+        self._subject = subject
+        self._sink = sink
+        self._store = str(uuid.uuid4())
+        self._open: list[Publisher] = []
+        self._batches = 0
+        self._expected: list[Row] = []
+        self.newest = 0
+        self.acked = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for publisher in self._open:
+            with suppress(CkptError):
+                publisher.close()
+
+    def context(self, incarnation: int = 1) -> SinkContext:
+        """Who publishes."""
+        return SinkContext("conformance", self._sink, self._store, Incarnation(incarnation))
+
+    def made(self) -> tuple[Sink, StagePlan]:
+        """The sink as a start of the job makes it: checked, then asked how to stage."""
+        sink = self._subject.make()
+        sink.check(self._subject.session, self._subject.schema)
+        return sink, sink.stage(self._subject.schema)
+
+    def driver(self, incarnation: int = 1) -> Publisher:
+        """A new driver's hand on the sink."""
+        sink, _ = self.made()
+        publisher = sink.publisher(self._subject.session, self.context(incarnation))
+        self._open.append(publisher)
+        return publisher
+
+    def close(self, publisher: Publisher) -> None:
+        """A driver ends, on the thread that opened its publisher."""
+        self._open.remove(publisher)
+        publisher.close()
+
+    def decided(self, epoch: int, incarnation: int = 1, *, empty: bool = False, **changes: object) -> EpochOutput:
+        """The epoch's rows staged, and what the log says of it: it follows what is acknowledged, unless `changes` differ."""
+        _, plan = self.made()
+        self.newest = max(self.newest, epoch)
+        output = EpochOutput(
+            epoch=Epoch(epoch),
+            incarnation=Incarnation(incarnation),
+            previous=Epoch(self.acked),
+            root=plan.root or str(self._subject.outbox),
+            storage_options=plan.storage_options,
+            files=[] if empty else self.staged(epoch, incarnation),
+            acked=Epoch(self.acked),
+            newest=Epoch(self.newest),
+            decision=uuid.uuid4().hex,
+        )
+        return replace(output, **changes)  # type: ignore[arg-type]
+
+    def staged(self, epoch: int, incarnation: int = 1) -> list[StagedFile]:
+        """The epoch's rows as tasks of two batches leave them, in publishing order."""
+        _, plan = self.made()
+        place = Location(plan.root or str(self._subject.outbox), dict(plan.storage_options))
+        rows = self._subject.rows(epoch)
+        half = rows.num_rows // 2
+        return [file for part in (rows[:half], rows[half:]) for file in self._batch(part, plan, place, incarnation)]
+
+    def publish(self, publisher: Publisher, output: EpochOutput) -> PublishReceipt:
+        """Publish and acknowledge: the log knows it from now on."""
+        receipt = publisher.publish(output)
+        self.acked = max(self.acked, output.epoch)
+        return receipt
+
+    def expect(self, *epochs: int) -> None:
+        """These epochs' rows are due at the target from now on, once each."""
+        self._expected += [row for epoch in epochs for row in self._subject.rows(epoch).to_pylist()]
+
+    def require_shown(self, promise: str, **seen: object) -> None:
+        """The target shows what is due, and nothing else."""
+        require_rows(self._subject.shown(), self._expected, promise, **seen)
+
+    def _batch(self, rows: pa.Table, plan: StagePlan, place: Location, incarnation: int) -> list[StagedFile]:
+        self._batches += 1
+        with StageWriter(SinkStage(self._sink, plan, place, incarnation), self._batches) as writer:
+            writer.write(rows)
+            return writer.close()
+
+
+def texts(identity: Mapping[str, str]) -> dict[str, str]:
+    """An identity as the runtime records it."""
+    return {str(name): str(value) for name, value in identity.items()}

@@ -1,0 +1,378 @@
+"""The promises of a source, each as a test: derive a class from `SourceConformance` and give it a fixture `subject`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from spark_ckpt.connector import Cursor, Identified, Json, LimitsBatches, MayNeverEnd, Remembers, Source
+from spark_ckpt.errors import CkptError, SourceInvalid
+from spark_ckpt.testing.promises import Row, refused, require, require_described, require_rows
+from spark_ckpt.testing.reading import Reading
+from spark_ckpt.testing.sinks import skip
+
+_JUNK: tuple[Json, ...] = ("no such place", None, -1.5, [], {})
+
+
+@dataclass(frozen=True)
+class SourceSubject:
+    """A source on fresh, empty input, and hands on that input.
+
+    `make`: the source as a user's program makes it; called for every new driver. `add`: adds to the input and returns the
+    rows that the source is to give for it, at least two, all different; their columns are compared, others are not.
+    `reading`: how streams are run. `lose`: takes away what was added first. `renew`: puts another input under the same
+    name. `secrets`: texts that nothing may show.
+    """
+
+    make: Callable[[], Source]
+    add: Callable[[], Sequence[Row]]
+    reading: Reading
+    lose: Callable[[], None] | None = None
+    renew: Callable[[], None] | None = None
+    secrets: Sequence[str] = ()
+
+
+class MemoryFolder:
+    """A source's folder of the store, in memory."""
+
+    uri = "memory:"
+
+    def __init__(self) -> None:
+        self.content: dict[str, bytes] = {}
+
+    def read_bytes(self, path: str) -> bytes:
+        """The whole file. FileNotFoundError if there is none."""
+        if path not in self.content:
+            raise FileNotFoundError(path)
+        return self.content[path]
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Create or replace a file."""
+        self.content[path] = data
+
+    def entries(self) -> list[str]:
+        """Names of the files."""
+        return sorted(self.content)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove files, if they are there."""
+        for path in list(paths):
+            self.content.pop(path, None)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A position of the job, and the rows of the batch that ended there."""
+
+    cursor: Cursor
+    rows: list[Row]
+
+
+@dataclass
+class Job:
+    """A job that reads the subject's source: what was added, and the folder that its drivers share."""
+
+    subject: SourceSubject
+    folder: MemoryFolder = field(default_factory=MemoryFolder)
+    added: list[Row] = field(default_factory=list)
+
+    def add(self, pieces: int = 1) -> list[Row]:
+        """More input."""
+        fresh = [row for _ in range(pieces) for row in self.subject.add()]
+        self.added += fresh
+        return fresh
+
+    def driver(self) -> Source:
+        """The source of a new driver."""
+        source = self.subject.make()
+        if isinstance(source, Remembers):
+            source.remember_in(self.folder)
+        source.check(self.subject.reading.session)
+        return source
+
+    def start(self) -> Cursor:
+        """Where the job begins."""
+        return as_stored(self.driver().start(self.subject.reading.session))
+
+    def cuts(self, cursor: Cursor, source: Source | None = None) -> list[Cut]:
+        """What a new driver reads from a cursor, batch by batch, every cut as the store keeps it."""
+        reader = source or self.driver()
+        found = []
+        for batch in self.subject.reading.batches(reader, cursor):
+            cursor = as_stored(reader.cursor(batch.offset, cursor))
+            found.append(Cut(cursor, batch.rows))
+        return found
+
+    def grown_cuts(self, pieces: int = 3) -> list[Cut]:
+        """The start as a cut without rows, then the cuts of a job that reads between the pieces of its input."""
+        found = [Cut(self.start(), [])]
+        for _ in range(pieces):
+            self.add()
+            found += self.cuts(found[-1].cursor)
+        return found
+
+    def end(self) -> Cursor:
+        """Of what is there now."""
+        return as_stored(self.driver().end(self.subject.reading.session))
+
+    def reached(self, cursor: Cursor, end: Cursor) -> bool:
+        """As a new driver sees it."""
+        return self.driver().reached(cursor, end)
+
+    @property
+    def endless(self) -> bool:
+        """Whether the source says that it cannot be drained."""
+        source = self.subject.make()
+        return isinstance(source, MayNeverEnd) and source.endless is not None
+
+
+def as_stored(cursor: Cursor) -> Cursor:
+    """A cursor as a later driver finds it in the store."""
+    try:
+        stored = json.loads(json.dumps(cursor, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        require(False, "a cursor is JSON", cursor=cursor, error=error)
+    require(isinstance(stored, dict) and stored == cursor, "a cursor is a JSON object", cursor=cursor, stored=stored)
+    return cast("Cursor", stored)
+
+
+def rows_of(cuts: Iterable[Cut]) -> list[Row]:
+    """The rows of batches."""
+    return [row for cut in cuts for row in cut.rows]
+
+
+class _Replay:
+    """Reading from a cursor gives the same rows, every time and to everybody."""
+
+    def test_every_row_is_read_once(self, subject: SourceSubject) -> None:
+        """What was there before the job, and what comes while it runs."""
+        job = Job(subject)
+        job.add(2)
+        cuts = job.cuts(job.start())
+        require_rows(rows_of(cuts), job.added, "every row that is there is read once")
+        require(bool(cuts), "input that is there gives a batch")
+        fresh = job.add()
+        require_rows(rows_of(job.cuts(cuts[-1].cursor)), fresh, "only what is new is read after the last cut")
+
+    def test_a_new_driver_continues_at_every_cut(self, subject: SourceSubject) -> None:
+        """Rows before the cut and rows after it are all rows."""
+        job = Job(subject)
+        cuts = job.grown_cuts()
+        require(len(cuts) > 2, "input that comes in pieces gives several cuts", cuts=[cut.cursor for cut in cuts])
+        for number, cut in enumerate(cuts):
+            before, after = rows_of(cuts[: number + 1]), rows_of(job.cuts(cut.cursor))
+            require_rows([*before, *after], job.added, "no row is lost or doubled at a cut", cursor=cut.cursor)
+
+    def test_the_same_rows_come_again(self, subject: SourceSubject) -> None:
+        """From the same cursor, to another driver."""
+        job = Job(subject)
+        job.add(2)
+        start = job.start()
+        first, again = (rows_of(job.cuts(start)) for _ in range(2))
+        require_rows(again, first, "reading from the same cursor gives the same rows again", cursor=start)
+
+    def test_a_batch_that_is_run_again_has_the_same_rows(self, subject: SourceSubject) -> None:
+        """Spark runs a batch again up to its logged end, though there is more by then."""
+        job = Job(subject)
+        job.add()
+        first, again = subject.reading.replayed(job.driver, job.start(), job.add)
+        require(bool(first), "input that is there gives rows")
+        require_rows(again, first, "a batch that is run again has the same rows, also if more input came")
+
+    def test_columns_are_the_same_at_every_cursor(self, subject: SourceSubject) -> None:
+        """The job is planned with them."""
+        job = Job(subject)
+        columns = {subject.reading.columns(job.driver(), cut.cursor) for cut in job.grown_cuts(2)}
+        require(len(columns) == 1, "the schema is the same on every call", schemas=columns)
+
+
+class _Ends:
+    """`start`, `end` and `reached` agree with what is read."""
+
+    def test_the_end_is_reached_when_everything_is_read(self, subject: SourceSubject) -> None:
+        """And not before; an endless source never reaches it."""
+        job = Job(subject)
+        job.add(2)
+        start, end = job.start(), job.end()
+        last = job.cuts(start)[-1].cursor
+        require(not job.reached(start, end), "the end is not reached before anything is read", start=start, end=end)
+        kept = job.reached(last, end) is not job.endless
+        require(kept, "the end is reached when everything is read, unless the source is endless", cursor=last, end=end)
+
+    def test_the_end_moves_with_the_input(self, subject: SourceSubject) -> None:
+        """An older end stays reached, a newer one is not yet."""
+        job = Job(subject)
+        if job.endless:
+            skip("the source is endless")
+        job.add()
+        end = job.end()
+        last = job.cuts(job.start())[-1].cursor
+        job.add()
+        require(job.reached(last, end), "an end that was reached stays reached", cursor=last, end=end)
+        newer = job.end()
+        require(not job.reached(last, newer), "more input moves the end", cursor=last, end=newer)
+
+    def test_cursors_only_go_forward(self, subject: SourceSubject) -> None:
+        """What a cut has reached, later cuts have; who reached an end reached those before it."""
+        job = Job(subject)
+        if job.endless:
+            skip("the source is endless")
+        cuts, ends = [Cut(job.start(), [])], []
+        for _ in range(3):
+            job.add()
+            ends.append(job.end())
+            cuts += job.cuts(cuts[-1].cursor)
+        table = [[job.reached(cut.cursor, end) for end in ends] for cut in cuts]
+        by_cut = all(row == sorted(row, reverse=True) for row in table)
+        by_end = all(list(column) == sorted(column) for column in zip(*table, strict=True))
+        require(by_cut and by_end, "cursors and ends only go forward", reached_by_cut_and_end=table)
+
+
+class _Refusals:
+    """A source goes on from where it was, or says that it cannot."""
+
+    def test_a_cursor_of_something_else_is_refused(self, subject: SourceSubject) -> None:
+        """As when two sources of a job have changed their names."""
+        job = Job(subject)
+        job.add()
+        with refused(CkptError, "a cursor that is not the source's is refused with a typed error"):
+            subject.reading.batches(job.driver(), {"nobody": "knows"})
+
+    def test_a_damaged_cursor_is_refused_or_harmless(self, subject: SourceSubject) -> None:
+        """Each field in turn is another thing: a typed error, or the same rows."""
+        job = Job(subject)
+        cut = job.grown_cuts(2)[-1]
+        job.add()
+        due = rows_of(job.cuts(cut.cursor))
+        for name in cut.cursor:
+            for junk in _JUNK:
+                _refused_or_the_same(job, cast("Cursor", {**cut.cursor, name: junk}), due, name)
+
+    def test_input_that_is_lost_is_not_passed_over(self, subject: SourceSubject) -> None:
+        """A job that goes back to before it gets all rows, or an error."""
+        job = Job(subject)
+        if subject.lose is None:
+            return skip("the subject has no `lose`")
+        cuts = job.grown_cuts()
+        subject.lose()
+        source = job.driver()
+        if isinstance(source, Remembers):
+            source.check_cursor(cuts[-1].cursor, cuts[-1].cursor)
+            with refused(SourceInvalid, "`check_cursor` refuses a cursor whose rows are gone"):
+                source.check_cursor(cuts[0].cursor, cuts[-1].cursor)
+            return None
+        try:
+            found = rows_of(job.cuts(cuts[0].cursor))
+        except Exception:  # noqa: BLE001 - whatever stops the query: rows are not passed over
+            return None
+        require_rows(found, job.added, "rows that are gone are not passed over in silence")
+        return None
+
+
+class _Optional:
+    """What a source may promise beyond that, tested if it does."""
+
+    def test_descriptions_are_texts_without_secrets(self, subject: SourceSubject) -> None:
+        """`describe` is shown in reports."""
+        require_described(
+            subject.make().describe(), subject.secrets, "a description is texts by name, none of them a secret"
+        )
+
+    def test_an_identity_is_the_same_at_every_start(self, subject: SourceSubject) -> None:
+        """However much is read and added."""
+        job = Job(subject)
+        job.add()
+        before = _identity(job)
+        if before is None:
+            return skip("the source has no identity")
+        require_described(before, subject.secrets, "an identity is texts by name, none of them a secret")
+        job.cuts(job.start())
+        job.add()
+        require(_identity(job) == before, "an identity is the same at every start", before=before, after=_identity(job))
+        return None
+
+    def test_another_input_has_another_identity(self, subject: SourceSubject) -> None:
+        """A table, topic or folder that was made anew under its old name."""
+        job = Job(subject)
+        job.add()
+        before = _identity(job)
+        if before is None or subject.renew is None:
+            return skip("the subject has no `renew`, or the source no identity")
+        subject.renew()
+        require(_identity(job) != before, "another input under the same name has another identity", identity=before)
+        return None
+
+    def test_what_can_be_read_again_is_not_refused(self, subject: SourceSubject) -> None:
+        """`check_cursor` accepts every cut, and changes nothing."""
+        job = Job(subject)
+        cuts = job.grown_cuts()
+        source = job.driver()
+        if not isinstance(source, Remembers):
+            return skip("the source does not remember")
+        before = dict(job.folder.content)
+        for cut in cuts:
+            source.check_cursor(cut.cursor, cuts[-1].cursor)
+        source.check_cursor(None, cuts[-1].cursor)
+        require(job.folder.content == before, "`check_cursor` changes nothing", before=sorted(before))
+        return None
+
+    def test_what_is_kept_can_be_read_after_a_release(self, subject: SourceSubject) -> None:
+        """Cuts that are not kept may be gone, kept ones go on as before."""
+        job = Job(subject)
+        cuts = job.grown_cuts(4)
+        source, kept = job.driver(), [cuts[2], cuts[-1]]
+        if not isinstance(source, Remembers):
+            return skip("the source does not remember")
+        due = [rows_of(job.cuts(cut.cursor)) for cut in kept]
+        source.release([cut.cursor for cut in kept])
+        for cut, rows in zip(kept, due, strict=True):
+            require_rows(
+                rows_of(job.cuts(cut.cursor)), rows, "a kept cursor gives its rows after a release", cursor=cut.cursor
+            )
+        return None
+
+    def test_limited_batches_have_no_more_rows_and_the_same_ones(self, subject: SourceSubject) -> None:
+        """`limited` is the same source, its cursors are the same cursors."""
+        job = Job(subject)
+        job.add(3)
+        source = job.driver()
+        if not isinstance(source, LimitsBatches):
+            return skip("the source does not limit batches")
+        limited = source.limited(1)
+        if limited is None or not isinstance(limited, LimitsBatches):
+            return skip("its batches have other bounds")
+        require(limited.rows_per_batch == 1, "a limited source says its limit", rows_per_batch=limited.rows_per_batch)
+        require(limited.limited(1) is None, "a source whose batches are no larger is not limited again")
+        start = job.start()
+        cuts = job.cuts(start, limited)
+        sizes = [len(cut.rows) for cut in cuts]
+        require(max(sizes) <= 1, "a limited batch has no more rows than its limit", rows_by_batch=sizes)
+        rest = job.cuts(cuts[0].cursor)
+        require_rows(rows_of([cuts[0], *rest]), job.added, "the unlimited source goes on where the limited one ended")
+        return None
+
+
+class SourceConformance(_Replay, _Ends, _Refusals, _Optional):
+    """Every promise of a source. Derive from it and define the fixture `subject`, a `SourceSubject` made anew for each test."""
+
+
+def _refused_or_the_same(job: Job, cursor: Cursor, due: list[Row], name: str) -> None:
+    from pyspark.errors import PySparkException
+
+    try:
+        found = rows_of(job.cuts(cursor))
+    except (CkptError, PySparkException):
+        return
+    except Exception as error:
+        require(
+            False, "a damaged cursor is refused with a typed error", field=name, value=cursor[name], raised=repr(error)
+        )
+        raise
+    require_rows(found, due, "a damaged cursor gives no other rows", field=name, value=cursor[name])
+
+
+def _identity(job: Job) -> Mapping[str, str] | None:
+    source = job.driver()
+    return dict(source.identity(job.subject.reading.session)) if isinstance(source, Identified) else None

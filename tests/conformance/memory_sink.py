@@ -1,0 +1,353 @@
+"""A sink whose target is a list, with the faults that authors of sinks make, each as a class of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_ckpt.connector import EpochOutput, Published, PublishReceipt, SinkContext, StagePlan
+from spark_ckpt.errors import EpochDamaged, PublishConflict
+from spark_ckpt.protocol.ids import Epoch, Incarnation
+from spark_ckpt.sink_rules import Marker, is_published, marker_of, staged_tables
+from spark_ckpt.testing import SinkSubject
+
+Key = tuple[str, str]
+
+
+@dataclass
+class Target:
+    """What readers see, and the markers, by store and sink."""
+
+    staging: Path | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    markers: dict[Key, Marker] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def renew(self) -> None:
+        self.rows, self.markers, self.id = [], {}, uuid.uuid4().hex
+
+
+class MemorySink:
+    """Keeps every promise."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def check(self, spark: Any, schema: Any) -> None:
+        pass
+
+    def stage(self, schema: Any) -> StagePlan:
+        return StagePlan(root=None if self.target.staging is None else str(self.target.staging))
+
+    def publisher(self, spark: Any, context: SinkContext) -> MemoryPublisher:
+        return MemoryPublisher(self, context)
+
+    def describe(self) -> Mapping[str, str]:
+        return {"kind": "memory"}
+
+    def identity(self, spark: Any) -> Mapping[str, str]:
+        return {"kind": "memory", "id": self.target.id}
+
+    def newest_published(self, context: SinkContext) -> Published | None:
+        marker = self.target.markers.get(self.key(context))
+        if marker is None:
+            return None
+        return Published(Epoch(marker.epoch), Incarnation(marker.incarnation), marker.is_of)
+
+    # -- what the faulty ones change ------------------------------------------------------------------------------------
+
+    def key(self, context: SinkContext) -> Key:
+        return context.store_id, context.sink
+
+    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+        return is_published(marker, output, context)
+
+    def read(self, output: EpochOutput, context: SinkContext) -> list[dict[str, Any]]:
+        return [row for table in staged_tables(output, context) for row in table.to_pylist()]
+
+    def transact(self, output: EpochOutput, context: SinkContext) -> bool:
+        with self.target.lock:
+            return self.write(output, context)
+
+    def write(self, output: EpochOutput, context: SinkContext) -> bool:
+        """Whether the target had the epoch."""
+        key = self.key(context)
+        if self.has(self.target.markers.get(key), output, context):
+            return True
+        rows = self.read(output, context)
+        self.target.rows += rows
+        self.target.markers[key] = marker_of(output, context)
+        return False
+
+
+class MemoryPublisher:
+    def __init__(self, sink: MemorySink, context: SinkContext) -> None:
+        self.sink = sink
+        self.context = context
+
+    def publish(self, output: EpochOutput) -> PublishReceipt:
+        replayed = self.sink.transact(output, self.context)
+        return PublishReceipt(output.epoch, sum(file.rows for file in output.files), replayed)
+
+    def tidy(self) -> int:
+        staging = self.sink.target.staging
+        dead = [] if staging is None else [path for path in staging.iterdir() if self._is_dead(path)]
+        for path in dead:
+            path.unlink()
+        return len(dead)
+
+    def _is_dead(self, path: Path) -> bool:
+        return int(path.name.split("-i")[1].split("-")[0]) < self.context.incarnation
+
+    def close(self) -> None:
+        pass
+
+
+def subject(sink: type[MemorySink], folder: Path, staging: bool = False) -> SinkSubject:
+    target = Target(folder / "staging" if staging else None)
+    (folder / "staging").mkdir()
+    (folder / "outbox").mkdir()
+    return SinkSubject(
+        make=lambda: sink(target),
+        rows=lambda epoch: pa.table({"id": pa.array(range(epoch * 10, epoch * 10 + 4), pa.int64())}),
+        shown=lambda: list(target.rows),
+        outbox=folder / "outbox",
+        renew=target.renew,
+        secrets=("hunter2",),
+    )
+
+
+# -- the faulty ones ---------------------------------------------------------------------------------------------------
+
+
+class StagesIntoTheTarget(MemorySink):
+    """Rows are shown when they are staged: an aborted epoch would stay."""
+
+    def publisher(self, spark: Any, context: SinkContext) -> MemoryPublisher:
+        self.target.rows.append({"id": 0})
+        return super().publisher(spark, context)
+
+
+class LosesTheLastFile(MemorySink):
+    def read(self, output: EpochOutput, context: SinkContext) -> list[dict[str, Any]]:
+        return super().read(replace(output, files=output.files[:-1]), context)
+
+
+class HasNoMarker(MemorySink):
+    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+        return False
+
+
+class RemembersInTheProcess(MemorySink):
+    """The marker dies with the driver."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self.own: dict[Key, Marker] = {}
+
+    def write(self, output: EpochOutput, context: SinkContext) -> bool:
+        self.target.markers = self.own
+        return super().write(output, context)
+
+
+class NamesTheIncarnation(MemorySink):
+    """The marker's key holds the incarnation, as a transactional id that changes at every start."""
+
+    def key(self, context: SinkContext) -> Key:
+        return f"{context.store_id}.{context.incarnation}", context.sink
+
+
+class ComparesWithTheLastEpochOnly(MemorySink):
+    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+        return marker is not None and marker.epoch == output.epoch
+
+
+class WantsEveryNumber(MemorySink):
+    """Takes a gap in the numbers for a loss."""
+
+    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+        if marker is not None and output.epoch > marker.epoch + 1:
+            raise PublishConflict("an epoch is missing")
+        return super().has(marker, output, context)
+
+
+class SkipsEmptyEpochs(MemorySink):
+    """Writes no marker for an epoch without rows, but expects one."""
+
+    def write(self, output: EpochOutput, context: SinkContext) -> bool:
+        if not output.files:
+            return False
+        return super().write(output, context)
+
+
+class ChecksThenActs(MemorySink):
+    """Marker and rows are not in one transaction; a driver that asks while another one writes gets through."""
+
+    asked = threading.Barrier(2)
+
+    def write(self, output: EpochOutput, context: SinkContext) -> bool:
+        if self.has(self.target.markers.get(self.key(context)), output, context):
+            return True
+        if context.incarnation < 3:
+            self.asked.wait(10)
+        self.target.rows += self.read(output, context)
+        self.target.markers[self.key(context)] = marker_of(output, context)
+        return False
+
+    def transact(self, output: EpochOutput, context: SinkContext) -> bool:
+        return self.write(output, context)
+
+
+class PublishesWhenClosed(MemorySink):
+    def publisher(self, spark: Any, context: SinkContext) -> MemoryPublisher:
+        publisher = super().publisher(spark, context)
+        publisher.close = lambda: self.target.rows.append({"id": 0})  # type: ignore[method-assign]
+        return publisher
+
+
+class SharesItsMarker(MemorySink):
+    def key(self, context: SinkContext) -> Key:
+        return "", ""
+
+
+class SharesItsMarkerBetweenStores(MemorySink):
+    def key(self, context: SinkContext) -> Key:
+        return "", context.sink
+
+
+class FencesNobody(MemorySink):
+    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+        return is_published(None if marker is None else replace(marker, incarnation=0), output, context)
+
+
+class FencesWithoutTheMarker(HasNoMarker):
+    """A zombie repeats what its successor has published."""
+
+
+class ReadsUnverified(MemorySink):
+    """Decodes what is there: nothing compares sizes or digests, and what is not there has no rows."""
+
+    def read(self, output: EpochOutput, context: SinkContext) -> list[dict[str, Any]]:
+        files = [Path(output.root) / file.path for file in output.files]
+        rows: list[dict[str, Any]] = []
+        for path in files:
+            try:
+                rows += pq.read_table(path).to_pylist()
+            except (OSError, pa.ArrowException):
+                continue
+        return rows
+
+
+class WritesBeforeItHasReadEverything(MemorySink):
+    def read(self, output: EpochOutput, context: SinkContext) -> list[dict[str, Any]]:
+        for table in staged_tables(output, context):
+            self.target.rows += table.to_pylist()
+        return []
+
+
+class MarksBeforeItReads(MemorySink):
+    def read(self, output: EpochOutput, context: SinkContext) -> list[dict[str, Any]]:
+        self.target.markers[self.key(context)] = marker_of(output, context)
+        return super().read(output, context)
+
+
+class CallsDamageAConflict(MemorySink):
+    def read(self, output: EpochOutput, context: SinkContext) -> list[dict[str, Any]]:
+        try:
+            return super().read(output, context)
+        except EpochDamaged as error:
+            raise PublishConflict(error.what) from error
+
+
+class ForgetsTheDecision(MemorySink):
+    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+        return is_published(None if marker is None else replace(marker, decision=""), output, context)
+
+
+class BelievesAnyMarker(MemorySink):
+    """Asks only whether the marker is older."""
+
+    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+        return marker is not None and marker.epoch >= output.epoch
+
+
+class KnowsNoDroppedEpochs(MemorySink):
+    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+        return is_published(marker, replace(output, dropped=()), context)
+
+
+class KnowsNoReplacement(MemorySink):
+    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+        return is_published(marker, replace(output, begun_after=None, previous=output.newest or output.epoch), context)
+
+
+class KnowsNoReturn(MemorySink):
+    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+        return is_published(marker, replace(output, begun_after=None), context)
+
+
+class ShowsItsPassword(MemorySink):
+    def describe(self) -> Mapping[str, str]:
+        return {"kind": "memory", "url": "memory://ada:hunter2@host"}
+
+
+class TellsAnOldEpoch(MemorySink):
+    def newest_published(self, context: SinkContext) -> Published | None:
+        told = super().newest_published(context)
+        return None if told is None else replace(told, epoch=Epoch(told.epoch - 1))
+
+
+class TellsWhatOthersHave(MemorySink):
+    def newest_published(self, context: SinkContext) -> Published | None:
+        markers = self.target.markers.values()
+        return next((Published(Epoch(each.epoch), Incarnation(each.incarnation), each.is_of) for each in markers), None)
+
+
+class FencesWhenAsked(MemorySink):
+    def newest_published(self, context: SinkContext) -> Published | None:
+        told = super().newest_published(context)
+        if told is not None:
+            old = self.target.markers[self.key(context)]
+            self.target.markers[self.key(context)] = replace(old, incarnation=context.incarnation)
+        return told
+
+
+class IsAnotherOneAtEveryStart(MemorySink):
+    def identity(self, spark: Any) -> Mapping[str, str]:
+        return {"kind": "memory", "id": f"{time.monotonic_ns()}"}
+
+
+class IsKnownByItsNameOnly(MemorySink):
+    def identity(self, spark: Any) -> Mapping[str, str]:
+        return {"kind": "memory"}
+
+
+class _Tidying(MemorySink):
+    def dead(self, path: Path, incarnation: int) -> bool:
+        raise NotImplementedError
+
+    def publisher(self, spark: Any, context: SinkContext) -> MemoryPublisher:
+        publisher = super().publisher(spark, context)
+        publisher._is_dead = lambda path: self.dead(path, context.incarnation)  # type: ignore[method-assign]
+        return publisher
+
+
+class TidiesEverything(_Tidying):
+    """Also what the living driver has staged."""
+
+    def dead(self, path: Path, incarnation: int) -> bool:
+        return True
+
+
+class TidiesNothing(_Tidying):
+    def dead(self, path: Path, incarnation: int) -> bool:
+        return False
