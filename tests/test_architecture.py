@@ -22,7 +22,11 @@ MOST_FUNCTION_LINES, MOST_MODULE_LINES = 70, 600
 
 MAY_IMPORT = {
     "spark_ckpt/protocol": {"spark_ckpt.protocol"},
-    "spark_ckpt/simulator": {"spark_ckpt.simulator", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.recovery"},
+    "spark_ckpt/simulator": {
+        "spark_ckpt.simulator", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.recovery", "spark_ckpt.host",
+        "spark_ckpt.connector", "spark_ckpt.store.delta_log", "spark_ckpt.store.epoch_log", "spark_ckpt.store.log_table",
+        "spark_ckpt.store.records", "spark_ckpt.store.restore",
+    },
     "spark_ckpt/host": {
         "spark_ckpt.host", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.connector", "spark_ckpt.wording",
         "spark_ckpt.store.identity", "spark_ckpt.store.records", "spark_ckpt.store.restore",

@@ -147,6 +147,8 @@ class IncarnationCore:
                 return self._take_in(event, now_ms)
             case ManifestStored():
                 return self._decided(event, now_ms)
+            case ManifestFenced(why=why) if self._machine is None:
+                return [End(barrier.Outcome.FENCED, self._why(barrier.Outcome.FENCED, why))]
             case ManifestFenced(epoch=epoch, why=why):
                 return self._told(now_ms, barrier.EpochStoreFailed(Epoch(epoch), self._incarnation, True, why))
             case PublishEnded():
@@ -156,8 +158,7 @@ class IncarnationCore:
             case SavepointAsked(name=name):
                 return self._told(now_ms, barrier.EpochRequested(barrier.Reason.SAVEPOINT, name))
             case TimerRanOut(elapsed=barrier.IntervalElapsed() as elapsed) if self._builder.idle:
-                self._idle_interval = elapsed  # an idle stream takes no epochs: the interval waits for the first rows
-                return []
+                return self._wait_for_rows(elapsed)
             case TimerRanOut(elapsed=elapsed):
                 return self._told(now_ms, elapsed)
         raise TypeError(f"not an event of an incarnation: {event}")
@@ -203,6 +204,13 @@ class IncarnationCore:
             self._drained = True
             effects += self._told(now_ms, barrier.StopRequested(barrier.Reason.DRAINED))
         return effects
+
+    def _wait_for_rows(self, elapsed: barrier.IntervalElapsed) -> list[Effect]:
+        """An idle stream takes no epochs. The newest interval waits for the first rows: an older one, should it run out
+        later, is stale."""
+        if self._idle_interval is None or elapsed.timer > self._idle_interval.timer:
+            self._idle_interval = elapsed
+        return []
 
     def _votes(self, epoch: Epoch) -> list[Event]:
         """A batch is atomic: with it, whatever took part in the epoch is durable."""

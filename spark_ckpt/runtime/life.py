@@ -123,6 +123,8 @@ class Life:
         if self.last_epoch:
             self._plan.store.settle(self._core.base)
         self._loop.tell(SourcesPinned(self._stage.starts()))
+        if self._ending is not None and self._ending.error is not None:
+            raise self._ending.error
         self._announcer.started(self.last_epoch, self._point.restored_from)
         self._lanes.start()
         behind = self._stage.is_behind()

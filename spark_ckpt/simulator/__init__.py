@@ -9,7 +9,7 @@ from spark_ckpt.simulator.explore import Exploration, ScopeTooLarge, explore
 from spark_ckpt.simulator.faults import NO_FAULTS, Clock, Clocks, Faults
 from spark_ckpt.simulator.graphs import ACYCLIC, GRAPHS
 from spark_ckpt.simulator.message_world import MessageWorld
-from spark_ckpt.simulator.schedules import Outcome, barrier_world, drive, replay, run, run_barrier
+from spark_ckpt.simulator.schedules import Outcome, barrier_world, drive, replay, run, run_barrier, run_spark
 from spark_ckpt.simulator.scripted import (
     BARRIER,
     LEASE,
@@ -22,6 +22,7 @@ from spark_ckpt.simulator.scripted import (
     options_of,
 )
 from spark_ckpt.simulator.shrink import NotFailing, Shrunk, shrink
+from spark_ckpt.simulator.spark_world import SparkWorld
 from spark_ckpt.simulator.story import chart, story
 from spark_ckpt.simulator.timed import TIMED, measure
 from spark_ckpt.simulator.timed_barrier import measure_barrier
@@ -58,6 +59,7 @@ __all__ = [
     "Scenario",
     "ScopeTooLarge",
     "Shrunk",
+    "SparkWorld",
     "Trace",
     "Violation",
     "World",
@@ -76,6 +78,7 @@ __all__ = [
     "replay",
     "run",
     "run_barrier",
+    "run_spark",
     "shrink",
     "story",
     "svg",

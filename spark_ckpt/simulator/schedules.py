@@ -19,6 +19,8 @@ from spark_ckpt.simulator.barrier_storage import BarrierGraph
 from spark_ckpt.simulator.barrier_world import ROLES, BarrierWorld, Roles
 from spark_ckpt.simulator.faults import Faults
 from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
+from spark_ckpt.simulator.spark_driver import CoreOf, shipped
+from spark_ckpt.simulator.spark_world import SparkWorld
 from spark_ckpt.simulator.violations import NoEnd, Violation
 from spark_ckpt.simulator.world import CALM, Choice, Moment, Scalar, World
 
@@ -39,6 +41,9 @@ FAULT_RATE = 0.15
 BARRIER_STEPS = 200
 BARRIER_FAULT_RATE = 0.03
 """Every crash of a coordinator undoes its epoch: more of them and nothing is ever decided."""
+
+SPARK_STEPS = 250
+SPARK_FAULT_RATE = 0.08
 
 LEASE_STEPS = 120
 LEASE_FAULT_RATE = 0.08
@@ -222,3 +227,8 @@ def replay(make: Callable[[], World], outcome: Outcome) -> Outcome:
     except Exception as complaint:  # noqa: BLE001 - as in `drive`
         error = complaint
     return Outcome(outcome.seed, outcome.trace, error, world.counts(), tuple(world.moments or ()))
+
+
+def run_spark(seed: int, core_of: CoreOf = shipped, steps: int = SPARK_STEPS) -> Outcome:
+    """One schedule of a job on Spark, with the rules that ship. Every other seed's job drains, every third one's does not die."""
+    return drive(SparkWorld(core_of, draining=seed % 2 == 1, deaths=seed % 3 > 0), seed, steps, SPARK_FAULT_RATE)

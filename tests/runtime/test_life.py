@@ -8,7 +8,7 @@ import time
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
-from life_kit import Bench, an_operator, eventually
+from life_kit import Bench, FakeSource, an_operator, eventually
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
@@ -47,6 +47,19 @@ def test_the_sources_starts_are_the_first_epoch(bench):
     (manifest,) = bench.manifests()
     assert (manifest.reason, manifest.cursors, manifest.outputs["out"].files) == ("initial", {"in": {"n": 0}}, ())
     assert life.stopped().outcome is Outcome.STOPPED
+
+
+def test_a_driver_that_is_replaced_while_it_pins_its_sources_does_not_begin(bench, monkeypatch):
+    start = FakeSource.start
+
+    def overtaken_meanwhile(self, spark):
+        bench.overtaken()
+        return start(self, spark)
+
+    monkeypatch.setattr(FakeSource, "start", overtaken_meanwhile)
+    with pytest.raises(Fenced, match="replaced by 2"):
+        bench.born()
+    assert (bench.manifests(), bench.queries) == ([], [])
 
 
 def test_rows_up_to_the_barrier_are_published_and_later_ones_with_the_next_epoch(bench):

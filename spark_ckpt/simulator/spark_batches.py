@@ -1,0 +1,119 @@
+"""Micro-batches as Spark runs them: where one ends is fixed before it runs, and it is atomic for whoever hears of it.
+
+The operator counts rows per key. At a barrier each key group writes what has changed since its last snapshot as a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from spark_ckpt.connector import StagedFile
+from spark_ckpt.host.markers import BARRIER, Marker
+from spark_ckpt.host.messages import BatchDone
+from spark_ckpt.host.reports import Report, latest_attempts
+from spark_ckpt.simulator.spark_store import GROUPS, SINKS, Row, Shared, key_of
+from spark_ckpt.store.records import StateFile
+
+LONGEST_CHAIN = 3
+
+
+@dataclass
+class Group:
+    """One key group's state in a Python worker. `chain`: files since the last full one."""
+
+    number: int
+    counts: dict[int, int]
+    changed: set[int] = field(default_factory=set)
+    chain: int = 0
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A line of Spark's offset log."""
+
+    batch: int
+    begins: Mapping[str, int]
+    ends: Mapping[str, int]
+    markers: int
+
+
+class Query:
+    """One incarnation's query: its batches, its groups, its control stream."""
+
+    def __init__(self, shared: Shared, incarnation: int, cursors: Mapping[str, int], groups: list[Group]) -> None:
+        self.shared = shared
+        self.incarnation = incarnation
+        self.groups = groups
+        self.ends = dict(cursors)
+        self.markers: list[Marker] = []
+        self.seen = 0
+        self.batch = 0
+        self.planned: Planned | None = None
+
+    def news(self, rows: int) -> bool:
+        """Whether Spark would plan a batch: rows, or a marker."""
+        return any(end < rows for end in self.ends.values()) or self.seen < len(self.markers)
+
+    def plan(self, rows: int, most: int) -> None:
+        """Fix where the next batch ends: at most `most` rows of each source, all markers."""
+        ends = {source: min(rows, end + most) for source, end in self.ends.items()}
+        self.planned = Planned(self.batch, dict(self.ends), ends, len(self.markers))
+
+    def run(self, how: str) -> BatchDone:
+        """Run the planned batch. `how`: "once"; "twice" if the task that stages ran again because its output was lost;
+        "partial" if a marker does not come to the last key group, for which there is no reason, but a rule."""
+        planned = self.planned
+        assert planned is not None  # noqa: S101 - else the choice does not exist
+        rows = [self._counted(key_of(source, number)) for source, number in _between(planned)]
+        reports = [Report("input", 0, 0, "sources", {"rows_in": len(rows)})]
+        for attempt in range(2 if how == "twice" else 1):
+            reports += [self._staged(planned.batch, attempt, sink, rows) for sink in SINKS]
+        reports += self._snapshots(planned, self.groups[:-1] if how == "partial" else self.groups)
+        self.batch, self.ends, self.seen, self.planned = planned.batch + 1, dict(planned.ends), planned.markers, None
+        cursors = {source: {"n": end} for source, end in planned.ends.items()}
+        return BatchDone(planned.batch, cursors, 0, planned.markers, tuple(latest_attempts(reports)))
+
+    def _counted(self, key: int) -> Row:
+        group = self.groups[key % GROUPS]
+        group.counts[key] = group.counts.get(key, 0) + 1
+        group.changed.add(key)
+        return key, group.counts[key]
+
+    def _staged(self, batch: int, attempt: int, sink: str, rows: list[Row]) -> Report:
+        path = f"ckpt-{sink}-i{self.incarnation}-b{batch}-a{attempt}"
+        self.shared.staged[path] = tuple(rows)
+        return Report("stage", 0, attempt, sink, asdict(StagedFile(path, 1, len(rows), 0, batch, 0, 0)))
+
+    def _snapshots(self, planned: Planned, groups: list[Group]) -> list[Report]:
+        marker = self.markers[planned.markers - 1] if planned.markers > self.seen else None
+        if marker is None or marker.kind != BARRIER:
+            return []
+        return [self._snapshot(group, marker.epoch, planned.batch) for group in groups]
+
+    def _snapshot(self, group: Group, epoch: int, batch: int) -> Report:
+        full = group.chain >= LONGEST_CHAIN
+        keys = set(group.counts) if full else group.changed
+        file = None
+        if keys:
+            path = f"i{self.incarnation}-b{batch}-g{group.number}"
+            self.shared.state[path] = {key: group.counts[key] for key in sorted(keys)}
+            group.chain = 1 if full else group.chain + 1
+            group.changed = set()
+            file = StateFile(
+                path=path, size_bytes=1, rows=len(keys), key_group=group.number, epoch=epoch,
+                incarnation=self.incarnation, kind="full" if full else "changes",
+            ).model_dump(mode="json")  # fmt: skip
+        return Report("operator", group.number, 0, str(group.number), {"epoch": epoch, "file": file})
+
+
+def _between(planned: Planned) -> list[tuple[str, int]]:
+    return [(source, number) for source, end in planned.ends.items() for number in range(planned.begins[source], end)]
+
+
+def restored(shared: Shared, chains: Mapping[int, tuple[StateFile, ...]]) -> list[Group]:
+    """Every key group as its chain has it."""
+    return [
+        Group(number, dict(shared.folded(chains.get(number, ()))), chain=len(chains.get(number, ())))
+        for number in range(GROUPS)
+    ]

@@ -1,0 +1,201 @@
+"""A driver process: the rules of one incarnation, their threads taken apart into steps. It can die between any two.
+
+One thread coordinates: it carries out effects in order, then takes answers, then what others have posted.  One thread per
+sink publishes.  Spark runs batches.  Whatever they say to each other waits in a queue until its turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from spark_ckpt.connector import EpochOutput
+from spark_ckpt.errors import CkptError, Fenced, StoreUnreachable
+from spark_ckpt.host.incarnation import IncarnationCore
+from spark_ckpt.host.job_shape import JobShape, OperatorShape, SinkPlace
+from spark_ckpt.host.manifests import stamped
+from spark_ckpt.host.messages import (
+    ArmTimer,
+    End,
+    ManifestFenced,
+    ManifestStored,
+    NameEpoch,
+    OfferMarker,
+    Publish,
+    PublishEnded,
+    QueryStarting,
+    SayCommitted,
+    SourcesPinned,
+    StoreManifest,
+    TimerRanOut,
+)
+from spark_ckpt.protocol.barrier import Limits, Outcome
+from spark_ckpt.protocol.machine import Effect, Event
+from spark_ckpt.simulator.barrier_storage import ensure
+from spark_ckpt.simulator.spark_batches import Query, restored
+from spark_ckpt.simulator.spark_sink import SparkSink
+from spark_ckpt.simulator.spark_store import GROUPS, JOB, OPERATOR, SINKS, SOURCES, Shared
+from spark_ckpt.store.records import Holder
+from spark_ckpt.store.restore import RecoveryPoint
+
+LIMITS = Limits(
+    interval_ms=20, epoch_timeout_ms=400, publish_timeout_ms=100_000, retry_ms=5, max_failed_epochs=1_000,
+    max_unpublished=2, max_publish_attempts=1_000,
+)  # fmt: skip
+SHAPE = JobShape(
+    JOB, SOURCES, {sink: SinkPlace("") for sink in SINKS}, OperatorShape(OPERATOR, "k int", "n int", GROUPS), LIMITS
+)
+HOLDER = Holder(host="h", boot_id="b", pid=1, pid_start=1, name=JOB)
+
+CoreOf = Callable[[JobShape, RecoveryPoint, Mapping[str, int]], IncarnationCore]
+
+
+def shipped(shape: JobShape, point: RecoveryPoint, acked: Mapping[str, int]) -> IncarnationCore:
+    """The rules as they are shipped."""
+    return IncarnationCore(shape, point, None, acked)
+
+
+@dataclass
+class Lane:
+    """One publishing thread: what it has to do; what it does now, once it has asked whether it may."""
+
+    sink: str
+    waiting: deque[EpochOutput] = field(default_factory=deque)
+    now: EpochOutput | None = None
+
+
+class SparkDriver:
+    """One incarnation, from the moment in which the log has it. Raises what beginning it raises."""
+
+    def __init__(self, shared: Shared, core_of: CoreOf) -> None:
+        self.shared = shared
+        self.log = shared.log()
+        point = self.log.begin_incarnation(HOLDER, "latest", 1_000, takeover=True)
+        self.incarnation = point.incarnation
+        self.core = core_of(SHAPE, point, self.log.tail().acked)
+        self.begun_at = point.manifest.epoch
+        self.now_ms = 0
+        self.timers: list[tuple[int, Event]] = []
+        self.effects: deque[Effect] = deque()
+        self.answers: deque[Event] = deque()
+        self.inbox: deque[Event] = deque()
+        self.lanes = {sink: Lane(sink) for sink in SINKS}
+        self.query: Query | None = None
+        self.markers: list[OfferMarker] = []
+        self.ending: End | None = None
+        starts = {source: {"n": 0} for source in SOURCES if source not in self.core.cursors}
+        self.answers.append(SourcesPinned(starts))
+        self.stopping = False
+
+    # -- what can happen next ------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """The coordinator has something to do."""
+        return bool(self.effects or self.answers or (self.query and self.inbox) or self.query is None)
+
+    @property
+    def storing(self) -> bool:
+        """The next effect is a decision."""
+        return bool(self.effects) and isinstance(self.effects[0], StoreManifest)
+
+    def step(self, behind: bool) -> None:
+        """One effect, or one event."""
+        if self.effects:
+            self._carry_out(self.effects.popleft())
+        elif self.answers:
+            self._handle(self.answers.popleft())
+        elif self.query is None:
+            self._begin_query(behind)
+        else:
+            self._handle(self.inbox.popleft())
+
+    def _handle(self, event: Event) -> None:
+        self.effects += self.core.handle(event, float(self.now_ms))
+
+    def _begin_query(self, behind: bool) -> None:
+        """The rules hear of it before Spark plans anything."""
+        groups = restored(self.shared, self.core.chains)
+        cursors = {source: int(str(cursor["n"])) for source, cursor in self.core.cursors.items()}
+        self.query = Query(self.shared, self.incarnation, cursors, groups)
+        self._handle(QueryStarting(behind))
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case ArmTimer(delay_ms=delay_ms, elapsed=elapsed):
+                self.timers.append((self.now_ms + delay_ms, elapsed))
+            case OfferMarker(marker=marker) if self.query is not None:
+                self.query.markers.append(marker)
+            case StoreManifest():
+                self._store(effect)
+            case Publish(sink=sink, output=output):
+                self.lanes[sink].waiting.append(output)
+            case NameEpoch(name=name, epoch=epoch):
+                self.log.add_savepoint(name, epoch)
+            case SayCommitted(manifest=manifest):
+                known = {each.attempt for each in self.shared.manifests()}
+                ensure(manifest.attempt in known, "O6", f"epoch {manifest.epoch} is announced and not decided")
+            case End():
+                self.end(effect)
+
+    def _store(self, effect: StoreManifest) -> None:
+        self.shared.attempts += 1
+        manifest = stamped(effect.manifest, f"attempt {self.shared.attempts}", 1)
+        try:
+            self.log.commit_epoch(manifest)
+        except Fenced as error:
+            self.answers.append(ManifestFenced(manifest.epoch, str(error)))
+        except CkptError as error:
+            self.end(End(Outcome.FAILED, error))
+        else:
+            self.answers.append(ManifestStored(manifest, effect.names))
+
+    def end(self, ending: End) -> None:
+        """The first word counts."""
+        self.ending = self.ending or ending
+
+    def leave(self) -> None:
+        """What the log is told at the end, if anybody still listens."""
+        if self.ending is not None and self.ending.outcome is not Outcome.FENCED:
+            self.log.record_acks(self.incarnation, self.core.acks)
+            self.log.release(self.incarnation)
+
+    # -- the other threads ---------------------------------------------------------------------------------------------
+
+    def ask(self, sink: str) -> None:
+        """A lane asks whether it is still this incarnation's turn, before it opens anything."""
+        lane = self.lanes[sink]
+        output = lane.waiting.popleft()
+        if self.log.tail().incarnation > self.incarnation:
+            self.inbox.append(PublishEnded(sink, output.epoch, error=Fenced("a newer incarnation took over")))
+        else:
+            lane.now = output
+
+    def publish(self, sink: SparkSink, how: str) -> None:
+        """A lane's transaction."""
+        lane = self.lanes[sink.name]
+        output, lane.now = lane.now, None
+        assert output is not None  # noqa: S101 - else the choice does not exist
+        try:
+            rows, replayed = sink.publish(self.shared, output, how)
+        except CkptError as error:
+            self.inbox.append(PublishEnded(sink.name, output.epoch, error=error))
+        else:
+            self.inbox.append(PublishEnded(sink.name, output.epoch, rows, replayed))
+
+    def run_batch(self, how: str, target: int | None) -> None:
+        """Spark runs the planned batch, and says so. `target`: where every source ends, for a job that drains."""
+        assert self.query is not None  # noqa: S101 - else the choice does not exist
+        done = self.query.run(how)
+        self.inbox.append(replace(done, drained=all(cursor["n"] == target for cursor in done.cursors.values())))
+
+    def lose_query(self) -> None:
+        """An executor died once too often."""
+        self.end(End(Outcome.FAILED, StoreUnreachable("the query died with its executor")))
+
+    def run_out(self, number: int) -> None:
+        """A timer."""
+        due_ms, elapsed = self.timers.pop(number)
+        self.now_ms = max(self.now_ms, due_ms)
+        self.inbox.append(TimerRanOut(elapsed))

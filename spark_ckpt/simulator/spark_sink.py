@@ -1,0 +1,63 @@
+"""A transactional sink as connectors promise it: rows and marker in one transaction, a fence per incarnation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from spark_ckpt.connector import EpochOutput
+from spark_ckpt.errors import EpochDamaged, Fenced, PublishConflict, PublishFailed
+from spark_ckpt.simulator.barrier_storage import ensure
+from spark_ckpt.simulator.spark_store import Row, Shared
+
+
+@dataclass
+class SparkSink:
+    """What everybody can see of it. The marker: the epoch published last, and the decision that it was."""
+
+    name: str
+    rows: list[Row] = field(default_factory=list)
+    marker: tuple[int, str] = (0, "")
+    fence: int = 0
+
+    def publish(self, shared: Shared, output: EpochOutput, how: str) -> tuple[int, bool]:
+        """One transaction: rows, and whether they were there before. Raises what a publisher raises.
+
+        `how`: "ok", "fail" (not done) or "silent" (done, but the answer does not come).
+        """
+        if output.incarnation < self.fence:
+            raise Fenced(f"{self.name} belongs to incarnation {self.fence}")
+        self.fence = output.incarnation
+        if self.marker[0] >= output.epoch:
+            known = output.newest is None or self.marker[0] <= output.newest
+            same = self.marker[0] > output.epoch or self.marker[1] == output.decision
+            self._refuse_unless(known and same, output)
+            return self._rows(shared, output), True
+        follows = self.marker[0] == output.previous or self.marker[0] in output.dropped
+        self._refuse_unless(follows, output)
+        if how == "fail":
+            raise PublishFailed(f"{self.name} is away")
+        self._judge(shared, output)
+        self.rows += [row for file in output.files for row in shared.staged[file.path]]
+        self.marker = (output.epoch, output.decision)
+        if how == "silent":
+            raise PublishFailed(f"{self.name} does not answer")
+        return self._rows(shared, output), False
+
+    def _refuse_unless(self, holds: bool, output: EpochOutput) -> None:
+        if not holds:
+            raise PublishConflict(f"{self.name} has {self.marker}, epoch {output.epoch} follows {output.previous}")
+
+    def _judge(self, shared: Shared, output: EpochOutput) -> None:
+        """O11: what is shown is what was decided, whole."""
+        decided = {each.epoch: each for each in shared.manifests()}.get(output.epoch)
+        ensure(decided is not None, "O11", f"{self.name} shows epoch {output.epoch}, which is not decided")
+        if decided is not None:
+            wanted = [file.path for file in decided.outputs[self.name].files] if decided.outputs else []
+            shown = [file.path for file in output.files]
+            ensure(shown == wanted, "O11", f"{self.name} shows {shown} for epoch {output.epoch}, decided was {wanted}")
+
+    def _rows(self, shared: Shared, output: EpochOutput) -> int:
+        missing = [file.path for file in output.files if file.path not in shared.staged]
+        if missing:
+            raise EpochDamaged(f"{missing[0]} is missing", epoch=output.epoch)
+        return sum(len(shared.staged[file.path]) for file in output.files)

@@ -1,0 +1,266 @@
+"""The world of one job on Spark, with the rules that ship: `host/`, the coordinator's machine, the epoch log.
+
+Drivers die between any two steps, are replaced while they live and go on as zombies; the log refuses, or stores and does not
+answer; sinks likewise; a task runs twice; a query dies. Timers run out at any time. The oracles look at every decision (state and
+output of the cut are those of the rows before it) and at what the sinks show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from spark_ckpt.errors import CkptError
+from spark_ckpt.host.messages import SavepointAsked, StopAsked
+from spark_ckpt.protocol.barrier import Outcome
+from spark_ckpt.simulator.barrier_storage import ensure
+from spark_ckpt.simulator.spark_driver import CoreOf, SparkDriver, shipped
+from spark_ckpt.simulator.spark_sink import SparkSink
+from spark_ckpt.simulator.spark_store import SINKS, SOURCES, Shared, by_key, counted, outputs_of
+from spark_ckpt.simulator.world import Choice, World
+
+ROWS, FAULTS, SAVEPOINTS = 12, 1_000, 2
+
+
+class SparkWorld(World):
+    """`rows`: how many each source has. `draining`: the job ends by itself once it has read them. `deaths`: drivers
+    and queries die. Drivers are numbered in the order of their incarnations; the last one is the job's."""
+
+    LAGGARDS = ("", "coordinate", "ask", "publish", "plan", "run", "store")
+
+    def __init__(
+        self, core_of: CoreOf = shipped, rows: int = ROWS, draining: bool = False, deaths: bool = True
+    ) -> None:
+        self.core_of = core_of
+        self.rows = rows
+        self.draining = draining
+        self.deaths = deaths
+        self.durable = Shared()
+        self.sinks = {sink: SparkSink(sink) for sink in SINKS}
+        self.drivers: list[SparkDriver] = []
+        self.faults_left = FAULTS
+        self.savepoints = 0
+        self.counted: dict[str, int] = {}
+
+    # -- what can happen -----------------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> SparkDriver | None:
+        """The driver of the newest incarnation, if it lives."""
+        newest = self.drivers[-1] if self.drivers else None
+        return newest if newest and newest.incarnation == self._incarnation() else None
+
+    def _incarnation(self) -> int:
+        return max((row.incarnation for row, _ in self.durable.rows), default=0)
+
+    def choices(self) -> list[Choice]:
+        """Everything but faults and timers."""
+        found: list[Choice] = [] if self.current else [("begin",)]
+        for number, driver in enumerate(self.drivers):
+            found += self._of(number, driver)
+        if self.savepoints < SAVEPOINTS and self.current and self.current.query:
+            found.append(("savepoint",))
+        return found
+
+    def _of(self, number: int, driver: SparkDriver) -> list[Choice]:
+        found: list[Choice] = []
+        if driver.storing:
+            found.append(("store", number, "ok"))
+        elif driver.busy:
+            found += [
+                ("coordinate", number, behind) for behind in ((True, False) if driver.query is None else (False,))
+            ]
+        for sink, lane in driver.lanes.items():
+            if lane.now is not None:
+                found.append(("publish", number, sink, "ok"))
+            elif lane.waiting:
+                found.append(("ask", number, sink))
+        query = driver.query
+        if query is not None and query.planned is not None:
+            found.append(("run", number, "once"))
+        elif query is not None and query.news(self.rows):
+            found += [("plan", number, most) for most in (0, 1, 2) if most or query.seen < len(query.markers)]
+        return found
+
+    def timers(self) -> list[Choice]:
+        """Timers of all drivers, each driver's earliest first."""
+        found = [
+            (due, index, number)
+            for index, driver in enumerate(self.drivers)
+            if driver.query is not None
+            for number, (due, _) in enumerate(driver.timers)
+        ]
+        return [("timer", index, number) for _, index, number in sorted(found)]
+
+    def faults(self) -> list[Choice]:
+        """Deaths, replacements, refusals, silence, tasks that run twice."""
+        if not self.faults_left:
+            return []
+        found: list[Choice] = [] if self.current else [("begin", "fail"), ("begin", "silent")]
+        if self.deaths:
+            found += self._deaths()
+        for number, driver in enumerate(self.drivers):
+            if driver.storing:
+                found += [("store", number, "fail"), ("store", number, "silent")]
+            found += [
+                ("publish", number, sink, how)
+                for sink, lane in driver.lanes.items()
+                if lane.now is not None
+                for how in ("fail", "silent")
+            ]
+            if driver.query is not None and driver.query.planned:
+                found += [("run", number, how) for how in ("twice", "partial")]
+        return found
+
+    def _deaths(self) -> list[Choice]:
+        return [
+            *([("end", "usurped")] if self.current else []),
+            *(("end", "killed", number) for number in range(len(self.drivers))),
+            *(("end", "query lost", number) for number, driver in enumerate(self.drivers) if driver.query),
+        ]
+
+    # -- making it happen ----------------------------------------------------------------------------------------------
+
+    def do(self, choice: Choice) -> None:
+        """One of the methods below, by the choice's kind."""
+        kind, *what = choice
+        self.step += 1
+        if choice in self.faults():
+            self.faults_left -= 1
+            self.count(str(what[0]) if kind == "end" else f"{kind} {what[-1]}")
+        getattr(self, "_do_" + str(kind).replace(" ", "_"))(*what)
+        self._judge_sinks()
+        self._collect_ends()
+
+    def count(self, what: str) -> None:
+        """For reports."""
+        self.counted[what] = self.counted.get(what, 0) + 1
+
+    def _do_begin(self, how: str = "ok") -> None:
+        self.durable.mood = how
+        try:
+            self.drivers.append(SparkDriver(self.durable, self.core_of))
+        except CkptError as error:
+            ensure(error.retriable, "O10", f"the job cannot begin: {error}")
+        self.durable.mood = "ok"
+
+    def _do_end(self, how: str, number: int = -1) -> None:
+        """One kind of fault in three ways, so that most of a schedule is work."""
+        match how:
+            case "usurped":
+                self._do_begin()
+            case "killed":
+                del self.drivers[number]
+            case _:
+                self.drivers[number].lose_query()
+
+    def _do_coordinate(self, number: int, behind: bool) -> None:
+        self.drivers[number].step(behind)
+
+    def _do_store(self, number: int, how: str) -> None:
+        before = len(self.durable.manifests())
+        self.durable.mood = how
+        self.drivers[number].step(False)
+        self.durable.mood = "ok"
+        if len(self.durable.manifests()) > before:
+            self.count("complete")
+
+    def _do_ask(self, number: int, sink: str) -> None:
+        self.drivers[number].ask(sink)
+
+    def _do_publish(self, number: int, sink: str, how: str) -> None:
+        self.drivers[number].publish(self.sinks[sink], how)
+
+    def _do_plan(self, number: int, most: int) -> None:
+        query = self.drivers[number].query
+        assert query is not None  # noqa: S101 - else the choice does not exist
+        query.plan(self.rows, most)
+
+    def _do_run(self, number: int, how: str) -> None:
+        self.drivers[number].run_batch(how, self.rows if self.draining else None)
+
+    def _do_timer(self, index: int, number: int) -> None:
+        self.drivers[index].run_out(number)
+
+    def _do_savepoint(self) -> None:
+        self.savepoints += 1
+        assert self.current is not None  # noqa: S101 - else the choice does not exist
+        self.current.inbox.append(SavepointAsked(f"named-{self.savepoints}"))
+
+    def _do_stop(self) -> None:
+        assert self.current is not None  # noqa: S101 - else the choice does not exist
+        self.current.stopping = True
+        self.current.inbox.append(StopAsked())
+
+    def _collect_ends(self) -> None:
+        """A driver that ended says what it still can, and is gone; the one that stopped well stays to be looked at."""
+        for driver in [each for each in self.drivers if each.ending is not None]:
+            ending = driver.ending
+            assert ending is not None  # noqa: S101 - chosen so
+            if ending.outcome is not Outcome.FENCED and driver is self.current:
+                final = ending.error is None or ending.error.retriable
+                ensure(final, "O10", f"incarnation {driver.incarnation} ended for good: {ending.error}")
+            if not self._well(driver):
+                self._leave(driver)
+                self.drivers.remove(driver)
+
+    def _leave(self, driver: SparkDriver) -> None:
+        try:
+            driver.leave()
+        except CkptError as error:
+            self.count(error.condition)
+
+    def _well(self, driver: SparkDriver) -> bool:
+        ending = driver.ending
+        return ending is not None and ending.outcome is Outcome.STOPPED and ending.error is None
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """The job has stopped and nothing is missing."""
+        return bool(self.current and self._well(self.current))
+
+    def calm(self) -> None:
+        """No more faults."""
+        self.faults_left = 0
+
+    def drain_choices(self) -> list[Choice]:
+        """Work, then the earliest timer; a stop once an epoch holds all rows without being asked for; nothing behind the end."""
+        current = self.current
+        if self.finished:
+            return []
+        if current and current.query and not current.stopping and not self.draining and self._has_all(current):
+            return [("stop",)]
+        return self.choices() or self.timers()[:1]
+
+    def _has_all(self, driver: SparkDriver) -> bool:
+        return all(cursor["n"] == self.rows for cursor in driver.core.base.cursors.values())
+
+    def _judge_sinks(self) -> None:
+        """O12: what a sink shows is a beginning of what it has to show, each row once and in order."""
+        for sink in self.sinks.values():
+            for key, counts in by_key(sink.rows).items():
+                wanted = list(range(1, len(counts) + 1))
+                ensure(counts == wanted, "O12", f"{sink.name} shows {counts} for key {key}")
+
+    def judge(self) -> None:
+        """O3: every sink shows everything; O6: what the log believes of the sinks is so; savepoints are there."""
+        wanted = outputs_of(counted(dict.fromkeys(SOURCES, self.rows)))
+        for sink in self.sinks.values():
+            ensure(by_key(sink.rows) == wanted, "O3", f"{sink.name} shows {by_key(sink.rows)}, expected {wanted}")
+        tail = self.durable.log().tail()
+        for name, epoch in tail.acked.items():
+            ensure(epoch <= self.sinks[name].marker[0], "O6", f"the log says {name} has epoch {epoch}")
+        ensure(self.finished, "O10", "the job has not stopped")
+
+    def picture(self) -> Hashable:
+        """This world is not explored exhaustively: no two of its states count as alike."""
+        return (id(self), self.step)
+
+    def counts(self) -> dict[str, int]:
+        """Faults that happened, epochs that were decided."""
+        return dict(self.counted)
+
+    def names(self) -> list[str]:
+        """For stories."""
+        return ["driver", *SINKS]

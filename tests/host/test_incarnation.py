@@ -1,0 +1,155 @@
+"""The rules of one incarnation, event by event."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ckpt.errors import Fenced, PublishFailed
+from spark_ckpt.host.incarnation import IncarnationCore
+from spark_ckpt.host.job_shape import JobShape, SinkPlace
+from spark_ckpt.host.manifests import stamped
+from spark_ckpt.host.markers import BARRIER, OPEN
+from spark_ckpt.host.messages import (
+    ArmTimer,
+    BatchDone,
+    End,
+    ManifestFenced,
+    ManifestStored,
+    OfferMarker,
+    Publish,
+    PublishEnded,
+    QueryStarting,
+    SavepointAsked,
+    SayCommitted,
+    SayPublished,
+    SourcesPinned,
+    StopAsked,
+    StoreManifest,
+    TimerRanOut,
+)
+from spark_ckpt.host.reports import Report
+from spark_ckpt.protocol.barrier import Limits, Outcome
+from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.restore import RecoveryPoint
+
+SHAPE = JobShape("job", ("in",), {"out": SinkPlace("file:/out")}, None, Limits(interval_ms=10))
+EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="initial", created_ms=0, reason="initial")
+
+
+class Bench:
+    """A core and what it asked for."""
+
+    def __init__(self):
+        self.core = IncarnationCore(SHAPE, RecoveryPoint(1, EMPTY, 0, "latest"))
+        self.effects = []
+        self.rows = 0
+
+    def tell(self, event):
+        self.effects = self.core.handle(event, 0.0)
+        return self.effects
+
+    def of(self, kind):
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    def stored(self):
+        (store,) = self.of(StoreManifest)
+        self.tell(ManifestStored(stamped(store.manifest, f"attempt {store.manifest.epoch}", 1), store.names))
+
+    def begun(self):
+        self.tell(SourcesPinned({"in": {"n": 0}}))
+        self.stored()
+        self.tell(QueryStarting(behind=False))
+        return self
+
+    def batch(self, markers, rows=1):
+        self.rows += rows
+        reports = (Report("input", 0, 0, "sources", {"rows_in": rows}),)
+        return self.tell(BatchDone(0, {"in": {"n": self.rows}}, 0, markers, reports))
+
+    def intervals(self):
+        return [
+            TimerRanOut(effect.elapsed)
+            for effect in self.of(ArmTimer)
+            if type(effect.elapsed).__name__ == "IntervalElapsed"
+        ]
+
+
+@pytest.fixture
+def bench():
+    return Bench().begun()
+
+
+def test_the_opening_marker_comes_before_any_barrier(bench):
+    (offer,) = bench.of(OfferMarker)
+    assert (offer.marker.kind, offer.marker.number, offer.marker.epoch) == (OPEN, 1, 1)
+
+
+def test_a_job_that_is_behind_offers_its_barrier_before_the_first_batch():
+    bench = Bench()
+    bench.tell(SourcesPinned({"in": {"n": 0}}))
+    bench.stored()
+    bench.tell(QueryStarting(behind=True))
+    assert [offer.marker.kind for offer in bench.of(OfferMarker)] == [OPEN, BARRIER]
+
+
+def test_an_incarnation_that_is_replaced_while_it_pins_its_sources_ends_as_fenced():
+    bench = Bench()
+    bench.tell(SourcesPinned({"in": {"n": 0}}))
+    (end,) = bench.tell(ManifestFenced(1, "incarnation 2 is there"))
+    assert (end.outcome, type(end.error)) == (Outcome.FENCED, Fenced)
+
+
+def test_sources_that_have_cursors_are_not_pinned_again():
+    assert Bench().tell(SourcesPinned({})) == []
+
+
+def test_an_idle_interval_waits_for_the_first_rows(bench):
+    (interval,) = bench.intervals()
+    assert bench.tell(interval) == []
+    bench.batch(markers=1)
+    assert [offer.marker.kind for offer in bench.of(OfferMarker)] == [BARRIER]
+
+
+def test_an_older_interval_that_runs_out_late_does_not_take_the_newest_ones_place(bench):
+    (old,) = bench.intervals()
+    bench.tell(SavepointAsked("named"))
+    (new,) = bench.intervals()
+    bench.batch(markers=2, rows=0)
+    bench.stored()
+    bench.tell(new)
+    bench.tell(old)
+    bench.batch(markers=2)
+    assert [offer.marker.kind for offer in bench.of(OfferMarker)] == [BARRIER]
+
+
+def test_behind_the_end_there_is_only_something_to_tell(bench):
+    bench.tell(SavepointAsked("named"))
+    bench.batch(markers=2)
+    bench.stored()
+    (publish,) = bench.of(Publish)
+    (end,) = bench.tell(PublishEnded("out", publish.output.epoch, error=Fenced("replaced")))
+    assert isinstance(end, End)
+    assert bench.tell(StopAsked()) == []
+    bench.tell(PublishEnded("out", publish.output.epoch, rows=1))
+    assert [type(effect) for effect in bench.effects] == [SayPublished]
+    assert [ack.epoch for ack in bench.core.acks] == [publish.output.epoch]
+
+
+def test_a_failed_publish_is_asked_for_again_with_the_same_output(bench):
+    bench.tell(SavepointAsked("named"))
+    bench.batch(markers=2)
+    bench.stored()
+    (first,) = bench.of(Publish)
+    (retry,) = bench.tell(PublishEnded("out", first.output.epoch, error=PublishFailed("away")))
+    (again,) = bench.tell(TimerRanOut(retry.elapsed))
+    assert again == first
+
+
+def test_an_epoch_is_told_once_it_is_in_the_log_and_not_before(bench):
+    bench.tell(SavepointAsked("named"))
+    bench.batch(markers=2)
+    assert bench.of(SayCommitted) == []
+    assert bench.core.base.epoch == 1
+    bench.stored()
+    assert [said.manifest.epoch for said in bench.of(SayCommitted)] == [2]
+    assert bench.core.base.epoch == 2

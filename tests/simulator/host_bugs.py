@@ -1,0 +1,314 @@
+"""Bugs planted in the rules around the machines: each changes one thing in an incarnation's core as it is made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_ckpt.errors import Fenced
+from spark_ckpt.host.epoch_builder import Gathered
+from spark_ckpt.host.incarnation import IncarnationCore
+from spark_ckpt.host.markers import BARRIER, OPEN
+from spark_ckpt.host.messages import End, ManifestFenced, ManifestStored, Publish, PublishEnded, TimerRanOut
+from spark_ckpt.protocol import barrier
+from spark_ckpt.store.records import SinkAck
+
+
+def core_with(plant):
+    """The shipped core with `plant(core)` done to it."""
+
+    def made(shape, point, acked):
+        core = IncarnationCore(shape, point, None, acked)
+        plant(core)
+        return core
+
+    return made
+
+
+# -- which batch ends an epoch ------------------------------------------------------------------------------------------
+
+
+def marker_ends_an_epoch_in_every_batch(core):
+    """The marker stays the source's offset until the next one; only the first batch that has it counts."""
+    markers = core._markers
+
+    def ended_by(count, open_epoch):
+        reached = markers._offered[count]
+        return reached.epoch if reached.kind == BARRIER and reached.epoch == open_epoch else None
+
+    markers.ended_by = ended_by
+
+
+def late_barrier_ends_the_open_epoch(core):
+    markers, ended_by = core._markers, core._markers.ended_by
+
+    def any_barrier(count, open_epoch):
+        before = markers._reached.number
+        ended_by(count, open_epoch)
+        return open_epoch if markers._reached.number > before and markers._reached.kind == BARRIER else None
+
+    markers.ended_by = any_barrier
+
+
+def opening_marker_ends_an_epoch(core):
+    markers = core._markers
+    markers.ended_by = lambda count, open_epoch: open_epoch if markers._offered[count].kind == OPEN else None
+
+
+# -- what belongs to an epoch -------------------------------------------------------------------------------------------
+
+
+def aborted_rows_are_dropped(core):
+    core._builder.aborted = lambda epoch: core._builder._ended.pop(epoch, None)
+
+
+def aborted_rows_come_last(core):
+    builder = core._builder
+
+    def aborted(epoch):
+        ended = builder._ended.pop(epoch, None)
+        if ended is not None:
+            builder._open, builder._moved = builder._open.put_before(ended.gathered), True
+
+    builder.aborted = aborted
+
+
+def aborted_epoch_leaves_the_chains(core):
+    builder, aborted = core._builder, core._builder.aborted
+
+    def without_its_files(epoch):
+        aborted(epoch)
+        builder._chains = {
+            group: tuple(file for file in files if file.epoch != epoch) for group, files in builder._chains.items()
+        }
+
+    builder.aborted = without_its_files
+
+
+def rows_of_an_ended_epoch_stay_open(core):
+    builder, end = core._builder, core._builder.end
+
+    def ends(epoch, cursors):
+        gathered = builder._open
+        ended = end(epoch, cursors)
+        builder._open = gathered
+        return ended
+
+    builder.end = ends
+
+
+def changes_replace_the_chain(core):
+    builder, snapshot = core._builder, core._builder._snapshot
+
+    def alone(group, body):
+        builder._chains.pop(group, None)
+        snapshot(group, body)
+
+    builder._snapshot = alone
+
+
+def a_full_file_is_left_out(core):
+    builder, snapshot = core._builder, core._builder._snapshot
+    builder._snapshot = lambda group, body: (
+        None if body.get("file") and body["file"]["kind"] == "full" else snapshot(group, body)
+    )
+
+
+def cursors_are_those_before_the_barriers_batch(core):
+    end, add, before = core._builder.end, core._builder.add, [dict(core.cursors)]
+
+    def adds(watermark_ms, reports, moved=False):
+        before.append(dict(core.cursors))
+        return add(watermark_ms, reports, moved)
+
+    core._builder.add = adds
+    core._builder.end = lambda epoch, cursors: end(epoch, before[-2])
+
+
+def only_one_sink_is_staged(core):
+    core._shape = replace(core._shape, sinks=dict(list(core._shape.sinks.items())[:1]))
+
+
+def files_of_later_batches_come_first(core):
+    builder = core._builder
+    add = builder.add
+
+    def adds(watermark_ms, reports, moved=False):
+        before, builder._open = builder._open, Gathered()
+        counts = add(watermark_ms, reports, moved)
+        builder._open = builder._open.put_before(before)
+        return counts
+
+    builder.add = adds
+
+
+# -- where an incarnation stands ----------------------------------------------------------------------------------------
+
+
+def restored_cursors_are_forgotten(core):
+    core._cursors = {}
+
+
+def restored_state_is_forgotten(core):
+    core._builder._chains = {}
+
+
+def numbers_go_on_from_the_base(core):
+    core._previous = core._base.epoch - 1
+
+
+def the_base_stays_the_restored_epoch(core):
+    base, decided = core._base, core._decided
+
+    def stays(event, now_ms):
+        effects = decided(event, now_ms)
+        core._base = base
+        return effects
+
+    core._decided = stays
+
+
+def what_is_owed_is_forgotten(core):
+    core._point = replace(core._point, unpublished={})
+
+
+def a_fence_of_the_log_counts_as_stored(core):
+    handled = core._handled
+    last = []
+
+    def taken(event, now_ms):
+        if isinstance(event, ManifestFenced) and last:
+            event = ManifestStored(last[-1])
+        effects = handled(event, now_ms)
+        last.extend(effect.manifest for effect in effects if hasattr(effect, "manifest") and hasattr(effect, "names"))
+        return effects
+
+    core._handled = taken
+
+
+def a_fenced_sink_is_tried_for_ever(core):
+    handled = core._handled
+
+    def taken(event, now_ms):
+        if isinstance(event, PublishEnded) and isinstance(event.error, Fenced):
+            return [Publish(event.sink, core._publication.output(event.sink, event.epoch, core._previous))]
+        return [effect for effect in handled(event, now_ms) if not isinstance(effect, End)]
+
+    core._handled = taken
+
+
+# -- what sinks are owed ------------------------------------------------------------------------------------------------
+
+
+def a_failed_publish_counts_as_done(core):
+    handled = core._handled
+    core._handled = lambda event, now_ms: handled(
+        replace(event, error=None)
+        if isinstance(event, PublishEnded) and event.error is not None and event.error.retriable
+        else event,
+        now_ms,
+    )
+
+
+def published_epochs_are_not_remembered(core):
+    core._publication._acked = _Forgetful()
+
+
+class _Forgetful(dict):
+    def __setitem__(self, key, value):
+        pass
+
+
+def acks_are_written_before_the_sink_has_the_epoch(core):
+    output = core._publication.output
+
+    def early(sink, epoch, newest):
+        core._publication._acks.append(SinkAck(sink=sink, epoch=epoch))
+        return output(sink, epoch, newest)
+
+    core._publication.output = early
+
+
+def the_newest_epochs_rows_are_published_for_every_epoch(core):
+    publication, output = core._publication, core._publication.output
+
+    def newest_rows(sink, epoch, newest):
+        newest_files = output(sink, max(publication._decided), newest).files
+        return replace(output(sink, epoch, newest), files=newest_files)
+
+    publication.output = newest_rows
+
+
+def manifests_are_forgotten_when_one_sink_has_them(core):
+    forget = core._publication.forget
+    core._publication.forget = lambda owed: forget(set(sorted(owed)[1:]))
+
+
+def newest_is_the_published_epoch(core):
+    output = core._publication.output
+    core._publication.output = lambda sink, epoch, newest: output(sink, epoch, epoch)
+
+
+def the_decisions_id_is_not_told(core):
+    output = core._publication.output
+    core._publication.output = lambda sink, epoch, newest: replace(
+        output(sink, epoch, newest), decision=f"{core._point.incarnation}/{epoch}"
+    )
+
+
+# -- when ---------------------------------------------------------------------------------------------------------------
+
+
+def an_idle_interval_is_lost(core):
+    handled = core._handled
+
+    def taken(event, now_ms):
+        effects = handled(event, now_ms)
+        if isinstance(event, TimerRanOut) and isinstance(event.elapsed, barrier.IntervalElapsed):
+            core._idle_interval = None
+        return effects
+
+    core._handled = taken
+
+
+def a_job_that_has_drained_is_not_told(core):
+    handled = core._handled
+    core._handled = lambda event, now_ms: handled(
+        replace(event, drained=False) if hasattr(event, "drained") else event, now_ms
+    )
+
+
+def votes_are_lost(core):
+    core._votes = lambda epoch: [core._builder.end(epoch, core._cursors)][1:]
+
+
+PLANTED = [
+    marker_ends_an_epoch_in_every_batch,
+    late_barrier_ends_the_open_epoch,
+    opening_marker_ends_an_epoch,
+    aborted_rows_are_dropped,
+    aborted_rows_come_last,
+    aborted_epoch_leaves_the_chains,
+    rows_of_an_ended_epoch_stay_open,
+    changes_replace_the_chain,
+    a_full_file_is_left_out,
+    cursors_are_those_before_the_barriers_batch,
+    only_one_sink_is_staged,
+    files_of_later_batches_come_first,
+    restored_cursors_are_forgotten,
+    restored_state_is_forgotten,
+    numbers_go_on_from_the_base,
+    the_base_stays_the_restored_epoch,
+    what_is_owed_is_forgotten,
+    a_fence_of_the_log_counts_as_stored,
+    a_fenced_sink_is_tried_for_ever,
+    a_failed_publish_counts_as_done,
+    published_epochs_are_not_remembered,
+    acks_are_written_before_the_sink_has_the_epoch,
+    the_newest_epochs_rows_are_published_for_every_epoch,
+    manifests_are_forgotten_when_one_sink_has_them,
+    newest_is_the_published_epoch,
+    the_decisions_id_is_not_told,
+    an_idle_interval_is_lost,
+    a_job_that_has_drained_is_not_told,
+    votes_are_lost,
+]
