@@ -14,18 +14,11 @@ from urllib.parse import unquote, urlsplit
 from spark_ckpt.connector import Identified, StagedFile, TellsPublished, Tidies
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishConflict
 from spark_ckpt.protocol.ids import Epoch
-from spark_ckpt.testing.promises import refused, require, require_described
+from spark_ckpt.testing.promises import refused, require, require_described, skip
 from spark_ckpt.testing.sink_subject import Job, SinkSubject, texts
 
 if TYPE_CHECKING:
     pass
-
-
-def skip(why: str) -> None:
-    """Skip the running test. pytest is imported here, by whoever runs the suite, and not by the library."""
-    import pytest
-
-    pytest.skip(why)
 
 
 class _ExactlyOnce:

@@ -9,9 +9,8 @@ from typing import cast
 
 from spark_ckpt.connector import Cursor, Identified, Json, LimitsBatches, MayNeverEnd, Remembers, Source
 from spark_ckpt.errors import CkptError, SourceInvalid
-from spark_ckpt.testing.promises import Row, refused, require, require_described, require_rows
+from spark_ckpt.testing.promises import Row, refused, require, require_described, require_rows, skip
 from spark_ckpt.testing.reading import Reading
-from spark_ckpt.testing.sinks import skip
 
 _JUNK: tuple[Json, ...] = ("no such place", None, -1.5, [], {})
 

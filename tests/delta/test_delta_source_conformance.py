@@ -15,8 +15,7 @@ from spark_ckpt_delta import DeltaSource
 from spark_ckpt.testing import PythonReading, SourceConformance, SourceSubject
 
 
-@pytest.mark.parametrize("files_per_batch", [1, 256])
-@pytest.mark.parametrize("start", ["earliest", 0])
+@pytest.mark.parametrize(("start", "files_per_batch"), [("earliest", 1), (0, 256)])
 class TestDeltaSource(SourceConformance):
     @pytest.fixture
     def subject(self, table: Path, files_per_batch: int, start: str | int) -> SourceSubject:

@@ -34,8 +34,7 @@ def feed(folder: Path) -> Callable[[], Sequence[dict[str, object]]]:
     return add
 
 
-@pytest.mark.parametrize("files_per_batch", [1, 256])
-@pytest.mark.parametrize("clean", ["off", "delete"])
+@pytest.mark.parametrize(("clean", "files_per_batch"), [("delete", 1), ("off", 256)])
 class TestFilesSource(SourceConformance):
     @pytest.fixture
     def subject(
