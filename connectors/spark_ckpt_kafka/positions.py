@@ -28,7 +28,7 @@ def from_cursor(cursor: Cursor) -> dict[tuple[str, int], int]:
     """Offsets of a cursor, or of one line of Spark's offset log once parsed."""
     found: dict[tuple[str, int], int] = {}
     for topic, partitions in cursor.items():
-        if not isinstance(partitions, Mapping):
+        if not isinstance(partitions, Mapping) or not partitions:  # a topic that was read has a partition
             raise _unreadable(cursor)
         for partition, offset in partitions.items():
             if not str(partition).isdecimal() or not isinstance(offset, int) or isinstance(offset, bool):
@@ -60,7 +60,7 @@ def starting(
     if start in ("earliest", "latest"):
         chosen = beginnings if start == "earliest" else ends
         return {place: chosen[place] for place in every}
-    wanted = from_cursor(start) if isinstance(start, Mapping) else None
+    wanted = from_cursor({name: at for name, at in start.items() if at != {}}) if isinstance(start, Mapping) else None
     if wanted is None or not set(wanted) <= set(every):
         unknown = sorted(set(wanted or ()) - set(every))
         raise ConfigInvalid(

@@ -40,7 +40,7 @@ def test_reached_means_that_no_partition_lags(
 
 
 @pytest.mark.parametrize(
-    "line", ["", "7", "[1]", '{"a": 1}', '{"a": {"x": 1}}', '{"a": {"0": "1"}}', '{"a": {"0": true}}']
+    "line", ["", "7", "[1]", '{"a": 1}', '{"a": {}}', '{"a": {"x": 1}}', '{"a": {"0": "1"}}', '{"a": {"0": true}}']
 )
 def test_what_is_not_a_kafka_position_is_refused(line: str) -> None:
     with pytest.raises(SourceInvalid, match="not a Kafka position"):
