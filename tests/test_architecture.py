@@ -192,6 +192,37 @@ def test_functions_and_modules_stay_short(module):
     assert len(text.splitlines()) < MOST_MODULE_LINES
 
 
+MACHINES = {"Machine", "MessageMachine", "World", "Job", "RecoverableJob", "ABC"}
+"""A handler per event, or per kind of choice, is their nature: classes with one of these bases, and the bases."""
+MIRRORS = {"Stream", "KeyGroupState", "IncarnationCore"}
+"""One mirrors Spark's DataFrame, one Spark's GroupState; the last is a machine with another machine inside."""
+TO_COME_APART = {"EpochLog": (23, 273), "LogTable": (31, 284), "Location": (29, 237)}
+"""Too large still: methods and lines that they may have, which only shrink."""
+
+
+def large_classes(text: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.ClassDef) or node.name in MACHINES | MIRRORS:
+            continue
+        names = {getattr(base, "id", getattr(getattr(base, "value", None), "id", "")) for base in node.bases}
+        methods = sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+        most_methods, most_lines = TO_COME_APART.get(node.name, (20, 250))
+        lines = (node.end_lineno or 0) - node.lineno + 1
+        if not names & MACHINES and (methods > most_methods or lines > most_lines):
+            yield f"{node.name} has {methods} methods in {lines} lines"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=named)
+def test_no_class_has_more_than_twenty_methods_or_250_lines(module):
+    assert list(large_classes(module.read_text())) == []
+
+
+def test_a_class_that_is_too_large_is_found():
+    methods = "\n".join(f"    def m{number}(self): ..." for number in range(21))
+    assert list(large_classes(f"class Large:\n{methods}\n")) == ["Large has 21 methods in 22 lines"]
+    assert list(large_classes(f"class Large(Machine):\n{methods}\n")) == []
+
+
 def test_no_module_is_a_drawer_for_odds_and_ends():
     assert [
         named(module) for module in MODULES if module.stem in ("utils", "util", "helpers", "manager", "common")
