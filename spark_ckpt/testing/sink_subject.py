@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
@@ -89,6 +90,11 @@ class Job:
         sink.check(self._subject.session, self._subject.schema)
         return sink, sink.stage(self._subject.schema)
 
+    @cached_property
+    def plan(self) -> StagePlan:
+        """How rows are staged, as the first start was told."""
+        return self.made()[1]
+
     def driver(self, incarnation: int = 1) -> Publisher:
         """A new driver's hand on the sink."""
         sink, _ = self.made()
@@ -103,7 +109,7 @@ class Job:
 
     def decided(self, epoch: int, incarnation: int = 1, *, empty: bool = False, **changes: object) -> EpochOutput:
         """The epoch's rows staged, and what the log says of it: it follows what is acknowledged, unless `changes` differ."""
-        _, plan = self.made()
+        plan = self.plan
         self.newest = max(self.newest, epoch)
         output = EpochOutput(
             epoch=Epoch(epoch),
@@ -120,7 +126,7 @@ class Job:
 
     def staged(self, epoch: int, incarnation: int = 1) -> list[StagedFile]:
         """The epoch's rows as tasks of two batches leave them, in publishing order."""
-        _, plan = self.made()
+        plan = self.plan
         place = Location(plan.root or str(self._subject.outbox), dict(plan.storage_options))
         rows = self._subject.rows(epoch)
         half = rows.num_rows // 2

@@ -337,7 +337,7 @@ class _Optional:
     def test_tidying_removes_what_dead_drivers_left_and_nothing_else(self, subject: SinkSubject) -> None:
         """Published rows stay, and so does what the living driver has staged."""
         with Job(subject) as job:
-            root = job.made()[1].root
+            root = job.plan.root
             job.publish(job.driver(1), job.decided(1))
             left, driver = job.staged(2, incarnation=1), job.driver(2)
             mine = job.decided(3, 2)
