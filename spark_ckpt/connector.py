@@ -103,7 +103,10 @@ class LimitsBatches(Protocol):
         """The configured limit; None if a batch takes all there is."""
 
     def limited(self, rows: int) -> Source | None:
-        """The same source in batches of at most `rows`; None if its own are no larger or have other bounds."""
+        """The same source in batches of at most `rows`; None if its own are no larger or have other bounds.
+
+        Where Spark divides the limit, a batch may have up to one row more for each partition.
+        """
 
 
 @dataclass(frozen=True, slots=True)
