@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
-from spark_ckpt_kafka.control import Control
+from spark_ckpt_kafka.control import Control, ControlError
 from spark_ckpt_kafka.marker import Marker
 from spark_ckpt_kafka.options import Connection
 from spark_ckpt_kafka.publisher import KafkaPublisher, Patience
@@ -95,6 +95,20 @@ class Cluster:
         self.control.create_topic(name, PARTITIONS)
         self.topics.append(name)
         return name
+
+    def anew(self, topic: str) -> None:
+        """Delete the topic and make it again."""
+        self.control._call(lambda admin: admin.delete_topics([topic]))
+
+        def partitions() -> int:
+            try:
+                return len(self.control.partitions([topic])[topic])
+            except ControlError:
+                return 0
+
+        wait_for(lambda: not partitions(), "the topic's deletion")
+        self.control.create_topic(topic, PARTITIONS)
+        wait_for(lambda: partitions() == PARTITIONS, "the new topic")
 
     def sink(self, **named: Any) -> KafkaSink:
         patience = Patience(total_s=60, stall_s=named.pop("stall_s", 40.0))

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kafka_kit import PARTITIONS, Cluster, wait_for
+from kafka_kit import Cluster
 from pyspark.sql import SparkSession
 from spark_ckpt_kafka import KafkaSink, KafkaSource
-from spark_ckpt_kafka.control import ControlError
 from spark_ckpt_kafka.library import KafkaProducer
 
 import spark_ckpt
@@ -66,18 +65,7 @@ class World:
 
     def anew(self, topic: str) -> None:
         """Delete the topic and make it again."""
-        control = self.cluster.control
-        control._call(lambda admin: admin.delete_topics([topic]))
-
-        def partitions() -> int:
-            try:
-                return len(control.partitions([topic])[topic])
-            except ControlError:
-                return 0
-
-        wait_for(lambda: not partitions(), "the topic's deletion")
-        control.create_topic(topic, PARTITIONS)
-        wait_for(lambda: partitions() == PARTITIONS, "the new topic")
+        self.cluster.anew(topic)
 
 
 @pytest.fixture

@@ -1,0 +1,55 @@
+"""`KafkaSource` keeps the promises of a source in real queries, as the suite for any connector has them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from kafka_kit import Cluster
+from pyspark.sql import SparkSession
+from spark_ckpt_kafka import KafkaSource
+from spark_ckpt_kafka.library import KafkaProducer
+
+import spark_ckpt
+from integration_tests.spark import ending
+from spark_ckpt.testing import SourceConformance, SourceSubject, SparkReading
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
+    yield from ending(spark_ckpt.session("kafka-source", "kafka", master="local[2]", conf=conf))
+
+
+def lose(cluster: Cluster) -> None:
+    """The first record of partition 0 goes, as retention takes it."""
+    admin = AdminClient({"bootstrap.servers": cluster.broker.servers})
+    for future in admin.delete_records([TopicPartition(cluster.topic, 0, 1)]).values():
+        future.result(30)
+
+
+class TestKafkaSource(SourceConformance):
+    @pytest.fixture
+    def subject(self, spark: SparkSession, cluster: Cluster, tmp_path: Path) -> Iterator[SourceSubject]:
+        numbers = itertools.count()
+        producer = KafkaProducer(bootstrap_servers=cluster.broker.servers)
+
+        def add() -> Sequence[dict[str, object]]:
+            rows = [{"value": f"{number}".encode(), "partition": number % 2} for number in itertools.islice(numbers, 4)]
+            for row in rows:
+                producer.send(cluster.topic, row["value"], partition=row["partition"]).get(10)
+            return rows
+
+        yield SourceSubject(
+            make=lambda: KafkaSource(cluster.broker.servers, cluster.topic),
+            add=add,
+            reading=SparkReading(spark, tmp_path),
+            lose=lambda: lose(cluster),
+        )
+        producer.close()
