@@ -18,10 +18,14 @@ RATE, SAMPLE_S = 300, 15.0
 
 @dataclass(frozen=True)
 class Sample:
-    """What one look finds: resident memory of driver, JVM and all children, files of the store, the newest epochs' time."""
+    """What one look finds: resident memory of driver, JVM and all children, files of the store, the newest epochs' time.
+
+    Files of the three tables' logs are counted by themselves: they stay for an hour (`store/trim.py`), so they grow that long.
+    """
 
     memory_mib: float
     files: int
+    log_files: int
     epoch_ms: float
 
 
@@ -54,14 +58,17 @@ def _figures(when: str, samples: Sequence[Sample]) -> dict[str, float]:
     return {
         f"memory MiB, {when}": round(statistics.median(sample.memory_mib for sample in samples)),
         f"files, {when}": round(statistics.median(sample.files for sample in samples)),
+        f"files of logs, {when}": round(statistics.median(sample.log_files for sample in samples)),
         f"epoch ms, {when}": round(statistics.median(sample.epoch_ms for sample in samples)),
     }
 
 
 def _look(driver: Driver, store: Path) -> Sample:
     newest = [event["duration_ms"] for event in driver.events("committed")[-10:]]
-    files = sum(1 for path in store.rglob("*") if path.is_file())
-    return Sample(sum(_resident_mib(pid) for pid in driver.family()), files, statistics.median(newest))
+    every = [path.relative_to(store).parts for path in store.rglob("*") if path.is_file()]
+    logs = sum("_delta_log" in parts or parts[0] == "epochs" for parts in every)
+    memory_mib = sum(_resident_mib(pid) for pid in driver.family())
+    return Sample(memory_mib, len(every) - logs, logs, statistics.median(newest))
 
 
 def _resident_mib(pid: int) -> float:
