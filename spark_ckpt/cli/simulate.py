@@ -125,6 +125,8 @@ def _promise(scenario: sim.Scenario) -> str:
     """What was judged at the sinks."""
     if scenario.protocol == sim.LEASE:
         return "each token once, growing"
+    if scenario.protocol == sim.SPARK:
+        return "every row once, in the order of its key, with a decided epoch"
     if scenario.protocol == sim.BARRIER:
         return "every row once, with its epoch, epochs in order"
     return MENU[scenario.protocol].output.promise

@@ -29,10 +29,13 @@ from spark_ckpt.simulator.schedules import (
     FAULT_RATE,
     LEASE_FAULT_RATE,
     LEASE_STEPS,
+    SPARK_FAULT_RATE,
+    SPARK_STEPS,
     STEPS,
     Outcome,
     barrier_world,
     drive,
+    spark_world,
 )
 from spark_ckpt.simulator.world import Cell, World
 
@@ -118,6 +121,13 @@ def lease_campaign(
     """The same for the checkpoint lease."""
     total = Report("lease", "replicas", cells=handled_cells((Replica, Primary)))
     return _spread(partial(_run, _lease_world, steps, fault_rate), total, list(seeds), processes)
+
+
+def spark_campaign(
+    seeds: Iterable[int], processes: int = 1, steps: int = SPARK_STEPS, fault_rate: float = SPARK_FAULT_RATE
+) -> Report:
+    """The same for a job on Spark, with the rules that ship."""
+    return _spread(partial(_run, spark_world, steps, fault_rate), Report("spark", "job"), list(seeds), processes)
 
 
 def _lease_world(seed: int) -> World:

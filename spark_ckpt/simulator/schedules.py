@@ -230,5 +230,10 @@ def replay(make: Callable[[], World], outcome: Outcome) -> Outcome:
 
 
 def run_spark(seed: int, core_of: CoreOf = shipped, steps: int = SPARK_STEPS) -> Outcome:
-    """One schedule of a job on Spark, with the rules that ship. Every other seed's job drains, every third one's does not die."""
-    return drive(SparkWorld(core_of, draining=seed % 2 == 1, deaths=seed % 3 > 0), seed, steps, SPARK_FAULT_RATE)
+    """One schedule of a job on Spark, with the rules that ship."""
+    return drive(spark_world(seed, core_of), seed, steps, SPARK_FAULT_RATE)
+
+
+def spark_world(seed: int, core_of: CoreOf = shipped) -> SparkWorld:
+    """The world that a seed's schedule begins in: every other job drains, the driver of every third one does not die."""
+    return SparkWorld(core_of, draining=seed % 2 == 1, deaths=seed % 3 > 0)

@@ -1,7 +1,7 @@
 """Runs by name, for people: any protocol of the menu on any graph, from a seed, with crashes where somebody wants them.
 
-`barrier` is the protocol that ships in the Spark runtime, `lease` the rotation of checkpoints among replicas; all
-others are in `protocol.menu`.
+`spark` is a job on Spark with all its rules, `barrier` the protocol inside it on graphs of any shape, `lease` the rotation of
+checkpoints among replicas; all others are in `protocol.menu`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_ckpt.protocol.recovery import Settings
 from spark_ckpt.protocol.vocabulary import Json
 from spark_ckpt.simulator.barrier_processes import LIMITS
 from spark_ckpt.simulator.barrier_storage import BARRIER_GRAPHS, BarrierGraph
-from spark_ckpt.simulator.campaign import Report, barrier_campaign, campaign, lease_campaign
+from spark_ckpt.simulator.campaign import Report, barrier_campaign, campaign, lease_campaign, spark_campaign
 from spark_ckpt.simulator.faults import NO_FAULTS, Faults
 from spark_ckpt.simulator.graphs import ACYCLIC, GRAPHS
 from spark_ckpt.simulator.lease_world import LeaseWorld
@@ -28,19 +28,27 @@ from spark_ckpt.simulator.schedules import (
     FAULT_RATE,
     LEASE_FAULT_RATE,
     LEASE_STEPS,
+    SPARK_FAULT_RATE,
+    SPARK_STEPS,
     STEPS,
     Driver,
     Outcome,
     barrier_world,
     drive,
+    spark_world,
 )
 from spark_ckpt.simulator.timed_barrier import with_sinks
 from spark_ckpt.simulator.world import Choice, World
 
-BARRIER, LEASE = "barrier", "lease"
-NAMES: tuple[str, ...] = (BARRIER, LEASE, *MENU)
-LEASE_GRAPH = "replicas"
-PACE = {BARRIER: (BARRIER_STEPS, BARRIER_FAULT_RATE), LEASE: (LEASE_STEPS, LEASE_FAULT_RATE)}
+BARRIER, LEASE, SPARK = "barrier", "lease", "spark"
+NAMES: tuple[str, ...] = (BARRIER, LEASE, SPARK, *MENU)
+ONLY_GRAPH = {LEASE: "replicas", SPARK: "job"}
+"""Worlds of one shape, without times and options of their own."""
+PACE = {
+    BARRIER: (BARRIER_STEPS, BARRIER_FAULT_RATE),
+    LEASE: (LEASE_STEPS, LEASE_FAULT_RATE),
+    SPARK: (SPARK_STEPS, SPARK_FAULT_RATE),
+}
 """Steps of chaos and faults per step, where they differ from the usual."""
 
 
@@ -102,13 +110,19 @@ class Scenario:
 
     def world(self) -> World:
         """The world before anything happened. Raises `NotOnTheMenu`."""
-        if self.protocol == LEASE:
+        if self.protocol in ONLY_GRAPH:
             _refuse_settings(self)
-            return LeaseWorld(faults=self.budget())
+            return LeaseWorld(faults=self.budget()) if self.protocol == LEASE else self._spark_world()
         graph = _graph(self)
         if isinstance(graph, BarrierGraph):
             return barrier_world(graph, self.seed, limits=self.limits())
         return MessageWorld(MENU[self.protocol], graph, self.budget(), self.inputs, settings=self.settings())
+
+    def _spark_world(self) -> World:
+        """Whoever names a crash wants it, whatever the seed says."""
+        world = spark_world(self.seed)
+        world.deaths |= bool(self.crashes)
+        return world
 
     def run(self) -> Outcome:
         """Chaos, calm, verdict, with everything that happened."""
@@ -152,8 +166,8 @@ def runnable(protocol: str) -> dict[str, Graph]:
 
 def graphs_of(protocol: str) -> tuple[str, ...]:
     """Names of the graphs that a protocol runs on. Raises `NotOnTheMenu`."""
-    if protocol == LEASE:
-        return (LEASE_GRAPH,)
+    if protocol in ONLY_GRAPH:
+        return (ONLY_GRAPH[protocol],)
     if protocol == BARRIER:
         return tuple(BARRIER_GRAPHS)
     if protocol not in MENU:
@@ -165,9 +179,10 @@ def many(scenario: Scenario, schedules: int, processes: int = 1) -> Report:
     """So many schedules, beginning with the scenario's seed. Raises `NotOnTheMenu`."""
     seeds = range(scenario.seed, scenario.seed + schedules)
     steps, rate = scenario.pace()
-    if scenario.protocol == LEASE:
+    if scenario.protocol in ONLY_GRAPH:
         _refuse_settings(scenario)
-        return lease_campaign(seeds, processes, steps, rate)
+        campaign_of = lease_campaign if scenario.protocol == LEASE else spark_campaign
+        return campaign_of(seeds, processes, steps, rate)
     graph = _graph(scenario)
     if isinstance(graph, BarrierGraph):
         return barrier_campaign(graph, seeds, processes, steps, rate, scenario.limits())
@@ -192,7 +207,7 @@ def options_of(protocol: str, written: Mapping[str, str]) -> dict[str, Json]:
 
 def _refuse_settings(scenario: Scenario) -> None:
     if scenario.own or scenario.options or scenario.interval_ms or scenario.timeout_ms:
-        raise NotOnTheMenu(f"{LEASE} takes no graph, times or options", [LEASE_GRAPH])
+        raise NotOnTheMenu(f"{scenario.protocol} takes no graph, times or options", [ONLY_GRAPH[scenario.protocol]])
 
 
 def _graph(scenario: Scenario) -> Graph | BarrierGraph:

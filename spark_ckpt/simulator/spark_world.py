@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from spark_ckpt.errors import CkptError
-from spark_ckpt.host.messages import SavepointAsked, StopAsked
+from spark_ckpt.host.messages import OfferMarker, SavepointAsked, StopAsked
 from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.simulator.barrier_storage import ensure
 from spark_ckpt.simulator.spark_driver import CoreOf, SparkDriver, shipped
@@ -114,7 +114,7 @@ class SparkWorld(World):
     def _deaths(self) -> list[Choice]:
         return [
             *([("end", "usurped")] if self.current else []),
-            *(("end", "killed", number) for number in range(len(self.drivers))),
+            *(("end", "crash", number) for number in range(len(self.drivers))),
             *(("end", "query lost", number) for number, driver in enumerate(self.drivers) if driver.query),
         ]
 
@@ -138,9 +138,13 @@ class SparkWorld(World):
     def _do_begin(self, how: str = "ok") -> None:
         self.durable.mood = how
         try:
-            self.drivers.append(SparkDriver(self.durable, self.core_of))
+            driver = SparkDriver(self.durable, self.core_of)
         except CkptError as error:
             ensure(error.retriable, "O10", f"the job cannot begin: {error}")
+            self.tell("log", "failed", f"incarnation {self._incarnation()}: {how}")
+        else:
+            self.drivers.append(driver)
+            self.tell("driver", "recover", f"incarnation {driver.incarnation} from epoch {driver.begun_at}")
         self.durable.mood = "ok"
 
     def _do_end(self, how: str, number: int = -1) -> None:
@@ -148,26 +152,37 @@ class SparkWorld(World):
         match how:
             case "usurped":
                 self._do_begin()
-            case "killed":
+            case "crash":
+                self.tell("driver", "crash", f"incarnation {self.drivers[number].incarnation}")
                 del self.drivers[number]
             case _:
+                self.tell("driver", "failed", f"incarnation {self.drivers[number].incarnation}: its query died")
                 self.drivers[number].lose_query()
 
     def _do_coordinate(self, number: int, behind: bool) -> None:
-        self.drivers[number].step(behind)
+        driver = self.drivers[number]
+        if driver.effects and isinstance(driver.effects[0], OfferMarker):
+            self.tell("driver", "inject", f"marker of epoch {driver.effects[0].marker.epoch}")
+        driver.step(behind)
 
     def _do_store(self, number: int, how: str) -> None:
-        before = len(self.durable.manifests())
+        before, driver = len(self.durable.manifests()), self.drivers[number]
+        self.tell("driver", "decide", f"incarnation {driver.incarnation}")
         self.durable.mood = how
-        self.drivers[number].step(False)
+        driver.step(False)
         self.durable.mood = "ok"
         if len(self.durable.manifests()) > before:
             self.count("complete")
+            self.tell("log", "complete", f"epoch {self.durable.manifests()[-1].epoch}")
+        if how != "ok":
+            self.tell("log", "failed", how)
 
     def _do_ask(self, number: int, sink: str) -> None:
         self.drivers[number].ask(sink)
 
     def _do_publish(self, number: int, sink: str, how: str) -> None:
+        lane = self.drivers[number].lanes[sink]
+        self.tell(sink, "publish", f"epoch {lane.now.epoch if lane.now else 0}: {how}")
         self.drivers[number].publish(self.sinks[sink], how)
 
     def _do_plan(self, number: int, most: int) -> None:
@@ -176,6 +191,7 @@ class SparkWorld(World):
         query.plan(self.rows, most)
 
     def _do_run(self, number: int, how: str) -> None:
+        self.tell("driver", "read", f"incarnation {self.drivers[number].incarnation}: a batch, {how}")
         self.drivers[number].run_batch(how, self.rows if self.draining else None)
 
     def _do_timer(self, index: int, number: int) -> None:
@@ -263,4 +279,8 @@ class SparkWorld(World):
 
     def names(self) -> list[str]:
         """For stories."""
-        return ["driver", *SINKS]
+        return ["driver", "log", *SINKS]
+
+    def crash_of(self, process: str) -> Choice:
+        """The newest driver: nothing else is a process here."""
+        return ("end", "crash", len(self.drivers) - 1)

@@ -23,10 +23,10 @@ def out(capsys: Captured, *arguments: str, code: int = 0) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("protocol", ["barrier", "lease", *SOUND])
+@pytest.mark.parametrize("protocol", ["barrier", "lease", "spark", *SOUND])
 def test_every_protocol_tells_its_story_and_survives_a_crash(capsys: Captured, protocol: str) -> None:
-    victim = "b" if protocol in ("lease", "barrier") else "a"
-    graph = () if protocol == "lease" else ("--graph", "diamond")
+    victim = {"lease": "b", "barrier": "b", "spark": "driver"}.get(protocol, "a")
+    graph = () if protocol in ("lease", "spark") else ("--graph", "diamond")
 
     told = out(capsys, "simulate", "-p", protocol, *graph, "--no-faults", "--crash", f"{victim}@12")
 
@@ -81,14 +81,14 @@ def test_many_schedules_are_summed_up_and_failures_named(capsys: Captured) -> No
     assert bad["failed_seeds"][0] == failing_seed()
 
 
-@pytest.mark.parametrize("protocol", ["barrier", "lease"])
+@pytest.mark.parametrize("protocol", ["barrier", "lease", "spark"])
 def test_protocols_with_words_of_their_own_have_campaigns_too(capsys: Captured, protocol: str) -> None:
     report = json.loads(out(capsys, "simulate", "-p", protocol, "--schedules", "5", "--json"))
 
     assert (report["protocol"], report["schedules"], report["failed"]) == (protocol, 5, 0)
 
 
-@pytest.mark.parametrize("protocol", ["barrier", "lease", "markers"])
+@pytest.mark.parametrize("protocol", ["barrier", "lease", "spark", "markers"])
 def test_many_schedules_without_faults_have_none(capsys: Captured, protocol: str) -> None:
     calm = json.loads(out(capsys, "simulate", "-p", protocol, "--schedules", "8", "--no-faults", "--json"))
     rough = json.loads(out(capsys, "simulate", "-p", protocol, "--schedules", "8", "--json"))
@@ -205,7 +205,7 @@ def test_protocols_that_need_no_loops_are_not_compared_on_one(capsys: Captured) 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("simulate", "-p", "paxos"), "there are: barrier, lease, markers"),
+        (("simulate", "-p", "paxos"), "there are: barrier, lease, spark, markers"),
         (("simulate", "-p", "snapshots", "-g", "cycle"), "snapshots does not run on a graph 'cycle'"),
         (("simulate", "-p", "markers", "--crash", "z@3"), "has no process 'z'"),
         (("simulate", "-p", "markers", "--crash", "a"), "is not PROCESS@STEP"),

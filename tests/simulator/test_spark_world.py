@@ -21,7 +21,7 @@ def first_failure(core_of=None):
 
 def test_no_schedule_is_condemned_and_every_kind_of_fault_happens():
     happened = dict.fromkeys(
-        ["killed", "usurped", "query lost", "store fail", "store silent", "publish fail", "publish silent",
+        ["crash", "usurped", "query lost", "store fail", "store silent", "publish fail", "publish silent",
          "begin fail", "begin silent", "run twice", "run partial", "complete"], 0,
     )  # fmt: skip
     for seed in range(SCHEDULES):
