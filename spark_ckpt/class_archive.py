@@ -85,23 +85,15 @@ def _train(archive: Path) -> Path:
 def _main(archive: str) -> None:
     from pyspark.sql import SparkSession
 
+    from spark_ckpt.spark_private.jvm import end_jvm
+
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[1]").appName("class-archive").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.shuffle.partitions", "1").config("spark.sql.session.timeZone", "UTC")
     spark = builder.config(DRIVER_OPTIONS, f"-XX:ArchiveClassesAtExit={archive}").getOrCreate()
     with tempfile.TemporaryDirectory() as checkpoint:
         _stream(spark, checkpoint)
-    _end(spark)
-
-
-def _end(spark: SparkSession) -> None:
-    """Let the JVM end by itself, which is when it writes the archive, and wait for it."""
-    gateway = spark.sparkContext._gateway
-    spark.stop()
-    if gateway is not None:
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait()
+    end_jvm(spark)  # which is when it writes the archive
 
 
 def _stream(spark: SparkSession, checkpoint: str) -> None:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from pyspark import java_gateway
+from spark_ckpt.spark_private.launching import launches_run_first
 
 _IGNORED = (signal.SIGINT, signal.SIGTERM)
 
@@ -20,13 +19,8 @@ _IGNORED = (signal.SIGINT, signal.SIGTERM)
 @contextmanager
 def launched_deaf() -> Iterator[None]:
     """A JVM that PySpark launches inside leaves SIGINT and SIGTERM to its program."""
-    launcher: Any = java_gateway
-    popen = launcher.Popen
-    launcher.Popen = lambda command, **options: popen(command, **options | {"preexec_fn": _ignore})
-    try:
+    with launches_run_first(_ignore):
         yield
-    finally:
-        launcher.Popen = popen
 
 
 def _ignore() -> None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.errors import ParseException
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_ckpt.connector import Sink, Source
 from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.spark_private.arrow_types import spark_schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,12 +75,12 @@ class OperatorNode:
     @property
     def key_ddl(self) -> str:
         """The key columns as the store writes them down."""
-        return ddl(from_arrow_schema(self.operator.schema.key))
+        return ddl(spark_schema_of(self.operator.schema.key))
 
     @property
     def state_ddl(self) -> str:
         """The state columns as the store writes them down."""
-        return ddl(from_arrow_schema(self.operator.schema.state))
+        return ddl(spark_schema_of(self.operator.schema.state))
 
 
 Node = SourceNode | TransformNode | UnionNode | WatermarkNode | OperatorNode

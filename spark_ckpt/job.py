@@ -19,8 +19,8 @@ from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt.runtime.job_plan import JobPlan, planned
 from spark_ckpt.runtime.rejects import REJECTED, REJECTED_SCHEMA
 from spark_ckpt.runtime.run import Run
-from spark_ckpt.runtime.stateless import template
 from spark_ckpt.runtime.warm_up import check_workers, warm_up
+from spark_ckpt.spark_private.plans import streaming_template
 from spark_ckpt.store.identity import Confirmed
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.schemes import store_location
@@ -86,7 +86,7 @@ class Job:
         source.check(self.spark)
         schema = self._schema(source)
         node = self._sources[name] = SourceNode(name, source, schema)
-        return Stream(self, node, template(self.spark, schema))
+        return Stream(self, node, streaming_template(self.spark, schema))
 
     def rejectsTo(self, sink: Sink) -> None:
         """Write records that could not be parsed to a side table, exactly once: columns reason, position, record."""

@@ -11,13 +11,13 @@ import gc
 import importlib
 import sys
 
-_TASKS = "pyspark.worker"
+from spark_ckpt.spark_private.python_workers import IMPORTED_BY_WORKERS, WORKER, serve_workers
+
 _IMPORTED = (
     "pandas",
     "pyarrow.compute",
     "pyarrow.parquet",
-    _TASKS,
-    "pyspark.sql.pandas.serializers",
+    *IMPORTED_BY_WORKERS,
     "spark_ckpt.runtime.aggregations",
     "spark_ckpt.runtime.keyed_function",
     "spark_ckpt.runtime.stage_query",
@@ -28,14 +28,12 @@ _IMPORTED = (
 
 def main() -> None:
     """Import, hide what was imported from the garbage collector (it would unshare the pages), serve."""
-    if sys.argv[1:] == [_TASKS]:  # Spark's planner has daemons of its own, whose workers do little
+    if sys.argv[1:] == [WORKER]:  # Spark's planner has daemons of its own, whose workers do little
         for name in _IMPORTED:
             importlib.import_module(name)
         gc.collect()
         gc.freeze()
-    from pyspark.daemon import manager
-
-    manager()
+    serve_workers()
 
 
 if __name__ == "__main__":

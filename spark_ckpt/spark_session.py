@@ -14,12 +14,14 @@ from pyspark.sql import SparkSession
 from spark_ckpt import class_archive, connectors, jars
 from spark_ckpt.class_archive import DRIVER_OPTIONS
 from spark_ckpt.driver_jvm import launched_deaf
+from spark_ckpt.spark_private.launching import is_under_spark_submit
+from spark_ckpt.spark_private.python_workers import DAEMON_MODULE
 
 _DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
-    "spark.python.daemon.module": "spark_ckpt.python_daemon",
+    DAEMON_MODULE: "spark_ckpt.python_daemon",
 }
 _LATE_OPTIMISATION = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
@@ -51,7 +53,7 @@ def session(
         settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), *paths]))
     settings = _with_java_options(settings)
     builder = SparkSession.builder.appName(name)
-    if master or "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if master or not is_under_spark_submit():
         builder = builder.master(master or "local[*]")
     for key, value in settings.items():
         builder = builder.config(key, value)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from spark_ckpt.connector import Cursor, Json, Seed
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 from spark_ckpt.place import place_of
+from spark_ckpt.spark_private.checkpoint_files import rate_start_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -99,7 +100,7 @@ class SparkSource:
         offset = cursor["offset"]
         if offset is None:
             return None
-        return Seed(str(offset), {"0": f"v1\n{_int(cursor['start_ms'])}"} if self._kind == "rate" else {})
+        return Seed(str(offset), rate_start_file(_int(cursor["start_ms"])) if self._kind == "rate" else {})
 
     def cursor(self, offset: str, previous: Cursor) -> Cursor:
         """Spark's offset as it stands in the log, and what was pinned at the start."""

@@ -39,11 +39,13 @@ from spark_ckpt.runtime.keyed_function import UserFunction, keyed_function
 from spark_ckpt.runtime.operator import Binding, KeyedOperator
 from spark_ckpt.runtime.rejects import divert_rejects
 from spark_ckpt.runtime.session_settings import pandas_options
-from spark_ckpt.runtime.stateless import Refused, check_operation, template
+from spark_ckpt.runtime.stateless import Refused, check_operation
 from spark_ckpt.runtime.users_line import users_line
 from spark_ckpt.runtime.vectorized import VectorizedFunction, vectorized_function
 from spark_ckpt.runtime.window_keys import Closing, WindowKey
-from spark_ckpt.runtime.window_lineage import closing_of, is_window, watermarked, without_marks
+from spark_ckpt.runtime.window_lineage import closing_of, is_window, without_marks
+from spark_ckpt.spark_private.plans import streaming_template
+from spark_ckpt.spark_private.window_columns import watermark_only
 
 if TYPE_CHECKING:
     from spark_ckpt.job import Job
@@ -192,7 +194,7 @@ class Stream:
             delay_ms = duration_ms(delayThreshold)
         except (TypeError, ValueError) as error:
             raise ConfigInvalid(f"withWatermark: {error}") from None
-        marked = watermarked(self._template, eventTime, delay_ms)
+        marked = watermark_only(self._template, eventTime, delay_ms)
         return Stream(self._job, WatermarkNode(self._node, eventTime, delay_ms), marked)
 
     def parse(
@@ -364,7 +366,7 @@ class GroupedStream:
         binding = Binding(name, watermark.column if watermark else None, pandas_options(job.spark), closing)
         bound = operator.bind(binding)
         node = OperatorNode(stream._node, job._operator_name(name), self._keys, bound)
-        return Stream(job, node, template(job.spark, operator.output))
+        return Stream(job, node, streaming_template(job.spark, operator.output))
 
 
 def _named_key(stream: Stream, key: str | Column) -> tuple[Stream, str]:

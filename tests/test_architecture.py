@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+from spark_private_guard import defined_by, defined_in, every_name, private_uses
 
 import spark_ckpt
 from spark_ckpt import errors
@@ -38,7 +41,9 @@ MAY_IMPORT = {
     "spark_ckpt/recovery": {
         "spark_ckpt.recovery", "spark_ckpt.protocol", "spark_ckpt.store", "spark_ckpt.errors", "spark_ckpt.connector",
     },
+    "spark_ckpt/spark_private": {"spark_ckpt.spark_private"},
     "spark_ckpt/runtime": {
+        "spark_ckpt.spark_private",
         "spark_ckpt.runtime", "spark_ckpt.host", "spark_ckpt.protocol", "spark_ckpt.store", "spark_ckpt.errors",
         "spark_ckpt.connector", "spark_ckpt.failpoints", "spark_ckpt.worker_process", "spark_ckpt.graph", "spark_ckpt.config",
         "spark_ckpt.listener", "spark_ckpt.worker_python",
@@ -46,6 +51,7 @@ MAY_IMPORT = {
     },
     "connectors": {
         "spark_ckpt.connector", "spark_ckpt.errors", "spark_ckpt.protocol.ids", "spark_ckpt.failpoints",
+        "spark_ckpt.spark_private",
         "spark_ckpt.storage_errors", "spark_ckpt.wording", "spark_ckpt.content",
     },
 }  # fmt: skip
@@ -133,6 +139,71 @@ def test_connectors_do_not_import_each_other():
         if name.split(".")[0] in packages - {package}
     ]
     assert wrong == []
+
+
+def outside_of_the_room() -> list[Path]:
+    return [module for module in MODULES if not module.is_relative_to(CORE / "spark_private")]
+
+
+@pytest.mark.parametrize("module", outside_of_the_room(), ids=named)
+def test_what_spark_does_not_promise_is_used_in_one_place(module):
+    assert private_uses(module.read_text(), own_names()) == []
+
+
+@cache
+def own_names() -> frozenset[str]:
+    return defined_by(outside_of_the_room())
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "jvm = spark.sparkContext._jvm",
+        "plan = frame._jdf.queryExecution()",
+        "limits = execution.uniqueSources()",
+        "getattr(execution, 'uniqueSources_$eq')(limits)",
+        "cause = getattr(error, '_cause', None)",
+        "from pyspark.sql.conversion import ArrowBatchTransformer",
+        "from pyspark.sql.pandas.types import to_arrow_schema",
+        "from pyspark import cloudpickle",
+        "import pyspark.daemon",
+        "if TYPE_CHECKING:\n    from py4j.java_gateway import JavaObject",
+        "name = 'org.apache.spark.sql.execution.streaming.runtime.MemoryStream'",
+        "settings = {'spark.sql.streaming.unsupportedOperationCheck': 'false'}",
+        "module = import_module('pyspark.worker')",
+        "path = f'offsets/{batch}'",
+        "port = os.environ['PYSPARK_GATEWAY_PORT']",
+    ],
+)
+def test_a_private_name_of_spark_outside_of_its_place_is_found(planted):
+    assert private_uses(planted, own_names()) != []
+
+
+@pytest.mark.parametrize(
+    "honest",
+    [
+        "from pyspark.sql import DataFrame\nrows = frame.where('v > 1')",
+        '"""As `spark.sparkContext._jvm` does; see org.apache.spark.sql.Dataset."""',
+        "spark.conf.set('spark.sql.shuffle.partitions', '2')",
+    ],
+)
+def test_what_spark_promises_may_be_used_anywhere(honest):
+    assert private_uses(honest, own_names()) == []
+
+
+def test_every_name_that_spark_does_not_promise_says_where_it_lives_and_what_breaks():
+    names = every_name()
+    assert len({name.name for name in names}) == len(names) > 50
+    for name in names:
+        assert re.fullmatch(r"\d+\.\d+\.\d+", name.seen_in)
+        assert all((name.lives_in, name.breaks)), name
+        for function in name.used_by.split(", "):
+            assert defines(function), f"{name.name} is used by {function}, which is not there"
+
+
+def defines(function: str) -> bool:
+    first = function.partition(".")[0]
+    return any(first in set(defined_in(room.read_text())) for room in (CORE / "spark_private").glob("*.py"))
 
 
 @pytest.mark.parametrize("folder", ["protocol", "host"])

@@ -84,10 +84,10 @@ class DeltaSink:
 
     def stage(self, schema: StructType) -> StagePlan:
         """Engine "deltalake": inside the table, created if absent. Engine "spark": in the store's outbox."""
-        from pyspark.sql.pandas.types import to_arrow_schema
+        from spark_ckpt.spark_private.arrow_types import arrow_schema_of
 
         self._schema = schema
-        columns = to_arrow_schema(schema, timezone="UTC")
+        columns = arrow_schema_of(schema)
         if self._engine == "spark":
             return StagePlan(schema=columns)
         opened = self._opened()

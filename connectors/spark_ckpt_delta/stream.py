@@ -99,11 +99,11 @@ class DeltaStreamReader(FileStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition's files, in the order of the log."""
-        from pyspark.sql.pandas.types import to_arrow_schema
+        from spark_ckpt.spark_private.arrow_types import arrow_schema_of
 
         settle()
         assert isinstance(partition, FileRun)  # noqa: S101 - what partitions() returned
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = arrow_schema_of(self._schema)
         system = filesystem(self._settings.table, self._settings.storage_options)
         for file in partition.files:
             yield from read_file(system, self._settings.table, file, schema)

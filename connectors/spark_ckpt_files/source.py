@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from spark_ckpt.connector import Cursor, Folder
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 from spark_ckpt.place import place_of
+from spark_ckpt.spark_private.time_zones import session_zone
 from spark_ckpt_files.cleaning import Cleaner, Cleaning, CleanSource
 from spark_ckpt_files.ledger import Consumed, Ledger, encoded
 from spark_ckpt_files.listing import DataFile, Directory, grown
@@ -25,7 +26,6 @@ from spark_ckpt_files.reading import check_file
 from spark_ckpt_files.replay import check_readable
 from spark_ckpt_files.settings import Format, OnError, Settings, age_ms, check_schema, output_schema
 from spark_ckpt_files.stream import FORMAT_NAME, FilesDataSource
-from spark_ckpt_files.zones import session_zone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,7 +118,7 @@ class FilesSource:
 
     def check(self, spark: SparkSession) -> None:
         """Raise `SourceInvalid` for a missing directory, a bad schema, or a first file of another kind."""
-        from pyspark.sql.pandas.types import to_arrow_schema
+        from spark_ckpt.spark_private.arrow_types import arrow_schema_of
 
         data = self._data_schema()
         check_schema(data, self._settings.format)
@@ -126,7 +126,7 @@ class FilesSource:
         first = min(self._directory.names(), default=None)
         if first is not None:
             for file in self._directory.stat([first]).values():
-                check_file(self._directory, file, self._settings, to_arrow_schema(data, timezone="UTC"))
+                check_file(self._directory, file, self._settings, arrow_schema_of(data))
 
     def start(self, spark: SparkSession) -> Cursor:
         """The beginning, or everything that is there now."""

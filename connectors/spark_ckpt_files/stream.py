@@ -99,11 +99,11 @@ class FilesStreamReader(FileStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition's files, oldest file first."""
-        from pyspark.sql.pandas.types import to_arrow_schema
+        from spark_ckpt.spark_private.arrow_types import arrow_schema_of
 
         settle()
         assert isinstance(partition, FileRun)  # noqa: S101 - what partitions() returned
-        output = to_arrow_schema(self._schema, timezone="UTC")
+        output = arrow_schema_of(self._schema)
         for file in partition.files:
             yield from read_file(self._directory, file, self._settings, output)
 

@@ -6,13 +6,10 @@ is read with the offset from before the change: 02:30 becomes 03:30.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 INSTANT = pa.timestamp("us", tz="UTC")
 _LOCAL = pa.timestamp("us")
@@ -20,15 +17,6 @@ _NOT_IN_UTC_TEXT = r"(Z|[+-]\d{2}:?\d{2}|:\d{2}(\.\d+)?[+-]\d{2})$"
 _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
 
 Values: TypeAlias = "pa.Array[Any]"
-
-
-def session_zone(spark: SparkSession) -> str:
-    """The session's time zone as an IANA name or an offset such as +05:30, whatever form the setting has."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None, "a classic session has a JVM"  # noqa: S101 - Spark Connect is refused before
-    zone = jvm.org.apache.spark.sql.catalyst.util.DateTimeUtils.getZoneId(spark.conf.get("spark.sql.session.timeZone"))
-    name = str(zone.normalized().getId())
-    return "UTC" if name == "Z" else name
 
 
 def instants_of_texts(texts: Values, zone: str) -> Values:

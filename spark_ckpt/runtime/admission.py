@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import LimitsBatches, Source
-from spark_ckpt.runtime.query_execution import execution_of
+from spark_ckpt.spark_private.running_query import Execution
 
 if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject
     from pyspark.sql import SparkSession
 
 FIRST_BATCH_ROWS = 20_000
@@ -31,20 +30,13 @@ def lift_limits(spark: SparkSession, query_name: str, sources: Sequence[Source])
 
     To be called from the query's own thread, between two plannings.
     """
-    execution = execution_of(spark, query_name)
-    limits, streams = execution.uniqueSources(), execution.sources()
-    for number, source in enumerate(sources):
-        if isinstance(source, LimitsBatches) and _limited(source) is not None:
-            limits = limits.updated(streams.apply(number), _read_limit(spark, source.rows_per_batch))
-    getattr(execution, "uniqueSources_$eq")(limits)
+    rows = {
+        number: source.rows_per_batch
+        for number, source in enumerate(sources)
+        if isinstance(source, LimitsBatches) and _limited(source) is not None
+    }
+    Execution.of(spark, query_name).limit_rows(rows)
 
 
 def _limited(source: Source) -> Source | None:
     return source.limited(FIRST_BATCH_ROWS) if isinstance(source, LimitsBatches) else None
-
-
-def _read_limit(spark: SparkSession, rows: int | None) -> JavaObject:
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None, "a classic session has a JVM"  # noqa: S101 - Spark Connect is refused before
-    limit = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
-    return limit.allAvailable() if rows is None else limit.maxRows(rows)

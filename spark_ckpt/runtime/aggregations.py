@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
@@ -51,6 +50,7 @@ from spark_ckpt.runtime.rows import (
 from spark_ckpt.runtime.segments import Segments
 from spark_ckpt.runtime.timeouts import Timeouts
 from spark_ckpt.runtime.window_keys import Closing, WindowKey, nested, nested_schema
+from spark_ckpt.spark_private.arrow_types import spark_schema_of
 
 if TYPE_CHECKING:
     from spark_ckpt.runtime.rows import Array
@@ -178,7 +178,7 @@ class RunningAggregates:
         self.schema = state_schema(StructType([schema[key] for key in keys]), self._state_type())
         self._windows = tuple(windows)
         self._arrow = self._output_schema(rows)
-        self.output = from_arrow_schema(self._arrow)
+        self.output = spark_schema_of(self._arrow)
         self._timeouts = Timeouts()
         self._binding = Binding()
         self._closing: Closing | None = None
@@ -287,7 +287,7 @@ class RunningAggregates:
             for spec, fold in zip(self._specs, self._folds, strict=True)
             for part, kind in zip(fold.parts, fold.types(), strict=True)
         ]
-        return from_arrow_schema(pa.schema(fields))
+        return spark_schema_of(pa.schema(fields))
 
     def _output_schema(self, rows: pa.Schema) -> pa.Schema:
         shown = [pa.field(spec.name, fold.shown()) for spec, fold in zip(self._specs, self._folds, strict=True)]

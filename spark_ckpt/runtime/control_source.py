@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spark_ckpt.host.markers import NO_MARKER, Marker
+from spark_ckpt.spark_private.memory_stream import MemoryStream, rows_up_to
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,20 +46,13 @@ class Control:
 
 
 def marker_number(line: str | None) -> int:
-    """How many markers the stream had, from the control source's line in Spark's offset log (-1 is none)."""
-    return 0 if line is None else int(line) + 1
+    """How many markers the stream had, from the control source's line in Spark's offset log."""
+    return rows_up_to(line)
 
 
 def control_rows(spark: SparkSession, control: Control) -> DataFrame:
     """The markers as a stream of (kind int, epoch long)."""
-    from pyspark.sql.classic.dataframe import DataFrame as JvmFrame
-
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None, "a classic session has a JVM"  # noqa: S101 - Spark Connect is refused before
-    streams = getattr(jvm.org.apache.spark.sql.execution.streaming.runtime, "MemoryStream$")
-    stream = getattr(streams, "MODULE$").apply(spark._jsparkSession, jvm.org.apache.spark.sql.Encoders.STRING())
-    control.attach(lambda marker: stream.addData(jvm.PythonUtils.toSeq([f"{marker.kind} {marker.epoch}"])))
+    stream = MemoryStream(spark)
+    control.attach(lambda marker: stream.add(f"{marker.kind} {marker.epoch}"))
     words = "split(value, ' ')"
-    return JvmFrame(stream.toDF(), spark).selectExpr(
-        f"CAST({words}[0] AS INT) AS kind", f"CAST({words}[1] AS LONG) AS epoch"
-    )
+    return stream.frame.selectExpr(f"CAST({words}[0] AS INT) AS kind", f"CAST({words}[1] AS LONG) AS epoch")

@@ -14,7 +14,7 @@ import copy
 import gc
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -32,6 +32,7 @@ from spark_ckpt.runtime.pandas_rows import FrameSlices, key_tuples
 from spark_ckpt.runtime.python_values import to_arrow, to_python
 from spark_ckpt.runtime.rows import NO_TIMEOUT, Bools, Int64s, rows_at, state_schema, user_columns
 from spark_ckpt.runtime.timeouts import Timeouts
+from spark_ckpt.spark_private.key_state import NO_TIMESTAMP, KeyState, key_states
 from spark_ckpt.wording import counted
 
 _ALLOCATIONS_PER_COLLECTION = 200_000
@@ -39,30 +40,6 @@ _ALLOCATIONS_PER_COLLECTION = 200_000
 Key = tuple[Hashable, ...]
 Yielded = pd.DataFrame | tuple[object, ...] | dict[str, object]
 UserFunction = Callable[[Key, Iterable[pd.DataFrame], GroupState], Iterable[Yielded]]
-
-
-class KeyState(GroupState):
-    """Spark's `GroupState`, readable by the operator after the user's function returned."""
-
-    @property
-    def updated(self) -> bool:
-        """Whether `update` was the last change."""
-        return self._updated
-
-    @property
-    def removed(self) -> bool:
-        """Whether `remove` was the last change."""
-        return self._removed
-
-    @property
-    def timeout_ms(self) -> int:
-        """The timeout set in this call, `NO_TIMEOUT` if none was."""
-        return NO_TIMEOUT if self._timeout_timestamp == GroupState.NO_TIMESTAMP else int(self._timeout_timestamp)
-
-    @property
-    def value(self) -> tuple[object, ...]:
-        """The value last given to `update`."""
-        return self._value
 
 
 class _KeyRows(NamedTuple):
@@ -174,26 +151,16 @@ class KeyedFunction:
         self._write(called, states, group)
 
     def _states(self, called: _KeyRows, clock: Clock) -> list[KeyState]:
-        present = clock.watermark_ms is not None
-        watermark = clock.watermark_ms if clock.watermark_ms is not None else GroupState.NO_TIMESTAMP
         exists = called.resolved.exists.tolist()
-        return [
-            KeyState(
-                cast(Row, value if has else None),
-                clock.processing_ms,
-                watermark,
-                self._timeouts.kind,
-                called.timed_out,
-                present,
-                has,
-                False,
-                False,
-                GroupState.NO_TIMESTAMP,
-                b"",
-                self._state_type,
-            )
-            for value, has in zip(self._values(called.resolved.state, len(exists)), exists, strict=True)
-        ]
+        return key_states(
+            self._values(called.resolved.state, len(exists)),
+            exists,
+            state=self._state_type,
+            timeout=self._timeouts.kind,
+            timed_out=called.timed_out,
+            processing_ms=clock.processing_ms,
+            watermark_ms=clock.watermark_ms,
+        )
 
     def _values(self, state: pa.Table, count: int) -> Iterable[Row]:
         columns = [to_python(state.column(i), field.dataType) for i, field in enumerate(self._state_type.fields)]
@@ -201,7 +168,8 @@ class KeyedFunction:
 
     def _write(self, called: _KeyRows, states: Sequence[KeyState], group: KeyGroupState) -> None:
         """Write what the calls changed: values in one go, then keys of which only the timeout changed."""
-        timeouts = np.fromiter((state.timeout_ms for state in states), np.int64, len(states))
+        timeouts = np.fromiter((state.timeout_timestamp_ms for state in states), np.int64, len(states))
+        timeouts[timeouts == NO_TIMESTAMP] = NO_TIMEOUT
         updated = np.fromiter((state.updated for state in states), np.bool_, len(states))
         removed = np.fromiter((state.removed for state in states), np.bool_, len(states))
         before = called.resolved

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError, PySparkTypeError
-from pyspark.sql.conversion import PandasToArrowConversion
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -27,6 +26,7 @@ from spark_ckpt.runtime.failures import OutputInvalid, bounded, types_of
 from spark_ckpt.runtime.pandas_rows import PandasOptions, column_arrays
 from spark_ckpt.runtime.python_values import plain_array
 from spark_ckpt.runtime.rows import arrow_schema, conform
+from spark_ckpt.spark_private.pandas_conversion import frame_to_arrow
 from spark_ckpt.wording import counted
 
 if TYPE_CHECKING:
@@ -190,14 +190,13 @@ class OutputRows:
         return refused
 
     def _converted(self, frame: pd.DataFrame, schema: StructType) -> pa.RecordBatch:
-        return PandasToArrowConversion.convert(
+        return frame_to_arrow(
             frame,
             schema,
             timezone=self._options.timezone,
             safecheck=self._options.safecheck,
-            arrow_cast=True,
             assign_cols_by_name=self._options.assign_cols_by_name,
-            int_to_decimal_coercion_enabled=self._options.int_to_decimal_coercion,
+            int_to_decimal_coercion=self._options.int_to_decimal_coercion,
         )
 
 

@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.conversion import ArrowBatchTransformer
 
 from spark_ckpt.runtime.rows import Int64s
+from spark_ckpt.spark_private.pandas_conversion import columns_to_pandas
 
 if TYPE_CHECKING:
     from spark_ckpt.runtime.rows import Array, ChunkedArray
@@ -38,16 +38,11 @@ class PandasOptions:
 
 def to_series(table: pa.Table, options: PandasOptions) -> list[pd.Series[float]]:
     """Spark's own conversion, column by column; timestamps become naive in the session's time zone."""
-    series = ArrowBatchTransformer.to_pandas(
+    return columns_to_pandas(
         _in_session_zone(table, options.timezone),
         timezone=options.timezone,
-        schema=None,
-        struct_in_pandas="dict",
-        ndarray_as_list=False,
         prefer_int_ext_dtype=options.prefer_int_ext_dtype,
-        df_for_struct=False,
     )
-    return cast("list[pd.Series[float]]", series)
 
 
 def to_frame(table: pa.Table, options: PandasOptions) -> pd.DataFrame:

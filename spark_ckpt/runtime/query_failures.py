@@ -9,13 +9,11 @@ from __future__ import annotations
 import builtins
 import re
 import sys
-from collections.abc import Iterator
 from textwrap import dedent
 from typing import TYPE_CHECKING, Protocol
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, QueryContextType
-from pyspark.errors.exceptions.captured import convert_exception
 
 from spark_ckpt import errors
 from spark_ckpt.errors import CkptError, EnvironmentUnfit, RunFailed, StoreFull, StoreIoFailed, StoreReadOnly
@@ -28,6 +26,7 @@ from spark_ckpt.runtime.failures import (
     bounded,
 )
 from spark_ckpt.runtime.user_frames import user_part, user_traceback
+from spark_ckpt.spark_private.captured_errors import causes_of, message_of, without_plan
 from spark_ckpt.storage_errors import outage, refusal_said
 
 if TYPE_CHECKING:
@@ -39,8 +38,6 @@ _PYTHONS = re.compile(r"^(?P<kind>[\w.]*\w)(?:: (?P<said>.*))?$", re.MULTILINE)
 _NAMED = re.compile(r"\S.*: \S|\[")
 """An error that says something: a class alone (`java.io.EOFException`) does not."""
 _HEADER = "Traceback (most recent call last):\n"
-_PLAN = "\n=== Streaming Query ==="
-"""What Spark appends to a query's error: ids, offsets, and the plan, in which the texts of `raise_error` appear."""
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}$")
 _CONTEXT = re.compile(r"\n== .*", re.DOTALL)
 _SHOWN_CHARS = 2000
@@ -54,7 +51,6 @@ _HINT_DISKS = (
     "look at the disks of Spark's checkpoint (run_dir), its temporary files (spark.local.dir), the local cache (local_dir) "
     "and the store; a running job goes on by itself when they serve again"
 )
-_DEEPEST = 20
 
 _PYTHON = "PYTHON_EXCEPTION"
 _SAME_AGAIN = ("22", "23", "P0", "42703", "42K09")
@@ -114,7 +110,7 @@ def failure_of(query: Query | None) -> CkptError:
 def failure_by(error: Exception) -> CkptError:
     """What Spark raised, judged by its and its causes' conditions; by its text where it has none."""
     try:
-        chain = list(_causes(error))
+        chain = list(causes_of(error))
         found = next(filter(None, map(_judged, chain)), None)
         return found or _untyped(chain, error)
     except Py4JError:  # Java is gone, and with it what the error knew
@@ -123,7 +119,7 @@ def failure_by(error: Exception) -> CkptError:
 
 def failure_in(text: str) -> CkptError:
     """The typed error in Spark's message, or the message itself, shortened to what a person reads."""
-    text = text.split(_PLAN, 1)[0]
+    text = without_plan(text)
     return _typed(text) or _disk_failure(text) or QueryFailed(_shortened(text), hint="the full trace is in Spark's log")
 
 
@@ -138,39 +134,28 @@ def typed(error: BaseException) -> CkptError:
     return _typed(said) or _disk_failure(said) or RunFailed(f"{type(error).__name__}: {said}", traceback=trace)
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what caused it, as PySpark's exceptions."""
-    for _ in range(_DEEPEST):
-        if isinstance(error, Py4JJavaError):
-            error = convert_exception(error.java_exception)
-        if error is None:
-            return
-        yield error
-        error = getattr(error, "_cause", None) or error.__cause__
-
-
 def _judged(error: BaseException) -> CkptError | None:
     """Our error, if this one says why; None if it may pass or only reports another."""
     condition = error.getCondition() if isinstance(error, PySparkException) else None
     if not isinstance(error, PySparkException) or condition is None:
         return None
     if condition == _PYTHON:
-        text = (error.getMessageParameters() or {}).get("traceback") or _said(error)
+        text = (error.getMessageParameters() or {}).get("traceback") or message_of(error)
         return _typed(text) or _disk_failure(text) or _python_failure(text)
     state = error.getSqlState() or ""
     if not state.startswith(_SAME_AGAIN):
         return None
-    ours = _typed(_said(error)) if state.startswith(_RAISED_IN_SQL) else None
+    ours = _typed(message_of(error)) if state.startswith(_RAISED_IN_SQL) else None
     return ours or _expression_failed(error, condition)
 
 
 def _untyped(chain: list[BaseException], error: Exception) -> CkptError:
     """Errors that reach Spark as text only: of a Python data source, say, or of a step of the planner."""
-    texts = [_said(each).split(_PLAN, 1)[0] for each in chain]
+    texts = [without_plan(message_of(each)) for each in chain]
     for text in texts:
         if (typed := _typed(text)) is not None:
             return typed
-    for text in (*texts, str(error).split(_PLAN, 1)[0]):
+    for text in (*texts, without_plan(str(error))):
         if (failed := _disk_failure(text)) is not None:
             return failed
     for text in texts:
@@ -180,11 +165,6 @@ def _untyped(chain: list[BaseException], error: Exception) -> CkptError:
         filter(str.strip, texts), str(error)
     )
     return QueryFailed(_shortened(said), hint="the full trace is in Spark's log")
-
-
-def _said(error: BaseException) -> str:
-    """The message alone: a captured error's text would have Java's stack behind it."""
-    return str(getattr(error, "_desc", None) or error)
 
 
 def _typed(text: str) -> CkptError | None:
@@ -257,7 +237,7 @@ def _may_pass(kind: str) -> bool:
 
 def _expression_failed(error: PySparkException, condition: str) -> ExpressionFailed:
     contexts = error.getQueryContext()
-    what = _SQLSTATE.sub("", _CONTEXT.sub("", _said(error)).strip()).removeprefix(f"[{condition}] ")
+    what = _SQLSTATE.sub("", _CONTEXT.sub("", message_of(error)).strip()).removeprefix(f"[{condition}] ")
     return ExpressionFailed(
         what[:_SHOWN_CHARS],
         spark=condition,

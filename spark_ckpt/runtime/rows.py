@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_ckpt.errors import GraphInvalid, StateSchemaChanged
+from spark_ckpt.spark_private.arrow_types import arrow_schema_of
 
 if TYPE_CHECKING:
     from typing import Any
@@ -100,7 +100,7 @@ def _check_names(names: Iterable[str]) -> None:
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Spark's Arrow types for a struct, timestamps in UTC, everything nullable."""
-    arrow = to_arrow_schema(schema, timezone="UTC")
+    arrow = arrow_schema_of(schema)
     return pa.schema([pa.field(field.name, field.type) for field in arrow])
 
 

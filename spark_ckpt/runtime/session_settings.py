@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_ckpt.runtime.pandas_rows import PandasOptions
+from spark_ckpt.spark_private.settings import assigns_columns_by_name, converts_safely
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -15,8 +16,8 @@ def pandas_options(spark: SparkSession) -> PandasOptions:
     return PandasOptions(
         timezone=_text(spark, "spark.sql.session.timeZone", "UTC"),
         prefer_int_ext_dtype=_flag(spark, "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", False),
-        safecheck=_flag(spark, "spark.sql.execution.pandas.convertToArrowArraySafely", False),
-        assign_cols_by_name=_flag(spark, "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", True),
+        safecheck=converts_safely(spark),
+        assign_cols_by_name=assigns_columns_by_name(spark),
         int_to_decimal_coercion=_flag(spark, "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", False),
     )
 

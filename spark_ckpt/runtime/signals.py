@@ -16,6 +16,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
 
+from spark_ckpt.spark_private.launching import is_pysparks_handler
+
 _log = logging.getLogger("spark_ckpt")
 HANDLED = (signal.SIGTERM, signal.SIGINT)
 Handler = Callable[[int, FrameType | None], object] | int | None
@@ -107,7 +109,7 @@ def has_own_handler(handler: Handler) -> bool:
     """Whether the program handles the signal itself: neither Python's own answer nor PySpark's, which cancels all jobs."""
     if not callable(handler) or handler is signal.default_int_handler:
         return False
-    return not str(getattr(handler, "__module__", "")).startswith("pyspark.")
+    return not is_pysparks_handler(handler)
 
 
 def end_by(number: int) -> None:

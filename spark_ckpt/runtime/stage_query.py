@@ -33,46 +33,35 @@ from spark_ckpt.runtime.group_host import GroupHost
 from spark_ckpt.runtime.late_watermark import LateWatermark
 from spark_ckpt.runtime.offset_log import read_batch_offsets
 from spark_ckpt.runtime.packing import explode_blobs, pack, packed_ddl, tables_of_blobs
-from spark_ckpt.runtime.query_execution import execution_of, rows_delivered
 from spark_ckpt.runtime.query_failures import failure_by
 from spark_ckpt.runtime.rejects import Diverter, divert_rejects, diverting_with
 from spark_ckpt.runtime.reports import Reports
 from spark_ckpt.runtime.rows import EVENT_TIME
 from spark_ckpt.runtime.staging import ROWS_PER_WRITE, SinkStage, stage_rows
 from spark_ckpt.runtime.stateless_graph import checked_output, checked_rows
+from spark_ckpt.spark_private.checkpoint_files import CHECKPOINT_FOLDERS
+from spark_ckpt.spark_private.running_query import Execution
+from spark_ckpt.spark_private.settings import LOCAL_CHECKPOINT_SETTINGS, QUERY_SETTINGS
 from spark_ckpt.storage_errors import told_of
 from spark_ckpt.store.location import Location
 from spark_ckpt.worker_process import settle
 
 if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
-_NO_LIMIT = str(2**31 - 1)
-_QUERY_CONF = {
-    # Ten thousand rows bound an Arrow batch. A bound in bytes beside it makes Spark add up all vectors' sizes at every row,
-    # a sixth of the time it takes to bring Kafka records to Python.
+_QUERY_CONF = QUERY_SETTINGS | {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-    "spark.sql.execution.arrow.maxBytesPerBatch": _NO_LIMIT,
-    "spark.sql.streaming.minBatchesToRetain": "2",
-    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     "spark.sql.ui.explainMode": "simple",
 }
-_LOCAL_FILES = {
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
+_LOCAL_FILES = LOCAL_CHECKPOINT_SETTINGS | {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
 """For local checkpoints. Spark's own choice starts a `readlink` process per file operation, Hadoop's a `chmod` per file and
 one for the file's checksum, eight per batch. The checkpoint is disposable and needs no checksums. Not from Hadoop's cache:
 there is the rest of the program's file system."""
-_FOLDERS = ("offsets", "commits", "state")
-"""What Spark makes in a checkpoint when a query starts. Each folder would be a `chmod` process, 10 ms at that time. Below
-`state` there must be nothing: Spark would take it for another query's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +101,7 @@ class StageQuery:
         self._is_over = is_over
         self._reports = Reports(spark.sparkContext)
         self._late = _late_watermark(spark, stage)
-        self._execution: JavaObject | None = None
+        self._execution: Execution | None = None
         self._steps = 0
         self.failure: CkptError | None = None
         """What the batch that ended the query failed with, judged where Spark's error is whole: to Java it is a text."""
@@ -219,9 +208,8 @@ class StageQuery:
 
     def _rows_delivered(self) -> int:
         if self._execution is None:
-            self._execution = execution_of(self._spark, self._stage.name)
-        gateway = self._spark.sparkContext._gateway
-        return rows_delivered(gateway, self._execution, len(sources_of(self._stage.node)))
+            self._execution = Execution.of(self._spark, self._stage.name)
+        return self._execution.rows_delivered(len(sources_of(self._stage.node)))
 
     def _staged(self, frame: DataFrame, batch: int) -> DataFrame:
         node, stages, reports = self._stage.node, self._stage.stages, self._reports
@@ -329,11 +317,12 @@ def query_settings(checkpoint_uri: str, shuffle_partitions: int) -> dict[str, st
 
 
 def make_folders(checkpoint_uri: str) -> None:
-    """Make the folders of a local checkpoint before Spark does. Raises a `StoreOutage` if the file system refuses."""
+    """Make the folders of a local checkpoint before Spark does: each would be a `chmod` process, 10 ms at that time. Raises a
+    `StoreOutage` if the file system refuses."""
     local = Location(checkpoint_uri).local
     if local is not None:
         with told_of(checkpoint_uri):
-            for folder in _FOLDERS:
+            for folder in CHECKPOINT_FOLDERS:
                 (local / folder).mkdir(parents=True, exist_ok=True)
 
 

@@ -2,8 +2,9 @@
 
 Spark's checkpoint is disposable here, so whatever Spark keeps between batches is gone at every restart: a deduplication
 shows rows again, an aggregation starts from nothing, a limit lets as many rows through once more. Only the stage's own
-operator has state that epochs hold. So the analysed plan of a stream's rows may have nodes of the list below only; a node
-that nobody has judged is refused, too. What is static (the other side of a join) may be anything: Spark reads it anew.
+operator has state that epochs hold. So the analysed plan of a stream's rows may have nodes of one list only
+(`STATELESS_NODES`); a node that nobody has judged is refused, too. What is static (the other side of a join) may be
+anything: Spark reads it anew.
 
 Functions that give another value when they run again (`rand`, `uuid`, a Python function of the user's) stay allowed. What a
 sink gets is staged by the task that computed it, and the decision of an epoch is about these files: nothing that was
@@ -16,22 +17,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.spark_private.plans import JOIN_NODE, REFERENCE_NODE, STATELESS_NODES, TEMPLATE_NODE, PlanNode, analysed
 
 if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject, JVMView
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-_STATELESS = frozenset(
-    {
-        *("Project", "Filter", "Generate", "Expand", "Unpivot", "DataFrameDropColumns", "Union", "Join", "LateralJoin"),
-        *("MapInPandas", "MapInArrow", "PythonMapInArrow", "MapElements", "MapPartitions", "TypedFilter"),
-        *("DeserializeToObject", "SerializeFromObject", "AppendColumns"),
-        *("Repartition", "RepartitionByExpression", "RebalancePartitions", "ResolvedHint", "CollectMetrics"),
-        *("SubqueryAlias", "View", "WithCTE", "CTERelationDef", "CTERelationRef"),
-    }
-)
-"""Logical nodes by class name. A join is one as long as one side of it only is a stream."""
+    from pyspark.sql import DataFrame
 
 _KEYED = "use groupBy(...) and an operator of the stream itself: agg, applyInPandasWithState or applyVectorized"
 _FIRST = 'groupBy("id").agg(outputMode="append", seen=ckpt.count()).filter("seen = 1") keeps the first row of every id'
@@ -67,29 +56,14 @@ class Refused(GraphInvalid):
         return Refused(f"{verb}: {self.what}", hint=self.hint, **self.context, line=line or None)
 
 
-def template(spark: SparkSession, schema: StructType) -> DataFrame:
-    """A streaming DataFrame of this schema that has no source: recorded operations are tried on it."""
-    from pyspark.sql.classic.dataframe import DataFrame as JvmFrame
-
-    jvm = _jvm(spark)
-    attributes = jvm.org.apache.spark.sql.catalyst.types.DataTypeUtils.toAttributes(
-        jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
-    )
-    nothing = getattr(getattr(jvm.scala, "None$"), "MODULE$")
-    empty = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
-        attributes, jvm.PythonUtils.toSeq([]), True, nothing
-    )
-    return JvmFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, empty), spark)
-
-
 def check_operation(given: DataFrame, result: object) -> DataFrame:
-    """What a recorded operation made of the stream `given`, a `template`, if it may be part of a stream. Raises `Refused`,
-    or Spark's own `AnalysisException` for what Spark cannot stream."""
+    """What a recorded operation made of the stream `given`, a `streaming_template`, if it may be part of a stream. Raises
+    `Refused`, or Spark's own `AnalysisException` for what Spark cannot stream."""
     frame = _checked(result)
-    inputs = list(_inputs(_plan(frame)))
-    if any(_name(leaf) != "LocalRelation" for leaf in inputs):
+    inputs = list(_inputs(analysed(frame)))
+    if any(leaf.name != TEMPLATE_NODE for leaf in inputs):
         raise Refused("the result reads another stream than the one given", hint=_UNSEEN_INPUT)
-    if len(inputs) != len(list(_inputs(_plan(given)))):
+    if len(inputs) != len(list(_inputs(analysed(given)))):
         raise Refused(
             "the stream given is read more than once; Spark reads it each time to a position of its own", hint=_TWICE
         )
@@ -98,7 +72,7 @@ def check_operation(given: DataFrame, result: object) -> DataFrame:
 
 def check_rows(frame: DataFrame, sources: int) -> DataFrame:
     """The plan of a stream's rows as it is about to run, with `sources` declared inputs. Raises as `check_operation`."""
-    inputs = len(list(_inputs(_plan(_checked(frame)))))
+    inputs = len(list(_inputs(analysed(_checked(frame)))))
     if inputs != sources:  # each is a line of Spark's offset log
         raise Refused(f"the stream reads {inputs} streaming inputs, the job declares {sources}", hint=_UNSEEN_INPUT)
     return frame
@@ -111,19 +85,19 @@ def _checked(result: object) -> DataFrame:
         raise Refused(f"the result is a {type(result).__name__}", hint="return a DataFrame made from the one given")
     if not result.isStreaming:
         raise Refused("the result is a static DataFrame", hint="return a DataFrame made from the one given")
-    plan = _plan(result)
+    plan = analysed(result)
     for node in _streaming(plan):
         _check_node(node)
-    _check_as_spark(result.sparkSession, plan)
+    plan.check_for_streaming(result.sparkSession)  # outer joins, expressions that cannot stream
     return result
 
 
-def _check_node(node: JavaObject) -> None:
-    name, children = _name(node), _children(node)
+def _check_node(node: PlanNode) -> None:
+    name, children = node.name, node.children
     if not children:
         return
-    both = name == "Join" and all(child.isStreaming() for child in children)
-    if both or name not in _STATELESS:
+    both = name == JOIN_NODE and all(child.is_streaming for child in children)
+    if both or name not in STATELESS_NODES:
         what = "a join of two streams" if both else name
         raise Refused(
             f"{what} needs to remember rows, and no epoch holds what it remembers: every restart would lose it",
@@ -132,40 +106,13 @@ def _check_node(node: JavaObject) -> None:
         )
 
 
-def _check_as_spark(spark: SparkSession, plan: JavaObject) -> None:
-    """What Spark says when a query starts, said now: outer joins, expressions that cannot stream."""
-    jvm = _jvm(spark)
-    checker = getattr(jvm.org.apache.spark.sql.catalyst.analysis, "UnsupportedOperationChecker$")
-    append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
-    getattr(checker, "MODULE$").checkForStreaming(plan, append)
+def _inputs(plan: PlanNode) -> Iterator[PlanNode]:
+    return (node for node in _streaming(plan) if not node.children and node.name != REFERENCE_NODE)
 
 
-def _inputs(plan: JavaObject) -> Iterator[JavaObject]:
-    return (node for node in _streaming(plan) if not _children(node) and _name(node) != "CTERelationRef")
-
-
-def _streaming(plan: JavaObject) -> Iterator[JavaObject]:
+def _streaming(plan: PlanNode) -> Iterator[PlanNode]:
     """The node and those below it whose rows are a stream's."""
-    if plan.isStreaming():
+    if plan.is_streaming:
         yield plan
-        for child in _children(plan):
+        for child in plan.children:
             yield from _streaming(child)
-
-
-def _children(plan: JavaObject) -> list[JavaObject]:
-    children = plan.children()
-    return [children.apply(number) for number in range(children.size())]
-
-
-def _name(plan: JavaObject) -> str:
-    return str(plan.getClass().getSimpleName())
-
-
-def _plan(frame: DataFrame) -> JavaObject:
-    return frame._jdf.queryExecution().analyzed()
-
-
-def _jvm(spark: SparkSession) -> JVMView:
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None, "a classic session has a JVM"  # noqa: S101 - Spark Connect is refused before
-    return jvm

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spark_ckpt.graph import Node, OperatorNode, SourceNode, TransformNode, build, operator_of, sources_of, upstream
-from spark_ckpt.runtime.stateless import Refused, check_operation, check_rows, template
+from spark_ckpt.runtime.stateless import Refused, check_operation, check_rows
+from spark_ckpt.spark_private.plans import streaming_template
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +26,7 @@ def checked_output(spark: SparkSession, node: Node) -> None:
     """What is recorded behind the operator. Each batch has its own plan there, so it is tried on a stream of no rows."""
     operator = operator_of(node)
     assert operator is not None, "there is an operator to be behind of"  # noqa: S101
-    rows = template(spark, operator.operator.output)
+    rows = streaming_template(spark, operator.operator.output)
     _checked(node, lambda part: check_operation(rows, build(part, lambda _: rows)) if operator_of(part) else rows)
 
 

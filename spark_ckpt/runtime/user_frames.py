@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-import py4j
-import pyspark
+from spark_ckpt.spark_private.library_files import is_sparks_file
 
 _FRAME = re.compile(r'  File "(?P<path>.+)", line \d+')
 _HEADER = "Traceback (most recent call last):"
@@ -26,9 +25,6 @@ _SHOWN_LINES = 40
 _LINE_CHARS = 300
 
 _OURS = re.compile(r"[/\\]spark_ckpt(?:_kafka|_delta|_files)[/\\]|[/\\](?:site|dist)-packages[/\\]spark_ckpt[/\\]")
-_SPARKS = re.compile(
-    r"[/\\]pyspark\.zip[/\\]|[/\\]py4j-[\w.-]+\.zip[/\\]|[/\\](?:(?:site|dist)-packages|python)[/\\](?:pyspark|py4j)[/\\]"
-)
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]|\.(?:pyx|pxi|pxd)$|^<frozen |[/\\]lib[/\\]python3\.\d+[/\\]")
 """`.pyx`: compiled packages name their sources so."""
 
@@ -114,21 +110,14 @@ def _frame(path: str, line: str, before: Sequence[_Frame]) -> _Frame:
 
 
 def _owner(path: str) -> _Owner:
-    if path.startswith(_ROOTS[_Owner.OURS]) or _OURS.search(path):
+    if path.startswith(_ROOT) or _OURS.search(path):
         return _Owner.OURS
-    if path.startswith(_ROOTS[_Owner.SPARK]) or _SPARKS.search(path):
+    if is_sparks_file(path):
         return _Owner.SPARK
     return _Owner.INSTALLED if _INSTALLED.search(path) else _Owner.USER
 
 
-def _folder(file: str | None) -> str:
-    return str(Path(file or os.curdir).parent) + os.sep
-
-
-_ROOTS = {
-    _Owner.OURS: (str(Path(__file__).parents[1]) + os.sep,),
-    _Owner.SPARK: (_folder(pyspark.__file__), _folder(py4j.__file__)),
-}
+_ROOT = str(Path(__file__).parents[1]) + os.sep
 
 
 def _bounded(lines: list[str]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.errors import EnvironmentUnfit
 from spark_ckpt.runtime.query_failures import failure_by
+from spark_ckpt.spark_private.python_workers import workers_python
 from spark_ckpt.worker_process import settle
 from spark_ckpt.worker_python import is_this_python
 
@@ -42,7 +43,7 @@ def check_workers(spark: SparkSession) -> None:
 
     Waits for the warm-up where the workers are not this interpreter on this machine. Whatever may pass is left to the job.
     """
-    python, local = str(spark.sparkContext.pythonExec), str(spark.sparkContext.master).startswith("local")
+    python, local = workers_python(spark), str(spark.sparkContext.master).startswith("local")
     if local and is_this_python(python):
         return
     try:

@@ -1,0 +1,526 @@
+"""Every name that Spark does not promise, looked up in the installed Spark: the first tests that fail when Spark changes.
+
+One check per name that `spark_ckpt.spark_private` lists; a failure says which function uses it, and what breaks without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyspark
+import pytest
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JError
+from pyspark import java_gateway
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.types import LongType, StringType, StructType
+
+from integration_tests.spark_private.watched_query import ADDED, SEED_ID, SEEDED_AT, STARTED_S_AGO, Seen
+from spark_ckpt.spark_private import checkpoint_files, plans, running_query, settings
+from spark_ckpt.spark_private.arrow_types import arrow_schema_of, spark_schema_of
+from spark_ckpt.spark_private.captured_errors import causes_of, message_of, without_plan
+from spark_ckpt.spark_private.jvm import frame_of, is_a, items_of, java_frame, java_session, jvm_of, kind_of, seq
+from spark_ckpt.spark_private.key_state import NO_TIMESTAMP, KeyState, key_states
+from spark_ckpt.spark_private.launching import is_pysparks_handler
+from spark_ckpt.spark_private.library_files import is_sparks_file
+from spark_ckpt.spark_private.memory_stream import MemoryStream, rows_up_to
+from spark_ckpt.spark_private.names import SparkName
+from spark_ckpt.spark_private.pandas_conversion import columns_to_pandas, frame_to_arrow
+from spark_ckpt.spark_private.python_workers import IMPORTED_BY_WORKERS, workers_python
+from spark_ckpt.spark_private.time_zones import session_zone
+from spark_ckpt.spark_private.window_columns import (
+    WindowPart,
+    is_session_window,
+    is_time_window,
+    is_watermarked,
+    watermark_only,
+    window_part,
+    without_watermark_mark,
+)
+from tests.spark_private_guard import PUBLIC_SETTINGS, every_name
+
+pytestmark = pytest.mark.spark
+
+CHECKS: dict[str, Callable[..., None]] = {}
+TEN_MINUTES_US = 600_000_000
+
+
+def of(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The check of these names; its parameters are fixtures."""
+
+    def entered(check: Callable[..., None]) -> Callable[..., None]:
+        CHECKS.update(dict.fromkeys(names, check))
+        return check
+
+    return entered
+
+
+@pytest.mark.parametrize("name", every_name(), ids=lambda name: name.name)
+def test_spark_has(name: SparkName, request: pytest.FixtureRequest) -> None:
+    check = CHECKS[name.name]
+    try:
+        check(**{wanted: request.getfixturevalue(wanted) for wanted in inspect.signature(check).parameters})
+    except BaseException as error:
+        error.add_note(f"{name.name}, seen in Spark {name.seen_in}: {name.lives_in}")
+        error.add_note(f"{name.used_by} uses it; without it {name.breaks}")
+        raise
+
+
+def test_every_check_is_of_a_listed_name() -> None:
+    assert set(CHECKS) == {name.name for name in every_name()}
+
+
+@pytest.mark.parametrize("key", sorted(PUBLIC_SETTINGS))
+def test_spark_documents_the_setting(key: str, spark: SparkSession) -> None:
+    if not key.startswith("spark.sql.catalog."):  # its last part is the catalog's name
+        assert entry(spark, key).isPublic()
+
+
+def entry(spark: SparkSession, key: str) -> JavaObject:
+    java_session(spark).sessionState().conf()  # loads the settings of SQL
+    found = jvm_of(spark).org.apache.spark.internal.config.ConfigEntry.findEntry(key)
+    assert found is not None, f"Spark knows no setting {key}"
+    return found
+
+
+# -- jvm ------------------------------------------------------------------------------------------------------------------
+
+
+@of("SparkContext._jvm")
+def _(spark: SparkSession) -> None:
+    assert jvm_of(spark).java.lang.Integer.parseInt("7") == 7
+
+
+@of("SparkContext._gateway")
+def _(spark: SparkSession) -> None:
+    assert is_a(spark, java_session(spark), "org.apache.spark.sql.classic.SparkSession")
+    gateway = spark.sparkContext._gateway
+    assert callable(gateway.shutdown)
+    assert gateway.proc.poll() is None
+    assert gateway.proc.stdin.writable()
+
+
+@of("SparkSession._jsparkSession")
+def _(spark: SparkSession) -> None:
+    assert kind_of(java_session(spark)) == "SparkSession"
+
+
+@of("DataFrame._jdf", "classic.dataframe.DataFrame")
+def _(spark: SparkSession) -> None:
+    assert frame_of(java_frame(spark.range(3)), spark).count() == 3
+
+
+@of("PythonUtils.toSeq")
+def _(spark: SparkSession) -> None:
+    assert items_of(seq(spark, ["a", "b"])) == ["a", "b"]
+
+
+# -- launching ------------------------------------------------------------------------------------------------------------
+
+
+@of("java_gateway.Popen")
+def _(spark: SparkSession, launch_mark: Path) -> None:
+    assert launch_mark.exists()
+
+
+@of("PYSPARK_GATEWAY_PORT")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    monkeypatch.setenv("PYSPARK_GATEWAY_SECRET", "none")
+    monkeypatch.setattr(java_gateway, "Popen", lambda *_, **__: pytest.fail("a JVM is launched"))
+    with pytest.raises((Py4JError, OSError)):  # nobody listens there
+        java_gateway.launch_gateway()
+
+
+@of("SparkContext's signal handler")
+def _(spark: SparkSession) -> None:
+    assert is_pysparks_handler(signal.getsignal(signal.SIGINT))
+
+
+# -- python_workers -------------------------------------------------------------------------------------------------------
+
+
+@of("spark.python.daemon.module", "pyspark.daemon.manager", "pyspark.worker")
+def _(loaded: list[str]) -> None:
+    assert {"spark_ckpt.store.location", "pyspark.worker"} <= set(loaded)
+
+
+@of("pyspark.sql.pandas.serializers")
+def _() -> None:
+    for module in IMPORTED_BY_WORKERS:
+        importlib.import_module(module)
+
+
+@of("SparkContext.pythonExec")
+def _(spark: SparkSession) -> None:
+    told = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("sys").executable).collect()
+    assert workers_python(spark) == told[0]
+
+
+# -- memory_stream --------------------------------------------------------------------------------------------------------
+
+
+@of("MemoryStream.apply", "MemoryStream.toDF")
+def _(spark: SparkSession) -> None:
+    assert MemoryStream(spark).frame.isStreaming
+
+
+@of("MemoryStream.addData")
+def _(seen: Seen) -> None:
+    assert seen.values.count(None) == ADDED
+
+
+@of("MemoryStream's offset")
+def _(seen: Seen) -> None:
+    assert rows_up_to(offsets_of(seen).lines[1]) == ADDED
+
+
+# -- running_query --------------------------------------------------------------------------------------------------------
+
+
+@of("StreamingQuery._jsq", "StreamingQueryWrapper.streamingQuery")
+def _(seen: Seen) -> None:
+    assert kind_of(seen.java) == "MicroBatchExecution"
+
+
+@of("StreamExecution.sources")
+def _(seen: Seen) -> None:
+    assert [kind_of(source) for source in items_of(seen.java.sources())] == [
+        "RateStreamMicroBatchStream",
+        "MemoryStream",
+    ]
+
+
+@of("StreamExecution.lastExecution")
+def _(seen: Seen) -> None:
+    assert kind_of(seen.java.lastExecution()) == "IncrementalExecution"
+
+
+@of("StreamSourceAwareSparkPlan.getStream")
+def _(seen: Seen, spark: SparkSession) -> None:
+    scans = running_query._leaves(seen.plan)
+    aware = [scan for scan in scans if is_a(spark, scan, running_query._OF_A_SOURCE)]
+    assert [scan.getStream().isDefined() for scan in aware] == [True, True]
+
+
+@of("SparkPlan.metrics numOutputRows")
+def _(seen: Seen) -> None:
+    assert seen.delivered == len(seen.values) - ADDED > 0
+
+
+@of("AdaptiveSparkPlanExec.executedPlan", "QueryStageExec.plan")
+def _(spark: SparkSession) -> None:
+    frame = spark.range(10).groupBy((F.col("id") % 2).alias("k")).count()
+    plan = java_frame(frame).queryExecution().executedPlan()
+    frame.collect()
+    assert kind_of(plan) == "AdaptiveSparkPlanExec"
+    assert [kind_of(leaf) for leaf in items_of(plan.executedPlan().collectLeaves())] == ["ShuffleQueryStageExec"]
+    assert [kind_of(leaf) for leaf in running_query._leaves(plan)] == ["RangeExec"]
+
+
+@of("StreamExecution.uniqueSources")
+def _(seen: Seen) -> None:
+    assert seen.unique_sources == 2
+
+
+@of("StreamExecution.uniqueSources_$eq", "ReadLimit.maxRows")
+def _(seen: Seen) -> None:
+    assert "17" in seen.limited
+
+
+# -- plans ----------------------------------------------------------------------------------------------------------------
+
+ROW = StructType().add("k", StringType()).add("at", "timestamp")
+
+
+@of("QueryExecution.analyzed", "LogicalPlan.children")
+def _(spark: SparkSession) -> None:
+    plan = plans.analysed(spark.range(3).where("id > 1"))
+    assert (plan.name, [child.name for child in plan.children]) == ("Filter", ["Range"])
+
+
+@of("LogicalPlan.isStreaming")
+def _(spark: SparkSession) -> None:
+    assert not plans.analysed(spark.range(3)).is_streaming
+    assert plans.analysed(plans.streaming_template(spark, ROW)).is_streaming
+
+
+@of("STATELESS_NODES")
+def _(spark: SparkSession) -> None:
+    loader = jvm_of(spark).org.apache.spark.util.Utils
+    for name in plans.STATELESS_NODES | {plans.REFERENCE_NODE, plans.TEMPLATE_NODE, plans.JOIN_NODE}:
+        full = f"org.apache.spark.sql.catalyst.plans.logical.{name}"
+        assert loader.classForName(full, True, True).getSimpleName() == name
+
+
+@of("DataTypeUtils.toAttributes", "LocalRelation", "Dataset.ofRows")
+def _(spark: SparkSession) -> None:
+    frame = plans.streaming_template(spark, ROW)
+    assert frame.schema == ROW
+    assert plans.analysed(frame).name == plans.TEMPLATE_NODE
+
+
+@of("UnsupportedOperationChecker.checkForStreaming")
+def _(spark: SparkSession) -> None:
+    template = plans.streaming_template(spark, ROW)
+    plans.analysed(template.where("k = 'a'")).check_for_streaming(spark)
+    with pytest.raises(PySparkException):
+        plans.analysed(template.groupBy("k").count()).check_for_streaming(spark)
+
+
+# -- window_columns -------------------------------------------------------------------------------------------------------
+
+
+@of("spark.watermarkDelayMs")
+def _(spark: SparkSession) -> None:
+    template = plans.streaming_template(spark, ROW)
+    assert is_watermarked(template.withWatermark("at", "5 seconds").schema["at"])
+    ours = watermark_only(template, "at", 5000).schema["at"]
+    assert ours.metadata == template.withWatermark("at", "5 seconds").schema["at"].metadata
+    assert not is_watermarked(without_watermark_mark(ours))
+
+
+@of("spark.timeWindow")
+def _(spark: SparkSession) -> None:
+    fields = plans.streaming_template(spark, ROW).select(F.window("at", "10 minutes").alias("w"), "k").schema
+    assert [is_time_window(field) for field in fields] == [True, False]
+
+
+@of("spark.sessionWindow")
+def _(spark: SparkSession) -> None:
+    template = plans.streaming_template(spark, ROW)
+    assert is_session_window(template.groupBy(F.session_window("at", "10 minutes").alias("w")).count().schema["w"])
+
+
+@of("GetStructField", "AttributeReference", "CreateNamedStruct.valExprs", "Project and Alias")
+def _(spark: SparkSession) -> None:
+    windows = watermark_only(plans.streaming_template(spark, ROW), "at", 0).select(
+        F.window("at", "10 minutes").alias("w")
+    )
+    parts = windows.select(F.col("w.start").alias("s"), F.col("w.end").alias("e")).select(F.col("s").alias("t"), "e")
+    assert window_part(parts, "t") == WindowPart(False, TEN_MINUTES_US)
+    assert window_part(parts, "e") == WindowPart(True, None)
+
+
+@of("Expand.projections")
+def _(spark: SparkSession) -> None:
+    sliding = F.window("at", "10 minutes", "5 minutes").alias("w")
+    windows = watermark_only(plans.streaming_template(spark, ROW), "at", 0).select(sliding)
+    assert window_part(windows.select(F.col("w.start").alias("s")), "s") == WindowPart(False, TEN_MINUTES_US)
+
+
+# -- checkpoint_files -----------------------------------------------------------------------------------------------------
+
+
+def offsets_of(seen: Seen) -> checkpoint_files.Offsets:
+    return checkpoint_files.parse_offsets((seen.checkpoint / checkpoint_files.offsets_path(0)).read_text())
+
+
+@of("offsets/<batch>", "sources/<number>/0")
+def _(seen: Seen) -> None:
+    reached = int(offsets_of(seen).lines[0] or 0)
+    assert STARTED_S_AGO <= reached < STARTED_S_AGO + 600
+    assert sorted(value for value in seen.values if value is not None) == list(range(SEEDED_AT, reached))
+
+
+@of("batchWatermarkMs")
+def _(seen: Seen) -> None:
+    assert offsets_of(seen).watermark_ms == 0
+
+
+@of("commits/<batch>", "metadata")
+def _(seen: Seen) -> None:
+    assert seen.values  # of batch 0, after the batches that the seed pretends
+    assert str(seen.java.id().toString()) == SEED_ID
+
+
+@of("OffsetSeqMetadata.apply")
+def _(spark: SparkSession) -> None:
+    assert '"spark.sql.shuffle.partitions": "7"' in checkpoint_files.batch_metadata(spark, 7)
+
+
+@of("CHECKPOINT_FOLDERS")
+def _(seen: Seen) -> None:
+    made = {path.name for path in seen.checkpoint.iterdir() if path.is_dir()} - {"sources"}
+    assert made <= set(checkpoint_files.CHECKPOINT_FOLDERS)
+    assert {"offsets", "commits"} <= made
+
+
+# -- settings -------------------------------------------------------------------------------------------------------------
+
+
+@of(*settings.QUERY_SETTINGS, *settings.LOCAL_CHECKPOINT_SETTINGS)
+def _(spark: SparkSession) -> None:
+    for key, value in (settings.QUERY_SETTINGS | settings.LOCAL_CHECKPOINT_SETTINGS).items():
+        entry(spark, key)
+        assert spark.conf.get(key) == value
+
+
+@of("FileSystemBasedCheckpointFileManager")
+def _(spark: SparkSession) -> None:
+    [name] = settings.LOCAL_CHECKPOINT_SETTINGS.values()
+    assert jvm_of(spark).org.apache.spark.util.Utils.classForName(name, True, True).getName() == name
+
+
+@of("spark.sql.execution.pandas.convertToArrowArraySafely")
+def _(spark: SparkSession) -> None:
+    key = "spark.sql.execution.pandas.convertToArrowArraySafely"
+    assert str(settings.converts_safely(spark)).lower() == entry(spark, key).defaultValueString()
+
+
+@of("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName")
+def _(spark: SparkSession) -> None:
+    key = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
+    assert str(settings.assigns_columns_by_name(spark)).lower() == entry(spark, key).defaultValueString()
+
+
+# -- conversions ----------------------------------------------------------------------------------------------------------
+
+
+@of("to_arrow_schema", "from_arrow_schema")
+def _() -> None:
+    arrow = arrow_schema_of(ROW)
+    assert arrow.field("at").type == pa.timestamp("us", tz="UTC")
+    assert spark_schema_of(arrow) == ROW
+
+
+@of("ArrowBatchTransformer.to_pandas")
+def _() -> None:
+    [series] = columns_to_pandas(pa.table({"v": [1, None]}), timezone="UTC", prefer_int_ext_dtype=False)
+    assert (series.dtype, series[0]) == ("float64", 1.0)
+
+
+@of("PandasToArrowConversion.convert")
+def _() -> None:
+    batch = frame_to_arrow(
+        pd.DataFrame({"b": ["x"], "a": [1]}),
+        StructType().add("a", LongType()).add("b", StringType()),
+        timezone="UTC",
+        safecheck=True,
+        assign_cols_by_name=True,
+        int_to_decimal_coercion=False,
+    )
+    assert [column.to_pylist() for column in batch.columns] == [[1], ["x"]]
+
+
+# -- key_state ------------------------------------------------------------------------------------------------------------
+
+
+def one_state(exists: bool = True) -> KeyState:
+    [state] = key_states(
+        [Row(1)],
+        [exists],
+        state=StructType().add("v", LongType()),
+        timeout="ProcessingTimeTimeout",
+        timed_out=False,
+        processing_ms=1000,
+        watermark_ms=None,
+    )
+    return state
+
+
+@of("GroupState.__init__")
+def _() -> None:
+    assert (one_state().exists, one_state().get, one_state(False).exists) == (True, (1,), False)
+    assert one_state().getCurrentProcessingTimeMs() == 1000
+
+
+@of("GroupState.NO_TIMESTAMP")
+def _() -> None:
+    assert GroupState.NO_TIMESTAMP == NO_TIMESTAMP == one_state().timeout_timestamp_ms < 0
+
+
+@of("GroupState._updated", "GroupState._value")
+def _() -> None:
+    state = one_state()
+    assert not state.updated
+    state.update((2,))
+    assert state.updated
+    assert tuple(state.value) == (2,)
+
+
+@of("GroupState._removed")
+def _() -> None:
+    state = one_state()
+    assert not state.removed
+    state.remove()
+    assert state.removed
+
+
+@of("GroupState._timeout_timestamp")
+def _() -> None:
+    state = one_state()
+    state.setTimeoutDuration(500)
+    assert state.timeout_timestamp_ms == 1500
+
+
+# -- captured_errors ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def dead(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> StreamingQueryException:
+    """What a query died of whose plan and error hold one text."""
+    stream = MemoryStream(spark)
+    stream.add("row")
+    failing = stream.frame.select(F.raise_error(F.lit("of the expression")))
+    query = (
+        failing.writeStream.format("noop").option("checkpointLocation", str(tmp_path_factory.mktemp("dead"))).start()
+    )
+    with pytest.raises(StreamingQueryException) as raised:
+        query.awaitTermination()
+    return raised.value
+
+
+@of("convert_exception")
+def _(spark: SparkSession) -> None:
+    with pytest.raises(Exception, match="forName") as raised:
+        jvm_of(spark).java.lang.Class.forName("no.such.Class")
+    [first, *_] = causes_of(raised.value)
+    assert isinstance(first, PySparkException)
+
+
+@of("CapturedException._cause")
+def _(dead: StreamingQueryException) -> None:
+    conditions = [error.getCondition() for error in causes_of(dead) if isinstance(error, PySparkException)]
+    assert "USER_RAISED_EXCEPTION" in conditions
+
+
+@of("CapturedException._desc")
+def _(dead: StreamingQueryException) -> None:
+    assert "\n\tat " not in message_of(dead)
+
+
+@of("=== Streaming Query ===")
+def _(dead: StreamingQueryException) -> None:
+    assert "=== Streaming Query ===" in message_of(dead)
+    assert "Identifier" not in without_plan(message_of(dead))
+
+
+# -- others ---------------------------------------------------------------------------------------------------------------
+
+
+@of("DateTimeUtils.getZoneId")
+def _(spark: SparkSession) -> None:
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "+5:30")
+    try:
+        assert session_zone(spark) == "+05:30"
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+@of("pyspark.zip")
+def _() -> None:
+    lib = Path(pyspark.__file__).parent / "python" / "lib"
+    assert (lib / "pyspark.zip").exists()
+    assert all(is_sparks_file(f"/elsewhere/{archive.name}/module.py") for archive in lib.glob("*.zip"))
+    assert is_sparks_file(java_gateway.__file__)

@@ -1,0 +1,70 @@
+"""A query whose checkpoint is seeded, and what its first batch showed of Spark's insides."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_ckpt.spark_private.checkpoint_files import batch_metadata, rate_start_file, seeded_checkpoint
+from spark_ckpt.spark_private.memory_stream import MemoryStream
+from spark_ckpt.spark_private.running_query import Execution
+
+SEEDED_AT, STARTED_S_AGO, ADDED = 5, 60, 3
+SEED_ID = "0f0e0d0c-0b0a-4908-8706-050403020100"
+_QUERY = "names"
+
+
+@dataclass
+class Seen:
+    """What a query showed that begins at second `SEEDED_AT` of the source `rate`, beside a memory stream of `ADDED` rows."""
+
+    checkpoint: Path
+    execution: Execution | None = None
+    java: JavaObject | None = None
+    plan: JavaObject | None = None
+    values: list[int | None] = field(default_factory=list)
+    delivered: int = 0
+    unique_sources: int = 0
+    limited: str = ""
+
+
+def watched_query(spark: SparkSession, checkpoint: Path) -> Seen:
+    """Run it for one batch."""
+    seen = Seen(checkpoint)
+    start_ms = (time.time_ns() // 1_000_000) - STARTED_S_AGO * 1000
+    files = seeded_checkpoint(
+        [str(SEEDED_AT), None], [rate_start_file(start_ms), {}], batch_metadata(spark, 2), SEED_ID
+    )
+    for path, text in files.items():
+        (seen.checkpoint / path).parent.mkdir(parents=True, exist_ok=True)
+        (seen.checkpoint / path).write_text(text)
+    stream = MemoryStream(spark)
+    for _ in range(ADDED):
+        stream.add("row")
+    rows = spark.readStream.format("rate").load().select("value")
+    both = rows.union(stream.frame.selectExpr("CAST(NULL AS LONG) AS value"))
+    writer = both.writeStream.queryName(_QUERY).option("checkpointLocation", str(seen.checkpoint))
+    query = writer.foreachBatch(lambda frame, batch: _look(spark, seen, frame, batch)).start()
+    while not seen.limited and query.isActive:
+        query.awaitTermination(1)
+    query.stop()
+    if (error := query.exception()) is not None and not seen.limited:
+        raise error
+    return seen
+
+
+def _look(spark: SparkSession, seen: Seen, frame: DataFrame, batch: int) -> None:
+    if batch:
+        return
+    seen.execution = Execution.of(spark, _QUERY)
+    seen.java = seen.execution._execution
+    seen.values = [row["value"] for row in frame.collect()]
+    seen.delivered = seen.execution.rows_delivered(1)
+    seen.plan = seen.java.lastExecution().executedPlan()
+    seen.unique_sources = seen.java.uniqueSources().size()
+    seen.execution.limit_rows({0: 17})
+    seen.limited = str(seen.java.uniqueSources().apply(seen.java.sources().apply(0)).toString())

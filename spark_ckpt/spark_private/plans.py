@@ -1,0 +1,122 @@
+"""Spark's analysed plans: their nodes, a stream without a source, what Spark refuses to stream. On the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_ckpt.spark_private.jvm import (
+    frame_of,
+    items_of,
+    java_frame,
+    java_session,
+    jvm_of,
+    kind_of,
+    scala_object,
+    seq,
+)
+from spark_ckpt.spark_private.names import SparkName
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_CATALYST = "org.apache.spark.sql.catalyst"
+_FOLDER = "sql/catalyst/src/main/scala/org/apache/spark/sql/catalyst"
+_UNTRIED = "operations cannot be tried: none can be recorded"
+NAMES = (
+    SparkName(
+        "QueryExecution.analyzed",
+        "org.apache.spark.sql.execution.QueryExecution "
+        "(sql/core/src/main/scala/org/apache/spark/sql/execution/QueryExecution.scala)",
+        "analysed", _UNTRIED,
+    ),
+    SparkName(
+        "LogicalPlan.isStreaming", f"{_CATALYST}.plans.logical.LogicalPlan ({_FOLDER}/plans/logical/LogicalPlan.scala)",
+        "PlanNode.is_streaming", _UNTRIED,
+    ),
+    SparkName(
+        "LogicalPlan.children", f"{_CATALYST}.trees.TreeNode ({_FOLDER}/trees/TreeNode.scala)", "PlanNode.children",
+        _UNTRIED,
+    ),
+    SparkName(
+        "STATELESS_NODES", f"{_CATALYST}.plans.logical ({_FOLDER}/plans/logical/basicLogicalOperators.scala)",
+        "STATELESS_NODES", "an operation whose node has another name is refused",
+    ),
+    SparkName(
+        "DataTypeUtils.toAttributes", f"{_CATALYST}.types.DataTypeUtils ({_FOLDER}/types/DataTypeUtils.scala)",
+        "streaming_template", _UNTRIED,
+    ),
+    SparkName(
+        "LocalRelation", f"{_CATALYST}.plans.logical.LocalRelation ({_FOLDER}/plans/logical/LocalRelation.scala)",
+        "streaming_template", _UNTRIED,
+    ),
+    SparkName(
+        "Dataset.ofRows",
+        "org.apache.spark.sql.classic.Dataset (sql/core/src/main/scala/org/apache/spark/sql/classic/Dataset.scala)",
+        "streaming_template", _UNTRIED,
+    ),
+    SparkName(
+        "UnsupportedOperationChecker.checkForStreaming",
+        f"{_CATALYST}.analysis.UnsupportedOperationChecker ({_FOLDER}/analysis/UnsupportedOperationChecker.scala)",
+        "check_for_streaming", _UNTRIED,
+    ),
+)  # fmt: skip
+
+STATELESS_NODES = frozenset(
+    {
+        *("Project", "Filter", "Generate", "Expand", "Unpivot", "DataFrameDropColumns", "Union", "Join", "LateralJoin"),
+        *("MapInPandas", "MapInArrow", "MapElements", "MapPartitions", "TypedFilter"),
+        *("DeserializeToObject", "SerializeFromObject", "AppendColumns"),
+        *("Repartition", "RepartitionByExpression", "RebalancePartitions", "ResolvedHint", "CollectMetrics"),
+        *("SubqueryAlias", "View", "WithCTE", "CTERelationDef", "CTERelationRef"),
+    }
+)
+"""Logical nodes, by class name, that remember nothing from row to row. A join is one as long as one side only is a stream."""
+REFERENCE_NODE, TEMPLATE_NODE, JOIN_NODE = "CTERelationRef", "LocalRelation", "Join"
+"""A leaf that stands for rows read elsewhere in the plan; the leaf of a `streaming_template`; a join."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanNode:
+    """A node of a logical plan."""
+
+    _node: JavaObject
+
+    @property
+    def name(self) -> str:
+        """The simple name of its class."""
+        return kind_of(self._node)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether its rows are a stream's."""
+        return bool(self._node.isStreaming())
+
+    @property
+    def children(self) -> list[PlanNode]:
+        """The nodes it reads from."""
+        return [PlanNode(child) for child in items_of(self._node.children())]
+
+    def check_for_streaming(self, spark: SparkSession) -> None:
+        """What Spark says when a query in append mode starts, said now. Raises Spark's `AnalysisException`."""
+        jvm = jvm_of(spark)
+        checker = scala_object(jvm.org.apache.spark.sql.catalyst.analysis, "UnsupportedOperationChecker")
+        checker.checkForStreaming(self._node, jvm.org.apache.spark.sql.streaming.OutputMode.Append())
+
+
+def analysed(frame: DataFrame) -> PlanNode:
+    """The plan of a DataFrame after analysis, before optimisation."""
+    return PlanNode(java_frame(frame).queryExecution().analyzed())
+
+
+def streaming_template(spark: SparkSession, schema: StructType) -> DataFrame:
+    """A streaming DataFrame of this schema that has no source. Its plan is one `TEMPLATE_NODE`."""
+    jvm = jvm_of(spark)
+    attributes = jvm.org.apache.spark.sql.catalyst.types.DataTypeUtils.toAttributes(
+        jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+    )
+    nothing = scala_object(jvm.scala, "None")
+    empty = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(attributes, seq(spark, []), True, nothing)
+    return frame_of(jvm.org.apache.spark.sql.classic.Dataset.ofRows(java_session(spark), empty), spark)

@@ -1,0 +1,52 @@
+"""Spark's Python workers: the daemon that forks them, what they import, which interpreter they are. On both sides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_ckpt.spark_private.names import SparkName
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAMES = (
+    SparkName(
+        "spark.python.daemon.module",
+        "org.apache.spark.internal.config.Python (core/src/main/scala/org/apache/spark/internal/config/Python.scala)",
+        "DAEMON_MODULE", "each Python worker imports pandas and pyarrow for itself: 0.5-1 s CPU each",
+    ),
+    SparkName(
+        "pyspark.daemon.manager", "pyspark.daemon (python/pyspark/daemon.py)", "serve_workers", "no Python worker starts",
+    ),
+    SparkName(
+        "pyspark.worker", "pyspark.worker (python/pyspark/worker.py)", "WORKER",
+        "the daemon does not know its workers, and imports nothing for them",
+    ),
+    SparkName(
+        "pyspark.sql.pandas.serializers",
+        "pyspark.sql.pandas.serializers (python/pyspark/sql/pandas/serializers.py)", "IMPORTED_BY_WORKERS",
+        "no Python worker starts",
+    ),
+    SparkName(
+        "SparkContext.pythonExec", "pyspark.core.context.SparkContext (python/pyspark/core/context.py)", "workers_python",
+        "another Python of the workers is not told at the start",
+    ),
+)  # fmt: skip
+
+DAEMON_MODULE = "spark.python.daemon.module"
+"""Setting: the module that forks the workers."""
+WORKER = "pyspark.worker"
+"""What Spark asks the daemon to fork for a task of a user's function."""
+IMPORTED_BY_WORKERS = (WORKER, "pyspark.sql.pandas.serializers")
+
+
+def serve_workers() -> None:
+    """Fork workers for Spark until it hangs up."""
+    from pyspark.daemon import manager
+
+    manager()
+
+
+def workers_python(spark: SparkSession) -> str:
+    """The command of the workers' interpreter, as it is written."""
+    return str(spark.sparkContext.pythonExec)

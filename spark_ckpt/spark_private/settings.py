@@ -1,0 +1,75 @@
+"""Settings that Spark keeps to itself (`internal` in `SQLConf`): what they save, or how Spark treats pandas. On the driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_ckpt.spark_private.names import SparkName
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CONF = (
+    "org.apache.spark.sql.internal.SQLConf (sql/catalyst/src/main/scala/org/apache/spark/sql/internal/SQLConf.scala)"
+)
+NAMES = (
+    SparkName(
+        "spark.sql.execution.arrow.maxBytesPerBatch", _CONF, "QUERY_SETTINGS",
+        "bringing records to Python takes a sixth more time",
+    ),
+    SparkName(
+        "spark.sql.streaming.minBatchesToRetain", _CONF, "QUERY_SETTINGS", "a checkpoint keeps a hundred batches' files",
+    ),
+    SparkName(
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled", _CONF, "QUERY_SETTINGS",
+        "a file more for each file of the checkpoint",
+    ),
+    SparkName(
+        "spark.sql.streaming.checkpointFileManagerClass", _CONF, "LOCAL_CHECKPOINT_SETTINGS",
+        "Spark starts a process for each operation on a file of the checkpoint",
+    ),
+    SparkName(
+        "FileSystemBasedCheckpointFileManager",
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager (sql/core/src/main/scala"
+        "/org/apache/spark/sql/execution/streaming/checkpointing/CheckpointFileManager.scala)",
+        "LOCAL_CHECKPOINT_SETTINGS", "a query with a local checkpoint does not start",
+    ),
+    SparkName(
+        "spark.sql.execution.pandas.convertToArrowArraySafely", _CONF, "converts_safely",
+        "a lossy value of a user's function is cut off where Spark would refuse it",
+    ),
+    SparkName(
+        "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", _CONF, "assigns_columns_by_name",
+        "columns of a user's frames are taken by name where the session says by position",
+    ),
+)  # fmt: skip
+
+QUERY_SETTINGS = {
+    # Ten thousand rows bound an Arrow batch. A bound in bytes beside it makes Spark add up all vectors' sizes at every row,
+    # a sixth of the time it takes to bring Kafka records to Python.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
+"""For a query whose checkpoint is disposable."""
+
+LOCAL_CHECKPOINT_SETTINGS = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+"""For local checkpoints beside `QUERY_SETTINGS`. Spark's own choice starts a `readlink` process per file operation."""
+
+
+def converts_safely(spark: SparkSession) -> bool:
+    """Whether a lossy value of a user's frame is refused."""
+    return _flag(spark, "spark.sql.execution.pandas.convertToArrowArraySafely", False)
+
+
+def assigns_columns_by_name(spark: SparkSession) -> bool:
+    """Whether columns of a user's frame are taken by name, otherwise by position."""
+    return _flag(spark, "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", True)
+
+
+def _flag(spark: SparkSession, key: str, default: bool) -> bool:
+    return (spark.conf.get(key, None) or str(default)).lower() == "true"

@@ -1,0 +1,150 @@
+"""Finds uses of what Spark does not promise in a module's text: imports, attributes, strings."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pyspark
+
+from spark_ckpt import spark_private
+from spark_ckpt.spark_private.names import SparkName
+
+PUBLIC_MODULES = (
+    "pyspark", "pyspark.errors", "pyspark.sql", "pyspark.sql.functions", "pyspark.sql.types", "pyspark.sql.datasource",
+    "pyspark.sql.streaming", "pyspark.sql.streaming.datasource", "pyspark.sql.streaming.query", "pyspark.sql.streaming.state",
+    "py4j.protocol",
+)  # fmt: skip
+"""Documented modules of PySpark, and where the error is that any call may raise when Java is gone."""
+_INSIDE_PUBLIC = ("Py4JJavaError", "java_gateway", "daemon", "worker", "serializers", "cloudpickle", "accumulators")
+
+PUBLIC_SETTINGS = frozenset(
+    {
+        "spark.driver.extraJavaOptions", "spark.jars", "spark.ui.enabled", "spark.ui.showConsoleProgress",
+        "spark.sql.catalog.spark_catalog", "spark.sql.extensions", "spark.sql.session.timeZone",
+        "spark.sql.shuffle.partitions", "spark.sql.ui.explainMode", "spark.sql.execution.arrow.maxRecordsPerBatch",
+        "spark.sql.execution.arrow.pyspark.enabled",
+        "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled",
+        "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype",
+    }
+)  # fmt: skip
+"""Settings that Spark documents; a test asks the installed Spark whether it does. Those of other projects stay out of this."""
+_OTHERS = ("spark.ckpt.", "spark.databricks.")
+_SETTING = re.compile(r"spark(\.[A-Za-z_]\w*)+")
+_MODULE = re.compile(r"(?:pyspark|py4j)(\.\w+)+")
+_SCALA = re.compile(r"org\.apache\.spark\.(?!sql\.delta\.)|\bMODULE\$|\w\$$|_\$eq$")
+_FILES = re.compile(r"^/?(offsets|commits)/")
+
+
+def every_name() -> list[SparkName]:
+    """All that the room lists."""
+    names = (f"{spark_private.__name__}.{each.name}" for each in pkgutil.iter_modules(spark_private.__path__))
+    return [name for module in map(importlib.import_module, names) for name in getattr(module, "NAMES", ())]
+
+
+def private_uses(text: str, own: frozenset[str]) -> list[str]:
+    """What the module's text uses that belongs into the room. `own`: names that this library defines."""
+    tree = ast.parse(text)
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found = [*_imports(tree), *_attributes(tree, own)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            found += _strings(node.value, own)
+    return found
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (
+                alias.name for alias in node.names if _is_sparks(alias.name) and alias.name not in PUBLIC_MODULES
+            )
+        elif isinstance(node, ast.ImportFrom) and node.module and _is_sparks(node.module) and not node.level:
+            for alias in node.names:
+                private = alias.name.startswith("_") or alias.name in _INSIDE_PUBLIC
+                if private or node.module not in PUBLIC_MODULES:
+                    yield f"{node.module}.{alias.name}"
+
+
+def _is_sparks(module: str) -> bool:
+    return module.split(".")[0] in ("pyspark", "py4j")
+
+
+def _attributes(tree: ast.AST, own: frozenset[str]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _is_private(node.attr, own):
+            yield f".{node.attr}"
+
+
+def _is_private(name: str, own: frozenset[str]) -> bool:
+    return name not in own and (name in underscored_of_pyspark() or name in listed_attributes())
+
+
+def _strings(value: str, own: frozenset[str]) -> Iterator[str]:
+    setting = _SETTING.fullmatch(value) and not value.startswith(_OTHERS) and value not in PUBLIC_SETTINGS
+    module = _MODULE.fullmatch(value) and value not in PUBLIC_MODULES
+    listed = value in listed_strings() or (value.startswith("_") and _is_private(value, own))
+    if setting or module or listed or _SCALA.search(value) or _FILES.match(value):
+        yield repr(value)
+
+
+_ANYBODYS = frozenset(
+    {
+        *("DataFrame", "Popen", "apply", "children", "convert", "isStreaming", "manager"),
+        *("metadata", "plan", "sources", "toDF", "to_pandas", "worker", "zip"),
+    }
+)
+"""Words among the listed names that are public names, too, of Spark or of others."""
+
+
+@cache
+def listed_attributes() -> frozenset[str]:
+    """Last parts of the listed names that are attributes."""
+    parts = (name.name.rpartition(".")[2] for name in every_name() if "." in name.name)
+    return frozenset(part for part in parts if part.isidentifier()) - _ANYBODYS
+
+
+@cache
+def listed_strings() -> frozenset[str]:
+    """Listed names that are written as strings."""
+    return frozenset(name.name for name in every_name()) - _ANYBODYS
+
+
+@cache
+def underscored_of_pyspark() -> frozenset[str]:
+    """Attributes with an underscore that PySpark's sources of the driver define."""
+    root = Path(pyspark.__file__).parent
+    files = [
+        *root.glob("*.py"),
+        *(root / "core").glob("*.py"),
+        *(root / "sql").glob("*.py"),
+        *(root / "errors").rglob("*.py"),
+    ]
+    files += [*(root / "sql" / "classic").glob("*.py"), *(root / "sql" / "streaming").glob("*.py")]
+    return frozenset(
+        name
+        for file in files
+        for name in defined_in(file.read_text())
+        if name.startswith("_") and not name.startswith("__")
+    )
+
+
+def defined_in(text: str) -> Iterator[str]:
+    """Names of functions, classes, attributes and variables that a text gives something to."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def defined_by(modules: Iterable[Path]) -> frozenset[str]:
+    """The same of many modules."""
+    return frozenset(name for module in modules for name in defined_in(module.read_text()))
