@@ -20,7 +20,8 @@ _IMPORTED = (
     *IMPORTED_BY_WORKERS,
     "spark_ckpt.runtime.aggregations",
     "spark_ckpt.runtime.keyed_function",
-    "spark_ckpt.runtime.stage_query",
+    "spark_ckpt.runtime.group_host",
+    "spark_ckpt.runtime.stage_tasks",
     "spark_ckpt.runtime.vectorized",
     "spark_ckpt.store.location",
 )

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _settled = False
 
@@ -19,3 +24,9 @@ def settle() -> None:
         _settled = True
         gc.collect()
         gc.freeze()
+
+
+def settled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task that does nothing but start its worker."""
+    settle()
+    yield from batches

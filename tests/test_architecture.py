@@ -14,7 +14,7 @@ import pytest
 from spark_private_guard import defined_by, defined_in, every_name, private_uses
 
 import spark_ckpt
-from spark_ckpt import errors
+from spark_ckpt import errors, python_daemon
 from spark_ckpt.errors import CkptError
 
 ROOT = Path(spark_ckpt.__file__).parents[1]
@@ -204,6 +204,117 @@ def test_every_name_that_spark_does_not_promise_says_where_it_lives_and_what_bre
 def defines(function: str) -> bool:
     first = function.partition(".")[0]
     return any(first in set(defined_in(room.read_text())) for room in (CORE / "spark_private").glob("*.py"))
+
+
+# -- where code runs ---------------------------------------------------------------------------------------------------
+
+
+def told_to_run(where: str) -> frozenset[str]:
+    """Modules of a row of the table in the page of the architecture, with their packages' names."""
+    page = (ROOT / "docs" / "design" / "architecture.md").read_text()
+    [row] = re.findall(rf"^\| {where}: [^|]*\|([^|]*)\|$", page, re.MULTILINE)
+    connectors = tuple(folder.name for folder in CONNECTORS.iterdir())
+    return frozenset(
+        name if name.startswith(connectors) else f"spark_ckpt.{name}" for name in re.findall(r"`([\w.]+)`", row)
+    )
+
+
+@cache
+def module_texts() -> dict[str, str]:
+    return {".".join([*package_of(module, 1), *stem_of(module)]): module.read_text() for module in MODULES}
+
+
+def stem_of(module: Path) -> list[str]:
+    return [] if module.stem == "__init__" else [module.stem]
+
+
+def loaded_with(texts: dict[str, str], start: str) -> dict[str, str]:
+    """Each module that is loaded when `start` is, maybe by a function that is called, with the module that imports it."""
+    found, waiting = {start: ""}, [start]
+    while waiting:
+        name = waiting.pop()
+        for needed_name in sorted(imported_by(name, texts) - found.keys()):
+            found[needed_name] = name
+            waiting.append(needed_name)
+    return found
+
+
+def imported_by(name: str, texts: dict[str, str]) -> set[str]:
+    return names_imported(texts[name]) & texts.keys()
+
+
+@cache
+def names_imported(text: str) -> frozenset[str]:
+    """Modules, and the packages above them. What only type checkers see, and what a package gives when asked, is no import."""
+    tree = ast.parse(text)
+    lazy = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "__getattr__"]
+    lazy += [node for node in ast.walk(tree) if is_type_guard(node)]
+    skipped = {id(node) for part in lazy for node in ast.walk(part)}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in skipped:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+        elif isinstance(node, ast.Import) and id(node) not in skipped:
+            found |= {alias.name for alias in node.names}
+    return frozenset(each.rsplit(".", count)[0] for each in found for count in range(each.count(".") + 1))
+
+
+def of_the_driver(texts: dict[str, str]) -> list[str]:
+    """Ways from what tasks run to what only the driver may load."""
+    allowed = set(told_to_run("in tasks") | told_to_run("plan"))
+    packages = {name.rsplit(".", count)[0] for name in allowed for count in range(1, name.count(".") + 1)}
+    wrong = []
+    for start in sorted(texts):
+        if within(start, set(told_to_run("in tasks"))):
+            found = loaded_with(texts, start)
+            wrong += [way(found, name) for name in found if name not in packages and not within(name, allowed)]
+    return wrong
+
+
+def way(found: dict[str, str], name: str) -> str:
+    steps = [name]
+    while found[steps[-1]]:
+        steps.append(found[steps[-1]])
+    return " -> ".join(reversed(steps))
+
+
+def test_what_tasks_run_never_loads_what_the_driver_runs():
+    assert of_the_driver(module_texts()) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "planted"),
+    [
+        ("spark_ckpt.runtime.group_host", "from spark_ckpt.runtime.life import Life"),
+        ("spark_ckpt.runtime.staging", "def stage():\n    from spark_ckpt.runtime import supervisor"),
+        ("spark_ckpt.runtime.rows", "import spark_ckpt.store.epoch_log"),
+        ("spark_ckpt.graph", "from spark_ckpt.spark_private.jvm import jvm_of"),
+        ("spark_ckpt.runtime.failures", "from spark_ckpt.runtime.a_new_module import anything"),
+    ],
+)
+def test_a_task_that_loads_the_driver_is_found(module, planted):
+    texts = module_texts() | {"spark_ckpt.runtime.a_new_module": ""}
+    wrong = of_the_driver(texts | {module: f"{texts[module]}\n{planted}\n"})
+    assert any(f"{module} -> " in found for found in wrong)
+
+
+def test_what_only_type_checkers_see_loads_nothing():
+    planted = "\nif TYPE_CHECKING:\n    from spark_ckpt.runtime.life import Life\n"
+    texts = dict(module_texts())
+    texts["spark_ckpt.runtime.group_host"] += planted
+    assert of_the_driver(texts) == []
+
+
+def test_every_module_that_the_table_of_places_names_is_there():
+    named_there = told_to_run("in tasks") | told_to_run("plan")
+    assert len(named_there) > 50
+    assert named_there - module_texts().keys() == frozenset()
+
+
+def test_what_the_workers_daemon_loads_for_tasks_is_what_tasks_run():
+    ours = {name for name in python_daemon._IMPORTED if name.startswith("spark_ckpt")}
+    assert ours
+    assert ours <= told_to_run("in tasks")
 
 
 @pytest.mark.parametrize("folder", ["protocol", "host"])

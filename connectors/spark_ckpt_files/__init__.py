@@ -3,9 +3,24 @@
 Needs only pip and a JDK, no jars.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from spark_ckpt.connector import Connector
-from spark_ckpt_files.source import FilesSource
+
+if TYPE_CHECKING:
+    from spark_ckpt_files.source import FilesSource
 
 __all__ = ["CONNECTOR", "FilesSource"]
 
 CONNECTOR = Connector("files", contract=1, sources=("FilesSource",))
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for: a task that reads a file needs nothing of the driver."""
+    if name != "FilesSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from spark_ckpt_files.source import FilesSource
+
+    return FilesSource

@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
@@ -32,19 +30,19 @@ from spark_ckpt.runtime.control_source import Control, control_rows
 from spark_ckpt.runtime.group_host import GroupHost
 from spark_ckpt.runtime.late_watermark import LateWatermark
 from spark_ckpt.runtime.offset_log import read_batch_offsets
-from spark_ckpt.runtime.packing import explode_blobs, pack, packed_ddl, tables_of_blobs
+from spark_ckpt.runtime.packing import packed_ddl, tables_of_blobs
 from spark_ckpt.runtime.query_failures import failure_by
 from spark_ckpt.runtime.rejects import Diverter, divert_rejects, diverting_with
 from spark_ckpt.runtime.reports import Reports
 from spark_ckpt.runtime.rows import EVENT_TIME
-from spark_ckpt.runtime.staging import ROWS_PER_WRITE, SinkStage, stage_rows
+from spark_ckpt.runtime.stage_tasks import Tables, exploder, first_met, large_tables, packer, stager
+from spark_ckpt.runtime.staging import SinkStage
 from spark_ckpt.runtime.stateless_graph import checked_output, checked_rows
 from spark_ckpt.spark_private.checkpoint_files import CHECKPOINT_FOLDERS
 from spark_ckpt.spark_private.running_query import Execution
 from spark_ckpt.spark_private.settings import LOCAL_CHECKPOINT_SETTINGS, QUERY_SETTINGS
 from spark_ckpt.storage_errors import told_of
 from spark_ckpt.store.location import Location
-from spark_ckpt.worker_process import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -154,8 +152,9 @@ class StageQuery:
         rows = checked_rows(operator.parent, self._read)
         watermark = watermark_of(operator.parent)
         timed = watermark is not None
-        packer = self._packer(REJECT in rows.columns, host.key_groups, watermark.column if watermark else None)
-        packed = host.keyed(rows).mapInArrow(packer, packed_ddl(timed)).union(host.control(self._control(), timed))
+        diverter = self._diverter() if REJECT in rows.columns else None
+        step = packer(diverter, host.key_groups, watermark.column if watermark else None)
+        packed = host.keyed(rows).mapInArrow(step, packed_ddl(timed)).union(host.control(self._control(), timed))
         if watermark is not None:
             packed = packed.withWatermark(EVENT_TIME, f"{watermark.delay_ms} milliseconds")
         return host.apply(packed, self._reports)
@@ -172,18 +171,6 @@ class StageQuery:
     def _diverter(self) -> Diverter:
         self._steps += 1
         return Diverter(self._reports, self._stage.rejected_stage, self._steps)
-
-    def _packer(
-        self, diverts: bool, key_groups: int, event_time: str | None
-    ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-        diverter = self._diverter() if diverts else None
-
-        def packer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            settle()
-            good = diverter.divert(batches) if diverter else batches
-            return pack(good, partition_id, key_groups, event_time=event_time)
-
-        return packer
 
     # -- one batch ----------------------------------------------------------------------------------------------------
 
@@ -215,21 +202,15 @@ class StageQuery:
         node, stages, reports = self._stage.node, self._stage.stages, self._reports
         operator = operator_of(node)
         if operator is None:
-            tables = _first_met(self._diverter() if REJECT in frame.columns else None)
+            tables: Tables = first_met(self._diverter() if REJECT in frame.columns else None)
         elif node is operator:
             tables = tables_of_blobs
         else:
-            schema = operator.operator.output
-            exploded = frame.mapInArrow(lambda batches: explode_blobs(batches, schema), schema)
+            output = operator.operator.output
+            exploded = frame.mapInArrow(exploder(output), output)
             frame = diverting_with(self._diverter, lambda: divert_rejects(build(node, lambda _: exploded)))
-            tables = _tables
-
-        def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            settle()
-            stage_rows(tables(batches), stages, batch, reports)
-            return iter(())
-
-        return frame.mapInArrow(stage, "staged long")
+            tables = large_tables
+        return frame.mapInArrow(stager(tables, stages, batch, reports), "staged long")
 
 
 def _late_watermark(spark: SparkSession, stage: StageDescription) -> LateWatermark | None:
@@ -275,39 +256,6 @@ def _stop(query: RunningQuery) -> None:
         query.stop()
     except Exception as error:  # noqa: BLE001 - Spark's own bound is over, or its Java process is gone
         _log.warning("the query was not stopped: %s", str(error).split("\n", 1)[0])
-
-
-def partition_id() -> int:
-    """Number of the running task's partition; 0 outside of Spark."""
-    task = TaskContext.get()
-    return task.partitionId() if task else 0
-
-
-Tables = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
-
-
-def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Fewer, larger tables: each becomes a row group, and Spark's batches of ten thousand rows would be small ones."""
-    waiting: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        if batch.num_rows:
-            waiting.append(batch)
-            rows += batch.num_rows
-        if rows >= ROWS_PER_WRITE:
-            yield pa.Table.from_batches(waiting)
-            waiting, rows = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
-
-
-def _first_met(diverter: Diverter | None) -> Tables:
-    """Rows that meet Python for the first time."""
-
-    def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        return _tables(diverter.divert(batches) if diverter else batches)
-
-    return tables
 
 
 def query_settings(checkpoint_uri: str, shuffle_partitions: int) -> dict[str, str]:

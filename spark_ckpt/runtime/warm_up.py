@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from typing import TYPE_CHECKING
@@ -16,11 +15,10 @@ from typing import TYPE_CHECKING
 from spark_ckpt.errors import EnvironmentUnfit
 from spark_ckpt.runtime.query_failures import failure_by
 from spark_ckpt.spark_private.python_workers import workers_python
-from spark_ckpt.worker_process import settle
+from spark_ckpt.worker_process import settled
 from spark_ckpt.worker_python import is_this_python
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
@@ -81,14 +79,9 @@ def _run_tasks(spark: SparkSession) -> None:
     done = _warm[_application(spark)]
     try:
         cores = spark.sparkContext.defaultParallelism
-        spark.range(0, cores, 1, cores).mapInArrow(_settled, "id long").collect()
+        spark.range(0, cores, 1, cores).mapInArrow(settled, "id long").collect()
     except Exception as error:  # noqa: BLE001 - what goes wrong here goes wrong in the job too, which says it
         _log.debug("not warmed up: %s", error)
         done.set_exception(error)
     else:
         done.set_result(None)
-
-
-def _settled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    settle()
-    yield from batches

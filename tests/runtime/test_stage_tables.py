@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from spark_ckpt.runtime.stage_query import _tables
+from spark_ckpt.runtime.stage_tasks import large_tables
 from spark_ckpt.runtime.staging import ROWS_PER_WRITE
 
 
@@ -11,14 +11,14 @@ def batch(values) -> pa.RecordBatch:
 
 
 def test_small_batches_become_one_table_in_their_order():
-    tables = list(_tables(iter([batch([1, 2]), batch([]), batch([3])])))
+    tables = list(large_tables(iter([batch([1, 2]), batch([]), batch([3])])))
     assert [table["v"].to_pylist() for table in tables] == [[1, 2, 3]]
 
 
 def test_a_table_is_handed_on_as_soon_as_it_fills_a_row_group():
     half = batch([0] * (ROWS_PER_WRITE // 2))
-    assert [table.num_rows for table in _tables(iter([half] * 3))] == [ROWS_PER_WRITE, ROWS_PER_WRITE // 2]
+    assert [table.num_rows for table in large_tables(iter([half] * 3))] == [ROWS_PER_WRITE, ROWS_PER_WRITE // 2]
 
 
 def test_no_rows_are_no_table():
-    assert list(_tables(iter([batch([])]))) == []
+    assert list(large_tables(iter([batch([])]))) == []

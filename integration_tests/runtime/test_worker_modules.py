@@ -1,0 +1,47 @@
+"""What a Python worker has loaded when it runs a job's functions: nothing of what the driver runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+import pandas as pd
+import pytest
+from pyspark import cloudpickle
+from runtime_kit import Bench, drain
+
+pytestmark = pytest.mark.spark
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+
+DRIVERS = (
+    "spark_ckpt.job", "spark_ckpt.stream", "spark_ckpt.runtime.run", "spark_ckpt.runtime.supervisor", "spark_ckpt.runtime.life",
+    "spark_ckpt.runtime.coordinator", "spark_ckpt.runtime.publishing", "spark_ckpt.runtime.stage_query",
+    "spark_ckpt.runtime.control_source", "spark_ckpt.runtime.warm_up", "spark_ckpt.store.epoch_log", "spark_ckpt.store.store",
+    "spark_ckpt.spark_private.jvm", "spark_ckpt_files.source", "spark_ckpt_delta.sink", "typer", "rich",
+)  # fmt: skip
+
+
+def loaded(key: tuple[object, ...], frames: object, state: object) -> Iterator[tuple[object, object]]:
+    """The modules that the worker of the operator has; the state says that it was called."""
+    state.update((1,))
+    yield (key[0], json.dumps(sorted(sys.modules)))
+
+
+def loaded_behind(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """The same of a worker behind the operator, beside what the operator's said."""
+    for frame in batches:
+        yield frame.assign(behind=json.dumps(sorted(sys.modules)))
+
+
+def test_the_workers_of_a_job_load_nothing_of_the_driver(bench: Bench) -> None:
+    bench.put(("a", 1))
+    job = bench.job()
+    keyed = job.source("in", bench.source()).groupBy("k")
+    rows = keyed.applyInPandasWithState(loaded, "k string, inside string", "n int", "append", "NoTimeout")
+    rows.mapInPandas(loaded_behind, "k string, inside string, behind string").to(bench.sink())
+    drain(job)
+    [row] = bench.rows()
+    for modules in (set(json.loads(row["inside"])), set(json.loads(row["behind"]))):
+        assert "spark_ckpt.runtime.stage_tasks" in modules
+        assert sorted(modules & set(DRIVERS)) == []

@@ -1,0 +1,87 @@
+"""What tasks do around an operator: pack rows before it, explode its output behind it, stage what sinks get.
+
+Made on the driver, run in Python workers, which load nothing of the driver for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from spark_ckpt.runtime.packing import explode_blobs, pack
+from spark_ckpt.runtime.staging import ROWS_PER_WRITE, SinkStage, stage_rows
+from spark_ckpt.worker_process import settle
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from spark_ckpt.runtime.rejects import Diverter
+    from spark_ckpt.runtime.reports import Reports
+
+Step: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""For `DataFrame.mapInArrow`."""
+Tables: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
+
+
+def packer(diverter: Diverter | None, key_groups: int, event_time: str | None) -> Step:
+    """Rows to one blob per key group. `diverter`: takes rejected rows out before. `event_time`: the watermarked column."""
+
+    def packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        good = diverter.divert(batches) if diverter else batches
+        return pack(good, partition_id, key_groups, event_time=event_time)
+
+    return packed
+
+
+def exploder(schema: StructType) -> Step:
+    """An operator's blobs to rows of its output."""
+
+    def exploded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return explode_blobs(batches, schema)
+
+    return exploded
+
+
+def stager(tables: Tables, stages: Sequence[SinkStage], batch: int, reports: Reports) -> Step:
+    """Rows, as `tables` reads them, to the files of the sinks; nothing comes out."""
+
+    def staged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        stage_rows(tables(batches), stages, batch, reports)
+        return iter(())
+
+    return staged
+
+
+def partition_id() -> int:
+    """Number of the running task's partition; 0 outside of Spark."""
+    task = TaskContext.get()
+    return task.partitionId() if task else 0
+
+
+def large_tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Fewer, larger tables: each becomes a row group, and Spark's batches of ten thousand rows would be small ones."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if batch.num_rows:
+            waiting.append(batch)
+            rows += batch.num_rows
+        if rows >= ROWS_PER_WRITE:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def first_met(diverter: Diverter | None) -> Tables:
+    """Rows that meet Python for the first time: rejected ones are taken out."""
+
+    def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        return large_tables(diverter.divert(batches) if diverter else batches)
+
+    return tables
