@@ -51,7 +51,7 @@ def private_uses(text: str, own: frozenset[str]) -> list[str]:
     """What the module's text uses that belongs into the room. `own`: names that this library defines."""
     tree = ast.parse(text)
     prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    found = [*_imports(tree), *_attributes(tree, own)]
+    found = [*_imports(tree), *_attributes(tree, own), *_folders(tree)]
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
             found += _strings(node.value, own)
@@ -79,6 +79,13 @@ def _attributes(tree: ast.AST, own: frozenset[str]) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and _is_private(node.attr, own):
             yield f".{node.attr}"
+
+
+def _folders(tree: ast.AST) -> Iterator[str]:
+    """`folder / "offsets"`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Constant):
+            yield from (repr(name) for name in ("offsets", "commits") if node.right.value == name)
 
 
 def _is_private(name: str, own: frozenset[str]) -> bool:

@@ -172,6 +172,7 @@ def own_names() -> frozenset[str]:
         "settings = {'spark.sql.streaming.unsupportedOperationCheck': 'false'}",
         "module = import_module('pyspark.worker')",
         "path = f'offsets/{batch}'",
+        "files = (checkpoint / 'offsets').iterdir()",
         "port = os.environ['PYSPARK_GATEWAY_PORT']",
     ],
 )

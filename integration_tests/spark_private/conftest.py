@@ -23,13 +23,13 @@ from spark_ckpt.spark_private.settings import LOCAL_CHECKPOINT_SETTINGS, QUERY_S
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def launch_mark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made by the child in which PySpark launches Java."""
     return tmp_path_factory.mktemp("launch") / "mark"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark(launch_mark: Path) -> Iterator[SparkSession]:
     """Launched and set up as `spark_ckpt.session` does."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -46,7 +46,7 @@ def spark(launch_mark: Path) -> Iterator[SparkSession]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def loaded(spark: SparkSession) -> list[str]:
     """The modules that a worker of this session has loaded before its first task."""
     return json.loads(spark.range(1).mapInArrow(_loaded, "loaded string").collect()[0]["loaded"])
@@ -57,7 +57,7 @@ def _loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"loaded": [json.dumps(sorted(sys.modules))]})
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """What one query showed."""
     return watched_query(spark, tmp_path_factory.mktemp("checkpoint"))

@@ -25,10 +25,21 @@ from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import LongType, StringType, StructType
 
 from integration_tests.spark_private.watched_query import ADDED, SEED_ID, SEEDED_AT, STARTED_S_AGO, Seen
+from spark_ckpt.runtime.session_settings import pandas_options
 from spark_ckpt.spark_private import checkpoint_files, plans, running_query, settings
 from spark_ckpt.spark_private.arrow_types import arrow_schema_of, spark_schema_of
 from spark_ckpt.spark_private.captured_errors import causes_of, message_of, without_plan
-from spark_ckpt.spark_private.jvm import frame_of, is_a, items_of, java_frame, java_session, jvm_of, kind_of, seq
+from spark_ckpt.spark_private.jvm import (
+    frame_of,
+    is_a,
+    items_of,
+    java_frame,
+    java_session,
+    jvm_of,
+    kind_of,
+    scala_object,
+    seq,
+)
 from spark_ckpt.spark_private.key_state import NO_TIMESTAMP, KeyState, key_states
 from spark_ckpt.spark_private.launching import is_pysparks_handler
 from spark_ckpt.spark_private.library_files import is_sparks_file
@@ -36,6 +47,7 @@ from spark_ckpt.spark_private.memory_stream import MemoryStream, rows_up_to
 from spark_ckpt.spark_private.names import SparkName
 from spark_ckpt.spark_private.pandas_conversion import columns_to_pandas, frame_to_arrow
 from spark_ckpt.spark_private.python_workers import IMPORTED_BY_WORKERS, workers_python
+from spark_ckpt.spark_private.shipping import shipped
 from spark_ckpt.spark_private.time_zones import session_zone
 from spark_ckpt.spark_private.window_columns import (
     WindowPart,
@@ -52,6 +64,7 @@ pytestmark = pytest.mark.spark
 
 CHECKS: dict[str, Callable[..., None]] = {}
 TEN_MINUTES_US = 600_000_000
+PANDAS, PYTHON_UDF = "spark.sql.execution.pandas", "spark.sql.execution.pythonUDF"
 
 
 def of(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -223,7 +236,9 @@ def _(spark: SparkSession) -> None:
     plan = java_frame(frame).queryExecution().executedPlan()
     frame.collect()
     assert kind_of(plan) == "AdaptiveSparkPlanExec"
-    assert [kind_of(leaf) for leaf in items_of(plan.executedPlan().collectLeaves())] == ["ShuffleQueryStageExec"]
+    assert [kind_of(leaf)[-len("QueryStageExec") :] for leaf in items_of(plan.executedPlan().collectLeaves())] == [
+        "QueryStageExec"
+    ]
     assert [kind_of(leaf) for leaf in running_query._leaves(plan)] == ["RangeExec"]
 
 
@@ -322,7 +337,7 @@ def _(spark: SparkSession) -> None:
 
 
 def offsets_of(seen: Seen) -> checkpoint_files.Offsets:
-    return checkpoint_files.parse_offsets((seen.checkpoint / checkpoint_files.offsets_path(0)).read_text())
+    return dict(checkpoint_files.logged_offsets(seen.checkpoint))[0]
 
 
 @of("offsets/<batch>", "sources/<number>/0")
@@ -358,17 +373,19 @@ def _(seen: Seen) -> None:
 # -- settings -------------------------------------------------------------------------------------------------------------
 
 
-@of(*settings.QUERY_SETTINGS, *settings.LOCAL_CHECKPOINT_SETTINGS)
+@of(*settings.QUERY_SETTINGS)
 def _(spark: SparkSession) -> None:
-    for key, value in (settings.QUERY_SETTINGS | settings.LOCAL_CHECKPOINT_SETTINGS).items():
+    for key, value in settings.QUERY_SETTINGS.items():
         entry(spark, key)
         assert spark.conf.get(key) == value
 
 
-@of("FileSystemBasedCheckpointFileManager")
-def _(spark: SparkSession) -> None:
-    [name] = settings.LOCAL_CHECKPOINT_SETTINGS.values()
-    assert jvm_of(spark).org.apache.spark.util.Utils.classForName(name, True, True).getName() == name
+@of(*settings.LOCAL_CHECKPOINT_SETTINGS, "FileSystemBasedCheckpointFileManager")
+def _(spark: SparkSession, tmp_path: Path) -> None:
+    jvm, configuration = jvm_of(spark), java_session(spark).sessionState().newHadoopConf()
+    managers = scala_object(jvm.org.apache.spark.sql.execution.streaming.checkpointing, "CheckpointFileManager")
+    manager = managers.create(jvm.org.apache.hadoop.fs.Path(str(tmp_path)), configuration)
+    assert [manager.getClass().getName()] == list(settings.LOCAL_CHECKPOINT_SETTINGS.values())
 
 
 @of("spark.sql.execution.pandas.convertToArrowArraySafely")
@@ -381,6 +398,16 @@ def _(spark: SparkSession) -> None:
 def _(spark: SparkSession) -> None:
     key = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
     assert str(settings.assigns_columns_by_name(spark)).lower() == entry(spark, key).defaultValueString()
+
+
+def test_what_nobody_has_set_about_pandas_is_what_spark_would_do(spark: SparkSession) -> None:
+    options = pandas_options(spark)
+    assert str(options.safecheck).lower() == entry(spark, f"{PANDAS}.convertToArrowArraySafely").defaultValueString()
+    for key, option in (
+        (f"{PYTHON_UDF}.pandas.preferIntExtensionDtype", options.prefer_int_ext_dtype),
+        (f"{PYTHON_UDF}.pandas.intToDecimalCoercionEnabled", options.int_to_decimal_coercion),
+    ):
+        assert str(option).lower() == entry(spark, key).defaultValueString()
 
 
 # -- conversions ----------------------------------------------------------------------------------------------------------
@@ -466,7 +493,7 @@ def _() -> None:
 # -- captured_errors ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def dead(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> StreamingQueryException:
     """What a query died of whose plan and error hold one text."""
     stream = MemoryStream(spark)
@@ -516,6 +543,11 @@ def _(spark: SparkSession) -> None:
         assert session_zone(spark) == "+05:30"
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
+
+
+@of("pyspark.cloudpickle")
+def _() -> None:
+    assert shipped(lambda: 7)() == 7
 
 
 @of("pyspark.zip")

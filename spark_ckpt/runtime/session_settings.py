@@ -14,17 +14,18 @@ if TYPE_CHECKING:
 def pandas_options(spark: SparkSession) -> PandasOptions:
     """How Spark would convert to pandas in this session."""
     return PandasOptions(
-        timezone=_text(spark, "spark.sql.session.timeZone", "UTC"),
-        prefer_int_ext_dtype=_flag(spark, "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", False),
+        timezone=_text(spark, "spark.sql.session.timeZone"),
+        prefer_int_ext_dtype=_flag(spark, "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"),
         safecheck=converts_safely(spark),
         assign_cols_by_name=assigns_columns_by_name(spark),
-        int_to_decimal_coercion=_flag(spark, "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", False),
+        int_to_decimal_coercion=_flag(spark, "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
     )
 
 
-def _text(spark: SparkSession, key: str, default: str) -> str:
-    return spark.conf.get(key, default) or default
+def _text(spark: SparkSession, key: str) -> str:
+    """Without a default of ours: Spark's own one counts where nobody has set the key."""
+    return str(spark.conf.get(key))
 
 
-def _flag(spark: SparkSession, key: str, default: bool) -> bool:
-    return _text(spark, key, str(default)).lower() == "true"
+def _flag(spark: SparkSession, key: str) -> bool:
+    return _text(spark, key).lower() == "true"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ckpt.spark_private.jvm import java_session, jvm_of
@@ -24,7 +25,7 @@ _NO_SEED = "a source of Spark's own does not go on from a cut"
 NAMES = (
     SparkName(
         "offsets/<batch>", f"{_PACKAGE}.checkpointing.OffsetSeqLog ({_FOLDER}/checkpointing/OffsetSeqLog.scala)",
-        "parse_offsets, offsets_path", _NO_EPOCH,
+        "parse_offsets, offsets_path, logged_offsets", _NO_EPOCH,
     ),
     SparkName(
         "batchWatermarkMs", f"{_PACKAGE}.checkpointing.OffsetSeqMetadata ({_FOLDER}/checkpointing/OffsetSeq.scala)",
@@ -91,6 +92,12 @@ def parse_offsets(text: str) -> Offsets:
         raise OtherFormat(version)
     found = tuple(None if line == _NO_OFFSET else line for line in lines)
     return Offsets(int(json.loads(metadata)["batchWatermarkMs"]), found)
+
+
+def logged_offsets(checkpoint: Path) -> list[tuple[int, Offsets]]:
+    """Number and end of every batch that a local checkpoint knows, oldest first. Raises `OtherFormat`."""
+    files = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    return [(int(path.name), parse_offsets(path.read_text())) for path in files]
 
 
 def seeded_checkpoint(

@@ -63,13 +63,14 @@ LOCAL_CHECKPOINT_SETTINGS = {
 
 def converts_safely(spark: SparkSession) -> bool:
     """Whether a lossy value of a user's frame is refused."""
-    return _flag(spark, "spark.sql.execution.pandas.convertToArrowArraySafely", False)
+    return _flag(spark, "spark.sql.execution.pandas.convertToArrowArraySafely")
 
 
 def assigns_columns_by_name(spark: SparkSession) -> bool:
     """Whether columns of a user's frame are taken by name, otherwise by position."""
-    return _flag(spark, "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", True)
+    return _flag(spark, "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName")
 
 
-def _flag(spark: SparkSession, key: str, default: bool) -> bool:
-    return (spark.conf.get(key, None) or str(default)).lower() == "true"
+def _flag(spark: SparkSession, key: str) -> bool:
+    """Without a default of ours: Spark's own one counts where nobody has set the key."""
+    return str(spark.conf.get(key)).lower() == "true"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_ckpt.connector import BeginsAtSeed, Cursor, Json, Source
 from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.spark_private.checkpoint_files import logged_offsets
+from spark_ckpt.spark_private.shipping import shipped
 from spark_ckpt.testing.promises import Row, require
 
 if TYPE_CHECKING:
@@ -220,15 +221,15 @@ class _Stream:
         """As in a query's planner: from a copy of the data source."""
         from pyspark.sql.datasource import DataSource
 
-        source = _shipped(self.source)
+        source = shipped(self.source)
         if type(source).streamReader is DataSource.streamReader:
             return _Simple(source.simpleStreamReader(self.schema))
         return source.streamReader(self.schema)
 
     def rows(self, reader: DataSourceStreamReader | _Simple, start: Any, end: Any) -> Iterator[Row]:
         """What the tasks of a batch give, partition after partition."""
-        partitions = [_shipped(each) for each in reader.partitions(start, end)]
-        task = _shipped(reader)
+        partitions = [shipped(each) for each in reader.partitions(start, end)]
+        task = shipped(reader)
         for partition in partitions:
             for found in task.read(partition):
                 yield from self._dicts(found)
@@ -293,14 +294,6 @@ def _passed(offset: object) -> Json:
     return cast("Json", json.loads(json.dumps(offset)))
 
 
-def _shipped(value: T) -> T:
-    """A value in another process."""
-    from pyspark import cloudpickle
-
-    text: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
-    return cast("T", pickle.loads(text))  # noqa: S301 - pickled in the line above
-
-
 # -- with Spark --------------------------------------------------------------------------------------------------------
 
 
@@ -313,6 +306,5 @@ def _plain(value: object) -> object:
 
 
 def _logged(folder: Path) -> list[tuple[int, str]]:
-    """Number and end of every batch: the source's line is the third one of its file."""
-    files = sorted((folder / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-    return [(int(path.name), path.read_text().split("\n")[2]) for path in files]
+    """Number and end of every batch of a query with one source."""
+    return [(number, str(offsets.lines[0])) for number, offsets in logged_offsets(folder)]

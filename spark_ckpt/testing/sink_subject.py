@@ -52,9 +52,9 @@ class SinkSubject:
     @property
     def schema(self) -> StructType:
         """Of the rows."""
-        from pyspark.sql.pandas.types import from_arrow_schema
+        from spark_ckpt.spark_private.arrow_types import spark_schema_of
 
-        return from_arrow_schema(self.rows(1).schema)
+        return spark_schema_of(self.rows(1).schema)
 
 
 class Job:
