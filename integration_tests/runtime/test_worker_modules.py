@@ -42,6 +42,6 @@ def test_the_workers_of_a_job_load_nothing_of_the_driver(bench: Bench) -> None:
     rows.mapInPandas(loaded_behind, "k string, inside string, behind string").to(bench.sink())
     drain(job)
     [row] = bench.rows()
-    for modules in (set(json.loads(row["inside"])), set(json.loads(row["behind"]))):
-        assert "spark_ckpt.runtime.stage_tasks" in modules
-        assert sorted(modules & set(DRIVERS)) == []
+    inside, behind = set(json.loads(row["inside"])), set(json.loads(row["behind"]))
+    assert "spark_ckpt.runtime.group_host" in inside
+    assert sorted((inside | behind) & set(DRIVERS)) == []
