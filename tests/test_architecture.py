@@ -6,6 +6,7 @@ import ast
 import importlib
 import pkgutil
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -404,6 +405,13 @@ def test_a_class_that_is_too_large_is_found():
     methods = "\n".join(f"    def m{number}(self): ..." for number in range(21))
     assert list(large_classes(f"class Large:\n{methods}\n")) == ["Large has 21 methods in 22 lines"]
     assert list(large_classes(f"class Large(Machine):\n{methods}\n")) == []
+
+
+def test_no_two_modules_of_tests_have_one_name():
+    """Folders of tests are no packages: pytest refuses to collect two modules of one name."""
+    modules = [path for top in ("tests", "integration_tests") for path in (ROOT / top).rglob("*.py")]
+    names = Counter(path.name for path in modules if not (path.parent / "__init__.py").exists())
+    assert [name for name, number in names.items() if number > 1 and name != "conftest.py"] == []
 
 
 def test_no_module_is_a_drawer_for_odds_and_ends():
