@@ -12,7 +12,7 @@ from pathlib import Path
 from integration_tests.survival.kills import IN_CHILDREN, IN_DRIVER, Kill, at_point, at_random
 from integration_tests.survival.process import Driver, processes
 
-WORKER, PUBLISHER, JVM = "spark_ckpt.python_daemon", "lane_process", "org.apache.spark.deploy.SparkSubmit"
+WORKER, PUBLISHER, JVM = "spark_ckpt.python_daemon", "spark_ckpt_kafka.lane", "org.apache.spark.deploy.SparkSubmit"
 
 
 def drawn(draw: random.Random, folder: Path) -> Kill:
