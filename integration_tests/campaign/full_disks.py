@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -71,7 +72,10 @@ def ballast(folder: Path) -> Iterator[None]:
     path = folder / "ballast"
     try:
         with path.open("wb", buffering=0) as file:
-            os.posix_fallocate(file.fileno(), 0, max(1, shutil.disk_usage(folder).free))
+            with contextlib.suppress(
+                OSError
+            ):  # the job writes meanwhile: there may be less by now, and the rest is filled up
+                os.posix_fallocate(file.fileno(), 0, max(1, shutil.disk_usage(folder).free))
             _fill_up(file.fileno())
         yield
     finally:
