@@ -19,7 +19,8 @@ from integration_tests.survival.kills import (
 
 pytestmark = [pytest.mark.kafka, pytest.mark.kill]
 RECORDS = 300_000
-RANDOM_KILLS = 11
+RANDOM_KILLS = 4
+"""Beside every named point. Many more: `python -m integration_tests.campaign run kafka`."""
 LANE_POINTS = IN_CHILDREN[1:]
 
 
