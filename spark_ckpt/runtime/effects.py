@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spark_ckpt.errors import ConfigInvalid, Fenced
@@ -28,7 +28,7 @@ from spark_ckpt.host.messages import (
     TimerRanOut,
 )
 from spark_ckpt.protocol.barrier import Outcome
-from spark_ckpt.protocol.machine import Effect, Event
+from spark_ckpt.protocol.machine import Effect
 from spark_ckpt.protocol.vocabulary import Note
 from spark_ckpt.runtime.announcer import Announcer
 from spark_ckpt.runtime.control_source import Control
@@ -46,10 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class Effects:
-    """Of one incarnation, all on the coordinator's thread. `served`: the store has just answered.
-
-    `tell` and `later` are the loop's: an answer for the rules, and a call for when there is time.
-    """
+    """Of one incarnation, on the coordinator's thread, whose `loop` takes the answers. `served`: the store has just answered."""
 
     def __init__(
         self,
@@ -58,6 +55,7 @@ class Effects:
         progress: Progress,
         control: Control,
         lanes: Lanes,
+        loop: CoordinatorLoop,
         served: Callable[[], None],
         finish: Callable[[Outcome, BaseException | None], None],
     ) -> None:
@@ -66,48 +64,40 @@ class Effects:
         self._progress = progress
         self._control = control
         self._lanes = lanes
+        self._loop = loop
         self._served = served
         self._finish = finish
         self._inputs = InputRetention(plan)
-        self._loop: CoordinatorLoop | None = None
-        self._by_kind: Mapping[type[Effect], Callable[..., None]] = {
-            ArmTimer: self._arm,
-            OfferMarker: lambda effect: control.inject(effect.marker),
-            StoreManifest: self._store,
-            NameEpoch: self._name,
-            Publish: lambda effect: lanes.submit(effect.sink, effect.output),
-            SettleTables: lambda effect: self._later(lambda: self._settle(effect.manifest)),
-            CountBatch: self._count,
-            SayCommitted: lambda effect: announcer.committed(effect.manifest.epoch, summary_of(effect.manifest)),
-            SayAborted: lambda effect: announcer.aborted(effect.epoch, effect.why),
-            SayPublished: lambda effect: announcer.published(effect.epoch, effect.detail),
-            End: lambda effect: finish(effect.outcome, effect.error),
-            Note: self._note,
-        }
-
-    def answer_to(self, loop: CoordinatorLoop) -> None:
-        """Where answers go. Before the first effect."""
-        self._loop = loop
 
     def carry_out(self, effect: Effect) -> None:
         """Do it now: effects come in order."""
-        deed = self._by_kind.get(type(effect))
-        if deed is None:
-            _log.debug("job=%s incarnation=%d dropped %s", self._plan.job, self._announcer.incarnation, effect)
-        else:
-            deed(effect)
-
-    def _tell(self, event: Event) -> None:
-        assert self._loop is not None  # noqa: S101 - effects come from the loop
-        self._loop.tell(event)
-
-    def _later(self, call: Callable[[], None]) -> None:
-        assert self._loop is not None  # noqa: S101 - effects come from the loop
-        self._loop.post(call)
-
-    def _arm(self, effect: ArmTimer) -> None:
-        assert self._loop is not None  # noqa: S101 - effects come from the loop
-        self._loop.set_timer(effect.delay_ms, TimerRanOut(effect.elapsed))
+        match effect:
+            case ArmTimer(delay_ms=delay_ms, elapsed=elapsed):
+                self._loop.set_timer(delay_ms, TimerRanOut(elapsed))
+            case OfferMarker(marker=marker):
+                self._control.inject(marker)
+            case StoreManifest():
+                self._store(effect)
+            case NameEpoch(name=name, epoch=epoch):
+                self._name(name, epoch)
+            case Publish(sink=sink, output=output):
+                self._lanes.submit(sink, output)
+            case SettleTables(manifest=manifest):
+                self._loop.post(lambda: self._settle(manifest))
+            case CountBatch():
+                self._count(effect)
+            case SayCommitted(manifest=manifest):
+                self._announcer.committed(manifest.epoch, summary_of(manifest))
+            case SayAborted(epoch=epoch, why=why):
+                self._announcer.aborted(epoch, why)
+            case SayPublished(epoch=epoch, detail=detail):
+                self._announcer.published(epoch, detail)
+            case End(outcome=outcome, error=error):
+                self._finish(outcome, error)
+            case Note(what=what, detail=detail):
+                _log.info("job=%s incarnation=%d %s %s", self._plan.job, self._announcer.incarnation, what, detail)
+            case _:
+                _log.debug("job=%s incarnation=%d dropped %s", self._plan.job, self._announcer.incarnation, effect)
 
     def _store(self, effect: StoreManifest) -> None:
         """The decision. An error other than a fence leaves its outcome unknown and ends the incarnation."""
@@ -116,17 +106,17 @@ class Effects:
         try:
             self._plan.store.log.commit_epoch(manifest)
         except Fenced as error:
-            self._tell(ManifestFenced(manifest.epoch, str(error)))
+            self._loop.tell(ManifestFenced(manifest.epoch, str(error)))
             return
         hit(Failpoint.EPOCH_COMMITTED)
         self._served()
-        self._tell(ManifestStored(manifest, effect.names))
+        self._loop.tell(ManifestStored(manifest, effect.names))
 
-    def _name(self, effect: NameEpoch) -> None:
+    def _name(self, savepoint: str, epoch: int) -> None:
         try:
-            self._plan.store.log.add_savepoint(effect.name, effect.epoch)
+            self._plan.store.log.add_savepoint(savepoint, epoch)
         except ConfigInvalid as error:
-            _log.warning("job=%s epoch=%d is kept without a name: %s", self._plan.job, effect.epoch, error)
+            _log.warning("job=%s epoch=%d is kept without a name: %s", self._plan.job, epoch, error)
 
     def _settle(self, manifest: Manifest) -> None:
         store, config = self._plan.store, self._plan.config
@@ -136,8 +126,3 @@ class Effects:
     def _count(self, effect: CountBatch) -> None:
         incarnation = self._announcer.incarnation
         self._progress.add(effect.batch, incarnation, effect.epoch, effect.counts, effect.duration_ms, effect.cursors)
-
-    def _note(self, effect: Note) -> None:
-        _log.info(
-            "job=%s incarnation=%d %s %s", self._plan.job, self._announcer.incarnation, effect.what, effect.detail
-        )

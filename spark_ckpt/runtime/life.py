@@ -82,12 +82,11 @@ class Life:
         self._keeper = LeaseKeeper(
             self._renew, plan.config.lease_ms, progress.outage_over, self._missed_renewal, self._fail
         )
-        self._lanes = Lanes(
-            plan, point.incarnation, point.last, self._core.standing, lambda ended: self._loop.post(ended)
+        self._loop = CoordinatorLoop(self._core, lambda effect: self._effects.carry_out(effect), self._fail)
+        self._lanes = Lanes(plan, point.incarnation, point.last, self._core.standing, self._loop.post)
+        self._effects = Effects(
+            plan, announcer, progress, self._control, self._lanes, self._loop, self._served, self._finish
         )
-        effects = Effects(plan, announcer, progress, self._control, self._lanes, self._served, self._finish)
-        self._loop = CoordinatorLoop(self._core, effects.carry_out, self._fail)
-        effects.answer_to(self._loop)
 
     @property
     def incarnation(self) -> int:

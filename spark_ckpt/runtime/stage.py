@@ -49,7 +49,8 @@ class Stage:
         """Whether rows wait. A job that drains ends soon anyway."""
         if self._targets:
             return False
-        return not self._reached({node.name: node.source.end(self._plan.spark) for node in self._plan.sources})
+        ends = {node.name: node.source.end(self._plan.spark) for node in self._plan.sources}
+        return not self._reached(self._core.cursors, ends)
 
     def start(
         self,
@@ -71,16 +72,15 @@ class Stage:
         for node, line in zip(self._plan.sources, offsets.sources, strict=True):
             if line is not None:
                 cursors[node.name] = node.source.cursor(line, cursors[node.name])
-        drained = bool(self._targets) and self._reached(self._targets, cursors)
+        drained = bool(self._targets) and self._reached(cursors, self._targets)
         return BatchDone(
             offsets.batch, cursors, offsets.watermark_ms, offsets.markers, tuple(reports), duration_ms, drained
         )
 
-    def _reached(self, ends: Mapping[str, Cursor], cursors: Mapping[str, Cursor] | None = None) -> bool:
+    def _reached(self, cursors: Mapping[str, Cursor], ends: Mapping[str, Cursor]) -> bool:
         """Whether every source that has an end in `ends` has been read up to it."""
-        at = self._core.cursors if cursors is None else cursors
         return all(
-            node.source.reached(at[node.name], ends[node.name]) for node in self._plan.sources if node.name in ends
+            node.source.reached(cursors[node.name], ends[node.name]) for node in self._plan.sources if node.name in ends
         )
 
     def _description(self, behind: bool) -> StageDescription:

@@ -82,7 +82,6 @@ class SparkDriver:
         self.inbox: deque[Event] = deque()
         self.lanes = {sink: Lane(sink) for sink in SINKS}
         self.query: Query | None = None
-        self.markers: list[OfferMarker] = []
         self.ending: End | None = None
         starts = {source: {"n": 0} for source in SOURCES if source not in self.core.cursors}
         self.answers.append(SourcesPinned(starts))
@@ -134,8 +133,11 @@ class SparkDriver:
             case NameEpoch(name=name, epoch=epoch):
                 self.log.add_savepoint(name, epoch)
             case SayCommitted(manifest=manifest):
-                known = {each.attempt for each in self.shared.manifests()}
-                ensure(manifest.attempt in known, "O6", f"epoch {manifest.epoch} is announced and not decided")
+                ensure(
+                    manifest.attempt in self.shared.decided,
+                    "O6",
+                    f"epoch {manifest.epoch} is announced and not decided",
+                )
             case End():
                 self.end(effect)
 

@@ -1,22 +1,26 @@
-"""A transactional sink as connectors promise it: rows and marker in one transaction, a fence per incarnation."""
+"""A transactional sink as connectors promise it: rows and marker in one transaction, a fence per incarnation.
+
+What the marker says about an epoch is judged by the shipped rules (`sink_rules.py`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_ckpt.connector import EpochOutput
-from spark_ckpt.errors import EpochDamaged, Fenced, PublishConflict, PublishFailed
+from spark_ckpt.connector import EpochOutput, SinkContext
+from spark_ckpt.errors import EpochDamaged, Fenced, PublishFailed
 from spark_ckpt.simulator.barrier_storage import ensure
-from spark_ckpt.simulator.spark_store import Row, Shared
+from spark_ckpt.simulator.spark_store import JOB, Row, Shared
+from spark_ckpt.sink_rules import Marker, is_published, marker_of
 
 
 @dataclass
 class SparkSink:
-    """What everybody can see of it. The marker: the epoch published last, and the decision that it was."""
+    """What everybody can see of it. `fence`: the newest incarnation that has opened it."""
 
     name: str
     rows: list[Row] = field(default_factory=list)
-    marker: tuple[int, str] = (0, "")
+    marker: Marker | None = None
     fence: int = 0
 
     def publish(self, shared: Shared, output: EpochOutput, how: str) -> tuple[int, bool]:
@@ -27,25 +31,17 @@ class SparkSink:
         if output.incarnation < self.fence:
             raise Fenced(f"{self.name} belongs to incarnation {self.fence}")
         self.fence = output.incarnation
-        if self.marker[0] >= output.epoch:
-            known = output.newest is None or self.marker[0] <= output.newest
-            same = self.marker[0] > output.epoch or self.marker[1] == output.decision
-            self._refuse_unless(known and same, output)
+        context = SinkContext(JOB, self.name, "store", output.incarnation)
+        if is_published(self.marker, output, context):
             return self._rows(shared, output), True
-        follows = self.marker[0] == output.previous or self.marker[0] in output.dropped
-        self._refuse_unless(follows, output)
         if how == "fail":
             raise PublishFailed(f"{self.name} is away")
         self._judge(shared, output)
         self.rows += [row for file in output.files for row in shared.staged[file.path]]
-        self.marker = (output.epoch, output.decision)
+        self.marker = marker_of(output, context)
         if how == "silent":
             raise PublishFailed(f"{self.name} does not answer")
         return self._rows(shared, output), False
-
-    def _refuse_unless(self, holds: bool, output: EpochOutput) -> None:
-        if not holds:
-            raise PublishConflict(f"{self.name} has {self.marker}, epoch {output.epoch} follows {output.previous}")
 
     def _judge(self, shared: Shared, output: EpochOutput) -> None:
         """O11: what is shown is what was decided, whole."""

@@ -104,6 +104,11 @@ class Shared:
             groups[file.key_group] = {**before, **self.state[file.path]}
         return Counter({key: count for state in groups.values() for key, count in state.items()})
 
+    @property
+    def decided(self) -> Mapping[str, int]:
+        """Every decided epoch, by the id of its attempt."""
+        return {row.attempt: row.epoch for row, _ in self.rows if row.kind == "epoch"}
+
     def manifests(self) -> list[Manifest]:
         """Every decided epoch, oldest first."""
         return [Manifest.model_validate_json(body) for row, body in self.rows if row.kind == "epoch"]

@@ -166,14 +166,14 @@ class SparkWorld(World):
         driver.step(behind)
 
     def _do_store(self, number: int, how: str) -> None:
-        before, driver = len(self.durable.manifests()), self.drivers[number]
+        before, driver = self.durable.decided, self.drivers[number]
         self.tell("driver", "decide", f"incarnation {driver.incarnation}")
         self.durable.mood = how
         driver.step(False)
         self.durable.mood = "ok"
-        if len(self.durable.manifests()) > before:
+        for epoch in sorted(set(self.durable.decided.values()) - set(before.values())):
             self.count("complete")
-            self.tell("log", "complete", f"epoch {self.durable.manifests()[-1].epoch}")
+            self.tell("log", "complete", f"epoch {epoch}")
         if how != "ok":
             self.tell("log", "failed", how)
 
@@ -266,7 +266,8 @@ class SparkWorld(World):
             ensure(by_key(sink.rows) == wanted, "O3", f"{sink.name} shows {by_key(sink.rows)}, expected {wanted}")
         tail = self.durable.log().tail()
         for name, epoch in tail.acked.items():
-            ensure(epoch <= self.sinks[name].marker[0], "O6", f"the log says {name} has epoch {epoch}")
+            marker = self.sinks[name].marker
+            ensure(marker is not None and epoch <= marker.epoch, "O6", f"the log says {name} has epoch {epoch}")
         ensure(self.finished, "O10", "the job has not stopped")
 
     def picture(self) -> Hashable:

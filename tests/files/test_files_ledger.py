@@ -13,30 +13,7 @@ from spark_ckpt_files.ledger import Consumed, Ledger, decoded, encoded
 from spark_ckpt_files.listing import DataFile
 
 from spark_ckpt.errors import SourceInvalid
-
-
-class Memory:
-    """A folder of the store."""
-
-    uri = "memory"
-
-    def __init__(self) -> None:
-        self.content: dict[str, bytes] = {}
-
-    def read_bytes(self, path: str) -> bytes:
-        if path not in self.content:
-            raise FileNotFoundError(path)
-        return self.content[path]
-
-    def write_bytes(self, path: str, data: bytes) -> None:
-        self.content[path] = data
-
-    def entries(self) -> list[str]:
-        return sorted(self.content)
-
-    def delete(self, paths: Iterable[str]) -> None:
-        for path in list(paths):
-            self.content.pop(path, None)
+from spark_ckpt.testing.sources import MemoryFolder
 
 
 def batch(first: int, count: int = 1) -> list[DataFile]:
@@ -56,7 +33,7 @@ def history(ledger: Ledger, sizes: Iterable[int]) -> list[Consumed]:
 
 @given(st.lists(st.integers(1, 40), max_size=30))
 def test_every_cut_has_exactly_its_files_behind_it_for_a_later_life(sizes: list[int]) -> None:
-    folder = Memory()
+    folder = MemoryFolder()
     for cut in history(Ledger(folder), sizes):
         read = Consumed.of(json.loads(json.dumps(cut.cursor("dir"))))
 
@@ -65,7 +42,7 @@ def test_every_cut_has_exactly_its_files_behind_it_for_a_later_life(sizes: list[
 
 
 def test_a_cursor_stays_small() -> None:
-    ledger = Ledger(Memory())
+    ledger = Ledger(MemoryFolder())
     cuts = history(ledger, [7] * 400)
 
     assert max(len(json.dumps(cut.cursor("dir"))) for cut in cuts) < 1000
@@ -78,7 +55,7 @@ def test_without_a_ledger_the_cursor_holds_the_files() -> None:
 
 
 def test_a_branch_forgets_what_came_after_its_base() -> None:
-    folder = Memory()
+    folder = MemoryFolder()
     cuts = history(Ledger(folder), [2, 2, 2])
 
     branch = Ledger(folder).after(cuts[1], batch(100, 3))
@@ -89,7 +66,7 @@ def test_a_branch_forgets_what_came_after_its_base() -> None:
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:9] + b"\1" + data[10:], lambda _: b""])
 def test_a_damaged_segment_is_never_an_answer(damage) -> None:
-    folder = Memory()
+    folder = MemoryFolder()
     cut = history(Ledger(folder), [5])[-1]
     (name,) = folder.content
     folder.content[name] = damage(folder.content[name])
@@ -99,7 +76,7 @@ def test_a_damaged_segment_is_never_an_answer(damage) -> None:
 
 
 def test_a_missing_segment_is_named() -> None:
-    folder = Memory()
+    folder = MemoryFolder()
     cut = history(Ledger(folder), [5])[-1]
     folder.content.clear()
 
@@ -129,7 +106,7 @@ def test_a_cursor_of_an_unknown_format_is_refused() -> None:
 
 
 def test_segments_that_no_kept_cursor_names_go_and_the_others_stay_whole() -> None:
-    folder = Memory()
+    folder = MemoryFolder()
     cuts = history(Ledger(folder), [3, 1, 1, 1, 5, 1])
 
     removed = Ledger(folder).sweep(cuts[4:])
@@ -141,7 +118,7 @@ def test_segments_that_no_kept_cursor_names_go_and_the_others_stay_whole() -> No
 
 def test_what_another_life_has_written_and_not_yet_decided_stays() -> None:
     """A driver that was replaced, and does not know it yet, sweeps."""
-    folder = Memory()
+    folder = MemoryFolder()
     base = history(Ledger(folder), [3])[-1]
     undecided = Ledger(folder).after(base, batch(3))
 
@@ -151,7 +128,7 @@ def test_what_another_life_has_written_and_not_yet_decided_stays() -> None:
 
 
 def test_only_when_all_segments_are_joined_something_may_be_forgotten() -> None:
-    folder = Memory()
+    folder = MemoryFolder()
     ledger = Ledger(folder)
     first = ledger.after(Consumed(), batch(0, 4))
 
