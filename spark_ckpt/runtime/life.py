@@ -30,7 +30,7 @@ from spark_ckpt.runtime.lanes import Lanes
 from spark_ckpt.runtime.lease_keeper import LeaseKeeper
 from spark_ckpt.runtime.offset_log import BatchOffsets
 from spark_ckpt.runtime.progress import Progress
-from spark_ckpt.runtime.query_failures import JvmGone, failure_of, is_running
+from spark_ckpt.runtime.query_failures import failure_of, is_running
 from spark_ckpt.runtime.stage import Stage
 from spark_ckpt.runtime.stage_query import RunningQuery, stop_within
 from spark_ckpt.storage_errors import told_of
@@ -173,7 +173,7 @@ class Life:
             try:
                 if not is_running(self._query):
                     self._finish(barrier.Outcome.FAILED, failure_of(self._query))
-            except JvmGone as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, query, publishers and lease have to be closed
                 self._finish(barrier.Outcome.FAILED, error)
         ending = self._ending or Ending(
             barrier.Outcome.FAILED, RunFailed("the incarnation ended without saying why"), False

@@ -10,9 +10,10 @@ import builtins
 import re
 import sys
 from textwrap import dedent
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Protocol
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException, QueryContextType
 
 from spark_ckpt import errors
@@ -90,15 +91,15 @@ def is_running(query: Query | None) -> bool:
     try:
         return query is not None and query.isActive
     except (Py4JError, OSError) as error:
-        raise JvmGone(
-            "Spark's Java process has ended",
-            hint="start the program again; if a signal ended both, see docs/operations.md",
-        ) from error
+        raise _jvm_gone() from error
 
 
 def failure_of(query: Query | None) -> CkptError:
-    """Why the query is not running any more."""
-    cause = query.exception() if query is not None else None
+    """Why the query is not running any more. A Java process that ends in between has ended the query."""
+    try:
+        cause = query.exception() if query is not None else None
+    except (Py4JError, OSError):
+        return _jvm_gone()
     if cause is None:
         return QueryFailed(
             "the streaming query stopped, nobody asked it to",
@@ -113,7 +114,7 @@ def failure_by(error: Exception) -> CkptError:
         chain = list(causes_of(error))
         found = next(filter(None, map(_judged, chain)), None)
         return found or _untyped(chain, error)
-    except Py4JError:  # Java is gone, and with it what the error knew
+    except (Py4JError, OSError):  # Java is gone, and with it what the error knew
         return failure_in(str(error))
 
 
@@ -127,11 +128,28 @@ def typed(error: BaseException) -> CkptError:
     """What went wrong while an incarnation began or ran, as one of ours: nobody has to know the libraries below."""
     if isinstance(error, CkptError):
         return error
+    if _nobody_answers(error):
+        return _jvm_gone()
     if isinstance(error, OSError):
         return outage(error.filename if isinstance(error.filename, str) else "this machine", error)
     said = str(error)
     trace = user_traceback(error) or None  # of a source's or a sink's own code, most likely
     return _typed(said) or _disk_failure(said) or RunFailed(f"{type(error).__name__}: {said}", traceback=trace)
+
+
+def _jvm_gone() -> JvmGone:
+    return JvmGone(
+        "Spark's Java process has ended",
+        hint="start the program again; if a signal ended both, see docs/operations.md",
+    )
+
+
+def _nobody_answers(error: BaseException) -> bool:
+    """Whether Java's end of the connection is gone. py4j has an error for it, and lets through what its sockets raise."""
+    if isinstance(error, Py4JNetworkError):
+        return True
+    raised_in = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+    return isinstance(error, OSError) and any(name.startswith("py4j.") for name in raised_in)
 
 
 def _judged(error: BaseException) -> CkptError | None:

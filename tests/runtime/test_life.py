@@ -401,6 +401,19 @@ def test_a_java_process_that_is_gone_ends_the_life_and_frees_the_lease(bench, mo
     assert bench.tail().lease_expires_ms == 0
 
 
+def test_a_query_that_cannot_say_why_it_died_leaves_nothing_open(bench, monkeypatch):
+    life = bench.born()
+
+    def unspeakable():
+        raise RuntimeError("no words")
+
+    monkeypatch.setattr(life.query, "exception", unspeakable)
+    life.query.isActive = False
+    ending = life.ended()
+    assert (ending.outcome, str(ending.error)) == (Outcome.FAILED, "no words")
+    assert bench.tail().lease_expires_ms == 0
+
+
 def test_a_query_that_cannot_be_stopped_does_not_hold_up_the_end(bench, monkeypatch):
     life = bench.born()
     never = threading.Event()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 
 import pytest
+from py4j.clientserver import ClientServerConnection, JavaParameters, PythonParameters
+from py4j.java_gateway import GatewayProperty
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from spark_ckpt.errors import (
@@ -16,9 +19,10 @@ from spark_ckpt.errors import (
     SourceInvalid,
     StoreFull,
     StoreReadOnly,
+    StoreUnreachable,
 )
 from spark_ckpt.runtime.failures import ExpressionFailed, OutputInvalid, UserFunctionFailed, UserFunctionHindered
-from spark_ckpt.runtime.query_failures import QueryFailed, failure_by, failure_in, failure_of, typed
+from spark_ckpt.runtime.query_failures import JvmGone, QueryFailed, failure_by, failure_in, failure_of, typed
 
 # As Spark 4.2 prints them; paths shortened.
 USER_FUNCTION = """[STREAM_FAILED] Query [id = 46b1, runId = 7c2d] terminated with exception: \
@@ -312,6 +316,46 @@ def test_a_query_that_somebody_stopped_says_so(query):
 
 def test_a_query_that_died_says_why():
     assert type(failure_of(Query(StreamingQueryException(USER_FUNCTION)))) is UserFunctionFailed
+
+
+def refused_by_java() -> OSError:
+    """What py4j lets through when nobody listens any more: the socket's error, raised in its own code."""
+    connection = ClientServerConnection(JavaParameters(port=1), PythonParameters(), GatewayProperty(None, None), None)
+    with pytest.raises(ConnectionRefusedError) as refused:
+        connection.connect_to_java_server()
+    return refused.value
+
+
+class Dead:
+    """A query whose Java process ended after it was asked whether it runs."""
+
+    def __init__(self, raised):
+        self._raised = raised
+
+    def exception(self):
+        raise self._raised
+
+
+@pytest.mark.parametrize(
+    "raised", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111, "refused")]
+)
+def test_a_java_process_that_ends_before_it_is_asked_why_is_told_as_gone(raised):
+    assert type(failure_of(Dead(raised))) is JvmGone
+
+
+def no_answer_of_java() -> Exception:
+    return Py4JNetworkError("Answer from Java side is empty")
+
+
+@pytest.mark.parametrize("raised", [no_answer_of_java, refused_by_java])
+def test_a_java_process_that_does_not_answer_is_no_store_that_cannot_be_reached(raised):
+    error = typed(raised())
+    assert type(error) is JvmGone
+    assert not error.retriable
+
+
+def test_a_store_that_refuses_connections_is_not_java():
+    assert type(typed(ConnectionRefusedError(111, "Connection refused"))) is StoreUnreachable
 
 
 def test_a_text_in_the_query_plan_is_not_an_error() -> None:
