@@ -15,7 +15,7 @@ from integration_tests.campaign import damages, delta_kills
 from integration_tests.campaign.page import MARK, write_page
 from integration_tests.campaign.trial import RESULTS, Results, Trial, read
 
-WHOLE = (0, json.dumps({"epochs": [1, 2], "latest": 2}))
+WHOLE = (0, json.dumps({"epochs": [{"epoch": 1}, {"epoch": 2}], "latest": 2}))
 
 
 def trials(path: Path) -> list[Trial]:
@@ -23,12 +23,40 @@ def trials(path: Path) -> list[Trial]:
 
 
 def test_an_answer_that_changed_without_a_word_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(damages, "_ask", lambda question: (0, json.dumps({"epochs": [1], "latest": 1})))
+    monkeypatch.setattr(damages, "_ask", lambda question: (0, json.dumps({"epochs": [{"epoch": 1}], "latest": 1})))
 
     verdict, why = damages._verdict(WHOLE, ("list", "store"))
 
     assert verdict == "different"
     assert "latest" in why
+
+
+LISTED = [
+    {"epoch": 1, "rows_in": 5, "state_bytes": 9, "damage": None},
+    {"epoch": 2, "rows_in": 6, "state_bytes": 9, "damage": None},
+]
+
+
+def _listed(*changed: dict[str, object]) -> tuple[int, str]:
+    told = [epoch | change for epoch, change in zip(LISTED, changed, strict=True)]
+    return 0, json.dumps({"epochs": told, "latest": 2})
+
+
+@pytest.mark.parametrize(
+    ("second", "verdict"),
+    [
+        ({"state_bytes": None, "damage": "[CKPT_EPOCH_DAMAGED] its digest is another"}, "told"),
+        ({"state_bytes": None}, "different"),
+        ({"state_bytes": 8, "damage": "[CKPT_EPOCH_DAMAGED] its digest is another"}, "different"),
+        ({"state_bytes": None, "damage": "[CKPT_EPOCH_DAMAGED]", "rows_in": 7}, "different"),
+    ],
+)
+def test_a_list_that_names_its_damaged_epoch_has_told_it_and_may_differ_in_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, second: dict[str, object], verdict: str
+) -> None:
+    monkeypatch.setattr(damages, "_ask", lambda question: _listed({}, second))
+
+    assert damages._verdict(_listed({}, {}), ("list", "store"))[0] == verdict
 
 
 def test_an_error_without_a_type_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

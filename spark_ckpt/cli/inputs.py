@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_ckpt.connector import Cursor
+from spark_ckpt.connector import Cursor, Json
 from spark_ckpt.errors import CkptError
 from spark_ckpt.recovery.plan import RestorePlan
 from spark_ckpt.store.store import Store
@@ -16,12 +16,22 @@ _NAMED_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class InputAgain:
-    """One source's files that would be read again, and those among them that are gone."""
+    """One source's files that would be read again, and those among them that are gone; null where that cannot be told."""
 
     source: str
-    files: int
-    missing: tuple[str, ...]
+    files: int | None
+    missing: tuple[str, ...] | None
     sentence: str
+    error: CkptError | None = None
+    """Why it cannot be told."""
+
+    def fields(self) -> dict[str, Json]:
+        """For JSON."""
+        missing: Json = None if self.missing is None else list(self.missing)
+        error = None if self.error is None else str(self.error)
+        return {
+            "source": self.source, "files": self.files, "missing": missing, "sentence": self.sentence, "error": error,
+        }  # fmt: skip
 
 
 def inputs_again(store: Store, tail: Tail, planned: RestorePlan) -> list[InputAgain]:
@@ -41,7 +51,8 @@ def _again(store: Store, source: str, before: Cursor | None, newest: Cursor) -> 
     try:
         again = replay(store.location.child(_FOLDER, source), before, newest)
     except CkptError as error:
-        return InputAgain(source, 0, (), f"what would be read again cannot be told here: {error.what}")
+        sentence = f"what would be read again cannot be told here: {error.what}"
+        return InputAgain(source, None, None, sentence, error)
     if again is None:
         return None
     sentence = f"{again.files} files of {again.path} will be read again"

@@ -6,7 +6,7 @@ from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, iso, print_facts, print_json, print_line, print_table, seconds, size, utc
 from spark_ckpt.cli.stores import open_store, status_of
 from spark_ckpt.connector import Json
-from spark_ckpt.errors import EpochDamaged, EpochNotFound, FormatUnknown
+from spark_ckpt.errors import CkptError, EpochDamaged, EpochNotFound, FormatUnknown
 from spark_ckpt.store.epoch_log import EpochLog, wall_ms
 from spark_ckpt.store.records import EpochBrief
 from spark_ckpt.store.tail import Tail
@@ -34,12 +34,12 @@ def print_epochs(log: EpochLog, tail: Tail) -> None:
     print_table(columns[:shown], [_row(log, tail, brief)[:shown] for brief in tail.epochs])
 
 
-def state_bytes(log: EpochLog, epoch: int) -> int | None:
-    """What the state of an epoch weighs; None if its manifest cannot be read."""
+def state_bytes(log: EpochLog, epoch: int) -> int | CkptError:
+    """What the state of an epoch weighs; why its manifest cannot be read, if it cannot."""
     try:
         operators = log.manifest(epoch).operators.values()
-    except (EpochDamaged, EpochNotFound, FormatUnknown):
-        return None
+    except (EpochDamaged, EpochNotFound, FormatUnknown) as error:
+        return error
     return sum(file.size_bytes for each in operators for file in each.files)
 
 
@@ -57,7 +57,9 @@ def _fields(log: EpochLog, tail: Tail) -> dict[str, Json]:
 
 
 def epoch_fields(log: EpochLog, tail: Tail, brief: EpochBrief) -> dict[str, Json]:
-    """One epoch of `list --json`."""
+    """One epoch of `list --json`. `damage`: why its manifest cannot be read, null if it can."""
+    weight = state_bytes(log, brief.epoch)
+    damage = str(weight) if isinstance(weight, CkptError) else None
     return {
         "epoch": brief.epoch,
         "status": status_of(tail, brief),
@@ -68,7 +70,8 @@ def epoch_fields(log: EpochLog, tail: Tail, brief: EpochBrief) -> dict[str, Json
         "reason": brief.reason,
         "rows_in": brief.rows_in,
         "rows_out": brief.rows_out,
-        "state_bytes": state_bytes(log, brief.epoch),
+        "state_bytes": None if isinstance(weight, CkptError) else weight,
+        "damage": damage,
         "savepoints": _savepoints(tail, brief.epoch),
     }
 
@@ -103,7 +106,7 @@ def _row(log: EpochLog, tail: Tail, brief: EpochBrief) -> tuple[object, ...]:
         seconds(brief.duration_ms),
         brief.rows_in,
         brief.rows_out,
-        "damaged" if weight is None else size(weight),
+        "damaged" if isinstance(weight, CkptError) else size(weight),
         brief.reason,
         Id(brief.incarnation),
         ", ".join(_savepoints(tail, brief.epoch)) or None,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from spark_ckpt.cli.inputs import inputs_again
+from spark_ckpt.cli.inputs import InputAgain, inputs_again
 from spark_ckpt.cli.list import driver_fields, driver_of
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import plain, print_facts, print_json, print_line, print_table, size, utc
@@ -50,9 +50,16 @@ def restore(
     planned = plan(tail, wanted, opened.log.manifest, opened.verify, frozenset(new))
     inputs = inputs_again(opened, tail, planned)
     if as_json:
-        told: list[Json] = [asdict(each) for each in inputs]
-        print_json({**_fields(tail, planned), "inputs": told})
-        return
+        again: list[Json] = [each.fields() for each in inputs]
+        print_json({**_fields(tail, planned), "inputs": again})
+    else:
+        _print_plan(tail, planned, inputs, call)
+    unknown = next((each.error for each in inputs if each.error is not None), None)
+    if unknown is not None:
+        raise unknown
+
+
+def _print_plan(tail: Tail, planned: RestorePlan, inputs: Sequence[InputAgain], call: str) -> None:
     _print_head(tail, planned)
     _print_sources(planned)
     for each in inputs:

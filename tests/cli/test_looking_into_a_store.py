@@ -14,7 +14,7 @@ from spark_ckpt.cli.output import Id, cell, datum
 from spark_ckpt.cli.state_rows import CHANGED_IN, TIMEOUT, visible
 from spark_ckpt.errors import EpochNotFound, StoreForeign
 from spark_ckpt.store.records import OperatorSnapshot
-from tests.store.store_world import OPERATOR, World
+from tests.store.store_world import OPERATOR, World, rewrite
 
 SNAPSHOT = OperatorSnapshot(operator=OPERATOR, key_groups=1, key_schema="k string", state_schema="v bigint")
 
@@ -55,6 +55,18 @@ def test_list_tells_what_the_state_of_an_epoch_weighs(command, world):
 
     assert listed[1] < listed[2] < listed[3]
     assert listed[2] == sum(file.size_bytes for file in files)
+
+
+def test_list_names_the_epoch_whose_manifest_is_damaged_and_what_is_wrong(command, world):
+    rewrite(Path(uri(world)), lambda row: row | {"body": row["body"].replace("a", "b")} if row["epoch"] == 2 else row)
+
+    answer = command("list", uri(world), "--json")
+
+    told = {each["epoch"]: (each["state_bytes"] is None, each["damage"] or "") for each in answer.json["epochs"]}
+    assert (answer.code, told[1], told[3]) == (0, (False, ""), (False, ""))
+    assert told[2][0] and "[CKPT_EPOCH_DAMAGED]" in told[2][1]
+    (line,) = [line for line in command("list", uri(world)).out.splitlines() if line.split()[:1] == ["2"]]
+    assert "damaged" in line
 
 
 def test_show_is_about_the_newest_epoch_unless_told_otherwise(command, world):

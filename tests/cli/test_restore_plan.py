@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_ckpt.errors import SourceInvalid
 from spark_ckpt.recovery.plan import plan
 from spark_ckpt.store.retention import Retention
 from tests.store.store_world import SINK, World
@@ -160,6 +161,19 @@ def test_a_dry_run_names_files_that_are_gone(command, inbox):
     assert "1 of them are gone: 2.csv" in answer.out
     told = command("restore", inbox.parent / "files-store", 1, "--dry-run", "--json").json
     assert [(each["source"], each["files"], each["missing"]) for each in told["inputs"]] == [("rows", 2, ["2.csv"])]
+
+
+def test_a_dry_run_that_cannot_tell_what_will_be_read_again_shows_the_plan_and_fails(command, inbox):
+    for segment in (inbox.parent / "files-store" / "sources").rglob("*.arrow"):
+        segment.write_bytes(b"")
+
+    answer = command("restore", inbox.parent / "files-store", 1, "--dry-run", "--json")
+
+    (again,) = answer.json["inputs"]
+    assert (again["files"], again["missing"]) == (None, None)
+    assert again["error"].startswith("[CKPT_SOURCE_INVALID]")
+    assert (answer.code, "CKPT_SOURCE_INVALID" in answer.err) == (SourceInvalid.exit_code, True)
+    assert answer.json["epoch"] == 1
 
 
 def test_a_dry_run_of_the_newest_epoch_reads_nothing_again(command, inbox):

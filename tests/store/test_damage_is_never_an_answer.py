@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from store_world import ELSEWHERE, JOB, OPERATOR, World
+from store_world import ELSEWHERE, JOB, OPERATOR, World, rewrite
 
 from spark_ckpt.errors import CkptError, EpochDamaged, FormatUnknown
 from spark_ckpt.store.location import Location
@@ -137,16 +137,6 @@ def test_every_changed_column_of_a_row_breaks_its_seal(
     rewrite(root, changed)
     with pytest.raises(EpochDamaged, match="seal"):
         Store.open(str(root), JOB)
-
-
-def rewrite(root: Path, change: object) -> None:
-    """Rewrite the log's files with proper checksums: damage that only seals and digests can see."""
-    epochs = Location(str(root / "epochs"))
-    for info in epochs.list():
-        if info.path.endswith(".parquet") and "/" not in info.path:
-            table = epochs.read_table(info.path)
-            rows = [change(row) for row in table.to_pylist()]  # type: ignore[operator]
-            epochs.write_table(info.path, pa.Table.from_pylist(rows, schema=table.schema))
 
 
 @pytest.mark.parametrize(
