@@ -174,14 +174,13 @@ def test_nothing_new_is_prepared_before_all_doubts_are_resolved() -> None:
 @pytest.mark.parametrize(
     ("machine", "event"),
     [
-        (voted(5), b.EpochDecided(Epoch(6), ME)),
-        (voted(5), b.Prepared(Epoch(6), ME)),
-        (started(), b.Prepared(Epoch(5), ME)),
-        (voted(5), b.Published(Epoch(5), ME)),
-        (started(in_doubt=[(3, 1)]), resolved(4, 1, decided=True)),
-        (participant(), b.StagedUpTo(Epoch(5), ME)),
+        pytest.param(voted(5), b.EpochDecided(Epoch(6), ME), id="another epoch is decided than was voted for"),
+        pytest.param(voted(5), b.Prepared(Epoch(6), ME), id="another epoch is prepared after the vote"),
+        pytest.param(started(), b.Prepared(Epoch(5), ME), id="prepared, but nobody asked"),
+        pytest.param(voted(5), b.Published(Epoch(5), ME), id="published before it is decided"),
+        pytest.param(started(in_doubt=[(3, 1)]), resolved(4, 1, decided=True), id="resolved, but not in doubt"),
+        pytest.param(participant(), b.StagedUpTo(Epoch(5), ME), id="staged before the start"),
     ],
-    ids=str,
 )
 def test_what_cannot_happen_raises(machine: b.SinkParticipant, event: Event) -> None:
     with pytest.raises(InvalidTransition):
