@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,11 +78,10 @@ def test_nothing_is_left_behind(on: Bench, monkeypatch: pytest.MonkeyPatch) -> N
     topics = AdminClient({"bootstrap.servers": on.topics.servers}).list_topics(timeout=10).topics
     assert not [name for name in topics if name.startswith(("target", "paced"))]
     assert not [path for path in on.folder.iterdir() if path.name.startswith("copying")]
-    assert not [pid for pid in Path("/proc").iterdir() if pid.name.isdigit() and b"copier" in command_line(pid)]
+    assert not [line for line in command_lines() if "copier" in line and str(on.folder) in line]
 
 
-def command_line(pid: Path) -> bytes:
-    try:
-        return (pid / "cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
+def command_lines() -> Iterator[str]:
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            yield (entry / "cmdline").read_text(errors="replace")

@@ -28,6 +28,13 @@ def test_every_page_that_the_readme_names_exists():
     assert missing == []
 
 
+def test_the_gate_runs_the_tests_as_the_readme_says():
+    readme, gate = (DOCS.parent / "README.md").read_text(), (DOCS.parent / ".ci" / "run").read_text()
+    (command,) = [line for line in readme.splitlines() if ".[test]" in line]
+
+    assert command.split(" && ")[-1] == gate.splitlines()[-1]
+
+
 def test_every_promise_names_a_test_that_exists():
     """The table of promises up to what is outside of them: its last column. A second name is of the same folder."""
     lines = [line for line in (DOCS.parent / "README.md").read_text().splitlines() if line.startswith("| ")]
