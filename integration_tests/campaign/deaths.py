@@ -12,7 +12,8 @@ from pathlib import Path
 from integration_tests.survival.kills import IN_CHILDREN, IN_DRIVER, Kill, at_point, at_random
 from integration_tests.survival.process import Driver, processes
 
-WORKER, PUBLISHER, JVM = "spark_ckpt.python_daemon", "spark_ckpt_kafka.lane", "org.apache.spark.deploy.SparkSubmit"
+WORKER, PUBLISHER, JVM = "-m spark_ckpt.python_daemon", "spark_ckpt_kafka.lane", "org.apache.spark.deploy.SparkSubmit"
+"""Pieces of command lines. The JVM's has the daemon's module too, in a setting."""
 
 
 def drawn(draw: random.Random, folder: Path) -> Kill:
@@ -81,7 +82,16 @@ def slay(driver: Driver, part: str) -> None:
 
 def of_family(driver: Driver, part: str) -> Sequence[int]:
     """Living processes of the driver's session by a piece of their command line, oldest first."""
-    return sorted(pid for pid, session, _ in processes() if session == driver.process.pid and part in command_of(pid))
+    found = [pid for pid, session, _ in processes() if session == driver.process.pid and part in command_of(pid)]
+    return sorted(found, key=started)
+
+
+def started(pid: int) -> int:
+    """When a process began, in ticks of the machine; ids begin anew at some number, and do not tell. 0 if it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return 0
 
 
 def command_of(pid: int) -> str:

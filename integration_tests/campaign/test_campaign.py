@@ -6,14 +6,17 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from integration_tests.campaign import damages, delta_kills
+from integration_tests.campaign import damages, deaths, delta_kills
 from integration_tests.campaign.page import MARK, write_page
 from integration_tests.campaign.trial import RESULTS, Results, Trial, read
+from integration_tests.survival.process import Driver
 
 WHOLE = (0, json.dumps({"epochs": [{"epoch": 1}, {"epoch": 2}], "latest": 2}))
 
@@ -57,6 +60,22 @@ def test_a_list_that_names_its_damaged_epoch_has_told_it_and_may_differ_in_nothi
     monkeypatch.setattr(damages, "_ask", lambda question: _listed({}, second))
 
     assert damages._verdict(_listed({}, {}), ("list", "store"))[0] == verdict
+
+
+def test_a_worker_is_found_by_its_own_command_line_and_the_youngest_by_when_it_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commands = {
+        5: "python -m spark_ckpt.python_daemon pyspark.worker",
+        40: "java SparkSubmit --conf spark.python.daemon.module=spark_ckpt.python_daemon",
+        90: "python -m spark_ckpt.python_daemon pyspark.worker",
+    }
+    monkeypatch.setattr(deaths, "processes", lambda: [(pid, 1, "S") for pid in commands])
+    monkeypatch.setattr(deaths, "command_of", commands.__getitem__)
+    monkeypatch.setattr(deaths, "started", {90: 100, 40: 150, 5: 200}.__getitem__)
+    driver = cast(Driver, SimpleNamespace(process=SimpleNamespace(pid=1)))
+
+    assert deaths.of_family(driver, deaths.WORKER) == [90, 5], "ids begin anew at some number"
 
 
 def test_an_error_without_a_type_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
