@@ -52,7 +52,7 @@ class ConfigInvalid(CkptError):
 
 
 class GraphInvalid(CkptError):
-    """The job's graph cannot run: no sink, two operators in one stage, a schema that does not match."""
+    """The job's graph cannot run: no sink, a stream that is read twice, a schema that does not match."""
 
     condition = "CKPT_GRAPH_INVALID"
     exit_code = 2

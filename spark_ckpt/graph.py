@@ -65,7 +65,7 @@ class WatermarkNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorNode:
-    """The stage's keyed operator: rows of one key meet its state. `operator` runs in tasks."""
+    """A keyed operator: rows of one key meet its state. `operator` runs in tasks."""
 
     parent: Node
     name: str
@@ -124,26 +124,45 @@ def build(node: Node, leaf: Callable[[SourceNode | OperatorNode], DataFrame]) ->
     return node.apply(parent) if isinstance(node, TransformNode) else parent
 
 
-def upstream(node: Node) -> Iterator[Node]:
-    """The node and everything above it; the left side of a union first."""
+def segment(node: Node) -> Iterator[Node]:
+    """The node and what is above it up to operators and sources, these included; the left side of a union first."""
     yield node
     if isinstance(node, UnionNode):
-        yield from upstream(node.left)
-        yield from upstream(node.right)
-    elif not isinstance(node, SourceNode):
-        yield from upstream(node.parent)
+        yield from segment(node.left)
+        yield from segment(node.right)
+    elif not isinstance(node, SourceNode | OperatorNode):
+        yield from segment(node.parent)
 
 
-def operator_of(node: Node) -> OperatorNode | None:
-    """The nearest operator above, or none in a stateless stream."""
-    return next((above for above in upstream(node) if isinstance(above, OperatorNode)), None)
+def upstream(node: Node) -> Iterator[Node]:
+    """The node and everything above it, operators' inputs included; the left side of a union first."""
+    for above in segment(node):
+        yield above
+        if isinstance(above, OperatorNode):
+            yield from upstream(above.parent)
+
+
+def leaves_of(node: Node) -> list[SourceNode | OperatorNode]:
+    """What `build` asks for: the sources and operators that the node's rows come from directly."""
+    return list(dict.fromkeys(above for above in segment(node) if isinstance(above, SourceNode | OperatorNode)))
+
+
+def operators_of(node: Node) -> list[OperatorNode]:
+    """Every operator above, an operator behind those that it reads from."""
+    nearest = [leaf for leaf in leaves_of(node) if isinstance(leaf, OperatorNode)]
+    return list(dict.fromkeys(each for leaf in nearest for each in (*operators_of(leaf.parent), leaf)))
 
 
 def sources_of(node: Node) -> list[SourceNode]:
-    """The inputs in the order in which Spark numbers them in its offset log."""
+    """The inputs, operators' inputs included, in the order in which Spark numbers them in its offset log."""
     return list(dict.fromkeys(above for above in upstream(node) if isinstance(above, SourceNode)))
 
 
 def watermark_of(node: Node) -> WatermarkNode | None:
-    """The event time declared nearest above, if any."""
-    return next((above for above in upstream(node) if isinstance(above, WatermarkNode)), None)
+    """The event time declared nearest above on this side of any operator, if any."""
+    return next((above for above in segment(node) if isinstance(above, WatermarkNode)), None)
+
+
+def timed_operator_of(node: Node) -> OperatorNode | None:
+    """The operator whose input has event time, if any."""
+    return next((each for each in operators_of(node) if watermark_of(each.parent) is not None), None)

@@ -1,4 +1,4 @@
-"""A job: sources, streams, at most one keyed operator, sinks, and a store; `start` makes it run."""
+"""A job: sources, streams, keyed operators, sinks, and a store; `start` makes it run."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from spark_ckpt.graph import (
     TransformNode,
     UnionNode,
     WatermarkNode,
-    operator_of,
+    operators_of,
     sources_of,
     struct_of,
     watermark_of,
@@ -184,7 +184,13 @@ class Stream:
         return self._united(other, lambda left, right: left.unionByName(right, allowMissingColumns))
 
     def withWatermark(self, eventTime: str, delayThreshold: str) -> Stream:
-        """As `DataFrame.withWatermark`; the column must still be there at `groupBy`. Survives restore."""
+        """As `DataFrame.withWatermark`; the column must still be there at `groupBy`. Survives restore. Not behind an operator."""
+        behind = next(iter(operators_of(self._node)), None)
+        if behind is not None:
+            raise GraphInvalid(
+                f"withWatermark is behind operator '{behind.name}'; event time begins at sources",
+                hint=f"declare it on the input of '{behind.name}', or run what is behind it in a job of its own",
+            )
         if eventTime not in self.columns or not isinstance(self.schema[eventTime].dataType, TimestampType):
             raise GraphInvalid(
                 f"withWatermark needs a timestamp column, '{eventTime}' is none",
@@ -216,12 +222,7 @@ class Stream:
         return self._then("parse", apply)
 
     def groupBy(self, *keys: str | Column) -> GroupedStream:
-        """Rows of one key together, as `DataFrame.groupBy`; follow with an operator."""
-        if operator_of(self._node) is not None:
-            raise GraphInvalid(
-                "one stage has one keyed operator",
-                hint="put the second operator into a job of its own, reading the first one's output",
-            )
+        """Rows of one key together, as `DataFrame.groupBy`; follow with an operator. Behind another operator as well."""
         stream, names = self, []
         for key in keys:
             stream, name = _named_key(stream, key)
@@ -260,8 +261,6 @@ class Stream:
                 f"both sides of the union read source '{both[0]}'",
                 hint="declare it twice, under two names, so that each side has its own position",
             )
-        if operator_of(left._node) is not None or operator_of(right._node) is not None:
-            raise GraphInvalid("union works on streams before the operator", hint="union the inputs, then groupBy")
         try:
             tried = combine(left._template, right._template)
         except AnalysisException as error:

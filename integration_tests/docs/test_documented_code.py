@@ -38,6 +38,20 @@ def test_the_readmes_job_and_the_state_page_run_as_written(tmp_path, monkeypatch
         names["spark"].stop()
 
 
+def test_the_page_about_graphs_runs_as_written(tmp_path):
+    for folder, amounts in (("inbox", (4.5, 6.0)), ("refund_inbox", (1.5,))):
+        (tmp_path / folder).mkdir()
+        rows = [{"customer": "ada", "amount": amount} for amount in amounts]
+        (tmp_path / folder / "1.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    names = {name: str(tmp_path / name) for name in ("store", "inbox", "refund_inbox", "table")}
+
+    exec(compile(python_blocks("docs/graphs.md"), "docs/graphs.md", "exec"), names)
+    try:
+        assert DeltaTable(names["table"]).to_pyarrow_table().column("balance").to_pylist()[-1] == 9.0
+    finally:
+        names["spark"].stop()
+
+
 def test_the_porting_pages_jobs_run_as_written(tmp_path):
     (tmp_path / "inbox").mkdir()
     (tmp_path / "inbox" / "any-name.json").write_text(

@@ -167,10 +167,6 @@ def test_settings_may_come_from_the_sessions_conf_and_arguments_win(bench: Bench
 # -- mistakes that are told on the line that makes them ---------------------------------------------------------------
 
 
-def second_operator(job: ckpt.Job, rows: ckpt.Stream) -> object:
-    return totals(totals(rows).withColumnRenamed("total", "v"), "second")
-
-
 def two_names(job: ckpt.Job, rows: ckpt.Stream) -> object:
     totals(rows)
     return totals(rows)
@@ -186,7 +182,6 @@ MISTAKES = {
     "column": (lambda job, rows: rows["nope"], "columns: k, v"),
     "group": (lambda job, rows: rows.groupBy("nope"), "nope"),
     "no key": (lambda job, rows: rows.groupBy(), "at least one key"),
-    "two operators": (second_operator, "one keyed operator"),
     "operator names": (two_names, "two operators named 'totals'"),
     "stream-stream": (lambda job, rows: rows.join(rows, "k"), "static DataFrame"),
     "no aggregate": (lambda job, rows: rows.groupBy("k").agg(), "at least one aggregate"),

@@ -63,7 +63,7 @@ def _look(spark: SparkSession, seen: Seen, frame: DataFrame, batch: int) -> None
     seen.execution = Execution.of(spark, _QUERY)
     seen.java = seen.execution._execution
     seen.values = [row["value"] for row in frame.collect()]
-    seen.delivered = seen.execution.rows_delivered(1)
+    seen.delivered = seen.execution.rows_delivered([0])
     seen.plan = seen.java.lastExecution().executedPlan()
     seen.unique_sources = seen.java.uniqueSources().size()
     seen.execution.limit_rows({0: 17})

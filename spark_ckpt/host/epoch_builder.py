@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_ckpt.connector import Cursor, Json, StagedFile
-from spark_ckpt.host.reports import FILE, Report, staged_file
+from spark_ckpt.host.reports import FILE, Report, group_of, staged_file
 from spark_ckpt.store.records import Manifest, StateFile
 
-Chains = dict[int, tuple[StateFile, ...]]
+Group = tuple[str, int]
+"""A key group: its operator's name and its number."""
+
+Chains = dict[Group, tuple[StateFile, ...]]
 """Per key group: one full file or none, then the changes after it, oldest first."""
 
 
@@ -51,20 +54,20 @@ class EndedEpoch:
     cursors: Mapping[str, Cursor]
     watermark_ms: int
     late_ms: int
-    groups_acked: frozenset[int]
+    groups_acked: frozenset[Group]
 
 
 class EpochBuilder:
     """Gathers the epoch under way. Not thread-safe: the coordinator's thread owns it."""
 
-    def __init__(self, base: Manifest, operator: str | None, delay_ms: int | None, rows_from: str | None) -> None:
+    def __init__(self, base: Manifest, delay_ms: int | None, rows_from: str | None) -> None:
         self._delay_ms = delay_ms
         self._rows_from = rows_from
         self._open = Gathered()
         self._moved = False
         self._ended: dict[int, EndedEpoch] = {}
-        self._acked: dict[int, set[int]] = {}
-        self._chains: Chains = _chains_of(base, operator)
+        self._acked: dict[int, set[Group]] = {}
+        self._chains: Chains = _chains_of(base)
         self._watermark_ms = self._base_watermark_ms = base.watermark_ms
         self._late_ms = base.watermark_ms if base.late_watermark_ms is None else base.late_watermark_ms
 
@@ -95,7 +98,7 @@ class EpochBuilder:
         self._advance_watermark(watermark_ms, reports)
         for report in reports:
             if report.step == "operator":
-                self._snapshot(int(report.scope), report.body)
+                self._snapshot(group_of(report), report.body)
         return {
             "numInputRows": batch.rows_in,
             "numOutputRows": batch.rows_out,
@@ -143,7 +146,7 @@ class EpochBuilder:
             newest = max((_count(report, "event_time_ms") for report in reports), default=0)
             self._watermark_ms = max(self._watermark_ms, newest - self._delay_ms)
 
-    def _snapshot(self, group: int, body: Mapping[str, Json]) -> None:
+    def _snapshot(self, group: Group, body: Mapping[str, Json]) -> None:
         if "file" in body and body["file"] is not None:
             file = StateFile.model_validate(body["file"])
             kept = () if file.kind == "full" else self._chains.get(group, ())
@@ -173,9 +176,10 @@ def _count(report: Report, name: str) -> int:
     return int(value) if isinstance(value, int | float) else 0
 
 
-def _chains_of(base: Manifest, operator: str | None) -> Chains:
+def _chains_of(base: Manifest) -> Chains:
     chains: Chains = {}
-    snapshot = base.operators.get(operator) if operator is not None else None
-    for file in snapshot.files if snapshot else ():
-        chains[file.key_group] = (*chains.get(file.key_group, ()), file)
+    for name, snapshot in base.operators.items():
+        for file in snapshot.files:
+            group = (name, file.key_group)
+            chains[group] = (*chains.get(group, ()), file)
     return chains

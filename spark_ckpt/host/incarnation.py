@@ -64,9 +64,7 @@ class IncarnationCore:
         self._incarnation = Incarnation(point.incarnation)
         self._publication = Publication(shape, point, standing or Standing(), acked or {})
         self._cursors: dict[str, Cursor] = self.standing.goes_on(point.manifest.cursors)
-        self._builder = EpochBuilder(
-            point.manifest, shape.operator_name, shape.watermark_delay_ms, next(iter(shape.sinks), None)
-        )
+        self._builder = EpochBuilder(point.manifest, shape.watermark_delay_ms, next(iter(shape.sinks), None))
         self._markers = Markers()
         self._machine: barrier.Coordinator | None = None
         self._base = point.manifest

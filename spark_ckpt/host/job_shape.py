@@ -20,7 +20,7 @@ class SinkPlace:
 
 @dataclass(frozen=True, slots=True)
 class OperatorShape:
-    """The keyed operator: its name in the store, its schemas as DDL, its number of key groups."""
+    """A keyed operator: its name in the store, its schemas as DDL, its number of key groups."""
 
     name: str
     key_schema: str
@@ -32,34 +32,30 @@ class OperatorShape:
 class JobShape:
     """What an incarnation's rules need to know of its job.
 
+    `operators`: each behind those that it reads from.
     `sinks`: in the order in which they are declared; rows out are counted at the first one. `store`: its URI, for messages.
     """
 
     job: str
     sources: tuple[str, ...]
     sinks: Mapping[str, SinkPlace]
-    operator: OperatorShape | None
+    operators: tuple[OperatorShape, ...]
     limits: barrier.Limits
     watermark_delay_ms: int | None = None
     store: str = ""
-
-    @property
-    def operator_name(self) -> str | None:
-        """The operator's name in the store."""
-        return self.operator.name if self.operator else None
 
     def source_tasks(self) -> list[TaskId]:
         """The sources as tasks: their cursors are snapshots."""
         return [TaskId(f"source/{name}") for name in self.sources]
 
-    def group_tasks(self, groups: Iterable[int]) -> list[TaskId]:
-        """Key groups of the operator as tasks."""
-        return [TaskId(f"{self.operator_name}/{group}") for group in sorted(groups)]
+    def group_tasks(self, groups: Iterable[tuple[str, int]]) -> list[TaskId]:
+        """Key groups as tasks; a group is its operator's name and its number."""
+        return [TaskId(f"{operator}/{group}") for operator, group in sorted(groups)]
 
     def coordinator(
         self, incarnation: Incarnation, last_epoch: Epoch, unpublished: Mapping[SinkId, list[Epoch]]
     ) -> barrier.Coordinator:
         """The machine of one incarnation. `last_epoch`: the highest epoch ever decided."""
-        groups = self.group_tasks(range(self.operator.key_groups)) if self.operator else []
+        groups = self.group_tasks((each.name, group) for each in self.operators for group in range(each.key_groups))
         topology = barrier.Topology(frozenset([*self.source_tasks(), *groups]), frozenset(map(SinkId, self.sinks)))
         return barrier.Coordinator(topology, incarnation, last_epoch, self.limits, unpublished)

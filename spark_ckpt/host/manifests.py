@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from spark_ckpt.connector import Json
-from spark_ckpt.host.epoch_builder import EndedEpoch
-from spark_ckpt.host.job_shape import JobShape
+from spark_ckpt.host.epoch_builder import Chains, EndedEpoch
+from spark_ckpt.host.job_shape import JobShape, OperatorShape
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import (
     Manifest,
@@ -69,18 +69,18 @@ def stamped(manifest: Manifest, attempt: str, created_ms: int) -> Manifest:
 
 
 def _operators(shape: JobShape, ended: EndedEpoch) -> dict[str, OperatorSnapshot]:
-    operator = shape.operator
-    if operator is None:
-        return {}
-    files = tuple(file for group in sorted(ended.chains) for file in ended.chains[group])
-    snapshot = OperatorSnapshot(
+    return {operator.name: _snapshot(operator, ended.chains) for operator in shape.operators}
+
+
+def _snapshot(operator: OperatorShape, chains: Chains) -> OperatorSnapshot:
+    own = sorted(group for group in chains if group[0] == operator.name)
+    return OperatorSnapshot(
         operator=operator.name,
         key_groups=operator.key_groups,
         key_schema=operator.key_schema,
         state_schema=operator.state_schema,
-        files=files,
+        files=tuple(file for group in own for file in chains[group]),
     )
-    return {operator.name: snapshot}
 
 
 def _outputs(shape: JobShape, ended: EndedEpoch) -> dict[str, StagedOutput]:

@@ -31,7 +31,7 @@ def latest_attempts(reports: Iterable[Report]) -> list[Report]:
 
     A map task that is run again after its output was lost reports again: the latest attempt of a partition counts. "input"
     steps may sit in several stages of one batch (before the operator, behind it, behind a join), so there every
-    scope is told apart.
+    scope is told apart; operators likewise: the tasks of one run in another stage than those of the next.
     """
     everything = list(reports)
     newest: dict[tuple[str, int, str], int] = {}
@@ -41,10 +41,26 @@ def latest_attempts(reports: Iterable[Report]) -> list[Report]:
     return sorted(counted, key=lambda report: (report.step, report.partition, report.scope))
 
 
+def scope_of_group(operator: str, group: int) -> str:
+    """The scope of a key group's account."""
+    return f"{operator}/{group}"
+
+
+def group_of(report: Report) -> tuple[str, int]:
+    """The operator and the number of the key group that an "operator" step reports of."""
+    operator, group = report.scope.rsplit("/", 1)
+    return operator, int(group)
+
+
 def staged_file(body: Mapping[str, object]) -> StagedFile:
     """A `StagedFile` from a report's body."""
     return StagedFile(**json.loads(json.dumps(body)))
 
 
 def _place(report: Report) -> tuple[str, int, str]:
-    return report.step, report.partition, report.scope.removesuffix(FILE) if report.step == "input" else ""
+    match report.step:
+        case "input":
+            return report.step, report.partition, report.scope.removesuffix(FILE)
+        case "operator":
+            return report.step, report.partition, group_of(report)[0]
+    return report.step, report.partition, ""

@@ -8,7 +8,7 @@ batch puts the configured one in its place before Spark plans the second.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import LimitsBatches, Source
@@ -25,14 +25,14 @@ def small(source: Source) -> Source:
     return _limited(source) or source
 
 
-def lift_limits(spark: SparkSession, query_name: str, sources: Sequence[Source]) -> None:
-    """Give the sources of a query that were read `small` their own limits. `sources`: in the order of the plan.
+def lift_limits(spark: SparkSession, query_name: str, sources: Mapping[int, Source]) -> None:
+    """Give the sources of a query that were read `small` their own limits. `sources`: by number in the plan.
 
     To be called from the query's own thread, between two plannings.
     """
     rows = {
         number: source.rows_per_batch
-        for number, source in enumerate(sources)
+        for number, source in sources.items()
         if isinstance(source, LimitsBatches) and _limited(source) is not None
     }
     Execution.of(spark, query_name).limit_rows(rows)

@@ -8,7 +8,7 @@ A source that finds its place by itself has no offset there.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import BeginsAtSeed, Cursor, Seed, Source
@@ -17,23 +17,34 @@ from spark_ckpt.spark_private.checkpoint_files import batch_metadata, seeded_che
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_ckpt.runtime.plan_order import PlanOrder
     from spark_ckpt.store.location import Location
 
 
 def seed_checkpoint(
-    spark: SparkSession, checkpoint: Location, places: Sequence[tuple[Source, Cursor]], shuffle_partitions: int
+    spark: SparkSession,
+    checkpoint: Location,
+    order: PlanOrder,
+    cursors: Mapping[str, Cursor],
+    shuffle_partitions: int,
 ) -> None:
-    """Write what the sources that need it begin from. `places`: source and cursor, in the order of the plan.
-
-    The session holds the settings that the query is going to have.
-    """
-    seeds = [source.seed(cursor) if isinstance(source, BeginsAtSeed) else None for source, cursor in places]
+    """Write what the sources that need it begin from. The session holds the settings that the query is going to have."""
+    seeds = [_seed(node.source, cursors[node.name]) if node else None for node in order.inputs]
     if any(seeds):
-        for path, text in seed_files(seeds, batch_metadata(spark, shuffle_partitions), str(uuid.uuid4())).items():
+        metadata = batch_metadata(spark, shuffle_partitions)
+        for path, text in seed_files(seeds, order, metadata, str(uuid.uuid4())).items():
             checkpoint.write_bytes(path, text.encode())
 
 
-def seed_files(seeds: Sequence[Seed | None], metadata: str, query: str) -> dict[str, str]:
-    """The checkpoint's files, the one that Spark looks for first comes last. The control source follows the sources."""
+def seed_files(seeds: Sequence[Seed | None], order: PlanOrder, metadata: str, query: str) -> dict[str, str]:
+    """The checkpoint's files, the one that Spark looks for first comes last. `seeds`: by number in the plan.
+
+    A source's own folder goes by another number: every source counts once there, the control source is the first.
+    """
     offsets = [seed.offset if seed else None for seed in seeds]
-    return seeded_checkpoint([*offsets, None], [seed.files if seed else {} for seed in seeds], metadata, query)
+    files = [seed.files if seed else {} for seed in order.of_sources(seeds)]
+    return seeded_checkpoint(offsets, [{}, *files], metadata, query)
+
+
+def _seed(source: Source, cursor: Cursor) -> Seed | None:
+    return source.seed(cursor) if isinstance(source, BeginsAtSeed) else None

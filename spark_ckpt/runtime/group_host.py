@@ -20,6 +20,7 @@ from pyspark.sql.types import DoubleType, FloatType, StructType
 
 from spark_ckpt.connector import Json
 from spark_ckpt.host.markers import BARRIER
+from spark_ckpt.host.reports import scope_of_group
 from spark_ckpt.protocol import barrier
 from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, TaskId
 from spark_ckpt.runtime.blobs import outputs_to_blobs
@@ -77,7 +78,7 @@ class GroupHost:
         return rows.withColumn(KEY_HASH, F.xxhash64(*_normalized(rows.schema, self.keys)))
 
     def control(self, markers: DataFrame, timed: bool) -> DataFrame:
-        """Every marker once per key group, so that idle groups see it too, in the form of packed rows."""
+        """Every marker once per key group, so that idle groups see it too, in the form of packed rows (columns by position)."""
         groups = F.explode(F.sequence(F.lit(0), F.lit(self.key_groups - 1)))
         exploded = markers.select(groups.alias("key_group"), "kind", "epoch")
         columns = [F.col("key_group"), control_tag(F.col("kind"), F.col("epoch")), F.lit(bytearray())]
@@ -144,7 +145,7 @@ class _GroupCall:
             account |= self._on_barrier(epoch)
         self._state.update((self._held.encode(),))
         self._arm_timeout()
-        self._reports.send("operator", str(self._group), account)
+        self._reports.send("operator", scope_of_group(self._host.name, self._group), account)
 
     def _clock(self) -> Clock:
         try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import MayNeverEnd, StagePlan
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, StateSchemaChanged
-from spark_ckpt.graph import OperatorNode, SinkBinding, SourceNode, operator_of, sources_of, watermark_of
+from spark_ckpt.graph import OperatorNode, SinkBinding, SourceNode, operators_of, sources_of, watermark_of
 from spark_ckpt.host.job_shape import JobShape, OperatorShape, SinkPlace
 from spark_ckpt.protocol.barrier import Limits
 from spark_ckpt.runtime import identities
@@ -43,7 +43,7 @@ class JobPlan:
     store: Store
     bindings: Sequence[SinkBinding]
     sources: Sequence[SourceNode]
-    operator: OperatorNode | None
+    operators: Sequence[OperatorNode]
     watermark_delay_ms: int | None
     parallelism: int
     stage_plans: Mapping[str, StagePlan]
@@ -53,13 +53,8 @@ class JobPlan:
     confirmed: Confirmed = field(default_factory=Confirmed)
 
     @property
-    def operator_name(self) -> str | None:
-        """The operator's name in the store."""
-        return self.operator.name if self.operator else None
-
-    @property
     def shuffle_partitions(self) -> int:
-        """Tasks of the operator."""
+        """Tasks of each operator."""
         return self.config.shuffle_partitions or self.parallelism
 
     @property
@@ -67,9 +62,11 @@ class JobPlan:
         """Folder for local levels of state, on every host."""
         return (self.config.local_dir or Path(tempfile.gettempdir())) / f"spark-ckpt-{self.store.id}"
 
-    def key_groups(self, base: Manifest) -> int:
-        """The operator's number of key groups: fixed by its first epoch. Raises `ConfigInvalid` if the settings differ."""
-        snapshot = base.operators.get(self.operator_name or "")
+    def key_groups(self, base: Manifest) -> dict[str, int]:
+        """Every operator's number of key groups: fixed by its first epoch. Raises `ConfigInvalid` if the settings differ."""
+        return {operator.name: self._key_groups(base.operators.get(operator.name)) for operator in self.operators}
+
+    def _key_groups(self, snapshot: OperatorSnapshot | None) -> int:
         wanted = self.config.key_groups
         if snapshot is None:
             return wanted or max(16, _GROUPS_PER_CORE * self.parallelism)
@@ -110,15 +107,15 @@ class JobPlan:
         location = outbox if plan.root is None else Location(plan.root, plan.storage_options)
         return SinkStage(binding.name, plan, location, incarnation)
 
-    def shape(self, key_groups: int) -> JobShape:
-        """The job as the rules of an incarnation see it."""
-        node = self.operator
-        operator = OperatorShape(node.name, node.key_ddl, node.state_ddl, key_groups) if node else None
+    def shape(self, key_groups: Mapping[str, int]) -> JobShape:
+        """The job as the rules of an incarnation see it. `key_groups`: how many each operator has."""
         return JobShape(
             job=self.job,
             sources=tuple(node.name for node in self.sources),
             sinks={binding.name: self._place(binding.name) for binding in self.bindings},
-            operator=operator,
+            operators=tuple(
+                OperatorShape(node.name, node.key_ddl, node.state_ddl, key_groups[node.name]) for node in self.operators
+            ),
             limits=_limits(self.config),
             watermark_delay_ms=self.watermark_delay_ms,
             store=self.store.location.uri,
@@ -170,12 +167,13 @@ class JobPlan:
         return standing
 
     def _check_snapshot(self, name: str, snapshot: OperatorSnapshot, epoch: int) -> None:
-        if self.operator is None or self.operator.name != name:
+        operator = next((each for each in self.operators if each.name == name), None)
+        if operator is None:
             raise GraphInvalid(
                 f"epoch {epoch} has state of operator '{name}', which the job no longer has",
                 hint=f'name the operator: name="{name}", or start with a new store',
             )
-        declared = (self.operator.key_ddl, self.operator.state_ddl)
+        declared = (operator.key_ddl, operator.state_ddl)
         written = (snapshot.key_schema, snapshot.state_schema)
         if not _fits(written, declared):
             raise StateSchemaChanged(
@@ -218,18 +216,29 @@ def planned(
     if not bindings:
         raise GraphInvalid("the job has no sink", hint="end a stream with to(sink)")
     node = bindings[0].node
-    operator = operator_of(node)
-    watermark = watermark_of(operator.parent) if operator else None
+    operators = operators_of(node)
+    delay_ms = _delay_ms(operators)
     sources = sources_of(node)
     remember_in(store, sources)
     parallelism = spark.sparkContext.defaultParallelism
-    delay_ms = watermark.delay_ms if watermark else None
     found = identities.found(spark, sources, bindings)
-    shape = (list(bindings), sources, operator, delay_ms, parallelism)
+    shape = (list(bindings), sources, operators, delay_ms, parallelism)
     plan = JobPlan(spark, job, config, store, *shape, {}, found, confirmed or Confirmed())
     for needless in plan.check_start(restore).unneeded:
         _log.warning("job=%s %s confirms what has not changed; left there it would confirm a mistake", job, needless)
     return _staged(plan)
+
+
+def _delay_ms(operators: Iterable[OperatorNode]) -> int | None:
+    """How late event time may be. Spark has one watermark per query, and nothing else could restore several of them."""
+    timed = [(each, mark) for each in operators if (mark := watermark_of(each.parent)) is not None]
+    if len(timed) > 1:
+        names = ", ".join(f"'{each.name}'" for each, _ in timed)
+        raise GraphInvalid(
+            f"the operators {names} each have a watermark; a job has one",
+            hint="drop withWatermark from all inputs but one, or run the others in jobs of their own",
+        )
+    return timed[0][1].delay_ms if timed else None
 
 
 def _staged(plan: JobPlan) -> JobPlan:

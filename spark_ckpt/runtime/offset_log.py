@@ -13,12 +13,13 @@ from spark_ckpt.runtime.control_source import marker_number
 from spark_ckpt.spark_private.checkpoint_files import OtherFormat, offsets_path, parse_offsets
 
 if TYPE_CHECKING:
+    from spark_ckpt.runtime.plan_order import PlanOrder
     from spark_ckpt.store.location import Location
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOffsets:
-    """Where one micro-batch ends. `sources`: one JSON text per source; None if the source has not been read yet.
+    """Where one micro-batch ends. `sources`: one JSON text per source of the job; None if the source has not been read yet.
 
     `markers`: how many control markers there were up to its end.
     """
@@ -29,12 +30,12 @@ class BatchOffsets:
     markers: int
 
 
-def read_batch_offsets(checkpoint: Location, batch: int) -> BatchOffsets:
-    """The end of micro-batch `batch`; the control source is the last one."""
+def read_batch_offsets(checkpoint: Location, batch: int, order: PlanOrder) -> BatchOffsets:
+    """The end of micro-batch `batch` of a query with these inputs."""
     text = checkpoint.read_bytes(offsets_path(batch)).decode()
     try:
         offsets = parse_offsets(text)
     except OtherFormat as error:
         raise EnvironmentUnfit(str(error), hint=error.hint) from error
-    *sources, control = offsets.lines
-    return BatchOffsets(batch, offsets.watermark_ms, tuple(sources), marker_number(control))
+    markers = marker_number(offsets.lines[order.control])
+    return BatchOffsets(batch, offsets.watermark_ms, tuple(order.of_sources(offsets.lines)), markers)

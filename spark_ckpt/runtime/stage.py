@@ -1,4 +1,4 @@
-"""The one stage of an incarnation: pins its sources, starts its query, and tells the rules what each batch came to."""
+"""An incarnation's query, with all operators in it: pins the sources, starts it, tells the rules what each batch came to."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from spark_ckpt.host.messages import BatchDone
 from spark_ckpt.host.reports import Report
 from spark_ckpt.runtime.control_source import Control
 from spark_ckpt.runtime.group_host import GroupHost
-from spark_ckpt.runtime.offset_log import BatchOffsets, read_batch_offsets
-from spark_ckpt.runtime.stage_query import RunningQuery, StageDescription, StageQuery
+from spark_ckpt.runtime.offset_log import BatchOffsets
+from spark_ckpt.runtime.stage_frames import StageDescription
+from spark_ckpt.runtime.stage_query import RunningQuery, StageQuery
 
 if TYPE_CHECKING:
+    from spark_ckpt.graph import OperatorNode
     from spark_ckpt.runtime.job_plan import JobPlan
 
 
 class Stage:
-    """`targets`: per source the cursor at which a run that drains ends. `cache`: this incarnation's own folder."""
+    """`targets`: per source the cursor at which a run that drains ends. `cache`: this incarnation's own folder. `key_groups`: how
+    many each operator has."""
 
     def __init__(
         self,
@@ -30,7 +33,7 @@ class Stage:
         control: Control,
         targets: Mapping[str, Cursor],
         cache: Path,
-        key_groups: int,
+        key_groups: Mapping[str, int],
     ) -> None:
         self._plan = plan
         self._incarnation = incarnation
@@ -59,12 +62,7 @@ class Stage:
         is_over: Callable[[], bool],
     ) -> RunningQuery:
         """Start the query. `ended` is called on Spark's thread behind each batch, with where it ends, its reports, its ms."""
-
-        def on_batch(batch: int, reports: Sequence[Report], duration_ms: int) -> None:
-            if not is_over():
-                ended(read_batch_offsets(self._plan.checkpoint(self._incarnation), batch), reports, duration_ms)
-
-        return StageQuery(self._plan.spark, self._description(behind), on_batch, is_over).start()
+        return StageQuery(self._plan.spark, self._description(behind), ended, is_over).start()
 
     def batch_done(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> BatchDone:
         """What the rules are told of a batch. On the coordinator's thread, batch after batch: cursors build on each other."""
@@ -91,7 +89,7 @@ class Stage:
             cursors=self._core.cursors,
             stages=plan.stages(self._incarnation),
             rejected_stage=plan.rejected_stage(self._incarnation),
-            host=self._host(),
+            hosts={operator.name: self._host(operator) for operator in plan.operators},
             control=self._control,
             checkpoint_uri=plan.checkpoint(self._incarnation).uri,
             shuffle_partitions=plan.shuffle_partitions,
@@ -99,20 +97,18 @@ class Stage:
             behind=behind,
         )
 
-    def _host(self) -> GroupHost | None:
-        operator, core = self._plan.operator, self._core
-        if operator is None:
-            return None
+    def _host(self, operator: OperatorNode) -> GroupHost:
+        core = self._core
         return GroupHost(
             name=operator.name,
             keys=operator.keys,
             operator=operator.operator,
-            key_groups=self._key_groups,
+            key_groups=self._key_groups[operator.name],
             incarnation=self._incarnation,
             base_epoch=core.base.epoch,
             base_watermark_ms=core.base.watermark_ms,
             base_late_ms=core.late_ms,
-            chains=core.chains,
+            chains={group: chain for (name, group), chain in core.chains.items() if name == operator.name},
             location=self._plan.store.state(operator.name).location,
             cache=str(self._cache / operator.name),
         )

@@ -1,46 +1,31 @@
-"""One incarnation's streaming query: sources and control rows in, one Spark action per micro-batch, reports out.
-
-```
-sources -> user's operations [-> pack] --+
-                                         +-- union [-> shuffle -> operator] -> foreachBatch: user's operations -> stage
-control rows [one per key group] --------+
-```
-"""
+"""One incarnation's streaming query: one Spark action per micro-batch, reports out. Its plan is `stage_frames`."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import functions as F
 
-from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import CkptError, GraphInvalid
-from spark_ckpt.graph import REJECT, Node, OperatorNode, SourceNode, build, operator_of, sources_of, watermark_of
+from spark_ckpt.graph import timed_operator_of
 from spark_ckpt.host.reports import Report
-from spark_ckpt.runtime.admission import lift_limits, small
+from spark_ckpt.runtime.admission import lift_limits
 from spark_ckpt.runtime.checkpoint_seed import seed_checkpoint
-from spark_ckpt.runtime.control_source import Control, control_rows
-from spark_ckpt.runtime.group_host import GroupHost
 from spark_ckpt.runtime.late_watermark import LateWatermark
-from spark_ckpt.runtime.offset_log import read_batch_offsets
-from spark_ckpt.runtime.packing import packed_ddl, tables_of_blobs
+from spark_ckpt.runtime.offset_log import BatchOffsets, read_batch_offsets
+from spark_ckpt.runtime.plan_order import PlanOrder
 from spark_ckpt.runtime.query_failures import failure_by
-from spark_ckpt.runtime.rejects import Diverter, divert_rejects, diverting_with
 from spark_ckpt.runtime.reports import Reports
-from spark_ckpt.runtime.rows import EVENT_TIME
-from spark_ckpt.runtime.stage_tasks import Tables, exploder, first_met, large_tables, packer, stager
-from spark_ckpt.runtime.staging import SinkStage
-from spark_ckpt.runtime.stateless_graph import checked_output, checked_rows
+from spark_ckpt.runtime.stage_frames import StageDescription, StageFrames
 from spark_ckpt.spark_private.checkpoint_files import CHECKPOINT_FOLDERS
 from spark_ckpt.spark_private.running_query import Execution
-from spark_ckpt.spark_private.settings import LOCAL_CHECKPOINT_SETTINGS, QUERY_SETTINGS
+from spark_ckpt.spark_private.settings import CHAINED_SETTINGS, LOCAL_CHECKPOINT_SETTINGS, QUERY_SETTINGS
 from spark_ckpt.storage_errors import told_of
 from spark_ckpt.store.location import Location
 
@@ -62,26 +47,8 @@ one for the file's checksum, eight per batch. The checkpoint is disposable and n
 there is the rest of the program's file system."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageDescription:
-    """What an incarnation's query is built from. `cursors`: where every source starts. `behind`: rows wait there, so that
-    the first batch is kept small."""
-
-    name: str
-    node: Node
-    cursors: Mapping[str, Cursor]
-    stages: Sequence[SinkStage]
-    rejected_stage: SinkStage | None
-    host: GroupHost | None
-    control: Control
-    checkpoint_uri: str
-    shuffle_partitions: int
-    trigger_ms: int
-    behind: bool
-
-
 class StageQuery:
-    """Builds and starts the query; `on_batch(batch id, reports, ms)` is called after each batch's action, on Spark's thread.
+    """Builds and starts the query; `on_batch(its end, reports, ms)` is called after each batch's action, on Spark's thread.
 
     `is_over`: whether the incarnation has ended, so that nobody waits for the batch that is running.
     """
@@ -90,7 +57,7 @@ class StageQuery:
         self,
         spark: SparkSession,
         stage: StageDescription,
-        on_batch: Callable[[int, list[Report], int], None],
+        on_batch: Callable[[BatchOffsets, list[Report], int], None],
         is_over: Callable[[], bool],
     ) -> None:
         self._spark = spark
@@ -98,9 +65,10 @@ class StageQuery:
         self._on_batch = on_batch
         self._is_over = is_over
         self._reports = Reports(spark.sparkContext)
+        self._order = PlanOrder.of(stage.node)
+        self._frames = StageFrames(spark, stage, self._reports)
         self._late = _late_watermark(spark, stage)
         self._execution: Execution | None = None
-        self._steps = 0
         self.failure: CkptError | None = None
         """What the batch that ended the query failed with, judged where Spark's error is whole: to Java it is a text."""
 
@@ -115,62 +83,21 @@ class StageQuery:
     def _started(self) -> StreamingQuery:
         spark = self._spark
         make_folders(self._stage.checkpoint_uri)
-        with _session_conf(spark, query_settings(self._stage.checkpoint_uri, self._stage.shuffle_partitions)):
+        stage, settings = self._stage, query_settings(self._stage.checkpoint_uri, self._stage.shuffle_partitions)
+        modes = {host.output_mode for host in stage.hosts.values()}
+        if len(stage.hosts) > 1:
+            settings |= CHAINED_SETTINGS
+        with _session_conf(spark, settings):
             self._seed()
-            frame = diverting_with(self._diverter, self._plan)
-            writer = frame.writeStream.foreachBatch(self._run_batch).queryName(self._stage.name)
-            mode = self._stage.host.output_mode if self._stage.host else "append"
-            writer = writer.outputMode(mode).trigger(processingTime=f"{self._stage.trigger_ms} milliseconds")
-            return writer.option("checkpointLocation", self._stage.checkpoint_uri).start()
+            frame = self._frames.streaming()
+            writer = frame.writeStream.foreachBatch(self._run_batch).queryName(stage.name)
+            mode = modes.pop() if len(modes) == 1 else "append"
+            writer = writer.outputMode(mode).trigger(processingTime=f"{stage.trigger_ms} milliseconds")
+            return writer.option("checkpointLocation", stage.checkpoint_uri).start()
 
     def _seed(self) -> None:
-        stage = self._stage
-        places = [(node.source, stage.cursors[node.name]) for node in sources_of(stage.node)]
-        seed_checkpoint(self._spark, Location(stage.checkpoint_uri), places, stage.shuffle_partitions)
-
-    # -- the plan -----------------------------------------------------------------------------------------------------
-
-    def _plan(self) -> DataFrame:
-        operator = operator_of(self._stage.node)
-        if operator is None:
-            rows = checked_rows(self._stage.node, self._read)
-            return rows.union(self._no_rows(rows))
-        if operator is not self._stage.node:
-            checked_output(self._spark, self._stage.node)
-        return self._operator_plan(operator)
-
-    def _read(self, node: SourceNode | OperatorNode) -> DataFrame:
-        if isinstance(node, OperatorNode):
-            raise TypeError("an operator's output is read inside foreachBatch")
-        source = small(node.source) if self._stage.behind else node.source
-        return source.read(self._spark, self._stage.cursors[node.name])
-
-    def _operator_plan(self, operator: OperatorNode) -> DataFrame:
-        host = self._stage.host
-        if host is None:
-            raise TypeError("a stage with an operator needs a host for its key groups")
-        rows = checked_rows(operator.parent, self._read)
-        watermark = watermark_of(operator.parent)
-        timed = watermark is not None
-        diverter = self._diverter() if REJECT in rows.columns else None
-        step = packer(diverter, host.key_groups, watermark.column if watermark else None)
-        packed = host.keyed(rows).mapInArrow(step, packed_ddl(timed)).union(host.control(self._control(), timed))
-        if watermark is not None:
-            packed = packed.withWatermark(EVENT_TIME, f"{watermark.delay_ms} milliseconds")
-        return host.apply(packed, self._reports)
-
-    def _control(self) -> DataFrame:
-        return control_rows(self._spark, self._stage.control)
-
-    def _no_rows(self, rows: DataFrame) -> DataFrame:
-        """Without an operator nobody has to see a marker, but Spark must count it, so the control source is in the plan. The
-        condition lets Spark leave it out of every batch's: no task, no column."""
-        nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
-        return self._control().where(F.lit(False)).select(*nulls)
-
-    def _diverter(self) -> Diverter:
-        self._steps += 1
-        return Diverter(self._reports, self._stage.rejected_stage, self._steps)
+        stage, order = self._stage, self._order
+        seed_checkpoint(self._spark, Location(stage.checkpoint_uri), order, stage.cursors, stage.shuffle_partitions)
 
     # -- one batch ----------------------------------------------------------------------------------------------------
 
@@ -178,10 +105,11 @@ class StageQuery:
         started_s = time.monotonic()
         try:
             if batch == 0 and self._stage.behind:
-                lift_limits(self._spark, self._stage.name, [each.source for each in sources_of(self._stage.node)])
+                inputs = enumerate(self._order.inputs)
+                lift_limits(self._spark, self._stage.name, {number: each.source for number, each in inputs if each})
             if self._late is not None:
-                self._late.begin(read_batch_offsets(Location(self._stage.checkpoint_uri), batch).watermark_ms)
-            self._staged(frame, batch).collect()
+                self._late.begin(self._offsets(batch).watermark_ms)
+            self._frames.staged(frame, batch).collect()
             delivered = self._rows_delivered()
         except Exception as error:
             # Spark interrupts the batch that a stop finds running. It would search the error's text with a pattern that
@@ -191,32 +119,23 @@ class StageQuery:
             self.failure = failure_by(error)
             raise
         reports = [*self._reports.drain(), Report("input", 0, 0, "sources", {"rows_in": delivered})]
-        self._on_batch(batch, reports, round((time.monotonic() - started_s) * 1000))
+        if not self._is_over():
+            self._on_batch(self._offsets(batch), reports, round((time.monotonic() - started_s) * 1000))
 
     def _rows_delivered(self) -> int:
         if self._execution is None:
             self._execution = Execution.of(self._spark, self._stage.name)
-        return self._execution.rows_delivered(len(sources_of(self._stage.node)))
+        return self._execution.rows_delivered(self._order.numbers)
 
-    def _staged(self, frame: DataFrame, batch: int) -> DataFrame:
-        node, stages, reports = self._stage.node, self._stage.stages, self._reports
-        operator = operator_of(node)
-        if operator is None:
-            tables: Tables = first_met(self._diverter() if REJECT in frame.columns else None)
-        elif node is operator:
-            tables = tables_of_blobs
-        else:
-            output = operator.operator.output
-            exploded = frame.mapInArrow(exploder(output), output)
-            frame = diverting_with(self._diverter, lambda: divert_rejects(build(node, lambda _: exploded)))
-            tables = large_tables
-        return frame.mapInArrow(stager(tables, stages, batch, reports), "staged long")
+    def _offsets(self, batch: int) -> BatchOffsets:
+        return read_batch_offsets(Location(self._stage.checkpoint_uri), batch, self._order)
 
 
 def _late_watermark(spark: SparkSession, stage: StageDescription) -> LateWatermark | None:
-    host = stage.host
-    if host is None or watermark_of(stage.node) is None:
+    timed = timed_operator_of(stage.node)
+    if timed is None:
         return None
+    host = stage.hosts[timed.name]
     return LateWatermark(spark.sparkContext, host.base_late_ms, host.base_watermark_ms)
 
 

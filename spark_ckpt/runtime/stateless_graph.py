@@ -7,27 +7,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from spark_ckpt.graph import Node, OperatorNode, SourceNode, TransformNode, build, operator_of, sources_of, upstream
+from spark_ckpt.graph import Node, OperatorNode, SourceNode, TransformNode, build, leaves_of, segment
 from spark_ckpt.runtime.stateless import Refused, check_operation, check_rows
 from spark_ckpt.spark_private.plans import streaming_template
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 Leaf = Callable[[SourceNode | OperatorNode], "DataFrame"]
 
 
 def checked_rows(node: Node, read: Leaf) -> DataFrame:
     """The rows of `node` as a plan over what `read` gives for its sources. Raises `Refused`."""
-    return _checked(node, lambda part: check_rows(build(part, read), len(sources_of(part))))
+    return _checked(node, lambda part: check_rows(build(part, read), len(leaves_of(part))))
 
 
-def checked_output(spark: SparkSession, node: Node) -> None:
-    """What is recorded behind the operator. Each batch has its own plan there, so it is tried on a stream of no rows."""
-    operator = operator_of(node)
-    assert operator is not None, "there is an operator to be behind of"  # noqa: S101
-    rows = streaming_template(spark, operator.operator.output)
-    _checked(node, lambda part: check_operation(rows, build(part, lambda _: rows)) if operator_of(part) else rows)
+def checked_behind(spark: SparkSession, node: Node) -> None:
+    """What is recorded behind operators. The plan above them remembers rows, so it is tried on streams of no rows."""
+    rows = {leaf: streaming_template(spark, _schema(leaf)) for leaf in leaves_of(node)}
+    if len(rows) == 1:
+        (given,) = rows.values()
+        _checked(node, lambda part: check_operation(given, build(part, lambda _: given)))
+    else:
+        checked_rows(node, lambda leaf: rows[leaf])
+
+
+def _schema(leaf: SourceNode | OperatorNode) -> StructType:
+    return leaf.operator.output if isinstance(leaf, OperatorNode) else leaf.schema
 
 
 def _checked(node: Node, check: Callable[[Node], DataFrame]) -> DataFrame:
@@ -39,7 +46,7 @@ def _checked(node: Node, check: Callable[[Node], DataFrame]) -> DataFrame:
 
 def _named(node: Node, check: Callable[[Node], DataFrame], refused: Refused) -> Refused:
     """The refusal with the name of the first recorded step that leads to it."""
-    for step in reversed(list(upstream(node))):
+    for step in reversed(list(segment(node))):
         try:
             check(step)
         except Refused as error:

@@ -35,7 +35,7 @@ from spark_ckpt.protocol.machine import Effect, Event
 from spark_ckpt.simulator.barrier_storage import ensure
 from spark_ckpt.simulator.spark_batches import Query, restored
 from spark_ckpt.simulator.spark_sink import SparkSink
-from spark_ckpt.simulator.spark_store import GROUPS, JOB, OPERATOR, SINKS, SOURCES, Shared
+from spark_ckpt.simulator.spark_store import GROUPS, JOB, OPERATORS, SINKS, SOURCES, Shared
 from spark_ckpt.store.records import Holder
 from spark_ckpt.store.restore import RecoveryPoint
 
@@ -44,8 +44,9 @@ LIMITS = Limits(
     max_unpublished=2, max_publish_attempts=1_000,
 )  # fmt: skip
 SHAPE = JobShape(
-    JOB, SOURCES, {sink: SinkPlace("") for sink in SINKS}, OperatorShape(OPERATOR, "k int", "n int", GROUPS), LIMITS
-)
+    JOB, SOURCES, {sink: SinkPlace("") for sink in SINKS},
+    tuple(OperatorShape(operator, "k int", "n int", GROUPS) for operator in OPERATORS), LIMITS,
+)  # fmt: skip
 HOLDER = Holder(host="h", boot_id="b", pid=1, pid_start=1, name=JOB)
 
 CoreOf = Callable[[JobShape, RecoveryPoint, Mapping[str, int]], IncarnationCore]

@@ -19,22 +19,31 @@ from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.log_table import LogRow, LogTable, NewRow
 from spark_ckpt.store.records import Manifest, StateFile
 
-JOB, OPERATOR = "job", "counts"
+JOB = "job"
+OPERATORS = ("counts", "totals")
+"""Chained: the second one's input is the first one's output. Each counts its rows per key and puts out every count."""
 SOURCES, SINKS = ("a", "b"), ("out", "copy")
 KEYS, GROUPS = 3, 2
 
 Row = tuple[int, int]
-"""A row of output: the key, and how many rows of input it has had."""
+"""A row that an operator puts out: the key, and how many rows of input it has had."""
 
 
 def key_of(source: str, number: int) -> int:
-    """The key of a source's row."""
+    """The first operator's key for a source's row."""
     return (number + SOURCES.index(source)) % KEYS
 
 
-def counted(cursors: Mapping[str, int]) -> Counter[int]:
-    """Rows per key up to the cursors."""
-    return Counter(key_of(source, number) for source, end in cursors.items() for number in range(end))
+def key_behind(row: Row) -> int:
+    """The next operator's key for a row that one puts out."""
+    return sum(row) % KEYS
+
+
+def counted(cursors: Mapping[str, int]) -> dict[str, Counter[int]]:
+    """Every operator's rows per key, up to the cursors."""
+    first = Counter(key_of(source, number) for source, end in cursors.items() for number in range(end))
+    rows = [(key, number) for key, count in first.items() for number in range(1, count + 1)]
+    return dict(zip(OPERATORS, (first, Counter(map(key_behind, rows))), strict=True))
 
 
 def outputs_of(counts: Mapping[int, int]) -> dict[int, list[int]]:
@@ -124,12 +133,13 @@ class Shared:
         wanted = counted({source: int(str(cursor["n"])) for source, cursor in manifest.cursors.items()})
         if manifest.reason != "initial":
             ensure(set(manifest.outputs) == set(SINKS), "O7", f"{name} has outputs {sorted(manifest.outputs)} only")
-        snapshot = manifest.operators.get(OPERATOR)
-        state = self.folded(snapshot.files if snapshot else ())
-        _compare(state, wanted, f"the state of {name}")
+        for operator in OPERATORS:
+            snapshot = manifest.operators.get(operator)
+            state = self.folded(snapshot.files if snapshot else ())
+            _compare(state, wanted[operator], f"the state of {operator} at {name}")
         lineage = {each.epoch: each for each in known} | {manifest.epoch: manifest}
         for sink in SINKS:
-            _compare_rows(self._rows_of(lineage, manifest.epoch, sink), wanted, f"{sink} at {name}")
+            _compare_rows(self._rows_of(lineage, manifest.epoch, sink), wanted[OPERATORS[-1]], f"{sink} at {name}")
 
     def _rows_of(self, lineage: Mapping[int, Manifest], newest: int, sink: str) -> list[Row]:
         rows: list[Row] = []

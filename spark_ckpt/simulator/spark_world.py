@@ -13,9 +13,10 @@ from spark_ckpt.errors import CkptError
 from spark_ckpt.host.messages import OfferMarker, SavepointAsked, StopAsked
 from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.simulator.barrier_storage import ensure
+from spark_ckpt.simulator.spark_batches import PARTIAL
 from spark_ckpt.simulator.spark_driver import CoreOf, SparkDriver, shipped
 from spark_ckpt.simulator.spark_sink import SparkSink
-from spark_ckpt.simulator.spark_store import SINKS, SOURCES, Shared, by_key, counted, outputs_of
+from spark_ckpt.simulator.spark_store import OPERATORS, SINKS, SOURCES, Shared, by_key, counted, outputs_of
 from spark_ckpt.simulator.world import Choice, World
 
 ROWS, FAULTS, SAVEPOINTS = 12, 1_000, 2
@@ -108,7 +109,7 @@ class SparkWorld(World):
                 for how in ("fail", "silent")
             ]
             if driver.query is not None and driver.query.planned:
-                found += [("run", number, how) for how in ("twice", "partial")]
+                found += [("run", number, how) for how in ("twice", *PARTIAL)]
         return found
 
     def _deaths(self) -> list[Choice]:
@@ -261,7 +262,7 @@ class SparkWorld(World):
 
     def judge(self) -> None:
         """O3: every sink shows everything; O6: what the log believes of the sinks is so; savepoints are there."""
-        wanted = outputs_of(counted(dict.fromkeys(SOURCES, self.rows)))
+        wanted = outputs_of(counted(dict.fromkeys(SOURCES, self.rows))[OPERATORS[-1]])
         for sink in self.sinks.values():
             ensure(by_key(sink.rows) == wanted, "O3", f"{sink.name} shows {by_key(sink.rows)}, expected {wanted}")
         tail = self.durable.log().tail()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from spark_ckpt.spark_private.jvm import is_a, items_of, jvm_of, kind_of
@@ -77,14 +77,15 @@ class Execution:
         found = next(query._jsq.streamingQuery() for query in spark.streams.active if query.name == query_name)
         return cls(spark, found)
 
-    def rows_delivered(self, sources: int) -> int:
-        """Rows that the query's first `sources` sources gave the batch that ran last, as Spark's own progress counts them.
+    def rows_delivered(self, sources: Iterable[int]) -> int:
+        """Rows that these sources, by their numbers in the plan, gave the batch that ran last, as Spark's own progress counts
+        them.
 
         Counted where they leave a source, before the first filter; what a batch reads of static tables is not among them,
-        nor what comes from sources of a higher number.
+        nor what comes from other sources.
         """
         streams = self._execution.sources()
-        counted = [streams.apply(number) for number in range(sources)]
+        counted = [streams.apply(number) for number in sources]
         rows = 0
         for scan in _leaves(self._execution.lastExecution().executedPlan()):
             stream = scan.getStream() if is_a(self._spark, scan, _OF_A_SOURCE) else None

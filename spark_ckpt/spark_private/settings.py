@@ -25,6 +25,10 @@ NAMES = (
         "a file more for each file of the checkpoint",
     ),
     SparkName(
+        "spark.sql.streaming.unsupportedOperationCheck", _CONF, "CHAINED_SETTINGS",
+        "a job of more than one operator does not start",
+    ),
+    SparkName(
         "spark.sql.streaming.checkpointFileManagerClass", _CONF, "LOCAL_CHECKPOINT_SETTINGS",
         "Spark starts a process for each operation on a file of the checkpoint",
     ),
@@ -52,6 +56,11 @@ QUERY_SETTINGS = {
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
 """For a query whose checkpoint is disposable."""
+
+CHAINED_SETTINGS = {"spark.sql.streaming.unsupportedOperationCheck": "false"}
+"""For a query of several operators. Spark refuses one behind another because its own would lose rows that are late by one
+watermark for all; ours judge lateness by themselves, and only an operator's own input has event time. What a user's operations
+may not do is checked without it, as each is recorded (`stateless.check_operation`)."""
 
 LOCAL_CHECKPOINT_SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": (

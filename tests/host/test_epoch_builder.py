@@ -15,7 +15,7 @@ EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="-", created_ms=0)
 
 
 def builder(base=EMPTY, delay_ms=None):
-    return EpochBuilder(base, "totals", delay_ms, "out")
+    return EpochBuilder(base, delay_ms, "out")
 
 
 def offsets(batch=0, watermark_ms=0):
@@ -29,7 +29,7 @@ def staged(path, task=0, part=0, rows=1, sink="out"):
 
 
 def told(group=0, **body):
-    return Report("operator", group, 1, str(group), body)
+    return Report("operator", group, 1, f"totals/{group}", body)
 
 
 def state_file(group, epoch, kind="changes"):
@@ -106,8 +106,8 @@ def test_a_full_file_replaces_the_chain_and_changes_extend_it():
     for number, kind in enumerate(["changes", "changes", "full", "changes"], 1):
         epoch.add(offsets(), [acked(0, number, kind), acked(1, number)])
         epoch.end(number, {})
-    assert [file.path for file in epoch.chains[0]] == ["full-3-0", "changes-4-0"]
-    assert [file.epoch for file in epoch.chains[1]] == [1, 2, 3, 4]
+    assert [file.path for file in epoch.chains["totals", 0]] == ["full-3-0", "changes-4-0"]
+    assert [file.epoch for file in epoch.chains["totals", 1]] == [1, 2, 3, 4]
 
 
 def test_the_chain_starts_with_the_base_epochs_files():
@@ -115,7 +115,7 @@ def test_the_chain_starts_with_the_base_epochs_files():
     snapshot = OperatorSnapshot(operator="totals", key_groups=2, key_schema="k", state_schema="v", files=files)
     epoch = builder(EMPTY.model_copy(update={"epoch": 4, "operators": {"totals": snapshot}}))
     epoch.add(offsets(), [acked(0, 5)])
-    assert [file.epoch for file in epoch.end(5, {}).chains[0]] == [3, 4, 5]
+    assert [file.epoch for file in epoch.end(5, {}).chains["totals", 0]] == [3, 4, 5]
 
 
 def test_an_ended_epochs_chain_does_not_grow_with_the_next_one():
@@ -123,7 +123,7 @@ def test_an_ended_epochs_chain_does_not_grow_with_the_next_one():
     epoch.add(offsets(), [acked(0, 1)])
     first = epoch.end(1, {})
     epoch.add(offsets(), [acked(0, 2)])
-    assert [file.epoch for file in first.chains[0]] == [1]
+    assert [file.epoch for file in first.chains["totals", 0]] == [1]
 
 
 def test_snapshots_of_an_aborted_epoch_stay_in_the_chain():
@@ -132,7 +132,7 @@ def test_snapshots_of_an_aborted_epoch_stay_in_the_chain():
     epoch.end(1, {})
     epoch.aborted(1)
     epoch.add(offsets(), [acked(0, 2)])
-    assert [file.epoch for file in epoch.end(2, {}).chains[0]] == [1, 2]
+    assert [file.epoch for file in epoch.end(2, {}).chains["totals", 0]] == [1, 2]
 
 
 def test_a_late_ack_of_an_aborted_epoch_extends_the_chain_and_acknowledges_no_other():
@@ -140,15 +140,15 @@ def test_a_late_ack_of_an_aborted_epoch_extends_the_chain_and_acknowledges_no_ot
     epoch.aborted(1)
     epoch.add(offsets(), [acked(0, 1), acked(1, 2)])
     ended = epoch.end(2, {})
-    assert ended.groups_acked == {1}
-    assert [file.epoch for file in ended.chains[0]] == [1]
+    assert ended.groups_acked == {("totals", 1)}
+    assert [file.epoch for file in ended.chains["totals", 0]] == [1]
 
 
 def test_a_group_without_changes_acknowledges_without_a_file():
     epoch = builder()
     epoch.add(offsets(), [told(3, epoch=1, file=None)])
     ended = epoch.end(1, {})
-    assert (ended.groups_acked, ended.chains) == ({3}, {})
+    assert (ended.groups_acked, ended.chains) == ({("totals", 3)}, {})
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from spark_ckpt.protocol.barrier import Limits, Outcome
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.restore import RecoveryPoint
 
-SHAPE = JobShape("job", ("in",), {"out": SinkPlace("file:/out")}, None, Limits(interval_ms=10))
+SHAPE = JobShape("job", ("in",), {"out": SinkPlace("file:/out")}, (), Limits(interval_ms=10))
 EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="initial", created_ms=0, reason="initial")
 
 

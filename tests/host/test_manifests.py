@@ -27,16 +27,18 @@ def staged(path, rows=2, **fields):
     return StagedFile(path, 50, rows, 0, 1, 0, 0, **fields)
 
 
-def shape(operator=None):
+def shape(*operators):
     sinks = {"out": SinkPlace("s3://bucket/table", {}, "s3://bucket/table"), "aside": SinkPlace("file:/store/aside")}
-    return JobShape("job", ("in",), sinks, operator, Limits())
+    return JobShape("job", ("in",), sinks, operators, Limits())
 
 
 def ended(**fields):
-    chains = {2: (state_file(2, 5, "full"), state_file(2, 9)), 0: (state_file(0, 9),)}
+    chains = {("totals", 2): (state_file(2, 5, "full"), state_file(2, 9)), ("totals", 0): (state_file(0, 9),)}
     staged_files = {"out": [staged("a"), staged("b", partition_values={"k": None})]}
     gathered = Gathered(staged_files, rows_in=5, rows_out=4, rejected=1, late=2)
-    return replace(EndedEpoch(9, gathered, chains, {"in": {"n": 5}}, 777, 666, frozenset({0, 2})), **fields)
+    return replace(
+        EndedEpoch(9, gathered, chains, {"in": {"n": 5}}, 777, 666, frozenset({("totals", 0), ("totals", 2)})), **fields
+    )
 
 
 def test_everything_of_the_epoch_is_in_its_manifest():

@@ -25,6 +25,7 @@ from spark_ckpt.runtime import stage as stage_module
 from spark_ckpt.runtime.announcer import Announcer
 from spark_ckpt.runtime.job_plan import JobPlan
 from spark_ckpt.runtime.life import Life
+from spark_ckpt.runtime.offset_log import BatchOffsets
 from spark_ckpt.runtime.progress import Progress
 from spark_ckpt.runtime.staging import SinkStage, StageWriter
 from spark_ckpt.store.identity import Standing
@@ -123,7 +124,7 @@ class FakeQuery:
     """Stands for Spark's: it lives until it is stopped or killed."""
 
     def __init__(self, spark, description, on_batch, is_over):
-        self.description, self.on_batch = description, on_batch
+        self.description, self.on_batch, self.is_over = description, on_batch, is_over
         self.isActive, self.error, self.name = True, None, "fake"
 
     def start(self):
@@ -181,7 +182,9 @@ class Bench:
         source = SourceNode("in", FakeSource(), SCHEMA)
         bindings = [SinkBinding(name, self.sink, source, SCHEMA) for name in sinks]
         plans = {name: StagePlan() for name in sinks}
-        return JobPlan(None, JOB, config, self.store, bindings, [source], operator, None, 1, plans)
+        return JobPlan(
+            None, JOB, config, self.store, bindings, [source], [operator] if operator else [], None, 1, plans
+        )
 
     def _query(self, *arguments):
         self.queries.append(FakeQuery(*arguments))
@@ -239,18 +242,14 @@ class Spark:
         life, plan, number = self.life, self.bench.plan, self.batches
         self.batches += 1
         self.rows += len(values)
-        lines = [
-            "v1",
-            json.dumps({"batchWatermarkMs": 0}),
-            json.dumps({"n": self.rows}),
-            str((marker or self.marker()).number - 1),
-        ]
-        plan.checkpoint(life.incarnation).write_bytes(f"offsets/{number}", "\n".join(lines).encode())
+        offsets = BatchOffsets(number, 0, (json.dumps({"n": self.rows}),), (marker or self.marker()).number)
+        plan.checkpoint(life.incarnation).write_bytes(f"offsets/{number}", b"as Spark writes one")
         stage = SinkStage("out", StagePlan(), plan.store.outbox("out").location, life.incarnation)
         with StageWriter(stage, number) as writer:
             writer.write(pa.table({"v": pa.array(values, pa.int64())}))
             staged = [Report("stage", 0, number, "out", asdict(file)) for file in writer.close()]
-        self.query.on_batch(number, [*staged, *reports], 5)
+        if not self.query.is_over():
+            self.query.on_batch(offsets, [*staged, *reports], 5)
 
     def epoch(self, epoch: int, *values: int) -> None:
         """A batch that ends `epoch` and is committed."""

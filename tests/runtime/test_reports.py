@@ -7,9 +7,9 @@ def report(step, partition, attempt, scope="", **body):
 
 def test_a_map_task_that_ran_again_counts_once_with_its_latest_attempt():
     reports = [
-        report("operator", 0, 7, "g0", n=1),
-        report("operator", 0, 9, "g0", n=2),
-        report("operator", 1, 8, "g1", n=3),
+        report("operator", 0, 7, "totals/0", n=1),
+        report("operator", 0, 9, "totals/0", n=2),
+        report("operator", 1, 8, "totals/1", n=3),
     ]
 
     assert [each.body["n"] for each in latest_attempts(reports)] == [2, 3]

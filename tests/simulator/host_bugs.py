@@ -128,6 +128,29 @@ def only_one_sink_is_staged(core):
     core._shape = replace(core._shape, sinks=dict(list(core._shape.sinks.items())[:1]))
 
 
+def only_one_operator_is_part_of_the_epoch(core):
+    core._shape = replace(core._shape, operators=core._shape.operators[:1])
+
+
+def the_groups_of_one_operator_are_enough(core):
+    whole, groups = core._shape, core._shape.operators[:1]
+    told = core._told
+
+    def started(now_ms, *events):
+        if any(isinstance(event, barrier.Started) for event in events):
+            owed = dict(core._machine.unpublished)
+            core._machine = replace(whole, operators=groups).coordinator(core._incarnation, core._previous, owed)
+        return told(now_ms, *events)
+
+    core._told = started
+
+
+def snapshots_go_by_the_groups_number_alone(core):
+    builder, snapshot = core._builder, core._builder._snapshot
+    first = core._shape.operators[0].name
+    builder._snapshot = lambda group, body: snapshot((first, group[1]), body)
+
+
 def files_of_later_batches_come_first(core):
     builder = core._builder
     add = builder.add
@@ -293,6 +316,9 @@ PLANTED = [
     a_full_file_is_left_out,
     cursors_are_those_before_the_barriers_batch,
     only_one_sink_is_staged,
+    only_one_operator_is_part_of_the_epoch,
+    the_groups_of_one_operator_are_enough,
+    snapshots_go_by_the_groups_number_alone,
     files_of_later_batches_come_first,
     restored_cursors_are_forgotten,
     restored_state_is_forgotten,

@@ -6,6 +6,8 @@ import pytest
 from host_bugs import PLANTED, core_with
 
 import spark_ckpt.simulator as sim
+from spark_ckpt.host import reports
+from spark_ckpt.simulator.spark_batches import PARTIAL
 from spark_ckpt.store import epoch_log, restore
 from spark_ckpt.store.tail import Tail
 
@@ -22,7 +24,7 @@ def first_failure(core_of=None):
 def test_no_schedule_is_condemned_and_every_kind_of_fault_happens():
     happened = dict.fromkeys(
         ["crash", "usurped", "query lost", "store fail", "store silent", "publish fail", "publish silent",
-         "begin fail", "begin silent", "run twice", "run partial", "complete"], 0,
+         "begin fail", "begin silent", "run twice", *(f"run {how}" for how in PARTIAL), "complete"], 0,
     )  # fmt: skip
     for seed in range(SCHEDULES):
         outcome = sim.run_spark(seed)
@@ -45,6 +47,11 @@ def test_a_trace_replays_to_the_same_verdict():
     )
     again = sim.replay(make, condemned)
     assert (type(again.error), str(again.error)) == (type(condemned.error), str(condemned.error))
+
+
+def test_a_task_of_one_operator_taken_for_a_newer_attempt_of_anothers_is_caught(monkeypatch):
+    monkeypatch.setattr(reports, "_place", lambda report: (report.step, report.partition, ""))
+    assert first_failure() is not None
 
 
 # -- the log that ships -------------------------------------------------------------------------------------------------

@@ -112,12 +112,12 @@ LOSSES: tuple[Callable[[Path], None] | None, ...] = (None, zeroed, emptied, gone
 
 @pytest.mark.parametrize("shift", [0, 1])
 def test_recovery_after_a_crash_before_every_durable_step(
-    fast_path: Path, monkeypatch: pytest.MonkeyPatch, shift: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shift: int
 ) -> None:
-    total = steps_of(fast_path / "count", monkeypatch)
+    total = steps_of(tmp_path / "count", monkeypatch)
     assert total > 40, "the scenario exercises the store"
     for step in range(total):
-        root = fast_path / f"at{step}"
+        root = tmp_path / f"at{step}"
         disk, acknowledged = Disk(root, step), list[int]()
         with monkeypatch.context() as patch:
             patch.setattr(durable, "on_step", disk)
@@ -132,14 +132,14 @@ def test_recovery_after_a_crash_before_every_durable_step(
 
 
 def test_the_power_loss_model_catches_a_store_that_does_not_fsync(
-    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A planted bug: with fsync left out, some acknowledged epoch must be seen to be lost."""
-    disk, acknowledged = Disk(fast_path, None), list[int]()
+    disk, acknowledged = Disk(tmp_path, None), list[int]()
     monkeypatch.setattr(durable, "on_step", disk)
     monkeypatch.setattr(durable, "sync_file", lambda path: None)
-    life(fast_path, acknowledged)
+    life(tmp_path, acknowledged)
     disk.lose_power(zeroed)
     monkeypatch.undo()
     with pytest.raises(Exception, match=r"CKPT|assert"):
-        check_recovery(fast_path, acknowledged)
+        check_recovery(tmp_path, acknowledged)

@@ -41,8 +41,8 @@ def manifest(epoch: int) -> Manifest:
     )
 
 
-def test_two_thousand_commits_stay_cheap_without_any_retention(fast_path: Path) -> None:
-    location = Location(str(fast_path / "epochs"))
+def test_two_thousand_commits_stay_cheap_without_any_retention(tmp_path: Path) -> None:
+    location = Location(str(tmp_path / "epochs"))
     log = EpochLog.open(location, JOB)
     assert log is not None
     log.begin_incarnation(ELSEWHERE)
@@ -63,8 +63,8 @@ def test_two_thousand_commits_stay_cheap_without_any_retention(fast_path: Path) 
     assert reopened.manifest(1234) == manifest(1234)
 
 
-def test_retention_bounds_every_folder(fast_path: Path) -> None:
-    world = World(fast_path / "store")
+def test_retention_bounds_every_folder(tmp_path: Path) -> None:
+    world = World(tmp_path / "store")
     world.clock.ms = 4_000_000_000_000
     world.begin()
     policy = Retention(keep_last=5, slack=10)
@@ -74,7 +74,7 @@ def test_retention_bounds_every_folder(fast_path: Path) -> None:
         world.store.retain(policy)
         if number % 60 == 0:
             world.clock.ms += 2 * HORIZON_MS
-            sizes.append(count_files(fast_path / "store"))
+            sizes.append(count_files(tmp_path / "store"))
     assert max(sizes[1:]) < 1.5 * sizes[0] + 60, sizes
     assert len(world.store.log.tail().epochs) <= 5 + 10 + 1
     assert world.state_at(240) == world.expected[240]

@@ -1,0 +1,280 @@
+"""Several operators in one job: one cut holds all of them, whatever the batches are, and every input has its own position."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark import cloudpickle
+from pyspark.sql import functions as F
+from runtime_kit import Bench, drain, latest, manifest_of, totals
+
+import spark_ckpt as ckpt
+from integration_tests.survival.graphs import chain, chains_output, counting
+from spark_ckpt.cli.app import exit_code
+from spark_ckpt.errors import GraphInvalid
+
+pytestmark = pytest.mark.spark
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+
+Rows = list[tuple[str, int]]
+
+
+def chained(bench: Bench, **options: object) -> ckpt.Job:
+    job = bench.job(**options)
+    chain(job.source("in", bench.source())).to(bench.sink(), name="out")
+    return job
+
+
+def shown(bench: Bench) -> Counter[tuple[object, object]]:
+    return Counter((row["key"], row["n"]) for row in bench.rows())
+
+
+ROWS: Rows = [(f"k{number % 7}", number) for number in range(60)]
+
+
+def test_three_operators_one_behind_another_continue_together_where_the_last_run_stopped(bench: Bench) -> None:
+    for start in range(0, 60, 20):
+        bench.put(*ROWS[start : start + 20])
+        drain(chained(bench))
+
+        assert shown(bench) == chains_output(key for key, _ in ROWS[: start + 20])
+
+
+def test_an_older_epoch_takes_every_operator_back_with_it(bench: Bench) -> None:
+    bench.put(*ROWS[:25])
+    before = drain(chained(bench)).epochs()[-1].epoch
+    seen = bench.rows()
+    bench.put(*ROWS[25:])
+    drain(chained(bench))
+    later = bench.rows()
+
+    drain(chained(bench), restore=before)
+
+    again = Counter(map(repr, bench.rows())) - Counter(map(repr, later))
+    assert again == Counter(map(repr, later)) - Counter(map(repr, seen)), "the rows behind the epoch, once more"
+
+
+def test_an_epoch_holds_the_state_of_every_operator_and_the_command_line_reads_it(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.put(*ROWS)
+    run = drain(chained(bench))
+
+    manifest = manifest_of(run, run.epochs()[-1].epoch)
+    assert {name: sum(file["rows"] for file in each["files"]) for name, each in manifest["operators"].items()} == {
+        "first": 7, "second": 3, "third": 2,
+    }  # fmt: skip
+    store = str(bench.folder / "store")
+    assert exit_code(["verify", store, "--deep"]) == 0
+    capsys.readouterr()
+    assert exit_code(["state", store, "second"]) == 0
+    assert capsys.readouterr().out.count("\n") > 3
+
+
+def test_a_function_per_key_reads_what_another_one_puts_out(bench: Bench) -> None:
+    job = bench.job()
+    first = totals(job.source("in", bench.source()), "first")
+    renamed = first.select(F.lit("all").alias("k"), F.col("total").alias("v"))
+    totals(renamed, "second").to(bench.sink(), name="out")
+    bench.put(("a", 1), ("b", 5))
+    bench.put(("a", 2))
+
+    drain(job)
+
+    assert latest(bench.values()) == {"all": 1 + 5 + 3}
+
+
+# -- trees ----------------------------------------------------------------------------------------------------------------
+
+
+def joined(bench: Bench) -> ckpt.Job:
+    """Two inputs, an operator each, and one that reads both operators' outputs and a third input."""
+    job = bench.job()
+    left = counting(job.source("left", bench.source("left")), "k", "lefts").select(F.lit("left").alias("side"), "n")
+    right = counting(job.source("right", bench.source("right")), "k", "rights").select(
+        F.lit("right").alias("side"), "n"
+    )
+    plain = job.source("plain", bench.source("plain")).select(F.lit("plain").alias("side"), F.col("v").alias("n"))
+    united = left.union(right).union(plain)
+    counting(united.withColumn("was", F.col("n")).drop("n"), "side", "sides").to(bench.sink(), name="out")
+    return job
+
+
+def test_an_operator_reads_two_operators_and_a_source_each_from_its_own_position(bench: Bench) -> None:
+    for into, count in (("left", 4), ("right", 6), ("plain", 3)):
+        bench.put(*[("a", number) for number in range(count)], into=into)
+    run = drain(joined(bench))
+    bench.put(("a", 9), into="right")
+    run = drain(joined(bench))
+
+    numbers = {
+        side: sorted(row["n"] for row in bench.rows() if row["side"] == side) for side in ("left", "right", "plain")
+    }
+    assert numbers == {"left": [1, 2, 3, 4], "right": [1, 2, 3, 4, 5, 6, 7], "plain": [1, 2, 3]}
+    cursors = manifest_of(run, run.epochs()[-1].epoch)["cursors"]
+    assert {name: cursor["count"] for name, cursor in cursors.items()} == {"left": 1, "right": 2, "plain": 1}
+
+
+def test_a_stream_may_end_behind_a_union_of_an_operator_and_a_source(bench: Bench) -> None:
+    def job() -> ckpt.Job:
+        job = bench.job()
+        counted = counting(job.source("in", bench.source()), "k", "counts").select("key", "n")
+        plain = job.source("more", bench.source("more")).select(F.col("k").alias("key"), F.col("v").alias("n"))
+        counted.union(plain).filter("n > 0").to(bench.sink(), name="out")
+        return job
+
+    bench.put(("a", 1), ("a", 1))
+    bench.put(("z", 7), ("z", -1), into="more")
+    drain(job())
+    bench.put(("a", 1))
+    drain(job())
+
+    assert bench.values() == [("a", 1), ("a", 2), ("a", 3), ("z", 7)]
+
+
+def test_a_source_of_sparks_own_begins_at_its_cut_behind_an_operator(bench: Bench) -> None:
+    """Its offsets go by its number in the plan, which other operators' control streams shift."""
+
+    def job() -> ckpt.Job:
+        job = bench.job()
+        counted = counting(job.source("in", bench.source()), "k", "counts").select(F.col("n").alias("value"))
+        ticks = job.source("ticks", ckpt.SparkSource("rate", {"rowsPerSecond": 5}))
+        both = counted.withColumn("of", F.lit("files")).union(ticks.select("value").withColumn("of", F.lit("ticks")))
+        counting(both, "of", "sides").select("of", "value", "n").to(bench.sink(), name="out")
+        return job
+
+    bench.put(*ROWS[:5])
+    for _ in range(2):
+        run = job().start()
+        run.savepoint(f"at-{len(run.epochs())}", 120)
+        assert run.stop(120)
+
+    rows = bench.rows()
+    ticks = sorted(row["value"] for row in rows if row["of"] == "ticks")
+    assert ticks == list(range(len(ticks))), "no tick is missing, none is there twice"
+    assert sorted(row["n"] for row in rows if row["of"] == "files") == [1, 2, 3, 4, 5]
+
+
+# -- event time and rejected records -------------------------------------------------------------------------------------
+
+
+def test_windows_feed_an_operator_behind_them(bench: Bench) -> None:
+    bench.schema = "at timestamp, v long"
+
+    def job() -> ckpt.Job:
+        job = bench.job()
+        timed = job.source("in", bench.source()).withWatermark("at", "0 seconds")
+        windows = timed.groupBy(F.window("at", "10 seconds")).agg("update", "windows", n=ckpt.count())
+        counting(windows.withColumn("was", F.col("n")).drop("n"), "1", "all").to(bench.sink(), name="out")
+        return job
+
+    def at(second: int) -> tuple[pd.Timestamp, int]:
+        return pd.Timestamp(1_700_000_000 + second, unit="s", tz="UTC"), 1
+
+    bench.put(at(1), at(2))
+    bench.put(at(40))
+    drain(job())
+    bench.put(at(3))  # late: its window is closed
+    run = drain(job())
+
+    assert sorted((row["was"], row["n"]) for row in bench.rows()) == [(1, 2), (2, 1)]
+    assert run.lastProgress["totals"]["late"] == 1
+
+
+def test_records_that_cannot_be_parsed_behind_an_operator_are_counted_once(bench: Bench) -> None:
+    job = bench.job()
+    counted = counting(job.source("in", bench.source()), "k", "counts")
+    texts = counted.select(F.expr("if(n % 2 = 0, '{\"x\": 1}', 'broken')").alias("text"))
+    parsed = texts.parse("text", "x long", onError="drop").select(F.col("text.x").alias("x"))
+    counting(parsed, "x", "good").to(bench.sink(), name="out")
+    job.rejectsTo(bench.sink("rejected"))
+    bench.put(*[("a", number) for number in range(7)])
+
+    run = drain(job)
+
+    assert run.lastProgress["totals"]["rejected"] == 4
+    assert len(bench.rows("rejected")) == 4
+    assert sorted(row["n"] for row in bench.rows()) == [1, 2, 3]
+
+
+# -- any rows, any batches ------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    batches=st.lists(
+        st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=12), min_size=1, max_size=4
+    )
+)
+def test_the_output_is_that_of_plain_python_however_rows_fall_into_batches(
+    bench: Bench, tmp_path_factory: pytest.TempPathFactory, batches: list[Rows]
+) -> None:
+    fresh = Bench(bench.spark, tmp_path_factory.mktemp("drawn"))
+    for rows in batches:
+        fresh.put(*rows)
+    drain(chained(fresh))
+
+    found = shown(fresh) if (fresh.folder / "out").exists() else Counter()
+    assert found == chains_output(key for rows in batches for key, _ in rows)
+
+
+# -- what a job with several operators refuses --------------------------------------------------------------------------------
+
+
+def test_event_time_behind_an_operator_is_refused_on_its_line(bench: Bench) -> None:
+    job = bench.job()
+    stamped = counting(job.source("in", bench.source()), "k", "counts").withColumn("at", F.lit(0).cast("timestamp"))
+    with pytest.raises(GraphInvalid, match="behind operator 'counts'") as refused:
+        stamped.withWatermark("at", "1 second")
+    assert "input of 'counts'" in refused.value.hint
+
+
+def test_two_operators_with_watermarks_are_refused_by_name(bench: Bench) -> None:
+    bench.schema = "at timestamp, v long"
+    job = bench.job()
+    sides = [
+        job.source(name, bench.source(name))
+        .withWatermark("at", "1 second")
+        .groupBy("at")
+        .agg("append", name, n=ckpt.count())
+        for name in ("left", "right")
+    ]
+    sides[0].union(sides[1]).to(bench.sink(), name="out")
+    with pytest.raises(GraphInvalid, match="'left', 'right' each have a watermark"):
+        job.start()
+
+
+def test_an_operator_that_left_the_graph_is_named_and_the_rest_goes_on_with_it(bench: Bench) -> None:
+    bench.put(*ROWS[:10])
+    drain(chained(bench))
+    job = bench.job()
+    counting(job.source("in", bench.source()), "k", "first").select("key", "n").to(bench.sink("other"), name="out")
+    with pytest.raises(GraphInvalid, match="state of operator 'second'"):
+        job.start(accept_new_sink="out")
+
+
+def test_an_operator_that_is_new_in_the_graph_begins_empty(bench: Bench) -> None:
+    def job(longer: bool) -> ckpt.Job:
+        job = bench.job()
+        first = counting(job.source("in", bench.source()), "k", "first").select(F.col("n").alias("b"))
+        last = (
+            counting(first, "b % 2", "second")
+            if longer
+            else first.withColumn("key", F.lit(0)).withColumn("n", F.lit(0))
+        )
+        last.selectExpr("cast(key AS long) AS key", "cast(n AS long) AS n").to(bench.sink(), name="out")
+        return job
+
+    bench.put(*[("a", 0)] * 3)
+    drain(job(longer=False))
+    bench.put(*[("a", 0)] * 2)
+    drain(job(longer=True))
+
+    assert sorted(bench.values())[3:] == [(0, 1), (1, 1)], (
+        "rows 4 and 5 of key a, the first ones that the new operator sees"
+    )

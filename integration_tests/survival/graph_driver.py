@@ -1,0 +1,51 @@
+"""A job of several operators as a program of its own: JSON files, a graph, a Delta table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from spark_ckpt_delta import DeltaSink
+from spark_ckpt_files import FilesSource
+
+import spark_ckpt as ckpt
+from integration_tests.survival.driver import QUIET, Events, told
+from integration_tests.survival.graphs import SHAPES
+
+
+def run(options: argparse.Namespace, events: Events) -> int:
+    spark = ckpt.session("graphs", master=options.master, conf=QUIET)
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        job = ckpt.Job(
+            spark, "graphs", store=options.store, interval="1 second", local_dir=options.local_dir, key_groups=4
+        )
+        inputs = [
+            job.source(path.name, FilesSource(str(path), "json", "k string", files_per_batch=2))
+            for path in options.input
+        ]
+        SHAPES[options.shape](*inputs).to(DeltaSink(options.table), name="out")
+        job.addListener(events)
+        job.start(availableNow=options.available_now).awaitTermination()
+    finally:
+        spark.stop()
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--input", action="append", required=True, type=Path)
+    for name in ("--table", "--store"):
+        parser.add_argument(name, required=True)
+    for name in ("--events", "--local-dir"):
+        parser.add_argument(name, required=True, type=Path)
+    parser.add_argument("--shape", choices=sorted(SHAPES), required=True)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--available-now", action="store_true")
+    options = parser.parse_args()
+    return told(options.events, lambda events: run(options, events))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

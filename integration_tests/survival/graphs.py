@@ -1,0 +1,56 @@
+"""Graphs whose output does not depend on where batches end, and what it is, computed without Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from pyspark.sql import functions as F
+
+import spark_ckpt as ckpt
+
+
+def counting(stream: ckpt.Stream, key: str, name: str) -> ckpt.Stream:
+    """Every row of the stream with its number `n` among the rows of its `key`, an SQL expression."""
+    return stream.groupBy(F.expr(key).alias("key")).agg("append", name, n=ckpt.count())
+
+
+def chain(rows: ckpt.Stream) -> ckpt.Stream:
+    """Three operators: rows per `k`, then per number modulo 3, then per number modulo 2."""
+    first = counting(rows, "k", "first").select(F.col("n").alias("a"))
+    second = counting(first, "a % 3", "second").select(F.col("n").alias("b"))
+    return counting(second, "b % 2", "third").select("key", "b", "n")
+
+
+def tree(rows: ckpt.Stream, others: ckpt.Stream) -> ckpt.Stream:
+    """Four operators: the chain's second, and one of another source, meet in a third."""
+    first = counting(rows, "k", "first").select(F.col("n").alias("a"))
+    left = counting(first, "a % 3", "second").select(F.col("n").alias("b"))
+    right = counting(others, "k", "others").select(F.col("n").alias("b"))
+    return counting(left.union(right), "b % 2", "third").select("key", "b", "n")
+
+
+def chains_output(keys: Iterable[object]) -> Counter[tuple[int, int]]:
+    """(key, n) of what `chain` puts out for rows with these keys."""
+    return _numbered(_second(keys))
+
+
+def trees_output(keys: Iterable[object], others: Iterable[object]) -> Counter[tuple[int, int]]:
+    """(key, n) of what `tree` puts out."""
+    return _numbered([*_second(keys), *_numbers(others)])
+
+
+def _second(keys: Iterable[object]) -> Sequence[int]:
+    return _numbers(n % 3 for n in _numbers(keys))
+
+
+def _numbered(values: Iterable[int]) -> Counter[tuple[int, int]]:
+    return Counter((key, n) for key, times in Counter(b % 2 for b in values).items() for n in range(1, times + 1))
+
+
+def _numbers(keys: Iterable[object]) -> list[int]:
+    """Every element's number among its equals."""
+    return [number for times in Counter(keys).values() for number in range(1, times + 1)]
+
+
+SHAPES: dict[str, Callable[..., ckpt.Stream]] = {"chain": chain, "tree": tree}

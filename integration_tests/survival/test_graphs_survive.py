@@ -1,0 +1,97 @@
+"""Graphs of operators that are killed again and again: what comes out is what one undisturbed life puts out."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from integration_tests.survival.graphs import chains_output, trees_output
+from integration_tests.survival.kills import Kill, at_point, at_random
+from integration_tests.survival.process import Lives
+from spark_ckpt.store.existing import existing_store
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill]
+
+KEYS, ROWS_A_FILE = 11, 40
+POINTS = ("EPOCH_COMMITTING", "STAGED", "EPOCH_COMMITTED")
+
+
+@dataclass
+class Feed:
+    """Input folders of one job, and the keys that were put into each."""
+
+    folder: Path
+    inputs: tuple[str, ...]
+    lives: Lives
+    keys: dict[str, list[str]] = field(default_factory=dict)
+    files: int = 0
+
+    def put(self) -> None:
+        """One more file for every input."""
+        for name in self.inputs:
+            keys = self.keys.setdefault(name, [])
+            new = [f"k{(len(keys) + number) % KEYS}" for number in range(ROWS_A_FILE)]
+            keys += new
+            fresh = self.folder / "fresh"
+            fresh.write_text("".join(json.dumps({"k": key}) + "\n" for key in new))
+            fresh.rename(self.folder / name / f"{self.files:05}.json")
+        self.files += 1
+
+    def killed(self, kill: Kill) -> None:
+        """A life with news to work on, and its death."""
+        for _ in range(2):
+            self.put()
+        with self.lives.start(environment=kill.environment) as driver:
+            kill.strike(driver)
+
+    def shown(self) -> Counter[tuple[int, int]]:
+        rows = pa.table(DeltaTable(str(self.folder / "table")).scan(columns=["key", "n"]).read_all()).to_pylist()
+        return Counter((row["key"], row["n"]) for row in rows)
+
+
+@contextmanager
+def feeding(folder: Path, shape: str, *inputs: str) -> Iterator[Feed]:
+    arguments = ["--shape", shape, "--table", str(folder / "table"), "--store", str(folder / "store")]
+    arguments += ["--local-dir", str(folder / "local")]
+    for name in inputs:
+        (folder / name).mkdir()
+        arguments += ["--input", str(folder / name)]
+    lives = Lives(folder, arguments, program="integration_tests.survival.graph_driver")
+    try:
+        yield Feed(folder, inputs, lives)
+    finally:
+        lives.end()
+
+
+def test_three_operators_one_behind_another_agree_whatever_was_killed(tmp_path: Path) -> None:
+    draw = random.Random(7)
+    with feeding(tmp_path, "chain", "rows") as feed:
+        for number, point in enumerate(POINTS):
+            (tmp_path / f"death-{number}").mkdir()
+            feed.killed(at_point(point, tmp_path / f"death-{number}"))
+        feed.killed(at_random(draw))
+        feed.lives.drain()
+
+        assert feed.shown() == chains_output(feed.keys["rows"])
+        log = existing_store(str(tmp_path / "store")).log
+        assert set(log.manifest(log.tail().latest).operators) == {"first", "second", "third"}
+
+
+def test_two_branches_that_meet_in_an_operator_agree_whatever_was_killed(tmp_path: Path) -> None:
+    draw = random.Random(8)
+    with feeding(tmp_path, "tree", "rows", "others") as feed:
+        (tmp_path / "death").mkdir()
+        feed.killed(at_point("STAGED", tmp_path / "death"))
+        feed.killed(at_random(draw))
+        feed.lives.drain("--master", "local-cluster[2,1,1024]")
+
+        assert feed.shown() == trees_output(feed.keys["rows"], feed.keys["others"])

@@ -1,0 +1,55 @@
+"""How Spark numbers the inputs of a query's plan: one number for each place where the plan reads a stream, from the left.
+
+The control source is read once per operator, left of the operator's input, and once by a job without any. Offsets, limits and
+metadata of a source go by its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from spark_ckpt.graph import Node, OperatorNode, SourceNode, UnionNode, operators_of
+
+Each = TypeVar("Each")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOrder:
+    """`inputs`: by number; None is the control source."""
+
+    inputs: tuple[SourceNode | None, ...]
+
+    @classmethod
+    def of(cls, node: Node) -> PlanOrder:
+        """The order of the query whose output is `node`."""
+        return cls((*([] if operators_of(node) else [None]), *_read(node)))
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of the job's sources, in the order of `sources_of`."""
+        return [number for number, source in enumerate(self.inputs) if source is not None]
+
+    @property
+    def control(self) -> int:
+        """The first number of the control source."""
+        return self.inputs.index(None)
+
+    def of_sources(self, by_number: Sequence[Each]) -> list[Each]:
+        """What belongs to the job's sources. Raises `IndexError` if the plan has fewer inputs."""
+        return [by_number[number] for number in self.numbers]
+
+
+def _read(node: Node) -> Iterator[SourceNode | None]:
+    match node:
+        case SourceNode():
+            yield node
+        case OperatorNode():
+            yield None
+            yield from _read(node.parent)
+        case UnionNode():
+            yield from _read(node.left)
+            yield from _read(node.right)
+        case _:
+            yield from _read(node.parent)
