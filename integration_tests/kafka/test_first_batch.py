@@ -13,7 +13,7 @@ from spark_ckpt_kafka import KafkaSink, KafkaSource
 from spark_ckpt_kafka.library import KafkaProducer
 
 import spark_ckpt
-from integration_tests.spark import ending
+from integration_tests.spark import session_with
 from spark_ckpt.runtime import admission
 
 pytestmark = pytest.mark.spark
@@ -22,8 +22,7 @@ _SMALL, _LIMIT, _ROWS = 10, 40, 100
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
-    yield from ending(spark_ckpt.session("first-batch", "kafka", master="local[2]", conf=conf))
+    yield from session_with("kafka")
 
 
 @pytest.fixture

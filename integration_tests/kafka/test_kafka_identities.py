@@ -13,7 +13,7 @@ from spark_ckpt_kafka import KafkaSink, KafkaSource
 from spark_ckpt_kafka.library import KafkaProducer
 
 import spark_ckpt
-from integration_tests.spark import ending
+from integration_tests.spark import session_with
 from spark_ckpt.errors import IdentityChanged
 from spark_ckpt.store.store import Store
 
@@ -22,8 +22,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
-    yield from ending(spark_ckpt.session("kafka-identities", "kafka", master="local[2]", conf=conf))
+    yield from session_with("kafka")
 
 
 class World:

@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_ckpt_kafka import KafkaSource
 from spark_ckpt_kafka.library import KafkaProducer
 
-import spark_ckpt
-from integration_tests.spark import ending
+from integration_tests.spark import session_with
 from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 
@@ -25,8 +24,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
-    yield from ending(spark_ckpt.session("kafka-source", "kafka", master="local[2]", conf=conf))
+    yield from session_with("kafka")
 
 
 def _drain(rows: DataFrame, folder: Path) -> tuple[list[Any], str]:

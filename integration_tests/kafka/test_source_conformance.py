@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 from spark_ckpt_kafka import KafkaSource
 from spark_ckpt_kafka.library import KafkaProducer
 
-import spark_ckpt
-from integration_tests.spark import ending
+from integration_tests.spark import session_with
 from spark_ckpt.testing import SourceConformance, SourceSubject, SparkReading
 
 pytestmark = pytest.mark.spark
@@ -23,8 +22,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
-    yield from ending(spark_ckpt.session("kafka-source", "kafka", master="local[2]", conf=conf))
+    yield from session_with("kafka")
 
 
 def lose(cluster: Cluster) -> None:

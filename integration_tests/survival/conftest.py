@@ -10,11 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration_tests.broker import Broker, running_broker
-from integration_tests.spark import ending
+from integration_tests.spark import session_with
 from integration_tests.survival.job import KafkaJob
 from integration_tests.survival.session import Place
 from spark_ckpt import failpoints
-from spark_ckpt.spark_session import session as new_session
 
 PROPERTIES = {"log.cleaner.backoff.ms": "500"}
 
@@ -46,8 +45,7 @@ def job(broker: Broker, tmp_path: Path) -> Iterator[KafkaJob]:
 @pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
     """One session for the cheap tests of this folder, with Spark's Kafka connector."""
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
-    yield from ending(new_session("survival-tests", "kafka", master="local[2]", conf=conf))
+    yield from session_with("kafka")
 
 
 @pytest.fixture

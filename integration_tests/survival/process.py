@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from integration_tests.spark import SMALL_JAVA
+
 ROOT = Path(__file__).parents[2]
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+JVM = f"{SMALL_JAVA} -Xshare:auto"
 STALLED_S = 150.0
 PROGRAM = "integration_tests.survival.driver"
 
