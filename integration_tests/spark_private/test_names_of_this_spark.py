@@ -380,6 +380,12 @@ def _(spark: SparkSession) -> None:
         assert spark.conf.get(key) == value
 
 
+@of(*settings.CHAINED_SETTINGS)
+def _(spark: SparkSession) -> None:
+    (key,) = settings.CHAINED_SETTINGS
+    assert entry(spark, key).defaultValueString() == "true"
+
+
 @of(*settings.LOCAL_CHECKPOINT_SETTINGS, "FileSystemBasedCheckpointFileManager")
 def _(spark: SparkSession, tmp_path: Path) -> None:
     jvm, configuration = jvm_of(spark), java_session(spark).sessionState().newHadoopConf()
