@@ -19,6 +19,7 @@ SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 def plain_session(zone: str = "UTC") -> Iterator[SparkSession]:
     """Two local cores, two shuffle partitions, no jars. For `yield from` in a fixture."""
+    end_jvm()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "2")
     builder = builder.config("spark.sql.session.timeZone", zone).config("spark.ui.enabled", "false")
@@ -28,6 +29,7 @@ def plain_session(zone: str = "UTC") -> Iterator[SparkSession]:
 
 def session_with(connector: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """As `plain_session`, but as `spark_ckpt.session` makes it, with the connector's jars."""
+    end_jvm()
     settings = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false", DRIVER_OPTIONS: SMALL_JAVA}
     yield from ending(new_session(f"{connector}-tests", connector, master="local[2]", conf=settings | dict(conf or {})))
 
@@ -41,7 +43,8 @@ def ending(session: SparkSession) -> Iterator[SparkSession]:
 
 
 def end_jvm() -> None:
-    """End the JVM of the last session and wait for it."""
+    """End the JVM of the last session, if there is one, and wait for it: jars of a later session do not reach it."""
+    assert SparkContext._active_spark_context is None, "a session is still in use"
     gateway = SparkContext._gateway
     if gateway is not None:
         gateway.shutdown()

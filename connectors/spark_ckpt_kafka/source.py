@@ -176,7 +176,8 @@ class KafkaSource:
                 raise SourceInvalid(f"Spark refuses the Kafka options: {error}", hint="see the message") from error
             raise EnvironmentUnfit(
                 "the session has no Kafka connector",
-                hint="make it with spark_ckpt.session(name, 'kafka'), or put spark-sql-kafka-0-10 into spark.jars",
+                hint="make the program's first session with spark_ckpt.session(name, 'kafka'), or put"
+                " spark-sql-kafka-0-10 into spark.jars: Java that runs already takes no more jars",
             ) from error
 
 

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
+from integration_tests.spark import ending
 from spark_ckpt.runtime.group_state import KeyGroupState
 from spark_ckpt.runtime.keyed_function import keyed_function
 from spark_ckpt.runtime.levels import LevelCache
@@ -109,17 +110,9 @@ def late_and_early():
 @pytest.fixture(scope="module")
 def spark():
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.session.timeZone", ZONE)
-        .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.sql.shuffle.partitions", "1").config("spark.sql.session.timeZone", ZONE)
+    yield from ending(builder.config("spark.sql.streaming.noDataMicroBatches.enabled", "false").getOrCreate())
 
 
 def under_spark(spark, folder, batches, func, timeout, watermark):

@@ -3,12 +3,22 @@
 from types import SimpleNamespace
 
 import pytest
+from pyspark.sql.types import StructType
 
+from spark_ckpt.graph import SourceNode
 from spark_ckpt.runtime import stage_query
 from spark_ckpt.runtime.stage_query import StageQuery
 
 
 class Interrupted:
+    """A batch's plan; its action is interrupted."""
+
+    def __init__(self, *description):
+        pass
+
+    def staged(self, frame, batch):
+        return self
+
     def collect(self):
         raise RuntimeError("interrupted")
 
@@ -17,14 +27,13 @@ class Interrupted:
 def run_batch(monkeypatch):
     """Runs a batch that is interrupted, of an incarnation that is over or not; the batches that were told."""
     monkeypatch.setattr(stage_query, "Reports", lambda context: None)
-    monkeypatch.setattr(StageQuery, "_staged", lambda self, frame, batch: Interrupted())
+    monkeypatch.setattr(stage_query, "StageFrames", Interrupted)
     told = []
 
     def run(*, over):
+        stage = SimpleNamespace(node=SourceNode("in", None, StructType()), hosts={})
         spark = SimpleNamespace(sparkContext=None)
-        StageQuery(spark, SimpleNamespace(host=None), lambda *batch: told.append(batch), lambda: over)._run_batch(
-            None, 7
-        )
+        StageQuery(spark, stage, lambda *batch: told.append(batch), lambda: over)._run_batch(None, 7)
 
     return run, told
 
