@@ -106,6 +106,9 @@ class JobConfig(BaseModel):
     accept_moved: Names = Field(
         (), description="names of sources and sinks that are the same ones at another path: they go on"
     )
+    accept_dropped_operator: Names = Field(
+        (), description="names of operators that the job no longer has: it goes on without their state"
+    )
     run_dir: str | None = Field(None, description="Spark's own checkpoint, disposable; default: inside the store")
     local_dir: Path | None = Field(
         None, description="local cache of state on every host; default: the temporary folder"

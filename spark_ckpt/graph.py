@@ -6,7 +6,7 @@ nodes (sources, or an operator's output) are given as.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -114,14 +114,38 @@ def struct_of(schema: StructType | str) -> StructType:
     return parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
 
 
-def build(node: Node, leaf: Callable[[SourceNode | OperatorNode], DataFrame]) -> DataFrame:
-    """Replay the operations above the leaves that `leaf` provides."""
-    if isinstance(node, SourceNode | OperatorNode):
-        return leaf(node)
-    if isinstance(node, UnionNode):
-        return node.combine(build(node.left, leaf), build(node.right, leaf))
-    parent = build(node.parent, leaf)
-    return node.apply(parent) if isinstance(node, TransformNode) else parent
+def _as_it_is(_: Node, frame: DataFrame) -> DataFrame:
+    return frame
+
+
+def build(
+    node: Node,
+    leaf: Callable[[SourceNode | OperatorNode], DataFrame],
+    at: Callable[[Node, DataFrame], DataFrame] = _as_it_is,
+) -> DataFrame:
+    """Replay the operations above the leaves that `leaf` provides. `at`: what every node's rows go through."""
+    match node:
+        case SourceNode() | OperatorNode():
+            rows = leaf(node)
+        case UnionNode():
+            rows = node.combine(build(node.left, leaf, at), build(node.right, leaf, at))
+        case TransformNode():
+            rows = node.apply(build(node.parent, leaf, at))
+        case WatermarkNode():
+            rows = build(node.parent, leaf, at)
+    return at(node, rows)
+
+
+def last_of(bindings: Sequence[SinkBinding]) -> Node:
+    """The stream that all sinks are on the way to, or at the end of. Raises `GraphInvalid` if some end streams that part."""
+    for binding in bindings:
+        above = set(upstream(binding.node))
+        if all(each.node in above for each in bindings):
+            return binding.node
+    raise GraphInvalid(
+        f"the sinks {', '.join(repr(binding.name) for binding in bindings)} end streams that part on the way to them",
+        hint="a stream may go on from one sink to the next; branches that do not meet again need a job each",
+    )
 
 
 def segment(node: Node) -> Iterator[Node]:

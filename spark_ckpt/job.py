@@ -103,16 +103,19 @@ class Job:
         accept_new_sink: str | Sequence[str] = (),
         accept_new_source: str | Sequence[str] = (),
         accept_moved: str | Sequence[str] = (),
+        accept_dropped_operator: str | Sequence[str] = (),
     ) -> Run:
         """Run the job from its newest epoch, an epoch number, or a savepoint's name; a new store starts at the sources' starts.
 
         `availableNow` drains what the sources hold at this moment, ends on a committed and published epoch, and stops.
         A source or sink that is another table, topic or folder than before is refused (`IdentityChanged`) unless it is
         confirmed by name: `accept_new_sink` goes on into the new one, `accept_new_source` begins at its start,
-        `accept_moved` says that it is the same one at another path.
+        `accept_moved` says that it is the same one at another path. An operator that has state in the epoch and is not in the
+        job any more is refused likewise; `accept_dropped_operator` goes on without its state.
         Raises at once what would fail later: `GraphInvalid`, `SourceInvalid`, `SinkInvalid`, `StoreInUse`, `EpochNotFound`, ...
         """
-        plan = self.plan(restore, self._confirmed(accept_new_sink, accept_new_source, accept_moved))
+        confirmed = self._confirmed(accept_new_sink, accept_new_source, accept_moved, accept_dropped_operator)
+        plan = self.plan(restore, confirmed)
         if availableNow:
             plan.check_ends()
         return Run.start(plan, restore, availableNow, self._listeners)
@@ -139,13 +142,18 @@ class Job:
     # -- for streams ----------------------------------------------------------------------------------------------------
 
     def _confirmed(
-        self, sinks: str | Sequence[str], sources: str | Sequence[str], moved: str | Sequence[str]
+        self,
+        sinks: str | Sequence[str],
+        sources: str | Sequence[str],
+        moved: str | Sequence[str],
+        dropped: str | Sequence[str],
     ) -> Confirmed:
         config = self._config
         return Confirmed(
             new_sinks=_names(sinks) | set(config.accept_new_sink),
             new_sources=_names(sources) | set(config.accept_new_source),
             moved=_names(moved) | set(config.accept_moved),
+            dropped_operators=_names(dropped) | set(config.accept_dropped_operator),
         )
 
     def _bind(self, sink: Sink, node: Node, schema: StructType, name: str | None) -> None:
@@ -155,12 +163,6 @@ class Job:
             raise GraphInvalid(f"'{REJECTED}' is the name of the side output", hint="give the sink another name")
         if chosen in self._bindings:
             raise GraphInvalid(f"there are two sinks named '{chosen}'", hint='name them: to(sink, name="...")')
-        others = [binding for binding in self._bindings.values() if binding.node is not node]
-        if others:
-            raise GraphInvalid(
-                "the sinks of one job end the same stream",
-                hint="run one job per stream, or write both outputs' rows to one stream",
-            )
         self._bindings[chosen] = SinkBinding(chosen, sink, node, schema)
 
     def _operator_name(self, name: str) -> str:

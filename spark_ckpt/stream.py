@@ -232,7 +232,8 @@ class Stream:
         return GroupedStream(stream, tuple(names))
 
     def to(self, sink: Sink, name: str | None = None) -> Stream:
-        """End this stream in a sink, exactly once. `name` identifies the sink in the store; default: its kind."""
+        """Write this stream's rows to a sink, exactly once; the stream may go on to an operator and other sinks. `name` identifies
+        the sink in the store; default: its kind."""
         self._job._bind(sink, self._node, self.schema, name)
         return self
 

@@ -160,6 +160,60 @@ def test_a_source_of_sparks_own_begins_at_its_cut_behind_an_operator(bench: Benc
     assert sorted(row["n"] for row in rows if row["of"] == "files") == [1, 2, 3, 4, 5]
 
 
+# -- sinks on the way ----------------------------------------------------------------------------------------------------
+
+
+def test_a_sink_gets_the_rows_of_a_stream_that_goes_on_to_an_operator(bench: Bench) -> None:
+    def job() -> ckpt.Job:
+        job = bench.job()
+        rows = job.source("in", bench.source()).filter("v % 2 = 0").to(bench.sink("even"), name="even")
+        counted = counting(rows, "k", "counts").to(bench.sink("counted"), name="counted")
+        counted.filter("n > 2").select("key", "n").to(bench.sink(), name="out")
+        return job
+
+    for part in (ROWS[:30], ROWS[30:]):
+        bench.put(*part)
+        run = drain(job())
+
+    even = [row for row in ROWS if row[1] % 2 == 0]
+    assert bench.values("even") == sorted(even, key=repr)
+    numbers = Counter(key for key, _ in even)
+    counted = sorted((key, n) for key, times in numbers.items() for n in range(1, times + 1))
+    assert sorted((row["key"], row["n"]) for row in bench.rows("counted")) == counted
+    assert bench.values() == [row for row in counted if row[1] > 2]
+    outputs = manifest_of(run, run.epochs()[-1].epoch)["outputs"]
+    assert {sink: bool(output["files"]) for sink, output in outputs.items()} == {
+        "even": True,
+        "counted": True,
+        "out": True,
+    }
+
+
+def test_a_job_without_operators_has_sinks_on_the_way_and_records_that_cannot_be_parsed_go_to_none(
+    bench: Bench,
+) -> None:
+    job = bench.job()
+    texts = job.source("in", bench.source()).selectExpr("if(v = 3, 'broken', '{\"x\": 1}') AS text", "v")
+    parsed = texts.parse("text", "x long", onError="drop").to(bench.sink("all"), name="all")
+    parsed.filter("v > 3").select("v").to(bench.sink(), name="out")
+    bench.put(*[("a", number) for number in range(6)])
+
+    run = drain(job)
+
+    assert sorted(row["v"] for row in bench.rows("all")) == [0, 1, 2, 4, 5]
+    assert bench.values() == [(4,), (5,)]
+    assert run.lastProgress["totals"]["rejected"] == 1
+
+
+def test_sinks_at_the_ends_of_branches_that_do_not_meet_are_refused_by_name(bench: Bench) -> None:
+    job = bench.job()
+    rows = job.source("in", bench.source())
+    rows.filter("v > 1").to(bench.sink("one"), name="one")
+    rows.filter("v < 1").to(bench.sink("two"), name="two")
+    with pytest.raises(GraphInvalid, match="'one', 'two' end streams that part"):
+        job.start()
+
+
 # -- event time and rejected records -------------------------------------------------------------------------------------
 
 
@@ -249,13 +303,34 @@ def test_two_operators_with_watermarks_are_refused_by_name(bench: Bench) -> None
         job.start()
 
 
-def test_an_operator_that_left_the_graph_is_named_and_the_rest_goes_on_with_it(bench: Bench) -> None:
+def shortened(bench: Bench, **options: object) -> ckpt.Job:
+    """The chain's first operator alone."""
+    job = bench.job(**options)
+    first = counting(job.source("in", bench.source()), "k", "first")
+    first.selectExpr("0L AS key", "0L AS b", "n").to(bench.sink(), name="out")
+    return job
+
+
+def test_an_operator_that_left_the_graph_is_refused_by_name_or_its_state_is_given_up_on_purpose(bench: Bench) -> None:
     bench.put(*ROWS[:10])
-    drain(chained(bench))
-    job = bench.job()
-    counting(job.source("in", bench.source()), "k", "first").select("key", "n").to(bench.sink("other"), name="out")
-    with pytest.raises(GraphInvalid, match="state of operator 'second'"):
-        job.start(accept_new_sink="out")
+    before = drain(chained(bench)).epochs()[-1].epoch
+    with pytest.raises(GraphInvalid, match="state of operator 'second'") as refused:
+        shortened(bench).start()
+    assert "accept_dropped_operator='second'" in refused.value.hint
+
+    bench.put(("k0", 0))
+    run = shortened(bench).start(availableNow=True, accept_dropped_operator=["second", "third"])
+    assert run.awaitTermination(120)
+
+    assert max(row["n"] for row in bench.rows() if row["key"] == 0 and row["b"] == 0) == 3, "k0 was there twice"
+    assert list(manifest_of(run, run.epochs()[-1].epoch)["operators"]) == ["first"]
+    assert len(manifest_of(run, before)["operators"]) == 3, "what was, stays"
+    drain(shortened(bench))
+
+
+def test_an_operator_that_the_job_has_is_not_to_be_given_up(bench: Bench) -> None:
+    with pytest.raises(ckpt.CkptError, match="names 'first', which the job has"):
+        shortened(bench, accept_dropped_operator="first").start()
 
 
 def test_an_operator_that_is_new_in_the_graph_begins_empty(bench: Bench) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pyspark.sql import functions as F
 
 import spark_ckpt as ckpt
+from spark_ckpt.connector import Sink
 
 
 def counting(stream: ckpt.Stream, key: str, name: str) -> ckpt.Stream:
@@ -15,19 +16,22 @@ def counting(stream: ckpt.Stream, key: str, name: str) -> ckpt.Stream:
     return stream.groupBy(F.expr(key).alias("key")).agg("append", name, n=ckpt.count())
 
 
-def chain(rows: ckpt.Stream) -> ckpt.Stream:
-    """Three operators: rows per `k`, then per number modulo 3, then per number modulo 2."""
-    first = counting(rows, "k", "first").select(F.col("n").alias("a"))
-    second = counting(first, "a % 3", "second").select(F.col("n").alias("b"))
-    return counting(second, "b % 2", "third").select("key", "b", "n")
+def chain(rows: ckpt.Stream, way: Sink | None = None) -> ckpt.Stream:
+    """Three operators: rows per `k`, then per number modulo 3, then per number modulo 2. `way`: gets the first one's output."""
+    return counting(_twice_counted(rows, way), "b % 2", "third").select("key", "b", "n")
 
 
-def tree(rows: ckpt.Stream, others: ckpt.Stream) -> ckpt.Stream:
+def tree(rows: ckpt.Stream, others: ckpt.Stream, way: Sink | None = None) -> ckpt.Stream:
     """Four operators: the chain's second, and one of another source, meet in a third."""
-    first = counting(rows, "k", "first").select(F.col("n").alias("a"))
-    left = counting(first, "a % 3", "second").select(F.col("n").alias("b"))
     right = counting(others, "k", "others").select(F.col("n").alias("b"))
-    return counting(left.union(right), "b % 2", "third").select("key", "b", "n")
+    return counting(_twice_counted(rows, way).union(right), "b % 2", "third").select("key", "b", "n")
+
+
+def _twice_counted(rows: ckpt.Stream, way: Sink | None) -> ckpt.Stream:
+    first = counting(rows, "k", "first").select("key", "n")
+    if way is not None:
+        first.to(way, name="way")
+    return counting(first.select(F.col("n").alias("a")), "a % 3", "second").select(F.col("n").alias("b"))
 
 
 def chains_output(keys: Iterable[object]) -> Counter[tuple[int, int]]:

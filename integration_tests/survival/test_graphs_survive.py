@@ -53,9 +53,14 @@ class Feed:
         with self.lives.start(environment=kill.environment) as driver:
             kill.strike(driver)
 
-    def shown(self) -> Counter[tuple[int, int]]:
-        rows = pa.table(DeltaTable(str(self.folder / "table")).scan(columns=["key", "n"]).read_all()).to_pylist()
+    def shown(self, table: str = "table") -> Counter[tuple[object, int]]:
+        rows = pa.table(DeltaTable(str(self.folder / table)).scan(columns=["key", "n"]).read_all()).to_pylist()
         return Counter((row["key"], row["n"]) for row in rows)
+
+    def check_way(self) -> None:
+        """The sink behind the first operator has every row of it once."""
+        times = Counter(self.keys["rows"])
+        assert self.shown("table-way") == Counter((key, n) for key in times for n in range(1, times[key] + 1))
 
 
 @contextmanager
@@ -82,6 +87,7 @@ def test_three_operators_one_behind_another_agree_whatever_was_killed(tmp_path: 
         feed.lives.drain()
 
         assert feed.shown() == chains_output(feed.keys["rows"])
+        feed.check_way()
         log = existing_store(str(tmp_path / "store")).log
         assert set(log.manifest(log.tail().latest).operators) == {"first", "second", "third"}
 
@@ -95,3 +101,4 @@ def test_two_branches_that_meet_in_an_operator_agree_whatever_was_killed(tmp_pat
         feed.lives.drain("--master", "local-cluster[2,1,1024]")
 
         assert feed.shown() == trees_output(feed.keys["rows"], feed.keys["others"])
+        feed.check_way()

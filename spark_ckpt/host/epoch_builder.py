@@ -162,7 +162,7 @@ def _gathered(reports: Sequence[Report], rows_from: str | None) -> Gathered:
         batch.rejected += _count(report, "rejected")
         batch.rows_in += _count(report, "rows_in")
         batch.late += _count(report, "late")
-        if report.step == "stage" or report.scope.endswith(FILE):
+        if report.step in ("tap", "stage") or report.scope.endswith(FILE):
             sink = report.scope.split("/", 1)[0]
             batch.staged.setdefault(sink, []).append(staged_file(report.body))
             batch.rows_out += _count(report, "rows") if sink == rows_from else 0

@@ -9,7 +9,8 @@ from typing import Literal
 
 from spark_ckpt.connector import Json, StagedFile
 
-Step = Literal["input", "operator", "stage"]
+Step = Literal["input", "operator", "tap", "stage"]
+"""A sink on the way gets its rows in a "tap", those at the stream's end in the last step, "stage"."""
 
 FILE = "/file"
 """Ends the scope of a report of a staged file that does not come from the last step."""
@@ -31,7 +32,7 @@ def latest_attempts(reports: Iterable[Report]) -> list[Report]:
 
     A map task that is run again after its output was lost reports again: the latest attempt of a partition counts. "input"
     steps may sit in several stages of one batch (before the operator, behind it, behind a join), so there every
-    scope is told apart; operators likewise: the tasks of one run in another stage than those of the next.
+    scope is told apart; operators and taps likewise: the tasks of one may run in another stage than those of the next.
     """
     everything = list(reports)
     newest: dict[tuple[str, int, str], int] = {}
@@ -63,4 +64,6 @@ def _place(report: Report) -> tuple[str, int, str]:
             return report.step, report.partition, report.scope.removesuffix(FILE)
         case "operator":
             return report.step, report.partition, group_of(report)[0]
+        case "tap":
+            return report.step, report.partition, report.scope
     return report.step, report.partition, ""

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import MayNeverEnd, StagePlan
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, StateSchemaChanged
-from spark_ckpt.graph import OperatorNode, SinkBinding, SourceNode, operators_of, sources_of, watermark_of
+from spark_ckpt.graph import (
+    Node,
+    OperatorNode,
+    SinkBinding,
+    SourceNode,
+    last_of,
+    operators_of,
+    sources_of,
+    watermark_of,
+)
 from spark_ckpt.host.job_shape import JobShape, OperatorShape, SinkPlace
 from spark_ckpt.protocol.barrier import Limits
 from spark_ckpt.runtime import identities
@@ -51,6 +60,11 @@ class JobPlan:
     found: Found = field(default_factory=Found)
     """Which tables, topics and folders the job's names stand for in this run."""
     confirmed: Confirmed = field(default_factory=Confirmed)
+
+    @property
+    def node(self) -> Node:
+        """The stream that all sinks are on the way to, or at the end of."""
+        return last_of([binding for binding in self.bindings if binding.name != REJECTED])
 
     @property
     def shuffle_partitions(self) -> int:
@@ -93,9 +107,13 @@ class JobPlan:
             hint='set run_dir="..." (spark.ckpt.run.dir) to a path that driver and executors share; its content is disposable',
         )
 
-    def stages(self, incarnation: int) -> list[SinkStage]:
-        """Where tasks stage each sink's rows; the side output is not among them."""
-        return [self._stage(binding, incarnation) for binding in self.bindings if binding.name != REJECTED]
+    def stages(self, incarnation: int) -> dict[Node, list[SinkStage]]:
+        """Where tasks stage the rows of each sink, by the stream that it gets; the side output is not among them."""
+        found: dict[Node, list[SinkStage]] = {}
+        for binding in self.bindings:
+            if binding.name != REJECTED:
+                found.setdefault(binding.node, []).append(self._stage(binding, incarnation))
+        return found
 
     def rejected_stage(self, incarnation: int) -> SinkStage | None:
         """Where tasks stage rejected records, if the job wants them."""
@@ -140,6 +158,7 @@ class JobPlan:
     def check_base(self, base: Manifest, unpublished: Iterable[str] = ()) -> None:
         """Raise if the epoch to start from belongs to another graph than this one. `unpublished`: sinks that are owed rows."""
         self.key_groups(base)
+        self._check_dropped()
         known = {node.name for node in self.sources}
         lost = sorted(set(base.cursors) - known)
         if lost:
@@ -156,6 +175,14 @@ class JobPlan:
         for name, snapshot in base.operators.items():
             self._check_snapshot(name, snapshot, base.epoch)
 
+    def _check_dropped(self) -> None:
+        both = sorted(self.confirmed.dropped_operators & {operator.name for operator in self.operators})
+        if both:
+            raise ConfigInvalid(
+                f"accept_dropped_operator names '{both[0]}', which the job has",
+                hint="drop the confirmation: left there, it would go on without the operator's state one day",
+            )
+
     def check_start(self, restore: RestoreTarget) -> Standing:
         """Raise if the job, as it is now, cannot go on from what `restore` names. Reads the log and changes nothing."""
         log = self.store.log
@@ -164,14 +191,19 @@ class JobPlan:
         self.check_base(chosen.base, chosen.unpublished)
         standing = identities.settled(log, tail, chosen.base, chosen.unpublished, self.found, self.confirmed)
         check_inputs(self, chosen.base, standing.fresh)
-        return standing
+        gone = sorted(self.confirmed.dropped_operators - set(chosen.base.operators))
+        needless = tuple(f"accept_dropped_operator={name!r}" for name in gone)
+        return replace(standing, unneeded=(*standing.unneeded, *needless))
 
     def _check_snapshot(self, name: str, snapshot: OperatorSnapshot, epoch: int) -> None:
         operator = next((each for each in self.operators if each.name == name), None)
+        if operator is None and name in self.confirmed.dropped_operators:
+            return
         if operator is None:
             raise GraphInvalid(
                 f"epoch {epoch} has state of operator '{name}', which the job no longer has",
-                hint=f'name the operator: name="{name}", or start with a new store',
+                hint=f"give the operator its name back (name='{name}'); or go on without its state: "
+                f"job.start(accept_dropped_operator='{name}') (--conf spark.ckpt.accept.dropped.operator={name})",
             )
         declared = (operator.key_ddl, operator.state_ddl)
         written = (snapshot.key_schema, snapshot.state_schema)
@@ -215,7 +247,7 @@ def planned(
     """
     if not bindings:
         raise GraphInvalid("the job has no sink", hint="end a stream with to(sink)")
-    node = bindings[0].node
+    node = last_of([binding for binding in bindings if binding.name != REJECTED])
     operators = operators_of(node)
     delay_ms = _delay_ms(operators)
     sources = sources_of(node)

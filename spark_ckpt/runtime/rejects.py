@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql.types import StringType, StructType
 
 from spark_ckpt.graph import REJECT
 from spark_ckpt.host.reports import FILE
 from spark_ckpt.runtime.reports import Reports
-from spark_ckpt.runtime.staging import SinkStage, StageWriter
+from spark_ckpt.runtime.staging import SinkStage, StageWriter, running_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,9 +55,7 @@ class Diverter:
         self.reports.send("input", f"{REJECTED}/{self.step}", {"rejected": len(rejected)})
         if self.stage is None:
             return
-        task = TaskContext.get()
-        batch = int(task.getLocalProperty("streaming.sql.batchId") or 0) if task else 0
-        with StageWriter(self.stage, batch) as writer:
+        with StageWriter(self.stage, running_batch()) as writer:
             writer.write(rejected_table(rejected))
             for file in writer.close():
                 self.reports.send("input", f"{REJECTED}/{self.step}{FILE}", asdict(file))

@@ -12,7 +12,7 @@ is behind the same rows at every operator: the cut is aligned without anybody wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from spark_ckpt.runtime.packing import packed_ddl, tables_of_blobs
 from spark_ckpt.runtime.rejects import Diverter, divert_rejects, diverting_with
 from spark_ckpt.runtime.reports import Reports
 from spark_ckpt.runtime.rows import EVENT_TIME
-from spark_ckpt.runtime.stage_tasks import Tables, exploder, first_met, large_tables, packer, stager
+from spark_ckpt.runtime.stage_tasks import Tables, exploder, first_met, large_tables, packer, stager, tapper
 from spark_ckpt.runtime.staging import SinkStage
 from spark_ckpt.runtime.stateless_graph import checked_behind, checked_rows
 
@@ -39,12 +39,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class StageDescription:
     """What an incarnation's query is built from. `cursors`: where every source starts. `hosts`: of every operator, by name.
+    `stages`: where rows are staged, by the stream that the sinks get; `node` is the last of them.
     `behind`: rows wait there, so that the first batch is kept small."""
 
     name: str
     node: Node
     cursors: Mapping[str, Cursor]
-    stages: Sequence[SinkStage]
+    stages: Mapping[Node, Sequence[SinkStage]]
     rejected_stage: SinkStage | None
     hosts: Mapping[str, GroupHost]
     control: Control
@@ -70,7 +71,8 @@ class StageFrames:
     def staged(self, frame: DataFrame, batch: int) -> DataFrame:
         """What the batch's one action runs: the rows of `frame` go to the sinks' files."""
         rows, tables = self._tables(frame)
-        return rows.mapInArrow(stager(tables, self._stage.stages, batch, self._reports), "staged long")
+        stages = self._stage.stages[self._stage.node]
+        return rows.mapInArrow(stager(tables, stages, batch, self._reports), "staged long")
 
     # -- the streaming plan -------------------------------------------------------------------------------------------
 
@@ -97,9 +99,16 @@ class StageFrames:
     def _rows(self, node: Node) -> DataFrame:
         """The rows of `node`: what is recorded, on top of sources and of operators' outputs."""
         if all(isinstance(leaf, SourceNode) for leaf in leaves_of(node)):
-            return checked_rows(node, self._leaf)
+            return checked_rows(node, self._leaf, self._tapped)
         checked_behind(self._spark, node)
-        return build(node, self._leaf)
+        return build(node, self._leaf, self._tapped)
+
+    def _tapped(self, node: Node, rows: DataFrame) -> DataFrame:
+        """The rows of `node`, of which the sinks on the way get theirs as they pass."""
+        stages = self._stage.stages.get(node)
+        if stages is None or node is self._stage.node:
+            return rows
+        return rows.mapInArrow(tapper(stages, self._reports), rows.schema)
 
     def _leaf(self, node: SourceNode | OperatorNode) -> DataFrame:
         if isinstance(node, OperatorNode):
@@ -142,8 +151,5 @@ class StageFrames:
             return frame, tables_of_blobs
         output = operator.operator.output
         exploded = frame.mapInArrow(exploder(output), output)
-        return diverting_with(self._diverter, _behind(node, exploded)), large_tables
-
-
-def _behind(node: Node, rows: DataFrame) -> Callable[[], DataFrame]:
-    return lambda: divert_rejects(build(node, lambda _: rows))
+        behind = lambda: divert_rejects(build(node, lambda _: exploded, self._tapped))  # noqa: E731
+        return diverting_with(self._diverter, behind), large_tables

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from spark_ckpt.graph import REJECT
 from spark_ckpt.runtime.packing import explode_blobs, pack
-from spark_ckpt.runtime.staging import ROWS_PER_WRITE, SinkStage, stage_rows
+from spark_ckpt.runtime.staging import ROWS_PER_WRITE, SinkStage, running_batch, staging
 from spark_ckpt.worker_process import settle
 
 if TYPE_CHECKING:
@@ -51,10 +53,39 @@ def stager(tables: Tables, stages: Sequence[SinkStage], batch: int, reports: Rep
 
     def staged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
-        stage_rows(tables(batches), stages, batch, reports)
+        with staging(stages, batch, reports, "stage") as write:
+            for table in tables(batches):
+                write(table)
         return iter(())
 
     return staged
+
+
+def tapper(stages: Sequence[SinkStage], reports: Reports) -> Step:
+    """Rows go on as they come, and to the files of the sinks on the way: what cannot be parsed goes on only."""
+
+    def tapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        with staging(stages, running_batch(), reports, "tap") as write:
+            passed: list[pa.RecordBatch] = []
+            rows = 0
+            for batch in batches:
+                passed.append(_good(batch))
+                rows += batch.num_rows
+                if rows >= ROWS_PER_WRITE:
+                    write(pa.Table.from_batches(passed))
+                    passed, rows = [], 0
+                yield batch
+            if passed:
+                write(pa.Table.from_batches(passed))
+
+    return tapped
+
+
+def _good(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if REJECT not in batch.schema.names:
+        return batch
+    return batch.filter(pc.is_null(batch.column(REJECT))).drop_columns([REJECT])
 
 
 def partition_id() -> int:

@@ -7,11 +7,11 @@ or a zombie leaves garbage that retention removes, never an effect.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import quote
 
 import numpy as np
@@ -156,20 +156,29 @@ class StageWriter:
         )
 
 
-def stage_rows(tables: Iterator[pa.Table], stages: Sequence[SinkStage], batch: int, reports: Reports) -> None:
-    """Write every table to every sink's files and report them. Runs in a task."""
-    writers = [StageWriter(stage, batch) for stage in stages]
-    try:
-        for table in tables:
+def running_batch() -> int:
+    """Number of the micro-batch that the task belongs to; 0 outside of Spark."""
+    task = TaskContext.get()
+    return int(task.getLocalProperty("streaming.sql.batchId") or 0) if task else 0
+
+
+@contextmanager
+def staging(
+    stages: Sequence[SinkStage], batch: int, reports: Reports, step: Literal["stage", "tap"]
+) -> Iterator[Callable[[pa.Table], None]]:
+    """One task's files for all of `stages`: what is called with a table writes it to each. At the end they are durable and
+    reported as of `step`; an error removes them."""
+    with ExitStack() as stack:
+        writers = [stack.enter_context(StageWriter(stage, batch)) for stage in stages]
+
+        def write(table: pa.Table) -> None:
             for writer in writers:
                 writer.write(table)
+
+        yield write
         for stage, writer in zip(stages, writers, strict=True):
             for file in writer.close():
-                reports.send("stage", stage.sink, asdict(file))
-    except BaseException as error:
-        for writer in writers:
-            writer.__exit__(type(error), error, None)
-        raise
+                reports.send(step, stage.sink, asdict(file))
 
 
 def _by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 Leaf = Callable[[SourceNode | OperatorNode], "DataFrame"]
 
 
-def checked_rows(node: Node, read: Leaf) -> DataFrame:
-    """The rows of `node` as a plan over what `read` gives for its sources. Raises `Refused`."""
-    return _checked(node, lambda part: check_rows(build(part, read), len(leaves_of(part))))
+def checked_rows(node: Node, read: Leaf, at: Callable[[Node, DataFrame], DataFrame]) -> DataFrame:
+    """The rows of `node` as a plan over what `read` gives for its sources. `at`: as for `build`. Raises `Refused`."""
+    return _checked(node, lambda part: check_rows(build(part, read, at), len(leaves_of(part))))
 
 
 def checked_behind(spark: SparkSession, node: Node) -> None:
@@ -30,7 +30,7 @@ def checked_behind(spark: SparkSession, node: Node) -> None:
         (given,) = rows.values()
         _checked(node, lambda part: check_operation(given, build(part, lambda _: given)))
     else:
-        checked_rows(node, lambda leaf: rows[leaf])
+        checked_rows(node, lambda leaf: rows[leaf], lambda _, frame: frame)
 
 
 def _schema(leaf: SourceNode | OperatorNode) -> StructType:

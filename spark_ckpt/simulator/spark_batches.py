@@ -13,8 +13,8 @@ from spark_ckpt.connector import StagedFile
 from spark_ckpt.host.epoch_builder import Chains
 from spark_ckpt.host.markers import BARRIER, Marker
 from spark_ckpt.host.messages import BatchDone
-from spark_ckpt.host.reports import Report, latest_attempts, scope_of_group
-from spark_ckpt.simulator.spark_store import GROUPS, OPERATORS, SINKS, Row, Shared, key_behind, key_of
+from spark_ckpt.host.reports import Report, Step, latest_attempts, scope_of_group
+from spark_ckpt.simulator.spark_store import GETS, GROUPS, OPERATORS, SINKS, Row, Shared, key_behind, key_of
 from spark_ckpt.store.records import StateFile
 
 LONGEST_CHAIN = 3
@@ -67,18 +67,18 @@ class Query:
         self.planned = Planned(self.batch, dict(self.ends), ends, len(self.markers))
 
     def run(self, how: str) -> BatchDone:
-        """Run the planned batch. `how`: "once"; "twice" if the task that stages ran again because its output was lost; or one of
+        """Run the planned batch. `how`: "once"; "twice" if the tasks that stage ran again because their output was lost; or one of
         `PARTIAL`."""
         planned = self.planned
         assert planned is not None  # noqa: S101 - else the choice does not exist
         keys = [key_of(source, number) for source, number in _between(planned)]
         reports = [Report("input", 0, 0, "sources", {"rows_in": len(keys)})]
-        rows: list[Row] = []
+        rows: dict[str, list[Row]] = {}
         for operator in OPERATORS:
-            rows = [self._counted(operator, key) for key in keys]
-            keys = [key_behind(row) for row in rows]
+            rows[operator] = [self._counted(operator, key) for key in keys]
+            keys = [key_behind(row) for row in rows[operator]]
         for attempt in range(2 if how == "twice" else 1):
-            reports += [self._staged(planned.batch, attempt, sink, rows) for sink in SINKS]
+            reports += [self._staged(planned.batch, attempt, sink, rows[GETS[sink]]) for sink in SINKS]
         for task, operator in enumerate(OPERATORS):
             reached = GROUPS - (PARTIAL.get(how) == operator)
             reports += self._snapshots(planned, task, operator, reached)
@@ -95,7 +95,8 @@ class Query:
     def _staged(self, batch: int, attempt: int, sink: str, rows: list[Row]) -> Report:
         path = f"ckpt-{sink}-i{self.incarnation}-b{batch}-a{attempt}"
         self.shared.staged[path] = tuple(rows)
-        return Report("stage", 0, attempt, sink, asdict(StagedFile(path, 1, len(rows), 0, batch, 0, 0)))
+        step: Step = "tap" if GETS[sink] != OPERATORS[-1] else "stage"
+        return Report(step, 0, attempt, sink, asdict(StagedFile(path, 1, len(rows), 0, batch, 0, 0)))
 
     def _snapshots(self, planned: Planned, attempt: int, operator: str, reached: int) -> list[Report]:
         """Of the first groups of an operator. `attempt`: as in Spark, a later task of the batch has a higher one."""

@@ -22,7 +22,9 @@ from spark_ckpt.store.records import Manifest, StateFile
 JOB = "job"
 OPERATORS = ("counts", "totals")
 """Chained: the second one's input is the first one's output. Each counts its rows per key and puts out every count."""
-SOURCES, SINKS = ("a", "b"), ("out", "copy")
+SOURCES, SINKS = ("a", "b"), ("out", "tap")
+GETS = {"tap": "counts", "out": "totals"}
+"""Whose rows each sink gets: one is on the way from the first operator to the second, the other at the end."""
 KEYS, GROUPS = 3, 2
 
 Row = tuple[int, int]
@@ -139,7 +141,7 @@ class Shared:
             _compare(state, wanted[operator], f"the state of {operator} at {name}")
         lineage = {each.epoch: each for each in known} | {manifest.epoch: manifest}
         for sink in SINKS:
-            _compare_rows(self._rows_of(lineage, manifest.epoch, sink), wanted[OPERATORS[-1]], f"{sink} at {name}")
+            _compare_rows(self._rows_of(lineage, manifest.epoch, sink), wanted[GETS[sink]], f"{sink} at {name}")
 
     def _rows_of(self, lineage: Mapping[int, Manifest], newest: int, sink: str) -> list[Row]:
         rows: list[Row] = []

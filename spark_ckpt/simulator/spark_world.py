@@ -16,7 +16,7 @@ from spark_ckpt.simulator.barrier_storage import ensure
 from spark_ckpt.simulator.spark_batches import PARTIAL
 from spark_ckpt.simulator.spark_driver import CoreOf, SparkDriver, shipped
 from spark_ckpt.simulator.spark_sink import SparkSink
-from spark_ckpt.simulator.spark_store import OPERATORS, SINKS, SOURCES, Shared, by_key, counted, outputs_of
+from spark_ckpt.simulator.spark_store import GETS, SINKS, SOURCES, Shared, by_key, counted, outputs_of
 from spark_ckpt.simulator.world import Choice, World
 
 ROWS, FAULTS, SAVEPOINTS = 12, 1_000, 2
@@ -262,8 +262,9 @@ class SparkWorld(World):
 
     def judge(self) -> None:
         """O3: every sink shows everything; O6: what the log believes of the sinks is so; savepoints are there."""
-        wanted = outputs_of(counted(dict.fromkeys(SOURCES, self.rows))[OPERATORS[-1]])
+        all_rows = counted(dict.fromkeys(SOURCES, self.rows))
         for sink in self.sinks.values():
+            wanted = outputs_of(all_rows[GETS[sink.name]])
             ensure(by_key(sink.rows) == wanted, "O3", f"{sink.name} shows {by_key(sink.rows)}, expected {wanted}")
         tail = self.durable.log().tail()
         for name, epoch in tail.acked.items():

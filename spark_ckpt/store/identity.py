@@ -40,11 +40,13 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """What the operator has confirmed by name: another sink, another source, the same thing at another place."""
+    """What whoever runs the job has confirmed by name: another sink, another source, the same thing at another place, an
+    operator that the job no longer has."""
 
     new_sinks: frozenset[str] = frozenset()
     new_sources: frozenset[str] = frozenset()
     moved: frozenset[str] = frozenset()
+    dropped_operators: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,3 +38,14 @@ def test_a_diverting_step_that_ran_again_counts_once_its_file_too():
     reports = [report("input", 0, attempt, scope) for attempt in (1, 2) for scope in scopes]
 
     assert [(each.attempt, each.scope) for each in latest_attempts(reports)] == [(2, scope) for scope in scopes]
+
+
+def test_two_sinks_on_the_way_and_two_operators_each_have_tasks_of_their_own():
+    reports = [
+        report("operator", 0, 3, "first/0", n=1),
+        report("operator", 0, 8, "second/0", n=2),
+        report("tap", 0, 3, "one", n=3),
+        report("tap", 0, 8, "two", n=4),
+        report("tap", 0, 9, "two", n=5),
+    ]
+    assert sorted(each.body["n"] for each in latest_attempts(reports)) == [1, 2, 3, 5]

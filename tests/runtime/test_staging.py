@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_ckpt.connector import StagedFile, StagePlan
+from spark_ckpt.graph import REJECT
 from spark_ckpt.host.reports import Report, staged_file
 from spark_ckpt.runtime.failures import OutputInvalid
-from spark_ckpt.runtime.staging import SinkStage, StageWriter, lane_of, stage_rows
+from spark_ckpt.runtime.stage_tasks import tapper
+from spark_ckpt.runtime.staging import SinkStage, StageWriter, lane_of, staging
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.records import StagedFileRecord
 
@@ -180,8 +182,9 @@ def test_a_task_that_fails_leaves_no_file_of_any_sink(tmp_path):
 
     stages = [stage(tmp_path / "one", "one"), stage(tmp_path / "two", "two", partition_by=("k",))]
     reported = Reported()
-    with pytest.raises(RuntimeError):
-        stage_rows(rows(), stages, 0, reported)
+    with pytest.raises(RuntimeError), staging(stages, 0, reported, "stage") as write:
+        for table in rows():
+            write(table)
     assert reported.sent == []
     assert files_in(tmp_path) == []
 
@@ -189,7 +192,9 @@ def test_a_task_that_fails_leaves_no_file_of_any_sink(tmp_path):
 def test_every_sink_gets_every_row_and_every_file_is_reported(tmp_path):
     stages = [stage(tmp_path / "one", "one"), stage(tmp_path / "two", "two", lanes=2, lane_by="k")]
     reported = Reported()
-    stage_rows(iter([rows_of(KEYS), rows_of(KEYS)]), stages, 5, reported)
+    with staging(stages, 5, reported, "stage") as write:
+        for _ in range(2):
+            write(rows_of(KEYS))
     rows = {}
     for report in reported.sent:
         assert report.step == "stage"
@@ -215,3 +220,40 @@ def test_a_file_is_invisible_until_the_task_closes_it(tmp_path):
         assert [path for path in files_in(tmp_path) if path.suffix == ".parquet"] == []
         writer.close()
     assert len(files_in(tmp_path)) == 1
+
+
+# -- sinks on the way ---------------------------------------------------------------------------------------------------
+
+
+def batches(*keys, rejected=None):
+    columns = {"k": pa.array(keys)} | ({REJECT: pa.array(rejected)} if rejected else {})
+    return iter([pa.RecordBatch.from_pydict(columns)])
+
+
+def test_a_sink_on_the_way_gets_the_rows_that_go_on(tmp_path):
+    reported = Reported()
+    passed = list(tapper([stage(tmp_path, "tap")], reported)(batches("a", "b")))
+
+    assert [batch.column("k").to_pylist() for batch in passed] == [["a", "b"]]
+    (report,) = reported.sent
+    assert (report.step, report.scope) == ("tap", "tap")
+    assert read(tmp_path, staged_file(report.body)).column("k").to_pylist() == ["a", "b"]
+
+
+def test_what_could_not_be_parsed_goes_on_and_not_to_a_sink_on_the_way(tmp_path):
+    reported = Reported()
+    (passed,) = tapper([stage(tmp_path, "tap")], reported)(batches("a", "b", rejected=[None, "why"]))
+
+    assert passed.num_rows == 2
+    (report,) = reported.sent
+    assert read(tmp_path, staged_file(report.body)).to_pydict() == {"k": ["a"]}
+
+
+def test_a_task_that_is_given_up_on_the_way_leaves_no_file(tmp_path):
+    reported = Reported()
+    passing = tapper([stage(tmp_path, "tap")], reported)(batches("a", "b"))
+    next(passing)
+    passing.close()
+
+    assert reported.sent == []
+    assert files_in(tmp_path) == []
