@@ -6,8 +6,10 @@ nodes (sources, or an operator's output) are given as.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyspark.errors import ParseException
@@ -136,16 +138,25 @@ def build(
     return at(node, rows)
 
 
-def last_of(bindings: Sequence[SinkBinding]) -> Node:
-    """The stream that all sinks are on the way to, or at the end of. Raises `GraphInvalid` if some end streams that part."""
-    for binding in bindings:
-        above = set(upstream(binding.node))
-        if all(each.node in above for each in bindings):
-            return binding.node
-    raise GraphInvalid(
-        f"the sinks {', '.join(repr(binding.name) for binding in bindings)} end streams that part on the way to them",
-        hint="a stream may go on from one sink to the next; branches that do not meet again need a job each",
-    )
+def ends_of(bindings: Sequence[SinkBinding]) -> tuple[Node, ...]:
+    """The streams with sinks from which no stream goes on to another sink, in the order of their sinks. Raises `GraphInvalid` if
+    that takes an operator in two places."""
+    sunk = list(dict.fromkeys(binding.node for binding in bindings))
+    passed = {above for node in sunk for above in islice(upstream(node), 1, None)}
+    ends = tuple(node for node in sunk if node not in passed)
+    check_read_once(*ends)
+    return ends
+
+
+def check_read_once(*nodes: Node) -> None:
+    """Raise `GraphInvalid` if these streams together need an operator's output in two places: it would run twice."""
+    times = Counter(above.name for node in nodes for above in upstream(node) if isinstance(above, OperatorNode))
+    for name in (name for name, count in times.items() if count > 1):
+        raise GraphInvalid(
+            f"the output of operator '{name}' is needed in two places, and Spark would run the operator for each",
+            hint="one stream goes on from it: it may pass sinks, and several sinks may share a place; or let it go on to one"
+            " operator that puts out both; or read a sink's table or topic in a job of its own",
+        )
 
 
 def segment(node: Node) -> Iterator[Node]:
@@ -166,20 +177,25 @@ def upstream(node: Node) -> Iterator[Node]:
             yield from upstream(above.parent)
 
 
+def reads_of(node: Node) -> list[SourceNode | OperatorNode]:
+    """What `build` asks for, as often as it does: the sources and operators that the node's rows come from directly."""
+    return [above for above in segment(node) if isinstance(above, SourceNode | OperatorNode)]
+
+
 def leaves_of(node: Node) -> list[SourceNode | OperatorNode]:
-    """What `build` asks for: the sources and operators that the node's rows come from directly."""
-    return list(dict.fromkeys(above for above in segment(node) if isinstance(above, SourceNode | OperatorNode)))
+    """The same, each once."""
+    return list(dict.fromkeys(reads_of(node)))
 
 
-def operators_of(node: Node) -> list[OperatorNode]:
+def operators_of(*nodes: Node) -> list[OperatorNode]:
     """Every operator above, an operator behind those that it reads from."""
-    nearest = [leaf for leaf in leaves_of(node) if isinstance(leaf, OperatorNode)]
+    nearest = [leaf for node in nodes for leaf in leaves_of(node) if isinstance(leaf, OperatorNode)]
     return list(dict.fromkeys(each for leaf in nearest for each in (*operators_of(leaf.parent), leaf)))
 
 
-def sources_of(node: Node) -> list[SourceNode]:
-    """The inputs, operators' inputs included, in the order in which Spark numbers them in its offset log."""
-    return list(dict.fromkeys(above for above in upstream(node) if isinstance(above, SourceNode)))
+def sources_of(*nodes: Node) -> list[SourceNode]:
+    """The inputs, operators' inputs included, in the order in which Spark first numbers them in its offset log."""
+    return list(dict.fromkeys(above for node in nodes for above in upstream(node) if isinstance(above, SourceNode)))
 
 
 def watermark_of(node: Node) -> WatermarkNode | None:
@@ -187,6 +203,6 @@ def watermark_of(node: Node) -> WatermarkNode | None:
     return next((above for above in segment(node) if isinstance(above, WatermarkNode)), None)
 
 
-def timed_operator_of(node: Node) -> OperatorNode | None:
+def timed_operator_of(*nodes: Node) -> OperatorNode | None:
     """The operator whose input has event time, if any."""
-    return next((each for each in operators_of(node) if watermark_of(each.parent) is not None), None)
+    return next((each for each in operators_of(*nodes) if watermark_of(each.parent) is not None), None)

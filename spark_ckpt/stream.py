@@ -28,8 +28,8 @@ from spark_ckpt.graph import (
     TransformNode,
     UnionNode,
     WatermarkNode,
+    check_read_once,
     operators_of,
-    sources_of,
     struct_of,
     watermark_of,
 )
@@ -256,12 +256,7 @@ class Stream:
 
     def _united(self, other: Stream, combine: Callable[[DataFrame, DataFrame], DataFrame]) -> Stream:
         left, right = self._diverted(), other._diverted()
-        both = sorted({node.name for node in sources_of(left._node)} & {node.name for node in sources_of(right._node)})
-        if both:  # Spark reads each side on its own, to positions of its own
-            raise GraphInvalid(
-                f"both sides of the union read source '{both[0]}'",
-                hint="declare it twice, under two names, so that each side has its own position",
-            )
+        check_read_once(left._node, right._node)
         try:
             tried = combine(left._template, right._template)
         except AnalysisException as error:

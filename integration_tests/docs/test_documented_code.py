@@ -43,12 +43,14 @@ def test_the_page_about_graphs_runs_as_written(tmp_path):
         (tmp_path / folder).mkdir()
         rows = [{"customer": "ada", "amount": amount} for amount in amounts]
         (tmp_path / folder / "1.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    names = {name: str(tmp_path / name) for name in ("store", "inbox", "refund_inbox", "table", "spent_table")}
+    tables = ("table", "spent_table", "large_table")
+    names = {name: str(tmp_path / name) for name in ("store", "inbox", "refund_inbox", *tables)}
 
     exec(compile(python_blocks("docs/graphs.md"), "docs/graphs.md", "exec"), names)
     try:
         assert DeltaTable(names["table"]).to_pyarrow_table().column("balance").to_pylist() == [9.0]
         assert sorted(DeltaTable(names["spent_table"]).to_pyarrow_table().column("total").to_pylist()) == [4.5, 10.5]
+        assert DeltaTable(names["large_table"]).to_pyarrow_table().column("amount").to_pylist() == [6.0]
     finally:
         names["spark"].stop()
 

@@ -38,13 +38,16 @@ def inputs(cluster: Cluster) -> tuple[str, str]:
     return topics
 
 
-def _job(spark: SparkSession, cluster: Cluster, inputs: tuple[str, str], output: str, store: Path) -> spark_ckpt.Job:
-    """One source with a limit, one without."""
+def _job(
+    spark: SparkSession, cluster: Cluster, inputs: tuple[str, str], output: str, aside: str, store: Path
+) -> spark_ckpt.Job:
+    """One source with a limit, one without. The limited one is read by a second branch."""
     job = spark_ckpt.Job(spark, "behind", store=str(store), interval="1 hour")
     servers = cluster.broker.servers
     limited = job.source("limited", KafkaSource(servers, inputs[0], options={"maxOffsetsPerTrigger": _LIMIT}))
     unlimited = job.source("unlimited", KafkaSource(servers, inputs[1]))
-    limited.select("value").union(unlimited.select("value")).to(KafkaSink(servers, output))
+    limited.select("value").union(unlimited.select("value")).to(KafkaSink(servers, output), name="out")
+    limited.filter("offset % 2 = 0").select("value").to(KafkaSink(servers, aside), name="aside")
     return job
 
 
@@ -62,8 +65,8 @@ def test_the_first_batch_is_small_and_an_epoch_and_the_next_are_as_configured(
     spark: SparkSession, cluster: Cluster, inputs: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "FIRST_BATCH_ROWS", _SMALL)
-    output = cluster.new_topic()
-    run = _job(spark, cluster, inputs, output, tmp_path / "store").start()
+    output, aside = cluster.new_topic(), cluster.new_topic()
+    run = _job(spark, cluster, inputs, output, aside, tmp_path / "store").start()
 
     wait_for(lambda: len(read_committed(cluster.broker.servers, output)) == 2 * _SMALL, "the first batch is published")
     wait_for(lambda: run.lastProgress is not None and _place_of_limited(run) == _ROWS, "all is read")
@@ -73,6 +76,9 @@ def test_the_first_batch_is_small_and_an_epoch_and_the_next_are_as_configured(
     assert _read_up_to(run) == [first, second, (_SMALL + 2 * _LIMIT, _ROWS), (_ROWS, _ROWS)]
     assert sorted(record.value for record in read_committed(cluster.broker.servers, output)) == sorted(
         b"%s %d" % (topic.encode(), number) for topic in inputs for number in range(_ROWS)
+    )
+    assert sorted(record.value for record in read_committed(cluster.broker.servers, aside)) == sorted(
+        b"%s %d" % (inputs[0].encode(), number) for number in range(0, _ROWS, 2)
     )
 
 
@@ -84,7 +90,9 @@ def test_a_job_that_drains_keeps_its_batches(
     spark: SparkSession, cluster: Cluster, inputs: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "FIRST_BATCH_ROWS", _SMALL)
-    run = _job(spark, cluster, inputs, cluster.new_topic(), tmp_path / "store").start(availableNow=True)
+    run = _job(spark, cluster, inputs, cluster.new_topic(), cluster.new_topic(), tmp_path / "store").start(
+        availableNow=True
+    )
     run.awaitTermination(120)
 
     assert _read_up_to(run) == [(_LIMIT, _ROWS), (2 * _LIMIT, _ROWS), (_ROWS, _ROWS)]

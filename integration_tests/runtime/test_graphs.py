@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterable
 
 import pandas as pd
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 from pyspark.sql import functions as F
 from runtime_kit import Bench, drain, latest, manifest_of, totals
+from spark_ckpt_delta import DeltaSource
 
 import spark_ckpt as ckpt
 from integration_tests.survival.graphs import chain, chains_output, counting
@@ -205,15 +209,6 @@ def test_a_job_without_operators_has_sinks_on_the_way_and_records_that_cannot_be
     assert run.lastProgress["totals"]["rejected"] == 1
 
 
-def test_sinks_at_the_ends_of_branches_that_do_not_meet_are_refused_by_name(bench: Bench) -> None:
-    job = bench.job()
-    rows = job.source("in", bench.source())
-    rows.filter("v > 1").to(bench.sink("one"), name="one")
-    rows.filter("v < 1").to(bench.sink("two"), name="two")
-    with pytest.raises(GraphInvalid, match="'one', 'two' end streams that part"):
-        job.start()
-
-
 # -- event time and rejected records -------------------------------------------------------------------------------------
 
 
@@ -275,6 +270,149 @@ def test_the_output_is_that_of_plain_python_however_rows_fall_into_batches(
 
     found = shown(fresh) if (fresh.folder / "out").exists() else Counter()
     assert found == chains_output(key for rows in batches for key, _ in rows)
+
+
+# -- branches -----------------------------------------------------------------------------------------------------------
+
+
+def parted(bench: Bench) -> ckpt.Job:
+    """One input, read by two operators that meet again in a third, and by a sink of its own."""
+    job = bench.job()
+    rows = job.source("in", bench.source()).filter("v >= 0").to(bench.sink("all"), name="all")
+    by_key = counting(rows, "k", "by_key").to(bench.sink("by_key"), name="by_key")
+    by_value = counting(rows.filter("v % 2 = 0"), "v % 3", "by_value").to(bench.sink("by_value"), name="by_value")
+    both = by_key.select(F.lit("k").alias("of"), "n").union(by_value.select(F.lit("v").alias("of"), "n"))
+    counting(both.select("of", F.col("n").alias("was")), "of", "both").to(bench.sink(), name="out")
+    rows.filter("v > 50").select("v").to(bench.sink("large"), name="large")
+    return job
+
+
+def numbered(keys: Iterable[object]) -> list[tuple[object, int]]:
+    return sorted((key, n) for key, times in Counter(keys).items() for n in range(1, times + 1))
+
+
+def counts(bench: Bench, table: str) -> list[tuple[object, int]]:
+    return sorted((row["key"], row["n"]) for row in bench.rows(table))
+
+
+def assert_parted(bench: Bench, rows: Rows) -> None:
+    even = [value for _, value in rows if value % 2 == 0]
+    assert bench.values("all") == sorted(rows, key=repr)
+    assert counts(bench, "by_key") == numbered(key for key, _ in rows)
+    assert counts(bench, "by_value") == numbered(value % 3 for value in even)
+    assert counts(bench, "out") == numbered(["k"] * len(rows) + ["v"] * len(even))
+    assert bench.values("large") == sorted(((value,) for _, value in rows if value > 50), key=repr)
+
+
+def test_one_stream_feeds_several_operators_and_sinks_that_all_see_each_row_once(bench: Bench) -> None:
+    for start in range(0, 60, 20):
+        bench.put(*ROWS[start : start + 20])
+        run = drain(parted(bench))
+        assert_parted(bench, ROWS[: start + 20])
+        assert run.lastProgress["totals"]["numInputRows"] == 20, "a row is counted once, whoever reads it"
+    assert list(manifest_of(run, run.epochs()[-1].epoch)["cursors"]) == ["in"]
+
+
+def test_an_older_epoch_takes_all_branches_back_together(bench: Bench) -> None:
+    bench.put(*ROWS[:25])
+    before = drain(parted(bench)).epochs()[-1].epoch
+    bench.put(*ROWS[25:])
+    drain(parted(bench))
+    tables = ("all", "by_key", "by_value", "out", "large")
+    later = {table: Counter(map(repr, bench.rows(table))) for table in tables}
+
+    drain(parted(bench), restore=before)
+
+    for table in tables:
+        again = Counter(map(repr, bench.rows(table))) - later[table]
+        assert set(again.values()) <= {1}, "what is behind the epoch, once more"
+        assert sum(again.values()) == sum(1 for row in bench.rows(table)) - sum(later[table].values())
+    assert sum(1 for _ in bench.rows("all")) == len(ROWS) + len(ROWS[25:])
+
+
+def test_branches_without_operators_end_in_a_sink_each(bench: Bench) -> None:
+    job = bench.job()
+    rows = job.source("in", bench.source())
+    rows.filter("v >= 30").select("v").to(bench.sink("high"), name="high")
+    rows.filter("v < 30").select("k").to(bench.sink("low"), name="low")
+    bench.put(*ROWS)
+
+    run = drain(job)
+
+    assert bench.values("high") == [(value,) for value in range(30, 60)]
+    assert len(bench.rows("low")) == 30
+    assert run.lastProgress["totals"]["numInputRows"] == 60
+
+
+def test_a_record_that_cannot_be_parsed_is_rejected_once_however_many_branches_read_it(bench: Bench) -> None:
+    job = bench.job()
+    texts = job.source("in", bench.source()).selectExpr("k", "if(v % 3 = 0, 'broken', '{\"x\": 1}') AS text", "v")
+    parsed = texts.parse("text", "x long", onError="drop")
+    counting(parsed, "k", "by_key").to(bench.sink("by_key"), name="by_key")
+    counting(parsed.filter("v > 3"), "v", "by_value").to(bench.sink("by_value"), name="by_value")
+    parsed.select("v").to(bench.sink(), name="out")
+    job.rejectsTo(bench.sink("rejected"))
+    bench.put(*[("a", number) for number in range(9)])
+
+    run = drain(job)
+
+    assert run.lastProgress["totals"]["rejected"] == len(bench.rows("rejected")) == 3
+    assert counts(bench, "by_key") == [("a", n) for n in range(1, 7)]
+    assert counts(bench, "by_value") == [(value, 1) for value in (4, 5, 7, 8)]
+    assert bench.values() == [(value,) for value in (1, 2, 4, 5, 7, 8)]
+
+
+def test_a_source_of_sparks_own_that_two_branches_read_begins_at_its_cut(bench: Bench) -> None:
+    """The branch without an operator comes first: the control stream is not the plan's first input then."""
+
+    def job() -> ckpt.Job:
+        job = bench.job()
+        ticks = job.source("ticks", ckpt.SparkSource("rate", {"rowsPerSecond": 5})).select("value")
+        ticks.filter("value % 2 = 0").to(bench.sink("even"), name="even")
+        counting(ticks, "value % 3", "thirds").to(bench.sink(), name="out")
+        return job
+
+    for _ in range(2):
+        run = job().start()
+        run.savepoint(f"at-{len(run.epochs())}", 120)
+        assert run.stop(120)
+
+    rows = bench.rows()
+    ticks = sorted(row["value"] for row in rows)
+    assert ticks == list(range(len(ticks))), "no tick is missing, none is there twice"
+    assert sorted(row["value"] for row in bench.rows("even")) == [tick for tick in ticks if tick % 2 == 0]
+    assert counts(bench, "out") == numbered(tick % 3 for tick in ticks)
+
+
+def test_two_branches_read_the_same_versions_of_a_delta_table(bench: Bench) -> None:
+    table = bench.folder / "versions"
+
+    def job() -> ckpt.Job:
+        job = bench.job()
+        rows = job.source("in", DeltaSource(str(table), start=0, files_per_batch=1))
+        counting(rows, "k", "by_key").to(bench.sink("by_key"), name="by_key")
+        counting(rows, "v % 3", "by_value").to(bench.sink(), name="out")
+        return job
+
+    for start in range(0, 40, 20):
+        for at in (start, start + 10):
+            part = pa.Table.from_pylist([{"k": key, "v": value} for key, value in ROWS[at : at + 10]])
+            write_deltalake(str(table), part, mode="append")
+        drain(job())
+
+    assert counts(bench, "by_key") == numbered(key for key, _ in ROWS[:40])
+    assert counts(bench, "out") == numbered(value % 3 for _, value in ROWS[:40])
+
+
+def test_an_operator_whose_output_parts_is_refused_where_it_meets_or_ends(bench: Bench) -> None:
+    job = bench.job()
+    counted = counting(job.source("in", bench.source()), "k", "counts")
+    with pytest.raises(GraphInvalid, match="operator 'counts' is needed in two places"):
+        counted.filter("n > 1").union(counted)
+    counted.filter("n > 1").to(bench.sink("one"), name="one")
+    counted.filter("n < 1").to(bench.sink("two"), name="two")
+    with pytest.raises(GraphInvalid, match="operator 'counts' is needed in two places"):
+        job.start()
 
 
 # -- what a job with several operators refuses --------------------------------------------------------------------------------

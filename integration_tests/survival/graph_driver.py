@@ -25,7 +25,7 @@ def run(options: argparse.Namespace, events: Events) -> int:
             job.source(path.name, FilesSource(str(path), "json", "k string", files_per_batch=2))
             for path in options.input
         ]
-        last = SHAPES[options.shape](*inputs, way=DeltaSink(f"{options.table}-way"))
+        last = SHAPES[options.shape](*inputs, sink=lambda name: DeltaSink(f"{options.table}-{name}"))
         last.to(DeltaSink(options.table), name="out")
         job.addListener(events)
         job.start(availableNow=options.available_now).awaitTermination()

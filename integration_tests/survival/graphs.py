@@ -10,27 +10,32 @@ from pyspark.sql import functions as F
 import spark_ckpt as ckpt
 from spark_ckpt.connector import Sink
 
+Sinks = Callable[[str], Sink]
+"""Makes the sink with a name."""
+
 
 def counting(stream: ckpt.Stream, key: str, name: str) -> ckpt.Stream:
     """Every row of the stream with its number `n` among the rows of its `key`, an SQL expression."""
     return stream.groupBy(F.expr(key).alias("key")).agg("append", name, n=ckpt.count())
 
 
-def chain(rows: ckpt.Stream, way: Sink | None = None) -> ckpt.Stream:
-    """Three operators: rows per `k`, then per number modulo 3, then per number modulo 2. `way`: gets the first one's output."""
-    return counting(_twice_counted(rows, way), "b % 2", "third").select("key", "b", "n")
+def chain(rows: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
+    """Three operators: rows per `k`, then per number modulo 3, then per number modulo 2. A sink on the way, behind the first."""
+    return counting(_twice_counted(rows, sink), "b % 2", "third").select("key", "b", "n")
 
 
-def tree(rows: ckpt.Stream, others: ckpt.Stream, way: Sink | None = None) -> ckpt.Stream:
-    """Four operators: the chain's second, and one of another source, meet in a third."""
-    right = counting(others, "k", "others").select(F.col("n").alias("b"))
-    return counting(_twice_counted(rows, way).union(right), "b % 2", "third").select("key", "b", "n")
+def tree(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
+    """Four operators: the chain's second, and one that reads both sources, meet in a third. A branch of `rows` ends aside."""
+    right = counting(others.union(rows), "k", "others").select(F.col("n").alias("b"))
+    if sink is not None:
+        rows.filter("k != 'k0'").to(sink("aside"), name="aside")
+    return counting(_twice_counted(rows, sink).union(right), "b % 2", "third").select("key", "b", "n")
 
 
-def _twice_counted(rows: ckpt.Stream, way: Sink | None) -> ckpt.Stream:
+def _twice_counted(rows: ckpt.Stream, sink: Sinks | None) -> ckpt.Stream:
     first = counting(rows, "k", "first").select("key", "n")
-    if way is not None:
-        first.to(way, name="way")
+    if sink is not None:
+        first.to(sink("way"), name="way")
     return counting(first.select(F.col("n").alias("a")), "a % 3", "second").select(F.col("n").alias("b"))
 
 
@@ -41,7 +46,8 @@ def chains_output(keys: Iterable[object]) -> Counter[tuple[int, int]]:
 
 def trees_output(keys: Iterable[object], others: Iterable[object]) -> Counter[tuple[int, int]]:
     """(key, n) of what `tree` puts out."""
-    return _numbered([*_second(keys), *_numbers(others)])
+    rows = list(keys)
+    return _numbered([*_second(rows), *_numbers([*others, *rows])])
 
 
 def _second(keys: Iterable[object]) -> Sequence[int]:

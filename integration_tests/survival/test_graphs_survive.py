@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -54,13 +55,22 @@ class Feed:
             kill.strike(driver)
 
     def shown(self, table: str = "table") -> Counter[tuple[object, int]]:
-        rows = pa.table(DeltaTable(str(self.folder / table)).scan(columns=["key", "n"]).read_all()).to_pylist()
-        return Counter((row["key"], row["n"]) for row in rows)
+        return Counter((row["key"], row["n"]) for row in self._rows(table, "key", "n"))
+
+    def _rows(self, table: str, *columns: str) -> list[dict[str, Any]]:
+        scan = DeltaTable(str(self.folder / table)).scan(columns=list(columns))
+        return pa.table(scan.read_all()).to_pylist()
 
     def check_way(self) -> None:
         """The sink behind the first operator has every row of it once."""
         times = Counter(self.keys["rows"])
         assert self.shown("table-way") == Counter((key, n) for key in times for n in range(1, times[key] + 1))
+
+    def check_aside(self) -> None:
+        """The branch that ends by itself has every row that it lets through once."""
+        assert Counter(row["k"] for row in self._rows("table-aside", "k")) == Counter(
+            key for key in self.keys["rows"] if key != "k0"
+        )
 
 
 @contextmanager
@@ -92,7 +102,7 @@ def test_three_operators_one_behind_another_agree_whatever_was_killed(tmp_path: 
         assert set(log.manifest(log.tail().latest).operators) == {"first", "second", "third"}
 
 
-def test_two_branches_that_meet_in_an_operator_agree_whatever_was_killed(tmp_path: Path) -> None:
+def test_branches_of_one_source_that_meet_or_end_by_themselves_agree_whatever_was_killed(tmp_path: Path) -> None:
     draw = random.Random(8)
     with feeding(tmp_path, "tree", "rows", "others") as feed:
         (tmp_path / "death").mkdir()
@@ -102,3 +112,4 @@ def test_two_branches_that_meet_in_an_operator_agree_whatever_was_killed(tmp_pat
 
         assert feed.shown() == trees_output(feed.keys["rows"], feed.keys["others"])
         feed.check_way()
+        feed.check_aside()

@@ -39,11 +39,12 @@ def seed_checkpoint(
 def seed_files(seeds: Sequence[Seed | None], order: PlanOrder, metadata: str, query: str) -> dict[str, str]:
     """The checkpoint's files, the one that Spark looks for first comes last. `seeds`: by number in the plan.
 
-    A source's own folder goes by another number: every source counts once there, the control source is the first.
+    A source's own folder goes by another number: every input counts once there.
     """
     offsets = [seed.offset if seed else None for seed in seeds]
-    files = [seed.files if seed else {} for seed in order.of_sources(seeds)]
-    return seeded_checkpoint(offsets, [{}, *files], metadata, query)
+    first = [seeds[order.inputs.index(each)] for each in order.once]
+    files = [seed.files if seed else {} for seed in first]
+    return seeded_checkpoint(offsets, files, metadata, query)
 
 
 def _seed(source: Source, cursor: Cursor) -> Seed | None:

@@ -16,7 +16,7 @@ from spark_ckpt.graph import (
     OperatorNode,
     SinkBinding,
     SourceNode,
-    last_of,
+    ends_of,
     operators_of,
     sources_of,
     watermark_of,
@@ -62,9 +62,9 @@ class JobPlan:
     confirmed: Confirmed = field(default_factory=Confirmed)
 
     @property
-    def node(self) -> Node:
-        """The stream that all sinks are on the way to, or at the end of."""
-        return last_of([binding for binding in self.bindings if binding.name != REJECTED])
+    def ends(self) -> tuple[Node, ...]:
+        """The streams that go on to no other sink."""
+        return _ends(self.bindings)
 
     @property
     def shuffle_partitions(self) -> int:
@@ -247,10 +247,10 @@ def planned(
     """
     if not bindings:
         raise GraphInvalid("the job has no sink", hint="end a stream with to(sink)")
-    node = last_of([binding for binding in bindings if binding.name != REJECTED])
-    operators = operators_of(node)
+    ends = _ends(bindings)
+    operators = operators_of(*ends)
     delay_ms = _delay_ms(operators)
-    sources = sources_of(node)
+    sources = sources_of(*ends)
     remember_in(store, sources)
     parallelism = spark.sparkContext.defaultParallelism
     found = identities.found(spark, sources, bindings)
@@ -259,6 +259,10 @@ def planned(
     for needless in plan.check_start(restore).unneeded:
         _log.warning("job=%s %s confirms what has not changed; left there it would confirm a mistake", job, needless)
     return _staged(plan)
+
+
+def _ends(bindings: Sequence[SinkBinding]) -> tuple[Node, ...]:
+    return ends_of([binding for binding in bindings if binding.name != REJECTED])
 
 
 def _delay_ms(operators: Iterable[OperatorNode]) -> int | None:

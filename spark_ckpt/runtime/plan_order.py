@@ -1,7 +1,8 @@
 """How Spark numbers the inputs of a query's plan: one number for each place where the plan reads a stream, from the left.
 
-The control source is read once per operator, left of the operator's input, and once by a job without any. Offsets, limits and
-metadata of a source go by its number.
+The control source is read once per operator, left of the operator's input, and once by a job without any. A source is read once
+per branch that begins at it, always to the same position. Offsets and limits of a source go by its number, metadata by the order
+in which Spark meets each for the first time.
 """
 
 from __future__ import annotations
@@ -22,14 +23,19 @@ class PlanOrder:
     inputs: tuple[SourceNode | None, ...]
 
     @classmethod
-    def of(cls, node: Node) -> PlanOrder:
-        """The order of the query whose output is `node`."""
-        return cls((*([] if operators_of(node) else [None]), *_read(node)))
+    def of(cls, *ends: Node) -> PlanOrder:
+        """The order of the query whose output is `ends`."""
+        return cls((*([] if operators_of(*ends) else [None]), *(each for end in ends for each in _read(end))))
+
+    @property
+    def once(self) -> tuple[SourceNode | None, ...]:
+        """Every input where it is met first."""
+        return tuple(dict.fromkeys(self.inputs))
 
     @property
     def numbers(self) -> list[int]:
-        """Of the job's sources, in the order of `sources_of`."""
-        return [number for number, source in enumerate(self.inputs) if source is not None]
+        """The first ones of the job's sources, in the order of `sources_of`."""
+        return [self.inputs.index(source) for source in self.once if source is not None]
 
     @property
     def control(self) -> int:

@@ -85,7 +85,7 @@ class Stage:
         plan = self._plan
         return StageDescription(
             name=f"{plan.job}/{self._incarnation}",
-            node=plan.node,
+            ends=plan.ends,
             cursors=self._core.cursors,
             stages=plan.stages(self._incarnation),
             rejected_stage=plan.rejected_stage(self._incarnation),

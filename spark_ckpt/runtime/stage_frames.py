@@ -8,19 +8,23 @@ control rows, one per key group ------------------------------------------------
 
 A micro-batch is atomic and every shuffle in it is complete before an operator behind it runs, so a barrier that is in the batch
 is behind the same rows at every operator: the cut is aligned without anybody waiting for it.
+
+Streams may part behind a source: each branch reads the same rows of it, from its own scan. A job with one end stages its rows in
+the batch's own plan; with several ends, each stages its rows as they come, and the query puts out none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_ckpt.connector import Cursor
-from spark_ckpt.graph import REJECT, Node, OperatorNode, SourceNode, build, leaves_of, watermark_of
+from spark_ckpt.graph import REJECT, Node, OperatorNode, SourceNode, build, leaves_of, sources_of, watermark_of
 from spark_ckpt.runtime.admission import small
 from spark_ckpt.runtime.control_source import Control, control_rows
 from spark_ckpt.runtime.group_host import GroupHost
@@ -33,17 +37,20 @@ from spark_ckpt.runtime.staging import SinkStage
 from spark_ckpt.runtime.stateless_graph import checked_behind, checked_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+
+STAGED = "staged long"
+"""What a step that stages rows puts out: no row of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageDescription:
     """What an incarnation's query is built from. `cursors`: where every source starts. `hosts`: of every operator, by name.
-    `stages`: where rows are staged, by the stream that the sinks get; `node` is the last of them.
+    `stages`: where rows are staged, by the stream that the sinks get; `ends`: those from which no stream goes on.
     `behind`: rows wait there, so that the first batch is kept small."""
 
     name: str
-    node: Node
+    ends: tuple[Node, ...]
     cursors: Mapping[str, Cursor]
     stages: Mapping[Node, Sequence[SinkStage]]
     rejected_stage: SinkStage | None
@@ -63,22 +70,32 @@ class StageFrames:
         self._stage = stage
         self._reports = reports
         self._steps = 0
+        self._pass = _Passage(stage, reports)
 
     def streaming(self) -> DataFrame:
-        """What `foreachBatch` gets: rows, or the blobs of the one operator that the stream's rows come from."""
-        return diverting_with(self._diverter, self._streaming)
+        """What `foreachBatch` gets: rows, or the blobs of the one operator that the stream's rows come from; nothing of a job with
+        several ends."""
+        build_plan = self._streaming if self._only_end else self._staged_ends
+        return diverting_with(self._diverter, build_plan)
 
     def staged(self, frame: DataFrame, batch: int) -> DataFrame:
         """What the batch's one action runs: the rows of `frame` go to the sinks' files."""
-        rows, tables = self._tables(frame)
-        stages = self._stage.stages[self._stage.node]
-        return rows.mapInArrow(stager(tables, stages, batch, self._reports), "staged long")
+        end = self._only_end
+        if end is None:
+            return frame
+        rows, tables = self._tables(end, frame)
+        return rows.mapInArrow(stager(tables, self._stage.stages[end], self._reports, "stage", batch), STAGED)
 
     # -- the streaming plan -------------------------------------------------------------------------------------------
 
+    @cached_property
+    def _only_end(self) -> Node | None:
+        first, *others = self._stage.ends
+        return None if others else first
+
     def _streaming(self) -> DataFrame:
-        node = self._stage.node
-        operator = self._only_operator
+        (node,) = self._stage.ends
+        operator = _only_operator(node)
         if operator is None:
             rows = self._rows(node)
             return rows if self._stage.hosts else self._no_rows(rows).union(rows)
@@ -86,11 +103,15 @@ class StageFrames:
             checked_behind(self._spark, node)
         return self._blobs(operator)
 
-    @cached_property
-    def _only_operator(self) -> OperatorNode | None:
-        """The operator that the stream's rows come from, if they come from nowhere else."""
-        first, *others = leaves_of(self._stage.node)
-        return first if isinstance(first, OperatorNode) and not others else None
+    def _staged_ends(self) -> DataFrame:
+        staged = reduce(DataFrame.union, [self._staged_end(node) for node in self._stage.ends])
+        return staged if self._stage.hosts else self._no_rows(staged).union(staged)
+
+    def _staged_end(self, node: Node) -> DataFrame:
+        rows = self._blobs(node) if isinstance(node, OperatorNode) else self._rows(node)
+        rejects = self._diverter() if REJECT in rows.columns else None
+        tables = tables_of_blobs if isinstance(node, OperatorNode) else first_met(rejects)
+        return rows.mapInArrow(stager(tables, self._stage.stages[node], self._reports, "tap"), STAGED)
 
     @cached_property
     def _control(self) -> DataFrame:
@@ -99,23 +120,25 @@ class StageFrames:
     def _rows(self, node: Node) -> DataFrame:
         """The rows of `node`: what is recorded, on top of sources and of operators' outputs."""
         if all(isinstance(leaf, SourceNode) for leaf in leaves_of(node)):
-            return checked_rows(node, self._leaf, self._tapped)
+            return checked_rows(node, self._leaf, self._pass)
         checked_behind(self._spark, node)
-        return build(node, self._leaf, self._tapped)
-
-    def _tapped(self, node: Node, rows: DataFrame) -> DataFrame:
-        """The rows of `node`, of which the sinks on the way get theirs as they pass."""
-        stages = self._stage.stages.get(node)
-        if stages is None or node is self._stage.node:
-            return rows
-        return rows.mapInArrow(tapper(stages, self._reports), rows.schema)
+        return build(node, self._leaf, self._pass)
 
     def _leaf(self, node: SourceNode | OperatorNode) -> DataFrame:
         if isinstance(node, OperatorNode):
             output = node.operator.output
             return self._blobs(node).mapInArrow(exploder(output), output)
-        source = small(node.source) if self._stage.behind else node.source
-        return source.read(self._spark, self._stage.cursors[node.name])
+        return self._sources[node]
+
+    @cached_property
+    def _sources(self) -> dict[SourceNode, DataFrame]:
+        """Read once: Spark takes each plan of a stream for a stream of its own, with a position of its own."""
+        behind, cursors = self._stage.behind, self._stage.cursors
+        nodes = sources_of(*self._stage.ends)
+        return {
+            node: (small(node.source) if behind else node.source).read(self._spark, cursors[node.name])
+            for node in nodes
+        }
 
     def _blobs(self, node: OperatorNode) -> DataFrame:
         """The output of an operator, packed."""
@@ -142,14 +165,40 @@ class StageFrames:
 
     # -- one batch ----------------------------------------------------------------------------------------------------
 
-    def _tables(self, frame: DataFrame) -> tuple[DataFrame, Tables]:
+    def _tables(self, node: Node, frame: DataFrame) -> tuple[DataFrame, Tables]:
         """The frame that goes to the sinks, and how its rows are read."""
-        node, operator = self._stage.node, self._only_operator
+        operator = _only_operator(node)
         if operator is None:
             return frame, first_met(self._diverter() if REJECT in frame.columns else None)
         if node is operator:
             return frame, tables_of_blobs
         output = operator.operator.output
-        exploded = frame.mapInArrow(exploder(output), output)
-        behind = lambda: divert_rejects(build(node, lambda _: exploded, self._tapped))  # noqa: E731
+        exploded, passage = frame.mapInArrow(exploder(output), output), _Passage(self._stage, self._reports)
+        behind = lambda: divert_rejects(build(node, lambda _: exploded, passage))  # noqa: E731
         return diverting_with(self._diverter, behind), large_tables
+
+
+class _Passage:
+    """What the rows of every node go through while one plan is built: sinks on the way get theirs.
+
+    A stream that parts is in the plan once per branch. It is passed in full the first time only, so that a sink gets a row
+    once, and a record that could not be parsed is diverted once.
+    """
+
+    def __init__(self, stage: StageDescription, reports: Reports) -> None:
+        self._stages = {node: stages for node, stages in stage.stages.items() if node not in stage.ends}
+        self._reports = reports
+        self._passed: set[Node] = set()
+
+    def __call__(self, node: Node, rows: DataFrame) -> DataFrame:
+        if node in self._passed:
+            return rows.where(F.col(REJECT).isNull()) if REJECT in rows.columns else rows
+        self._passed.add(node)
+        stages = self._stages.get(node)
+        return rows.mapInArrow(tapper(stages, self._reports), rows.schema) if stages else rows
+
+
+def _only_operator(node: Node) -> OperatorNode | None:
+    """The operator that the stream's rows come from, if they come from nowhere else."""
+    first, *others = leaves_of(node)
+    return first if isinstance(first, OperatorNode) and not others else None

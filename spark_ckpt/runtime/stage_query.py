@@ -65,7 +65,7 @@ class StageQuery:
         self._on_batch = on_batch
         self._is_over = is_over
         self._reports = Reports(spark.sparkContext)
-        self._order = PlanOrder.of(stage.node)
+        self._order = PlanOrder.of(*stage.ends)
         self._frames = StageFrames(spark, stage, self._reports)
         self._late = _late_watermark(spark, stage)
         self._execution: Execution | None = None
@@ -132,7 +132,7 @@ class StageQuery:
 
 
 def _late_watermark(spark: SparkSession, stage: StageDescription) -> LateWatermark | None:
-    timed = timed_operator_of(stage.node)
+    timed = timed_operator_of(*stage.ends)
     if timed is None:
         return None
     host = stage.hosts[timed.name]

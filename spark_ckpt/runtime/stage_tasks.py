@@ -6,7 +6,7 @@ Made on the driver, run in Python workers, which load nothing of the driver for 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,12 +48,18 @@ def exploder(schema: StructType) -> Step:
     return exploded
 
 
-def stager(tables: Tables, stages: Sequence[SinkStage], batch: int, reports: Reports) -> Step:
-    """Rows, as `tables` reads them, to the files of the sinks; nothing comes out."""
+def stager(
+    tables: Tables,
+    stages: Sequence[SinkStage],
+    reports: Reports,
+    step: Literal["stage", "tap"],
+    batch: int | None = None,
+) -> Step:
+    """Rows, as `tables` reads them, to the files of the sinks; nothing comes out. `batch`: None for the task's own."""
 
     def staged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
-        with staging(stages, batch, reports, "stage") as write:
+        with staging(stages, running_batch() if batch is None else batch, reports, step) as write:
             for table in tables(batches):
                 write(table)
         return iter(())

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from spark_ckpt.graph import Node, OperatorNode, SourceNode, TransformNode, build, leaves_of, segment
+from spark_ckpt.graph import Node, OperatorNode, SourceNode, TransformNode, build, leaves_of, reads_of, segment
 from spark_ckpt.runtime.stateless import Refused, check_operation, check_rows
 from spark_ckpt.spark_private.plans import streaming_template
 
@@ -20,7 +20,7 @@ Leaf = Callable[[SourceNode | OperatorNode], "DataFrame"]
 
 def checked_rows(node: Node, read: Leaf, at: Callable[[Node, DataFrame], DataFrame]) -> DataFrame:
     """The rows of `node` as a plan over what `read` gives for its sources. `at`: as for `build`. Raises `Refused`."""
-    return _checked(node, lambda part: check_rows(build(part, read, at), len(leaves_of(part))))
+    return _checked(node, lambda part: check_rows(build(part, read, at), len(reads_of(part))))
 
 
 def checked_behind(spark: SparkSession, node: Node) -> None:

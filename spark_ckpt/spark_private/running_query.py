@@ -81,18 +81,19 @@ class Execution:
         """Rows that these sources, by their numbers in the plan, gave the batch that ran last, as Spark's own progress counts
         them.
 
-        Counted where they leave a source, before the first filter; what a batch reads of static tables is not among them,
-        nor what comes from other sources.
+        Counted where they leave a source, before the first filter, once however many branches read it; what a batch reads of
+        static tables is not among them, nor what comes from other sources.
         """
         streams = self._execution.sources()
         counted = [streams.apply(number) for number in sources]
-        rows = 0
+        rows = [0] * len(counted)
         for scan in _leaves(self._execution.lastExecution().executedPlan()):
             stream = scan.getStream() if is_a(self._spark, scan, _OF_A_SOURCE) else None
             if stream is not None and stream.isDefined() and stream.get() in counted:
                 metric = scan.metrics().get("numOutputRows")
-                rows += int(metric.get().value()) if metric.isDefined() else 0
-        return rows
+                at = counted.index(stream.get())
+                rows[at] = max(rows[at], int(metric.get().value()) if metric.isDefined() else 0)
+        return sum(rows)
 
     def limit_rows(self, rows_by_source: Mapping[int, int | None]) -> None:
         """Rows per batch, by the source's number in the plan, None for all there are; from the next planning on.

@@ -48,5 +48,20 @@ def test_the_control_source_has_a_line_for_each_operator_and_one_folder():
     assert files["sources/2/0"] == "v1\n5"
 
 
+def test_a_source_that_two_branches_read_has_two_lines_and_the_folder_of_where_it_is_met_first():
+    order = PlanOrder.of(A, operator(A), operator(UnionNode(B, A, None)))
+    assert order.inputs == (A, None, A, None, B, A)
+    assert order.numbers == [0, 4]
+    a, b = Seed("7", {"0": "v1\n5"}), Seed("8", {"0": "v1\n6"})
+
+    files = seed_files([a, None, a, None, b, a], order, "{}", "id")
+
+    assert files["offsets/-1"] == "v1\n{}\n7\n-\n7\n-\n8\n7"
+    assert {path: text for path, text in files.items() if path.startswith("sources/")} == {
+        "sources/0/0": "v1\n5",
+        "sources/2/0": "v1\n6",
+    }
+
+
 def test_the_query_has_an_id_without_which_spark_refuses_the_offsets():
     assert seed_files([None, Seed("7")], ONE, "{}", "0b1")["metadata"] == '{"id": "0b1"}'
