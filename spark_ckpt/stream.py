@@ -35,6 +35,7 @@ from spark_ckpt.graph import (
 )
 from spark_ckpt.parsing import OnError, parsed_column
 from spark_ckpt.runtime.aggregations import APPEND, Aggregate, running_aggregates
+from spark_ckpt.runtime.join_plan import JoinPlan, join_plan
 from spark_ckpt.runtime.keyed_function import UserFunction, keyed_function
 from spark_ckpt.runtime.operator import Binding, KeyedOperator
 from spark_ckpt.runtime.rejects import divert_rejects
@@ -147,10 +148,27 @@ class Stream:
         """As `DataFrame.dropna`."""
         return self._diverted()._then("dropna", lambda frame: frame.dropna(how, thresh, subset))
 
-    def join(self, other: DataFrame, on: str | list[str] | Column | None = None, how: str = "inner") -> Stream:
-        """As `DataFrame.join` with a static (batch) DataFrame on the right."""
+    def join(
+        self,
+        other: DataFrame | Stream,
+        on: str | list[str] | Column | None = None,
+        how: str = "inner",
+        ttl: str | None = None,
+        name: str = "join",
+    ) -> Stream:
+        """As `DataFrame.join` with a static (batch) DataFrame on the right; or with another stream, which is an operator.
+
+        Two streams are joined on columns that both have by name, "inner" or "left". Every row meets all rows of its key that came
+        before it on the other side, so both sides are kept, in the state called `name`. With a `ttl` ("1 hour") a key goes that
+        has had no row on either side for so long (processing time); a left join, which needs one, puts out the key's left rows
+        then if they met nothing. Rows with a null in the key meet nothing.
+        """
+        if isinstance(other, Stream):
+            return self._joined(other, join_plan(self.schema, other.schema, on, how, ttl), name)
         if not isinstance(other, DataFrame) or other.isStreaming:
-            raise GraphInvalid("a stream can be joined with a static DataFrame only", hint=_HINT_NATIVE)
+            raise GraphInvalid(
+                "a stream can be joined with a static DataFrame or another Stream only", hint=_HINT_NATIVE
+            )
         return self._diverted()._then("join", lambda frame: frame.join(other, on, how))
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Stream:
@@ -250,6 +268,16 @@ class Stream:
                 f"{verb}: {_first_line(error)}", hint=f"the stream has {self.schema.simpleString()}", line=line
             ) from None
         return Stream(self._job, TransformNode(self._node, verb, apply, line), tried)
+
+    def _joined(self, other: Stream, join: JoinPlan, name: str) -> Stream:
+        for stream in (self, other):
+            if watermark_of(stream._node) is not None:
+                raise GraphInvalid(
+                    "join: a stream with a watermark cannot be joined with another stream",
+                    hint="drop withWatermark; ttl forgets keys by the time that passes",
+                )
+        left, right = self._diverted()._then("join", join.left_rows), other._diverted()._then("join", join.right_rows)
+        return left.union(right).groupBy(*join.keys)._operate(join.operator(), name)
 
     def _diverted(self) -> Stream:
         return self._then("divert rejected rows", divert_rejects) if self._hides_rejects else self

@@ -43,7 +43,7 @@ def test_the_page_about_graphs_runs_as_written(tmp_path):
         (tmp_path / folder).mkdir()
         rows = [{"customer": "ada", "amount": amount} for amount in amounts]
         (tmp_path / folder / "1.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tables = ("table", "spent_table", "large_table")
+    tables = ("table", "spent_table", "large_table", "matched_table")
     names = {name: str(tmp_path / name) for name in ("store", "inbox", "refund_inbox", *tables)}
 
     exec(compile(python_blocks("docs/graphs.md"), "docs/graphs.md", "exec"), names)
@@ -51,6 +51,8 @@ def test_the_page_about_graphs_runs_as_written(tmp_path):
         assert DeltaTable(names["table"]).to_pyarrow_table().column("balance").to_pylist() == [9.0]
         assert sorted(DeltaTable(names["spent_table"]).to_pyarrow_table().column("total").to_pylist()) == [4.5, 10.5]
         assert DeltaTable(names["large_table"]).to_pyarrow_table().column("amount").to_pylist() == [6.0]
+        matched = DeltaTable(names["matched_table"]).to_pyarrow_table().to_pylist()
+        assert sorted((row["amount"], row["refund"]) for row in matched) == [(4.5, 1.5), (6.0, 1.5)]
     finally:
         names["spark"].stop()
 

@@ -32,6 +32,15 @@ def tree(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> c
     return counting(_twice_counted(rows, sink).union(right), "b % 2", "third").select("key", "b", "n")
 
 
+def diamond(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
+    """Three operators: two that number the rows of each key, of one source and of both, meet in a join on key and number."""
+    way = counting(rows, "k", "first").select("key", "n")
+    if sink is not None:
+        way.to(sink("way"), name="way")
+    right = counting(others.union(rows.filter("k = 'k0'")), "k", "others").selectExpr("key", "n", "n * n AS squared")
+    return way.join(right, on=["key", "n"], name="third")
+
+
 def _twice_counted(rows: ckpt.Stream, sink: Sinks | None) -> ckpt.Stream:
     first = counting(rows, "k", "first").select("key", "n")
     if sink is not None:
@@ -50,6 +59,13 @@ def trees_output(keys: Iterable[object], others: Iterable[object]) -> Counter[tu
     return _numbered([*_second(rows), *_numbers([*others, *rows])])
 
 
+def diamonds_output(keys: Iterable[object], others: Iterable[object]) -> Counter[tuple[object, int]]:
+    """(key, n) of what `diamond` puts out."""
+    rows = list(keys)
+    left, right = Counter(rows), Counter([*others, *(key for key in rows if key == "k0")])
+    return Counter((key, n) for key in left for n in range(1, min(left[key], right[key]) + 1))
+
+
 def _second(keys: Iterable[object]) -> Sequence[int]:
     return _numbers(n % 3 for n in _numbers(keys))
 
@@ -63,4 +79,4 @@ def _numbers(keys: Iterable[object]) -> list[int]:
     return [number for times in Counter(keys).values() for number in range(1, times + 1)]
 
 
-SHAPES: dict[str, Callable[..., ckpt.Stream]] = {"chain": chain, "tree": tree}
+SHAPES: dict[str, Callable[..., ckpt.Stream]] = {"chain": chain, "tree": tree, "diamond": diamond}

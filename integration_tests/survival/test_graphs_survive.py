@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from integration_tests.survival.graphs import chains_output, trees_output
+from integration_tests.survival.graphs import chains_output, diamonds_output, trees_output
 from integration_tests.survival.kills import Kill, at_point, at_random
 from integration_tests.survival.process import Lives
 from spark_ckpt.store.existing import existing_store
@@ -113,3 +113,15 @@ def test_branches_of_one_source_that_meet_or_end_by_themselves_agree_whatever_wa
         assert feed.shown() == trees_output(feed.keys["rows"], feed.keys["others"])
         feed.check_way()
         feed.check_aside()
+
+
+def test_a_join_of_two_branches_agrees_with_them_whatever_was_killed(tmp_path: Path) -> None:
+    draw = random.Random(9)
+    with feeding(tmp_path, "diamond", "rows", "others") as feed:
+        (tmp_path / "death").mkdir()
+        feed.killed(at_point("EPOCH_COMMITTING", tmp_path / "death"))
+        feed.killed(at_random(draw))
+        feed.lives.drain()
+
+        assert feed.shown() == diamonds_output(feed.keys["rows"], feed.keys["others"])
+        feed.check_way()

@@ -27,7 +27,7 @@ _FIRST = 'groupBy("id").agg(outputMode="append", seen=ckpt.count()).filter("seen
 _COUNTED = 'number the rows of a key with groupBy(...).agg(outputMode="append", number=ckpt.count()), then filter'
 _ORDER = "rows of a key arrive in the order of the source; order the table or topic where it is read"
 _TWO_STREAMS = (
-    "union both streams, groupBy the key, and keep the side that waits for the other in applyInPandasWithState;"
+    'join the streams themselves, on columns of the same name: orders.join(payments, on="k", ttl="1 day");'
     " or read one side as a static DataFrame"
 )
 _SET = 'join the static DataFrame with how="left_semi" or how="left_anti"'

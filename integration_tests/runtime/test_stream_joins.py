@@ -1,0 +1,110 @@
+"""Two streams joined in one job: their rows meet whenever they come, and both sides are in every epoch."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pyspark.sql import functions as F
+from runtime_kit import Bench, drain, manifest_of
+
+import spark_ckpt as ckpt
+from spark_ckpt.cli.app import exit_code
+from spark_ckpt.errors import GraphInvalid
+
+pytestmark = pytest.mark.spark
+
+
+def joined(bench: Bench, **how: str) -> ckpt.Job:
+    """`orders` and `payments`, both (k string, v long)."""
+    job = bench.job()
+    orders = job.source("orders", bench.source("orders")).select("k", F.col("v").alias("item"))
+    payments = job.source("payments", bench.source("payments")).select("k", F.col("v").alias("paid"))
+    orders.join(payments, on="k", **how).select("k", "item", "paid").to(bench.sink(), name="out")
+    return job
+
+
+def test_rows_of_two_streams_meet_whichever_comes_first_and_whatever_stops_between(bench: Bench) -> None:
+    bench.put(("a", 1), ("b", 2), (None, 3), into="orders")
+    bench.put((None, 30), ("c", 30), into="payments")
+    drain(joined(bench))
+    assert not (bench.folder / "out").exists() or bench.values() == []
+
+    bench.put(("b", 20), ("a", 10), into="payments")
+    drain(joined(bench))
+    bench.put(("c", 3), ("b", 4), into="orders")
+    drain(joined(bench))
+
+    assert bench.values() == [("a", 1, 10), ("b", 2, 20), ("b", 4, 20), ("c", 3, 30)]
+
+
+def test_an_older_epoch_takes_both_sides_back(bench: Bench) -> None:
+    bench.put(("a", 1), into="orders")
+    before = drain(joined(bench)).epochs()[-1].epoch
+    bench.put(("a", 2), into="orders")
+    bench.put(("a", 10), into="payments")
+    drain(joined(bench))
+
+    drain(joined(bench), restore=before)
+
+    assert bench.values() == [("a", 1, 10), ("a", 1, 10), ("a", 2, 10), ("a", 2, 10)], "what is behind the epoch, again"
+
+
+def test_the_state_of_a_join_is_read_from_the_command_line(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.put(("a", 1), ("a", 2), into="orders")
+    bench.put(("b", 10), into="payments")
+    run = drain(joined(bench))
+    assert list(manifest_of(run, run.epochs()[-1].epoch)["operators"]) == ["join"]
+    capsys.readouterr()
+
+    assert exit_code(["state", str(bench.folder / "store"), "join", "--json"]) == 0
+
+    rows = {row["k"]: (row["left_rows"], row["right_rows"]) for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert rows == {"a": ([{"item": 1}, {"item": 2}], []), "b": ([], [{"paid": 10}])}
+
+
+def test_a_left_join_puts_out_what_met_nothing_once_its_time_is_over(bench: Bench) -> None:
+    bench.put(("a", 1), ("b", 2), into="orders")
+    bench.put(("a", 10), into="payments")
+    drain(joined(bench, how="left", ttl="1 millisecond"))
+    bench.put(("c", 3), into="payments")
+    drain(joined(bench, how="left", ttl="1 millisecond"))
+
+    assert bench.values() == [("a", 1, 10), ("b", 2, None)]
+
+
+def test_a_stream_is_joined_with_its_own_past(bench: Bench) -> None:
+    """One source on both sides: every pair of rows of a key, in both orders."""
+    job = bench.job()
+    rows = job.source("in", bench.source())
+    pairs = rows.select("k", F.col("v").alias("one")).join(rows.select("k", F.col("v").alias("other")), on="k")
+    pairs.filter("one < other").to(bench.sink(), name="out")
+    bench.put(("a", 1), ("a", 2), ("b", 5))
+    bench.put(("a", 3))
+
+    drain(job)
+
+    assert bench.values() == [("a", 1, 2), ("a", 1, 3), ("a", 2, 3)]
+
+
+def test_records_that_cannot_be_parsed_leave_before_a_join(bench: Bench) -> None:
+    job = bench.job()
+    texts = job.source("orders", bench.source("orders")).selectExpr("k", "if(v = 2, 'broken', '{\"x\": 1}') AS text")
+    orders = texts.parse("text", "x long", onError="drop").select("k", F.col("text.x").alias("x"))
+    payments = job.source("payments", bench.source("payments"))
+    orders.join(payments, on="k").to(bench.sink(), name="out")
+    bench.put(("a", 1), ("a", 2), into="orders")
+    bench.put(("a", 10), into="payments")
+
+    run = drain(job)
+
+    assert bench.values() == [("a", 1, 10)]
+    assert run.lastProgress["totals"]["rejected"] == 1
+
+
+def test_a_stream_with_a_watermark_is_not_joined(bench: Bench) -> None:
+    bench.schema = "at timestamp, v long"
+    job = bench.job()
+    left, right = (job.source(name, bench.source(name)) for name in ("left", "right"))
+    with pytest.raises(GraphInvalid, match="with a watermark cannot be joined"):
+        left.withWatermark("at", "1 second").join(right.withColumnRenamed("v", "w"), on="at")

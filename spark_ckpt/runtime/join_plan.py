@@ -1,0 +1,117 @@
+"""A join of two streams, checked where the user writes it, and the operator that does it (`stream_join`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupStateTimeout
+from pyspark.sql.types import ArrayType, BooleanType, StructType
+
+from spark_ckpt.config import duration_ms
+from spark_ckpt.errors import ConfigInvalid, GraphInvalid
+from spark_ckpt.runtime.stream_join import LEFT, LEFT_ROWS, RIGHT, RIGHT_ROWS, StreamJoin
+from spark_ckpt.runtime.vectorized import VectorizedOperator, vectorized_function
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PRESENT = "present"
+"""Stands for the columns of a side that has none beside the key."""
+_HOWS = {"inner": False, "left": True, "leftouter": True, "left_outer": True}
+
+
+@dataclass(frozen=True, slots=True)
+class JoinPlan:
+    """A join that fits both sides' schemas; see `join_plan`. `left`, `right`: columns beside the keys."""
+
+    keys: tuple[str, ...]
+    key_types: StructType
+    left: StructType
+    right: StructType
+    keeps_left: bool
+    ttl_ms: int | None
+
+    def left_rows(self, frame: DataFrame) -> DataFrame:
+        """Rows of the left side as the operator takes them. A null key meets nothing: only a left join has a use for it."""
+        return self._rows(frame, self.left, self.right, LEFT, RIGHT, may_be_null=self.keeps_left)
+
+    def right_rows(self, frame: DataFrame) -> DataFrame:
+        """Rows of the right side as the operator takes them."""
+        return self._rows(frame, self.right, self.left, RIGHT, LEFT, may_be_null=False)
+
+    def operator(self) -> VectorizedOperator:
+        """The operator on both."""
+        rows = StructType([*self.key_types, *StructType().add(LEFT, _kept(self.left)).add(RIGHT, _kept(self.right))])
+        state = StructType().add(LEFT_ROWS, ArrayType(_kept(self.left))).add(RIGHT_ROWS, ArrayType(_kept(self.right)))
+        output = StructType([*self.key_types, *self.left, *self.right])
+        timeout = GroupStateTimeout.NoTimeout if self.ttl_ms is None else GroupStateTimeout.ProcessingTimeTimeout
+        join = StreamJoin(self.keys, tuple(self.left.names), tuple(self.right.names), self.keeps_left, self.ttl_ms)
+        return vectorized_function(join, rows, self.keys, output, state, timeout=timeout)
+
+    def _rows(
+        self, frame: DataFrame, own: StructType, others: StructType, here: str, there: str, *, may_be_null: bool
+    ) -> DataFrame:
+        columns = [F.col(f"`{name}`") for name in own.names] or [F.lit(True).alias(_PRESENT)]
+        parts = {here: F.struct(*columns), there: F.lit(None).cast(_kept(others))}
+        keys = [F.col(f"`{key}`") for key in self.keys]
+        known = frame if may_be_null else frame.dropna(subset=list(self.keys))
+        return known.select(*keys, parts[LEFT].alias(LEFT), parts[RIGHT].alias(RIGHT))
+
+
+def join_plan(left: StructType, right: StructType, on: object, how: str, ttl: str | int | None) -> JoinPlan:
+    """Check a join of two streams. `on`: names of columns that both have. `how`: "inner", or "left" with a `ttl` ("1 hour").
+    Raises `GraphInvalid`, `ConfigInvalid` for a `ttl` that is no duration."""
+    keys = _key_names(on)
+    for side, schema in (("left", left), ("right", right)):
+        if missing := [key for key in keys if key not in schema.names]:
+            raise GraphInvalid(f"join: the {side} stream has no column '{missing[0]}'", hint=schema.simpleString())
+    for key in keys:
+        if left[key].dataType != right[key].dataType:
+            kinds = f"{left[key].dataType.simpleString()} and {right[key].dataType.simpleString()}"
+            raise GraphInvalid(f"join: '{key}' is {kinds} on the two sides", hint="cast one of them")
+    ours, theirs = (StructType([field for field in schema if field.name not in keys]) for schema in (left, right))
+    if both := sorted(set(ours.names) & set(theirs.names)):
+        raise GraphInvalid(f"join: both streams have a column '{both[0]}'", hint="rename or drop it on one side")
+    keeps_left = _keeps_left(how)
+    if keeps_left and ttl is None:
+        raise GraphInvalid(
+            "join: a left join of two streams needs a ttl",
+            hint='a row without a match is put out when its key is forgotten: join(..., how="left", ttl="1 hour")',
+        )
+    return JoinPlan(keys, StructType([left[key] for key in keys]), ours, theirs, keeps_left, _ttl_ms(ttl))
+
+
+def _key_names(on: object) -> tuple[str, ...]:
+    names = [on] if isinstance(on, str) else on
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
+        raise GraphInvalid(
+            "join: two streams are joined on columns of the same name in both",
+            hint='name them: join(other, on="k") or on=["k", "day"]; a condition on other columns goes into a filter behind',
+        )
+    return tuple(dict.fromkeys(names))
+
+
+def _keeps_left(how: str) -> bool:
+    if how not in _HOWS:
+        raise GraphInvalid(
+            f"join: how='{how}' is not for two streams", hint='"inner" or "left"; swap the sides for "right"'
+        )
+    return _HOWS[how]
+
+
+def _ttl_ms(ttl: str | int | None) -> int | None:
+    if ttl is None:
+        return None
+    try:
+        given = duration_ms(ttl)
+    except (TypeError, ValueError) as error:
+        raise ConfigInvalid(f"join: ttl: {error}") from None
+    if given <= 0:
+        raise ConfigInvalid("join: ttl is not positive", hint="no ttl keeps all rows for ever")
+    return given
+
+
+def _kept(columns: StructType) -> StructType:
+    return columns if columns.fields else StructType().add(_PRESENT, BooleanType())

@@ -1,0 +1,104 @@
+"""The join of two streams as an operator: every row meets all rows of its key that came before it on the other side.
+
+Both sides' rows of a key are its state, in order of arrival. `ttl` forgets a key that has been without rows for so long; a left
+join puts out what of it met nothing then. Flink's regular join keeps both sides likewise ("Joins", Flink SQL documentation).
+Runs in tasks; what sets it up is `join_plan`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_ckpt.runtime.rows import Int64s, column
+from spark_ckpt.runtime.vectorized import KeyBatch, KeyResult
+
+if TYPE_CHECKING:
+    from spark_ckpt.runtime.rows import Array
+
+LEFT, RIGHT = "left_row", "right_row"
+"""Columns of the operator's input: what a side's row has beside the key, null in rows of the other side."""
+LEFT_ROWS, RIGHT_ROWS = "left_rows", "right_rows"
+"""Columns of its state."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamJoin:
+    """New left rows meet all right ones, older left rows the new right ones. `left`, `right`: columns beside the `keys`. For
+    `applyVectorized`."""
+
+    keys: tuple[str, ...]
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    keeps_left: bool
+    ttl_ms: int | None
+
+    def __call__(self, batch: KeyBatch) -> KeyResult:
+        """What a batch puts out, and what is kept."""
+        if batch.timed_out:
+            return self._forgotten(batch)
+        left, right = _Side.of(batch, LEFT, LEFT_ROWS), _Side.of(batch, RIGHT, RIGHT_ROWS)
+        old, fresh = np.arange(left.old), np.arange(left.old, len(left.key))
+        pairs = [
+            _pairs(left.key, right.key, fresh, np.arange(len(right.key))),
+            _pairs(left.key, right.key, old, np.arange(right.old, len(right.key))),
+        ]
+        left_at, right_at = (np.concatenate(each) for each in zip(*pairs, strict=True))
+        output = self._output(batch, left.key[left_at], left.rows.take(left_at), right.rows.take(right_at))
+        state = pa.table({LEFT_ROWS: left.lists(len(batch)), RIGHT_ROWS: right.lists(len(batch))})
+        due = None if self.ttl_ms is None else np.full(len(batch), batch.processing_ms + self.ttl_ms)
+        return KeyResult(output, state, timeout_ms=due)
+
+    def _forgotten(self, batch: KeyBatch) -> KeyResult:
+        left, right = _Side.of(batch, LEFT, LEFT_ROWS), _Side.of(batch, RIGHT, RIGHT_ROWS)
+        alone = np.flatnonzero(~np.isin(left.key, right.key)) if self.keeps_left else np.empty(0, np.int64)
+        nothing = pa.nulls(len(alone), right.rows.type)
+        output = self._output(batch, left.key[alone], left.rows.take(alone), nothing)
+        return KeyResult(output, remove=np.full(len(batch), True))
+
+    def _output(self, batch: KeyBatch, key: Int64s, left: Array, right: Array) -> pa.Table:
+        keys = cast(pa.Table, batch.keys).take(key)
+        columns = {name: column(keys, name) for name in self.keys}
+        for side, names in ((left, self.left), (right, self.right)):
+            columns |= {name: pc.struct_field(side, name) for name in names}
+        return pa.table(columns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One side's rows: the `old` ones of the state first, then the batch's. `key[i]`: number of row i's key in the batch."""
+
+    rows: Array
+    key: Int64s
+    old: int
+
+    @classmethod
+    def of(cls, batch: KeyBatch, fresh: str, kept: str) -> _Side:
+        state = column(cast(pa.Table, batch.state), kept)
+        given = column(cast(pa.Table, batch.rows), fresh)
+        at = np.flatnonzero(given.is_valid().to_numpy(zero_copy_only=False))
+        old: Array = state.flatten()
+        rows = pa.concat_arrays([old, given.take(at).cast(old.type)])
+        parents = pc.list_parent_indices(state).to_numpy(zero_copy_only=False)
+        return cls(rows, np.concatenate([parents, batch.key_index[at]]).astype(np.int64), len(old))
+
+    def lists(self, keys: int) -> Array:
+        """The rows of every key, in order of arrival."""
+        ends = np.cumsum(np.bincount(self.key, minlength=keys))
+        offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
+        return pa.ListArray.from_arrays(offsets, self.rows.take(np.argsort(self.key, kind="stable")))
+
+
+def _pairs(left: Int64s, right: Int64s, left_at: Int64s, right_at: Int64s) -> tuple[Int64s, Int64s]:
+    """Positions of all pairs of one of `left_at` and one of `right_at` with equal keys."""
+    keys = int(max(left.max(initial=-1), right.max(initial=-1))) + 1
+    by_key = right_at[np.argsort(right[right_at], kind="stable")]
+    counts = np.bincount(right[right_at], minlength=keys)
+    starts = np.cumsum(counts) - counts
+    times = counts[left[left_at]]
+    number = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
+    return np.repeat(left_at, times), by_key[np.repeat(starts[left[left_at]], times) + number]

@@ -1,0 +1,159 @@
+"""The join of two streams beside a plain one over everything that came, whatever the batches were."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from operator_fixtures import MemoryStore, group_of, snapshot, with_hash
+from pyspark.sql.types import StructType
+
+from spark_ckpt.errors import ConfigInvalid, GraphInvalid
+from spark_ckpt.runtime.group_state import KeyGroupState
+from spark_ckpt.runtime.join_plan import join_plan
+from spark_ckpt.runtime.operator import Binding, Clock
+from spark_ckpt.runtime.rows import arrow_schema
+from spark_ckpt.runtime.stream_join import LEFT, LEFT_ROWS, RIGHT, RIGHT_ROWS
+
+
+def struct(**columns):
+    schema = StructType()
+    for name, kind in columns.items():
+        schema.add(name, kind)
+    return schema
+
+
+ORDERS = struct(k="string", item="string", day="date")
+PAYMENTS = struct(k="string", paid="long")
+L, R = "left", "right"
+
+
+class Joined:
+    """A join and one key group of its state."""
+
+    def __init__(self, folder, how="inner", ttl=None, left=ORDERS, right=PAYMENTS, on="k"):
+        self.join = join_plan(left, right, on, how, ttl)
+        self.operator = self.join.operator().bind(Binding("join"))
+        self.store = MemoryStore()
+        self.group = group_of(self.operator.schema, folder, self.store)
+
+    def batch(self, *rows, now=1000):
+        """`rows`: side, key, value; what comes out as (key, left value, right value)."""
+        table = self.table(rows) if rows else None
+        self.group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.group._cache, 0)
+        found = [each for table in self.operator.process(table, self.group, Clock(now)) for each in table.to_pylist()]
+        return [(row["k"], row.get("item"), row.get("paid")) for row in found]
+
+    def table(self, rows):
+        types = arrow_schema(StructType([*self.join.key_types]))
+        given = [
+            {
+                "k": key,
+                LEFT: {"item": value, "day": None, "present": True} if side == L else None,
+                RIGHT: {"paid": value, "present": True} if side == R else None,
+            }
+            for side, key, value in rows
+        ]
+        kinds = {name: self.operator._input.field(name).type for name in (LEFT, RIGHT)}
+        schema = pa.schema([*types, *(pa.field(name, kind) for name, kind in kinds.items())])
+        return with_hash(pa.Table.from_pylist(given, schema), ["k"])
+
+
+@pytest.fixture
+def joined(tmp_path):
+    return Joined(tmp_path)
+
+
+def test_a_row_meets_what_came_before_it_on_the_other_side_in_whatever_batch(joined):
+    assert joined.batch((L, "a", "x")) == []
+    assert joined.batch((R, "a", 1)) == [("a", "x", 1)]
+    assert joined.batch((R, "a", 2), (L, "a", "y")) == [("a", "y", 1), ("a", "y", 2), ("a", "x", 2)]
+    assert joined.batch((L, "b", "z")) == []
+
+
+def test_rows_that_are_alike_are_rows_of_their_own(joined):
+    joined.batch((L, "a", "x"), (L, "a", "x"))
+    assert joined.batch((R, "a", 1), (R, "a", 1)) == [("a", "x", 1)] * 4
+
+
+def test_a_row_of_nulls_is_a_row(joined):
+    joined.batch((L, "a", None))
+    assert joined.batch((R, "a", None)) == [("a", None, None)]
+
+
+def test_both_sides_are_in_the_snapshot(joined):
+    joined.batch((L, "a", "x"), (R, "a", 7), (L, "a", "y"))
+    assert snapshot(joined.group, joined.store, 1)
+    [file] = joined.store.files.values()
+    [row] = file.to_pylist()
+    assert [each["item"] for each in row[LEFT_ROWS]] == ["x", "y"]
+    assert row[RIGHT_ROWS] == [{"paid": 7}]
+
+
+def test_a_side_may_have_nothing_but_the_key(tmp_path):
+    joined = Joined(tmp_path, right=struct(k="string"))
+    joined.batch((L, "a", "x"))
+    assert joined.batch((R, "a", None), (R, "a", None)) == [("a", "x", None)] * 2
+
+
+def test_a_key_without_rows_for_the_ttl_is_forgotten(tmp_path):
+    joined = Joined(tmp_path, ttl="1 minute")
+    joined.batch((L, "a", "x"), now=0)
+    assert joined.batch((R, "b", 1), now=59_000) == []
+    assert joined.batch((R, "a", 1), now=59_500) == [("a", "x", 1)], "not yet"
+    assert joined.batch(now=119_400) == []
+    assert joined.batch((R, "a", 2), now=119_450) == [("a", "x", 2)], "a row puts it off"
+    assert joined.batch(now=180_000) == []
+    assert joined.batch((R, "a", 3), now=180_001) == []
+
+
+def test_a_left_join_puts_out_what_met_nothing_when_the_key_is_forgotten(tmp_path):
+    joined = Joined(tmp_path, how="left", ttl="1 minute")
+    joined.batch((L, "a", "x"), (L, "b", "y"), (L, "b", "z"), (R, "c", 1), now=0)
+    assert joined.batch((R, "a", 1), now=1000) == [("a", "x", 1)]
+    assert sorted(joined.batch(now=120_000)) == [("b", "y", None), ("b", "z", None)]
+    assert joined.batch(now=240_000) == []
+
+
+SIDES = st.tuples(st.sampled_from([L, R]), st.sampled_from("abc"), st.integers(0, 3))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(batches=st.lists(st.lists(SIDES, max_size=8), max_size=6), snapshots=st.sets(st.integers(0, 5)))
+def test_all_batches_together_give_what_a_plain_join_gives(tmp_path_factory, batches, snapshots):
+    joined = Joined(tmp_path_factory.mktemp("cache"))
+    found = Counter()
+    for number, batch in enumerate(batches):
+        found.update(joined.batch(*[(side, key, str(v) if side == L else v) for side, key, v in batch]))
+        if number in snapshots:
+            snapshot(joined.group, joined.store, number + 1)
+
+    rows = [row for batch in batches for row in batch]
+    left, right = ([(key, v) for side, key, v in rows if side == wanted] for wanted in (L, R))
+    assert found == Counter((key, str(v), w) for key, v in left for other, w in right if key == other)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"on": "x"}, "left stream has no column 'x'"),
+        ({"on": []}, "columns of the same name"),
+        ({"on": None}, "columns of the same name"),
+        ({"right": struct(k="long", paid="long")}, "'k' is string and bigint"),
+        ({"right": struct(k="string", item="long")}, "both streams have a column 'item'"),
+        ({"how": "full"}, "how='full' is not for two streams"),
+        ({"how": "left"}, "a left join of two streams needs a ttl"),
+    ],
+)
+def test_a_join_that_cannot_be_is_refused(tmp_path, changes, said):
+    with pytest.raises(GraphInvalid, match=said):
+        Joined(tmp_path, **changes)
+
+
+@pytest.mark.parametrize("ttl", ["soon", "0 seconds"])
+def test_a_ttl_is_a_duration(tmp_path, ttl):
+    with pytest.raises(ConfigInvalid, match="ttl"):
+        Joined(tmp_path, ttl=ttl)
