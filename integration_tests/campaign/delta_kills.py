@@ -21,6 +21,8 @@ PROGRAM = "integration_tests.campaign.delta_driver"
 FOREIGN = "foreign"
 KEYS, ROWS_A_FILE, FILES_A_LIFE = 40, 60, 2
 POINTS = (*IN_DRIVER, "STAGED")
+PAUSE_S = {"append": 1.0, "merge": 10.0}
+"""A merge that another commit overtakes begins anew; one a second would overtake every one of them."""
 
 
 @dataclass
@@ -63,16 +65,17 @@ class Inbox:
 
 
 class OtherWriter(threading.Thread):
-    """Somebody else who appends to the table, a commit a second."""
+    """Somebody else who appends to the table, a commit every `pause_s`."""
 
-    def __init__(self, table: Path) -> None:
+    def __init__(self, table: Path, pause_s: float) -> None:
         super().__init__(name="other-writer", daemon=True)
         self._table = table
+        self._pause_s = pause_s
         self._over = threading.Event()
         self.commits = 0
 
     def run(self) -> None:
-        while not self._over.wait(1.0):
+        while not self._over.wait(self._pause_s):
             if (self._table / "_delta_log" / f"{0:020}.json").exists():
                 row = {"k": [FOREIGN], "count": [self.commits], "total": [0]}
                 schema = pa.schema(DeltaTable(str(self._table)).schema().to_arrow())
@@ -98,7 +101,7 @@ def _one_job(folder: Path, mode: str, kills: int, draw: random.Random, results: 
     inbox, table = Inbox(folder / "in", draw), folder / "table"
     arguments = ["--input", str(inbox.folder), "--table", str(table), "--store", str(folder / "store")]
     lives = Lives(folder, [*arguments, "--local-dir", str(folder), "--mode", mode], program=PROGRAM)
-    writer = OtherWriter(table)
+    writer = OtherWriter(table, PAUSE_S[mode])
     writer.start()
     try:
         for number in range(kills):
@@ -107,7 +110,7 @@ def _one_job(folder: Path, mode: str, kills: int, draw: random.Random, results: 
             kill = _drawn(draw, folder / f"death-{number:03}")
             name = kill.name if kill.name in POINTS else "random moment"
             results.add(f"{mode}, {name}", why=_die(lives, inbox, kill))
-        lives.drain(timeout_s=600)
+        lives.drain(timeout_s=1800)
     finally:
         writer.stop()
         lives.end()

@@ -1,0 +1,136 @@
+"""Graphs drawn at random, as values: built as a job's streams, and computed by plain Python over all rows at once.
+
+A stream's rows are whole numbers from 0 to 6. Which rows an operator puts out depends on how many it saw of each key and on nothing
+else, so a graph's output is one multiset, wherever batches end and whatever order rows come in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+from pyspark.sql import functions as F
+
+import spark_ckpt as ckpt
+from spark_ckpt.connector import Sink
+
+VALUES = 7
+SOURCES = ("one", "two")
+STEPS = ("filter", "map", "union", "number", "join")
+TWO_INPUTS = ("union", "join")
+OPERATORS = ("number", "join")
+
+Rows = Counter[int]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stream made of earlier ones, which go by number: the sources are the first. `argument`: of a filter, a map, a key."""
+
+    verb: str
+    inputs: tuple[int, ...]
+    argument: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    """`sinks`: numbers of the streams that end in one or pass one."""
+
+    steps: tuple[Step, ...]
+    sinks: frozenset[int]
+
+    def output(self, rows: Mapping[str, list[int]]) -> dict[int, Rows]:
+        """What each sink gets, by the number of its stream."""
+        found = [Counter(rows[name]) for name in SOURCES]
+        for step in self.steps:
+            found.append(_computed(step, [found[number] for number in step.inputs]))
+        return {number: found[number] for number in self.sinks}
+
+    def build(self, sources: list[ckpt.Stream], sink: Callable[[str], Sink]) -> None:
+        """The same as streams of a job. A sink is named after its stream."""
+        found = list(sources)
+        for number, stream in enumerate(found):
+            self._sunk(number, stream, sink)
+        for step in self.steps:
+            number = len(found)
+            found.append(_built(step, [found[at] for at in step.inputs], f"op{number}"))
+            self._sunk(number, found[number], sink)
+
+    def _sunk(self, number: int, stream: ckpt.Stream, sink: Callable[[str], Sink]) -> None:
+        if number in self.sinks:
+            stream.to(sink(f"s{number}"), name=f"s{number}")
+
+
+def _computed(step: Step, inputs: list[Rows]) -> Rows:
+    first, last = inputs[0], inputs[-1]
+    match step.verb:
+        case "filter":
+            return Counter({value: times for value, times in first.items() if value % 3 != step.argument % 3})
+        case "map":
+            return _summed((value * step.argument + 1) % VALUES for value in first.elements())
+        case "union":
+            return first + last
+        case "join":
+            return Counter({value: times * last[value] for value, times in first.items() if last[value]})
+    keys = _summed(value % (step.argument + 1) for value in first.elements())
+    return _summed(number % VALUES for times in keys.values() for number in range(1, times + 1))
+
+
+_summed = Counter[int]
+
+
+def _built(step: Step, inputs: list[ckpt.Stream], name: str) -> ckpt.Stream:
+    first, last = inputs[0], inputs[-1]
+    match step.verb:
+        case "filter":
+            return first.filter(f"v % 3 != {step.argument % 3}")
+        case "map":
+            return first.select(((F.col("v") * step.argument + 1) % VALUES).alias("v"))
+        case "union":
+            return first.union(last)
+        case "join":
+            return first.join(last, on="v", name=name)
+    keyed = first.select((F.col("v") % (step.argument + 1)).alias("key"))
+    return keyed.groupBy("key").agg("append", name, n=ckpt.count()).select((F.col("n") % VALUES).alias("v"))
+
+
+@dataclass
+class _Drawing:
+    """What has been drawn so far. A stream behind an operator goes on to one place only; others to as many as come."""
+
+    steps: list[Step] = field(default_factory=list)
+    behind: set[int] = field(default_factory=set)
+    taken: set[int] = field(default_factory=set)
+
+    @property
+    def number(self) -> int:
+        return len(SOURCES) + len(self.steps)
+
+    @property
+    def free(self) -> list[int]:
+        return [number for number in range(self.number) if number not in self.behind & self.taken]
+
+    def add(self, step: Step) -> None:
+        if step.verb in OPERATORS or self.behind & set(step.inputs):
+            self.behind.add(self.number)
+        self.taken |= set(step.inputs)
+        self.steps.append(step)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Up to six steps. Every stream that goes on nowhere has a sink, and some others."""
+    drawing = _Drawing()
+    for _ in range(draw(st.integers(2, 6))):
+        verb = draw(st.sampled_from(STEPS))
+        first = draw(st.sampled_from(drawing.free))
+        inputs = (first,)
+        if verb in TWO_INPUTS:
+            others = [number for number in drawing.free if number != first or first not in drawing.behind]
+            inputs = (first, draw(st.sampled_from(others)))
+        drawing.add(Step(verb, inputs, draw(st.integers(1, 3))))
+    ends = set(range(drawing.number)) - drawing.taken - set(range(len(SOURCES)))
+    more = draw(st.sets(st.integers(0, drawing.number - 1), max_size=2))
+    return Graph(tuple(drawing.steps), frozenset(ends | more))
