@@ -35,6 +35,7 @@ _ON_STREAM = {
     **dict.fromkeys(("sort", "orderBy", "sortWithinPartitions"), _ORDER),
     **dict.fromkeys(("rdd", "cache", "persist", "unpersist", "checkpoint", "localCheckpoint"), _NOWHERE),
     "count": f"{_AGG}; {_LOOK}",
+    "explain": "job.explain() prints the whole graph",
     "groupby": 'write groupBy("key")',
     "unionAll": "write union(other)",
 }

@@ -14,6 +14,7 @@ from spark_ckpt.connector import Sink, Source
 from spark_ckpt.elsewhere import not_on_job
 from spark_ckpt.errors import GraphInvalid, SinkInvalid, SourceInvalid
 from spark_ckpt.graph import Node, SinkBinding, SourceNode
+from spark_ckpt.graph_text import graph_text
 from spark_ckpt.listener import RunListener
 from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt.runtime.job_plan import JobPlan, planned
@@ -95,6 +96,10 @@ class Job:
     def addListener(self, listener: RunListener) -> None:
         """Hear of epochs while the job runs."""
         self._listeners.append(listener)
+
+    def explain(self) -> None:
+        """Print the graph: what every sink gets, down to the sources."""
+        print(graph_text(self.name, list(self._bindings.values())))
 
     def start(
         self,

@@ -21,8 +21,6 @@ PROGRAM = "integration_tests.campaign.delta_driver"
 FOREIGN = "foreign"
 KEYS, ROWS_A_FILE, FILES_A_LIFE = 40, 60, 2
 POINTS = (*IN_DRIVER, "STAGED")
-PAUSE_S = {"append": 1.0, "merge": 10.0}
-"""A merge that another commit overtakes begins anew; one a second would overtake every one of them."""
 
 
 @dataclass
@@ -65,23 +63,30 @@ class Inbox:
 
 
 class OtherWriter(threading.Thread):
-    """Somebody else who appends to the table, a commit every `pause_s`."""
+    """Somebody else who appends to the table, a commit a second. `yields`: one between two commits of others, no more."""
 
-    def __init__(self, table: Path, pause_s: float) -> None:
+    def __init__(self, table: Path, yields: bool) -> None:
         super().__init__(name="other-writer", daemon=True)
         self._table = table
-        self._pause_s = pause_s
+        self._yields = yields
         self._over = threading.Event()
+        self._version = -1
         self.commits = 0
 
     def run(self) -> None:
-        while not self._over.wait(self._pause_s):
+        while not self._over.wait(1.0):
             if (self._table / "_delta_log" / f"{0:020}.json").exists():
-                row = {"k": [FOREIGN], "count": [self.commits], "total": [0]}
-                schema = pa.schema(DeltaTable(str(self._table)).schema().to_arrow())
-                rows = pa.table({name: row.get(name, [None]) for name in schema.names}, schema=schema)
-                write_deltalake(str(self._table), rows, mode="append")
-                self.commits += 1
+                self._append(DeltaTable(str(self._table)))
+
+    def _append(self, table: DeltaTable) -> None:
+        if self._yields and table.version() == self._version:
+            return
+        row = {"k": [FOREIGN], "count": [self.commits], "total": [0]}
+        schema = pa.schema(table.schema().to_arrow())
+        rows = pa.table({name: row.get(name, [None]) for name in schema.names}, schema=schema)
+        write_deltalake(table, rows, mode="append")
+        self.commits += 1
+        self._version = DeltaTable(str(self._table)).version()
 
     def stop(self) -> None:
         self._over.set()
@@ -101,7 +106,7 @@ def _one_job(folder: Path, mode: str, kills: int, draw: random.Random, results: 
     inbox, table = Inbox(folder / "in", draw), folder / "table"
     arguments = ["--input", str(inbox.folder), "--table", str(table), "--store", str(folder / "store")]
     lives = Lives(folder, [*arguments, "--local-dir", str(folder), "--mode", mode], program=PROGRAM)
-    writer = OtherWriter(table, PAUSE_S[mode])
+    writer = OtherWriter(table, yields=mode == "merge")  # a merge that is overtaken begins anew, for ever
     writer.start()
     try:
         for number in range(kills):

@@ -38,7 +38,7 @@ def test_the_readmes_job_and_the_state_page_run_as_written(tmp_path, monkeypatch
         names["spark"].stop()
 
 
-def test_the_page_about_graphs_runs_as_written(tmp_path):
+def test_the_page_about_graphs_runs_as_written(tmp_path, capsys):
     for folder, amounts in (("inbox", (4.5, 6.0)), ("refund_inbox", (1.5,))):
         (tmp_path / folder).mkdir()
         rows = [{"customer": "ada", "amount": amount} for amount in amounts]
@@ -48,6 +48,8 @@ def test_the_page_about_graphs_runs_as_written(tmp_path):
 
     exec(compile(python_blocks("docs/graphs.md"), "docs/graphs.md", "exec"), names)
     try:
+        drawn = "\n".join(line.rstrip() for line in capsys.readouterr().out.strip().splitlines())
+        assert f"```\n{drawn}\n```" in (ROOT / "docs/graphs.md").read_text()
         assert DeltaTable(names["table"]).to_pyarrow_table().column("balance").to_pylist() == [9.0]
         assert sorted(DeltaTable(names["spent_table"]).to_pyarrow_table().column("total").to_pylist()) == [4.5, 10.5]
         assert DeltaTable(names["large_table"]).to_pyarrow_table().column("amount").to_pylist() == [6.0]

@@ -108,3 +108,9 @@ def test_a_stream_with_a_watermark_is_not_joined(bench: Bench) -> None:
     left, right = (job.source(name, bench.source(name)) for name in ("left", "right"))
     with pytest.raises(GraphInvalid, match="with a watermark cannot be joined"):
         left.withWatermark("at", "1 second").join(right.withColumnRenamed("v", "w"), on="at")
+
+
+def test_a_ttl_is_not_for_a_static_table(bench: Bench) -> None:
+    rows = bench.job().source("in", bench.source())
+    with pytest.raises(GraphInvalid, match="ttl is for two streams"):
+        rows.join(bench.spark.createDataFrame([("a", "Anna")], "k string, name string"), on="k", ttl="1 day")

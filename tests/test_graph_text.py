@@ -1,0 +1,76 @@
+"""A graph as a text, as a user reads it."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.graph import OperatorNode, SinkBinding, SourceNode, TransformNode, UnionNode, WatermarkNode
+from spark_ckpt.graph_text import graph_text
+
+
+def source(name):
+    return SourceNode(name, SimpleNamespace(describe=lambda: {"kind": "kafka", "topic": name}), None)
+
+
+def step(parent, verb):
+    return TransformNode(parent, verb, None)
+
+
+def operator(parent, name, *keys):
+    return OperatorNode(parent, name, keys, None)
+
+
+def sunk(node, name):
+    return SinkBinding(name, SimpleNamespace(describe=lambda: {"kind": "delta"}), node, None)
+
+
+def lines(*bindings):
+    return [line.rstrip() for line in graph_text("sales", bindings).splitlines()]
+
+
+def test_operations_between_two_operators_stand_on_one_line_in_the_order_of_rows():
+    rows = step(step(source("orders"), "filter"), "select")
+    assert lines(sunk(step(operator(rows, "spent", "customer", "day"), "select"), "out")) == [
+        "job sales",
+        "└── sink 'out' (delta)",
+        "    └── select",
+        "        └── operator 'spent' by customer, day",
+        "            └── filter, select",
+        "                └── source 'orders' (kafka)",
+    ]
+
+
+def test_a_sink_on_the_way_stands_where_it_gets_its_rows():
+    rows = step(source("orders"), "filter")
+    assert lines(sunk(rows, "large"), sunk(step(rows, "select"), "out"))[2:5] == [
+        "    └── select",
+        "        └── sink 'large' (delta)",
+        "            └── filter",
+    ]
+
+
+def test_what_two_branches_read_is_drawn_once():
+    rows = step(WatermarkNode(source("orders"), "at", 1000), "filter")
+    left, right = operator(rows, "a", "k"), step(rows, "select")
+    assert lines(sunk(UnionNode(left, operator(right, "b", "k"), None), "out"), sunk(step(rows, "drop"), "aside")) == [
+        "job sales",
+        "├── sink 'out' (delta)",
+        "│   └── union",
+        "│       ├── operator 'a' by k",
+        "│       │   └── filter [1]",
+        "│       │       └── withWatermark at, 1000 ms late",
+        "│       │           └── source 'orders' (kafka)",
+        "│       └── operator 'b' by k",
+        "│           └── select",
+        "│               └── filter (again [1])",
+        "└── sink 'aside' (delta)",
+        "    └── drop",
+        "        └── filter (again [1])",
+    ]
+
+
+def test_a_graph_that_cannot_run_is_not_drawn():
+    counted = operator(source("orders"), "counts", "k")
+    with pytest.raises(GraphInvalid, match="'counts' is needed in two places"):
+        graph_text("sales", [sunk(step(counted, "filter"), "a"), sunk(step(counted, "select"), "b")])
