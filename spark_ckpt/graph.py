@@ -139,24 +139,62 @@ def build(
 
 
 def ends_of(bindings: Sequence[SinkBinding]) -> tuple[Node, ...]:
-    """The streams with sinks from which no stream goes on to another sink, in the order of their sinks. Raises `GraphInvalid` if
-    that takes an operator in two places."""
+    """The streams with sinks from which no stream goes on to another sink, in the order of their sinks, those behind an operator
+    where streams part before the others. Raises as `parting_of`."""
     sunk = list(dict.fromkeys(binding.node for binding in bindings))
     passed = {above for node in sunk for above in islice(upstream(node), 1, None)}
-    ends = tuple(node for node in sunk if node not in passed)
-    check_read_once(*ends)
-    return ends
+    ends = [node for node in sunk if node not in passed]
+    parting = parting_of(*ends)
+    return tuple(sorted(ends, key=lambda end: parting not in leaves_of(end)))
 
 
-def check_read_once(*nodes: Node) -> None:
-    """Raise `GraphInvalid` if these streams together need an operator's output in two places: it would run twice."""
-    times = Counter(above.name for node in nodes for above in upstream(node) if isinstance(above, OperatorNode))
-    for name in (name for name, count in times.items() if count > 1):
-        raise GraphInvalid(
-            f"the output of operator '{name}' is needed in two places, and Spark would run the operator for each",
-            hint="one stream goes on from it: it may pass sinks, and several sinks may share a place; or let it go on to one"
-            " operator that puts out both; or read a sink's table or topic in a job of its own",
+def parting_of(*ends: Node) -> OperatorNode | None:
+    """The operator behind which streams part, if there is one. Raises `GraphInvalid` unless there is one only and all its streams
+    end there: Spark would run the operator once for each."""
+    parting = _needed_twice(*ends)
+    if not parting:
+        return None
+    first, *others = parting
+    if others:
+        raise _cannot_part(first, f"streams part behind operator '{first.name}' and behind operator '{others[0].name}'")
+    behind = next((each.name for each in operators_of(*ends) if first in leaves_of(each.parent)), None)
+    if behind is not None:
+        raise _cannot_part(
+            first, f"streams part behind operator '{first.name}', and operator '{behind}' reads one of them"
         )
+    if any(first in leaves_of(end) and len(leaves_of(end)) > 1 for end in ends):
+        raise _cannot_part(first, f"streams part behind operator '{first.name}', and one of them meets another input")
+    return first
+
+
+def heads_of(ends: Sequence[Node]) -> tuple[Node, ...]:
+    """What the query puts out, from the left: the ends, or in place of several the operator behind which they part."""
+    parting = parting_of(*ends)
+    if parting is None:
+        return tuple(ends)
+    return (parting, *(end for end in ends if parting not in leaves_of(end)))
+
+
+def check_read_once(node: Node) -> None:
+    """Raise `GraphInvalid` if an operator on `node` would need the output of one above in two places."""
+    for first in _needed_twice(node):
+        raise _cannot_part(first, f"an operator cannot read two streams that part behind operator '{first.name}'")
+
+
+def _needed_twice(*ends: Node) -> list[OperatorNode]:
+    """The operators whose output more than one place needs."""
+    readers = [*ends, *(each.parent for each in operators_of(*ends))]
+    times = Counter(leaf for node in readers for leaf in reads_of(node) if isinstance(leaf, OperatorNode))
+    return [leaf for leaf, count in times.items() if count > 1]
+
+
+def _cannot_part(operator: OperatorNode, what: str) -> GraphInvalid:
+    return GraphInvalid(
+        what,
+        operator=operator.name,
+        hint="behind one operator of a job streams may part if each ends in sinks; else let one stream go on, past as many sinks as"
+        " you like, or let one operator put out both, or read a sink's table or topic in a job of its own",
+    )
 
 
 def segment(node: Node) -> Iterator[Node]:

@@ -284,7 +284,6 @@ class Stream:
 
     def _united(self, other: Stream, combine: Callable[[DataFrame, DataFrame], DataFrame]) -> Stream:
         left, right = self._diverted(), other._diverted()
-        check_read_once(left._node, right._node)
         try:
             tried = combine(left._template, right._template)
         except AnalysisException as error:
@@ -380,6 +379,7 @@ class GroupedStream:
 
     def _operate(self, operator: KeyedOperator, name: str, closing: Closing | None = None) -> Stream:
         stream, job = self._stream, self._stream._job
+        check_read_once(stream._node)
         watermark = watermark_of(stream._node)
         if watermark is not None and watermark.column not in stream.columns:
             raise GraphInvalid(

@@ -70,7 +70,32 @@ def test_what_two_branches_read_is_drawn_once():
     ]
 
 
-def test_a_graph_that_cannot_run_is_not_drawn():
-    counted = operator(source("orders"), "counts", "k")
-    with pytest.raises(GraphInvalid, match="'counts' is needed in two places"):
-        graph_text("sales", [sunk(step(counted, "filter"), "a"), sunk(step(counted, "select"), "b")])
+def test_streams_that_part_behind_an_operator_come_first():
+    rows = step(source("orders"), "filter")
+    counted = operator(rows, "counts", "k")
+    drawn = lines(
+        sunk(step(rows, "drop"), "aside"), sunk(step(counted, "select"), "a"), sunk(step(counted, "where"), "b")
+    )
+    assert [line for line in drawn if "operator" in line or "sink" in line] == [
+        "├── sink 'a' (delta)",
+        "│       └── operator 'counts' by k [1]",
+        "├── sink 'b' (delta)",
+        "│       └── operator 'counts' by k (again [1])",
+        "└── sink 'aside' (delta)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        (lambda a, b: [step(a, "x"), operator(step(a, "y"), "c", "k")], "operator 'c' reads one of them"),
+        (lambda a, b: [step(a, "x"), UnionNode(a, source("more"), None)], "one of them meets another input"),
+        (lambda a, b: [step(each, verb) for each in (a, b) for verb in "xy"], "operator 'a' and behind operator 'b'"),
+    ],
+)
+def test_a_graph_that_cannot_run_is_not_drawn(ends, said):
+    a, b = (operator(source(name), name, "k") for name in "ab")
+    with pytest.raises(
+        GraphInvalid, match=f"streams part behind operator 'a',? and.*{said}|streams part behind {said}"
+    ):
+        graph_text("sales", [sunk(node, f"s{number}") for number, node in enumerate(ends(a, b))])

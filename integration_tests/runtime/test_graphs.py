@@ -404,17 +404,6 @@ def test_two_branches_read_the_same_versions_of_a_delta_table(bench: Bench) -> N
     assert counts(bench, "out") == numbered(value % 3 for _, value in ROWS[:40])
 
 
-def test_an_operator_whose_output_parts_is_refused_where_it_meets_or_ends(bench: Bench) -> None:
-    job = bench.job()
-    counted = counting(job.source("in", bench.source()), "k", "counts")
-    with pytest.raises(GraphInvalid, match="operator 'counts' is needed in two places"):
-        counted.filter("n > 1").union(counted)
-    counted.filter("n > 1").to(bench.sink("one"), name="one")
-    counted.filter("n < 1").to(bench.sink("two"), name="two")
-    with pytest.raises(GraphInvalid, match="operator 'counts' is needed in two places"):
-        job.start()
-
-
 # -- what a job with several operators refuses --------------------------------------------------------------------------------
 
 

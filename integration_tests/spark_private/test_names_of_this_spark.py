@@ -8,14 +8,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 import pyspark
 import pytest
-from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 from pyspark import java_gateway
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -24,9 +22,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import LongType, StringType, StructType
 
+from integration_tests.spark_private.checks import CHECKS, entry, of
+from integration_tests.spark_private.plan_checks import ROW
 from integration_tests.spark_private.watched_query import ADDED, SEED_ID, SEEDED_AT, STARTED_S_AGO, Seen
 from spark_ckpt.runtime.session_settings import pandas_options
-from spark_ckpt.spark_private import checkpoint_files, plans, running_query, settings
+from spark_ckpt.spark_private import checkpoint_files, running_query, settings
 from spark_ckpt.spark_private.arrow_types import arrow_schema_of, spark_schema_of
 from spark_ckpt.spark_private.captured_errors import causes_of, message_of, without_plan
 from spark_ckpt.spark_private.jvm import (
@@ -49,32 +49,11 @@ from spark_ckpt.spark_private.pandas_conversion import columns_to_pandas, frame_
 from spark_ckpt.spark_private.python_workers import IMPORTED_BY_WORKERS, workers_python
 from spark_ckpt.spark_private.shipping import shipped
 from spark_ckpt.spark_private.time_zones import session_zone
-from spark_ckpt.spark_private.window_columns import (
-    WindowPart,
-    is_session_window,
-    is_time_window,
-    is_watermarked,
-    watermark_only,
-    window_part,
-    without_watermark_mark,
-)
 from tests.spark_private_guard import PUBLIC_SETTINGS, every_name
 
 pytestmark = pytest.mark.spark
 
-CHECKS: dict[str, Callable[..., None]] = {}
-TEN_MINUTES_US = 600_000_000
 PANDAS, PYTHON_UDF = "spark.sql.execution.pandas", "spark.sql.execution.pythonUDF"
-
-
-def of(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The check of these names; its parameters are fixtures."""
-
-    def entered(check: Callable[..., None]) -> Callable[..., None]:
-        CHECKS.update(dict.fromkeys(names, check))
-        return check
-
-    return entered
 
 
 @pytest.mark.parametrize("name", every_name(), ids=lambda name: name.name)
@@ -96,13 +75,6 @@ def test_every_check_is_of_a_listed_name() -> None:
 def test_spark_documents_the_setting(key: str, spark: SparkSession) -> None:
     if not key.startswith("spark.sql.catalog."):  # its last part is the catalog's name
         assert entry(spark, key).isPublic()
-
-
-def entry(spark: SparkSession, key: str) -> JavaObject:
-    java_session(spark).sessionState().conf()  # loads the settings of SQL
-    found = jvm_of(spark).org.apache.spark.internal.config.ConfigEntry.findEntry(key)
-    assert found is not None, f"Spark knows no setting {key}"
-    return found
 
 
 # -- jvm ------------------------------------------------------------------------------------------------------------------
@@ -252,87 +224,6 @@ def _(seen: Seen) -> None:
     assert "17" in seen.limited
 
 
-# -- plans ----------------------------------------------------------------------------------------------------------------
-
-ROW = StructType().add("k", StringType()).add("at", "timestamp")
-
-
-@of("QueryExecution.analyzed", "LogicalPlan.children")
-def _(spark: SparkSession) -> None:
-    plan = plans.analysed(spark.range(3).where("id > 1"))
-    assert (plan.name, [child.name for child in plan.children]) == ("Filter", ["Range"])
-
-
-@of("LogicalPlan.isStreaming")
-def _(spark: SparkSession) -> None:
-    assert not plans.analysed(spark.range(3)).is_streaming
-    assert plans.analysed(plans.streaming_template(spark, ROW)).is_streaming
-
-
-@of("STATELESS_NODES")
-def _(spark: SparkSession) -> None:
-    loader = jvm_of(spark).org.apache.spark.util.Utils
-    for name in plans.STATELESS_NODES | {plans.REFERENCE_NODE, plans.TEMPLATE_NODE, plans.JOIN_NODE}:
-        full = f"org.apache.spark.sql.catalyst.plans.logical.{name}"
-        assert loader.classForName(full, True, True).getSimpleName() == name
-
-
-@of("DataTypeUtils.toAttributes", "LocalRelation", "Dataset.ofRows")
-def _(spark: SparkSession) -> None:
-    frame = plans.streaming_template(spark, ROW)
-    assert frame.schema == ROW
-    assert plans.analysed(frame).name == plans.TEMPLATE_NODE
-
-
-@of("UnsupportedOperationChecker.checkForStreaming")
-def _(spark: SparkSession) -> None:
-    template = plans.streaming_template(spark, ROW)
-    plans.analysed(template.where("k = 'a'")).check_for_streaming(spark)
-    with pytest.raises(PySparkException):
-        plans.analysed(template.groupBy("k").count()).check_for_streaming(spark)
-
-
-# -- window_columns -------------------------------------------------------------------------------------------------------
-
-
-@of("spark.watermarkDelayMs")
-def _(spark: SparkSession) -> None:
-    template = plans.streaming_template(spark, ROW)
-    assert is_watermarked(template.withWatermark("at", "5 seconds").schema["at"])
-    ours = watermark_only(template, "at", 5000).schema["at"]
-    assert ours.metadata == template.withWatermark("at", "5 seconds").schema["at"].metadata
-    assert not is_watermarked(without_watermark_mark(ours))
-
-
-@of("spark.timeWindow")
-def _(spark: SparkSession) -> None:
-    fields = plans.streaming_template(spark, ROW).select(F.window("at", "10 minutes").alias("w"), "k").schema
-    assert [is_time_window(field) for field in fields] == [True, False]
-
-
-@of("spark.sessionWindow")
-def _(spark: SparkSession) -> None:
-    template = plans.streaming_template(spark, ROW)
-    assert is_session_window(template.groupBy(F.session_window("at", "10 minutes").alias("w")).count().schema["w"])
-
-
-@of("GetStructField", "AttributeReference", "CreateNamedStruct.valExprs", "Project and Alias")
-def _(spark: SparkSession) -> None:
-    windows = watermark_only(plans.streaming_template(spark, ROW), "at", 0).select(
-        F.window("at", "10 minutes").alias("w")
-    )
-    parts = windows.select(F.col("w.start").alias("s"), F.col("w.end").alias("e")).select(F.col("s").alias("t"), "e")
-    assert window_part(parts, "t") == WindowPart(False, TEN_MINUTES_US)
-    assert window_part(parts, "e") == WindowPart(True, None)
-
-
-@of("Expand.projections")
-def _(spark: SparkSession) -> None:
-    sliding = F.window("at", "10 minutes", "5 minutes").alias("w")
-    windows = watermark_only(plans.streaming_template(spark, ROW), "at", 0).select(sliding)
-    assert window_part(windows.select(F.col("w.start").alias("s")), "s") == WindowPart(False, TEN_MINUTES_US)
-
-
 # -- checkpoint_files -----------------------------------------------------------------------------------------------------
 
 
@@ -380,10 +271,10 @@ def _(spark: SparkSession) -> None:
         assert spark.conf.get(key) == value
 
 
-@of(*settings.CHAINED_SETTINGS)
+@of(*settings.CHAINED_SETTINGS, *settings.PARTING_SETTINGS)
 def _(spark: SparkSession) -> None:
-    (key,) = settings.CHAINED_SETTINGS
-    assert entry(spark, key).defaultValueString() == "true"
+    for key in settings.CHAINED_SETTINGS | settings.PARTING_SETTINGS:
+        assert entry(spark, key).defaultValueString() == "true"
 
 
 @of(*settings.LOCAL_CHECKPOINT_SETTINGS, "FileSystemBasedCheckpointFileManager")

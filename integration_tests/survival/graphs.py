@@ -20,8 +20,12 @@ def counting(stream: ckpt.Stream, key: str, name: str) -> ckpt.Stream:
 
 
 def chain(rows: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
-    """Three operators: rows per `k`, then per number modulo 3, then per number modulo 2. A sink on the way, behind the first."""
-    return counting(_twice_counted(rows, sink), "b % 2", "third").select("key", "b", "n")
+    """Three operators: rows per `k`, then per number modulo 3, then per number modulo 2. A sink on the way, behind the first;
+    streams that part behind the third."""
+    third = counting(_twice_counted(rows, sink), "b % 2", "third")
+    if sink is not None:
+        third.filter("n > 3").to(sink("parted"), name="parted")
+    return third.select("key", "b", "n")
 
 
 def tree(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:

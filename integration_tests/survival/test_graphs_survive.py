@@ -96,7 +96,9 @@ def test_three_operators_one_behind_another_agree_whatever_was_killed(tmp_path: 
         feed.killed(at_random(draw))
         feed.lives.drain()
 
-        assert feed.shown() == chains_output(feed.keys["rows"])
+        output = chains_output(feed.keys["rows"])
+        assert feed.shown() == output
+        assert feed.shown("table-parted") == Counter({row: times for row, times in output.items() if row[1] > 3})
         feed.check_way()
         log = existing_store(str(tmp_path / "store")).log
         assert set(log.manifest(log.tail().latest).operators) == {"first", "second", "third"}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from spark_ckpt.graph import Node, OperatorNode, SourceNode, UnionNode, operators_of
+from spark_ckpt.graph import Node, OperatorNode, SourceNode, UnionNode, heads_of, operators_of
 
 Each = TypeVar("Each")
 
@@ -24,8 +24,10 @@ class PlanOrder:
 
     @classmethod
     def of(cls, *ends: Node) -> PlanOrder:
-        """The order of the query whose output is `ends`."""
-        return cls((*([] if operators_of(*ends) else [None]), *(each for end in ends for each in _read(end))))
+        """The order of the query whose streams end in `ends`."""
+        return cls(
+            (*([] if operators_of(*ends) else [None]), *(each for head in heads_of(ends) for each in _read(head)))
+        )
 
     @property
     def once(self) -> tuple[SourceNode | None, ...]:

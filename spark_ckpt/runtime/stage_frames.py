@@ -10,7 +10,8 @@ A micro-batch is atomic and every shuffle in it is complete before an operator b
 is behind the same rows at every operator: the cut is aligned without anybody waiting for it.
 
 Streams may part behind a source: each branch reads the same rows of it, from its own scan. A job with one end stages its rows in
-the batch's own plan; with several ends, each stages its rows as they come, and the query puts out none.
+the batch's own plan; with several ends, each stages its rows as they come, and the query puts out none. Streams that part behind
+an operator do so in the batch's own plan, behind one shuffle more: Spark would run the operator for each of them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_ckpt.connector import Cursor
-from spark_ckpt.graph import REJECT, Node, OperatorNode, SourceNode, build, leaves_of, sources_of, watermark_of
+from spark_ckpt.errors import EnvironmentUnfit
+from spark_ckpt.graph import (
+    REJECT,
+    Node,
+    OperatorNode,
+    SourceNode,
+    build,
+    heads_of,
+    leaves_of,
+    parting_of,
+    sources_of,
+    watermark_of,
+)
 from spark_ckpt.runtime.admission import small
 from spark_ckpt.runtime.control_source import Control, control_rows
 from spark_ckpt.runtime.group_host import GroupHost
@@ -35,9 +48,11 @@ from spark_ckpt.runtime.rows import EVENT_TIME
 from spark_ckpt.runtime.stage_tasks import Tables, exploder, first_met, large_tables, packer, stager, tapper
 from spark_ckpt.runtime.staging import SinkStage
 from spark_ckpt.runtime.stateless_graph import checked_behind, checked_rows
+from spark_ckpt.spark_private.physical_plans import times_computed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 STAGED = "staged long"
 """What a step that stages rows puts out: no row of it."""
@@ -73,28 +88,44 @@ class StageFrames:
         self._pass = _Passage(stage, reports)
 
     def streaming(self) -> DataFrame:
-        """What `foreachBatch` gets: rows, or the blobs of the one operator that the stream's rows come from; nothing of a job with
-        several ends."""
-        build_plan = self._streaming if self._only_end else self._staged_ends
-        return diverting_with(self._diverter, build_plan)
+        """What `foreachBatch` gets: rows, or the blobs of one operator; nothing of a job with several ends but those that part
+        behind the operator."""
+        return diverting_with(self._diverter, self._streaming)
 
     def staged(self, frame: DataFrame, batch: int) -> DataFrame:
         """What the batch's one action runs: the rows of `frame` go to the sinks' files."""
-        end = self._only_end
-        if end is None:
+        if self._parting is not None:
+            return self._parted(self._parting, frame)
+        if len(self._stage.ends) > 1:
             return frame
+        (end,) = self._stage.ends
         rows, tables = self._tables(end, frame)
         return rows.mapInArrow(stager(tables, self._stage.stages[end], self._reports, "stage", batch), STAGED)
 
     # -- the streaming plan -------------------------------------------------------------------------------------------
 
     @cached_property
-    def _only_end(self) -> Node | None:
-        first, *others = self._stage.ends
-        return None if others else first
+    def _parting(self) -> OperatorNode | None:
+        """The operator behind which streams part, each to its end."""
+        return parting_of(*self._stage.ends)
+
+    @cached_property
+    def _parted_ends(self) -> list[Node]:
+        return [end for end in self._stage.ends if self._parting in leaves_of(end)]
 
     def _streaming(self) -> DataFrame:
-        (node,) = self._stage.ends
+        first, *others = heads_of(self._stage.ends)
+        if self._parting is not None:
+            for end in self._parted_ends:
+                checked_behind(self._spark, end)
+            blobs = self._blobs(self._parting)
+            return reduce(DataFrame.union, [self._staged_end(node, blobs.schema) for node in others], blobs)
+        if not others:
+            return self._streamed(first)
+        staged = reduce(DataFrame.union, [self._staged_end(node, STAGED) for node in (first, *others)])
+        return staged if self._stage.hosts else self._no_rows(staged).union(staged)
+
+    def _streamed(self, node: Node) -> DataFrame:
         operator = _only_operator(node)
         if operator is None:
             rows = self._rows(node)
@@ -103,15 +134,12 @@ class StageFrames:
             checked_behind(self._spark, node)
         return self._blobs(operator)
 
-    def _staged_ends(self) -> DataFrame:
-        staged = reduce(DataFrame.union, [self._staged_end(node) for node in self._stage.ends])
-        return staged if self._stage.hosts else self._no_rows(staged).union(staged)
-
-    def _staged_end(self, node: Node) -> DataFrame:
+    def _staged_end(self, node: Node, schema: StructType | str) -> DataFrame:
+        """The rows of `node` go to its sinks' files; nothing comes out, in columns of `schema`."""
         rows = self._blobs(node) if isinstance(node, OperatorNode) else self._rows(node)
         rejects = self._diverter() if REJECT in rows.columns else None
         tables = tables_of_blobs if isinstance(node, OperatorNode) else first_met(rejects)
-        return rows.mapInArrow(stager(tables, self._stage.stages[node], self._reports, "tap"), STAGED)
+        return rows.mapInArrow(stager(tables, self._stage.stages[node], self._reports, "tap"), schema)
 
     @cached_property
     def _control(self) -> DataFrame:
@@ -176,6 +204,26 @@ class StageFrames:
         exploded, passage = frame.mapInArrow(exploder(output), output), _Passage(self._stage, self._reports)
         behind = lambda: divert_rejects(build(node, lambda _: exploded, passage))  # noqa: E731
         return diverting_with(self._diverter, behind), large_tables
+
+    def _parted(self, operator: OperatorNode, frame: DataFrame) -> DataFrame:
+        """Every branch behind the operator reads its blobs from one shuffle, so that the operator runs once. A group's blobs stay
+        together and in order."""
+        output = operator.operator.output
+        blobs = frame.repartition(self._stage.shuffle_partitions, F.spark_partition_id())
+        rows, passage = blobs.mapInArrow(exploder(output), output), _Passage(self._stage, self._reports)
+        staged = diverting_with(
+            self._diverter, lambda: reduce(DataFrame.union, [self._branch(e, rows, passage) for e in self._parted_ends])
+        )
+        if times_computed(staged, frame) != 1:
+            raise EnvironmentUnfit(
+                f"Spark's plan does not run operator '{operator.name}' once for all streams that part behind it",
+                hint="let one stream go on from the operator, or run the others in jobs of their own",
+            )
+        return staged
+
+    def _branch(self, end: Node, rows: DataFrame, passage: _Passage) -> DataFrame:
+        behind = divert_rejects(build(end, lambda _: rows, passage))
+        return behind.mapInArrow(stager(large_tables, self._stage.stages[end], self._reports, "tap"), STAGED)
 
 
 class _Passage:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 
 from spark_ckpt.errors import CkptError, GraphInvalid
-from spark_ckpt.graph import timed_operator_of
+from spark_ckpt.graph import parting_of, timed_operator_of
 from spark_ckpt.host.reports import Report
 from spark_ckpt.runtime.admission import lift_limits
 from spark_ckpt.runtime.checkpoint_seed import seed_checkpoint
@@ -25,7 +25,12 @@ from spark_ckpt.runtime.reports import Reports
 from spark_ckpt.runtime.stage_frames import StageDescription, StageFrames
 from spark_ckpt.spark_private.checkpoint_files import CHECKPOINT_FOLDERS
 from spark_ckpt.spark_private.running_query import Execution
-from spark_ckpt.spark_private.settings import CHAINED_SETTINGS, LOCAL_CHECKPOINT_SETTINGS, QUERY_SETTINGS
+from spark_ckpt.spark_private.settings import (
+    CHAINED_SETTINGS,
+    LOCAL_CHECKPOINT_SETTINGS,
+    PARTING_SETTINGS,
+    QUERY_SETTINGS,
+)
 from spark_ckpt.storage_errors import told_of
 from spark_ckpt.store.location import Location
 
@@ -87,6 +92,8 @@ class StageQuery:
         modes = {host.output_mode for host in stage.hosts.values()}
         if len(stage.hosts) > 1:
             settings |= CHAINED_SETTINGS
+        if parting_of(*stage.ends) is not None:
+            settings |= PARTING_SETTINGS
         with _session_conf(spark, settings):
             self._seed()
             frame = self._frames.streaming()

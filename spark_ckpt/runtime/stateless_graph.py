@@ -26,7 +26,7 @@ def checked_rows(node: Node, read: Leaf, at: Callable[[Node, DataFrame], DataFra
 def checked_behind(spark: SparkSession, node: Node) -> None:
     """What is recorded behind operators. The plan above them remembers rows, so it is tried on streams of no rows."""
     rows = {leaf: streaming_template(spark, _schema(leaf)) for leaf in leaves_of(node)}
-    if len(rows) == 1:
+    if len(reads_of(node)) == 1:
         (given,) = rows.values()
         _checked(node, lambda part: check_operation(given, build(part, lambda _: given)))
     else:

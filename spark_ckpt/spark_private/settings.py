@@ -29,6 +29,10 @@ NAMES = (
         "a job of more than one operator does not start",
     ),
     SparkName(
+        "spark.sql.exchange.reuse", _CONF, "PARTING_SETTINGS",
+        "no batch of a job runs whose streams part behind an operator, if the session has it off",
+    ),
+    SparkName(
         "spark.sql.streaming.checkpointFileManagerClass", _CONF, "LOCAL_CHECKPOINT_SETTINGS",
         "Spark starts a process for each operation on a file of the checkpoint",
     ),
@@ -61,6 +65,9 @@ CHAINED_SETTINGS = {"spark.sql.streaming.unsupportedOperationCheck": "false"}
 """For a query of several operators. Spark refuses one behind another because its own would lose rows that are late by one
 watermark for all; ours judge lateness by themselves, and only an operator's own input has event time. What a user's operations
 may not do is checked without it, as each is recorded (`stateless.check_operation`)."""
+
+PARTING_SETTINGS = {"spark.sql.exchange.reuse": "true"}
+"""For a query behind whose operator streams part: they read one shuffle, else the operator would run once for each."""
 
 LOCAL_CHECKPOINT_SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": (

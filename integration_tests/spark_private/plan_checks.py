@@ -1,0 +1,118 @@
+"""Checks of the names of plans: analysed ones, what a query puts out, window columns."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructType
+
+from integration_tests.spark_private.checks import of
+from spark_ckpt.spark_private import plans
+from spark_ckpt.spark_private.jvm import jvm_of
+from spark_ckpt.spark_private.physical_plans import times_computed
+from spark_ckpt.spark_private.window_columns import (
+    WindowPart,
+    is_session_window,
+    is_time_window,
+    is_watermarked,
+    watermark_only,
+    window_part,
+    without_watermark_mark,
+)
+
+# -- plans ----------------------------------------------------------------------------------------------------------------
+
+TEN_MINUTES_US = 600_000_000
+ROW = StructType().add("k", StringType()).add("at", "timestamp")
+
+
+@of("QueryExecution.analyzed", "LogicalPlan.children")
+def _(spark: SparkSession) -> None:
+    plan = plans.analysed(spark.range(3).where("id > 1"))
+    assert (plan.name, [child.name for child in plan.children]) == ("Filter", ["Range"])
+
+
+@of("LogicalPlan.isStreaming")
+def _(spark: SparkSession) -> None:
+    assert not plans.analysed(spark.range(3)).is_streaming
+    assert plans.analysed(plans.streaming_template(spark, ROW)).is_streaming
+
+
+@of("STATELESS_NODES")
+def _(spark: SparkSession) -> None:
+    loader = jvm_of(spark).org.apache.spark.util.Utils
+    for name in plans.STATELESS_NODES | {plans.REFERENCE_NODE, plans.TEMPLATE_NODE, plans.JOIN_NODE}:
+        full = f"org.apache.spark.sql.catalyst.plans.logical.{name}"
+        assert loader.classForName(full, True, True).getSimpleName() == name
+
+
+@of("DataTypeUtils.toAttributes", "LocalRelation", "Dataset.ofRows")
+def _(spark: SparkSession) -> None:
+    frame = plans.streaming_template(spark, ROW)
+    assert frame.schema == ROW
+    assert plans.analysed(frame).name == plans.TEMPLATE_NODE
+
+
+@of("UnsupportedOperationChecker.checkForStreaming")
+def _(spark: SparkSession) -> None:
+    template = plans.streaming_template(spark, ROW)
+    plans.analysed(template.where("k = 'a'")).check_for_streaming(spark)
+    with pytest.raises(PySparkException):
+        plans.analysed(template.groupBy("k").count()).check_for_streaming(spark)
+
+
+@of("QueryExecution.executedPlan", "RDDScanExec.rdd", "ReusedExchangeExec")
+def _(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    try:
+        rows = spark.createDataFrame(spark.sparkContext.parallelize([("a", 1)]), "k string, v long")
+        shuffled = rows.repartition(2, F.spark_partition_id())
+        assert times_computed(rows.union(rows), rows) == 2
+        assert times_computed(shuffled.union(shuffled), rows) == 1
+        pushed_down = shuffled.where("v > 1").union(shuffled.where("v < 1"))
+        assert times_computed(pushed_down, rows) == 2
+    finally:
+        spark.conf.unset("spark.sql.adaptive.enabled")
+
+
+# -- window_columns -------------------------------------------------------------------------------------------------------
+
+
+@of("spark.watermarkDelayMs")
+def _(spark: SparkSession) -> None:
+    template = plans.streaming_template(spark, ROW)
+    assert is_watermarked(template.withWatermark("at", "5 seconds").schema["at"])
+    ours = watermark_only(template, "at", 5000).schema["at"]
+    assert ours.metadata == template.withWatermark("at", "5 seconds").schema["at"].metadata
+    assert not is_watermarked(without_watermark_mark(ours))
+
+
+@of("spark.timeWindow")
+def _(spark: SparkSession) -> None:
+    fields = plans.streaming_template(spark, ROW).select(F.window("at", "10 minutes").alias("w"), "k").schema
+    assert [is_time_window(field) for field in fields] == [True, False]
+
+
+@of("spark.sessionWindow")
+def _(spark: SparkSession) -> None:
+    template = plans.streaming_template(spark, ROW)
+    assert is_session_window(template.groupBy(F.session_window("at", "10 minutes").alias("w")).count().schema["w"])
+
+
+@of("GetStructField", "AttributeReference", "CreateNamedStruct.valExprs", "Project and Alias")
+def _(spark: SparkSession) -> None:
+    windows = watermark_only(plans.streaming_template(spark, ROW), "at", 0).select(
+        F.window("at", "10 minutes").alias("w")
+    )
+    parts = windows.select(F.col("w.start").alias("s"), F.col("w.end").alias("e")).select(F.col("s").alias("t"), "e")
+    assert window_part(parts, "t") == WindowPart(False, TEN_MINUTES_US)
+    assert window_part(parts, "e") == WindowPart(True, None)
+
+
+@of("Expand.projections")
+def _(spark: SparkSession) -> None:
+    sliding = F.window("at", "10 minutes", "5 minutes").alias("w")
+    windows = watermark_only(plans.streaming_template(spark, ROW), "at", 0).select(sliding)
+    assert window_part(windows.select(F.col("w.start").alias("s")), "s") == WindowPart(False, TEN_MINUTES_US)
