@@ -169,6 +169,8 @@ class Stream:
             raise GraphInvalid(
                 "a stream can be joined with a static DataFrame or another Stream only", hint=_HINT_NATIVE
             )
+        if ttl is not None:
+            raise GraphInvalid("join: ttl is for two streams; nothing is kept of a static table")
         return self._diverted()._then("join", lambda frame: frame.join(other, on, how))
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Stream:
