@@ -7,7 +7,7 @@ nodes (sources, or an operator's output) are given as.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -35,6 +35,18 @@ class SourceNode:
     name: str
     source: Source
     schema: StructType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EdgeNode:
+    """What comes out of an edge: the rows that another place of the graph put on it, a micro-batch later.
+
+    An edge is a durable log in the store. `feedback`: the rows that go in depend on those that come out.
+    """
+
+    name: str
+    schema: StructType
+    feedback: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +97,10 @@ class OperatorNode:
         return ddl(spark_schema_of(self.operator.schema.state))
 
 
-Node = SourceNode | TransformNode | UnionNode | WatermarkNode | OperatorNode
+Leaf = SourceNode | EdgeNode | OperatorNode
+"""Where the rows of a stretch of operations come from."""
+
+Node = Leaf | TransformNode | UnionNode | WatermarkNode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,6 +111,14 @@ class SinkBinding:
     sink: Sink
     node: Node
     schema: StructType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EdgeBinding:
+    """An edge and the stream whose rows go into it."""
+
+    edge: EdgeNode
+    node: Node
 
 
 def ddl(schema: StructType) -> str:
@@ -122,12 +145,12 @@ def _as_it_is(_: Node, frame: DataFrame) -> DataFrame:
 
 def build(
     node: Node,
-    leaf: Callable[[SourceNode | OperatorNode], DataFrame],
+    leaf: Callable[[Leaf], DataFrame],
     at: Callable[[Node, DataFrame], DataFrame] = _as_it_is,
 ) -> DataFrame:
     """Replay the operations above the leaves that `leaf` provides. `at`: what every node's rows go through."""
     match node:
-        case SourceNode() | OperatorNode():
+        case SourceNode() | EdgeNode() | OperatorNode():
             rows = leaf(node)
         case UnionNode():
             rows = node.combine(build(node.left, leaf, at), build(node.right, leaf, at))
@@ -138,8 +161,8 @@ def build(
     return at(node, rows)
 
 
-def ends_of(bindings: Sequence[SinkBinding]) -> tuple[Node, ...]:
-    """The streams with sinks from which no stream goes on to another sink, in the order of their sinks, those behind an operator
+def ends_of(bindings: Sequence[SinkBinding | EdgeBinding]) -> tuple[Node, ...]:
+    """The streams with sinks or edges from which no stream goes on to another one, in their order, those behind an operator
     where streams part before the others. Raises as `parting_of`."""
     sunk = list(dict.fromkeys(binding.node for binding in bindings))
     passed = {above for node in sunk for above in islice(upstream(node), 1, None)}
@@ -192,35 +215,35 @@ def _cannot_part(operator: OperatorNode, what: str) -> GraphInvalid:
     return GraphInvalid(
         what,
         operator=operator.name,
-        hint="behind one operator of a job streams may part if each ends in sinks; else let one stream go on, past as many sinks as"
-        " you like, or let one operator put out both, or read a sink's table or topic in a job of its own",
+        hint="behind one operator of a job streams may part if each ends in sinks or edges; else put an edge behind the operator,"
+        f" where streams may part as behind a source: .through('{operator.name}-out')",
     )
 
 
 def segment(node: Node) -> Iterator[Node]:
-    """The node and what is above it up to operators and sources, these included; the left side of a union first."""
+    """The node and what is above it up to operators, edges and sources, these included; the left side of a union first."""
     yield node
     if isinstance(node, UnionNode):
         yield from segment(node.left)
         yield from segment(node.right)
-    elif not isinstance(node, SourceNode | OperatorNode):
+    elif not isinstance(node, Leaf):
         yield from segment(node.parent)
 
 
 def upstream(node: Node) -> Iterator[Node]:
-    """The node and everything above it, operators' inputs included; the left side of a union first."""
+    """The node and everything above it, operators' inputs included, up to edges; the left side of a union first."""
     for above in segment(node):
         yield above
         if isinstance(above, OperatorNode):
             yield from upstream(above.parent)
 
 
-def reads_of(node: Node) -> list[SourceNode | OperatorNode]:
-    """What `build` asks for, as often as it does: the sources and operators that the node's rows come from directly."""
-    return [above for above in segment(node) if isinstance(above, SourceNode | OperatorNode)]
+def reads_of(node: Node) -> list[Leaf]:
+    """What `build` asks for, as often as it does: what the node's rows come from directly."""
+    return [above for above in segment(node) if isinstance(above, Leaf)]
 
 
-def leaves_of(node: Node) -> list[SourceNode | OperatorNode]:
+def leaves_of(node: Node) -> list[Leaf]:
     """The same, each once."""
     return list(dict.fromkeys(reads_of(node)))
 
@@ -234,6 +257,27 @@ def operators_of(*nodes: Node) -> list[OperatorNode]:
 def sources_of(*nodes: Node) -> list[SourceNode]:
     """The inputs, operators' inputs included, in the order in which Spark first numbers them in its offset log."""
     return list(dict.fromkeys(above for node in nodes for above in upstream(node) if isinstance(above, SourceNode)))
+
+
+def edges_of(*nodes: Node) -> list[EdgeNode]:
+    """The edges that the nodes' rows come out of, operators' inputs included."""
+    return list(dict.fromkeys(above for node in nodes for above in upstream(node) if isinstance(above, EdgeNode)))
+
+
+def loops_of(edges: Sequence[EdgeBinding]) -> set[str]:
+    """The edges on a cycle: what goes in depends on what comes out, past other edges too."""
+    feeds = {each.edge.name: {above.name for above in edges_of(each.node)} for each in edges}
+    return {name for name in feeds if name in _reached(name, feeds)}
+
+
+def _reached(start: str, feeds: Mapping[str, set[str]]) -> set[str]:
+    reached: set[str] = set()
+    waiting = [start]
+    while waiting:
+        new = feeds.get(waiting.pop(), set()) - reached
+        reached |= new
+        waiting += new
+    return reached
 
 
 def watermark_of(node: Node) -> WatermarkNode | None:

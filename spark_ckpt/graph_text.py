@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.tree import Tree
 
 from spark_ckpt.graph import (
+    EdgeBinding,
+    EdgeNode,
     Node,
     OperatorNode,
     SinkBinding,
@@ -21,12 +23,13 @@ from spark_ckpt.graph import (
 _WIDTH = 160
 
 
-def graph_text(job: str, bindings: Sequence[SinkBinding]) -> str:
-    """One branch of a tree per stream that ends in a sink. What another branch reads as well is drawn once and named after that.
+def graph_text(job: str, bindings: Sequence[SinkBinding], edges: Sequence[EdgeBinding] = ()) -> str:
+    """One branch of a tree per stream that ends in a sink or on an edge. What another branch reads as well is drawn once and named
+    after that.
     Raises `GraphInvalid` for a graph that cannot run."""
-    drawing = _Drawing(bindings)
+    drawing = _Drawing(bindings, edges)
     tree = Tree(f"job {job}")
-    for end in ends_of(bindings):
+    for end in ends_of([*bindings, *edges]):
         drawing.add(tree, end)
     console = Console(width=_WIDTH, color_system=None, highlight=False, markup=False)
     with console.capture() as text:
@@ -35,12 +38,14 @@ def graph_text(job: str, bindings: Sequence[SinkBinding]) -> str:
 
 
 class _Drawing:
-    def __init__(self, bindings: Sequence[SinkBinding]) -> None:
+    def __init__(self, bindings: Sequence[SinkBinding], edges: Sequence[EdgeBinding]) -> None:
         self._sinks: dict[Node, list[str]] = {}
         for each in bindings:
             self._sinks.setdefault(each.node, []).append(f"sink '{each.name}' ({each.sink.describe().get('kind', '')})")
+        for edge in edges:
+            self._sinks.setdefault(edge.node, []).append(f"edge '{edge.edge.name}'")
         self._numbers: dict[Node, int] = {}
-        self._shared = _shared(ends_of(bindings))
+        self._shared = _shared(ends_of([*bindings, *edges]))
 
     def add(self, tree: Tree, node: Node) -> None:
         """The sinks that the node's rows go to, what makes them, and what is above."""
@@ -82,6 +87,8 @@ def _name(node: Node) -> str:
     match node:
         case SourceNode():
             return f"source '{node.name}' ({node.source.describe().get('kind', '')})"
+        case EdgeNode():
+            return f"{'feedback' if node.feedback else 'edge'} '{node.name}'"
         case OperatorNode():
             return f"operator '{node.name}' by {', '.join(node.keys)}"
         case UnionNode():
@@ -94,7 +101,7 @@ def _name(node: Node) -> str:
 
 def _parents(node: Node) -> tuple[Node, ...]:
     match node:
-        case SourceNode():
+        case SourceNode() | EdgeNode():
             return ()
         case UnionNode():
             return node.left, node.right

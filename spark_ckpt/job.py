@@ -13,7 +13,8 @@ from spark_ckpt.config import JobConfig
 from spark_ckpt.connector import Sink, Source
 from spark_ckpt.elsewhere import not_on_job
 from spark_ckpt.errors import GraphInvalid, SinkInvalid, SourceInvalid
-from spark_ckpt.graph import Node, SinkBinding, SourceNode
+from spark_ckpt.feedback import Feedback
+from spark_ckpt.graph import EdgeBinding, EdgeNode, Node, SinkBinding, SourceNode, struct_of
 from spark_ckpt.graph_text import graph_text
 from spark_ckpt.listener import RunListener
 from spark_ckpt.protocol.ids import Epoch
@@ -61,6 +62,7 @@ class Job:
         self._sources: dict[str, SourceNode] = {}
         self._bindings: dict[str, SinkBinding] = {}
         self._operators: set[str] = set()
+        self._edges: dict[str, EdgeBinding | None] = {}
         self._rejects: Sink | None = None
         self._listeners: list[RunListener] = []
         warm_up(spark)
@@ -89,6 +91,13 @@ class Job:
         node = self._sources[name] = SourceNode(name, source, schema)
         return Stream(self, node, streaming_template(self.spark, schema))
 
+    def feedback(self, name: str, schema: StructType | str) -> Feedback:
+        """Open a loop: the rows that its `close(stream)` takes come out of it, one micro-batch later.
+
+        What the loop holds at a barrier is part of the epoch: a restart goes on with it. `name` identifies it in the store.
+        """
+        return Feedback(self, EdgeNode(self._edge_name(name), struct_of(schema), feedback=True))
+
     def rejectsTo(self, sink: Sink) -> None:
         """Write records that could not be parsed to a side table, exactly once: columns reason, position, record."""
         self._rejects = _checked_sink(sink)
@@ -99,7 +108,7 @@ class Job:
 
     def explain(self) -> None:
         """Print the graph: what every sink gets, down to the sources."""
-        print(graph_text(self.name, list(self._bindings.values())))
+        print(graph_text(self.name, list(self._bindings.values()), self._closed_edges()))
 
     def start(
         self,
@@ -134,7 +143,8 @@ class Job:
         for binding in bindings:
             binding.sink.check(self.spark, binding.schema)
         store = Store.open(self.store, self.name, self._storage_options)
-        return planned(self.spark, self.name, self._config, store, bindings, restore, confirmed)
+        graph = (bindings, self._closed_edges())
+        return planned(self.spark, self.name, self._config, store, *graph, restore, confirmed)
 
     def _schema(self, source: Source) -> StructType:
         """A source in Python is asked by one of Spark's workers: what these lack is told first."""
@@ -169,6 +179,23 @@ class Job:
         if chosen in self._bindings:
             raise GraphInvalid(f"there are two sinks named '{chosen}'", hint='name them: to(sink, name="...")')
         self._bindings[chosen] = SinkBinding(chosen, sink, node, schema)
+
+    def _edge_name(self, name: str) -> str:
+        if name in self._edges:
+            raise GraphInvalid(
+                f"there are two edges named '{name}'", hint="give each feedback and edge a name of its own"
+            )
+        self._edges[valid_name("edge", name)] = None
+        return name
+
+    def _bind_edge(self, edge: EdgeNode, node: Node) -> None:
+        self._edges[edge.name] = EdgeBinding(edge, node)
+
+    def _closed_edges(self) -> list[EdgeBinding]:
+        open_ones = [name for name, binding in self._edges.items() if binding is None]
+        if open_ones:
+            raise GraphInvalid(f"nothing goes into feedback '{open_ones[0]}'", hint="close it: feedback.close(stream)")
+        return [binding for binding in self._edges.values() if binding]
 
     def _operator_name(self, name: str) -> str:
         if name in self._operators:

@@ -23,6 +23,7 @@ from spark_ckpt.elsewhere import not_on_grouped, not_on_stream
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
 from spark_ckpt.graph import (
     REJECT,
+    EdgeNode,
     Node,
     OperatorNode,
     TransformNode,
@@ -204,12 +205,13 @@ class Stream:
         return self._united(other, lambda left, right: left.unionByName(right, allowMissingColumns))
 
     def withWatermark(self, eventTime: str, delayThreshold: str) -> Stream:
-        """As `DataFrame.withWatermark`; the column must still be there at `groupBy`. Survives restore. Not behind an operator."""
+        """As `DataFrame.withWatermark`; the column must still be there at `groupBy`. Survives restore. Behind an operator an edge
+        has to be between (`through`)."""
         behind = next(iter(operators_of(self._node)), None)
         if behind is not None:
             raise GraphInvalid(
                 f"withWatermark is behind operator '{behind.name}'; event time begins at sources",
-                hint=f"declare it on the input of '{behind.name}', or run what is behind it in a job of its own",
+                hint=f"declare it on the input of '{behind.name}', or put an edge between: .through('{behind.name}-out')",
             )
         if eventTime not in self.columns or not isinstance(self.schema[eventTime].dataType, TimestampType):
             raise GraphInvalid(
@@ -256,6 +258,16 @@ class Stream:
         the sink in the store; default: its kind."""
         self._job._bind(sink, self._node, self.schema, name)
         return self
+
+    def through(self, name: str) -> Stream:
+        """The same rows, one micro-batch later: they pass an edge, a durable log in the store that is part of every epoch.
+
+        Behind an edge streams may part and meet as behind a source, and `withWatermark` may be declared. `name` identifies the
+        edge in the store.
+        """
+        edge = EdgeNode(self._job._edge_name(name), self.schema, feedback=False)
+        self._job._bind_edge(edge, self._node)
+        return Stream(self._job, edge, streaming_template(self._job.spark, edge.schema))
 
     # -- the recording ------------------------------------------------------------------------------------------------
 

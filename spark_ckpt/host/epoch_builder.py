@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_ckpt.connector import Cursor, Json, StagedFile
-from spark_ckpt.host.reports import FILE, Report, group_of, staged_file
-from spark_ckpt.store.records import Manifest, StateFile
+from spark_ckpt.host.edges import Edges, Segments, segments_in
+from spark_ckpt.host.job_shape import EdgeShape
+from spark_ckpt.host.reports import FILE, Report, edge_of, group_of, staged_file
+from spark_ckpt.store.records import EdgeCut, Manifest, StateFile
 
 Group = tuple[str, int]
 """A key group: its operator's name and its number."""
@@ -29,18 +31,18 @@ class Gathered:
     rows_out: int = 0
     rejected: int = 0
     late: int = 0
+    passed: Segments = field(default_factory=dict)
+    """Segments of edges that were consumed."""
 
     def put_before(self, later: Gathered) -> Gathered:
         """These batches and, after them, `later` ones."""
-        staged = {
-            sink: [*self.staged.get(sink, []), *later.staged.get(sink, [])] for sink in {**self.staged, **later.staged}
-        }
         return Gathered(
-            staged,
+            _one_after_another(self.staged, later.staged),
             self.rows_in + later.rows_in,
             self.rows_out + later.rows_out,
             self.rejected + later.rejected,
             self.late + later.late,
+            _one_after_another(self.passed, later.passed),
         )
 
 
@@ -55,12 +57,16 @@ class EndedEpoch:
     watermark_ms: int
     late_ms: int
     groups_acked: frozenset[Group]
+    edges: Mapping[str, EdgeCut] = field(default_factory=dict)
 
 
 class EpochBuilder:
     """Gathers the epoch under way. Not thread-safe: the coordinator's thread owns it."""
 
-    def __init__(self, base: Manifest, delay_ms: int | None, rows_from: str | None) -> None:
+    def __init__(
+        self, base: Manifest, delay_ms: int | None, rows_from: str | None, edges: Sequence[EdgeShape] = ()
+    ) -> None:
+        self._edges = Edges(edges, base)
         self._delay_ms = delay_ms
         self._rows_from = rows_from
         self._open = Gathered()
@@ -83,17 +89,29 @@ class EpochBuilder:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing has happened since the last barrier: no source moved on, no operator wrote."""
+        """Whether nothing has happened since the last barrier: no source or edge moved on, no operator wrote."""
         gathered = self._open
         return not (self._moved or gathered.rows_in or gathered.rows_out or gathered.rejected or gathered.staged)
 
-    def add(self, watermark_ms: int, reports: Sequence[Report], moved: bool = False) -> dict[str, int]:
+    @property
+    def rows_in_flight(self) -> dict[str, int]:
+        """Rows on each edge behind the last batch."""
+        return self._edges.rows
+
+    def add(
+        self,
+        watermark_ms: int,
+        reports: Sequence[Report],
+        moved: bool = False,
+        taken: Mapping[str, int] | None = None,
+    ) -> dict[str, int]:
         """Take in one finished batch; its counts, named as in a run's progress. `moved`: a source's cursor did.
 
-        `watermark_ms`: Spark's, of the batch.
+        `watermark_ms`: Spark's, of the batch. `taken`: segments of each edge that batches have consumed.
         """
-        batch = _gathered(reports, self._rows_from)
-        self._moved = self._moved or moved
+        batch, produced = _gathered(reports, self._rows_from), segments_in(reports)
+        batch.passed = self._edges.advance(taken or {}, produced)
+        self._moved = self._moved or moved or bool(produced or batch.passed)
         self._open = self._open.put_before(batch)
         self._advance_watermark(watermark_ms, reports)
         for report in reports:
@@ -116,6 +134,7 @@ class EpochBuilder:
             self._watermark_ms,
             self._late_ms,
             frozenset(self._acked.pop(epoch, ())),
+            self._edges.cuts(),
         )
         self._open, self._moved = Gathered(), False
         self._ended[epoch] = ended
@@ -123,15 +142,17 @@ class EpochBuilder:
 
     def pinned(self, epoch: int, cursors: Mapping[str, Cursor]) -> EndedEpoch:
         """An epoch before the first batch: nothing but where the sources start."""
-        return EndedEpoch(epoch, Gathered(), self.chains, dict(cursors), self._watermark_ms, self._late_ms, frozenset())
+        ended = (epoch, Gathered(), self.chains, dict(cursors), self._watermark_ms, self._late_ms, frozenset[Group]())
+        return EndedEpoch(*ended, self._edges.cuts())
 
     def take(self, epoch: int) -> EndedEpoch:
         """An ended epoch that is about to be decided."""
         return self._ended[epoch]
 
-    def decided(self, epoch: int) -> None:
-        """The manifest is in the log: forget what it holds."""
-        self._ended.pop(epoch, None)
+    def decided(self, epoch: int) -> Segments:
+        """The manifest is in the log: forget what it holds. Segments that were consumed since the epoch before it, per edge."""
+        ended = self._ended.pop(epoch, None)
+        return ended.gathered.passed if ended else {}
 
     def aborted(self, epoch: int) -> None:
         """No decision will be made: its batches become part of the next epoch."""
@@ -162,6 +183,8 @@ def _gathered(reports: Sequence[Report], rows_from: str | None) -> Gathered:
         batch.rejected += _count(report, "rejected")
         batch.rows_in += _count(report, "rows_in")
         batch.late += _count(report, "late")
+        if edge_of(report) is not None:
+            continue
         if report.step in ("tap", "stage") or report.scope.endswith(FILE):
             sink = report.scope.split("/", 1)[0]
             batch.staged.setdefault(sink, []).append(staged_file(report.body))
@@ -169,6 +192,10 @@ def _gathered(reports: Sequence[Report], rows_from: str | None) -> Gathered:
     for files in batch.staged.values():
         files.sort(key=lambda file: (file.task, file.part))
     return batch
+
+
+def _one_after_another(first: Segments, second: Segments) -> Segments:
+    return {name: [*first.get(name, ()), *second.get(name, ())] for name in {**first, **second}}
 
 
 def _count(report: Report, name: str) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import CkptError, Fenced, PublishFailed, RunFailed
+from spark_ckpt.host.edges import spent
 from spark_ckpt.host.epoch_builder import Chains, EpochBuilder
 from spark_ckpt.host.job_shape import JobShape
 from spark_ckpt.host.manifests import Lineage, manifest_of
@@ -64,7 +65,9 @@ class IncarnationCore:
         self._incarnation = Incarnation(point.incarnation)
         self._publication = Publication(shape, point, standing or Standing(), acked or {})
         self._cursors: dict[str, Cursor] = self.standing.goes_on(point.manifest.cursors)
-        self._builder = EpochBuilder(point.manifest, shape.watermark_delay_ms, next(iter(shape.sinks), None))
+        self._builder = EpochBuilder(
+            point.manifest, shape.watermark_delay_ms, next(iter(shape.sinks), None), shape.edges
+        )
         self._markers = Markers()
         self._machine: barrier.Coordinator | None = None
         self._base = point.manifest
@@ -188,9 +191,10 @@ class IncarnationCore:
     def _take_in(self, event: BatchDone, now_ms: float) -> list[Effect]:
         moved = dict(event.cursors) != self._cursors
         self._cursors = dict(event.cursors)
-        counts = self._builder.add(event.watermark_ms, event.reports, moved)
+        counts = self._builder.add(event.watermark_ms, event.reports, moved, event.taken)
+        in_flight = self._builder.rows_in_flight
         effects: list[Effect] = [
-            CountBatch(event.batch, self._base.epoch, counts, event.duration_ms, dict(self._cursors))
+            CountBatch(event.batch, self._base.epoch, counts, event.duration_ms, dict(self._cursors), in_flight)
         ]
         epoch = self._markers.ended_by(event.markers, self.open_epoch)
         if epoch is not None:
@@ -198,7 +202,7 @@ class IncarnationCore:
         if self._idle_interval is not None and not self._builder.idle:
             elapsed, self._idle_interval = self._idle_interval, None
             effects += self._told(now_ms, elapsed)
-        if event.drained and not self._drained:
+        if event.drained and not any(in_flight.values()) and not self._drained:
             self._drained = True
             effects += self._told(now_ms, barrier.StopRequested(barrier.Reason.DRAINED))
         return effects
@@ -221,7 +225,7 @@ class IncarnationCore:
 
     def _decided(self, event: ManifestStored, now_ms: float) -> list[Effect]:
         manifest = event.manifest
-        self._builder.decided(manifest.epoch)
+        unnamed = spent(self._builder.decided(manifest.epoch), self._base)
         self._base, self._previous = manifest, manifest.epoch
         self._publication.decided(manifest)
         said: list[Effect] = [SayCommitted(manifest)]
@@ -232,7 +236,7 @@ class IncarnationCore:
             *said,
             *(NameEpoch(name, manifest.epoch) for name in event.names),
             *self._told(now_ms, barrier.EpochStored(Epoch(manifest.epoch), self._incarnation)),
-            SettleTables(manifest),
+            SettleTables(manifest, unnamed),
         ]
 
     def _publish_ended(self, event: PublishEnded, now_ms: float) -> list[Effect]:

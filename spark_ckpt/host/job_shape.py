@@ -29,6 +29,14 @@ class OperatorShape:
 
 
 @dataclass(frozen=True, slots=True)
+class EdgeShape:
+    """An edge: its name in the store, its rows' schema as DDL."""
+
+    name: str
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobShape:
     """What an incarnation's rules need to know of its job.
 
@@ -42,6 +50,7 @@ class JobShape:
     operators: tuple[OperatorShape, ...]
     limits: barrier.Limits
     watermark_delay_ms: int | None = None
+    edges: tuple[EdgeShape, ...] = ()
     store: str = ""
 
     def source_tasks(self) -> list[TaskId]:

@@ -54,6 +54,7 @@ def manifest_of(
         late_watermark_ms=ended.late_ms,
         operators=_operators(shape, ended),
         outputs=_outputs(shape, ended),
+        edges=dict(ended.edges),
         rows_in=gathered.rows_in,
         rows_out=gathered.rows_out,
         rejected={"parse": gathered.rejected} if gathered.rejected else {},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
@@ -39,6 +39,7 @@ class BatchDone(Event):
 
     `cursors`: where every source stands at its end. `markers`: how many control markers there were up to its end.
     `watermark_ms`: what Spark's offset log says of the batch. `drained`: every source has been read up to its target.
+    `taken`: how many segments of each edge had been consumed at its end, from the first one in flight when the query began.
     """
 
     batch: int
@@ -48,6 +49,7 @@ class BatchDone(Event):
     reports: tuple[Report, ...]
     duration_ms: int = 0
     drained: bool = False
+    taken: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +142,13 @@ class Publish(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SettleTables(Effect):
-    """Redo for readers of the tables what a decided epoch says; then retention. No hurry."""
+    """Redo for readers of the tables what a decided epoch says; then retention. No hurry.
+
+    `spent`: per edge, paths of segments that were consumed before the epoch's cut and that no epoch names.
+    """
 
     manifest: Manifest
+    spent: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +169,14 @@ class End(Effect):
 
 @dataclass(frozen=True, slots=True)
 class CountBatch(Effect):
-    """A batch has been taken in. `epoch`: the newest committed one."""
+    """A batch has been taken in. `epoch`: the newest committed one. `in_flight`: rows on every edge."""
 
     batch: int
     epoch: int
     counts: Mapping[str, int]
     duration_ms: int
     cursors: Mapping[str, Cursor]
+    in_flight: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,10 @@ FILE = "/file"
 """Ends the scope of a report of a staged file that does not come from the last step."""
 
 
+EDGE = "edge:"
+"""Begins the scope of a report of a segment of an edge; no sink has such a name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """One task's account of one step of its work. `scope` tells apart several accounts of one task (key groups, files)."""
@@ -51,6 +55,11 @@ def group_of(report: Report) -> tuple[str, int]:
     """The operator and the number of the key group that an "operator" step reports of."""
     operator, group = report.scope.rsplit("/", 1)
     return operator, int(group)
+
+
+def edge_of(report: Report) -> str | None:
+    """The edge that a step which stages rows reports a segment of; None if it reports something else."""
+    return report.scope.removeprefix(EDGE) if report.scope.startswith(EDGE) else None
 
 
 def staged_file(body: Mapping[str, object]) -> StagedFile:

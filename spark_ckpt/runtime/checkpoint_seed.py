@@ -29,7 +29,7 @@ def seed_checkpoint(
     shuffle_partitions: int,
 ) -> None:
     """Write what the sources that need it begin from. The session holds the settings that the query is going to have."""
-    seeds = [_seed(node.source, cursors[node.name]) if node else None for node in order.inputs]
+    seeds = [_seed(node.source, cursors[node.name]) if node else None for node in order.sources]
     if any(seeds):
         metadata = batch_metadata(spark, shuffle_partitions)
         for path, text in seed_files(seeds, order, metadata, str(uuid.uuid4())).items():

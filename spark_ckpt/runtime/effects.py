@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_ckpt.errors import ConfigInvalid, Fenced
@@ -82,8 +82,8 @@ class Effects:
                 self._name(name, epoch)
             case Publish(sink=sink, output=output):
                 self._lanes.submit(sink, output)
-            case SettleTables(manifest=manifest):
-                self._loop.post(lambda: self._settle(manifest))
+            case SettleTables(manifest=manifest, spent=spent):
+                self._loop.post(lambda: self._settle(manifest, spent))
             case CountBatch():
                 self._count(effect)
             case SayCommitted(manifest=manifest):
@@ -118,11 +118,14 @@ class Effects:
         except ConfigInvalid as error:
             _log.warning("job=%s epoch=%d is kept without a name: %s", self._plan.job, epoch, error)
 
-    def _settle(self, manifest: Manifest) -> None:
+    def _settle(self, manifest: Manifest, spent: Mapping[str, Sequence[str]]) -> None:
         store, config = self._plan.store, self._plan.config
         store.settle(manifest)
+        for edge, paths in spent.items():
+            store.edge(edge).remove(paths)
         self._inputs.follow(store.retain(Retention(keep_last=config.keep_epochs, keep_age_ms=config.keep_age_ms)))
 
     def _count(self, effect: CountBatch) -> None:
         incarnation = self._announcer.incarnation
-        self._progress.add(effect.batch, incarnation, effect.epoch, effect.counts, effect.duration_ms, effect.cursors)
+        record = (effect.batch, incarnation, effect.epoch, effect.counts, effect.duration_ms, effect.cursors)
+        self._progress.add(*record, effect.in_flight)

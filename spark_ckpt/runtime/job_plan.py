@@ -12,20 +12,25 @@ from typing import TYPE_CHECKING
 from spark_ckpt.connector import MayNeverEnd, StagePlan
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, StateSchemaChanged
 from spark_ckpt.graph import (
+    EdgeBinding,
+    EdgeNode,
     Node,
     OperatorNode,
     SinkBinding,
     SourceNode,
+    ddl,
     ends_of,
     operators_of,
     sources_of,
     watermark_of,
 )
-from spark_ckpt.host.job_shape import JobShape, OperatorShape, SinkPlace
+from spark_ckpt.host.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
 from spark_ckpt.protocol.barrier import Limits
 from spark_ckpt.runtime import identities
+from spark_ckpt.runtime.graph_edges import check_edges, check_in_flight
 from spark_ckpt.runtime.inputs import check_inputs, remember_in
 from spark_ckpt.runtime.rejects import REJECTED
+from spark_ckpt.runtime.rows import arrow_schema
 from spark_ckpt.runtime.staging import SinkStage
 from spark_ckpt.store.identity import Confirmed, Found, Standing
 from spark_ckpt.store.location import Location
@@ -60,11 +65,12 @@ class JobPlan:
     found: Found = field(default_factory=Found)
     """Which tables, topics and folders the job's names stand for in this run."""
     confirmed: Confirmed = field(default_factory=Confirmed)
+    edges: Sequence[EdgeBinding] = ()
 
     @property
     def ends(self) -> tuple[Node, ...]:
-        """The streams that go on to no other sink."""
-        return _ends(self.bindings)
+        """The streams that go on to no other sink or edge."""
+        return _ends(self.bindings, self.edges)
 
     @property
     def shuffle_partitions(self) -> int:
@@ -108,11 +114,13 @@ class JobPlan:
         )
 
     def stages(self, incarnation: int) -> dict[Node, list[SinkStage]]:
-        """Where tasks stage the rows of each sink, by the stream that it gets; the side output is not among them."""
+        """Where tasks stage the rows of each sink and edge, by the stream that it gets; the side output is not among them."""
         found: dict[Node, list[SinkStage]] = {}
         for binding in self.bindings:
             if binding.name != REJECTED:
                 found.setdefault(binding.node, []).append(self._stage(binding, incarnation))
+        for edge in self.edges:
+            found.setdefault(edge.node, []).append(self._segments(edge.edge, incarnation))
         return found
 
     def rejected_stage(self, incarnation: int) -> SinkStage | None:
@@ -125,6 +133,10 @@ class JobPlan:
         location = outbox if plan.root is None else Location(plan.root, plan.storage_options)
         return SinkStage(binding.name, plan, location, incarnation)
 
+    def _segments(self, edge: EdgeNode, incarnation: int) -> SinkStage:
+        plan = StagePlan(schema=arrow_schema(edge.schema), dictionary=False)
+        return SinkStage(edge.name, plan, self.store.edge(edge.name).location, incarnation, edge=True)
+
     def shape(self, key_groups: Mapping[str, int]) -> JobShape:
         """The job as the rules of an incarnation see it. `key_groups`: how many each operator has."""
         return JobShape(
@@ -136,6 +148,7 @@ class JobPlan:
             ),
             limits=_limits(self.config),
             watermark_delay_ms=self.watermark_delay_ms,
+            edges=tuple(EdgeShape(each.edge.name, ddl(each.edge.schema)) for each in self.edges),
             store=self.store.location.uri,
         )
 
@@ -174,6 +187,7 @@ class JobPlan:
             )
         for name, snapshot in base.operators.items():
             self._check_snapshot(name, snapshot, base.epoch)
+        check_in_flight({each.edge.name: ddl(each.edge.schema) for each in self.edges}, base)
 
     def _check_dropped(self) -> None:
         both = sorted(self.confirmed.dropped_operators & {operator.name for operator in self.operators})
@@ -238,6 +252,7 @@ def planned(
     config: JobConfig,
     store: Store,
     bindings: Sequence[SinkBinding],
+    edges: Sequence[EdgeBinding] = (),
     restore: RestoreTarget = LATEST,
     confirmed: Confirmed | None = None,
 ) -> JobPlan:
@@ -247,7 +262,8 @@ def planned(
     """
     if not bindings:
         raise GraphInvalid("the job has no sink", hint="end a stream with to(sink)")
-    ends = _ends(bindings)
+    check_edges(bindings, edges)
+    ends = _ends(bindings, edges)
     operators = operators_of(*ends)
     delay_ms = _delay_ms(operators)
     sources = sources_of(*ends)
@@ -255,14 +271,14 @@ def planned(
     parallelism = spark.sparkContext.defaultParallelism
     found = identities.found(spark, sources, bindings)
     shape = (list(bindings), sources, operators, delay_ms, parallelism)
-    plan = JobPlan(spark, job, config, store, *shape, {}, found, confirmed or Confirmed())
+    plan = JobPlan(spark, job, config, store, *shape, {}, found, confirmed or Confirmed(), edges)
     for needless in plan.check_start(restore).unneeded:
         _log.warning("job=%s %s confirms what has not changed; left there it would confirm a mistake", job, needless)
     return _staged(plan)
 
 
-def _ends(bindings: Sequence[SinkBinding]) -> tuple[Node, ...]:
-    return ends_of([binding for binding in bindings if binding.name != REJECTED])
+def _ends(bindings: Sequence[SinkBinding], edges: Sequence[EdgeBinding]) -> tuple[Node, ...]:
+    return ends_of([*(binding for binding in bindings if binding.name != REJECTED), *edges])
 
 
 def _delay_ms(operators: Iterable[OperatorNode]) -> int | None:

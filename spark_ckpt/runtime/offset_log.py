@@ -5,11 +5,13 @@ It is written before a batch runs, so it exists inside `foreachBatch`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_ckpt.errors import EnvironmentUnfit
 from spark_ckpt.runtime.control_source import marker_number
+from spark_ckpt.runtime.edge_stream import taken_up_to
 from spark_ckpt.spark_private.checkpoint_files import OtherFormat, offsets_path, parse_offsets
 
 if TYPE_CHECKING:
@@ -21,13 +23,14 @@ if TYPE_CHECKING:
 class BatchOffsets:
     """Where one micro-batch ends. `sources`: one JSON text per source of the job; None if the source has not been read yet.
 
-    `markers`: how many control markers there were up to its end.
+    `markers`: how many control markers there were up to its end. `taken`: how many segments of each edge.
     """
 
     batch: int
     watermark_ms: int
     sources: tuple[str | None, ...]
     markers: int
+    taken: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_batch_offsets(checkpoint: Location, batch: int, order: PlanOrder) -> BatchOffsets:
@@ -38,4 +41,5 @@ def read_batch_offsets(checkpoint: Location, batch: int, order: PlanOrder) -> Ba
     except OtherFormat as error:
         raise EnvironmentUnfit(str(error), hint=error.hint) from error
     markers = marker_number(offsets.lines[order.control])
-    return BatchOffsets(batch, offsets.watermark_ms, tuple(order.of_sources(offsets.lines)), markers)
+    taken = {edge: taken_up_to(offsets.lines[number]) for edge, number in order.edges.items()}
+    return BatchOffsets(batch, offsets.watermark_ms, tuple(order.of_sources(offsets.lines)), markers, taken)

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from spark_ckpt.graph import Node, OperatorNode, SourceNode, UnionNode, heads_of, operators_of
+from spark_ckpt.graph import EdgeNode, Node, OperatorNode, SourceNode, UnionNode, heads_of, operators_of
 
+Input = SourceNode | EdgeNode | None
 Each = TypeVar("Each")
 
 
@@ -20,7 +21,7 @@ Each = TypeVar("Each")
 class PlanOrder:
     """`inputs`: by number; None is the control source."""
 
-    inputs: tuple[SourceNode | None, ...]
+    inputs: tuple[Input, ...]
 
     @classmethod
     def of(cls, *ends: Node) -> PlanOrder:
@@ -30,14 +31,24 @@ class PlanOrder:
         )
 
     @property
-    def once(self) -> tuple[SourceNode | None, ...]:
+    def once(self) -> tuple[Input, ...]:
         """Every input where it is met first."""
         return tuple(dict.fromkeys(self.inputs))
 
     @property
     def numbers(self) -> list[int]:
         """The first ones of the job's sources, in the order of `sources_of`."""
-        return [self.inputs.index(source) for source in self.once if source is not None]
+        return [self.inputs.index(source) for source in self.once if isinstance(source, SourceNode)]
+
+    @property
+    def edges(self) -> dict[str, int]:
+        """The first number of each edge."""
+        return {each.name: self.inputs.index(each) for each in self.once if isinstance(each, EdgeNode)}
+
+    @property
+    def sources(self) -> tuple[SourceNode | None, ...]:
+        """By number; None is anything else than a source of the job."""
+        return tuple(each if isinstance(each, SourceNode) else None for each in self.inputs)
 
     @property
     def control(self) -> int:
@@ -49,9 +60,9 @@ class PlanOrder:
         return [by_number[number] for number in self.numbers]
 
 
-def _read(node: Node) -> Iterator[SourceNode | None]:
+def _read(node: Node) -> Iterator[Input]:
     match node:
-        case SourceNode():
+        case SourceNode() | EdgeNode():
             yield node
         case OperatorNode():
             yield None

@@ -34,8 +34,9 @@ class Progress:
         counts: Mapping[str, int],
         duration_ms: int,
         sources: Mapping[str, Json],
+        in_flight: Mapping[str, int],
     ) -> None:
-        """Record one finished micro-batch; `epoch` is the last committed one."""
+        """Record one finished micro-batch; `epoch` is the last committed one. `in_flight`: rows on every edge behind it."""
         rows = counts.get("numInputRows", 0)
         with self._lock:
             for name, count in counts.items():
@@ -51,6 +52,7 @@ class Progress:
                     "processedRowsPerSecond": round(rows * 1000 / max(duration_ms, 1), 1),
                     "durationMs": {"batch": duration_ms},
                     "sources": dict(sources),
+                    "inFlightRows": dict(in_flight),
                     "totals": dict(self._totals),
                 }
             )

@@ -11,13 +11,14 @@ from spark_ckpt.host.incarnation import IncarnationCore
 from spark_ckpt.host.messages import BatchDone
 from spark_ckpt.host.reports import Report
 from spark_ckpt.runtime.control_source import Control
+from spark_ckpt.runtime.edge_stream import EdgeStream
 from spark_ckpt.runtime.group_host import GroupHost
 from spark_ckpt.runtime.offset_log import BatchOffsets
 from spark_ckpt.runtime.stage_frames import StageDescription
 from spark_ckpt.runtime.stage_query import RunningQuery, StageQuery
 
 if TYPE_CHECKING:
-    from spark_ckpt.graph import OperatorNode
+    from spark_ckpt.graph import EdgeNode, OperatorNode
     from spark_ckpt.runtime.job_plan import JobPlan
 
 
@@ -72,7 +73,14 @@ class Stage:
                 cursors[node.name] = node.source.cursor(line, cursors[node.name])
         drained = bool(self._targets) and self._reached(cursors, self._targets)
         return BatchDone(
-            offsets.batch, cursors, offsets.watermark_ms, offsets.markers, tuple(reports), duration_ms, drained
+            offsets.batch,
+            cursors,
+            offsets.watermark_ms,
+            offsets.markers,
+            tuple(reports),
+            duration_ms,
+            drained,
+            offsets.taken,
         )
 
     def _reached(self, cursors: Mapping[str, Cursor], ends: Mapping[str, Cursor]) -> bool:
@@ -95,7 +103,14 @@ class Stage:
             shuffle_partitions=plan.shuffle_partitions,
             trigger_ms=plan.config.trigger_ms,
             behind=behind,
+            edges={binding.edge.name: self._edge(binding.edge) for binding in plan.edges},
         )
+
+    def _edge(self, edge: EdgeNode) -> EdgeStream:
+        """Begins with what was in flight at the cut."""
+        cut = self._core.base.edges.get(edge.name)
+        waiting = [file.staged_file() for file in cut.files] if cut else []
+        return EdgeStream(edge.name, self._plan.store.edge(edge.name).location, edge.schema, waiting)
 
     def _host(self, operator: OperatorNode) -> GroupHost:
         core = self._core

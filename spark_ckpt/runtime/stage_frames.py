@@ -9,9 +9,11 @@ control rows, one per key group ------------------------------------------------
 A micro-batch is atomic and every shuffle in it is complete before an operator behind it runs, so a barrier that is in the batch
 is behind the same rows at every operator: the cut is aligned without anybody waiting for it.
 
-Streams may part behind a source: each branch reads the same rows of it, from its own scan. A job with one end stages its rows in
-the batch's own plan; with several ends, each stages its rows as they come, and the query puts out none. Streams that part behind
-an operator do so in the batch's own plan, behind one shuffle more: Spark would run the operator for each of them.
+What comes out of an edge begins like a source: the rows that a batch before has put on it, read from their files by tasks.
+
+Streams may part behind a source or an edge: each branch reads the same rows of it, from its own scan. A job with one end stages
+its rows in the batch's own plan; with several ends, each stages its rows as they come, and the query puts out none. Streams that
+part behind an operator do so in the batch's own plan, behind one shuffle more: Spark would run the operator for each of them.
 """
 
 from __future__ import annotations
@@ -28,10 +30,13 @@ from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import EnvironmentUnfit
 from spark_ckpt.graph import (
     REJECT,
+    EdgeNode,
+    Leaf,
     Node,
     OperatorNode,
     SourceNode,
     build,
+    edges_of,
     heads_of,
     leaves_of,
     parting_of,
@@ -54,6 +59,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from spark_ckpt.runtime.edge_stream import EdgeStream
+
 STAGED = "staged long"
 """What a step that stages rows puts out: no row of it."""
 
@@ -62,7 +69,7 @@ STAGED = "staged long"
 class StageDescription:
     """What an incarnation's query is built from. `cursors`: where every source starts. `hosts`: of every operator, by name.
     `stages`: where rows are staged, by the stream that the sinks get; `ends`: those from which no stream goes on.
-    `behind`: rows wait there, so that the first batch is kept small."""
+    `behind`: rows wait there, so that the first batch is kept small. `edges`: by name."""
 
     name: str
     ends: tuple[Node, ...]
@@ -75,6 +82,7 @@ class StageDescription:
     shuffle_partitions: int
     trigger_ms: int
     behind: bool
+    edges: Mapping[str, EdgeStream]
 
 
 class StageFrames:
@@ -147,26 +155,29 @@ class StageFrames:
 
     def _rows(self, node: Node) -> DataFrame:
         """The rows of `node`: what is recorded, on top of sources and of operators' outputs."""
-        if all(isinstance(leaf, SourceNode) for leaf in leaves_of(node)):
+        if not any(isinstance(leaf, OperatorNode) for leaf in leaves_of(node)):
             return checked_rows(node, self._leaf, self._pass)
         checked_behind(self._spark, node)
         return build(node, self._leaf, self._pass)
 
-    def _leaf(self, node: SourceNode | OperatorNode) -> DataFrame:
+    def _leaf(self, node: Leaf) -> DataFrame:
         if isinstance(node, OperatorNode):
             output = node.operator.output
             return self._blobs(node).mapInArrow(exploder(output), output)
-        return self._sources[node]
+        return self._inputs[node]
 
     @cached_property
-    def _sources(self) -> dict[SourceNode, DataFrame]:
+    def _inputs(self) -> dict[SourceNode | EdgeNode, DataFrame]:
         """Read once: Spark takes each plan of a stream for a stream of its own, with a position of its own."""
-        behind, cursors = self._stage.behind, self._stage.cursors
-        nodes = sources_of(*self._stage.ends)
-        return {
-            node: (small(node.source) if behind else node.source).read(self._spark, cursors[node.name])
-            for node in nodes
-        }
+        ends = self._stage.ends
+        nodes: list[SourceNode | EdgeNode] = [*sources_of(*ends), *edges_of(*ends)]
+        return {node: self._input(node) for node in nodes}
+
+    def _input(self, node: SourceNode | EdgeNode) -> DataFrame:
+        stage = self._stage
+        if isinstance(node, EdgeNode):
+            return stage.edges[node.name].read(self._spark)
+        return (small(node.source) if stage.behind else node.source).read(self._spark, stage.cursors[node.name])
 
     def _blobs(self, node: OperatorNode) -> DataFrame:
         """The output of an operator, packed."""

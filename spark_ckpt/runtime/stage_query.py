@@ -14,6 +14,7 @@ from pyspark.errors import AnalysisException
 
 from spark_ckpt.errors import CkptError, GraphInvalid
 from spark_ckpt.graph import parting_of, timed_operator_of
+from spark_ckpt.host.edges import segments_in
 from spark_ckpt.host.reports import Report
 from spark_ckpt.runtime.admission import lift_limits
 from spark_ckpt.runtime.checkpoint_seed import seed_checkpoint
@@ -112,12 +113,15 @@ class StageQuery:
         started_s = time.monotonic()
         try:
             if batch == 0 and self._stage.behind:
-                inputs = enumerate(self._order.inputs)
+                inputs = enumerate(self._order.sources)
                 lift_limits(self._spark, self._stage.name, {number: each.source for number, each in inputs if each})
             if self._late is not None:
                 self._late.begin(self._offsets(batch).watermark_ms)
             self._frames.staged(frame, batch).collect()
             delivered = self._rows_delivered()
+            reports = [*self._reports.drain(), Report("input", 0, 0, "sources", {"rows_in": delivered})]
+            for edge, segments in segments_in(reports).items():
+                self._stage.edges[edge].put(segments)
         except Exception as error:
             # Spark interrupts the batch that a stop finds running. It would search the error's text with a pattern that
             # overflows its thread's stack.
@@ -125,7 +129,6 @@ class StageQuery:
                 return
             self.failure = failure_by(error)
             raise
-        reports = [*self._reports.drain(), Report("input", 0, 0, "sources", {"rows_in": delivered})]
         if not self._is_over():
             self._on_batch(self._offsets(batch), reports, round((time.monotonic() - started_s) * 1000))
 

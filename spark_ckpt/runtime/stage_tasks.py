@@ -5,6 +5,7 @@ Made on the driver, run in Python workers, which load nothing of the driver for 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -13,7 +14,9 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from spark_ckpt.graph import REJECT
+from spark_ckpt.host.reports import staged_file
 from spark_ckpt.runtime.packing import explode_blobs, pack
+from spark_ckpt.runtime.rows import arrow_schema
 from spark_ckpt.runtime.staging import ROWS_PER_WRITE, SinkStage, running_batch, staging
 from spark_ckpt.worker_process import settle
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
     from spark_ckpt.runtime.rejects import Diverter
     from spark_ckpt.runtime.reports import Reports
+    from spark_ckpt.store.location import Location
 
 Step: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """For `DataFrame.mapInArrow`."""
@@ -92,6 +96,21 @@ def _good(batch: pa.RecordBatch) -> pa.RecordBatch:
     if REJECT not in batch.schema.names:
         return batch
     return batch.filter(pc.is_null(batch.column(REJECT))).drop_columns([REJECT])
+
+
+def segment_reader(edge: str, location: Location, schema: StructType) -> Step:
+    """Names of an edge's segments to the rows in them, verified."""
+    wanted = arrow_schema(schema)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        for batch in batches:
+            for text in batch.column(0).to_pylist():
+                file = staged_file(json.loads(text))
+                table = location.read_committed(file, file.rows, edge=edge)
+                yield from table.cast(wanted).to_batches(max_chunksize=ROWS_PER_WRITE)
+
+    return read
 
 
 def partition_id() -> int:

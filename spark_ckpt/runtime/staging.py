@@ -24,6 +24,7 @@ from pyspark import TaskContext
 from spark_ckpt.connector import StagedFile, StagePlan
 from spark_ckpt.errors import CkptError
 from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt.host.reports import EDGE
 from spark_ckpt.runtime.failures import OutputInvalid, bounded
 from spark_ckpt.runtime.file_statistics import delta_statistics
 from spark_ckpt.runtime.reports import Reports
@@ -39,12 +40,18 @@ ROWS_PER_WRITE = 131_072
 
 @dataclass(frozen=True, slots=True)
 class SinkStage:
-    """One sink's plan together with where its files go; shipped to tasks."""
+    """One sink's plan together with where its files go; shipped to tasks. `edge`: the rows go on an edge of the job's graph."""
 
     sink: str
     plan: StagePlan
     location: Location
     incarnation: int
+    edge: bool = False
+
+    @property
+    def scope(self) -> str:
+        """Of its reports."""
+        return f"{EDGE}{self.sink}" if self.edge else self.sink
 
 
 @dataclass(slots=True)
@@ -178,7 +185,7 @@ def staging(
         yield write
         for stage, writer in zip(stages, writers, strict=True):
             for file in writer.close():
-                reports.send(step, stage.sink, asdict(file))
+                reports.send(step, stage.scope, asdict(file))
 
 
 def _by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from spark_ckpt.graph import Node, OperatorNode, SourceNode, TransformNode, build, leaves_of, reads_of, segment
+from spark_ckpt.graph import Leaf, Node, OperatorNode, SourceNode, TransformNode, build, leaves_of, reads_of, segment
 from spark_ckpt.runtime.stateless import Refused, check_operation, check_rows
 from spark_ckpt.spark_private.plans import streaming_template
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-Leaf = Callable[[SourceNode | OperatorNode], "DataFrame"]
+Read = Callable[[Leaf], "DataFrame"]
 
 
-def checked_rows(node: Node, read: Leaf, at: Callable[[Node, DataFrame], DataFrame]) -> DataFrame:
+def checked_rows(node: Node, read: Read, at: Callable[[Node, DataFrame], DataFrame]) -> DataFrame:
     """The rows of `node` as a plan over what `read` gives for its sources. `at`: as for `build`. Raises `Refused`."""
     return _checked(node, lambda part: check_rows(build(part, read, at), len(reads_of(part))))
 
@@ -33,7 +33,7 @@ def checked_behind(spark: SparkSession, node: Node) -> None:
         checked_rows(node, lambda leaf: rows[leaf], lambda _, frame: frame)
 
 
-def _schema(leaf: SourceNode | OperatorNode) -> StructType:
+def _schema(leaf: Leaf) -> StructType:
     return leaf.operator.output if isinstance(leaf, OperatorNode) else leaf.schema
 
 

@@ -85,6 +85,17 @@ class DataTable:
                 f"the table says it shows epoch {epoch_of(found)}, which was never decided", table=self.location.uri
             )
 
+    def redo(self, settle: Callable[[], None], newest: int, ours: bool) -> None:
+        """Call `settle`; on a log that is damaged or beyond the key `newest` again on a new one, if the table is `ours` to make."""
+        try:
+            self.refuse_if_beyond(newest)
+            settle()
+        except LogDamaged:
+            if not ours:
+                raise
+            self.begin_anew()
+            settle()
+
     def begin_anew(self) -> None:
         """Set the table's log aside and have no table: it is derived from the manifests."""
         aside = f"_damaged{LOG}-{time.time_ns() // 1_000_000}"

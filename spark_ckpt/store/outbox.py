@@ -11,7 +11,6 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
-from spark_ckpt.errors import LogDamaged
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.data_table import DataTable, epoch_of, settle_key
 from spark_ckpt.store.delta_log import Actions
@@ -40,14 +39,8 @@ class Outbox:
         A table whose own log is damaged is made anew, with the rows of the kept epochs.
         """
         tail = self._log.tail()
-        try:
-            self.table.refuse_if_beyond(settle_key(tail.incarnation, tail.last))
-            self._settle(manifest, incarnation)
-        except LogDamaged:
-            if tail.incarnation != incarnation:
-                raise
-            self.table.begin_anew()
-            self._settle(manifest, incarnation)
+        newest = settle_key(tail.incarnation, tail.last)
+        self.table.redo(lambda: self._settle(manifest, incarnation), newest, tail.incarnation == incarnation)
 
     def _settle(self, manifest: Manifest, incarnation: int) -> None:
         key = settle_key(incarnation, manifest.epoch)

@@ -2,15 +2,16 @@
 
 Format 1 is read too: a field that format 2 added has a default, and the default means "not known".
 
-Paths are relative: a state file's to its operator's table (`Store.state(operator).location`), a staged file's to its
+Paths are relative: a state file's to its operator's table (`Store.state(operator).location`), a segment's to its edge's
+(`Store.edge(name).location`), a staged file's to its
 output's `root`, or to the sink's outbox (`Store.outbox(sink).location`) when the root is empty.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.store.names import valid_name, valid_path
@@ -24,6 +25,7 @@ READABLE = (1, 2)
 Reason = Literal["interval", "stop", "savepoint", "initial", "drained"]
 Path = Annotated[str, AfterValidator(valid_path)]
 OperatorName = Annotated[str, AfterValidator(lambda name: valid_name("operator", name))]
+EdgeName = Annotated[str, AfterValidator(lambda name: valid_name("edge", name))]
 SinkName = Annotated[str, AfterValidator(lambda name: valid_name("sink", name))]
 SavepointName = Annotated[str, AfterValidator(lambda name: valid_name("savepoint", name))]
 Count = Annotated[int, Field(ge=0)]
@@ -94,6 +96,26 @@ class StagedOutput(Record):
     rows: Count = 0
 
 
+class EdgeCut(Record):
+    """One edge at an epoch: rows consumed and produced since its beginning; what lies between is in flight, oldest first.
+
+    `row_schema` is DDL, as the job declares the edge's rows. Paths are relative to `Store.edge(name).location`.
+    """
+
+    edge: EdgeName
+    row_schema: str
+    consumed: Count
+    produced: Count
+    files: tuple[StagedFileRecord, ...] = ()
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        rows = sum(file.rows for file in self.files)
+        if self.consumed + rows != self.produced:
+            raise ValueError(f"edge {self.edge}: {rows} rows in flight between {self.consumed} and {self.produced}")
+        return self
+
+
 class SinkAck(Record):
     """The sink has everything up to and including `epoch`."""
 
@@ -133,6 +155,7 @@ class Manifest(Record):
     late_watermark_ms: int | None = None
     operators: dict[OperatorName, OperatorSnapshot] = {}
     outputs: dict[SinkName, StagedOutput] = {}
+    edges: dict[EdgeName, EdgeCut] = {}
     rows_in: int = 0
     rows_out: int = 0
     rejected: dict[str, int] = {}

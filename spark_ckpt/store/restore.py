@@ -148,7 +148,7 @@ def _checked(tail: Tail, epoch: int, described: str, read: Read, verify: Verify)
 def _verified(manifests: dict[int, Manifest], epoch: int, read: Read, verify: Verify) -> Manifest:
     if epoch not in manifests:
         manifest = read(epoch)
-        verify(manifest.model_copy(update={"operators": {}}))
+        verify(manifest.model_copy(update={"operators": {}, "edges": {}}))
         manifests[epoch] = manifest
     return manifests[epoch]
 

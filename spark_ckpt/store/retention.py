@@ -68,6 +68,12 @@ def staged_files(manifests: Iterable[Manifest], sink: str) -> set[str]:
     return {file.path for output in outputs if not output.root for file in output.files}
 
 
+def segments(manifests: Iterable[Manifest], edge: str) -> set[str]:
+    """Paths of one edge's files that were in flight at some of the manifests."""
+    cuts = [manifest.edges[edge] for manifest in manifests if edge in manifest.edges]
+    return {file.path for cut in cuts for file in cut.files}
+
+
 def incarnation_of(path: str, prefix: str = "") -> int | None:
     """The incarnation that wrote a file, from its name; None for a name that is not ours.
 

@@ -11,6 +11,7 @@ from spark_ckpt.content import check_size
 from spark_ckpt.errors import StoreForeign
 from spark_ckpt.store.delta_log import LOG
 from spark_ckpt.store.epoch_log import EpochLog, wall_ms
+from spark_ckpt.store.inflight import InFlight
 from spark_ckpt.store.location import FileInfo, Location, total_size
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.outbox import Outbox
@@ -20,6 +21,7 @@ from spark_ckpt.store.retention import (
     RetentionReport,
     incarnation_of,
     kept_epochs,
+    segments,
     staged_files,
     state_files,
 )
@@ -28,7 +30,7 @@ from spark_ckpt.store.state_table import StateTable
 from spark_ckpt.store.tail import Tail
 from spark_ckpt.store.trim import HORIZON_MS, trim
 
-_STATE, _EDGES, _RUNS, _EPOCHS = "state", "edges", "runs", "epochs"
+_STATE, _EDGES, _INFLIGHT, _RUNS, _EPOCHS = "state", "edges", "inflight", "runs", "epochs"
 
 
 class Store:
@@ -41,6 +43,7 @@ class Store:
         self._lock = threading.RLock()
         self._states: dict[str, StateTable] = {}
         self._outboxes: dict[str, Outbox] = {}
+        self._inflight: dict[str, InFlight] = {}
         self._swept_for = -1
         self._moved: dict[str, str] = {}
         self.log = self._opened_log()
@@ -77,6 +80,14 @@ class Store:
                 self._outboxes[sink] = Outbox(location, sink, self.log)
             return self._outboxes[sink]
 
+    def edge(self, name: str) -> InFlight:
+        """What is in flight on an edge of the job's graph."""
+        with self._lock:
+            if name not in self._inflight:
+                location = self.location.child(_INFLIGHT, valid_name("edge", name))
+                self._inflight[name] = InFlight(location, name, self.log)
+            return self._inflight[name]
+
     def run_folder(self, incarnation: int) -> Location:
         """Spark's own checkpoints of one incarnation: disposable."""
         return self.location.child(_RUNS, str(incarnation))
@@ -93,13 +104,15 @@ class Store:
         for operator, snapshot in manifest.operators.items():
             place = self.state(operator).location
             _verify(place, snapshot.files, deep, epoch=manifest.epoch, operator=operator)
+        for edge, cut in manifest.edges.items():
+            _verify(self.edge(edge).location, cut.files, deep, epoch=manifest.epoch, edge=edge)
         for sink, output in manifest.outputs.items():
             staged_at = self._staged_at(sink, output.root, manifest.epoch)
             if staged_at is not None:
                 _verify(staged_at, output.files, deep, epoch=manifest.epoch, sink=sink)
 
     def settle(self, manifest: Manifest) -> None:
-        """Idempotent redo after the decision: state tables and outboxes show what the manifest says.
+        """Idempotent redo after the decision: the store's tables show what the manifest says.
 
         After a restore, call it once with `RecoveryPoint.manifest`: tables go back to the restored epoch.
         """
@@ -109,6 +122,8 @@ class Store:
                 self.state(operator).settle(manifest, incarnation)
             for sink in sorted({*manifest.outputs, *self._tables(_EDGES)}):
                 self.outbox(sink).settle(manifest, incarnation)
+            for edge in sorted({*manifest.edges, *self._tables(_INFLIGHT)}):
+                self.edge(edge).settle(manifest, incarnation)
 
     def retain(self, policy: Retention) -> RetentionReport:
         """Forget old epochs and delete what no kept epoch needs. Safe to stop at any point and to repeat.
@@ -135,6 +150,8 @@ class Store:
             files += self._sweep_outbox(self.outbox(sink), dropped, incarnation)
         for operator in self._tables(_STATE):
             files += self._sweep_state(self.state(operator), dropped, incarnation)
+        for edge in self._tables(_INFLIGHT):
+            files += self._sweep_edge(self.edge(edge), dropped, incarnation)
         self._trim_logs()
         dead = [name for name in self.location.folders(_RUNS) if name.isdigit() and int(name) < incarnation]
         for name in dead:
@@ -153,10 +170,16 @@ class Store:
         needed = state_files(self._kept(), state.operator) | state.table.live().keys()
         return _delete_garbage(state.location, "", needed, state_files(dropped, state.operator), incarnation)
 
+    def _sweep_edge(self, edge: InFlight, dropped: Sequence[Manifest], incarnation: int) -> list[FileInfo]:
+        needed = segments(self._kept(), edge.edge) | edge.table.live().keys()
+        return _delete_garbage(edge.location, f"ckpt-{edge.edge}", needed, segments(dropped, edge.edge), incarnation)
+
     def _trim_logs(self) -> None:
         before = self._now_ms() - HORIZON_MS
         for sink in self._tables(_EDGES):
             trim(self.outbox(sink).location, [], before)
+        for edge in self._tables(_INFLIGHT):
+            trim(self.edge(edge).location, [], before)
         epochs = [brief.epoch for brief in self.log.tail().epochs]
         for operator in self._tables(_STATE):
             state = self.state(operator)

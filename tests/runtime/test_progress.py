@@ -12,7 +12,7 @@ COUNTS = {"numInputRows": 10, "numOutputRows": 4, "rejected": 1, "late": 2}
 
 
 def add(progress, batch, **counts):
-    progress.add(batch, 3, 7, COUNTS | counts, 500, {"in": {"n": batch}})
+    progress.add(batch, 3, 7, COUNTS | counts, 500, {"in": {"n": batch}}, {"loop": batch})
 
 
 def test_nothing_is_told_before_the_first_batch():
@@ -45,7 +45,7 @@ def test_the_latest_hundred_are_kept_oldest_first():
 
 def test_a_batch_that_took_no_time_has_a_rate():
     progress = Progress("job")
-    progress.add(0, 1, 1, COUNTS, 0, {})
+    progress.add(0, 1, 1, COUNTS, 0, {}, {})
     assert progress.last()["processedRowsPerSecond"] == 10_000.0
 
 

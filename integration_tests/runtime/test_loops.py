@@ -1,0 +1,257 @@
+"""Edges of a job's graph: loops, and streams that part and meet behind an operator. Part of every epoch."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+from pyspark.sql import functions as F
+from runtime_kit import ENOUGH_S, Bench, Heard, drain, manifest_of
+
+import spark_ckpt as ckpt
+from integration_tests.survival.graphs import counting
+from integration_tests.survival.loops import Link, components, final_labels, labels_of, rounds
+from spark_ckpt import Job, failpoints
+from spark_ckpt.errors import EpochDamaged, GraphInvalid, StateSchemaChanged
+
+pytestmark = pytest.mark.spark
+LONG: list[Link] = [(number + 1, number) for number in range(12)]
+
+
+def labelling(bench: Bench, **settings: object) -> Job:
+    job = bench.job(**settings)
+    labels = components(job, job.source("in", bench.source(schema="a long, b long")))
+    labels.to(bench.sink("labels"), name="labels")
+    return job
+
+
+def put(bench: Bench, *links: Link) -> None:
+    bench.put(*links, schema="a long, b long")
+
+
+def cut_of(run: ckpt.Run, epoch: int) -> dict[str, object]:
+    return manifest_of(run, epoch)["edges"]["labels"]  # type: ignore[index, no-any-return]
+
+
+def labels(bench: Bench) -> dict[int, int]:
+    return final_labels([(row["node"], row["label"]) for row in bench.rows("labels")])  # type: ignore[misc]
+
+
+def test_a_loop_runs_until_nothing_comes_round_and_lets_the_job_drain(bench: Bench) -> None:
+    chain: list[Link] = [(number, number + 1) for number in range(6)]
+    put(bench, *reversed(chain))
+
+    run = drain(labelling(bench))
+
+    assert labels(bench) == dict.fromkeys(range(7), 0)
+    last = run.lastProgress
+    assert last is not None
+    assert last["inFlightRows"] == {"labels": 0}
+    cut = cut_of(run, run.epochs()[-1].epoch)
+    assert cut["consumed"] == cut["produced"] > 12
+    assert not cut["files"]
+
+
+def test_what_the_loop_holds_at_a_barrier_comes_round_after_a_failure(bench: Bench) -> None:
+    """Every batch ends an epoch, and lives end in the middle of the loop, before and behind a decision."""
+    put(bench, *LONG)
+    for point in ("EPOCH_COMMITTED:raise:3", "EPOCH_COMMITTING:raise:3", "STAGED:raise:9", ""):
+        failpoints.arm(point)
+        try:
+            run = labelling(bench, interval="10 ms").start(availableNow=True)
+            with (
+                nullcontext()
+                if not point or point.startswith("STAGED")
+                else pytest.raises(ckpt.CkptError, match="failpoint")
+            ):
+                assert run.awaitTermination(ENOUGH_S)
+        finally:
+            failpoints.arm("")
+
+    assert labels(bench) == labels_of(LONG)
+    held = [cut_of(run, brief.epoch)["files"] for brief in run.epochs()]
+    assert any(held), "no barrier found the loop at work: the test shows nothing"
+
+
+def test_an_older_epoch_goes_on_with_what_its_loop_held(bench: Bench) -> None:
+    put(bench, *LONG)
+    run = drain(labelling(bench, interval="10 ms"))
+    inside = next(brief.epoch for brief in run.epochs() if cut_of(run, brief.epoch)["files"])
+    again = Bench(bench.spark, bench.folder)
+
+    drain(labelling(again), restore=inside)
+
+    assert labels(bench) == labels_of(LONG)
+
+
+def test_segments_that_no_epoch_names_do_not_stay(bench: Bench) -> None:
+    put(bench, *LONG)
+
+    run = drain(labelling(bench, interval="10 ms", keep_epochs=2))
+
+    log = run._plan.store.reopened().log
+    named = {
+        file.path
+        for brief in log.tail().epochs
+        for cut in log.manifest(brief.epoch).edges.values()
+        for file in cut.files
+    }
+    there = {path.name for path in (bench.folder / "store" / "inflight" / "labels").glob("*.parquet")}
+    assert there == named
+
+
+def stopped_inside(bench: Bench) -> ckpt.Run:
+    """A job whose loop never ends, stopped: a row is in flight."""
+    bench.put(("a", 0))
+    heard = Heard()
+    job = endless(bench)
+    job.addListener(heard)
+    run = job.start()
+    heard.wait("committed", 3)
+    run.stop(ENOUGH_S)
+    assert manifest_of(run, run.epochs()[-1].epoch)["edges"]["rounds"]["files"]  # type: ignore[index]
+    return run
+
+
+def endless(bench: Bench, name: str = "rounds", schema: str = "k string, v long") -> Job:
+    job = bench.job(interval="10 ms")
+    rounds(job, job.source("in", bench.source()), name, schema).to(bench.sink(), name="out")
+    return job
+
+
+def test_a_loop_can_be_stopped_anywhere_and_goes_on_there(bench: Bench) -> None:
+    for _ in range(2):
+        stopped_inside(bench)
+
+    values = sorted(int(row["v"]) for row in bench.rows())  # type: ignore[call-overload]
+    assert values.count(0) == 2
+    assert max(values) > 4
+    assert all(0 < values.count(each) <= 2 for each in range(max(values) + 1))
+
+
+def test_a_damaged_segment_that_is_in_flight_is_found_before_anything_runs(bench: Bench) -> None:
+    run = stopped_inside(bench)
+    store = run._plan.store.reopened()
+    (file,) = store.log.manifest(run.epochs()[-1].epoch).edges["rounds"].files
+    (bench.folder / "store" / "inflight" / "rounds" / file.path).write_bytes(b"x" * file.size_bytes)
+    with pytest.raises(EpochDamaged, match="does not hold the bytes"):
+        store.verify(store.log.manifest(run.epochs()[-1].epoch), deep=True)
+    with pytest.raises(EpochDamaged, match="does not hold the bytes that were committed"):
+        endless(bench).start().awaitTermination(ENOUGH_S)
+
+
+def test_an_edge_with_rows_in_flight_cannot_be_dropped(bench: Bench) -> None:
+    stopped_inside(bench)
+    with pytest.raises(GraphInvalid, match="1 row in flight on edge 'rounds', which the job no longer has"):
+        endless(bench, "others").start()
+
+
+def test_rows_in_flight_must_fit_the_edge(bench: Bench) -> None:
+    stopped_inside(bench)
+    job = bench.job()
+    loop = job.feedback("rounds", "k string, v int")
+    rows = job.source("in", bench.source()).selectExpr("k", "CAST(v AS int) AS v").union(loop)
+    loop.close(rows)
+    rows.to(bench.sink("other"), name="out")
+    with pytest.raises(StateSchemaChanged, match="1 row in flight on edge 'rounds' with k string, v bigint"):
+        job.start()
+
+
+def test_what_is_in_flight_can_be_read_with_sql(bench: Bench) -> None:
+    run = stopped_inside(bench)
+    (row,) = run._plan.store.reopened().edge("rounds").read(run.epochs()[-1].epoch).to_pylist()
+    assert bench.rows("store/inflight/rounds") == [row]
+    assert row["v"] == len(bench.rows())
+
+
+# -- edges that lead on ------------------------------------------------------------------------------------------------
+
+
+def test_streams_part_and_meet_again_behind_an_edge(bench: Bench) -> None:
+    job = bench.job()
+    first = counting(job.source("in", bench.source()), "k", "first").select("key", "n").through("counted")
+    even = counting(first.filter("n % 2 = 0").selectExpr("key AS k"), "k", "even").select("key", "n")
+    all_ = counting(first.selectExpr("key AS k"), "k", "all").select("key", "n")
+    even.join(all_, on=["key", "n"], name="both").to(bench.sink(), name="out")
+    bench.put(*[("a", number) for number in range(6)], ("b", 0))
+
+    drain(job)
+
+    assert bench.values() == [("a", 1), ("a", 2), ("a", 3)]
+
+
+def test_event_time_may_begin_behind_an_edge(bench: Bench) -> None:
+    def job() -> Job:
+        described = bench.job()
+        times = counting(described.source("in", bench.source()), "k", "first")
+        timed = times.select("key", F.timestamp_seconds(F.col("v")).alias("at")).through("times")
+        windows = timed.withWatermark("at", "0 seconds").groupBy(
+            "key", F.window("at", "10 seconds").start.alias("start")
+        )
+        windows.agg(n=ckpt.count()).to(bench.sink(), name="out")
+        return described
+
+    bench.put(("a", 5), ("a", 8))
+    drain(job())
+    bench.put(("a", 100))
+    drain(job())
+    bench.put(("a", 1))
+    run = drain(job())
+
+    assert run.lastProgress is not None
+    assert run.lastProgress["totals"]["late"] == 1
+    assert {row["start"].timestamp(): row["n"] for row in bench.rows()} == {0: 2, 100: 1}  # type: ignore[attr-defined]
+
+
+# -- first mistakes ----------------------------------------------------------------------------------------------------
+
+
+def test_a_feedback_that_nothing_goes_into_is_refused(bench: Bench) -> None:
+    job = bench.job()
+    job.feedback("open", "k string, v long").to(bench.sink(), name="out")
+    with pytest.raises(GraphInvalid, match="nothing goes into feedback 'open'"):
+        job.start()
+
+
+def test_a_feedback_that_is_no_loop_is_refused(bench: Bench) -> None:
+    job = bench.job()
+    rows = job.source("in", bench.source())
+    loop = job.feedback("straight", "k string, v long")
+    loop.close(rows)
+    loop.to(bench.sink(), name="out")
+    with pytest.raises(GraphInvalid, match="there is no loop"):
+        job.start()
+
+
+def test_an_edge_that_nobody_reads_is_refused(bench: Bench) -> None:
+    job = bench.job()
+    rows = job.source("in", bench.source()).to(bench.sink(), name="out")
+    rows.through("nowhere")
+    with pytest.raises(GraphInvalid, match="nobody reads edge 'nowhere'"):
+        job.start()
+
+
+def test_a_loop_is_closed_once_with_its_own_columns(bench: Bench) -> None:
+    job = bench.job()
+    rows = job.source("in", bench.source())
+    loop = job.feedback("loop", "k string, v long")
+    with pytest.raises(GraphInvalid, match="has struct<k:string,v:bigint>, the stream that closes it struct<k:string>"):
+        loop.close(rows.select("k"))
+    loop.close(rows.union(loop).select("v", "k"))
+    with pytest.raises(GraphInvalid, match="closed already"):
+        loop.close(rows)
+
+
+def test_names_of_edges_are_told_apart(bench: Bench) -> None:
+    job = bench.job()
+    job.source("in", bench.source()).through("one")
+    with pytest.raises(GraphInvalid, match="two edges named 'one'"):
+        job.feedback("one", "k string")
+
+
+def test_an_edge_may_have_the_name_of_a_sink(bench: Bench) -> None:
+    job = bench.job()
+    job.source("in", bench.source()).through("out").to(bench.sink(), name="out")
+    bench.put(("a", 1))
+    drain(job)
+    assert bench.values() == [("a", 1)]

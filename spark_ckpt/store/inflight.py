@@ -1,0 +1,73 @@
+"""An edge's segments, and as a Delta table what was in flight on it at the newest epoch.
+
+Derived from the manifests as every table of the store: a log that is damaged is made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
+
+from spark_ckpt.store import delta_log
+from spark_ckpt.store.data_table import DataTable, settle_key
+from spark_ckpt.store.delta_log import Actions
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.records import Manifest, StagedFileRecord
+
+
+class InFlight:
+    """`<store>/inflight/<edge>`. Tasks write segments into `location`; those that a manifest names belong to a cut."""
+
+    def __init__(self, location: Location, edge: str, log: EpochLog) -> None:
+        self.location = location
+        self.edge = edge
+        self._log = log
+        self.table = DataTable(location, f"spark_ckpt/inflight/{edge}", f"spark_ckpt: rows in flight on edge {edge}")
+
+    def read(self, epoch: int) -> pa.Table:
+        """The rows in flight at an epoch, oldest first. Raises `EpochNotFound`, `EpochDamaged`."""
+        files = self._files(self._log.manifest(epoch))
+        tables = [self.location.read_committed(file, file.rows, epoch=epoch, edge=self.edge) for file in files]
+        return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+
+    def settle(self, manifest: Manifest, incarnation: int) -> None:
+        """Show what is in flight at this epoch. Idempotent. A table whose own log is damaged is made anew."""
+        tail = self._log.tail()
+        newest = settle_key(tail.incarnation, tail.last)
+        self.table.redo(lambda: self._settle(manifest, incarnation), newest, tail.incarnation == incarnation)
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Delete segments that no epoch names. Those that are gone already do not matter."""
+        self.location.delete(paths)
+
+    def _settle(self, manifest: Manifest, incarnation: int) -> None:
+        key = settle_key(incarnation, manifest.epoch)
+        settled = self.table.settled_key()
+        if settled >= key:
+            return
+        files = self._files(manifest)
+        if files:
+            schema = self.location.committed_schema(files[-1], epoch=manifest.epoch, edge=self.edge)
+            self.table.ensure(schema, replace=True)
+        elif settled < 0:
+            return
+
+        def change(table: DeltaTable) -> Actions:
+            live = delta_log.live_files(table)
+            new = {file.path: file for file in files}
+            gone = [delta_log.removed(path, live[path], data_change=True) for path in live.keys() - new.keys()]
+            return [*gone, *(_add(new[path]) for path in new if path not in live)]
+
+        self.table.commit(key, change, {"ckptEpoch": str(manifest.epoch), "ckptIncarnation": str(incarnation)})
+
+    def _files(self, manifest: Manifest) -> tuple[StagedFileRecord, ...]:
+        cut = manifest.edges.get(self.edge)
+        return cut.files if cut else ()
+
+
+def _add(file: StagedFileRecord) -> AddAction:
+    return delta_log.added(file.path, file.size_bytes, file.stats, data_change=True)

@@ -1,0 +1,120 @@
+"""What of an edge belongs to a cut, and what of it nobody needs any more."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from spark_ckpt.connector import StagedFile
+from spark_ckpt.host.edges import EdgeLog, segments_in, spent
+from spark_ckpt.host.epoch_builder import EpochBuilder
+from spark_ckpt.host.job_shape import EdgeShape
+from spark_ckpt.host.reports import EDGE, Report
+from spark_ckpt.store.records import EdgeCut, Manifest
+
+SHAPE = EdgeShape("loop", "k string")
+
+
+def segment(number: int, task: int = 0, rows: int = 2) -> StagedFile:
+    return StagedFile(f"s{number}", 1, rows, 0, 0, task, 0)
+
+
+def manifest(epoch: int, cut: EdgeCut | None = None) -> Manifest:
+    edges = {"loop": cut} if cut else {}
+    return Manifest(job="j", epoch=epoch, incarnation=1, attempt="a", created_ms=0, edges=edges)
+
+
+def put(*segments: StagedFile) -> list[Report]:
+    return [Report("tap", each.task, number, f"{EDGE}loop", asdict(each)) for number, each in enumerate(segments)]
+
+
+def test_segments_are_taken_off_in_the_order_of_tasks() -> None:
+    reports = put(segment(1, task=1), segment(0, task=0))
+    assert [each.path for each in segments_in(reports)["loop"]] == ["s0", "s1"]
+
+
+def test_a_cut_names_what_is_in_flight_between_its_two_positions() -> None:
+    log = EdgeLog(None)
+    log.advance(0, [segment(0), segment(1, rows=3)])
+    log.advance(1, [segment(2)])
+    cut = log.cut(SHAPE)
+    assert (cut.consumed, cut.produced) == (2, 7)
+    assert [file.path for file in cut.files] == ["s1", "s2"]
+
+
+def test_an_incarnation_counts_from_what_was_in_flight_at_its_cut() -> None:
+    before = EdgeLog(None)
+    before.advance(0, [segment(0), segment(1)])
+    before.advance(1, [])
+    log = EdgeLog(before.cut(SHAPE))
+    assert [each.path for each in log.advance(1, [segment(2)])] == ["s1"]
+    cut = log.cut(SHAPE)
+    assert (cut.consumed, cut.produced) == (4, 6)
+
+
+@pytest.mark.parametrize("taken", [-1, 2])
+def test_nobody_consumes_what_is_not_there(taken: int) -> None:
+    log = EdgeLog(None)
+    log.advance(0, [segment(0)])
+    with pytest.raises(ValueError, match="segments consumed"):
+        log.advance(taken, [])
+
+
+def test_a_cut_whose_positions_and_segments_differ_is_refused() -> None:
+    good = EdgeLog(None)
+    good.advance(0, [segment(0)])
+    with pytest.raises(ValidationError, match="2 rows in flight between 0 and 5"):
+        EdgeCut.model_validate(good.cut(SHAPE).model_dump() | {"produced": 5})
+
+
+def test_a_loop_at_work_is_not_idle() -> None:
+    builder = EpochBuilder(manifest(0), None, None, (SHAPE,))
+    assert builder.idle
+    builder.add(0, put(segment(0)))
+    assert not builder.idle
+    builder.end(1, {})
+    builder.add(0, [], taken={"loop": 1})
+    assert not builder.idle
+
+
+def test_rows_on_an_edge_are_no_sinks_rows() -> None:
+    builder = EpochBuilder(manifest(0), None, "loop", (SHAPE,))
+    counts = builder.add(0, put(segment(0)))
+    assert counts["numOutputRows"] == 0
+    assert builder.end(1, {}).gathered.staged == {}
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.sampled_from(["", "decide", "abort"]))))
+def test_a_segment_is_spent_once_if_no_epoch_names_it_and_never_else(
+    steps: list[tuple[int, int, str]],
+) -> None:
+    """A batch puts some segments on the edge and takes some off; then perhaps an epoch ends, decided or given up."""
+    base, number, taken, epoch = manifest(0), 0, 0, 0
+    builder = EpochBuilder(base, None, None, (SHAPE,))
+    named: set[str] = set()
+    gone: list[str] = []
+    flying: list[str] = []
+    for put_on, most, ending in steps:
+        new = [segment(number + each) for each in range(put_on)]
+        taken += min(most, len(flying))
+        del flying[: min(most, len(flying))]
+        builder.add(0, put(*new), taken={"loop": taken})
+        flying += [each.path for each in new]
+        number += put_on
+        if not ending:
+            continue
+        epoch += 1
+        ended = builder.end(epoch, {})
+        assert [file.path for file in ended.edges["loop"].files] == flying
+        if ending == "abort":
+            builder.aborted(epoch)
+            continue
+        gone += [path for paths in spent(builder.decided(epoch), base).values() for path in paths]
+        base = manifest(epoch, ended.edges["loop"])
+        named |= set(flying)
+        assert len(gone) == len(set(gone))
+        assert set(gone) == {f"s{each}" for each in range(number)} - named
