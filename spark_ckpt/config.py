@@ -113,6 +113,10 @@ class JobConfig(BaseModel):
     local_dir: Path | None = Field(
         None, description="local cache of state on every host; default: the temporary folder"
     )
+    trace_dir: Path | None = Field(
+        None,
+        description="folder in which the driver records what it decides, for `spark-ckpt trace`; default: nothing is",
+    )
 
     @classmethod
     def of(cls, arguments: Mapping[str, object], conf: Mapping[str, str]) -> Self:

@@ -237,6 +237,13 @@ class EnvironmentUnfit(CkptError):
     exit_code = 10
 
 
+class TraceInvalid(CkptError):
+    """A recorded trace cannot be read: it is none, is damaged, or is of a format that this version does not know."""
+
+    condition = "CKPT_TRACE_INVALID"
+    exit_code = 2
+
+
 class ProtocolCondemned(CkptError):
     """The simulator has seen a protocol that promises exactly-once break it: a bug of spark_ckpt."""
 

@@ -35,6 +35,11 @@ MAY_IMPORT = {
         "spark_ckpt.host", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.connector", "spark_ckpt.wording",
         "spark_ckpt.store.identity", "spark_ckpt.store.records", "spark_ckpt.store.restore",
     },
+    "spark_ckpt/trace": {
+        "spark_ckpt.trace", "spark_ckpt.host", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.connector",
+        "spark_ckpt.storage_errors", "spark_ckpt.store.identity", "spark_ckpt.store.records", "spark_ckpt.store.restore",
+        "spark_ckpt.simulator.world",
+    },
     "spark_ckpt/store": {
         "spark_ckpt.store", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.connector", "spark_ckpt.failpoints",
         "spark_ckpt.storage_errors", "spark_ckpt.wording", "spark_ckpt.content",
@@ -47,7 +52,7 @@ MAY_IMPORT = {
         "spark_ckpt.spark_private",
         "spark_ckpt.runtime", "spark_ckpt.host", "spark_ckpt.protocol", "spark_ckpt.store", "spark_ckpt.errors",
         "spark_ckpt.connector", "spark_ckpt.failpoints", "spark_ckpt.worker_process", "spark_ckpt.graph", "spark_ckpt.config",
-        "spark_ckpt.listener", "spark_ckpt.worker_python",
+        "spark_ckpt.listener", "spark_ckpt.worker_python", "spark_ckpt.trace",
         "spark_ckpt.storage_errors", "spark_ckpt.wording", "spark_ckpt.content",
     },
     "connectors": {

@@ -19,7 +19,14 @@ def run(options: argparse.Namespace, events: Events) -> int:
     spark.sparkContext.setLogLevel("ERROR")
     try:
         job = ckpt.Job(
-            spark, "graphs", store=options.store, interval="1 second", local_dir=options.local_dir, key_groups=4
+            spark,
+            "graphs",
+            store=options.store,
+            interval="1 second",
+            local_dir=options.local_dir,
+            key_groups=4,
+            trace_dir=options.trace_dir,
+            max_unpublished=options.max_unpublished,
         )
         inputs = [
             job.source(path.name, FilesSource(str(path), "json", "k string", files_per_batch=2))
@@ -43,6 +50,8 @@ def main() -> int:
         parser.add_argument(name, required=True, type=Path)
     parser.add_argument("--shape", choices=sorted(SHAPES), required=True)
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--trace-dir", type=Path, help="record what the drivers decide there")
+    parser.add_argument("--max-unpublished", type=int)
     parser.add_argument("--available-now", action="store_true")
     options = parser.parse_args()
     return told(options.events, lambda events: run(options, events))

@@ -45,6 +45,11 @@ def diamond(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -
     return way.join(right, on=["key", "n"], name="third")
 
 
+def merge(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
+    """One operator that reads both sources."""
+    return counting(rows.union(others), "k", "merged").select("key", "n")
+
+
 def _twice_counted(rows: ckpt.Stream, sink: Sinks | None) -> ckpt.Stream:
     first = counting(rows, "k", "first").select("key", "n")
     if sink is not None:
@@ -70,6 +75,11 @@ def diamonds_output(keys: Iterable[object], others: Iterable[object]) -> Counter
     return Counter((key, n) for key in left for n in range(1, min(left[key], right[key]) + 1))
 
 
+def merges_output(keys: Iterable[object], others: Iterable[object]) -> Counter[tuple[object, int]]:
+    """(key, n) of what `merge` puts out."""
+    return Counter((key, n) for key, times in Counter([*keys, *others]).items() for n in range(1, times + 1))
+
+
 def _second(keys: Iterable[object]) -> Sequence[int]:
     return _numbers(n % 3 for n in _numbers(keys))
 
@@ -83,4 +93,4 @@ def _numbers(keys: Iterable[object]) -> list[int]:
     return [number for times in Counter(keys).values() for number in range(1, times + 1)]
 
 
-SHAPES: dict[str, Callable[..., ckpt.Stream]] = {"chain": chain, "tree": tree, "diamond": diamond}
+SHAPES: dict[str, Callable[..., ckpt.Stream]] = {"chain": chain, "tree": tree, "diamond": diamond, "merge": merge}

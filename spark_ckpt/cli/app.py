@@ -25,6 +25,7 @@ from spark_ckpt.cli.restore import restore
 from spark_ckpt.cli.show import show
 from spark_ckpt.cli.simulate import simulate
 from spark_ckpt.cli.state import state
+from spark_ckpt.cli.trace import trace
 from spark_ckpt.cli.verify import verify
 from spark_ckpt.errors import CkptError
 
@@ -34,9 +35,9 @@ app = typer.Typer(
     name="spark-ckpt",
     help="Look into the store of a spark_ckpt job: epochs, state, savepoints, what a restore would do. Try protocols.",
     epilog=(
-        "Every command takes --json. Exit codes: 0 done; 1 simulated run condemned; 2 wrong use; 3 store unreachable, "
-        "full, foreign or too new; 4 another driver holds the job; 5 epoch missing or damaged, state does not fit; 6 run failed; "
-        "8 source or sink invalid; 9 not published; 10 environment unfit; 130 interrupted."
+        "Every command takes --json. Exit codes: 0 done; 1 simulated run condemned, recorded one not accepted; 2 wrong use; "
+        "3 store unreachable, full, foreign or too new; 4 another driver holds the job; 5 epoch missing or damaged, "
+        "state does not fit; 6 run failed; 8 source or sink invalid; 9 not published; 10 environment unfit; 130 interrupted."
     ),
     no_args_is_help=True,
     add_completion=False,
@@ -56,6 +57,7 @@ app.command("connectors", short_help="Sources and sinks that are installed.")(co
 app.command("jars", short_help="A connector's jars, for spark-submit.")(jars)
 app.command("prepare", short_help="Make later starts on this machine fast.")(prepare)
 app.command("simulate", short_help="A protocol under failures, as a story and a diagram.")(simulate)
+app.command("trace", short_help="What a job recorded: as a story, and replayed.")(trace)
 app.command("compare", short_help="What each protocol costs on one workload.")(compare)
 app.command("demo", short_help="See it work: kill, restart, proof, restore.")(demo)
 

@@ -80,8 +80,7 @@ def simulate(
         timeout_ms,
         pairs(option, "--option"),
     )
-    if diagram is not None and diagram.suffix not in (".svg", ".html"):
-        raise ConfigInvalid(f"--diagram {diagram.name} is neither .svg nor .html", hint="name the file so")
+    check_picture(diagram)
     if schedules > 1:
         _many(scenario, schedules, processes, as_json)
     else:
@@ -101,7 +100,7 @@ def _one(scenario: sim.Scenario, diagram: Path | None, everything: bool, as_json
     title = f"{scenario.protocol} on {scenario.graph}, seed {scenario.seed}"
     told = sim.story(outcome.moments, everything)
     if diagram is not None:
-        _write(diagram, outcome.moments, title, told)
+        write_picture(diagram, outcome.moments, title, told)
     if as_json:
         print_json(_fields(scenario, outcome))
     else:
@@ -142,7 +141,14 @@ def _smallest(scenario: sim.Scenario, outcome: sim.Outcome) -> None:
     print_line(f"\nthe same failure in {len(shrunk.trace)} steps:\n\n{sim.story(world.moments or ())}")
 
 
-def _write(diagram: Path, moments: Sequence[sim.Moment], title: str, told: str) -> None:
+def check_picture(diagram: Path | None) -> None:
+    """Raises `ConfigInvalid` for a file that is no picture."""
+    if diagram is not None and diagram.suffix not in (".svg", ".html"):
+        raise ConfigInvalid(f"--diagram {diagram.name} is neither .svg nor .html", hint="name the file so")
+
+
+def write_picture(diagram: Path, moments: Sequence[sim.Moment], title: str, told: str) -> None:
+    """The space-time diagram, as the file's suffix says. Raises `ConfigInvalid`."""
     text = sim.svg(moments, title) if diagram.suffix == ".svg" else sim.html(moments, title, told)
     try:
         diagram.write_text(text)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
-from spark_ckpt.host.incarnation import IncarnationCore
 from spark_ckpt.host.messages import QueryStarting, SavepointAsked, SourcesPinned, StopAsked
 from spark_ckpt.host.reports import Report
 from spark_ckpt.listener import OutageEvent
@@ -35,6 +34,7 @@ from spark_ckpt.runtime.stage import Stage
 from spark_ckpt.runtime.stage_query import RunningQuery, stop_within
 from spark_ckpt.storage_errors import told_of
 from spark_ckpt.store.identity import Standing
+from spark_ckpt.trace.recorder import recorded
 
 if TYPE_CHECKING:
     from spark_ckpt.runtime.job_plan import JobPlan
@@ -76,13 +76,14 @@ class Life:
         self._query: RunningQuery | None = None
         self._folder = plan.cache / f"i{point.incarnation}"
         key_groups = plan.key_groups(point.manifest)
-        self._core = IncarnationCore(plan.shape(key_groups), point, standing, plan.store.log.tail().acked)
+        shape, acked = plan.shape(key_groups), plan.store.log.tail().acked
+        self._core, self._rules = recorded(plan.config.trace_dir, shape, point, standing, acked)
         self._control = Control()
         self._stage = Stage(plan, point.incarnation, self._core, self._control, targets, self._folder, key_groups)
         self._keeper = LeaseKeeper(
             self._renew, plan.config.lease_ms, progress.outage_over, self._missed_renewal, self._fail
         )
-        self._loop = CoordinatorLoop(self._core, lambda effect: self._effects.carry_out(effect), self._fail)
+        self._loop = CoordinatorLoop(self._rules, lambda effect: self._effects.carry_out(effect), self._fail)
         self._lanes = Lanes(plan, point.incarnation, point.last, self._core.standing, self._loop.post)
         self._effects = Effects(
             plan, announcer, progress, self._control, self._lanes, self._loop, self._served, self._finish
@@ -204,6 +205,7 @@ class Life:
         if self._query is not None:
             stop_within(self._query, self._close_within_s)
         self._end_threads(time.monotonic() + self._close_within_s)
+        self._rules.close()
         if ending.outcome is not barrier.Outcome.FENCED:
             self._leave()
         shutil.rmtree(self._folder, ignore_errors=True)

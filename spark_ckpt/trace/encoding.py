@@ -1,0 +1,152 @@
+"""Events, effects and what an incarnation begins with as JSON, without secrets and without anything of a row.
+
+Left out: storage options and roots, texts of errors, column statistics and partition values (also where they are part of a
+path). What is left is all that the rules decide by, so a replay decides the same. Encoding what was decoded changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+
+from pydantic import BaseModel, JsonValue
+
+from spark_ckpt import errors
+from spark_ckpt.connector import EpochOutput, StagedFile
+from spark_ckpt.errors import CkptError, PublishFailed
+from spark_ckpt.host.job_shape import SinkPlace
+from spark_ckpt.host.messages import ManifestFenced, StoreManifest
+from spark_ckpt.host.reports import Report
+from spark_ckpt.protocol.machine import Effect, Event
+from spark_ckpt.store.records import Manifest, StagedFileRecord
+from spark_ckpt.store.restore import RecoveryPoint
+
+Object = dict[str, JsonValue]
+
+_LEFT_OUT: Mapping[type, frozenset[str]] = {
+    SinkPlace: frozenset({"root", "storage_options"}),
+    EpochOutput: frozenset({"root", "storage_options"}),
+    ManifestFenced: frozenset({"why"}),
+    StagedFile: frozenset({"partition_values", "stats"}),
+    StagedFileRecord: frozenset({"partition_values", "stats"}),
+}
+
+
+def encoded(value: object) -> JsonValue:
+    """Any value of the rules as JSON. An event or effect says its `kind`. Raises `TypeError` for what is no plain value."""
+    match value:
+        case None | bool() | int() | float() | str() if not isinstance(value, Enum):
+            return value
+        case Enum():
+            return encoded(value.value)
+        case CkptError():
+            return _error(value)
+        case Manifest():
+            return reference(value)
+        case StoreManifest():
+            return _object(value) | {"manifest": whole(value.manifest)}
+        case RecoveryPoint():
+            return _point(value)
+        case Report():
+            return _object(value) | {"body": _body(value.body)}
+        case BaseModel():
+            return _model(value)
+        case Mapping():
+            return {str(key): encoded(each) for key, each in value.items()}
+        case AbstractSet():
+            return sorted(map(encoded, value), key=str)
+        case Sequence():
+            return [encoded(each) for each in value]
+    if is_dataclass(value):
+        return _object(value)
+    raise TypeError(f"a trace has no place for {type(value).__name__}")
+
+
+def _object(value: object) -> Object:
+    """A dataclass, field by field."""
+    kind: Object = {"kind": type(value).__name__} if isinstance(value, Event | Effect) else {}
+    left_out = _LEFT_OUT.get(type(value), frozenset())
+    names = [field.name for field in fields(value) if field.name not in left_out]  # type: ignore[arg-type]
+    return kind | {name: _named(name, getattr(value, name)) for name in names}
+
+
+def _model(value: BaseModel) -> Object:
+    left_out = _LEFT_OUT.get(type(value), frozenset())
+    names = [name for name in type(value).model_fields if name not in left_out]
+    return {name: _named(name, getattr(value, name)) for name in names}
+
+
+def _named(name: str, value: object) -> JsonValue:
+    """Partition values are folders of a path."""
+    return value.rpartition("/")[2] if name == "path" and isinstance(value, str) else encoded(value)
+
+
+def _error(error: CkptError) -> Object:
+    """What the rules look at: the kind, and whether the error says what was expected. Its words may say anything."""
+    return {"condition": _kind(error).condition, "expects": "expected" in error.context}
+
+
+def _kind(error: CkptError) -> type[CkptError]:
+    """The error's own class, or the nearest one of the core's tree: a connector may have its own below."""
+    known = [kind for kind in type(error).__mro__ if kind.__module__ == CkptError.__module__ and kind in _kinds()]
+    alike = [kind for kind in known if kind.retriable == error.retriable]
+    return alike[0] if alike else PublishFailed if error.retriable else CkptError
+
+
+@cache
+def _kinds() -> frozenset[type[CkptError]]:
+    return frozenset(kinds_of_errors().values())
+
+
+def kinds_of_errors() -> Mapping[str, type[CkptError]]:
+    """The core's tree, by condition."""
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, CkptError)]
+    return {kind.condition: kind for kind in kinds}
+
+
+def _body(body: Mapping[str, object]) -> Object:
+    """Numbers, and names and digests of files: texts that a task reports are of its rows."""
+    kept: Object = {}
+    for name, value in body.items():
+        if name == "file" and isinstance(value, Mapping):
+            kept[name] = _file(value)
+        elif value is None or isinstance(value, bool | int | float):
+            kept[name] = value
+        elif name in ("path", "sha256") and isinstance(value, str):
+            kept[name] = _named(name, value)
+    return kept
+
+
+def _file(file: Mapping[str, object]) -> Object:
+    return {name: _named(name, value) for name, value in file.items()}
+
+
+def whole(manifest: Manifest) -> Object:
+    """A manifest with everything that a replay needs."""
+    return _model(manifest)
+
+
+def reference(manifest: Manifest) -> Object:
+    """A manifest that the trace has whole elsewhere: as it was stored, and a digest of the rest."""
+    return {
+        "epoch": manifest.epoch,
+        "attempt": manifest.attempt,
+        "created_ms": manifest.created_ms,
+        "digest": digest_of(manifest),
+    }
+
+
+def digest_of(manifest: Manifest) -> str:
+    """Of everything but the id and the time that a manifest gets when it is stored."""
+    content = {name: value for name, value in whole(manifest).items() if name not in ("attempt", "created_ms")}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _point(point: RecoveryPoint) -> Object:
+    owed = {sink: [whole(each) for each in manifests] for sink, manifests in point.unpublished.items()}
+    return _object(point) | {"manifest": whole(point.manifest), "unpublished": encoded(owed)}

@@ -1,0 +1,256 @@
+"""The lines of a trace: how an incarnation begins, then what its rules were told and what they answered. Typed and checked.
+
+Fields of an event are those of its class in `host/messages.py`, so that an event which gets a field gets it here too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Annotated, Literal, get_type_hints
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
+
+from spark_ckpt.errors import CkptError, TraceInvalid
+from spark_ckpt.host import messages
+from spark_ckpt.host.incarnation import IncarnationCore
+from spark_ckpt.host.job_shape import JobShape
+from spark_ckpt.host.manifests import stamped
+from spark_ckpt.host.reports import Report, Step
+from spark_ckpt.protocol import barrier
+from spark_ckpt.protocol.machine import Event
+from spark_ckpt.store.identity import Standing
+from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.restore import RecoveryPoint
+from spark_ckpt.trace.encoding import digest_of, encoded, kinds_of_errors
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+def _with_root(shape: object) -> object:
+    """Where rows are staged is not recorded."""
+    if not isinstance(shape, dict) or not isinstance(shape.get("sinks"), dict):
+        return shape
+    return shape | {"sinks": {name: {"root": "", **place} for name, place in shape["sinks"].items()}}
+
+
+class Begun(_Line):
+    """The first line: what the rules of an incarnation were made with. `format` grows when an older reader cannot read it."""
+
+    line: Literal["begun"] = "begun"
+    format: Literal[1] = 1
+    shape: Annotated[JobShape, BeforeValidator(_with_root)]
+    point: RecoveryPoint
+    standing: Standing
+    acked: dict[str, int]
+
+    @classmethod
+    def of(cls, shape: JobShape, point: RecoveryPoint, standing: Standing, acked: Mapping[str, int]) -> Begun:
+        """Of values that are what they should be already."""
+        return cls.model_construct(
+            line="begun", format=1, shape=shape, point=point, standing=standing, acked=dict(acked)
+        )
+
+    def core(self) -> IncarnationCore:
+        """The rules as they ship, made with this."""
+        return IncarnationCore(self.shape, self.point, self.standing, self.acked)
+
+    def text(self) -> str:
+        """As it is written."""
+        return _dumped({name: encoded(getattr(self, name)) for name in type(self).model_fields})
+
+
+class Handled(_Line):
+    """One event with its time, in ms of a clock that only grows, and the answers; or the kind of error instead of answers."""
+
+    line: Literal["handled"] = "handled"
+    now_ms: float
+    event: dict[str, JsonValue]
+    effects: list[dict[str, JsonValue]] = []
+    raised: str = ""
+
+    def text(self) -> str:
+        """As it is written."""
+        return _dumped(self.model_dump(mode="json"))
+
+
+class Cut(_Line):
+    """The last line of a trace that has reached its bound: the incarnation goes on, nothing more is recorded."""
+
+    line: Literal["cut"] = "cut"
+
+    def text(self) -> str:
+        """As it is written."""
+        return _dumped(self.model_dump(mode="json"))
+
+
+Line = Begun | Handled | Cut
+
+_LINE: TypeAdapter[Line] = TypeAdapter(Annotated[Line, Field(discriminator="line")])
+_JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
+
+
+def _dumped(value: JsonValue) -> str:
+    return _JSON.dump_json(value).decode()
+
+
+def line_of(text: str | bytes) -> Line:
+    """A line as it was written. Raises `TraceInvalid`."""
+    try:
+        return _LINE.validate_json(text)
+    except ValidationError as error:
+        raise TraceInvalid(_complaint(error)) from None
+
+
+def handled(event: Event, now_ms: float, effects: object, raised: str = "") -> Handled:
+    """What the rules have done about an event."""
+    return Handled.model_construct(
+        line="handled", now_ms=now_ms, event=encoded(event), effects=encoded(effects), raised=raised
+    )
+
+
+# -- events, back again ------------------------------------------------------------------------------------------------
+
+_EVENTS: dict[str, type[Event]] = {
+    kind.__name__: kind
+    for kind in (
+        messages.SourcesPinned,
+        messages.QueryStarting,
+        messages.BatchDone,
+        messages.ManifestStored,
+        messages.ManifestFenced,
+        messages.PublishEnded,
+        messages.StopAsked,
+        messages.SavepointAsked,
+        messages.TimerRanOut,
+    )
+}
+_TIMERS: dict[str, type[Event]] = {
+    kind.__name__: kind
+    for kind in (barrier.IntervalElapsed, barrier.TimeoutElapsed, barrier.PauseElapsed, barrier.RetryElapsed)
+}
+
+
+class Reference(_Line):
+    """A manifest that stands whole where it was to be stored."""
+
+    epoch: int
+    attempt: str
+    created_ms: int
+    digest: str
+
+    def of(self, asked: Mapping[int, Manifest]) -> Manifest:
+        """The manifest as it was stored. `asked`: what was to be stored, by epoch. Raises `TraceInvalid`."""
+        manifest = asked.get(self.epoch)
+        if manifest is None or digest_of(manifest) != self.digest:
+            raise TraceInvalid(f"epoch {self.epoch} was stored as no line before says that it should be")
+        return stamped(manifest, self.attempt, self.created_ms)
+
+
+class _Report(_Line):
+    step: Step
+    partition: int
+    attempt: int
+    scope: str
+    body: dict[str, JsonValue]
+
+
+class _Error(_Line):
+    condition: str
+    expects: bool
+
+
+def _report(value: object) -> Report:
+    read = _Report.model_validate(value)
+    body = read.body | ({"partition_values": {}, "stats": "{}"} if "lane" in read.body else {})
+    return Report(read.step, read.partition, read.attempt, read.scope, body)
+
+
+def _error(value: object) -> CkptError | None:
+    if value is None:
+        return None
+    read = _Error.model_validate(value)
+    kind = kinds_of_errors().get(read.condition)
+    if kind is None:
+        raise ValueError(f"there is no error {read.condition}")
+    return kind("", expected="" if read.expects else None)
+
+
+def _elapsed(value: object) -> Event:
+    if not isinstance(value, dict):
+        raise ValueError("a timer's event is an object")  # noqa: TRY004 - pydantic tells of values
+    return _made(_TIMERS, value)
+
+
+_NAMES: Mapping[str, object] = {
+    "Json": JsonValue,
+    "Cursor": dict[str, JsonValue],
+    "Parts": dict[str, str],
+    "Report": Annotated[object, PlainValidator(_report)],
+    "CkptError": Annotated[object, PlainValidator(_error)],
+    "Event": Annotated[object, PlainValidator(_elapsed)],
+}
+"""What the names in the classes of events stand for on a line."""
+
+_NOT_RECORDED = {("ManifestFenced", "why"): ""}
+
+
+@cache
+def _model_of(name: str) -> type[BaseModel]:
+    """Of the fields of an event's class."""
+    kind = (_EVENTS | _TIMERS)[name]
+    hints = get_type_hints(kind, vars(sys.modules[kind.__module__]), dict(_NAMES), include_extras=True)
+    described: dict[str, tuple[object, object]] = {}
+    for each in fields(kind):
+        default = _NOT_RECORDED.get((name, each.name), each.default)
+        described[each.name] = (hints[each.name], ... if default is MISSING else default)
+    return create_model(name, __base__=_Line, **described)  # type: ignore[call-overload, no-any-return]
+
+
+def _made(kinds: Mapping[str, type[Event]], value: Mapping[str, object]) -> Event:
+    name = str(value.get("kind"))
+    if name not in kinds:
+        raise ValueError(f"there is no event {name}")
+    read = _model_of(name).model_validate({field: each for field, each in value.items() if field != "kind"})
+    return kinds[name](**{each.name: getattr(read, each.name) for each in fields(kinds[name])})
+
+
+def event_of(line: Handled, asked: Mapping[int, Manifest]) -> Event:
+    """The event of a line. `asked`: the manifests that the lines before it want stored, by epoch. Raises `TraceInvalid`."""
+    try:
+        value: dict[str, object] = dict(line.event)
+        if value.get("kind") == messages.ManifestStored.__name__:
+            value["manifest"] = Reference.model_validate(value.get("manifest")).of(asked)
+        return _made(_EVENTS, value)
+    except ValidationError as error:
+        raise TraceInvalid(_complaint(error)) from None
+    except ValueError as error:
+        raise TraceInvalid(str(error)) from None
+
+
+def asked_for(line: Handled) -> dict[int, Manifest]:
+    """The manifests that a line wants stored, by epoch. Raises `TraceInvalid`."""
+    try:
+        wanted = [each["manifest"] for each in line.effects if each["kind"] == messages.StoreManifest.__name__]
+        return {each.epoch: each for each in map(Manifest.model_validate, wanted)}
+    except (ValidationError, KeyError) as error:
+        raise TraceInvalid(_complaint(error) if isinstance(error, ValidationError) else f"no field {error}") from None
+
+
+def _complaint(error: ValidationError) -> str:
+    first = error.errors(include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -1,0 +1,81 @@
+"""Replays a recorded incarnation: do the rules, told the same, answer the same?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from pydantic import JsonValue
+
+from spark_ckpt.host.incarnation import IncarnationCore
+from spark_ckpt.store.records import Manifest
+from spark_ckpt.trace.encoding import Object
+from spark_ckpt.trace.lines import Begun, Handled, asked_for, event_of, handled
+from spark_ckpt.trace.reading import Recorded
+
+CoreOf = Callable[[Begun], IncarnationCore]
+"""Makes the rules for a recorded beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a replay leaves the recording. `line`: of the file, from 1. `recorded`, `replayed`: the first answers that
+    differ; None if there is none."""
+
+    name: str
+    line: int
+    event: Object
+    recorded: JsonValue
+    replayed: JsonValue
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}, line {self.line}: told {_short(self.event)}\n"
+            f"  recorded {_short(self.recorded)}\n  replayed {_short(self.replayed)}"
+        )
+
+
+def replayed(recorded: Recorded, core_of: CoreOf = Begun.core) -> Difference | None:
+    """The first line at which the rules answer otherwise; None if there is none. Raises `TraceInvalid`."""
+    core = core_of(recorded.begun)
+    asked: dict[int, Manifest] = {}
+    for number, line in enumerate(recorded.lines, 2):
+        found = _answered(core, line, asked)
+        if (found.effects, found.raised) != (line.effects, line.raised):
+            then, now = _first(line, found)
+            return Difference(recorded.name, number, line.event, then, now)
+        asked |= asked_for(line)
+    return None
+
+
+def _answered(core: IncarnationCore, line: Handled, asked: dict[int, Manifest]) -> Handled:
+    event = event_of(line, asked)
+    try:
+        effects = core.handle(event, line.now_ms)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+        return handled(event, line.now_ms, (), type(error).__name__)
+    return _as_read(handled(event, line.now_ms, effects))
+
+
+def _as_read(line: Handled) -> Handled:
+    """Tuples are lists in JSON."""
+    return Handled.model_validate_json(line.text())
+
+
+def _first(line: Handled, found: Handled) -> tuple[JsonValue, JsonValue]:
+    if line.raised != found.raised:
+        return line.raised or list(line.effects), found.raised or list(found.effects)
+    pairs = zip_longest(line.effects, found.effects)
+    return next((then, now) for then, now in pairs if then != now)
+
+
+def _short(value: JsonValue, most: int = 600) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= most else text[:most] + " ..."
+
+
+def differences(traces: Sequence[Recorded], core_of: CoreOf = Begun.core) -> list[Difference]:
+    """Of every incarnation its first one, if there is any."""
+    return [found for each in traces if (found := replayed(each, core_of)) is not None]

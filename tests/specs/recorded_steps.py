@@ -1,0 +1,276 @@
+"""Recorded incarnations of a job as behaviours of `BarrierCommit`, for TLC to judge.
+
+A row of the specification is what one batch put out for the sink, of each source that moved on in it; its number grows
+along the decided epochs. Source `s` is the job's first source, `t` all others together. A batch is atomic, so its rows
+are read and taken, and its barrier is taken, in one go: an epoch begins with the batch that holds its barrier. What was
+published at some time between an attempt and its end counts from the attempt on. A new incarnation is the crash of the
+specification. What the steps show comes from the trace alone: cursors from batches and manifests, what was taken and
+published from the files that manifests and publishers name.
+
+What the specification leaves out has no steps (`NotMapped`): epochs that are given up, or begin before the last is published.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_ckpt.host.markers import BARRIER
+from spark_ckpt.store.records import Manifest
+from spark_ckpt.trace.lines import asked_for
+from spark_ckpt.trace.reading import Recorded
+from tests.specs.tla import Step, record, sequence, set_of
+
+SOURCES, SINK = ("s", "t"), "k"
+NOWHERE = 999
+"""Stands for a number that nothing in the trace explains: no behaviour has it."""
+
+Cursors = Mapping[str, object]
+Batch = tuple[int, int]
+"""Of an incarnation, by its number."""
+
+
+class NotMapped(Exception):
+    """The specification does not speak of what happened."""
+
+
+@dataclass
+class Walk:
+    """Follows a job's incarnations. `sink`: the one whose rows are followed."""
+
+    sink: str
+    groups: Mapping[str, Sequence[str]]
+    steps: list[Step] = field(default_factory=list)
+    life: int = 0
+    cursor: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
+    known: dict[tuple[str, str], int] = field(default_factory=dict)
+    """How many rows of a source lie before a cursor."""
+    rows: dict[Batch, dict[str, int]] = field(default_factory=dict)
+    files: dict[Batch, set[str]] = field(default_factory=dict)
+    stored: set[tuple[str, int]] = field(default_factory=set)
+    taken: dict[int, dict[str, int]] = field(default_factory=lambda: {0: dict.fromkeys(SOURCES, 0)})
+    read: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
+    decided: int = 0
+    settled: int = 0
+    visible: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in SOURCES})
+    markers: dict[int, int] = field(default_factory=dict)
+    reached: int = 0
+    asked: dict[int, Manifest] = field(default_factory=dict)
+
+    # -- an incarnation ------------------------------------------------------------------------------------------------
+
+    def live(self, recorded: Recorded, following: Recorded | None) -> None:
+        if recorded.cut:
+            raise NotMapped(f"{recorded.name} does not hold everything")
+        self._begin(recorded)
+        ends = _ends(recorded, self.sink)
+        for number, line in enumerate(recorded.lines):
+            self._told(recorded, line.event)
+            self.asked |= asked_for(line)
+            if line.event["kind"] == "SourcesPinned" and line.effects:
+                self._pinned(line.event["starts"])
+            for effect in line.effects:
+                self._answered(effect, ends.get((number, id(effect))))
+        self._unanswered(following)
+
+    def _begin(self, recorded: Recorded) -> None:
+        point = recorded.begun.point
+        manifest, operators = point.manifest, recorded.begun.shape.operators
+        self.groups_due = {(each.name, group) for each in operators for group in range(each.key_groups)}
+        before, self.life = self.life, point.incarnation
+        self.stored, self.markers, self.reached, self.asked = set(), {}, 0, {}
+        self.decided = manifest.epoch
+        self.cursor = {name: self._position(name, manifest.cursors) if manifest.epoch else 0 for name in SOURCES}
+        self.read = dict(self.cursor)
+        self.known = {key: count for key, count in self.known.items() if count <= self.cursor[key[0]]}
+        for number in range(max(before, 1) + 1, self.life + 1):
+            self._act("crash", shows=number == self.life)
+
+    def _unanswered(self, following: Recorded | None) -> None:
+        """The log may have the last manifest, and the driver died before it heard of that: the next one goes on from there."""
+        epoch = following.begun.point.manifest.epoch if following else 0
+        if epoch > self.decided and epoch in self.asked:
+            self._decide(self.asked[epoch])
+
+    # -- what the rules were told --------------------------------------------------------------------------------------
+
+    def _told(self, recorded: Recorded, event: Mapping[str, Any]) -> None:
+        match event:
+            case {"kind": "BatchDone"}:
+                self._batch(event)
+            case {"kind": "ManifestStored", "manifest": {"epoch": epoch}}:
+                assert epoch in self.asked, f"{recorded.name}: epoch {epoch} was never asked for"
+                self._decide(self.asked[epoch])
+
+    def _pinned(self, starts: Cursors) -> None:
+        """Where the sources begin is an epoch without rows."""
+        for name in SOURCES:
+            self.known[name, self._cursor_of(name, starts)] = 0
+        [epoch] = self.asked
+        self._barrier(epoch, whole=True)
+
+    def _batch(self, event: Mapping[str, Any]) -> None:
+        batch = (self.life, int(event["batch"]))
+        self.files[batch] = {each["body"]["path"] for each in event["reports"] if _is_for(each, self.sink)}
+        moved = {name for name in SOURCES if self._known(name, event["cursors"]) != self.cursor[name]}
+        if self.files[batch] and not moved:
+            raise NotMapped(f"batch {batch} put something out and read nothing")
+        self.rows[batch] = {}
+        for name in sorted(moved):
+            if self.files[batch]:
+                self.cursor[name] += 1
+                self.rows[batch][name] = self.cursor[name]
+                self._act("read", name)
+                self._act("take row", name)
+            self.known[name, self._cursor_of(name, event["cursors"])] = self.cursor[name]
+        before, self.reached = self.reached, event["markers"]
+        if self.reached > before and self.reached in self.markers:
+            epoch = self.markers[self.reached]
+            self._barrier(epoch, self.groups_due <= _acknowledged(event, epoch))
+        elif self.rows[batch]:
+            self._show()
+
+    def _known(self, name: str, cursors: Cursors) -> int:
+        """A cursor that was never seen is none."""
+        return self.known.get((name, self._cursor_of(name, cursors)), -1)
+
+    def _barrier(self, epoch: int, whole: bool) -> None:
+        """Everything up to here is durable; the sink's part only if every key group has said so."""
+        if self.settled < self.decided:
+            raise NotMapped(f"epoch {epoch} began before epoch {self.decided} was published")
+        self._act("begin")
+        for action in ("barrier", "take barrier", "store"):
+            for name in SOURCES:
+                self._act(action, name)
+        self.stored |= {(name, epoch) for name in SOURCES}
+        if whole:
+            self._act("store", SINK)
+            self.stored.add((SINK, epoch))
+        self._show()
+
+    def _decide(self, manifest: Manifest) -> None:
+        base = self.taken.get(manifest.base, dict.fromkeys(SOURCES, NOWHERE))
+        output = manifest.outputs.get(self.sink)
+        rows = self._rows_of(file.path for file in (output.files if output else ()) if file.rows)
+        self.taken[manifest.epoch] = {name: _after(base[name], rows[name]) for name in SOURCES}
+        self.read = {name: self._position(name, manifest.cursors) for name in SOURCES}
+        self.decided = manifest.epoch
+        self._act("decide", shows=True)
+        if manifest.reason == "initial":
+            self.settled = self.decided
+            self._act("publish", shows=True)
+
+    # -- what they answered --------------------------------------------------------------------------------------------
+
+    def _answered(self, effect: Mapping[str, Any], end: Mapping[str, Any] | None) -> None:
+        match effect:
+            case {"kind": "OfferMarker", "marker": {"number": number, "kind": kind, "epoch": epoch}} if kind == BARRIER:
+                self.markers[number] = epoch
+            case {"kind": "SayAborted", "epoch": epoch}:
+                raise NotMapped(f"epoch {epoch} was given up")
+            case {"kind": "Publish", "output": output} if end is not None:
+                self._publish(output, bool(end["replayed"]))
+
+    def _publish(self, output: Mapping[str, Any], replayed: bool) -> None:
+        epoch = output["epoch"]
+        rows = self._rows_of(file["path"] for file in output["files"] if file["rows"])
+        if epoch <= self.settled and (replayed or not any(rows.values())):
+            return
+        if self.settled < epoch < self.decided:
+            raise NotMapped(f"epoch {epoch} was published after epoch {self.decided} was decided")
+        for name in SOURCES:
+            self.visible[name] += rows[name]
+        self.settled = epoch
+        self._act("publish", shows=True)
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def _rows_of(self, paths: Iterator[str]) -> dict[str, list[int]]:
+        """Per source the rows that files stand for, in order; a batch of which a file is missing stands for no row."""
+        named, found = list(paths), {name: list[int]() for name in SOURCES}
+        batches = dict.fromkeys(batch for path in named for batch, files in self.files.items() if path in files)
+        for batch in batches:
+            whole = sorted(path for path in named if path in self.files[batch]) == sorted(self.files[batch])
+            for name, number in self.rows[batch].items():
+                found[name].append(number if whole else NOWHERE)
+        return found
+
+    def _cursor_of(self, name: str, cursors: Cursors) -> str:
+        return json.dumps([cursors.get(each) for each in self.groups[name]], sort_keys=True)
+
+    def _position(self, name: str, cursors: Cursors) -> int:
+        return self.known.get((name, self._cursor_of(name, cursors)), NOWHERE)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _act(self, action: str, name: str = "", shows: bool = False) -> None:
+        self.steps.append(Step(action, name, {}))
+        if shows:
+            self._show()
+
+    def _show(self) -> None:
+        """What the trace says, behind the last step."""
+        last = self.steps[-1]
+        self.steps[-1] = Step(last.action, last.node, self._shown())
+
+    def _shown(self) -> dict[str, str]:
+        taken = self.taken.get(self.decided, dict.fromkeys(SOURCES, NOWHERE))
+        return {
+            "inc": str(self.life),
+            "chan": record(dict.fromkeys(SOURCES, "<<>>")),
+            "joined": set_of(f'"{name}"' for name in SOURCES),
+            "coordinated": "FALSE",
+            "cursor": _counts(self.cursor),
+            "stored": set_of(f'<<"{name}", {epoch}>>' for name, epoch in sorted(self.stored)),
+            "decided": str(self.decided),
+            "settled": str(self.settled),
+            "taken": _counts(taken),
+            "read": _counts(self.read),
+            "visible": record({name: sequence(map(str, rows)) for name, rows in self.visible.items()}),
+        }
+
+
+def _counts(values: Mapping[str, int]) -> str:
+    return record({name: str(values[name]) for name in SOURCES})
+
+
+def _after(base: int, rows: Sequence[int]) -> int:
+    """How many rows there are with these behind `base`, if they come in order."""
+    return base + len(rows) if list(rows) == list(range(base + 1, base + 1 + len(rows))) else NOWHERE
+
+
+def _is_for(report: Mapping[str, Any], sink: str) -> bool:
+    return report["step"] in ("tap", "stage") and report["scope"] == sink and report["body"]["rows"] > 0
+
+
+def _acknowledged(event: Mapping[str, Any], epoch: int) -> set[tuple[str, int]]:
+    """Key groups that have taken part in the epoch."""
+    reports = [each for each in event["reports"] if each["step"] == "operator" and each["body"].get("epoch") == epoch]
+    parts = [each["scope"].rsplit("/", 1) for each in reports]
+    return {(operator, int(group)) for operator, group in parts}
+
+
+def _ends(recorded: Recorded, sink: str) -> dict[tuple[int, int], Mapping[str, Any]]:
+    """How the attempts to publish at the sink ended that went well, by the number of the line and the effect that asked."""
+    asked: list[tuple[int, Mapping[str, Any]]] = []
+    found: dict[tuple[int, int], Mapping[str, Any]] = {}
+    for number, line in enumerate(recorded.lines):
+        event: Mapping[str, Any] = line.event
+        if event["kind"] == "PublishEnded" and event["sink"] == sink:
+            at, effect = asked.pop(0)
+            assert effect["output"]["epoch"] == event["epoch"]
+            if event["error"] is None:
+                found[at, id(effect)] = event
+        asked += [(number, each) for each in line.effects if each["kind"] == "Publish" and each["sink"] == sink]
+    return found
+
+
+def recorded_steps(traces: Sequence[Recorded], sink: str) -> list[Step]:
+    """The steps of a job's incarnations, oldest first, from its first one on. Raises `NotMapped`."""
+    first, *others = traces[0].begun.shape.sources
+    walk = Walk(sink, {"s": [first], "t": others})
+    for recorded, following in zip(traces, [*traces[1:], None], strict=True):
+        walk.live(recorded, following)
+    return walk.steps

@@ -1,0 +1,87 @@
+"""What drivers on Spark record is a behaviour of `BarrierCommit`: here of drivers that are simulated and die at every step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.protocol import barrier
+from spark_ckpt.simulator.schedules import drive
+from spark_ckpt.simulator.spark_driver import CoreOf
+from spark_ckpt.simulator.spark_sink import SparkSink
+from spark_ckpt.simulator.spark_store import Shared
+from spark_ckpt.simulator.world import Choice
+from tests.simulator import host_bugs
+from tests.specs.barrier_traces import MODULE
+from tests.specs.recorded_steps import NotMapped, recorded_steps
+from tests.specs.tla import Step, traces_module
+from tests.specs.tlc import check
+from tests.trace.recording import Recording
+
+SEEDS = range(30)
+
+
+class Decides(sim.SparkWorld):
+    """A world in which no epoch is given up, or begins by its interval before the last is published."""
+
+    def choices(self) -> list[Choice]:
+        return [choice for choice in super().choices() if choice[0] != "savepoint"]
+
+    def timers(self) -> list[Choice]:
+        return [choice for choice in super().timers() if self._may_run_out(int(choice[1] or 0), int(choice[2] or 0))]
+
+    def _may_run_out(self, driver: int, number: int) -> bool:
+        _, elapsed = self.drivers[driver].timers[number]
+        published = not any(self.drivers[driver].core.unpublished.values())
+        return isinstance(elapsed, barrier.RetryElapsed) or (isinstance(elapsed, barrier.IntervalElapsed) and published)
+
+    def faults(self) -> list[Choice]:
+        return [choice for choice in super().faults() if not str(choice[-1]).startswith("partial")]
+
+
+def schedules(core_of: CoreOf | None = None) -> list[list[Step]]:
+    """Both sinks' steps of every schedule of which the specification speaks; with wrong rules until an oracle objects."""
+    found = []
+    for seed in SEEDS:
+        recording = Recording(core_of)
+        drive(Decides(recording.core_of, draining=seed % 2 == 1, deaths=seed % 3 > 0), seed, 250, 0.08)
+        traces = recording.traces()
+        for sink in ("out", "tap"):
+            try:
+                found.append(recorded_steps(traces, sink))
+            except NotMapped:
+                continue
+    return found
+
+
+def test_schedules_of_the_rules_are_behaviours_of_the_specification(tmp_path: Path) -> None:
+    traces = schedules()
+    result = check(tmp_path, MODULE, more=traces_module("RecordedBarriers", traces), flags=())
+
+    actions = [step.action for trace in traces for step in trace]
+    assert len(traces) > len(SEEDS)
+    assert min(actions.count(action) for action in ("decide", "publish", "crash")) > 20, actions
+    assert result.ok, result.output
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        host_bugs.cursors_are_those_before_the_barriers_batch,
+        host_bugs.rows_of_an_ended_epoch_stay_open,
+        host_bugs.files_of_later_batches_come_first,
+    ],
+    ids=lambda plant: plant.__name__,
+)
+def test_schedules_of_wrong_rules_are_rejected(tmp_path: Path, plant: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Shared, "_judge", lambda shared, manifest: None
+    )  # the specification is to object, not the world
+    monkeypatch.setattr(sim.SparkWorld, "_judge_sinks", lambda world: None)
+    monkeypatch.setattr(SparkSink, "_judge", lambda sink, shared, output: None)
+    traces = schedules(host_bugs.core_with(plant))
+    result = check(tmp_path, MODULE, more=traces_module("RecordedBarriers", traces), flags=())
+
+    assert result.violated == "deadlock", result.output

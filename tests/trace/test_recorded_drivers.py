@@ -1,0 +1,262 @@
+"""A trace is what the rules were told and answered: read again it replays, and a change of either shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import fields, replace
+
+import pytest
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.connector import StagedFile
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, PublishFailed, TraceInvalid
+from spark_ckpt.host.job_shape import JobShape, SinkPlace
+from spark_ckpt.host.messages import BatchDone, PublishEnded, QueryStarting, SourcesPinned
+from spark_ckpt.host.reports import Report
+from spark_ckpt.protocol.barrier import Limits
+from spark_ckpt.protocol.machine import Event
+from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.restore import RecoveryPoint
+from spark_ckpt.trace import recorder
+from spark_ckpt.trace.lines import _EVENTS, _TIMERS, event_of, handled, line_of
+from spark_ckpt.trace.moments import moments_of
+from spark_ckpt.trace.reading import read_traces, recorded_of
+from spark_ckpt.trace.recorder import RecordedRules, TraceFile, file_of, recorded
+from spark_ckpt.trace.replay import differences, replayed
+from tests.trace.recording import Recording, whole
+
+SECRET = "s3cr3t-and-a-row"
+NOTE = Report("input", 0, 0, "rows", {"rows_in": 3, "note": SECRET})
+
+
+def recording(seed):
+    made = Recording()
+    assert sim.run_spark(seed, made.core_of).ok
+    return made.traces()
+
+
+def test_what_simulated_drivers_record_replays_whatever_failed():
+    traces = [trace for seed in range(40) for trace in recording(seed)]
+    kinds = {line.event["kind"] for trace in traces for line in trace.lines}
+    assert kinds == set(_EVENTS)
+    assert sum(len(trace.lines) for trace in traces) > 1_000
+    assert differences(traces) == []
+
+
+def test_an_effect_that_is_missing_is_found_where_it_is_missing():
+    [trace] = recording(0)
+    number = next(number for number, line in enumerate(trace.lines) if line.event["kind"] == "BatchDone")
+    line = trace.lines[number]
+    lines = [*trace.lines[:number], line.model_copy(update={"effects": line.effects[1:]}), *trace.lines[number + 1 :]]
+
+    found = replayed(replace(trace, lines=lines))
+    assert found is not None
+    assert (found.line, found.event["kind"]) == (number + 2, "BatchDone")
+    assert found.replayed["kind"] == "CountBatch"
+
+
+def test_an_event_that_comes_before_its_time_is_found():
+    [trace] = recording(0)
+    first, second = [number for number, line in enumerate(trace.lines) if line.event["kind"] == "BatchDone"][:2]
+    lines = list(trace.lines)
+    lines[first], lines[second] = lines[second], lines[first]
+    assert replayed(replace(trace, lines=lines)) is not None
+
+
+def test_rules_that_raise_are_recorded_and_raise_again(tmp_path):
+    core, rules = recorded(tmp_path, *made_with())
+    with pytest.raises(TypeError):
+        rules.handle(Event(), 1.0)
+    rules.close()
+    [trace] = read_traces(tmp_path)
+    assert trace.lines[0].raised == "TypeError"
+    assert core.open_epoch is None
+
+
+# -- on disk -----------------------------------------------------------------------------------------------------------
+
+
+def made_with(incarnation=1):
+    shape = JobShape(
+        "job", ("rows",), {"out": SinkPlace(f"s3://{SECRET}", {"key": SECRET})}, (), Limits(), store="store"
+    )
+    base = Manifest(job="job", epoch=0, incarnation=0, attempt="initial", created_ms=0, reason="initial")
+    return shape, RecoveryPoint(incarnation, base, 0, "latest"), None, {}
+
+
+def told(rules, staged_path="k=" + SECRET + "/ckpt-out.parquet"):
+    rules.handle(SourcesPinned({}), 1.0)
+    rules.handle(QueryStarting(True), 2.0)
+    file = StagedFile(staged_path, 1, 3, 0, 0, 0, 0, {"k": SECRET}, json.dumps({"minValues": {"k": SECRET}}), "")
+    body = {field.name: getattr(file, field.name) for field in fields(file)}
+    rules.handle(BatchDone(0, {"rows": {"n": 3}}, 0, 2, (Report("stage", 0, 0, "out", body), NOTE)), 3.0)
+
+
+def test_a_trace_says_nothing_of_rows_and_secrets_and_replays_without_them(tmp_path):
+    _, rules = recorded(tmp_path, *made_with())
+    told(rules)
+    rules.close()
+    text = file_of(tmp_path, "job", 1).read_text()
+    assert "ckpt-out.parquet" in text
+    assert SECRET not in text
+    assert differences(read_traces(tmp_path)) == []
+
+
+def test_an_errors_words_are_not_recorded_but_what_the_rules_look_at_is():
+    damaged = EpochDamaged(SECRET, expected=SECRET, found=SECRET)
+    for error in (damaged, PublishFailed(SECRET)):
+        line = handled(PublishEnded("out", 1, error=error), 1.0, [])
+        assert SECRET not in line.text()
+        again = event_of(line_of(line.text()), {}).error
+        assert (type(again), again.retriable) == (type(error), error.retriable)
+        assert ("expected" in again.context) == ("expected" in error.context)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.trace.test_recorded_drivers import made_with, told
+from spark_ckpt.trace.recorder import recorded
+_, rules = recorded(Path(sys.argv[1]), *made_with())
+told(rules)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_has_recorded_all_that_its_rules_have_said(tmp_path):
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=os.environ, check=False)
+    assert done.returncode == -signal.SIGKILL
+    [trace] = read_traces(tmp_path)
+    assert [line.event["kind"] for line in trace.lines] == ["SourcesPinned", "QueryStarting", "BatchDone"]
+    assert not trace.torn
+
+
+@pytest.mark.parametrize("missing", [1, 2, 50])
+def test_a_torn_last_line_is_passed_over(tmp_path, missing):
+    _, rules = recorded(tmp_path, *made_with())
+    told(rules)
+    rules.close()
+    text = file_of(tmp_path, "job", 1).read_bytes()
+    trace = recorded_of("torn", text[:-missing])
+    assert trace.torn
+    assert [line.event["kind"] for line in trace.lines] == ["SourcesPinned", "QueryStarting"]
+    assert differences([trace]) == []
+
+
+def test_a_line_that_is_damaged_in_the_middle_is_named(tmp_path):
+    _, rules = recorded(tmp_path, *made_with())
+    told(rules)
+    rules.close()
+    path = file_of(tmp_path, "job", 1)
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([lines[0], lines[1][:-10], *lines[2:]]))
+    with pytest.raises(TraceInvalid, match="line 2"):
+        read_traces(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"no json\n", b'{"line":"handled","now_ms":1,"event":{}}\n', b'{"line":"begun","format":9}\n', b"[]\n"],
+)
+def test_a_file_that_is_no_trace_is_refused_or_empty(text):
+    if not text:
+        assert recorded_of("empty", text) is None
+        return
+    with pytest.raises(TraceInvalid, match="line 1"):
+        recorded_of("other", text)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [{}, {"kind": "Nothing"}, {"kind": "BatchDone", "batch": "x"}, {"kind": "StopAsked", "more": 1},
+     {"kind": "TimerRanOut", "elapsed": 3}, {"kind": "ManifestStored", "manifest": {"epoch": 1}}],
+)  # fmt: skip
+def test_an_event_that_is_none_is_refused(event):
+    line = line_of(json.dumps({"line": "handled", "now_ms": 1.0, "event": event}))
+    with pytest.raises(TraceInvalid):
+        event_of(line, {})
+
+
+def test_a_trace_ends_at_its_bound_and_says_so(tmp_path):
+    core, _ = recorded(None, *made_with())
+    _, first = recorded(tmp_path, *made_with())
+    first.close()
+    begins = file_of(tmp_path, "job", 1).read_text()
+    path = tmp_path / "small-i00000002.jsonl"
+    file = TraceFile(path, most_bytes=len(begins) + 300)
+    file.write(line_of(begins))
+    told(RecordedRules(core, file))
+    [trace] = read_traces(path)
+    assert trace.cut
+    assert [line.event["kind"] for line in trace.lines] == ["SourcesPinned"]
+    assert path.stat().st_size <= len(begins) + 330
+
+
+def test_a_job_keeps_its_newest_incarnations_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "MOST_FILES", 3)
+    for incarnation in range(1, 6):
+        recorded(tmp_path, *made_with(incarnation))[1].close()
+    assert [each.incarnation for each in read_traces(tmp_path)] == [3, 4, 5]
+
+
+def test_an_incarnation_is_never_written_over(tmp_path):
+    recorded(tmp_path, *made_with())[1].close()
+    with pytest.raises(ConfigInvalid, match="there already"):
+        recorded(tmp_path, *made_with())
+
+
+def test_a_disk_that_fails_ends_the_recording_and_not_the_rules(tmp_path, monkeypatch, caplog):
+    core, rules = recorded(tmp_path, *made_with())
+
+    def full(file, text):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    told(rules)
+    monkeypatch.undo()
+    assert core.open_epoch is not None
+    assert any("No space left" in each.getMessage() for each in caplog.records)
+
+
+def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path):
+    _, rules = recorded(None, *made_with())
+    told(rules)
+    rules.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_event_of_the_rules_can_be_read_again():
+    known = {each.__name__ for each in _all(Event) if each.__module__ == "spark_ckpt.host.messages"}
+    assert known == set(_EVENTS)
+    assert set(_TIMERS) == {
+        each.__name__
+        for each in _all(Event)
+        if each.__module__ == "spark_ckpt.protocol.barrier_messages" and each.__name__.endswith("Elapsed")
+    }
+
+
+def _all(kind):
+    return {each for below in kind.__subclasses__() for each in {below} | _all(below)}
+
+
+# -- as a story --------------------------------------------------------------------------------------------------------
+
+
+def test_a_trace_is_told_as_simulated_runs_are():
+    seed = next(seed for seed in range(50) if len(recording(seed)) > 2)
+    moments = moments_of(recording(seed))
+    kinds = {moment.kind for moment in moments}
+    assert kinds >= {"recover", "read", "inject", "decide", "complete", "publish"}
+    assert "epoch 1, initial" in sim.story(moments)
+    assert "D" in sim.chart(moments)
+    assert sim.svg(moments).startswith("<svg")
+
+
+def test_a_life_without_an_end_is_shown_as_killed():
+    trace = recording(0)[0]
+    killed = whole(1, [trace.begun.text(), *(line.text() for line in trace.lines[:4])])
+    assert moments_of([killed])[-1].kind == "crash"
