@@ -18,7 +18,7 @@ from spark_ckpt.connector import Sink
 
 VALUES = 7
 SOURCES = ("one", "two")
-STEPS = ("filter", "map", "union", "number", "join")
+STEPS = ("filter", "map", "union", "number", "join", "edge")
 TWO_INPUTS = ("union", "join")
 OPERATORS = ("number", "join")
 
@@ -66,6 +66,8 @@ class Graph:
 def _computed(step: Step, inputs: list[Rows]) -> Rows:
     first, last = inputs[0], inputs[-1]
     match step.verb:
+        case "edge":
+            return first
         case "filter":
             return Counter({value: times for value, times in first.items() if value % 3 != step.argument % 3})
         case "map":
@@ -84,6 +86,8 @@ _summed = Counter[int]
 def _built(step: Step, inputs: list[ckpt.Stream], name: str) -> ckpt.Stream:
     first, last = inputs[0], inputs[-1]
     match step.verb:
+        case "edge":
+            return first.through(name)
         case "filter":
             return first.filter(f"v % 3 != {step.argument % 3}")
         case "map":
@@ -98,7 +102,7 @@ def _built(step: Step, inputs: list[ckpt.Stream], name: str) -> ckpt.Stream:
 
 @dataclass
 class _Drawing:
-    """What has been drawn so far. A stream behind an operator goes on to one place only; others to as many as come."""
+    """What has been drawn so far. A stream behind an operator goes on to one place only, behind an edge to as many as come."""
 
     steps: list[Step] = field(default_factory=list)
     behind: set[int] = field(default_factory=set)
@@ -113,7 +117,7 @@ class _Drawing:
         return [number for number in range(self.number) if number not in self.behind & self.taken]
 
     def add(self, step: Step) -> None:
-        if step.verb in OPERATORS or self.behind & set(step.inputs):
+        if step.verb in OPERATORS or (step.verb != "edge" and self.behind & set(step.inputs)):
             self.behind.add(self.number)
         self.taken |= set(step.inputs)
         self.steps.append(step)

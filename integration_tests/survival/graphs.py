@@ -50,6 +50,15 @@ def merge(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> 
     return counting(rows.union(others), "k", "merged").select("key", "n")
 
 
+def ring(rows: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
+    """A loop: every row is numbered among those of its key and its round. It goes round with its number modulo 3 as key, twice."""
+    loop = rows._job.feedback("ring", "k string, round int")
+    together = rows.select("k", F.lit(0).alias("round")).union(loop)
+    numbered = counting(together, "concat(round, '/', k)", "ring")
+    loop.close(numbered.filter("round < 2").selectExpr("CAST(n % 3 AS string) AS k", "round + 1 AS round"))
+    return numbered.select("key", "n")
+
+
 def _twice_counted(rows: ckpt.Stream, sink: Sinks | None) -> ckpt.Stream:
     first = counting(rows, "k", "first").select("key", "n")
     if sink is not None:
@@ -80,6 +89,16 @@ def merges_output(keys: Iterable[object], others: Iterable[object]) -> Counter[t
     return Counter((key, n) for key, times in Counter([*keys, *others]).items() for n in range(1, times + 1))
 
 
+def rings_output(keys: Iterable[object]) -> Counter[tuple[object, int]]:
+    """(key, n) of what `ring` puts out."""
+    output: Counter[tuple[object, int]] = Counter()
+    for number in range(3):
+        times = Counter(keys)
+        output += Counter((f"{number}/{key}", n) for key in times for n in range(1, times[key] + 1))
+        keys = [n % 3 for n in _numbers(times.elements())]
+    return output
+
+
 def _second(keys: Iterable[object]) -> Sequence[int]:
     return _numbers(n % 3 for n in _numbers(keys))
 
@@ -93,4 +112,10 @@ def _numbers(keys: Iterable[object]) -> list[int]:
     return [number for times in Counter(keys).values() for number in range(1, times + 1)]
 
 
-SHAPES: dict[str, Callable[..., ckpt.Stream]] = {"chain": chain, "tree": tree, "diamond": diamond, "merge": merge}
+SHAPES: dict[str, Callable[..., ckpt.Stream]] = {
+    "chain": chain,
+    "tree": tree,
+    "diamond": diamond,
+    "merge": merge,
+    "ring": ring,
+}

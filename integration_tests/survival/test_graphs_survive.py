@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from integration_tests.survival.graphs import chains_output, diamonds_output, trees_output
+from integration_tests.survival.graphs import chains_output, diamonds_output, rings_output, trees_output
 from integration_tests.survival.kills import Kill, at_point, at_random
 from integration_tests.survival.process import Lives
 from spark_ckpt.store.existing import existing_store
@@ -127,3 +127,21 @@ def test_a_join_of_two_branches_agrees_with_them_whatever_was_killed(tmp_path: P
 
         assert feed.shown() == diamonds_output(feed.keys["rows"], feed.keys["others"])
         feed.check_way()
+
+
+def test_a_loop_agrees_with_itself_whatever_was_killed(tmp_path: Path) -> None:
+    """Every life ends with rows on their way round, and the last one goes on with them on a cluster."""
+    draw = random.Random(10)
+    with feeding(tmp_path, "ring", "rows") as feed:
+        for number, point in enumerate(("EPOCH_COMMITTED", "STAGED")):
+            (tmp_path / f"death-{number}").mkdir()
+            feed.killed(at_point(point, tmp_path / f"death-{number}"))
+        feed.killed(at_random(draw))
+        feed.lives.drain("--master", "local-cluster[2,1,1024]")
+
+        assert feed.shown() == rings_output(feed.keys["rows"])
+        log = existing_store(str(tmp_path / "store")).log
+        cuts = [log.manifest(brief.epoch).edges["ring"] for brief in log.tail().epochs]
+        rows = len(feed.keys["rows"])
+        assert (cuts[-1].consumed, cuts[-1].produced, cuts[-1].files) == (2 * rows, 2 * rows, ())
+        assert any(cut.files for cut in cuts), "no barrier found a row on its way round: the test shows nothing"

@@ -13,7 +13,7 @@ from spark_ckpt.cli.stores import chosen_epoch, open_store, status_of
 from spark_ckpt.connector import Json
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.identity import told
-from spark_ckpt.store.records import Manifest, OperatorSnapshot, StagedOutput
+from spark_ckpt.store.records import EdgeCut, Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.store.tail import Tail
 
 
@@ -35,6 +35,7 @@ def show(
     _print_head(tail, manifest)
     _print_cursors(manifest)
     _print_operators(manifest)
+    _print_edges(manifest)
     _print_outputs(tail, manifest)
     _print_identities(manifest)
 
@@ -46,6 +47,7 @@ def _fields(log: EpochLog, tail: Tail, manifest: Manifest) -> dict[str, Json]:
         "watermark_ms": manifest.watermark_ms,
         "cursors": plain(manifest.cursors),
         "operators": [_operator_fields(each) for each in manifest.operators.values()],
+        "edges": [_edge_fields(each) for each in manifest.edges.values()],
         "identities": {
             "sources": plain(manifest.source_identities),
             "sinks": {name: dict(each.parts) for name, each in manifest.sink_identities.items()},
@@ -63,6 +65,18 @@ def _operator_fields(snapshot: OperatorSnapshot) -> dict[str, Json]:
         "state_schema": snapshot.state_schema,
         "files": len(snapshot.files),
         "bytes": sum(file.size_bytes for file in snapshot.files),
+    }
+
+
+def _edge_fields(cut: EdgeCut) -> dict[str, Json]:
+    return {
+        "edge": cut.edge,
+        "row_schema": cut.row_schema,
+        "consumed": cut.consumed,
+        "produced": cut.produced,
+        "in_flight": cut.produced - cut.consumed,
+        "files": len(cut.files),
+        "bytes": sum(file.size_bytes for file in cut.files),
     }
 
 
@@ -111,6 +125,19 @@ def _operator_row(snapshot: OperatorSnapshot) -> tuple[object, ...]:
     total = size(sum(file.size_bytes for file in snapshot.files))
     schemas = (snapshot.key_schema, snapshot.state_schema)
     return (snapshot.operator, snapshot.key_groups, len(snapshot.files), total, *schemas)
+
+
+def _print_edges(manifest: Manifest) -> None:
+    if manifest.edges:
+        print_line()
+        columns = ("edge", "consumed", "produced", "in flight", "files", "size", "rows")
+        print_table(columns, [_edge_row(each) for each in manifest.edges.values()])
+
+
+def _edge_row(cut: EdgeCut) -> tuple[object, ...]:
+    total = size(sum(file.size_bytes for file in cut.files))
+    positions = (cut.consumed, cut.produced, cut.produced - cut.consumed)
+    return (cut.edge, *positions, len(cut.files), total, cut.row_schema)
 
 
 def _print_outputs(tail: Tail, manifest: Manifest) -> None:

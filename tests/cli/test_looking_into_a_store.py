@@ -118,6 +118,14 @@ def test_state_that_is_empty_is_no_line_and_no_row(command, tmp_path):
     assert [each["name"] for each in answer["columns"]] == ["k", "v", "ckpt_epoch"]
 
 
+def test_show_says_what_is_in_flight_on_an_edge(command, world):
+    (edge,) = command("show", uri(world), 2, "--json").json["edges"]
+    assert (edge["edge"], edge["consumed"], edge["produced"], edge["in_flight"]) == ("loop", 1, 2, 1)
+    printed = command("show", uri(world), 2).out
+    assert "in flight" in printed
+    assert "value string" in printed
+
+
 def test_state_shows_numbers_as_they_are_written_elsewhere(command, tmp_path):
     world = World(tmp_path / "store")
     world.begin()

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.records import (
+    EdgeCut,
     Holder,
     Manifest,
     OperatorSnapshot,
@@ -24,7 +25,7 @@ from spark_ckpt.store.records import (
 from spark_ckpt.store.restore import RecoveryPoint
 from spark_ckpt.store.store import Store
 
-JOB, OPERATOR, SINK = "job", "totals", "out"
+JOB, OPERATOR, SINK, EDGE = "job", "totals", "out", "loop"
 ELSEWHERE = Holder(host="another-host", boot_id="b", pid=1, pid_start=1, name="test")
 """A holder nobody here can prove dead."""
 
@@ -111,9 +112,18 @@ class World:
         self.line.state = new
 
     def staged(self, texts: list[str]) -> StagedFileRecord:
-        path = f"ckpt-{SINK}-i{self.line.incarnation}-b0-t0-0-{uuid.uuid4().hex}.parquet"
+        return self._written(SINK, self.store.outbox(SINK).location, texts)
+
+    def in_flight(self, texts: list[str]) -> EdgeCut:
+        """What an edge holds that has brought a row for every decided epoch."""
+        files = (self._written(EDGE, self.store.edge(EDGE).location, texts),)
+        positions = {"consumed": self.last, "produced": self.last + len(texts)}
+        return EdgeCut(edge=EDGE, row_schema="value string", files=files, **positions)
+
+    def _written(self, name: str, location: Location, texts: list[str]) -> StagedFileRecord:
+        path = f"ckpt-{name}-i{self.line.incarnation}-b0-t0-0-{uuid.uuid4().hex}.parquet"
         rows = pa.table({"value": pa.array(texts, pa.string())})
-        size, sha256 = self.store.outbox(SINK).location.write_table(path, rows)
+        size, sha256 = location.write_table(path, rows)
         stats = json.dumps({"numRecords": len(texts)})
         return StagedFileRecord(
             path=path,
@@ -140,6 +150,7 @@ class World:
             created_ms=self.clock(),
             operators={OPERATOR: snapshot_of(self.line.chain)},
             outputs={SINK: StagedOutput(sink=SINK, files=files, rows=len(files))},
+            edges={EDGE: self.in_flight([f"in flight at {epoch}"])} if stage else {},
             acks=acks,
         )
 
