@@ -7,4 +7,7 @@ system can write one; `n` says which input of the key it answers.
 A job's file has `expected(inputs)`, the rest of each input's output, computed without any of the systems, and one
 function or text per system (`System.hook`); without it that system does not run the job. Only the standard library may be
 imported at its top: each system's environment has its own packages only.
+
+NEXMark's queries (`nexmark_q*.py`) have a topic of their own (`benchmarks.nexmark.events`): their `expected(events)` is the rows of
+the answer, `COLUMNS` its columns, and their functions get the topic's records as they are and return the rows of the answer.
 """

@@ -64,7 +64,14 @@ class Topics:
             future.result(_TIMEOUT_S)
 
     def fill(self, topic: str, records: Iterable[tuple[str, str]]) -> None:
-        """Write all of them and wait until the broker has them."""
+        """Write all of them, by key, and wait until the broker has them."""
+        self._fill(topic, ((key, value, {}) for key, value in records))
+
+    def fill_in_turn(self, topic: str, values: Iterable[str], first: int = 0) -> None:
+        """The same without keys: into one partition after the other."""
+        self._fill(topic, ((None, value, {"partition": n % PARTITIONS}) for n, value in enumerate(values, first)))
+
+    def _fill(self, topic: str, records: Iterable[tuple[str | None, str, dict[str, int]]]) -> None:
         producer = Producer({"bootstrap.servers": self.servers, **_FILLING})
         failures: list[KafkaError] = []
 
@@ -72,8 +79,8 @@ class Topics:
             if error is not None:
                 failures.append(error)
 
-        for key, value in records:
-            produce(producer, topic, key, value, delivered)
+        for key, value, place in records:
+            produce(producer, topic, key, value, delivered, **place)
         producer.flush()
         if failures:
             raise KafkaException(failures[0])
@@ -122,7 +129,7 @@ def _admin(servers: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": servers, "log_level": 2})
 
 
-def produce(producer: Producer, topic: str, key: str, value: str, delivered: Any, **more: int) -> None:
+def produce(producer: Producer, topic: str, key: str | None, value: str, delivered: Any, **more: int) -> None:
     """Hand a record to the producer, waiting while its queue is full."""
     while True:
         try:

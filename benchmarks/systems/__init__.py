@@ -88,6 +88,11 @@ def job_module(job: str) -> ModuleType:
     return import_module(f"benchmarks.jobs.{job}")
 
 
+def is_nexmark(job: str) -> bool:
+    """Whether it is one of NEXMark's queries, which have a topic, answers and a measurement of their own (`benchmarks.nexmark`)."""
+    return job.startswith("nexmark_")
+
+
 def systems() -> dict[str, System]:
     """All of them, by name, in the order of `FILES`."""
     modules = [import_module(f"benchmarks.systems.{file}") for file in FILES]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.systems import Environment, Run, System
+from benchmarks.systems import Environment, Run, System, is_nexmark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,17 +45,20 @@ def session(run: Run) -> SparkSession:
     return spark
 
 
-def job(run: Run, spark: SparkSession) -> ckpt.Job:
-    """The job's stream between a Kafka source and a Kafka sink."""
+def job(run: Run, spark: SparkSession, **settings: object) -> ckpt.Job:
+    """The job's stream between a Kafka source and a Kafka sink. `settings`: of the job."""
     from spark_ckpt_kafka import KafkaSink, KafkaSource
 
     import spark_ckpt as ckpt
+    from benchmarks.nexmark.streams import as_records
 
     interval = f"{run.interval_ms or NEVER_MS} milliseconds"
-    described = ckpt.Job(spark, run.job, store=f"{run.folder}/store", interval=interval)
+    described = ckpt.Job(spark, run.job, store=f"{run.folder}/store", interval=interval, **settings)
     source = KafkaSource(run.servers, run.source, options={"maxOffsetsPerTrigger": RECORDS_PER_BATCH})
     express: Callable[[ckpt.Stream], ckpt.Stream] = run.implementation  # type: ignore[assignment]
-    express(parsed(described.source("records", source))).to(KafkaSink(run.servers, run.target))
+    records = described.source("records", source)
+    rows = as_records(express(records), run.job) if is_nexmark(run.job) else express(parsed(records))
+    rows.to(KafkaSink(run.servers, run.target))
     return described
 
 

@@ -1,0 +1,139 @@
+"""NEXMark's queries from Kafka to Kafka, on one broker and in one session; what they put out is what a plain computation over the
+same events says, whatever died on the way.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import benchmarks.systems.spark_ckpt as system
+from benchmarks.nexmark.answers import expected, judge
+from benchmarks.nexmark.events import Events, events
+from benchmarks.side_by_side.environments import Prepared
+from benchmarks.side_by_side.processes import Processes
+from benchmarks.side_by_side.topics import Topics
+from benchmarks.systems import Run, job_module
+from integration_tests.broker import running_broker
+from integration_tests.spark import session_with
+from integration_tests.survival.process import wait_until
+from spark_ckpt import failpoints
+from spark_ckpt.errors import RunFailed
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.kafka,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # kafka-python leaves refused ones
+]
+
+COUNT, INTERVAL_MS, KEY_GROUPS, TIMEOUT_S = 6000, 1000, 4, 120.0
+NO_FAULTS = {"duplicates": 0, "missing": 0, "wrong": 0}
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false"}  # compiling costs each of many short runs more than it gains
+HOOKS = ("spark_ckpt_builtin", "spark_ckpt_vectorised", "spark_ckpt_dropin")
+
+
+@dataclass(frozen=True)
+class House:
+    """A topic full of events, and a session."""
+
+    topics: Topics
+    source: str
+    events: Events
+    spark: SparkSession
+
+    def run(self, job: str, folder: Path, source: str = "") -> Run:
+        hook = next(hook for hook in HOOKS if hasattr(job_module(job), hook))
+        target = self.topics.create("out")
+        return Run(hook, job, self.topics.servers, source or self.source, target, INTERVAL_MS, str(folder))
+
+    def drained(self, run: Run, key_groups: int | None = KEY_GROUPS) -> None:
+        assert system.job(run, self.spark, key_groups=key_groups).start(availableNow=True).awaitTermination(TIMEOUT_S)
+
+    def crashed(self, run: Run, at: str) -> None:
+        """The driver fails at the point, as unprepared as at a crash, with nothing started again."""
+        failpoints.arm(at)
+        with pytest.raises(RunFailed):
+            job = system.job(run, self.spark, key_groups=KEY_GROUPS, max_failed_epochs=0)
+            job.start(availableNow=True).awaitTermination(TIMEOUT_S)
+        failpoints.arm("")
+
+    def faults(self, run: Run) -> dict[str, int]:
+        """Of all that is committed in the target."""
+        verdict, _ = judge(run.job, self.topics.outputs(run.target), expected(run.job, self.events))
+        return {"duplicates": verdict.duplicates, "missing": verdict.missing, "wrong": verdict.wrong}
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with running_broker(tmp_path_factory.mktemp("broker")) as broker:
+        topics, made = Topics(broker.servers), events(COUNT, per_second=200)
+        source = topics.create("events")
+        topics.fill_in_turn(source, made.values())
+        for spark in session_with("kafka", INTERPRETED):
+            yield House(topics, source, made, spark)
+    gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several of them, so that something is in the state between two."""
+    monkeypatch.setattr(system, "RECORDS_PER_BATCH", COUNT // 3)
+
+
+@pytest.mark.parametrize("query", [0, 1, 2])
+def test_a_query_without_state_answers_as_a_plain_computation_does(query: int, house: House, tmp_path: Path) -> None:
+    run = house.run(f"nexmark_q{query}", tmp_path)
+
+    house.drained(run)
+
+    assert house.faults(run) == NO_FAULTS
+
+
+@pytest.mark.parametrize("query", [3, 4, 5, 7, 8])
+def test_a_query_that_crashed_between_two_batches_answers_as_a_plain_computation_does(
+    query: int, house: House, tmp_path: Path
+) -> None:
+    run = house.run(f"nexmark_q{query}", tmp_path)
+
+    house.crashed(run, "EPOCH_COMMITTING:raise:2")
+    assert house.faults(run)["missing"] > 0, "it is to crash with something left to do"
+    house.drained(run)
+
+    assert house.faults(run) == NO_FAULTS
+
+
+def test_windows_of_the_machines_clock_hold_every_bid_once(house: House, tmp_path: Path) -> None:
+    run = house.run("nexmark_q12", tmp_path)
+
+    running = system.job(run, house.spark, key_groups=KEY_GROUPS).start()
+    wait_until(lambda: house.faults(run)["missing"] == 0, "every bidder's windows are closed", TIMEOUT_S)
+    running.stop()
+
+    assert house.faults(run) == NO_FAULTS
+
+
+def test_average_prices_are_right_although_the_driver_was_killed(house: House, tmp_path: Path) -> None:
+    """All of its processes, with SIGKILL, while it works on records that came after its first answer."""
+    source = house.topics.create("events")
+    run = house.run("nexmark_q4", tmp_path, source)
+    values = house.events.values()
+    house.topics.fill_in_turn(source, islice(values, COUNT // 2))
+    prepared = Prepared(Path(sys.executable), None, (), ())
+    processes = Processes(system.SYSTEMS[0], prepared, run, tmp_path)
+
+    processes.start()
+    try:
+        wait_until(lambda: sum(house.topics.ends(run.target)) > 0, "the first answer is committed", TIMEOUT_S)
+        house.topics.fill_in_turn(source, values, COUNT // 2)
+    finally:
+        processes.kill()
+    house.drained(run, key_groups=None)  # as many as the store has
+
+    assert house.faults(run) == NO_FAULTS
