@@ -16,12 +16,12 @@ from typing import Annotated
 import typer
 
 from benchmarks import report
-from benchmarks.side_by_side.campaign import MEASURES, Campaign, Cell, bench, measure_all
+from benchmarks.side_by_side.campaign import MEASURES, NEXMARK, Campaign, Cell, bench, measure_all
 from benchmarks.side_by_side.environments import Prepared, prepare
 from benchmarks.side_by_side.plan import QUICK, Plan
 from benchmarks.side_by_side.results import Results, inside_lines, machine
 from benchmarks.side_by_side.workloads import WORKLOADS
-from benchmarks.systems import System, systems
+from benchmarks.systems import System, is_nexmark, systems
 
 HERE = Path(__file__).parent
 JOBS = tuple(sorted(path.stem for path in (HERE / "jobs").glob("[a-z]*.py")))
@@ -30,7 +30,7 @@ IN_ROUNDS = frozenset({"epochs", "first_batch", "state_size"})
 STATEFUL, USUAL = "running_sum", "uniform-10k"
 
 Measure = StrEnum("Measure", [*MEASURES, "inside"])
-Job = StrEnum("Job", JOBS)
+Job = StrEnum("Job", {job: job.replace("nexmark_", "nexmark-") for job in JOBS})
 Workload = StrEnum("Workload", {name.replace("-", "_"): name for name in WORKLOADS})
 Contender = StrEnum("Contender", {name.replace("-", "_"): name for name in systems()})
 Inside = StrEnum("Inside", INSIDE)
@@ -41,12 +41,16 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 def cells(measure: str, jobs: Sequence[str], workloads: Sequence[str]) -> Iterator[Cell]:
     """What is selected. By default every job on the usual workload, and the stateful job on the others too: its state is what
-    they differ in. Latency and recovery: of that job on the usual workload.
+    they differ in. Latency and recovery: of that job on the usual workload. NEXMark's queries have a measurement of their own.
     """
+    if measure == "drain":
+        yield from (Cell(measure, job, NEXMARK) for job in jobs or JOBS if is_nexmark(job) and not workloads)
+        return
     everything = measure == "throughput"
     for job in jobs or (JOBS if everything else [STATEFUL]):
         for workload in workloads or (WORKLOADS if everything and job == STATEFUL else [USUAL]):
-            yield Cell(measure, job, workload)
+            if not is_nexmark(job):
+                yield Cell(measure, job, workload)
 
 
 def say(text: str) -> None:
@@ -93,14 +97,14 @@ def versions(prepared: Iterable[Prepared]) -> dict[str, str]:
 @app.command()
 def main(
     measure: Annotated[list[Measure] | None, typer.Option(help="Default: all.")] = None,
-    job: Annotated[list[Job] | None, typer.Option(help="Default: all.")] = None,
+    job: Annotated[list[Job] | None, typer.Option(help="Default: all, and those inside.")] = None,
     workload: Annotated[list[Workload] | None, typer.Option(help="Default: all for the running sum.")] = None,
     system: Annotated[list[Contender] | None, typer.Option(help="Default: all.")] = None,
     only: Annotated[
         list[Inside] | None, typer.Option(help="Nothing but these measurements of spark_ckpt alone.")
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Of every measurement, and rounds of those inside.")] = 3,
-    records: Annotated[int | None, typer.Option(min=1, help="In each workload's topic.")] = None,
+    records: Annotated[int | None, typer.Option(min=1, help="In each workload's topic, and NEXMark's.")] = None,
     interval_ms: Annotated[int | None, typer.Option(min=1, help="Between commits; latency has its own.")] = None,
     latency_interval_ms: Annotated[int | None, typer.Option(min=1)] = None,
     rate: Annotated[int | None, typer.Option(min=1, help="Inputs per second where latency is measured.")] = None,
@@ -116,18 +120,22 @@ def main(
     if not report_only:
         sizes = {
             "records": records,
+            "events": records,
             "interval_ms": interval_ms,
             "latency_interval_ms": latency_interval_ms,
             "rate": rate,
         }
         plan = replace(QUICK if quick else Plan(), **{name: size for name, size in sizes.items() if size is not None})
-        measures = ["inside"] if only else [each.value for each in measure or Measure]
+        every = [each for each in Measure if each != Measure.inside or not job]
+        measures = ["inside"] if only else [each.value for each in measure or every]
         chosen = {name: each for name, each in systems().items() if not system or name in system}
-        picked = [cell for each in measures if each != "inside" for cell in cells(each, job or [], workload or [])]
-        environments = set_up(chosen.values() if picked else [])
+        jobs = [each.name for each in job or ()]
+        picked = [cell for each in measures if each != "inside" for cell in cells(each, jobs, workload or [])]
+        campaign = Campaign(picked, chosen, plan, 1 if quick else repeats)
+        environments = set_up(dict.fromkeys(system for _, _, system in campaign.turns()))
         results.add(machine(versions(environments.values())))
         if picked:
-            run_side_by_side(Campaign(picked, chosen, plan, 1 if quick else repeats), environments, results)
+            run_side_by_side(campaign, environments, results)
         if "inside" in measures:
             run_inside([each.value for each in only or Inside], 1 if quick else repeats, results)
     report.write(results.path, place)

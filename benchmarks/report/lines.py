@@ -10,9 +10,12 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 FAULTS = ("duplicates", "missing", "wrong")
-Measure = Literal["throughput", "latency", "recovery", "epoch", "interval", "start", "per_key", "machine", "table"]
+Measure = Literal[
+    "throughput", "drain", "latency", "recovery", "epoch", "interval", "start", "per_key", "machine", "table"
+]
 REQUIRED: dict[str, tuple[str, ...]] = {
     "throughput": ("records_per_s", *FAULTS),
+    "drain": ("events", "drained_s", "records_per_s", *FAULTS),
     "latency": ("rate", "p50_ms", "p99_ms", *FAULTS),
     "recovery": ("first_record_s", *FAULTS),
     "epoch": ("keys", "changed", "epoch_ms", "bytes"),

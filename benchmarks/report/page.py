@@ -28,6 +28,14 @@ RATES = (
 )
 SOME_INPUTS = "[1] does not answer every input; its rate is of the inputs that its output covers."
 OTHER_SESSION = "[2] not measured in one session with the reference: the machine may have changed between them."
+DRAIN = (
+    "Each system answers NEXMark's queries over one filled topic of people, auctions and bids in JSON (1:3:46, skewed as in the "
+    "reference generator, out of order by up to a second), 10,000 events a second of event time. Events/s: events in the topic "
+    "over the time from the start of the program to the commit of the last record of its answer. spark_ckpt passes over records "
+    "of other kinds by how their text begins; Flink SQL has NEXMark's own queries and settings, state on the heap. Faults are "
+    "rows of the answer, which is computed from the events by itself: of q4 the last row of each category counts, of q12 each "
+    "bidder's sum over the windows."
+)
 LATENCY = (
     "From the creation of an input to the receipt of its output by a `read_committed` reader, so exactly-once output waits for the "
     f"checkpoint that commits it. {ONE_REPEAT.capitalize()} of the repeats; largest: over all of them."
@@ -61,6 +69,7 @@ def _blocks(contents: Contents) -> Iterator[str | Chart]:
         yield from ("## Throughput", RATES)
     for place, entries in contents.places("throughput").items():
         yield from _throughput(contents, place, entries)
+    yield from _section(contents, "drain", "NEXMark", DRAIN, tables.of_queries, _no_plots)
     yield from _section(contents, "latency", "Latency", LATENCY, tables.of_latency, charts.of_latency)
     yield from _section(contents, "recovery", "Recovery", RECOVERY, tables.of_recovery, charts.of_recovery)
     yield from _section(
@@ -164,6 +173,10 @@ def _section(
         if not all(contents.every_input(line.system) for line in lines):
             yield SOME_INPUTS
         yield from plots(contents)
+
+
+def _no_plots(_: Contents) -> list[Chart]:
+    return []
 
 
 def _inside(contents: Contents) -> Iterator[str]:

@@ -86,6 +86,20 @@ def faults(runs: Runs) -> str:
     return (text if runs.exact else f"**{text}**") + (f", **{out_of_order:,} out of order**" if out_of_order else "")
 
 
+def of_queries(contents: Contents) -> str:
+    """NEXMark's, each by every system."""
+    head = (
+        "query", "system", "checkpoint every", "spark_ckpt over this", "events/s", "repeats", "CPU s per million", "memory, MiB",
+        "first output", "duplicates / missing / wrong",
+    )  # fmt: skip
+    rows = []
+    for place, entries in sorted(contents.places("drain").items(), key=lambda each: wording.query_number(each[0].job)):
+        for entry, runs in fastest_first(entries):
+            system, _, *numbers = _throughput(contents, entries, entry, runs)
+            rows.append((wording.query(place.job), system, *numbers))
+    return wording.table(head, rows)
+
+
 def of_latency(contents: Contents) -> str:
     """From the creation of an input to the receipt of its output."""
     head = ("job, workload", "system", "guarantee", "checkpoint every", "offered records/s", "p50", "p99", "largest",

@@ -66,6 +66,7 @@ RATES = (
     Rate("running_sum", "uniform-10k", NATIVE, 2),
     Rate("pass_through", None, "flink_sql", 1),
 )
+QUERIES, QUERIES_LEAST, QUERIES_PEER = 9, 6, "flink_sql"
 INTERVAL_COSTS = {5000: 0.03, 1000: 0.15}
 FEW_KEYS, MANY_KEYS, CHANGED_SHARE, GROWTH = 10_000, 1_000_000, 0.01, 2.0
 LATENCY_RATE, LATENCY_SLACK_MS, SHORT_INTERVAL_MS, SHORT_MEDIAN_MS = 10_000, 2000, 1000, 2000
@@ -76,7 +77,7 @@ PER_KEY_ROWS = 100_000
 
 def verdicts(contents: Contents) -> list[Verdict]:
     """A row for every target that has lines."""
-    found = (_rates, _per_key, _interval_costs, _state_growth, _latencies, _recoveries, _starts)
+    found = (_rates, _queries, _per_key, _interval_costs, _state_growth, _latencies, _recoveries, _starts)
     return [verdict for part in found for verdict in part(contents)]
 
 
@@ -137,6 +138,40 @@ def _one_rate(contents: Contents, rate: Rate, title: str, ours: list[tuple[str, 
     if in_one_session(runs, theirs):
         return verdict
     return replace(verdict, remark=", ".join(filter(None, [verdict.remark, "not measured in one session"])))
+
+
+# -- NEXMark -----------------------------------------------------------------------------------------------------------
+
+
+def _queries(contents: Contents) -> Iterator[Verdict]:
+    """In how many queries the rate is the peer's at least. Output that is not exact is no rate."""
+    ratios, inexact = {}, []
+    for place, entries in contents.places("drain").items():
+        for entry, theirs in entries.items():
+            ours = contents.reference(entries, entry.interval_ms)
+            if entry.system != QUERIES_PEER or ours is None:
+                continue
+            value = ratio(ours[1], theirs, "records_per_s")
+            if not ours[1].exact:
+                inexact.append(wording.query(place.job))
+            elif value is not None:
+                ratios[wording.query(place.job)] = value.median
+    if not ratios and not inexact:
+        return
+    least = Limit(f">= {QUERIES_LEAST} of {QUERIES}", lambda count: count >= QUERIES_LEAST)
+    reached = sum(value >= 1 - ROUNDING for value in ratios.values())
+    told = ", ".join(f"{query} {wording.times(value)}" for query, value in sorted(ratios.items(), key=_by_number))
+    measured = f"**{reached}**: {told}"
+    state: State = (
+        "reached" if least.holds(reached) else "missed" if len(ratios) + len(inexact) == QUERIES else "not decided"
+    )
+    remark = f"not exact: {', '.join(inexact)}" if inexact else ""
+    title = f"NEXMark: queries at {contents.label(QUERIES_PEER)}'s rate or above"
+    yield Verdict(title, least.text, measured, state, remark)
+
+
+def _by_number(each: tuple[str, float]) -> int:
+    return wording.query_number(each[0])
 
 
 # -- the per-key function of a plain PySpark user ----------------------------------------------------------------------

@@ -64,6 +64,16 @@ def interval(ms: int) -> str:
     return "none" if not ms else f"{ms} ms" if ms % 1000 else f"{ms // 1000} s"
 
 
+def query(job: str) -> str:
+    """The name of a NEXMark job's query."""
+    return job.rpartition("_")[2]
+
+
+def query_number(job: str) -> int:
+    """Its number."""
+    return int(query(job).removeprefix("q"))
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Markdown; columns of numbers are aligned to the right."""
     rule = ["---:" if rows and all(_numeric(row[column]) for row in rows) else "---" for column in range(len(head))]

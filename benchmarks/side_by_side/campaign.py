@@ -14,8 +14,10 @@ from tempfile import mkdtemp
 
 from confluent_kafka import KafkaException
 
+from benchmarks.nexmark import answers
+from benchmarks.nexmark.events import Events, events
 from benchmarks.report.lines import Line
-from benchmarks.side_by_side import latency, recovery, throughput
+from benchmarks.side_by_side import drain, latency, recovery, throughput
 from benchmarks.side_by_side.environments import Prepared
 from benchmarks.side_by_side.plan import Plan
 from benchmarks.side_by_side.topics import Topics
@@ -26,6 +28,7 @@ from integration_tests.broker import running_broker
 
 # Kafka's own defaults for its JVM: the tests' small one would be the narrowest place of every pipeline.
 BROKER_FLAGS = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+NEXMARK = "nexmark"
 BROKER_PROPERTIES = {"log.segment.delete.delay.ms": "1000", "log.retention.ms": "-1"}
 
 
@@ -66,6 +69,7 @@ class Bench:
     plan: Plan
     say: Callable[[str], None]
     _sources: dict[str, tuple[str, Inputs]] = field(default_factory=dict)
+    _events: tuple[str, Events] | None = None
 
     @cached_property
     def expectations(self) -> Expectations:
@@ -81,6 +85,23 @@ class Bench:
             self.topics.fill(topic, inputs.records())
             self._sources[workload] = topic, inputs
         return self._sources[workload]
+
+    def events(self) -> tuple[str, Events]:
+        """NEXMark's topic, filled, and what is in it."""
+        if self._events is None:
+            made = events(self.plan.events)
+            self.say(f"topic {NEXMARK}: {len(made):,} events")
+            topic = self.topics.create(NEXMARK)
+            self.topics.fill_in_turn(topic, made.values())
+            self._events = topic, made
+        return self._events
+
+    def query(self, cell: Cell, system: System) -> Subject:
+        """One of NEXMark's, on the filled topic."""
+        source, made = self.events()
+        expected = answers.expected(cell.job, made)
+        prepared = self.environments[system.environment.name]
+        return Subject(system, prepared, cell.job, source, made, expected, self.plan.interval_ms)
 
     def subject(self, cell: Cell, system: System) -> Subject:
         """On the filled topic."""
@@ -165,4 +186,8 @@ def _recovery(on: Bench, cell: Cell, system: System, repeat: int) -> dict[str, f
     return recovery.measure(on.subject(cell, system), on.topics, on.folder, repeat)
 
 
-MEASURES = {"throughput": _throughput, "latency": _latency, "recovery": _recovery}
+def _drain(on: Bench, cell: Cell, system: System, _: int) -> dict[str, float]:
+    return drain.measure(on.query(cell, system), on.topics, on.folder)
+
+
+MEASURES = {"throughput": _throughput, "latency": _latency, "recovery": _recovery, "drain": _drain}

@@ -15,9 +15,12 @@ class Window:
 
 @dataclass(frozen=True)
 class Plan:
-    """`interval_ms`: between commits where throughput and recovery are measured. `rate`: inputs per second where latency is."""
+    """`interval_ms`: between commits where throughput and recovery are measured. `rate`: inputs per second where latency is.
+    `events`: in NEXMark's topic.
+    """
 
     records: int = 20_000_000
+    events: int = 10_000_000
     interval_ms: int = 5000
     throughput: Window = field(default_factory=lambda: Window(20, 20))
     latency_interval_ms: int = 1000
@@ -31,6 +34,6 @@ class Plan:
 
 
 QUICK = Plan(
-    records=500_000, interval_ms=2000, throughput=Window(3, 8), latency=Window(5, 8), rate=1000
+    records=500_000, events=500_000, interval_ms=2000, throughput=Window(3, 8), latency=Window(5, 8), rate=1000
 )  # fmt: skip
 """To see that everything works. The numbers are warm-up."""

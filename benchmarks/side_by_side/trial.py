@@ -12,8 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
+import pandas as pd
 import pyarrow as pa
 
+from benchmarks.nexmark.events import Events
 from benchmarks.side_by_side.environments import Prepared
 from benchmarks.side_by_side.oracle import Progress, Verdict, judge
 from benchmarks.side_by_side.processes import Processes
@@ -42,8 +44,8 @@ class Subject:
     prepared: Prepared
     job: str
     source: str
-    inputs: Inputs
-    expected: pa.Array
+    inputs: Inputs | Events
+    expected: pa.Array | pd.DataFrame
     interval_ms: int
 
 

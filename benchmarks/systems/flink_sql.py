@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.systems import Run, System
+from benchmarks.nexmark import tables as nexmark
+from benchmarks.systems import Run, System, is_nexmark, job_module
 from benchmarks.systems.flink_cluster import ENVIRONMENT, PRODUCER, configuration, guarantee, prepare
 
 SYSTEMS: tuple[System, ...] = (
@@ -25,31 +26,61 @@ def main() -> None:
 
     settings = EnvironmentSettings.new_instance().in_streaming_mode().with_configuration(configuration(run)).build()
     tables = TableEnvironment.create(settings)
-    tables.execute_sql(f"CREATE TABLE input ({COLUMNS}) WITH ({_options(_source(run))})")
-    tables.execute_sql(f"CREATE TABLE output WITH ({_options(_target(run))}) AS {run.implementation}").wait()
+    if is_nexmark(run.job):
+        for name, value in nexmark.SETTINGS.items():
+            tables.get_config().set(name, value)
+    *before, last = nexmark_statements(run) if is_nexmark(run.job) else statements(run)
+    for statement in before:
+        tables.execute_sql(statement)
+    tables.execute_sql(last).wait()
 
 
-def _source(run: Run) -> dict[str, str]:
+def statements(run: Run) -> tuple[str, ...]:
+    """The last one is the job."""
+    target = _target(run) | KEYED
+    return (
+        f"CREATE TABLE input ({COLUMNS}) WITH ({_options(_source(run, 'csv'))})",
+        f"CREATE TABLE output WITH ({_options(target)}) AS {run.implementation}",
+    )
+
+
+def nexmark_statements(run: Run) -> tuple[str, ...]:
+    """A running answer (`flink_columns`) goes out by key, one that only grows as it comes."""
+    events = f"CREATE TABLE events ({nexmark.INPUT}) WITH ({_options(_source(run, 'json'))})"
+    running = getattr(job_module(run.job), "flink_columns", None)
+    if running is None:
+        target = _target(run) | {"connector": "kafka", "value.format": "json"}
+        return events, *nexmark.VIEWS, f"CREATE TABLE output WITH ({_options(target)}) AS {run.implementation}"
+    target = _target(run) | {"connector": "upsert-kafka", "key.format": "raw", "value.format": "json"}
+    output = f"CREATE TABLE output ({running}) WITH ({_options(target)})"
+    return events, *nexmark.VIEWS, output, f"INSERT INTO output {run.implementation}"
+
+
+def _source(run: Run, value_format: str) -> dict[str, str]:
     return {
         "connector": "kafka",
         "topic": run.source,
         "properties.bootstrap.servers": run.servers,
         "properties.group.id": run.target,
         "scan.startup.mode": "earliest-offset",
-        "value.format": "csv",
+        "value.format": value_format,
     }
+
+
+KEYED = {
+    "connector": "kafka",
+    "key.format": "raw",
+    "key.fields": "key",
+    "value.format": "csv",
+    "value.fields-include": "ALL",
+}
 
 
 def _target(run: Run) -> dict[str, str]:
     producer = {f"properties.{name}": value for name, value in PRODUCER.items()}
     return producer | {
-        "connector": "kafka",
         "topic": run.target,
         "properties.bootstrap.servers": run.servers,
-        "key.format": "raw",
-        "key.fields": "key",
-        "value.format": "csv",
-        "value.fields-include": "ALL",
         "sink.delivery-guarantee": guarantee(run),
         "sink.transactional-id-prefix": run.target,
     }

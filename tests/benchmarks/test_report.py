@@ -77,6 +77,36 @@ def row(text, *words):
     return [cell.strip() for cell in found[0].strip("| ").split(" | ")]
 
 
+# -- NEXMark -----------------------------------------------------------------------------------------------------------
+
+
+def drained(query, system, rate, faults=EXACT):
+    values = {"events": 1000, "drained_s": 10, "records_per_s": rate, **faults}
+    return lines("drain", system, values, job=f"nexmark_q{query}", workload="nexmark")
+
+
+@pytest.mark.parametrize(("ours", "count", "state"), [(100, 9, "reached"), (99, 5, "missed")])
+def test_queries_at_the_peers_rate_are_counted(ours, count, state):
+    theirs = [line for query in (0, 1, 2, 3, 4, 5, 7, 8, 12) for line in drained(query, "flink_sql", 100)]
+    slower = [line for query in (3, 4, 5, 12) for line in drained(query, "spark_ckpt-builtin", ours)]
+    found = verdict_of(
+        theirs + slower + [line for query in (0, 1, 2, 7, 8) for line in drained(query, "spark_ckpt-builtin", 100)],
+        "NEXMark",
+    )
+    assert found.state == state
+    assert found.measured.startswith(f"**{count}**: q0 1.00x, q1 1.00x")
+    assert found.measured.index("q8") < found.measured.index("q12")
+
+
+def test_a_fast_query_with_a_wrong_answer_does_not_count():
+    exact = [line for query in (0, 1, 2, 3, 4) for line in drained(query, "spark_ckpt-builtin", 200)]
+    wrong = drained(5, "spark_ckpt-builtin", 900, faults=EXACT | {"missing": 1})
+    theirs = [line for query in (0, 1, 2, 3, 4, 5) for line in drained(query, "flink_sql", 100)]
+    found = verdict_of(exact + wrong + theirs, "NEXMark")
+    assert (found.state, found.remark) == ("not decided", "not exact: q5")
+    assert "900" in row(page(exact + wrong + theirs), "| q5 |", "Built-in")[4]
+
+
 # -- repeats -----------------------------------------------------------------------------------------------------------
 
 
