@@ -81,6 +81,11 @@ class Edges:
         self._logs = {each.name: EdgeLog(base.edges.get(each.name)) for each in shapes}
 
     @property
+    def in_flight(self) -> dict[str, Sequence[StagedFile]]:
+        """On each edge the segments that no batch has consumed, oldest first."""
+        return {name: log.in_flight for name, log in self._logs.items()}
+
+    @property
     def rows(self) -> dict[str, int]:
         """Rows in flight on each edge."""
         return {name: log.rows for name, log in self._logs.items()}

@@ -94,6 +94,11 @@ class EpochBuilder:
         return not (self._moved or gathered.rows_in or gathered.rows_out or gathered.rejected or gathered.staged)
 
     @property
+    def in_flight(self) -> dict[str, Sequence[StagedFile]]:
+        """On each edge the segments that are behind the last batch, oldest first."""
+        return self._edges.in_flight
+
+    @property
     def rows_in_flight(self) -> dict[str, int]:
         """Rows on each edge behind the last batch."""
         return self._edges.rows

@@ -7,9 +7,9 @@ Events come one at a time; an answer that is at hand while effects are carried o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from spark_ckpt.connector import Cursor
+from spark_ckpt.connector import Cursor, StagedFile
 from spark_ckpt.errors import CkptError, Fenced, PublishFailed, RunFailed
 from spark_ckpt.host.edges import spent
 from spark_ckpt.host.epoch_builder import Chains, EpochBuilder
@@ -94,6 +94,11 @@ class IncarnationCore:
     def chains(self) -> Chains:
         """Every key group's snapshot files as of the newest barrier."""
         return self._builder.chains
+
+    @property
+    def in_flight(self) -> Mapping[str, Sequence[StagedFile]]:
+        """On each edge the segments that no batch has consumed, oldest first: a query begins with them."""
+        return self._builder.in_flight
 
     @property
     def late_ms(self) -> int:

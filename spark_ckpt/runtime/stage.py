@@ -108,9 +108,8 @@ class Stage:
 
     def _edge(self, edge: EdgeNode) -> EdgeStream:
         """Begins with what was in flight at the cut."""
-        cut = self._core.base.edges.get(edge.name)
-        waiting = [file.staged_file() for file in cut.files] if cut else []
-        return EdgeStream(edge.name, self._plan.store.edge(edge.name).location, edge.schema, waiting)
+        location = self._plan.store.edge(edge.name).location
+        return EdgeStream(edge.name, location, edge.schema, self._core.in_flight[edge.name])
 
     def _host(self, operator: OperatorNode) -> GroupHost:
         core = self._core

@@ -1,25 +1,41 @@
 """Micro-batches as Spark runs them: where one ends is fixed before it runs, and it is atomic for whoever hears of it.
 
 A batch goes through all operators. Each counts its rows per key. At a barrier each key group writes what has changed since its
-last snapshot as a file.
+last snapshot as a file. What a batch puts on an edge comes out in a later batch, in order: segment after segment, perhaps not all
+that there are. Segments are files; they are read when the batch runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from spark_ckpt.connector import StagedFile
+from spark_ckpt.connector import Json, StagedFile
+from spark_ckpt.host.edges import segments_in
 from spark_ckpt.host.epoch_builder import Chains
 from spark_ckpt.host.markers import BARRIER, Marker
 from spark_ckpt.host.messages import BatchDone
-from spark_ckpt.host.reports import Report, Step, latest_attempts, scope_of_group
-from spark_ckpt.simulator.spark_store import GETS, GROUPS, OPERATORS, SINKS, Row, Shared, key_behind, key_of
+from spark_ckpt.host.reports import EDGE, Report, Step, latest_attempts, scope_of_group
+from spark_ckpt.simulator.spark_rows import (
+    EDGES,
+    GETS,
+    GOES_LATER,
+    GROUPS,
+    LATER,
+    LOOP,
+    OPERATORS,
+    SINKS,
+    SOURCES,
+    Name,
+    Row,
+    key_behind,
+    key_of,
+)
+from spark_ckpt.simulator.spark_store import Shared
 from spark_ckpt.store.records import StateFile
 
 LONGEST_CHAIN = 3
-PARTIAL = {f"partial {operator}": operator for operator in OPERATORS}
-"""Batches whose marker does not come to the last key group of one operator, for which there is no reason, but a rule."""
+Rows = dict[str, list[Row]]
 
 
 @dataclass
@@ -40,68 +56,131 @@ class Planned:
     begins: Mapping[str, int]
     ends: Mapping[str, int]
     markers: int
+    segments: Mapping[str, int]
+    """How many segments of each edge have come out at its end."""
 
 
 class Query:
     """One incarnation's query: its batches, its groups, its control stream."""
 
     def __init__(
-        self, shared: Shared, incarnation: int, cursors: Mapping[str, int], groups: Mapping[str, list[Group]]
+        self,
+        shared: Shared,
+        incarnation: int,
+        cursors: Mapping[str, int],
+        groups: Mapping[str, list[Group]],
+        in_flight: Mapping[str, Sequence[StagedFile]],
     ) -> None:
         self.shared = shared
         self.incarnation = incarnation
         self.groups = groups
         self.ends = dict(cursors)
+        self.added = {edge: list(in_flight.get(edge, ())) for edge in EDGES}
+        self.taken = dict.fromkeys(EDGES, 0)
         self.markers: list[Marker] = []
         self.seen = 0
         self.batch = 0
         self.planned: Planned | None = None
 
-    def news(self, rows: int) -> bool:
-        """Whether Spark would plan a batch: rows, or a marker."""
-        return any(end < rows for end in self.ends.values()) or self.seen < len(self.markers)
+    @property
+    def waiting(self) -> int:
+        """Segments that wait on the edge where there are most."""
+        return max(len(self.added[edge]) - self.taken[edge] for edge in EDGES)
 
-    def plan(self, rows: int, most: int) -> None:
-        """Fix where the next batch ends: at most `most` rows of each source, all markers."""
+    @property
+    def barrier(self) -> Marker | None:
+        """The barrier that the planned batch ends with, if it is one that does."""
+        if self.planned is None or self.planned.markers == self.seen:
+            return None
+        marker = self.markers[self.planned.markers - 1]
+        return marker if marker.kind == BARRIER else None
+
+    def news(self, rows: int) -> bool:
+        """Whether Spark would plan a batch: rows, segments, or a marker."""
+        return any(end < rows for end in self.ends.values()) or self.waiting > 0 or self.seen < len(self.markers)
+
+    def plan(self, rows: int, most: int, segments: int) -> None:
+        """Fix where the next batch ends: at most `most` rows of each source and `segments` of each edge, all markers."""
         ends = {source: min(rows, end + most) for source, end in self.ends.items()}
-        self.planned = Planned(self.batch, dict(self.ends), ends, len(self.markers))
+        taken = {edge: min(len(self.added[edge]), taken + segments) for edge, taken in self.taken.items()}
+        self.planned = Planned(self.batch, dict(self.ends), ends, len(self.markers), taken)
 
     def run(self, how: str) -> BatchDone:
-        """Run the planned batch. `how`: "once"; "twice" if the tasks that stage ran again because their output was lost; or one of
-        `PARTIAL`."""
+        """Run the planned batch. `how`: "once"; "twice" if the tasks that stage ran again because their output was lost; or the
+        operator to whose last key group the marker does not come, for which there is no reason, but a rule.
+        """
         planned = self.planned
         assert planned is not None  # noqa: S101 - else the choice does not exist
-        keys = [key_of(source, number) for source, number in _between(planned)]
-        reports = [Report("input", 0, 0, "sources", {"rows_in": len(keys)})]
-        rows: dict[str, list[Row]] = {}
-        for operator in OPERATORS:
-            rows[operator] = [self._counted(operator, key) for key in keys]
-            keys = [key_behind(row) for row in rows[operator]]
+        delivered = _between(planned)
+        reports = [Report("input", 0, 0, "sources", {"rows_in": len(delivered)})]
+        rows, put = self._flow(delivered, {edge: self._come_out(edge, planned) for edge in EDGES})
         for attempt in range(2 if how == "twice" else 1):
-            reports += [self._staged(planned.batch, attempt, sink, rows[GETS[sink]]) for sink in SINKS]
+            reports += [
+                self._staged(planned.batch, attempt, sink, rows[GETS[sink]]) for sink in SINKS if rows[GETS[sink]]
+            ]
+            reports += [each for edge in EDGES for each in self._put(planned.batch, attempt, edge, put[edge])]
         for task, operator in enumerate(OPERATORS):
-            reached = GROUPS - (PARTIAL.get(how) == operator)
+            reached = GROUPS - (how == operator)
             reports += self._snapshots(planned, task, operator, reached)
-        self.batch, self.ends, self.seen, self.planned = planned.batch + 1, dict(planned.ends), planned.markers, None
-        cursors = {source: {"n": end} for source, end in planned.ends.items()}
-        return BatchDone(planned.batch, cursors, 0, planned.markers, tuple(latest_attempts(reports)))
+        return self._done(planned, tuple(latest_attempts(reports)))
 
-    def _counted(self, operator: str, key: int) -> Row:
+    def _done(self, planned: Planned, reports: tuple[Report, ...]) -> BatchDone:
+        """Before Spark plans the next batch, what this one has put on edges is added to their streams."""
+        for edge, segments in segments_in(reports).items():
+            self.added[edge] += segments
+        self.batch, self.ends, self.seen, self.planned = planned.batch + 1, dict(planned.ends), planned.markers, None
+        self.taken = dict(planned.segments)
+        cursors = {source: {"n": end} for source, end in planned.ends.items()}
+        return BatchDone(planned.batch, cursors, 0, planned.markers, reports, taken=dict(planned.segments))
+
+    # -- the job ------------------------------------------------------------------------------------------------------
+
+    def _flow(self, delivered: list[Name], out: Mapping[str, list[Row]]) -> tuple[Rows, Rows]:
+        """What the rows of the sources and those that come `out` of edges become: each operator's rows, what goes on each edge."""
+        back = [row._replace(name=row.name.next) for row in out[LOOP]]
+        passing = [row for row in back if not row.name.is_input]
+        names = [*delivered, *(row.name for row in back if row.name.is_input)]
+        first = [self._counted("counts", key_of(name), name) for name in names]
+        later = [row for row in first if row.key in GOES_LATER]
+        behind = [*(row for row in first if row.key not in GOES_LATER), *out[LATER]]
+        second = [self._counted("totals", key_behind(row.key, row.nth), row.name) for row in behind]
+        fed_back = [row for row in (*first, *passing) if row.name.goes_round]
+        return {"counts": first, "totals": second}, {LOOP: fed_back, LATER: later}
+
+    def _counted(self, operator: str, key: int, name: Name) -> Row:
         group = self.groups[operator][key % GROUPS]
         group.counts[key] = group.counts.get(key, 0) + 1
         group.changed.add(key)
-        return key, group.counts[key]
+        return Row(key, group.counts[key], name)
 
     def _staged(self, batch: int, attempt: int, sink: str, rows: list[Row]) -> Report:
         path = f"ckpt-{sink}-i{self.incarnation}-b{batch}-a{attempt}"
         self.shared.staged[path] = tuple(rows)
         step: Step = "tap" if GETS[sink] != OPERATORS[-1] else "stage"
-        return Report(step, 0, attempt, sink, asdict(StagedFile(path, 1, len(rows), 0, batch, 0, 0)))
+        return Report(step, 0, attempt, sink, _file(path, len(rows), batch))
+
+    # -- edges --------------------------------------------------------------------------------------------------------
+
+    def _come_out(self, edge: str, planned: Planned) -> list[Row]:
+        segments = self.added[edge][self.taken[edge] : planned.segments[edge]]
+        return [row for segment in segments for row in self.shared.segment(segment.path)]
+
+    def _put(self, batch: int, attempt: int, edge: str, rows: list[Row]) -> Iterator[Report]:
+        """Each source's rows are another task's. A later attempt cuts its files elsewhere."""
+        size = 1 + attempt
+        for task, source in enumerate(SOURCES):
+            own = [row for row in rows if row.name.source == source]
+            for part, start in enumerate(range(0, len(own), size)):
+                path = f"ckpt-{edge}-i{self.incarnation}-b{batch}-t{task}-a{attempt}-p{part}"
+                segment = self.shared.segments[path] = tuple(own[start : start + size])
+                yield Report("tap", task, attempt, f"{EDGE}{edge}", _file(path, len(segment), batch, task, part))
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def _snapshots(self, planned: Planned, attempt: int, operator: str, reached: int) -> list[Report]:
         """Of the first groups of an operator. `attempt`: as in Spark, a later task of the batch has a higher one."""
-        marker = self.markers[planned.markers - 1] if planned.markers > self.seen else None
-        if marker is None or marker.kind != BARRIER:
+        marker = self.barrier
+        if marker is None:
             return []
         return [
             self._snapshot(operator, attempt, group, marker.epoch, planned.batch)
@@ -125,8 +204,14 @@ class Query:
         return Report("operator", group.number, attempt, scope, {"epoch": epoch, "file": file})
 
 
-def _between(planned: Planned) -> list[tuple[str, int]]:
-    return [(source, number) for source, end in planned.ends.items() for number in range(planned.begins[source], end)]
+def _file(path: str, rows: int, batch: int, task: int = 0, part: int = 0) -> dict[str, Json]:
+    """A staged file or segment as a report tells of it."""
+    return {"path": path, "size_bytes": 1, "rows": rows, "lane": 0, "batch": batch, "task": task, "part": part}
+
+
+def _between(planned: Planned) -> list[Name]:
+    ends = planned.ends.items()
+    return [Name(source, number) for source, end in ends for number in range(planned.begins[source], end)]
 
 
 def restored(shared: Shared, chains: Chains) -> dict[str, list[Group]]:

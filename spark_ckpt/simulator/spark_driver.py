@@ -7,13 +7,13 @@ sink publishes.  Spark runs batches.  Whatever they say to each other waits in a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_ckpt.connector import EpochOutput
 from spark_ckpt.errors import CkptError, Fenced, StoreUnreachable
 from spark_ckpt.host.incarnation import IncarnationCore
-from spark_ckpt.host.job_shape import JobShape, OperatorShape, SinkPlace
+from spark_ckpt.host.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
 from spark_ckpt.host.manifests import stamped
 from spark_ckpt.host.messages import (
     ArmTimer,
@@ -26,6 +26,7 @@ from spark_ckpt.host.messages import (
     PublishEnded,
     QueryStarting,
     SayCommitted,
+    SettleTables,
     SourcesPinned,
     StoreManifest,
     TimerRanOut,
@@ -34,10 +35,11 @@ from spark_ckpt.protocol.barrier import Limits, Outcome
 from spark_ckpt.protocol.machine import Effect, Event
 from spark_ckpt.simulator.barrier_storage import ensure
 from spark_ckpt.simulator.spark_batches import Query, restored
+from spark_ckpt.simulator.spark_rows import EDGES, GROUPS, OPERATORS, SINKS, SOURCES
 from spark_ckpt.simulator.spark_sink import SparkSink
-from spark_ckpt.simulator.spark_store import GROUPS, JOB, OPERATORS, SINKS, SOURCES, Shared
-from spark_ckpt.store.records import Holder
-from spark_ckpt.store.restore import RecoveryPoint
+from spark_ckpt.simulator.spark_store import JOB, Shared
+from spark_ckpt.store.records import Holder, Manifest
+from spark_ckpt.store.restore import LATEST, RecoveryPoint, RestoreTarget
 
 LIMITS = Limits(
     interval_ms=20, epoch_timeout_ms=400, publish_timeout_ms=100_000, retry_ms=5, max_failed_epochs=1_000,
@@ -46,6 +48,7 @@ LIMITS = Limits(
 SHAPE = JobShape(
     JOB, SOURCES, {sink: SinkPlace("") for sink in SINKS},
     tuple(OperatorShape(operator, "k int", "n int", GROUPS) for operator in OPERATORS), LIMITS,
+    edges=tuple(EdgeShape(edge, "k int, n int") for edge in EDGES),
 )  # fmt: skip
 HOLDER = Holder(host="h", boot_id="b", pid=1, pid_start=1, name=JOB)
 
@@ -67,15 +70,18 @@ class Lane:
 
 
 class SparkDriver:
-    """One incarnation, from the moment in which the log has it. Raises what beginning it raises."""
+    """One incarnation, from the moment in which the log has it. Raises what beginning it raises.
 
-    def __init__(self, shared: Shared, core_of: CoreOf) -> None:
+    `trash`: files that it has yet to delete.
+    """
+
+    def __init__(self, shared: Shared, core_of: CoreOf, restore: RestoreTarget = LATEST) -> None:
         self.shared = shared
         self.log = shared.log()
-        point = self.log.begin_incarnation(HOLDER, "latest", 1_000, takeover=True)
+        point = self.log.begin_incarnation(HOLDER, restore, 1_000, takeover=True)
         self.incarnation = point.incarnation
         self.core = core_of(SHAPE, point, self.log.tail().acked)
-        self.begun_at = point.manifest.epoch
+        self.base = point.manifest
         self.now_ms = 0
         self.timers: list[tuple[int, Event]] = []
         self.effects: deque[Effect] = deque()
@@ -83,6 +89,7 @@ class SparkDriver:
         self.inbox: deque[Event] = deque()
         self.lanes = {sink: Lane(sink) for sink in SINKS}
         self.query: Query | None = None
+        self.trash: deque[Sequence[str]] = deque()
         self.ending: End | None = None
         starts = {source: {"n": 0} for source in SOURCES if source not in self.core.cursors}
         self.answers.append(SourcesPinned(starts))
@@ -118,7 +125,7 @@ class SparkDriver:
         """The rules hear of it before Spark plans anything."""
         groups = restored(self.shared, self.core.chains)
         cursors = {source: int(str(cursor["n"])) for source, cursor in self.core.cursors.items()}
-        self.query = Query(self.shared, self.incarnation, cursors, groups)
+        self.query = Query(self.shared, self.incarnation, cursors, groups, self.core.in_flight)
         self._handle(QueryStarting(behind))
 
     def _carry_out(self, effect: Effect) -> None:
@@ -133,6 +140,8 @@ class SparkDriver:
                 self.lanes[sink].waiting.append(output)
             case NameEpoch(name=name, epoch=epoch):
                 self.log.add_savepoint(name, epoch)
+            case SettleTables(manifest=manifest, spent=spent):
+                self._settle(manifest, [path for paths in spent.values() for path in paths])
             case SayCommitted(manifest=manifest):
                 ensure(
                     manifest.attempt in self.shared.decided,
@@ -153,6 +162,32 @@ class SparkDriver:
             self.end(End(Outcome.FAILED, error))
         else:
             self.answers.append(ManifestStored(manifest, effect.names))
+
+    def _settle(self, manifest: Manifest, spent: Sequence[str]) -> None:
+        """Files that nobody needs go later, if the driver lives. O17: each of them was given up."""
+        self.shared.give_up(spent)
+        if spent:
+            self.trash.append(spent)
+        for edge, cut in manifest.edges.items():
+            consumed = self._consumed_before(edge, cut.consumed)
+            left = [path for path in consumed if path not in self.shared.named | self.shared.spent]
+            ensure(not left, "O17", f"epoch {manifest.epoch}: nobody needs {left} on {edge}, and nobody gave them up")
+
+    def _consumed_before(self, edge: str, consumed_rows: int) -> list[str]:
+        """Segments in front of a position, from where this incarnation began."""
+        assert self.query is not None  # noqa: S101 - there is nothing to settle before it
+        begun = self.base.edges.get(edge)
+        at, found = begun.consumed if begun else 0, []
+        for segment in self.query.added[edge]:
+            at += segment.rows
+            if at <= consumed_rows:
+                found.append(segment.path)
+        return found
+
+    def delete(self) -> None:
+        """What was given up longest ago."""
+        for path in self.trash.popleft():
+            self.shared.delete(path)
 
     def end(self, ending: End) -> None:
         """The first word counts."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from spark_ckpt.connector import EpochOutput, SinkContext
 from spark_ckpt.errors import EpochDamaged, Fenced, PublishFailed
 from spark_ckpt.simulator.barrier_storage import ensure
-from spark_ckpt.simulator.spark_store import JOB, Row, Shared
+from spark_ckpt.simulator.spark_rows import Row
+from spark_ckpt.simulator.spark_store import JOB, Shared
 from spark_ckpt.sink_rules import Marker, is_published, marker_of
 
 

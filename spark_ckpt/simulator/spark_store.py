@@ -1,4 +1,4 @@
-"""What is durable in the world of a Spark job: the log's rows, state files, staged files. The log is the shipped one.
+"""What is durable in the world of a Spark job: the log's rows, state files, staged files, segments. The log is the shipped one.
 
 `MemoryTable` takes the place of the log's Delta table, so that `EpochLog` with its fences, its restore choice and its
 compare-and-swap runs as it ships.  An append can be refused, or done without an answer.
@@ -8,69 +8,57 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
 from spark_ckpt.errors import EpochDamaged, StoreUnreachable
 from spark_ckpt.simulator.barrier_storage import ensure
+from spark_ckpt.simulator.spark_rows import (
+    EDGES,
+    GETS,
+    OPERATORS,
+    SINKS,
+    SOURCES,
+    Expected,
+    Row,
+    by_key,
+    expected,
+    in_order,
+    outputs_of,
+)
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.log_table import LogRow, LogTable, NewRow
-from spark_ckpt.store.records import Manifest, StateFile
+from spark_ckpt.store.records import EdgeCut, Manifest, StateFile
 
 JOB = "job"
-OPERATORS = ("counts", "totals")
-"""Chained: the second one's input is the first one's output. Each counts its rows per key and puts out every count."""
-SOURCES, SINKS = ("a", "b"), ("out", "tap")
-GETS = {"tap": "counts", "out": "totals"}
-"""Whose rows each sink gets: one is on the way from the first operator to the second, the other at the end."""
-KEYS, GROUPS = 3, 2
-
-Row = tuple[int, int]
-"""A row that an operator puts out: the key, and how many rows of input it has had."""
-
-
-def key_of(source: str, number: int) -> int:
-    """The first operator's key for a source's row."""
-    return (number + SOURCES.index(source)) % KEYS
-
-
-def key_behind(row: Row) -> int:
-    """The next operator's key for a row that one puts out."""
-    return sum(row) % KEYS
-
-
-def counted(cursors: Mapping[str, int]) -> dict[str, Counter[int]]:
-    """Every operator's rows per key, up to the cursors."""
-    first = Counter(key_of(source, number) for source, end in cursors.items() for number in range(end))
-    rows = [(key, number) for key, count in first.items() for number in range(1, count + 1)]
-    return dict(zip(OPERATORS, (first, Counter(map(key_behind, rows))), strict=True))
-
-
-def outputs_of(counts: Mapping[int, int]) -> dict[int, list[int]]:
-    """Per key what a sink shows, in order: 1, 2, ... up to its count."""
-    return {key: list(range(1, count + 1)) for key, count in counts.items() if count}
-
-
-def by_key(rows: list[Row]) -> dict[int, list[int]]:
-    """The rows of a sink per key, in order."""
-    found: dict[int, list[int]] = {}
-    for key, count in rows:
-        found.setdefault(key, []).append(count)
-    return found
 
 
 @dataclass
 class Shared:
-    """Everything that outlives processes. `staged` and `state` are immutable files by path."""
+    """Everything that outlives processes. `staged`, `state` and `segments` are immutable files by path; only segments are deleted.
+
+    `named`: segments that some decided epoch names. `spent`: those that somebody has given up, deleted or not.
+    """
 
     rows: list[tuple[LogRow, str]] = field(default_factory=list)
     staged: dict[str, tuple[Row, ...]] = field(default_factory=dict)
     state: dict[str, Mapping[int, int]] = field(default_factory=dict)
+    segments: dict[str, tuple[Row, ...]] = field(default_factory=dict)
+    named: set[str] = field(default_factory=set)
+    spent: set[str] = field(default_factory=set)
+    _manifests: list[Manifest] = field(default_factory=list)
     attempts: int = 0
     mood: str = "ok"
     """How the next append goes: "ok", "fail" (not done) or "silent" (done, but the answer does not come)."""
+
+    def copy(self) -> Shared:
+        """The same in the hands of somebody else."""
+        return Shared(
+            list(self.rows), dict(self.staged), dict(self.state), dict(self.segments), set(self.named), set(self.spent),
+            list(self._manifests), self.attempts,
+        )  # fmt: skip
 
     def append(self, new: NewRow, seen: int) -> LogRow:
         """Compare and swap. Raises `CommitLost`, `StoreUnreachable`."""
@@ -82,7 +70,7 @@ class Shared:
         digest = hashlib.sha256(new.body.encode()).hexdigest()
         row = LogRow(2, seen, new.kind, new.epoch, new.incarnation, new.attempt, 0, new.brief, digest, "")
         if new.kind == "epoch":
-            self._judge(Manifest.model_validate_json(new.body))
+            self._keep(Manifest.model_validate_json(new.body))
         self.rows.append((row, new.body))
         if mood == "silent":
             raise StoreUnreachable("no answer; done")
@@ -101,9 +89,9 @@ class Shared:
         """Every file that the manifest names is there."""
         paths = [file.path for output in manifest.outputs.values() for file in output.files]
         files = [file.path for snapshot in manifest.operators.values() for file in snapshot.files]
-        missing = [path for path in paths if path not in self.staged] + [
-            path for path in files if path not in self.state
-        ]
+        missing = [path for path in paths if path not in self.staged]
+        missing += [path for path in files if path not in self.state]
+        missing += [path for path in _in_flight(manifest) if path not in self.segments]
         if missing:
             raise EpochDamaged(f"{missing[0]} is missing", epoch=manifest.epoch)
 
@@ -122,7 +110,29 @@ class Shared:
 
     def manifests(self) -> list[Manifest]:
         """Every decided epoch, oldest first."""
-        return [Manifest.model_validate_json(body) for row, body in self.rows if row.kind == "epoch"]
+        return list(self._manifests)
+
+    def _keep(self, manifest: Manifest) -> None:
+        self._judge(manifest)
+        self._manifests.append(manifest)
+        self.named.update(_in_flight(manifest))
+
+    # -- segments -----------------------------------------------------------------------------------------------------
+
+    def segment(self, path: str) -> tuple[Row, ...]:
+        """O12: what is read or named is still there."""
+        ensure(path in self.segments, "O12", f"segment {path} is missing")
+        return self.segments[path]
+
+    def give_up(self, paths: Iterable[str]) -> None:
+        """O8: nobody gives up a segment twice. Deleting it comes later, if at all."""
+        for path in paths:
+            ensure(path not in self.spent, "O8", f"segment {path} is given up twice")
+            self.spent.add(path)
+
+    def delete(self, path: str) -> None:
+        """A segment is gone."""
+        self.segments.pop(path, None)
 
     # -- the oracles of a decision ----------------------------------------------------------------------------------
 
@@ -132,16 +142,26 @@ class Shared:
         name = f"epoch {manifest.epoch} of incarnation {manifest.incarnation}"
         ensure(bool(manifest.attempt) and all(manifest.attempt != each.attempt for each in known), "O8", name)
         ensure(set(manifest.cursors) == set(SOURCES), "O7", f"{name} has cursors of {sorted(manifest.cursors)} only")
-        wanted = counted({source: int(str(cursor["n"])) for source, cursor in manifest.cursors.items()})
         if manifest.reason != "initial":
             ensure(set(manifest.outputs) == set(SINKS), "O7", f"{name} has outputs {sorted(manifest.outputs)} only")
+        ensure(set(manifest.edges) == set(EDGES), "O7", f"{name} has edges {sorted(manifest.edges)} only")
+        in_flight = {edge: self._rows_on(cut) for edge, cut in manifest.edges.items()}
+        cursors = {source: int(str(cursor["n"])) for source, cursor in manifest.cursors.items()}
+        wanted = expected(cursors, in_flight)
         for operator in OPERATORS:
             snapshot = manifest.operators.get(operator)
             state = self.folded(snapshot.files if snapshot else ())
-            _compare(state, wanted[operator], f"the state of {operator} at {name}")
+            _compare(state, wanted.counts[operator], f"the state of {operator} at {name}")
+        for edge, cut in manifest.edges.items():
+            _compare_positions(cut, len(in_flight[edge]), wanted.produced[edge], f"{edge} at {name}")
         lineage = {each.epoch: each for each in known} | {manifest.epoch: manifest}
         for sink in SINKS:
-            _compare_rows(self._rows_of(lineage, manifest.epoch, sink), wanted[GETS[sink]], f"{sink} at {name}")
+            _compare_rows(self._rows_of(lineage, manifest.epoch, sink), wanted, sink, name)
+        if manifest.reason == "drained":
+            ensure(not any(in_flight.values()), "O10", f"{name} is the last one with rows in flight: {in_flight}")
+
+    def _rows_on(self, cut: EdgeCut) -> list[Row]:
+        return [row for file in cut.files for row in self.segment(file.path)]
 
     def _rows_of(self, lineage: Mapping[int, Manifest], newest: int, sink: str) -> list[Row]:
         rows: list[Row] = []
@@ -158,9 +178,21 @@ def _compare(found: Counter[int], wanted: Counter[int], what: str) -> None:
     ensure(not wanted - found, "O2", f"{what} holds {dict(found)}, the cursors {dict(wanted)}")
 
 
-def _compare_rows(rows: list[Row], wanted: Counter[int], what: str) -> None:
-    found = by_key(rows)
-    ensure(found == outputs_of(wanted), "O2", f"{what}: {found} is staged, the cursors give {outputs_of(wanted)}")
+def _compare_positions(cut: EdgeCut, in_flight: int, produced: int, what: str) -> None:
+    """What was put on an edge is either consumed or in flight, since its beginning."""
+    found = (cut.consumed, in_flight, cut.produced)
+    ensure(found == (produced - in_flight, in_flight, produced), "O2", f"{what}: {found}, {produced} were put on")
+
+
+def _compare_rows(rows: list[Row], wanted: Expected, sink: str, name: str) -> None:
+    found, counts = by_key(rows), outputs_of(wanted.counts[GETS[sink]])
+    ensure(found == counts, "O2", f"{sink} at {name}: {found} is staged, expected is {counts}")
+    shown = in_order(row.name for row in rows)
+    ensure(shown == wanted.shown[sink], "O2", f"{sink} at {name}: {shown} is staged, expected is {wanted.shown[sink]}")
+
+
+def _in_flight(manifest: Manifest) -> list[str]:
+    return [file.path for cut in manifest.edges.values() for file in cut.files]
 
 
 class MemoryTable:

@@ -13,20 +13,26 @@ from spark_ckpt.errors import CkptError
 from spark_ckpt.host.messages import OfferMarker, SavepointAsked, StopAsked
 from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.simulator.barrier_storage import ensure
-from spark_ckpt.simulator.spark_batches import PARTIAL
+from spark_ckpt.simulator.spark_batches import Query
 from spark_ckpt.simulator.spark_driver import CoreOf, SparkDriver, shipped
+from spark_ckpt.simulator.spark_restores import judge_restores
+from spark_ckpt.simulator.spark_rows import GETS, OPERATORS, SINKS, by_key, in_order, in_the_end, outputs_of
 from spark_ckpt.simulator.spark_sink import SparkSink
-from spark_ckpt.simulator.spark_store import GETS, SINKS, SOURCES, Shared, by_key, counted, outputs_of
+from spark_ckpt.simulator.spark_store import Shared
 from spark_ckpt.simulator.world import Choice, World
+from spark_ckpt.store.records import Manifest
 
 ROWS, FAULTS, SAVEPOINTS = 12, 1_000, 2
+EVERY = 1_000
+BATCHES = ((0, 0), (0, EVERY), (1, 1), (2, EVERY), (1, 0))
+"""How much a batch may take: rows of each source, segments of each edge."""
 
 
 class SparkWorld(World):
     """`rows`: how many each source has. `draining`: the job ends by itself once it has read them. `deaths`: drivers
     and queries die. Drivers are numbered in the order of their incarnations; the last one is the job's."""
 
-    LAGGARDS = ("", "coordinate", "ask", "publish", "plan", "run", "store")
+    LAGGARDS = ("", "coordinate", "ask", "publish", "plan", "run", "store", "delete")
 
     def __init__(
         self, core_of: CoreOf = shipped, rows: int = ROWS, draining: bool = False, deaths: bool = True
@@ -79,8 +85,18 @@ class SparkWorld(World):
         if query is not None and query.planned is not None:
             found.append(("run", number, "once"))
         elif query is not None and query.news(self.rows):
-            found += [("plan", number, most) for most in (0, 1, 2) if most or query.seen < len(query.markers)]
+            found += self._plans(number, query)
+        if driver.trash:
+            found.append(("delete", number))
         return found
+
+    def _plans(self, number: int, query: Query) -> list[Choice]:
+        marker, rows = query.seen < len(query.markers), min(query.ends.values()) < self.rows
+        return [
+            ("plan", number, most, segments)
+            for most, segments in BATCHES
+            if marker or (most and rows) or (segments and query.waiting)
+        ]
 
     def timers(self) -> list[Choice]:
         """Timers of all drivers, each driver's earliest first."""
@@ -109,8 +125,15 @@ class SparkWorld(World):
                 for how in ("fail", "silent")
             ]
             if driver.query is not None and driver.query.planned:
-                found += [("run", number, how) for how in ("twice", *PARTIAL)]
-        return found
+                found.append(("run", number, "twice"))
+        missed = self._missed()
+        return missed if missed and not self.deaths else [*found, *missed]
+
+    def _missed(self) -> list[Choice]:
+        """Barriers that a key group does not get. Where no driver dies a barrier's batch fails in no other way: an epoch that is
+        given up behind its barrier needs a driver that lives on."""
+        reached = [number for number, driver in enumerate(self.drivers) if driver.query and driver.query.barrier]
+        return [("miss", number, operator) for number in reached for operator in OPERATORS]
 
     def _deaths(self) -> list[Choice]:
         return [
@@ -129,7 +152,6 @@ class SparkWorld(World):
             self.faults_left -= 1
             self.count(str(what[0]) if kind == "end" else f"{kind} {what[-1]}")
         getattr(self, "_do_" + str(kind).replace(" ", "_"))(*what)
-        self._judge_sinks()
         self._collect_ends()
 
     def count(self, what: str) -> None:
@@ -145,7 +167,8 @@ class SparkWorld(World):
             self.tell("log", "failed", f"incarnation {self._incarnation()}: {how}")
         else:
             self.drivers.append(driver)
-            self.tell("driver", "recover", f"incarnation {driver.incarnation} from epoch {driver.begun_at}")
+            begun = f"incarnation {driver.incarnation} from epoch {driver.base.epoch}"
+            self.tell("driver", "recover", begun + _in_flight(driver.base))
         self.durable.mood = "ok"
 
     def _do_end(self, how: str, number: int = -1) -> None:
@@ -174,7 +197,10 @@ class SparkWorld(World):
         self.durable.mood = "ok"
         for epoch in sorted(set(self.durable.decided.values()) - set(before.values())):
             self.count("complete")
-            self.tell("log", "complete", f"epoch {epoch}")
+            in_flight = _in_flight(self.durable.manifests()[-1])
+            self.tell("log", "complete", f"epoch {epoch}{in_flight}")
+            if in_flight:
+                self.count("in flight")
         if how != "ok":
             self.tell("log", "failed", how)
 
@@ -185,15 +211,23 @@ class SparkWorld(World):
         lane = self.drivers[number].lanes[sink]
         self.tell(sink, "publish", f"epoch {lane.now.epoch if lane.now else 0}: {how}")
         self.drivers[number].publish(self.sinks[sink], how)
+        self._judge_sink(self.sinks[sink])
 
-    def _do_plan(self, number: int, most: int) -> None:
+    def _do_plan(self, number: int, most: int, segments: int) -> None:
         query = self.drivers[number].query
         assert query is not None  # noqa: S101 - else the choice does not exist
-        query.plan(self.rows, most)
+        query.plan(self.rows, most, segments)
 
     def _do_run(self, number: int, how: str) -> None:
         self.tell("driver", "read", f"incarnation {self.drivers[number].incarnation}: a batch, {how}")
         self.drivers[number].run_batch(how, self.rows if self.draining else None)
+
+    def _do_miss(self, number: int, operator: str) -> None:
+        self._do_run(number, operator)
+
+    def _do_delete(self, number: int) -> None:
+        self.count("delete")
+        self.drivers[number].delete()
 
     def _do_timer(self, index: int, number: int) -> None:
         self.drivers[index].run_out(number)
@@ -251,26 +285,35 @@ class SparkWorld(World):
         return self.choices() or self.timers()[:1]
 
     def _has_all(self, driver: SparkDriver) -> bool:
-        return all(cursor["n"] == self.rows for cursor in driver.core.base.cursors.values())
+        base = driver.core.base
+        read = all(cursor["n"] == self.rows for cursor in base.cursors.values())
+        return read and not any(cut.files for cut in base.edges.values())
 
-    def _judge_sinks(self) -> None:
+    def _judge_sink(self, sink: SparkSink) -> None:
         """O12: what a sink shows is a beginning of what it has to show, each row once and in order."""
-        for sink in self.sinks.values():
-            for key, counts in by_key(sink.rows).items():
-                wanted = list(range(1, len(counts) + 1))
-                ensure(counts == wanted, "O12", f"{sink.name} shows {counts} for key {key}")
+        for key, counts in by_key(sink.rows).items():
+            wanted = list(range(1, len(counts) + 1))
+            ensure(counts == wanted, "O12", f"{sink.name} shows {counts} for key {key}")
+        whole = in_the_end(self.rows).shown[sink.name]
+        for lane, numbers in in_order(row.name for row in sink.rows).items():
+            wanted = whole.get(lane, [])[: len(numbers)]
+            ensure(numbers == wanted, "O12", f"{sink.name} shows {numbers} of {lane}, expected {wanted}")
 
     def judge(self) -> None:
-        """O3: every sink shows everything; O6: what the log believes of the sinks is so; savepoints are there."""
-        all_rows = counted(dict.fromkeys(SOURCES, self.rows))
+        """O3: every sink shows everything; O6: what the log believes of the sinks is so; every kept epoch can be restored."""
+        whole = in_the_end(self.rows)
         for sink in self.sinks.values():
-            wanted = outputs_of(all_rows[GETS[sink.name]])
+            wanted, shown = outputs_of(whole.counts[GETS[sink.name]]), in_order(row.name for row in sink.rows)
             ensure(by_key(sink.rows) == wanted, "O3", f"{sink.name} shows {by_key(sink.rows)}, expected {wanted}")
+            ensure(
+                shown == whole.shown[sink.name], "O3", f"{sink.name} shows {shown}, expected {whole.shown[sink.name]}"
+            )
         tail = self.durable.log().tail()
         for name, epoch in tail.acked.items():
             marker = self.sinks[name].marker
             ensure(marker is not None and epoch <= marker.epoch, "O6", f"the log says {name} has epoch {epoch}")
         ensure(self.finished, "O10", "the job has not stopped")
+        judge_restores(self.durable, self.core_of, self.rows)
 
     def picture(self) -> Hashable:
         """This world is not explored exhaustively: no two of its states count as alike."""
@@ -287,3 +330,10 @@ class SparkWorld(World):
     def crash_of(self, process: str) -> Choice:
         """The newest driver: nothing else is a process here."""
         return ("end", "crash", len(self.drivers) - 1)
+
+
+def _in_flight(manifest: Manifest) -> str:
+    """For stories: how many rows there are on which edges."""
+    rows = {name: cut.produced - cut.consumed for name, cut in manifest.edges.items()}
+    told = " and ".join(f"{count} on {name}" for name, count in rows.items() if count)
+    return f", with {told}" if told else ""

@@ -116,9 +116,9 @@ def a_full_file_is_left_out(core):
 def cursors_are_those_before_the_barriers_batch(core):
     end, add, before = core._builder.end, core._builder.add, [dict(core.cursors)]
 
-    def adds(watermark_ms, reports, moved=False):
+    def adds(*batch):
         before.append(dict(core.cursors))
-        return add(watermark_ms, reports, moved)
+        return add(*batch)
 
     core._builder.add = adds
     core._builder.end = lambda epoch, cursors: end(epoch, before[-2])
@@ -155,9 +155,9 @@ def files_of_later_batches_come_first(core):
     builder = core._builder
     add = builder.add
 
-    def adds(watermark_ms, reports, moved=False):
+    def adds(*batch):
         before, builder._open = builder._open, Gathered()
-        counts = add(watermark_ms, reports, moved)
+        counts = add(*batch)
         builder._open = builder._open.put_before(before)
         return counts
 

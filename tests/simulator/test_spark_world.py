@@ -7,7 +7,7 @@ from host_bugs import PLANTED, core_with
 
 import spark_ckpt.simulator as sim
 from spark_ckpt.host import reports
-from spark_ckpt.simulator.spark_batches import PARTIAL
+from spark_ckpt.simulator.spark_rows import OPERATORS
 from spark_ckpt.store import epoch_log, restore
 from spark_ckpt.store.tail import Tail
 
@@ -24,7 +24,8 @@ def first_failure(core_of=None):
 def test_no_schedule_is_condemned_and_every_kind_of_fault_happens():
     happened = dict.fromkeys(
         ["crash", "usurped", "query lost", "store fail", "store silent", "publish fail", "publish silent",
-         "begin fail", "begin silent", "run twice", *(f"run {how}" for how in PARTIAL), "complete"], 0,
+         "begin fail", "begin silent", "run twice", *(f"miss {operator}" for operator in OPERATORS),
+         "complete", "in flight", "delete"], 0,
     )  # fmt: skip
     for seed in range(SCHEDULES):
         outcome = sim.run_spark(seed)
@@ -37,7 +38,9 @@ def test_no_schedule_is_condemned_and_every_kind_of_fault_happens():
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_in_the_rules_of_an_incarnation_is_caught(plant):
-    assert first_failure(core_with(plant)) is not None
+    condemned = first_failure(core_with(plant))
+    assert condemned is not None
+    assert not isinstance(condemned.error, TypeError | AttributeError | NameError), condemned.error
 
 
 def test_a_trace_replays_to_the_same_verdict():

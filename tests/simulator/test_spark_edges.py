@@ -1,0 +1,133 @@
+"""Edges and the loop of the simulated job: no row in flight is lost or comes twice, and what would lose one is caught."""
+
+from __future__ import annotations
+
+import pytest
+from edge_bugs import PATCHED, PLANTED
+from host_bugs import core_with
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.errors import CkptError
+from spark_ckpt.protocol.machine import ProtocolViolation
+from spark_ckpt.simulator import spark_rows
+from spark_ckpt.simulator.schedules import spark_world
+from spark_ckpt.simulator.spark_driver import shipped
+from spark_ckpt.simulator.spark_restores import judge_restores
+from spark_ckpt.simulator.spark_rows import LATER, LOOP, Name, Row, expected
+from spark_ckpt.simulator.violations import ErasedTooEarly, Orphan, Violation
+
+ENOUGH = 400
+SEEDS = range(60)
+VERDICTS = (Violation, ProtocolViolation, CkptError, ValueError)
+"""What condemns a schedule, other than a bug in the planting itself."""
+
+
+def caught(core_of=shipped):
+    """The first schedule that is condemned, with its seed; its trace replays to the same verdict."""
+    condemned = next((each for each in (sim.run_spark(seed, core_of) for seed in range(ENOUGH)) if not each.ok), None)
+    assert condemned is not None, f"not caught in {ENOUGH} schedules"
+    print(f"seed {condemned.seed}, {len(condemned.trace)} steps: {condemned.error}")
+    assert isinstance(condemned.error, VERDICTS), condemned.error
+    again = sim.replay(lambda: spark_world(condemned.seed, core_of), condemned)
+    assert (type(again.error), str(again.error)) == (type(condemned.error), str(condemned.error))
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_in_what_an_incarnation_does_about_edges_is_caught(plant):
+    caught(core_with(plant))
+
+
+@pytest.mark.parametrize("plant", PATCHED, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_in_what_is_counted_or_given_up_is_caught(plant, monkeypatch):
+    plant(monkeypatch.setattr)
+    caught()
+
+
+# -- the schedules are worth something ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def worlds():
+    """Some schedules as they end."""
+    found = []
+    for seed in SEEDS:
+        world = spark_world(seed)
+        outcome = sim.drive(world, seed, 250, 0.08)
+        assert outcome.ok, f"seed {seed}: {outcome.error}"
+        found.append(world)
+    return found
+
+
+def cuts(worlds, edge):
+    return [manifest.edges[edge] for world in worlds for manifest in world.durable.manifests()]
+
+
+@pytest.mark.parametrize("edge", [LOOP, LATER])
+def test_epochs_are_decided_and_restored_with_rows_in_flight(worlds, edge):
+    assert sum(cut.produced > cut.consumed > 0 for cut in cuts(worlds, edge)) > 20
+    begun = [driver.base.edges[edge] for world in worlds for driver in world.drivers if edge in driver.base.edges]
+    assert any(cut.files for cut in begun)
+
+
+def test_rows_come_round_more_than_once_and_are_consumed_in_the_end(worlds):
+    last = [world.durable.manifests()[-1].edges[LOOP] for world in worlds]
+    assert {(cut.consumed, cut.produced) for cut in last} == {(36, 36)}
+
+
+def test_segments_are_really_deleted_and_some_never_are(worlds):
+    spent = [path in world.durable.segments for world in worlds for path in world.durable.spent]
+    assert spent.count(False) > 100
+    assert spent.count(True) > 3
+
+
+def test_an_epoch_whose_segment_is_gone_is_found(worlds):
+    world = next(each for each in worlds if any(cut.files for cut in cuts([each], LOOP)[:-1]))
+    named = next(file.path for cut in cuts([world], LOOP) for file in cut.files)
+    damaged = world.durable.copy()
+    damaged.delete(named)
+    with pytest.raises(ErasedTooEarly, match=named):
+        judge_restores(damaged, shipped, world.rows)
+
+
+# -- what is expected of a cut ------------------------------------------------------------------------------------------
+
+
+def test_what_is_still_to_come_from_the_loop_is_not_expected_yet():
+    """Row 2 of source a goes round twice, and is input again after its second round."""
+    cursors = {"a": 3, "b": 0}
+    whole = expected(cursors, {})
+    waiting = expected(cursors, {LOOP: [Row(2, 1, Name("a", 2, 1))]})
+    assert whole.counts["counts"].total() == 4
+    assert waiting.counts["counts"].total() == 3
+    assert (whole.produced[LOOP], waiting.produced[LOOP]) == (3, 3)
+    assert expected(cursors, {LOOP: [Row(2, 1, Name("a", 2))]}).produced[LOOP] == 2
+
+
+def test_what_is_on_the_edge_between_the_operators_is_not_expected_behind_it():
+    row = Row(1, 1, Name("a", 1))
+    found = expected({"a": 2, "b": 0}, {LATER: [row]})
+    assert found.counts["counts"].total() == 2
+    assert found.counts["totals"].total() == 1
+    assert sum(map(len, found.shown["out"].values())) == 1
+
+
+@pytest.mark.parametrize(
+    "in_flight",
+    [
+        {LOOP: [Row(2, 1, Name("a", 2)), Row(2, 1, Name("a", 2))]},
+        {LOOP: [Row(2, 1, Name("a", 2)), Row(2, 1, Name("a", 2, 1))]},
+        {LOOP: [Row(2, 1, Name("a", 6))]},
+        {LOOP: [Row(0, 1, Name("a", 0))]},
+        {LATER: [Row(1, 1, Name("a", 1)), Row(1, 1, Name("a", 1))]},
+        {LATER: [Row(0, 1, Name("a", 0))]},
+        {LATER: [Row(1, 9, Name("a", 1))]},
+    ],
+)
+def test_rows_that_cannot_be_in_flight_are_condemned(in_flight):
+    with pytest.raises(Orphan):
+        expected({"a": 3, "b": 0}, in_flight)
+
+
+def test_some_rows_never_go_round_and_some_end_in_a_round_that_nobody_sees():
+    assert {0, 1} < set(spark_rows.ROUNDS)
+    assert max(spark_rows.ROUNDS) % 2 == 1
