@@ -163,8 +163,10 @@ class _Search:
         while missing is None and before < len(self.steps):
             before = len(self.steps)
             missing = next((p for c in self.channels for p in (self._orphans(c), self._lost(c)) if p), None)
-        chosen = {process: known[self.at[process]] for process, known in self.candidates.items() if process != missing}
-        return RecoveryLine({} if missing else chosen, tuple(self.steps), missing)
+        if missing:
+            return RecoveryLine({}, tuple(self.steps), missing)
+        chosen = {process: known[self.at[process]] for process, known in self.candidates.items()}
+        return RecoveryLine(chosen, tuple(self.steps))
 
     def _now(self, process: ProcessId) -> Candidate | None:
         known = self.candidates[process]

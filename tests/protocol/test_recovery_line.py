@@ -128,6 +128,11 @@ def test_it_tells_the_whole_chain_from_the_failure_to_the_process():
     )
 
 
+def test_two_processes_that_keep_nothing_are_no_line():
+    found = recovery_line({P: [], Q: [], R: [Candidate(0)]}, ENDS, {P, Q})
+    assert (found.missing, found.chosen) == (P, {})
+
+
 def test_who_stays_has_no_reason():
     found = recovery_line({**PIPE, Q: [Candidate(None, {QR: 5}, {PQ: 11})]}, ENDS, {P})
     assert found.why(R) == ()
