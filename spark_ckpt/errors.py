@@ -151,6 +151,34 @@ class StateSchemaChanged(CkptError):
     exit_code = 5
 
 
+class CheckpointForeign(CkptError):
+    """A folder is not the checkpoint of a plain Spark query, or not one that a rewind can be planned for."""
+
+    condition = "CKPT_CHECKPOINT_FOREIGN"
+    exit_code = 3
+
+
+class CheckpointUnreadable(CkptError):
+    """A checkpoint, or a table beside it, cannot be read: no rights, no such folder, a failing device."""
+
+    condition = "CKPT_CHECKPOINT_UNREADABLE"
+    exit_code = 3
+
+
+class CheckpointDamaged(CkptError):
+    """A file of a plain query's checkpoint is missing or holds something else than it should."""
+
+    condition = "CKPT_CHECKPOINT_DAMAGED"
+    exit_code = 5
+
+
+class RewindOutOfReach(CkptError):
+    """No consistent line at or before the target can be restored any more."""
+
+    condition = "CKPT_REWIND_OUT_OF_REACH"
+    exit_code = 5
+
+
 class EpochTimedOut(CkptError):
     """An epoch did not complete within its bound."""
 

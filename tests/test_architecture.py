@@ -47,6 +47,10 @@ MAY_IMPORT = {
     "spark_ckpt/recovery": {
         "spark_ckpt.recovery", "spark_ckpt.protocol", "spark_ckpt.store", "spark_ckpt.errors", "spark_ckpt.connector",
     },
+    "spark_ckpt/rewind": {
+        "spark_ckpt.rewind", "spark_ckpt.protocol.ids", "spark_ckpt.protocol.recovery_line", "spark_ckpt.errors",
+        "spark_ckpt.spark_private.query_logs", "spark_ckpt.spark_private.state_files",
+    },
     "spark_ckpt/spark_private": {"spark_ckpt.spark_private"},
     "spark_ckpt/runtime": {
         "spark_ckpt.spark_private",
@@ -442,7 +446,7 @@ def test_public_names_are_listed_once_and_can_be_discovered():
 
 def every_error() -> list[type[CkptError]]:
     """All error classes of the core and the connectors; modules that need something absent are left out."""
-    for package in ("spark_ckpt.runtime", "spark_ckpt.store", "spark_ckpt.recovery"):
+    for package in ("spark_ckpt.runtime", "spark_ckpt.store", "spark_ckpt.recovery", "spark_ckpt.rewind"):
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
             importlib.import_module(module.name)
     found, open_ = [], [CkptError]

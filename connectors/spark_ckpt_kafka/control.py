@@ -112,6 +112,11 @@ class Control:
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         return self._offsets(partitions, OffsetSpec.LATEST, level)
 
+    def first_at(self, partitions: Mapping[str, Sequence[int]], at_ms: int) -> Positions:
+        """The first offset of each partition whose timestamp is not older than `at_ms`; one that has none is left out."""
+        found = self._offsets(partitions, max(at_ms, 0), IsolationLevel.READ_UNCOMMITTED)
+        return {place: offset for place, offset in found.items() if offset >= 0}
+
     def marker(self, group: str, topic: str) -> Marker | None:
         """The lane's marker, waiting while a transaction on it is being decided.
 

@@ -26,7 +26,7 @@ from integration_tests.spark_private.checks import CHECKS, entry, of
 from integration_tests.spark_private.plan_checks import ROW
 from integration_tests.spark_private.watched_query import ADDED, SEED_ID, SEEDED_AT, STARTED_S_AGO, Seen
 from spark_ckpt.runtime.session_settings import pandas_options
-from spark_ckpt.spark_private import checkpoint_files, running_query, settings
+from spark_ckpt.spark_private import checkpoint_files, query_logs, running_query, settings
 from spark_ckpt.spark_private.arrow_types import arrow_schema_of, spark_schema_of
 from spark_ckpt.spark_private.captured_errors import causes_of, message_of, without_plan
 from spark_ckpt.spark_private.jvm import (
@@ -259,6 +259,50 @@ def _(seen: Seen) -> None:
     made = {path.name for path in seen.checkpoint.iterdir() if path.is_dir()} - {"sources"}
     assert made <= set(checkpoint_files.CHECKPOINT_FOLDERS)
     assert {"offsets", "commits"} <= made
+
+
+# -- query_logs, state_files ----------------------------------------------------------------------------------------------
+
+STREAMING = "org.apache.spark.sql.execution.streaming"
+
+
+def members_of(spark: SparkSession, name: str) -> set[str]:
+    """Names of the fields and methods of a Scala class, private ones too; of private methods only the last part."""
+    found = jvm_of(spark).org.apache.spark.util.Utils.classForName(name, True, False)
+    members = [*found.getDeclaredFields(), *found.getDeclaredMethods()]
+    return {str(each.getName()).rpartition("$$")[2] for each in members}
+
+
+@of("stateUniqueIds")
+def _(spark: SparkSession) -> None:
+    assert "stateUniqueIds" in members_of(spark, f"{STREAMING}.checkpointing.CommitMetadataV2")
+
+
+@of("batchTimestampMs")
+def _(seen: Seen) -> None:
+    text = (seen.checkpoint / "offsets" / "0").read_text()
+    began_s = query_logs.parse_batch(text).began_ms / 1000
+    assert abs((seen.checkpoint / "offsets" / "0").stat().st_mtime - began_s) < 60
+
+
+@of("logOffset")
+def _(spark: SparkSession) -> None:
+    assert "logOffset" in members_of(spark, f"{STREAMING}.runtime.FileStreamSourceOffset")
+
+
+@of("<version>.delta")
+def _(spark: SparkSession) -> None:
+    assert {"deltaFile", "snapshotFile"} <= members_of(spark, f"{STREAMING}.state.HDFSBackedStateStoreProvider")
+
+
+@of("<version>.zip")
+def _(spark: SparkSession) -> None:
+    assert {"dfsBatchZipFile", "dfsChangelogFile"} <= members_of(spark, f"{STREAMING}.state.RocksDBFileManager")
+
+
+@of("dfsSstFileName")
+def _(spark: SparkSession) -> None:
+    assert "dfsSstFileName" in members_of(spark, f"{STREAMING}.state.RocksDBSstFile")
 
 
 # -- settings -------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import typer
 
-from spark_ckpt.cli import savepoint
+from spark_ckpt.cli import rewind, savepoint
 from spark_ckpt.cli.accept_loss import accept_loss
 from spark_ckpt.cli.compare import compare
 from spark_ckpt.cli.connectors import connectors
@@ -50,6 +50,7 @@ app.command("state", short_help="An operator's state at an epoch.")(state)
 app.command("diff", short_help="What changed in the state between epochs.")(diff)
 app.add_typer(savepoint.app, name="savepoint")
 app.command("restore", short_help="What going back to an epoch would do.")(restore)
+app.add_typer(rewind.app, name="rewind")
 app.command("accept-loss", short_help="Go on although the store has lost epochs that sinks have.")(accept_loss)
 app.command("verify", short_help="Whether every epoch is whole.")(verify)
 app.command("doctor", short_help="Whether everything a job needs is here.")(doctor)

@@ -1,0 +1,121 @@
+"""Three plain queries: files -> bronze -> a state that drops what came twice -> silver -> gold, each a Delta table.
+
+`rows` keeps what each batch read, as the queries' progress told it, so that nothing here is read from a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+STATE = "spark.sql.streaming.stateStore"
+POISON = 72
+"""An id that `publish` cannot take: its batch begins and is never over."""
+
+
+def ids_of_file(number: int) -> list[int]:
+    """Ten new ids a file, and three of the file before."""
+    return [*range(10 * number, 10 * number + 10), *range(max(10 * number - 3, 0), 10 * number)]
+
+
+@dataclass
+class Lake:
+    """Folders of the queries, and their progress, batch by batch."""
+
+    root: Path
+    spark: SparkSession
+    conf: Mapping[str, str]
+    files: int = 0
+    rows: dict[str, dict[int, int]] = field(default_factory=dict)
+
+    def checkpoint(self, name: str) -> Path:
+        return self.root / "checkpoints" / name
+
+    def table(self, name: str) -> Path:
+        return self.root / name
+
+    def drop(self, count: int) -> None:
+        """More files; each appears whole."""
+        inbox = self.root / "inbox"
+        inbox.mkdir(parents=True, exist_ok=True)
+        for number in range(self.files, self.files + count):
+            part = inbox / f".{number}.json"
+            part.write_text("".join(json.dumps({"id": each}) + "\n" for each in ids_of_file(number)))
+            part.rename(inbox / f"{number}.json")
+            self.run("ingest")
+        self.files += count
+
+    def run(self, name: str) -> str | None:
+        """Run one query until it has taken everything; the error that ended it, if one did."""
+        with self._settings():
+            query = self._started(name)
+            try:
+                query.awaitTermination()
+            except StreamingQueryException as error:
+                return str(error)
+            finally:
+                known = self.rows.setdefault(name, {})
+                known |= {each["batchId"]: each["numInputRows"] for each in query.recentProgress}
+        return None
+
+    @contextmanager
+    def _settings(self) -> Iterator[None]:
+        for key, value in self.conf.items():
+            self.spark.conf.set(key, value)
+        try:
+            yield
+        finally:
+            for key in self.conf:
+                self.spark.conf.unset(key)
+
+    def _started(self, name: str) -> StreamingQuery:
+        frame, table = getattr(self, f"_{name}")()
+        writer = frame.writeStream.format("delta").option("checkpointLocation", str(self.checkpoint(name)))
+        return writer.trigger(availableNow=True).start(str(self.table(table)))
+
+    def _ingest(self) -> tuple[DataFrame, str]:
+        read = self.spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
+        return read.json(str(self.root / "inbox")), "bronze"
+
+    def _dedup(self) -> tuple[DataFrame, str]:
+        return self._stream("bronze").dropDuplicates(["id"]), "silver"
+
+    def _publish(self) -> tuple[DataFrame, str]:
+        poisoned = F.when(F.col("id") == POISON, F.raise_error(F.lit("poison")).cast("long")).otherwise(F.col("id"))
+        return self._stream("silver").select(poisoned.alias("id")), "gold"
+
+    def _stream(self, table: str) -> DataFrame:
+        return self.spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(self.table(table)))
+
+    def ids(self, table: str, version: int) -> list[int]:
+        """What a table holds at a version."""
+        if version < 0:
+            return []
+        read = self.spark.read.format("delta").option("versionAsOf", version).load(str(self.table(table)))
+        return sorted(row.id for row in read.collect())
+
+    def state(self, name: str, batch: int) -> list[int]:
+        """Keys of a query's state after a batch, by Spark's own reader, which goes by the session's settings."""
+        with self._settings():
+            read = self.spark.read.format("statestore").option("batchId", batch).load(str(self.checkpoint(name)))
+            return sorted(row.id for row in read.select("key.id").collect())
+
+
+def made_lake(root: Path, spark: SparkSession, conf: Mapping[str, str]) -> Lake:
+    """Every query at another place: `ingest` has all 10 files, `dedup` 9, `publish` died of a row of file 7."""
+    lake = Lake(root, spark, conf)
+    for count in (2, 3, 4):
+        lake.drop(count)
+        lake.run("dedup")
+        if count != 3:
+            lake.run("publish")
+    lake.drop(1)
+    return lake

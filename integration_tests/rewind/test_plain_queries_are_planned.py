@@ -1,0 +1,129 @@
+"""Three real plain queries, at different places: the plan's line is read back from the tables and the state it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from deltalake import DeltaTable
+from lake import POISON, STATE, Lake, ids_of_file, made_lake
+from pyspark.sql import SparkSession
+
+from integration_tests.spark import session_with
+from spark_ckpt.errors import RewindOutOfReach
+from spark_ckpt.rewind.plan import Plan, QueryPlan, TablePlan
+from spark_ckpt.rewind.planning import Request, plan_rewind
+
+pytestmark = pytest.mark.spark
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+KINDS = {
+    "HDFS-backed": {},
+    "RocksDB, changelog, checkpoint format 2": {
+        f"{STATE}.providerClass": ROCKSDB,
+        f"{STATE}.rocksdb.changelogCheckpointing.enabled": "true",
+        f"{STATE}.checkpointFormatVersion": "2",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    yield from session_with("delta", {"spark.databricks.delta.snapshotPartitions": "1"})
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=KINDS)
+def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    return made_lake(tmp_path_factory.mktemp("lake"), spark, KINDS[request.param])
+
+
+def planned(lake: Lake, to: str) -> Plan:
+    folders = [str(lake.checkpoint(name)) for name in ("ingest", "dedup", "publish")]
+    return plan_rewind(Request(folders, to, [str(lake.root)]), 0)
+
+
+def query(plan: Plan, name: str) -> QueryPlan:
+    return next(each for each in plan.queries if each.name == name)
+
+
+def table(plan: Plan, name: str) -> TablePlan:
+    return next(each for each in plan.tables if each.path.endswith(f"/{name}"))
+
+
+def rows_up_to(lake: Lake, plan: Plan, name: str) -> int:
+    """Input rows of a query up to its point, as its progress told them."""
+    last = query(plan, name).batch
+    return sum(rows for batch, rows in lake.rows[name].items() if last is None or batch <= last)
+
+
+def test_the_queries_are_where_the_story_says(lake):
+    plan = planned(lake, "ingest@9")
+    assert [each.newest for each in plan.queries[:2]] == [9, 8]
+    assert query(plan, "publish").unfinished == (query(plan, "publish").newest or 0) + 1
+    assert POISON in lake.ids("silver", 8)
+    assert POISON not in lake.ids("gold", table(plan, "gold").newest)
+    assert [each.stays for each in plan.queries] == [True, True, True]
+
+
+@pytest.mark.parametrize("to", ["ingest@4", "ingest@7", "dedup@5", "publish@2", "bronze@6", "gold@1"])
+def test_tables_and_state_at_the_line_are_those_of_one_prefix(lake, to):
+    plan = planned(lake, to)
+    bronze, silver, gold = (lake.ids(name, table(plan, name).version) for name in ("bronze", "silver", "gold"))
+    ingested = query(plan, "ingest").batch
+    files = 10 if ingested is None else ingested + 1
+    assert bronze == sorted(each for number in range(files) for each in ids_of_file(number))
+
+    # what was read of a table is a prefix of what the table still has; and nothing but that was made of it
+    versions = [lake.ids("bronze", version) for version in range(table(plan, "bronze").version + 1)]
+    assert rows_up_to(lake, plan, "dedup") in [0, *map(len, versions)]
+    taken = next((each for each in versions if len(each) == rows_up_to(lake, plan, "dedup")), [])
+    assert silver == sorted(set(taken))
+    assert len(gold) == len(set(gold)) == rows_up_to(lake, plan, "publish")
+    assert set(gold) <= set(silver)
+    again = table(plan, "silver").in_flight
+    assert set(gold) >= set(lake.ids("silver", again[0].first - 1)) if again else gold in ([], silver)
+
+    batch = query(plan, "dedup").batch
+    if batch is not None and batch >= 0:
+        assert query(plan, "dedup").state_version == batch + 1
+        assert lake.state("dedup", batch) == silver
+
+
+@pytest.mark.parametrize("to", ["ingest@4", "dedup@5"])
+def test_one_batch_more_of_anybody_would_be_wrong(lake, to):
+    """The line is the greatest: a query that goes back has read in its next batch what the line undoes, or is at the target."""
+    plan = planned(lake, to)
+    for name, source in (("dedup", "bronze"), ("publish", "silver")):
+        back = query(plan, name)
+        if back.batch is not None and f"{name}@{back.batch}" != to:
+            following = sum(rows for batch, rows in lake.rows[name].items() if batch <= back.batch + 1)
+            assert following > len(lake.ids(source, table(plan, source).version))
+
+
+def test_a_state_file_that_is_lost_is_noticed_as_spark_notices_it(lake):
+    """Last, for it takes away a file: what is then said to be loadable is what Spark's reader loads."""
+    partition = lake.checkpoint("dedup") / "state" / "0" / "0"
+    [lost] = [
+        path for path in partition.iterdir() if path.name.split("_")[0].split(".")[0] == "6" and path.suffix != ".crc"
+    ]
+    hidden = lost.rename(lost.with_name(f".{lost.name}"))
+    try:
+        plan = planned(lake, "dedup@7")
+        batch = query(plan, "dedup").batch
+        assert batch == 4
+        assert [each.point for each in query(plan, "dedup").passed_over] == [7, 6, 5]
+        assert lake.state("dedup", batch)
+        with pytest.raises(Exception, match=r"(?s)STATE|state|6\.delta|exist"):
+            lake.state("dedup", 6)
+    finally:
+        hidden.rename(lost)
+
+
+def test_a_point_whose_table_was_cleaned_up_is_out_of_reach_and_the_nearest_is_not(lake):
+    DeltaTable(str(lake.table("bronze"))).create_checkpoint()
+    for version in range(3):
+        (lake.table("bronze") / "_delta_log" / f"{version:020d}.json").unlink()
+    with pytest.raises(RewindOutOfReach) as raised:
+        planned(lake, "ingest@1")
+    nearest = raised.value.hint.rpartition("--to ")[2]
+    assert table(planned(lake, nearest), "bronze").version == 9

@@ -1,0 +1,121 @@
+"""Two real plain queries joined by a topic: where an undone batch's records begin is bound as the broker knows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import SparkSession
+from spark_ckpt_kafka.control import Control
+from spark_ckpt_kafka.options import Connection
+
+from integration_tests.broker import Broker, running_broker
+from integration_tests.spark import session_with
+from spark_ckpt.cli.topic_times import BrokerTopics
+from spark_ckpt.rewind.declared import Declared
+from spark_ckpt.rewind.plan import Plan
+from spark_ckpt.rewind.planning import Request, plan_rewind
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.kafka,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+TOPIC, PARTITIONS, FILES = "orders", 2, 6
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running_broker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    yield from session_with("kafka")
+
+
+@pytest.fixture(scope="module")
+def folders(broker: Broker, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Each file is one batch of `writer`; `reader` runs after every other one."""
+    root = tmp_path_factory.mktemp("topic")
+    inbox = root / "inbox"
+    inbox.mkdir()
+    with Control(Connection(broker.servers, {})) as control:
+        control.create_topic(TOPIC, PARTITIONS)
+    for number in range(FILES):
+        part = inbox / f".{number}.json"
+        part.write_text("".join(json.dumps({"key": f"{each}", "value": f"{number}"}) + "\n" for each in range(20)))
+        part.rename(inbox / f"{number}.json")
+        rows = spark.readStream.schema("key string, value string").json(str(inbox))
+        to = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", broker.servers).option("topic", TOPIC)
+        to.option("checkpointLocation", str(root / "writer")).trigger(availableNow=True).start().awaitTermination()
+        if number % 2:
+            read(spark, broker, root)
+    return [str(root / "writer"), str(root / "reader")]
+
+
+def read(spark: SparkSession, broker: Broker, root: Path) -> None:
+    source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.servers)
+    rows = source.option("subscribe", TOPIC).option("startingOffsets", "earliest").load()
+    to = rows.writeStream.format("noop").option("checkpointLocation", str(root / "reader"))
+    to.trigger(availableNow=True).start().awaitTermination()
+
+
+@pytest.fixture(scope="module")
+def sent(broker: Broker, folders: list[str]) -> dict[int, list[int]]:
+    """By partition: the batch of each record, by its offset; read by another library."""
+    consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": "truth", "enable.partition.eof": True})
+    found: dict[int, list[int]] = {}
+    for partition in range(PARTITIONS):
+        consumer.assign([TopicPartition(TOPIC, partition, 0)])
+        found[partition] = []
+        while (message := consumer.poll(10)) is not None and message.error() is None:
+            found[partition].append(int(message.value()))
+    consumer.close()
+    return found
+
+
+def planned(folders: list[str], to: str, broker: Broker | None) -> Plan:
+    declared = Declared.model_validate({"topics": [{"topic": TOPIC, "written_by": ["writer"]}]})
+    asked = BrokerTopics(broker.servers, {}) if broker else None
+    try:
+        return plan_rewind(Request(folders, to, (), declared, asked), 0)
+    finally:
+        if asked is not None:
+            asked.close()
+
+
+def reader_batch(plan: Plan) -> int | None:
+    return next(each.batch for each in plan.queries if each.name == "reader")
+
+
+@pytest.mark.parametrize("batch", range(FILES - 1))
+def test_with_a_broker_the_public_records_are_exactly_those_of_undone_batches(folders, sent, broker, batch):
+    plan = planned(folders, f"writer@{batch}", broker)
+    told = {each.partition: (each.first, each.last) for each in plan.public}
+    assert told == {
+        partition: (next(at for at, each in enumerate(batches) if each > batch), len(batches) - 1)
+        for partition, batches in sent.items()
+    }
+
+
+@pytest.mark.parametrize("batch", range(FILES - 1))
+@pytest.mark.parametrize("asked", [True, False], ids=["broker", "readers only"])
+def test_the_reader_keeps_no_record_of_an_undone_batch(folders, sent, broker, batch, asked):
+    plan = planned(folders, f"writer@{batch}", broker if asked else None)
+    expected = (batch + 1) // 2 - 1  # its batch n has files 2n and 2n + 1
+    assert reader_batch(plan) == expected
+    for each in plan.public:
+        assert each.first <= next(at for at, found in enumerate(sent[each.partition]) if found > batch)
+
+
+def test_where_a_kafka_source_began_is_read_from_what_it_left(folders, broker):
+    """It begins anew at offset 0, which the topic still has."""
+    assert reader_batch(planned(folders, "writer@0", broker)) == -1
+    text = (Path(folders[1]) / "sources" / "0" / "0").read_text()
+    assert text.startswith("\0v1\n")

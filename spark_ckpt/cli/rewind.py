@@ -1,0 +1,69 @@
+"""`spark-ckpt rewind`: plain PySpark queries go back together to one consistent point."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spark_ckpt.cli.broker_check import read_properties
+from spark_ckpt.cli.options import AsJson
+from spark_ckpt.cli.output import print_json
+from spark_ckpt.cli.rewind_text import print_plan
+from spark_ckpt.cli.topic_times import BrokerTopics
+from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.rewind.declared import Declared, read_declared
+from spark_ckpt.rewind.planning import Request, plan_rewind
+
+app = typer.Typer(
+    help="Plan how plain PySpark queries go back together to one consistent point.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def rewind() -> None:
+    """Plan how plain PySpark queries go back together to one consistent point."""
+
+
+@app.command("plan")
+def plan(
+    checkpoints: Annotated[list[str], typer.Argument(metavar="DIR...", help="The checkpoint folder of each query.")],
+    to: Annotated[str, typer.Option(metavar="TIME|QUERY@BATCH|TABLE@VERSION", help="How far back at least.")],
+    table: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DIR", help="A Delta table, or a folder with tables in it. May be repeated."),
+    ] = None,
+    declared: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML: who writes which topic, folder or table. See docs/rewind.md."),
+    ] = None,
+    bootstrap_servers: Annotated[
+        str | None, typer.Option(metavar="SERVERS", help="Ask this Kafka cluster what topics hold.")
+    ] = None,
+    properties: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="How to log in to the cluster: NAME=VALUE lines, as Kafka's tools take."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which batch every query goes back to, and why; changes nothing, and needs no JVM.
+
+    The line is the greatest consistent one at or before the target: no query has read what another one's going back undoes.
+    """
+    if properties is not None and bootstrap_servers is None:
+        raise ConfigInvalid("--properties is for --bootstrap-servers", hint="name the cluster as well")
+    known = read_declared(declared) if declared is not None else Declared()
+    broker = BrokerTopics(bootstrap_servers, read_properties(properties)) if bootstrap_servers is not None else None
+    try:
+        found = plan_rewind(Request(checkpoints, to, table or (), known, broker), time.time_ns() // 1_000_000)
+    finally:
+        if broker is not None:
+            broker.close()
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        print_plan(found)

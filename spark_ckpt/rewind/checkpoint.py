@@ -1,0 +1,187 @@
+"""The checkpoint of one plain query: its batches, where each ended, and which of its states can be loaded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from spark_ckpt.errors import CheckpointDamaged, CheckpointForeign, FormatUnknown
+from spark_ckpt.rewind.positions import KafkaPosition, Position, position_of
+from spark_ckpt.rewind.reading import changed_ms, names, text_of
+from spark_ckpt.rewind.source_files import FileLog, read_file_logs
+from spark_ckpt.rewind.state_versions import Operator, read_operators
+from spark_ckpt.spark_private import query_logs
+from spark_ckpt.spark_private.query_logs import StateIds, UnknownFormat, Unreadable, batch_number
+
+T = TypeVar("T")
+
+HINT_DAMAGED = "restore the file from a backup, or leave this query out of the plan; nothing was changed"
+HINT_NEWER = "plan with a version of spark-ckpt that knows this format; Spark 3.5 to 4.2 can be read"
+HINT_FOREIGN = "name the folder that the query has as its checkpointLocation"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One micro-batch. `began_ms`: its ends were fixed before this moment, by the driver's clock, and all its work came after.
+
+    `committed_ms`: when its file in `commits` was written, None if it was not. `ends`: positions by source; None: not read.
+    """
+
+    number: int
+    began_ms: int
+    committed_ms: int | None
+    ends: Mapping[str, Position | None]
+    state_ids: StateIds | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A query as its checkpoint tells it. `batches`: those still in the log, without a gap, oldest first.
+
+    `digest`: of the logs, so that a plan can be told from what it was made for. `starts`: where Kafka sources began.
+    """
+
+    name: str
+    folder: Path
+    query: str
+    batches: tuple[Batch, ...]
+    operators: tuple[Operator, ...]
+    files: Mapping[str, FileLog]
+    digest: str
+    starts: Mapping[str, Position]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def committed(self) -> int | None:
+        """The newest batch that was committed."""
+        return next((each.number for each in reversed(self.batches) if each.committed_ms is not None), None)
+
+    @property
+    def unfinished(self) -> Batch | None:
+        """The batch that was begun and not committed: Spark runs it again at the next start, with the same ends."""
+        return self.batches[-1] if self.batches and self.batches[-1].committed_ms is None else None
+
+    @property
+    def from_the_beginning(self) -> bool:
+        """Whether the log still has the first batch, so that nothing the query ever did is out of sight."""
+        return not self.batches or self.batches[0].number == 0
+
+    def state_gone(self, batch: Batch) -> str | None:
+        """Why the state after a batch cannot be loaded, by the names of its files; None if it can."""
+        return next((why for each in self.operators if (why := each.gone(batch.number + 1)) is not None), None)
+
+    def state_torn(self, batch: Batch) -> str | None:
+        """The same by what the snapshots contain. Opens files: meant for the batches of a line only."""
+        return next((why for each in self.operators if (why := each.torn(batch.number + 1)) is not None), None)
+
+
+def read_checkpoint(folder: Path, name: str) -> Checkpoint:
+    """Read a checkpoint; changes nothing.
+
+    Raises `CheckpointForeign`, `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`.
+    """
+    query = _query_id(folder)
+    digest = hashlib.sha256(query.encode())
+    offsets = _log(folder / query_logs.OFFSETS)
+    commits = _log(folder / query_logs.COMMITS)
+    numbers = _unbroken(folder, sorted(offsets), sorted(commits))
+    batches = tuple(_batch(number, offsets[number], commits.get(number), digest) for number in numbers)
+    _check_commits(folder, batches)
+    notes = _notes(name, sorted(offsets), numbers)
+    ids = {each.number + 1: each.state_ids for each in batches if each.committed_ms is not None}
+    operators = read_operators(folder / query_logs.STATE, ids, min(ids, default=1))
+    files = read_file_logs(folder / query_logs.SOURCES, [each.ends for each in batches])
+    starts = _starts(folder / query_logs.SOURCES, batches[-1].ends if batches else {})
+    return Checkpoint(name, folder, query, batches, operators, files, digest.hexdigest(), starts, notes)
+
+
+def _query_id(folder: Path) -> str:
+    try:
+        return query_logs.parse_id(text_of(folder / query_logs.ID_FILE))
+    except FileNotFoundError:
+        what = "is no folder" if not folder.is_dir() else f"holds no file `{query_logs.ID_FILE}`"
+        raise CheckpointForeign(f"{folder} is not the checkpoint of a query: it {what}", hint=HINT_FOREIGN) from None
+    except Unreadable as error:
+        what = f"{folder} is not the checkpoint of a query: {query_logs.ID_FILE}: {error}"
+        raise CheckpointForeign(what, hint=HINT_FOREIGN) from error
+
+
+def _log(folder: Path) -> dict[int, Path]:
+    return {number: folder / name for name in names(folder) if (number := batch_number(name)) is not None}
+
+
+def _unbroken(folder: Path, offsets: Sequence[int], commits: Sequence[int]) -> list[int]:
+    """The newest batches of the log without a gap among them."""
+    newest = offsets[-1] if offsets else -1
+    if commits and commits[-1] > newest:
+        what = f"{folder}: batch {commits[-1]} is committed, and its file in `{query_logs.OFFSETS}` is missing"
+        raise CheckpointDamaged(what, hint=HINT_DAMAGED)
+    found = newest
+    while found - 1 in offsets:
+        found -= 1
+    return list(range(found, newest + 1)) if offsets else []
+
+
+def _check_commits(folder: Path, batches: Sequence[Batch]) -> None:
+    """All but the newest batch were committed, or Spark would not have begun a next one."""
+    torn = next((each for each in batches[:-1] if each.committed_ms is None), None)
+    if torn is None:
+        return
+    what = f"{folder}: batch {torn.number} is not committed, and later ones were begun"
+    hint = (
+        f"{HINT_DAMAGED}. Queries with asyncProgressTrackingEnabled log some batches only: they cannot be planned for"
+    )
+    raise CheckpointDamaged(what, hint=hint)
+
+
+def _notes(name: str, offsets: Sequence[int], used: Sequence[int]) -> tuple[str, ...]:
+    if not used or used[0] == offsets[0]:
+        return ()
+    return (f"{name}: batch {used[0] - 1} is missing in the log; batches before {used[0]} are left out",)
+
+
+def _batch(number: int, offsets: Path, commit: Path | None, digest: hashlib._Hash) -> Batch:
+    text = _text(offsets)
+    logged = _parsed(offsets, lambda: query_logs.parse_batch(text))
+    ends = {name: _position(offsets, line) for name, line in logged.offsets.items()}
+    digest.update(f"\0{number}\0{text}".encode())
+    if commit is None:
+        return Batch(number, logged.began_ms, None, ends, None)
+    written = _text(commit)
+    digest.update(f"\0{written}".encode())
+    ids = _parsed(commit, lambda: query_logs.parse_commit(written))
+    return Batch(number, logged.began_ms, max(changed_ms(commit), logged.began_ms), ends, ids)
+
+
+def _text(path: Path) -> str:
+    try:
+        return text_of(path)
+    except FileNotFoundError:
+        hint = "the query is running and lets go of old batches: plan again, or stop it first"
+        raise CheckpointDamaged(f"{path} went away while it was read", hint=hint) from None
+
+
+def _starts(folder: Path, ends: Mapping[str, Position | None]) -> dict[str, Position]:
+    found: dict[str, Position] = {}
+    for source, end in ends.items():
+        path = folder / source / "0"
+        if isinstance(end, KafkaPosition) and path.is_file():
+            text = _text(path)
+            found[source] = _parsed(path, lambda text=text: position_of(query_logs.parse_start(text)))  # type: ignore[misc]
+    return found
+
+
+def _position(path: Path, line: str | None) -> Position | None:
+    return None if line is None else _parsed(path, lambda: position_of(line))
+
+
+def _parsed(path: Path, parse: Callable[[], T]) -> T:
+    try:
+        return parse()
+    except UnknownFormat as error:
+        raise FormatUnknown(f"{path}: {error}", hint=HINT_NEWER) from error
+    except Unreadable as error:
+        raise CheckpointDamaged(f"{path}: {error}", hint=HINT_DAMAGED) from error

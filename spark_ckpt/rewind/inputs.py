@@ -1,0 +1,140 @@
+"""Everything a plan is computed from: checkpoints, tables, what was declared. Read once, and compared with each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_ckpt.errors import CheckpointForeign, ConfigInvalid
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.rewind.checkpoint import Checkpoint, read_checkpoint
+from spark_ckpt.rewind.declared import Declared
+from spark_ckpt.rewind.positions import DeltaPosition
+from spark_ckpt.rewind.reading import local_folder
+from spark_ckpt.rewind.source_files import SinkLog, read_sink_log
+from spark_ckpt.rewind.tables import LOG, Table, find_tables, read_table
+from spark_ckpt.spark_private.query_logs import SINK_LOG
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Queries by name; tables by their process; logs of file sinks by the query that writes the folder."""
+
+    queries: Mapping[str, Checkpoint]
+    tables: Mapping[ProcessId, Table]
+    sinks: Sequence[tuple[Checkpoint, SinkLog]]
+    declared: Declared
+
+    def query(self, written: str) -> Checkpoint:
+        """A query that a declaration names, by name or id. Raises `ConfigInvalid`."""
+        found = [each for each in self.queries.values() if written in (each.name, each.query)]
+        if not found:
+            known = ", ".join(sorted(self.queries))
+            raise ConfigInvalid(
+                f"the declaration names a query {written!r} that is not in the plan", hint=f"there are: {known}"
+            )
+        return found[0]
+
+
+def table_process(root: Path) -> ProcessId:
+    """A table among the processes of the line."""
+    return ProcessId(f"table {root}")
+
+
+def read_inputs(folders: Sequence[str], tables: Sequence[str], declared: Declared) -> Inputs:
+    """Read everything; changes nothing.
+
+    Raises `ConfigInvalid` (a folder or query given twice, a table that is read and not given), and what reading raises.
+    """
+    paths = [local_folder(each) for each in folders]
+    _refuse_twice(paths)
+    queries = {name: read_checkpoint(path, name) for name, path in _names(paths).items()}
+    _refuse_copies(list(queries.values()))
+    read = {table_process(root): read_table(root) for root in _roots(paths, tables, declared)}
+    _refuse_copied_tables(read)
+    _require_tables(queries.values(), read.values(), declared)
+    inputs = Inputs(queries, read, (), declared)
+    return Inputs(queries, read, tuple(_sinks(inputs)), declared)
+
+
+def _refuse_twice(paths: Sequence[Path]) -> None:
+    if not paths:
+        raise ConfigInvalid("no checkpoint was named", hint="name the checkpoint folder of each query")
+    twice = next((path for path, count in Counter(each.resolve() for each in paths).items() if count > 1), None)
+    if twice is not None:
+        raise ConfigInvalid(f"{twice} was named twice", hint="name each query's checkpoint once")
+
+
+def _names(paths: Sequence[Path]) -> dict[str, Path]:
+    """Each folder by as many of its last names as tell it from the others."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        length = 1
+        while length < len(path.parts) and sum(_ending(each, length) == _ending(path, length) for each in paths) > 1:
+            length += 1
+        found["/".join(_ending(path, length))] = path
+    return found
+
+
+def _ending(path: Path, length: int) -> tuple[str, ...]:
+    return path.parts[-length:]
+
+
+def _refuse_copies(queries: Sequence[Checkpoint]) -> None:
+    ids = Counter(each.query for each in queries)
+    same = [each for each in queries if ids[each.query] > 1]
+    if same:
+        what = f"{same[0].folder} and {same[1].folder} are of one query, {same[0].query}"
+        raise ConfigInvalid(what, hint="one is a copy of the other: name the one that the query runs with")
+
+
+def _refuse_copied_tables(tables: Mapping[ProcessId, Table]) -> None:
+    owner: dict[str, Table] = {}
+    for table in tables.values():
+        for each in table.ids:
+            if each in owner:
+                what = f"{owner[each].root} and {table.root} are one table, {each}"
+                raise ConfigInvalid(what, hint="one is a copy of the other: name the one that the queries use")
+            owner[each] = table
+
+
+def _roots(folders: Sequence[Path], tables: Sequence[str], declared: Declared) -> list[Path]:
+    """Tables that were named, and those that a checkpoint lies in, each once."""
+    named = [root for each in tables for root in find_tables(local_folder(each))]
+    named += [local_folder(each.path) for each in declared.tables]
+    around = [parent for folder in folders for parent in folder.parents if (parent / LOG).is_dir()]
+    found: dict[Path, Path] = {}
+    for root in [*named, *around]:
+        if not (root / LOG).is_dir():
+            raise CheckpointForeign(
+                f"{root} is no Delta table: there is no {LOG} in it", hint="name the table's own folder"
+            )
+        found.setdefault(root.resolve(), root)
+    return list(found.values())
+
+
+def _require_tables(queries: Iterable[Checkpoint], tables: Iterable[Table], declared: Declared) -> None:
+    known = {each for table in tables for each in table.ids} | set(declared.other_tables)
+    for query in queries:
+        for batch in query.batches:
+            for end in batch.ends.values():
+                if isinstance(end, DeltaPosition) and end.table not in known:
+                    hint = (
+                        "name the table with --table, or a folder that it is in; if none of the queries writes it, "
+                        "declare its id under other_tables"
+                    )
+                    raise ConfigInvalid(
+                        f"{query.name} reads a Delta table that was not named, id {end.table}", hint=hint
+                    )
+
+
+def _sinks(inputs: Inputs) -> Iterator[tuple[Checkpoint, SinkLog]]:
+    for each in inputs.declared.folders:
+        folder = local_folder(each.path)
+        if not (folder / SINK_LOG).is_dir():
+            raise CheckpointForeign(
+                f"{folder} has no log of a file sink: no {SINK_LOG} in it", hint="name the sink's own folder"
+            )
+        yield inputs.query(each.written_by), read_sink_log(folder / SINK_LOG)

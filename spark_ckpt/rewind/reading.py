@@ -1,0 +1,89 @@
+"""Reading folders that belong to somebody else: nothing is written, and what cannot be read is told by its path."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from spark_ckpt.errors import CheckpointDamaged, CheckpointUnreadable, ConfigInvalid
+
+TEXT_BYTES_MAX = 256_000_000
+"""A file of a log is a few kilobytes, a compacted one some megabytes."""
+
+
+def local_folder(written: str) -> Path:
+    """A folder that the user names: a path, or a `file:` URI. Raises `ConfigInvalid` for other URIs."""
+    parts = urlsplit(written)
+    if parts.scheme == "file":
+        return Path(os.path.normpath(unquote(parts.path)))
+    if "://" in written:
+        hint = "copy it to a local folder and keep the files' times, or mount it"
+        raise ConfigInvalid(
+            f"{parts.scheme}:// cannot be read: a rewind is planned from local or mounted folders", hint=hint
+        )
+    if not written:
+        raise ConfigInvalid("a folder has no name", hint="name the checkpoint folder of each query")
+    return Path(os.path.normpath(Path(written).absolute()))
+
+
+def file_of(uri: str) -> Path | None:
+    """The local file that a URI in a log stands for; None if it is elsewhere."""
+    parts = urlsplit(uri)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return None if "://" in uri else Path(uri)
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """What the file system refuses, as `CheckpointUnreadable`. A missing file stays a FileNotFoundError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        what = f"{path}: {error.strerror or type(error).__name__}"
+        hint = "give the user that plans the right to read it; nothing was changed"
+        raise CheckpointUnreadable(what, hint=hint) from error
+
+
+def text_of(path: Path) -> str:
+    """A file's text. Raises FileNotFoundError, `CheckpointUnreadable`, `CheckpointDamaged`."""
+    with told(path), path.open("rb") as file:
+        content = file.read(TEXT_BYTES_MAX + 1)
+    if len(content) > TEXT_BYTES_MAX:
+        raise CheckpointDamaged(
+            f"{path} has more than {TEXT_BYTES_MAX:,} bytes", hint="it is not a file of a query's log"
+        )
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointDamaged(f"{path} is not text", hint="restore it from a backup") from error
+
+
+def changed_ms(path: Path) -> int:
+    """When a file was written last. Raises FileNotFoundError, `CheckpointUnreadable`."""
+    with told(path):
+        return path.stat().st_mtime_ns // 1_000_000
+
+
+def entries(folder: Path) -> list[os.DirEntry[str]]:
+    """What a folder holds, by name; nothing if there is no such folder. Raises `CheckpointUnreadable`."""
+    try:
+        with told(folder), os.scandir(folder) as found:
+            return sorted(found, key=lambda each: each.name)
+    except FileNotFoundError:
+        return []
+
+
+def names(folder: Path) -> list[str]:
+    """Names of the files in a folder."""
+    return [each.name for each in entries(folder) if not each.is_dir()]
+
+
+def numbered_folders(folder: Path) -> dict[int, Path]:
+    """Folders in a folder whose names are numbers."""
+    return {int(each.name): folder / each.name for each in entries(folder) if each.name.isdecimal() and each.is_dir()}

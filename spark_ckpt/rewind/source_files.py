@@ -1,0 +1,101 @@
+"""What a file source has read and what a file sink has written, from their logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spark_ckpt.errors import CheckpointDamaged, FormatUnknown
+from spark_ckpt.rewind.positions import FilesPosition, Position
+from spark_ckpt.rewind.reading import file_of, names, text_of
+from spark_ckpt.spark_private.query_logs import (
+    COMPACT,
+    UnknownFormat,
+    Unreadable,
+    batch_number,
+    parse_file_entries,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FileLog:
+    """Files that a source took, with the log entry that took them first."""
+
+    entries: Mapping[str, int]
+
+    def after(self, log_offset: int) -> list[str]:
+        """Files that a query which goes back to an entry would read again."""
+        return [path for path, entry in self.entries.items() if entry > log_offset]
+
+    def up_to(self, log_offset: int) -> list[str]:
+        """Files that were read up to an entry."""
+        return [path for path, entry in self.entries.items() if entry <= log_offset]
+
+    def gone_after(self, log_offset: int) -> str | None:
+        """A file that would be read again and is not there any more. Files elsewhere are taken to be there."""
+        for path in self.after(log_offset):
+            local = file_of(path)
+            if local is not None and not local.exists():
+                return path
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SinkLog:
+    """Files that a file sink wrote, with the batch that did; `at most` this batch where the log was compacted."""
+
+    folder: Path
+    batches: Mapping[str, int]
+
+    @property
+    def newest(self) -> int:
+        """The newest batch that wrote a file; -1 if none has."""
+        return max(self.batches.values(), default=-1)
+
+
+def read_file_logs(folder: Path, ends: Sequence[Mapping[str, Position | None]]) -> dict[str, FileLog]:
+    """Logs of the sources that read files, by source. Raises `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`."""
+    sources = {name for each in ends for name, position in each.items() if isinstance(position, FilesPosition)}
+    return {name: _source_log(folder / name) for name in sorted(sources)}
+
+
+def _source_log(folder: Path) -> FileLog:
+    found: dict[str, int] = {}
+    for number, _, path in _ordered(folder):
+        for entry in _entries(path):
+            batch = entry.get("batchId")
+            taken = batch if isinstance(batch, int) else number
+            found[entry["path"]] = min(taken, found.get(entry["path"], taken))
+    return FileLog(found)
+
+
+def read_sink_log(folder: Path) -> SinkLog:
+    """The log in `_spark_metadata`. A compacted file holds entries of all batches up to it, without their numbers."""
+    found: dict[str, int] = {}
+    for number, compacted, path in sorted(_ordered(folder), key=lambda each: (each[1], each[0])):
+        for entry in _entries(path):
+            if entry.get("action") == "add" and not (compacted and entry["path"] in found):
+                found[entry["path"]] = number
+    return SinkLog(folder.parent, found)
+
+
+def _ordered(folder: Path) -> list[tuple[int, bool, Path]]:
+    found = [(batch_number(name), name.endswith(COMPACT), folder / name) for name in names(folder)]
+    return sorted((number, compacted, path) for number, compacted, path in found if number is not None)
+
+
+def _entries(path: Path) -> list[Mapping[str, Any]]:
+    try:
+        return parse_file_entries(text_of(path))
+    except FileNotFoundError:
+        return []
+    except UnknownFormat as error:
+        raise FormatUnknown(
+            f"{path}: {error}", hint="plan with a version of spark-ckpt that knows this format"
+        ) from error
+    except Unreadable as error:
+        raise CheckpointDamaged(
+            f"{path}: {error}", hint="restore the file from a backup; nothing was changed"
+        ) from error

@@ -1,0 +1,133 @@
+"""Names of the files that hold the state of a plain query's operators, and which versions they give.
+
+Version N + 1 is the state after batch N. Spark loads the newest snapshot up to a version and the changes of every version
+since. HDFS-backed: `4.delta` and `4.snapshot`; RocksDB: `4.changelog` and `4.zip`, whose SST files are beside it and named in
+it. In checkpoint format 2 each name holds the id of the attempt that wrote it, and `commits` says which attempt counts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spark_ckpt.spark_private.names import SparkName
+
+_FOLDER = "sql/core/src/main/scala/org/apache/spark/sql/execution/streaming/state"
+_PACKAGE = "org.apache.spark.sql.execution.streaming.state"
+_NO_STATE = "it is not known which state of a plain query can be loaded"
+NAMES = (
+    SparkName(
+        "<version>.delta", f"{_PACKAGE}.HDFSBackedStateStoreProvider ({_FOLDER}/HDFSBackedStateStoreProvider.scala)",
+        "files_of", _NO_STATE,
+    ),
+    SparkName("<version>.zip", f"{_PACKAGE}.RocksDBFileManager ({_FOLDER}/RocksDBFileManager.scala)", "files_of", _NO_STATE),
+    SparkName(
+        "dfsSstFileName", f"{_PACKAGE}.RocksDBImmutableFile ({_FOLDER}/RocksDBFileManager.scala)",
+        "missing_in_snapshot", _NO_STATE,
+    ),
+)  # fmt: skip
+
+_VERSIONED = re.compile(
+    r"(\d+)(?:_([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}))?\.(delta|snapshot|changelog|zip)"
+)
+_SNAPSHOTS = ("snapshot", "zip")
+_METADATA = "metadata"
+_METADATA_BYTES_MAX = 64_000_000
+
+Ids = frozenset[str] | None
+"""Ids of the attempts that count; empty: files have none; None: not known."""
+
+
+class UnknownStateFile(ValueError):
+    """A file among the state whose name means nothing here."""
+
+
+@dataclass(slots=True)
+class StoreFiles:
+    """Files of one store. Each maps a version to the ids in the names of its files, empty text for no id."""
+
+    snapshots: dict[int, dict[str, str]] = field(default_factory=dict)
+    changes: dict[int, dict[str, str]] = field(default_factory=dict)
+
+    def loadable(self, ids: Callable[[int], Ids]) -> frozenset[int]:
+        """Versions that can be loaded, by their files' names."""
+        found: set[int] = {0}
+        for version in sorted({*self.snapshots, *self.changes}):
+            whole = _has(self.snapshots, version, ids)
+            if whole or (version - 1 in found and _has(self.changes, version, ids)):
+                found.add(version)
+        return frozenset(found)
+
+    def missing(self, version: int, ids: Callable[[int], Ids]) -> int:
+        """The newest version without a file that loading `version` needs; meant for one that cannot be loaded."""
+        while version > 0 and _has(self.changes, version, ids):
+            version -= 1
+        return version
+
+    def snapshot_for(self, version: int, ids: Callable[[int], Ids]) -> str | None:
+        """Name of the snapshot that loading begins with; None if it begins with nothing."""
+        for each in range(version, 0, -1):
+            if _has(self.snapshots, each, ids):
+                wanted, there = ids(each), self.snapshots[each]
+                return next(name for one, name in there.items() if not wanted or one in wanted)
+        return None
+
+
+def files_of(names: Iterable[str]) -> StoreFiles:
+    """What a store's folder holds. Raises `UnknownStateFile`."""
+    files = StoreFiles()
+    for name in names:
+        found = _VERSIONED.fullmatch(name)
+        if found:
+            kind = files.snapshots if found[3] in _SNAPSHOTS else files.changes
+            kind.setdefault(int(found[1]), {})[found[2] or ""] = name
+        elif not (name.startswith(".") or name.endswith(".crc")):
+            raise UnknownStateFile(name)
+    return files
+
+
+def missing_in_snapshot(path: Path) -> str | None:
+    """What a RocksDB snapshot names and has not: a file's name, or what is wrong with the snapshot. None: it is whole."""
+    if path.suffix != ".zip":
+        return None
+    try:
+        with zipfile.ZipFile(path) as opened:
+            text = _read_bounded(opened)
+    except (zipfile.BadZipFile, KeyError, OSError, ValueError) as error:
+        return f"{path.name} cannot be read ({type(error).__name__})"
+    try:
+        version, _, body = text.partition("\n")
+        listed = json.loads(body)
+        names = [_shared_name("SSTs", each["dfsSstFileName"]) for each in listed.get("sstFiles") or ()]
+        logs = [each for each in listed.get("logFiles") or () if each.get("sizeBytes") != 0]
+        names += [_shared_name("logs", each["dfsLogFileName"]) for each in logs]
+    except (ValueError, AttributeError, TypeError, KeyError):
+        return f"{path.name} does not say which files it consists of"
+    if version != "v1":
+        return f"{path.name} is in format {version[:20]!r}"
+    return next((name for name in names if not (path.parent / name).is_file()), None)
+
+
+def _read_bounded(opened: zipfile.ZipFile) -> str:
+    if opened.getinfo(_METADATA).file_size > _METADATA_BYTES_MAX:
+        raise ValueError("too large")
+    return opened.read(_METADATA).decode()
+
+
+def _shared_name(folder: str, name: str) -> str:
+    if "/" in name or name.startswith("."):
+        raise ValueError(name)
+    return f"{folder}/{name}"
+
+
+def _has(files: Mapping[int, Mapping[str, str]], version: int, ids: Callable[[int], Ids]) -> bool:
+    there, wanted = files.get(version), ids(version)
+    if not there:
+        return False
+    if wanted is None:
+        return len(there) == 1
+    return any(one in there for one in wanted) if wanted else "" in there

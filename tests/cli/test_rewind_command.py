@@ -1,0 +1,121 @@
+"""`spark-ckpt rewind plan`: what it prints, its exit codes, and that no JVM is needed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_ckpt.cli.app import exit_code
+from spark_ckpt.rewind.plan import Plan
+from tests.rewind.rewind_kit import WrittenQuery, WrittenTable, began
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    writer, reader = WrittenQuery(tmp_path / "ingest"), WrittenQuery(tmp_path / "totals")
+    bronze = WrittenTable(tmp_path / "bronze")
+    for number in range(4):
+        writer.batch({"clicks": {"0": 10 * number + 10}})
+        bronze.version((writer.query, number), at_ms=began(number, 1000))
+        reader.batch(bronze.at(number + 1), state=True, at_ms=began(number, 2000))
+    return tmp_path
+
+
+def plan_command(lake: Path, to: str, *more: str) -> list[str]:
+    return [
+        "rewind",
+        "plan",
+        str(lake / "ingest"),
+        str(lake / "totals"),
+        "--to",
+        to,
+        "--table",
+        str(lake / "bronze"),
+        *more,
+    ]
+
+
+def test_it_tells_the_line_and_what_forced_it(lake, capsys):
+    assert exit_code(plan_command(lake, "ingest@1")) == 0
+    text = capsys.readouterr().out
+    table = f"table {lake / 'bronze'}"
+    assert text.splitlines()[:4] == [
+        "to ingest@1: 2 queries go back, 0 stay",
+        "",
+        "query   newest batch  goes back to  batches undone  state loaded",
+        "ingest  3             batch 1       2 to 3          -",
+    ]
+    assert text[text.index("why\n") : text.index("\n\nversions undone")] == (
+        "why\n"
+        "└── ingest goes back to batch 1: --to ingest@1\n"
+        f"    └── {table} goes back from version 3 to version 1: it holds batches 2 to 3 of ingest, which goes back to batch 1\n"
+        f"        └── totals goes back from batch 3 to batch 1: it has read versions 2 to 3 of {table}, "
+        "which goes back to version 1"
+    )
+    assert f"{lake / 'bronze'}@2 to 3: STREAMING UPDATE, ingest batches 2 to 3\n" in text
+    assert "topic clicks: ingest reads it" in text
+    assert text.endswith("\nNothing was changed.\n")
+
+
+def test_its_json_is_the_plan(lake, capsys):
+    assert exit_code(plan_command(lake, "ingest@1", "--json")) == 0
+    plan = Plan.model_validate_json(capsys.readouterr().out)
+    assert [(each.name, each.batch) for each in plan.queries] == [("ingest", 1), ("totals", 1)]
+    assert all(len(each.digest) == 64 for each in (*plan.queries, *plan.tables))
+
+
+def test_a_declaration_is_taken_from_a_file(lake, capsys):
+    declared = lake / "declared.yaml"
+    declared.write_text("edges:\n  - {writer: totals, reader: ingest, over: a queue}\n")
+    assert exit_code(plan_command(lake, "totals@1", "--declared", str(declared))) == 0
+    assert "totals" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("to", "more", "code", "condition"),
+    [
+        ("ingest@9", [], 2, "CKPT_CONFIG_INVALID"),
+        ("ingest@1", ["--declared", "nowhere.yaml"], 2, "CKPT_CONFIG_INVALID"),
+        ("ingest@1", ["--table", "nowhere"], 3, "CKPT_CHECKPOINT_FOREIGN"),
+        ("ingest@1", ["--properties", "x"], 2, "CKPT_CONFIG_INVALID"),
+    ],
+)
+def test_a_mistake_has_its_exit_code_and_no_traceback(lake, capsys, monkeypatch, to, more, code, condition):
+    monkeypatch.chdir(lake)
+    assert exit_code(plan_command(lake, to, *more, "--json")) == code
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert json.loads(told.err)["error"]["condition"] == condition
+
+
+def test_out_of_reach_names_the_nearest_target(lake, capsys):
+    for number in range(2):
+        (lake / "ingest" / "offsets" / str(number)).unlink()
+    assert exit_code(plan_command(lake, "ingest@1")) == 5
+    told = capsys.readouterr().err
+    assert told.startswith("[CKPT_REWIND_OUT_OF_REACH] nothing at or before ingest@1 can be restored")
+    assert "next: the nearest that can be reached: --to ingest@2" in told
+
+
+def test_a_broker_that_does_not_answer_is_told(lake, capsys):
+    declared = lake / "declared.yaml"
+    declared.write_text("topics:\n  - {topic: clicks, written_by: [totals]}\n")
+    more = ["--declared", str(declared), "--bootstrap-servers", "127.0.0.1:1"]
+    assert exit_code(plan_command(lake, "ingest@1", *more)) == 8
+    assert capsys.readouterr().err.startswith("[CKPT_SOURCE_INVALID] topic clicks:")
+
+
+def test_no_jvm_and_no_pyspark_session_is_needed(lake):
+    """In a process of its own: neither Java's gateway nor PySpark's session is even imported."""
+    code = (
+        "import sys; from spark_ckpt.cli.app import exit_code; "
+        f"code = exit_code({plan_command(lake, 'ingest@1', '--json')!r}); "
+        "loaded = {'pyspark.java_gateway', 'pyspark.sql.session'} & set(sys.modules); "
+        "sys.exit(code or (f'loaded {loaded}' if loaded else 0))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

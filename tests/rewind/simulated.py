@@ -1,0 +1,282 @@
+"""Random histories of queries around Delta tables, and an oracle that knows what really happened.
+
+The history is kept twice: as the checkpoints and logs that Spark and Delta would leave, which is what is planned from; and as a
+ledger of single facts (this batch read that version, this version holds that batch), which is what the oracle judges by.
+It counts nothing and knows no channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from random import Random
+
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.rewind.checkpoint import Batch, Checkpoint
+from spark_ckpt.rewind.declared import Declared
+from spark_ckpt.rewind.inputs import Inputs, table_process
+from spark_ckpt.rewind.positions import DeltaPosition, Position
+from spark_ckpt.rewind.state_versions import Operator, Store
+from spark_ckpt.rewind.tables import Table, Version
+from spark_ckpt.rewind.targets import Target
+from spark_ckpt.spark_private.state_files import StoreFiles
+
+Line = Mapping[ProcessId, int | None]
+"""Each query's batch and each table's version; None for a query as it is now, -1 before all."""
+
+
+@dataclass
+class Ledger:
+    """Facts. `touched`: (table, version) that a batch read any of. `unread`: the first version not wholly read after it."""
+
+    touched: dict[tuple[str, int], set[tuple[str, int]]] = field(default_factory=dict)
+    unread: dict[tuple[str, int], dict[str, int]] = field(default_factory=dict)
+    wrote: dict[tuple[str, int], set[tuple[str, int]]] = field(default_factory=dict)
+
+
+@dataclass
+class SimTable:
+    """A table: who committed each version, as (query, batch); None for somebody else."""
+
+    name: str
+    versions: list[tuple[str, int] | None] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    gone: set[int] = field(default_factory=set)
+
+    @property
+    def process(self) -> ProcessId:
+        return table_process(Path("/lake") / self.name)
+
+
+@dataclass
+class SimQuery:
+    """A query: where it reads and writes, its batches; the last may be unfinished."""
+
+    name: str
+    reads: list[str]
+    writes: list[str]
+    ends: list[dict[str, DeltaPosition | None]] = field(default_factory=list)
+    began: list[int] = field(default_factory=list)
+    committed: list[int | None] = field(default_factory=list)
+    gone: set[int] = field(default_factory=set)
+    purged: int = 0
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self.committed) and self.committed[-1] is None
+
+
+class Simulated:
+    """One history. `seed` decides everything."""
+
+    def __init__(self, seed: int, steps: int = 14) -> None:
+        self.draw = Random(seed)
+        self.clock = 1_000
+        self.ledger = Ledger()
+        self.tables = {name: SimTable(name) for name in "AB"[: self.draw.randint(1, 2)]}
+        names = "pqr"[: self.draw.randint(2, 3)]
+        self.queries = {name: SimQuery(name, self._some(), self._some()) for name in names}
+        for _ in range(self.draw.randint(4, steps)):
+            self._step()
+        self._forget()
+
+    def _some(self) -> list[str]:
+        return [name for name in self.tables if self.draw.random() < 0.6]
+
+    def _tick(self) -> int:
+        self.clock += self.draw.randint(1, 9)
+        return self.clock
+
+    def _step(self) -> None:
+        what = self.draw.random()
+        if what < 0.12:
+            self._append(self.draw.choice(list(self.tables.values())), None)
+        else:
+            self._batch(self.draw.choice(list(self.queries.values())))
+
+    def _append(self, table: SimTable, writer: tuple[str, int] | None) -> None:
+        if writer is not None:
+            if writer in table.versions:
+                return  # the sink has it already
+            self.ledger.wrote.setdefault(writer, set()).add((table.name, len(table.versions)))
+        table.versions.append(writer)
+        table.times.append(self._tick())
+
+    def _batch(self, query: SimQuery) -> None:
+        """A batch begins unless one is unfinished; it writes some or all of its tables, and is committed or not."""
+        if not query.unfinished:
+            self._begin(query)
+        number = len(query.ends) - 1
+        dies = self.draw.random() < 0.25
+        for name in query.writes:
+            if dies and self.draw.random() < 0.5:
+                return
+            self._append(self.tables[name], (query.name, number))
+        if not dies:
+            query.committed[-1] = self._tick()
+
+    def _begin(self, query: SimQuery) -> None:
+        number = len(query.ends)
+        before = query.ends[-1] if query.ends else {}
+        ends = {name: self._further(self.tables[name], before.get(name)) for name in query.reads}
+        query.ends.append(ends)
+        query.began.append(self._tick())
+        query.committed.append(None)
+        self.ledger.touched[query.name, number] = {
+            (name, version) for name, end in ends.items() if end for version in range(_touched(end))
+        }
+        self.ledger.unread[query.name, number] = {name: end.version for name, end in ends.items() if end}
+
+    def _further(self, table: SimTable, before: DeltaPosition | None) -> DeltaPosition | None:
+        count = len(table.versions)
+        if not count:
+            return None
+        if before is None:
+            return self._within(table, count - 1, snapshot=True)
+        if before.version >= count:
+            return before
+        if before.snapshot:
+            return self._within(table, before.version, snapshot=True, least=before.index)
+        at = self.draw.randint(before.version, count - 1)
+        return self._within(table, at, snapshot=False, least=before.index if at == before.version else -1)
+
+    def _within(self, table: SimTable, version: int, *, snapshot: bool, least: int = -1) -> DeltaPosition:
+        if self.draw.random() < 0.6:
+            return DeltaPosition(table.name, version + 1, -1, False)
+        return DeltaPosition(table.name, version, max(least + 1, 0), snapshot)
+
+    def _forget(self) -> None:
+        """Old batches leave the log, states and versions get lost; never the newest."""
+        for query in self.queries.values():
+            if len(query.ends) > 2 and self.draw.random() < 0.3:
+                query.purged = self.draw.randint(1, len(query.ends) - 2)
+            query.gone = {number for number in range(len(query.ends)) if self.draw.random() < 0.15}
+        for table in self.tables.values():
+            table.gone = {number for number in range(len(table.versions) - 1) if self.draw.random() < 0.1}
+
+    # -- as it would be read ------------------------------------------------------------------------------------------
+
+    def inputs(self) -> Inputs:
+        queries = {name: self._checkpoint(query) for name, query in self.queries.items()}
+        tables = {each.process: self._table(each) for each in self.tables.values() if each.versions}
+        return Inputs(queries, tables, (), Declared())
+
+    def _checkpoint(self, query: SimQuery) -> Checkpoint:
+        rows = zip(query.began, query.committed, query.ends, strict=True)
+        batches = tuple(
+            Batch(number, began, done, dict[str, Position | None](ends), None)
+            for number, (began, done, ends) in enumerate(rows)
+            if number >= query.purged
+        )
+        loadable = frozenset(range(len(query.ends) + 2)) - {number + 1 for number in query.gone}
+        store = Store(Path("/state"), StoreFiles(), lambda version: frozenset(), loadable)
+        where = Path("/checkpoints") / query.name
+        return Checkpoint(query.name, where, f"id-{query.name}", batches, (Operator(0, {0: (store,)}),), {}, "", {})
+
+    def _table(self, table: SimTable) -> Table:
+        versions = tuple(
+            Version(number, at_ms, "WRITE", ((f"id-{writer[0]}", writer[1]),) if writer else (), (), ())
+            for number, (writer, at_ms) in enumerate(zip(table.versions, table.times, strict=True))
+        )
+        gone = dict.fromkeys(table.gone, "a file")
+        return Table(Path("/lake") / table.name, frozenset({table.name}), versions, {}, 0, gone, {}, "")
+
+    def target(self) -> Target:
+        everybody = frozenset(map(ProcessId, self.queries))
+        written = [each for each in self.tables.values() if each.versions]
+        kind = self.draw.choice(["time", "batch", "batch", "table"])
+        if kind == "table" and written:
+            table = self.draw.choice(written)
+            return Target("table", self.draw.randint(0, len(table.versions) - 1), table.process, everybody)
+        if kind == "batch":
+            query = self.draw.choice(list(self.queries.values()))
+            return Target("batch", self.draw.randint(0, max(len(query.ends) - 1, 0)), ProcessId(query.name), everybody)
+        return Target("time", self.draw.randint(900, self.clock + 20), None, everybody)
+
+    # -- the oracle ----------------------------------------------------------------------------------------------------
+
+    def choices(self, target: Target) -> dict[ProcessId, list[int | None]]:
+        """Points that may be in a line, oldest first, by the facts."""
+        found: dict[ProcessId, list[int | None]] = {}
+        for query in self.queries.values():
+            found[ProcessId(query.name)] = [each for each in self._points(query) if self._fits(query, each, target)]
+        for table in self.tables.values():
+            if self._concerned(table, target):
+                versions = [-1, *(each for each in range(len(table.versions)) if each not in table.gone)]
+                most = target.most if target.process == table.process else len(table.versions)
+                found[table.process] = [each for each in versions if each <= most]
+        return found
+
+    def _concerned(self, table: SimTable, target: Target) -> bool:
+        written = any(writer for writer in table.versions)
+        read = any((table.name, version) in facts for facts in self.ledger.touched.values() for version in (0,))
+        return bool(table.versions) and (written or read or target.process == table.process)
+
+    def _points(self, query: SimQuery) -> Iterator[int | None]:
+        done = [number for number, at in enumerate(query.committed) if at is not None and number >= query.purged]
+        newest = None if query.unfinished else (done[-1] if done else -1)
+        if not query.purged:
+            yield -1
+        yield from (
+            each for each in done if each == newest or not (each in query.gone or self._in_a_lost_table(query, each))
+        )
+        if newest is None:
+            yield None
+
+    def _in_a_lost_table(self, query: SimQuery, number: int) -> bool:
+        """Whether it is in the midst of reading a whole table as of a version that is gone."""
+        ends = query.ends[number].items()
+        return any(end is not None and end.snapshot and end.version in self.tables[name].gone for name, end in ends)
+
+    def _fits(self, query: SimQuery, point: int | None, target: Target) -> bool:
+        if target.kind == "time":
+            at = None if point is None or point == -1 else query.committed[point]
+            return point == -1 or (at is not None and at <= target.most)
+        return target.process != query.name or (point is not None and point <= target.most)
+
+    def valid(self, line: Line) -> bool:
+        """No query has read what is undone, no table holds what is undone, and no table lacks what is kept."""
+        kept = {(name, number) for name, query in self.queries.items() for number in self._included(query, line)}
+        tables = {each.name: line[each.process] for each in self.tables.values() if each.process in line}
+        read = {fact for batch in kept for fact in self.ledger.touched.get(batch, ())}
+        if any((tables.get(name) or 0) < version for name, version in read if name in tables):
+            return False
+        for name, at in tables.items():
+            for version, writer in enumerate(self.tables[name].versions):
+                there = version <= (at if at is not None else len(self.tables[name].versions))
+                if writer is not None and there != (writer in kept):
+                    return False
+        return True
+
+    def _included(self, query: SimQuery, line: Line) -> range:
+        point = line[ProcessId(query.name)]
+        return range(len(query.ends) if point is None else point + 1)
+
+    def in_flight(self, line: Line) -> set[tuple[str, str, int, int]]:
+        """(reader, table, first, last) of versions that stay and are not wholly read."""
+        found = set()
+        for name, query in self.queries.items():
+            included = self._included(query, line)
+            for table, first in (self.ledger.unread[name, included[-1]] if included else {}).items():
+                last = line[self.tables[table].process]
+                if last is not None and first <= last:
+                    found.add((name, table, first, last))
+        return found
+
+    def greatest(self, target: Target) -> Line | None:
+        """By brute force; None if there is no line. Fails if the greatest of each is no line: there would be no maximum."""
+        choices = self.choices(target)
+        lines = [dict(zip(choices, each, strict=True)) for each in product(*choices.values())]
+        lines = [each for each in lines if self.valid(each)]
+        if not lines:
+            return None
+        best = {name: max((line[name] for line in lines), key=known.index) for name, known in choices.items()}
+        assert best in lines
+        return best
+
+
+def _touched(end: DeltaPosition) -> int:
+    """Versions below this were read, or parts of them."""
+    return end.version if end.index == -1 else end.version + 1

@@ -1,0 +1,289 @@
+"""What no checkpoint says is declared; where only time bounds what was passed on, the line is safe rather than near."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Mapping
+from random import Random
+
+import pytest
+from rewind_kit import BATCH_MS, WrittenQuery, WrittenTable, began, planned, query_of, table_of
+
+from spark_ckpt.errors import CheckpointForeign, ConfigInvalid, RewindOutOfReach
+from spark_ckpt.rewind.declared import read_declared
+
+
+class FakeBroker:
+    """A topic of one partition: timestamps by offset."""
+
+    def __init__(self, stamps: list[int], earliest: int = 0) -> None:
+        self.stamps = stamps
+        self.kept = earliest
+
+    def earliest(self, topic: str) -> Mapping[int, int]:
+        return {0: self.kept}
+
+    def ends(self, topic: str) -> Mapping[int, int]:
+        return {0: len(self.stamps)}
+
+    def first_at(self, topic: str, at_ms: int) -> Mapping[int, int]:
+        found = next((offset for offset, stamp in enumerate(self.stamps) if stamp >= at_ms), None)
+        return {} if found is None else {0: found}
+
+
+TOPIC = {"topics": [{"topic": "orders", "written_by": ["writer"]}]}
+
+
+class Topic:
+    """`writer` sends ten records in each batch, one second after it began; `reader` has read them all 4 s after that."""
+
+    def __init__(self, folder, batches: int = 5) -> None:
+        self.writer, self.reader = WrittenQuery(folder / "writer"), WrittenQuery(folder / "reader")
+        self.stamps: list[int] = []
+        for number in range(batches):
+            self.writer.batch(number)
+            self.stamps += [began(number, 1000 + each) for each in range(10)]
+            self.reader.batch({"orders": {"0": len(self.stamps)}}, at_ms=began(number, 5000))
+
+    def plan(self, to: str, broker=None):
+        return planned([self.writer.folder, self.reader.folder], to, declared=TOPIC, broker=broker)
+
+
+def test_who_reads_a_topic_goes_back_with_its_writer(tmp_path):
+    plan = Topic(tmp_path).plan("writer@2")
+    reader = query_of(plan, "reader")
+    assert reader.batch == 2
+    assert reader.reasons[-1].sentence == (
+        "reader goes back from batch 4 to batch 2: it has read offsets 30 to 49 of topic orders, partition 0, "
+        "which writer may have written after batch 2"
+    )
+    assert not reader.reasons[-1].exact
+
+
+def test_without_a_broker_the_public_range_is_bounded_by_readers(tmp_path):
+    [public] = Topic(tmp_path).plan("writer@2").public
+    assert (public.first, public.last, public.known_last, public.tight) == (30, None, 49, False)
+
+
+def test_with_a_broker_the_public_range_is_told(tmp_path):
+    world = Topic(tmp_path)
+    world.stamps += [began(5, each) for each in range(7)]
+    [public] = world.plan("writer@2", FakeBroker(world.stamps)).public
+    assert (public.first, public.last, public.known_last, public.tight) == (30, 56, 49, True)
+
+
+def test_a_broker_lets_a_reader_stay_nearer(tmp_path):
+    """The reader's own batches are too coarse to say that it took nothing of batch 3 of the writer."""
+    writer, reader = WrittenQuery(tmp_path / "writer"), WrittenQuery(tmp_path / "reader")
+    for number in range(4):
+        writer.batch(number)
+    reader.batch({"orders": {"0": 10}}, at_ms=began(0, 5000))
+    reader.batch({"orders": {"0": 30}}, at_ms=began(3, 500))  # batch 3 began, its first record came later
+    stamps = [began(number, 1000 + each) for number in range(4) for each in range(10)]
+    folders = [writer.folder, reader.folder]
+    assert query_of(planned(folders, "writer@2", declared=TOPIC), "reader").batch == 0
+    assert query_of(planned(folders, "writer@2", declared=TOPIC, broker=FakeBroker(stamps)), "reader").stays
+
+
+def test_clocks_that_differ_push_the_line_back(tmp_path):
+    world = Topic(tmp_path)
+    declared = TOPIC | {"clock_skew_ms": 8000}
+    plan = planned([world.writer.folder, world.reader.folder], "writer@2", declared=declared)
+    assert query_of(plan, "reader").batch == 1
+
+
+def test_a_reader_that_began_after_what_retention_took_can_begin_anew(tmp_path):
+    """Kafka's source keeps where it began, behind a zero byte."""
+    world = Topic(tmp_path)
+    kept = world.reader.folder / "sources" / "0"
+    kept.mkdir(parents=True)
+    (kept / "0").write_text('\0v1\n{"orders":{"0":7}}')
+    assert query_of(world.plan("2023-11-14T22:13:20Z", FakeBroker(world.stamps, earliest=7)), "reader").batch == -1
+    with pytest.raises(RewindOutOfReach):
+        world.plan("2023-11-14T22:13:20Z", FakeBroker(world.stamps, earliest=8))
+
+
+def test_retention_of_a_topic_ends_what_can_be_gone_back_to(tmp_path):
+    world = Topic(tmp_path)
+    plan = world.plan("reader@3", FakeBroker(world.stamps, earliest=35))
+    assert query_of(plan, "reader").batch == 3
+    with pytest.raises(RewindOutOfReach, match="nothing at or before reader@2") as raised:
+        world.plan("reader@2", FakeBroker(world.stamps, earliest=35))
+    assert "retention has left 35 and later" in raised.value.context["gone"]
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["readers only", "broker"])
+def test_no_reader_keeps_a_record_of_an_undone_batch(tmp_path, asked):
+    """Random sendings and readings: by what was really sent, nothing undone is known to anybody."""
+    for seed in range(60):
+        folder, draw = tmp_path / str(seed), Random(seed)
+        writer, reader = WrittenQuery(folder / "writer"), WrittenQuery(folder / "reader")
+        clock, sent, positions = 1_000, [], []
+        batches = draw.randint(2, 6)
+        while writer.batches < batches:
+            clock += draw.randint(1, 40)
+            if draw.random() < 0.5:
+                number = writer.batch(writer.batches, at_ms=clock)
+                for _ in range(draw.randint(0, 4)):
+                    clock += draw.randint(1, 9)
+                    sent.append((clock, number))
+            else:
+                positions.append(len(sent))
+                clock += draw.randint(1, 5)
+                reader.batch({"orders": {"0": len(sent)}}, at_ms=clock)
+        if not positions:
+            continue
+        line = draw.randint(0, batches - 2)
+        broker = FakeBroker([stamp for stamp, _ in sent]) if asked else None
+        plan = planned([writer.folder, reader.folder], f"writer@{line}", declared=TOPIC, broker=broker)
+        at = query_of(plan, "reader")
+        known = positions[-1] if at.stays else 0 if at.batch in (None, -1) else positions[at.batch]
+        undone = [offset for offset, (_, batch) in enumerate(sent) if batch > line]
+        assert [offset for offset in undone if offset < known] == [], seed
+        assert all(any(each.first <= offset for each in plan.public) for offset in undone), seed
+        if asked:
+            nearest = bisect_left(positions, (undone or [len(sent)])[0] + 1) - 1
+            assert at.stays or at.batch == nearest, seed  # with the broker the line is not only safe, but the nearest
+
+
+def test_a_topic_that_nobody_declared_is_told(tmp_path):
+    world = Topic(tmp_path)
+    plan = planned([world.writer.folder, world.reader.folder], "writer@2")
+    assert query_of(plan, "reader").stays
+    assert any(
+        "topic orders: reader reads it. If one of these queries writes it, declare that" in each for each in plan.notes
+    )
+    assert any("writer: where it writes is not known" in each for each in plan.notes)
+
+
+def test_a_topic_that_nobody_reads_is_told_as_public_all_the_same(tmp_path):
+    world = Topic(tmp_path)
+    alone = [world.writer.folder]
+    plan = planned(alone, "writer@2", declared=TOPIC)
+    assert plan.public == []
+    assert any("topic orders: records of writer since its batch 3 are public" in each for each in plan.notes)
+    [told] = planned(alone, "writer@2", declared=TOPIC, broker=FakeBroker(world.stamps)).public
+    assert (told.first, told.last, told.known_last) == (30, 49, None)
+
+
+# -- tables written in foreachBatch --------------------------------------------------------------------------------------
+
+
+def world_of_a_table(folder, app: str | None):
+    query, table = WrittenQuery(folder / "q"), WrittenTable(folder / "t")
+    for number in range(5):
+        query.batch(number)
+        writers = [(app, number)] if app else []
+        table.version(*writers, at_ms=began(number, 2000))
+    return query, table
+
+
+def test_a_batch_that_names_itself_under_another_name_is_found(tmp_path):
+    query, table = world_of_a_table(tmp_path, "nightly")
+    declared = {"tables": [{"path": str(table.root), "written_by": [{"query": "q", "app_id": "nightly"}]}]}
+    assert table_of(planned([query.folder], "q@2", declared=declared), table.root).version == 2
+    assert query_of(planned([query.folder], "t@1", declared=declared), "q").batch == 1
+
+
+def test_a_table_without_transactions_is_bounded_by_time(tmp_path):
+    query, table = world_of_a_table(tmp_path, None)
+    declared = {"tables": [{"path": str(table.root), "written_by": [{"query": "q"}]}]}
+    plan = planned([query.folder], "q@2", declared=declared)
+    assert (table_of(plan, table.root).version, query_of(plan, "q").batch) == (2, 2)
+    back = planned([query.folder], "t@1", declared=declared)
+    assert query_of(back, "q").batch == 1
+    assert not query_of(back, "q").reasons[-1].exact
+
+
+# -- folders and other edges ----------------------------------------------------------------------------------------------
+
+
+def test_who_reads_files_of_a_sink_goes_back_with_it(tmp_path):
+    writer, reader = WrittenQuery(tmp_path / "writer"), WrittenQuery(tmp_path / "reader")
+    log = tmp_path / "out" / "_spark_metadata"
+    log.mkdir(parents=True)
+    taken = reader.folder / "sources" / "0"
+    taken.mkdir(parents=True)
+    for number in range(4):
+        writer.batch(number)
+        file = tmp_path / "out" / f"part-{number}.json"
+        file.write_text("rows")
+        entry = {"path": file.as_uri(), "size": 4, "action": "add"}
+        (log / str(number)).write_text(f"v1\n{json.dumps(entry)}")
+        (taken / str(number)).write_text(
+            f"v1\n{json.dumps({'path': file.as_uri(), 'timestamp': 0, 'batchId': number})}"
+        )
+        reader.batch({"logOffset": number})
+    folders = [writer.folder, reader.folder]
+    declared = {"folders": [{"path": str(tmp_path / "out"), "written_by": "writer"}]}
+    plan = planned(folders, "writer@1", declared=declared)
+    assert query_of(plan, "reader").batch == 1
+    assert query_of(plan, "reader").reasons[-1].exact
+    assert query_of(planned(folders, "writer@1"), "reader").stays
+
+
+def test_a_declared_edge_is_bounded_by_time(tmp_path):
+    writer, reader = WrittenQuery(tmp_path / "writer"), WrittenQuery(tmp_path / "reader")
+    for number in range(4):
+        writer.batch(number)
+        reader.batch(number, at_ms=began(number, BATCH_MS // 2))
+    declared = {"edges": [{"writer": "writer", "reader": "reader", "over": "the orders database"}]}
+    plan = planned([writer.folder, reader.folder], "writer@1", declared=declared)
+    assert query_of(plan, "reader").batch == 1
+    assert (
+        "it may hold batches 2 to 3 of writer through the orders database"
+        in query_of(plan, "reader").reasons[-1].sentence
+    )
+
+
+def test_a_query_may_be_named_by_its_id(tmp_path):
+    world = Topic(tmp_path)
+    declared = {"topics": [{"topic": "orders", "written_by": [world.writer.query]}]}
+    plan = planned([world.writer.folder, world.reader.folder], f"{world.writer.query}@2", declared=declared)
+    assert query_of(plan, "reader").batch == 2
+
+
+# -- the file ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_declaration_is_read_from_yaml(tmp_path):
+    path = tmp_path / "declared.yaml"
+    path.write_text("clock_skew_ms: 50\ntopics:\n  - topic: orders\n    written_by: [writer]\n")
+    declared = read_declared(path)
+    assert (declared.clock_skew_ms, declared.topics[0].written_by) == (50, ["writer"])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("topics: [", "line 1 is not YAML"),
+        ("topic: orders", "topic: Extra inputs are not permitted"),
+        ("topics:\n  - topic: orders\n", "topics.0.written_by: Field required"),
+        ("clock_skew_ms: a lot", "clock_skew_ms: Input should be a valid integer"),
+        ("format: 2", "format: Input should be less than or equal to 1"),
+        ("- one", "the file: Input should be a valid dictionary"),
+        ("!!python/object/apply:os.system [true]", "is not YAML"),
+    ],
+)
+def test_a_declaration_that_is_a_mistake_is_told(tmp_path, text, told):
+    path = tmp_path / "declared.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigInvalid, match=told):
+        read_declared(path)
+
+
+def test_a_declaration_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(ConfigInvalid, match="there is no file"):
+        read_declared(tmp_path / "declared.yaml")
+
+
+def test_what_it_names_has_to_be_there(tmp_path):
+    world = Topic(tmp_path)
+    folders = [world.writer.folder, world.reader.folder]
+    with pytest.raises(ConfigInvalid, match="names a query 'nobody' that is not in the plan"):
+        planned(folders, "writer@2", declared={"topics": [{"topic": "orders", "written_by": ["nobody"]}]})
+    with pytest.raises(CheckpointForeign, match="is no Delta table"):
+        planned(folders, "writer@2", declared={"tables": [{"path": str(tmp_path)}]})
+    with pytest.raises(CheckpointForeign, match="has no log of a file sink"):
+        planned(folders, "writer@2", declared={"folders": [{"path": str(tmp_path), "written_by": "writer"}]})

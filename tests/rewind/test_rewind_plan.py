@@ -1,0 +1,250 @@
+"""What a plan says of queries that are joined by Delta tables: the batch of each, what forced it, what is undone."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rewind_kit import NOW_MS, WrittenQuery, WrittenTable, began, planned, query_of, table_of
+
+from spark_ckpt.errors import ConfigInvalid, RewindOutOfReach
+from spark_ckpt.rewind.plan import Plan
+
+
+class Chain:
+    """enrich -> bronze -> totals -> gold: each batch of `enrich` is one version, `totals` takes one version a batch."""
+
+    def __init__(self, folder: Path, batches: int = 6, behind: int = 1) -> None:
+        self.enrich = WrittenQuery(folder / "enrich")
+        self.totals = WrittenQuery(folder / "totals")
+        self.bronze = WrittenTable(folder / "bronze")
+        self.gold = WrittenTable(folder / "gold")
+        self.folders = [self.enrich.folder, self.totals.folder]
+        self.tables = [self.bronze.root, self.gold.root]
+        for number in range(batches):
+            self.enrich.batch(number, state=True)
+            self.bronze.version((self.enrich.query, number), at_ms=began(number, 1000))
+            if number >= behind:
+                self.take(number - behind)
+
+    def take(self, version: int) -> None:
+        number = self.totals.batch(self.bronze.at(version + 1), state=True, at_ms=began(version + 1, 2000))
+        self.gold.version((self.totals.query, number), at_ms=began(version + 1, 3000))
+
+    def plan(self, to: str) -> Plan:
+        return planned(self.folders, to, self.tables)
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Chain:
+    return Chain(tmp_path)
+
+
+def test_who_read_an_undone_version_goes_back_before_it(chain):
+    plan = chain.plan("enrich@2")
+    assert [(each.name, each.batch, each.state_version) for each in plan.queries] == [
+        ("enrich", 2, 3),
+        ("totals", 2, 3),
+    ]
+    assert [(table_of(plan, root).version) for root in chain.tables] == [2, 2]
+    assert query_of(plan, "totals").undone == [3, 4]
+
+
+def test_each_step_names_the_batch_that_forced_it(chain):
+    reasons = query_of(chain.plan("enrich@2"), "totals").reasons
+    bronze = f"table {chain.bronze.root}"
+    assert [each.sentence for each in reasons] == [
+        "enrich goes back to batch 2: --to enrich@2",
+        f"{bronze} goes back from version 5 to version 2: it holds batches 3 to 5 of enrich, which goes back to batch 2",
+        f"totals goes back from batch 4 to batch 2: it has read versions 3 to 4 of {bronze}, which goes back to version 2",
+    ]
+    assert [(each.cause, each.who, each.other) for each in reasons] == [
+        ("target", "enrich", ""),
+        ("orphan", bronze, "enrich"),
+        ("orphan", "totals", bronze),
+    ]
+
+
+def test_a_reader_that_goes_back_alone_reads_again_what_its_source_still_has(chain):
+    plan = chain.plan("totals@1")
+    assert query_of(plan, "enrich").stays
+    assert table_of(plan, chain.bronze.root).stays
+    [again] = table_of(plan, chain.bronze.root).in_flight
+    assert (again.reader, again.first, again.last) == ("totals", 2, 5)
+
+
+def test_a_query_goes_back_when_its_table_does(chain):
+    """`--to TABLE@VERSION`: what the table no longer holds would be lost if its writer went on."""
+    plan = chain.plan("gold@2")
+    assert (query_of(plan, "totals").batch, query_of(plan, "enrich").stays) == (2, True)
+    [target, why] = query_of(plan, "totals").reasons
+    assert (target.cause, why.cause) == ("target", "lost")
+    assert why.sentence.endswith(f"table {chain.gold.root} at version 2 does not hold its batches 3 to 4")
+
+
+def test_a_time_is_compared_with_when_batches_were_committed(chain):
+    moment = began(3, 5000)  # enrich's batch 3 is committed at this moment, totals' batch 2 two seconds later
+    plan = chain.plan("2023-11-14T22:13:55Z")
+    assert plan.target.most == moment
+    assert [(each.name, each.batch) for each in plan.queries] == [("enrich", 3), ("totals", 1)]
+
+
+def test_versions_that_are_undone_say_who_wrote_them(chain):
+    chain.bronze.version(("somebody-else", 7), at_ms=began(9))
+    chain.bronze.version(at_ms=began(9))
+    plan = chain.plan("enrich@4")
+    undone = table_of(plan, chain.bronze.root).undone
+    assert [(each.version, each.batches, each.strangers) for each in undone] == [
+        (5, ["enrich batch 5"], []),
+        (6, [], ["somebody-else"]),
+        (7, [], []),
+    ]
+    assert any("somebody-else wrote versions that go and is none of these queries" in note for note in plan.notes)
+    assert any("written outside of these queries: 7" in note for note in plan.notes)
+
+
+def test_an_unfinished_batch_stays_when_nothing_makes_it_go(chain):
+    """Spark runs it again with the same ends, and the table swallows what it has already."""
+    chain.enrich.batch(6, state=True, commit=False)
+    chain.bronze.version((chain.enrich.query, 6))
+    plan = chain.plan("totals@3")
+    assert (query_of(plan, "enrich").stays, query_of(plan, "enrich").unfinished) == (True, 6)
+    assert table_of(plan, chain.bronze.root).stays
+    assert query_of(chain.plan("enrich@5"), "enrich").batch == 5
+    assert table_of(chain.plan("enrich@5"), chain.bronze.root).version == 5
+
+
+def test_a_part_of_a_version_that_was_read_is_read(chain):
+    chain.totals.batch(chain.bronze.at(5, index=0), state=True)
+    assert query_of(chain.plan("enrich@4"), "totals").batch == 4
+
+
+def test_a_batch_whose_state_is_gone_is_passed_over_and_told(chain):
+    for version in (3, 2):
+        (chain.totals.folder / "state" / "0" / "0" / f"{version}.delta").unlink()
+    plan = chain.plan("enrich@2")
+    totals = query_of(plan, "totals")
+    assert totals.batch == 0
+    assert [(each.point, each.why) for each in totals.passed_over] == [
+        (2, "operator 0, partition 0: no state of version 3, version 3 is missing"),
+        (1, "operator 0, partition 0: no state of version 2, version 2 is missing"),
+    ]
+
+
+def test_a_table_whose_files_were_vacuumed_goes_further_back(chain):
+    chain.bronze.version(removed=["part-1.parquet"])
+    (chain.bronze.root / "part-1.parquet").unlink()
+    plan = chain.plan("enrich@3")
+    bronze = table_of(plan, chain.bronze.root)
+    assert (bronze.version, query_of(plan, "enrich").batch) == (0, 0)
+    assert bronze.passed_over[0].why == "data file part-1.parquet of version 3 is missing (VACUUM)"
+
+
+def test_a_log_that_was_cleaned_up_ends_what_can_be_gone_back_to(chain):
+    log = chain.bronze.root / "_delta_log"
+    txn = pa.StructArray.from_arrays([pa.array([chain.enrich.query]), pa.array([3])], ["appId", "version"])
+    ids = pa.StructArray.from_arrays([pa.array([chain.bronze.id])], ["id"])
+    pq.write_table(pa.table({"txn": txn, "metaData": ids}), log / f"{3:020d}.checkpoint.parquet")
+    for version in range(4):
+        (log / f"{version:020d}.json").unlink()
+    assert table_of(chain.plan("enrich@4"), chain.bronze.root).version == 4
+    with pytest.raises(RewindOutOfReach) as raised:
+        chain.plan("enrich@3")
+    assert "--to enrich@4" in raised.value.hint
+
+
+def test_a_target_out_of_reach_names_the_nearest_that_is_not(chain):
+    """The log has let go of its oldest batches, as Spark does after `minBatchesToRetain`."""
+    for number in range(3):
+        (chain.enrich.folder / "offsets" / str(number)).unlink()
+        (chain.enrich.folder / "commits" / str(number)).unlink()
+    with pytest.raises(RewindOutOfReach) as raised:
+        chain.plan("enrich@1")
+    assert raised.value.hint == "the nearest that can be reached: --to enrich@3"
+    assert raised.value.context["expired"] == "the oldest that its log still has is 3"
+    assert query_of(chain.plan("enrich@3"), "enrich").batch == 3
+
+
+def test_the_nearest_is_reached_by_time_too(chain):
+    for number in range(3):
+        (chain.enrich.folder / "offsets" / str(number)).unlink()
+        (chain.enrich.folder / "commits" / str(number)).unlink()
+    with pytest.raises(RewindOutOfReach) as raised:
+        chain.plan("2023-11-14T22:13:21Z")
+    found = raised.value.hint.rpartition(" ")[2]
+    assert [each.batch for each in chain.plan(found).queries] == [3, 1]
+
+
+def test_a_plan_is_of_the_state_it_was_made_from(chain):
+    """Another batch makes another digest; so a plan that is no longer true can be told."""
+    first, same = chain.plan("enrich@2"), chain.plan("enrich@2")
+    chain.totals.batch(chain.bronze.at(6), state=True)
+    later = chain.plan("enrich@2")
+    assert query_of(first, "totals").digest == query_of(same, "totals").digest != query_of(later, "totals").digest
+    assert query_of(first, "enrich").digest == query_of(later, "enrich").digest
+    assert table_of(first, chain.gold.root).digest == table_of(later, chain.gold.root).digest
+
+
+def test_a_plan_is_read_back_as_it_was_printed(chain):
+    plan = chain.plan("enrich@2")
+    assert Plan.model_validate_json(plan.model_dump_json()) == plan
+    assert (plan.format, plan.made_at_ms) == (1, NOW_MS)
+
+
+def test_tables_are_found_below_a_folder_and_around_a_checkpoint(tmp_path):
+    chain = Chain(tmp_path / "lake")
+    assert chain.plan("enrich@2").tables == planned(chain.folders, "enrich@2", [tmp_path]).tables
+    inside = chain.gold.root / "_checkpoints" / "totals"
+    shutil.move(chain.totals.folder, inside)
+    plan = planned([chain.enrich.folder, inside], "enrich@2", [chain.bronze.root])
+    assert [each.path for each in plan.tables] == [str(chain.bronze.root), str(chain.gold.root)]
+
+
+def test_a_query_without_a_batch_has_nothing_to_lose(tmp_path):
+    chain = Chain(tmp_path)
+    new = WrittenQuery(tmp_path / "new")
+    plan = planned([*chain.folders, new.folder], "enrich@2", chain.tables)
+    assert query_of(plan, "new").stays
+
+
+@pytest.mark.parametrize(
+    ("to", "told"),
+    [
+        ("yesterday", "neither a time nor NAME@NUMBER"),
+        ("2023-11-14T22:13:55", "in which time zone?"),
+        ("enrich@x", "'x' is no number"),
+        ("nobody@3", "no query and no table 'nobody'"),
+        ("enrich@6", "there is no batch 6, its newest committed batch is 5"),
+        ("gold@9", "there is no version 9, its newest version is 4"),
+        ("3", "of which query?"),
+    ],
+)
+def test_a_target_that_is_a_mistake_is_told(chain, to, told):
+    with pytest.raises(ConfigInvalid, match=told):
+        chain.plan(to)
+
+
+def test_twenty_queries_are_planned_within_two_seconds(tmp_path):
+    """Four rows of five queries, a hundred batches each: the first goes back, and its row with it."""
+    folders, tables, processor = [], [], time.process_time
+    for row in range(4):
+        before: WrittenTable | None = None
+        for column in range(5):
+            query = WrittenQuery(tmp_path / f"q{row}{column}")
+            table = WrittenTable(tmp_path / "lake" / f"t{row}{column}")
+            for number in range(100):
+                query.batch(number if before is None else before.at(number + 1), state=True)
+                table.version((query.query, number))
+            folders.append(query.folder)
+            before = table
+        tables.append(table.root.parent)
+    start = processor()
+    plan = planned(folders, "q00@40", tables[:1])
+    spent_s = processor() - start
+    assert [each.batch for each in plan.queries if not each.stays] == [40] * 5
+    assert len(plan.tables) == 20
+    assert spent_s <= 2
