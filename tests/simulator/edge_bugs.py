@@ -167,6 +167,16 @@ def an_aborted_epoch_gives_up_what_it_consumed(core):
     builder.aborted, builder.decided = gives_up, given
 
 
+def what_is_still_in_flight_is_given_up(core):
+    builder, decided = core._builder, core._builder.decided
+
+    def everything(epoch):
+        given, in_flight = decided(epoch), builder.in_flight
+        return {name: [*given.get(name, ()), *in_flight[name]] for name in in_flight}
+
+    builder.decided = everything
+
+
 # -- when ---------------------------------------------------------------------------------------------------------------
 
 
@@ -197,6 +207,7 @@ PLANTED = [
     an_aborted_epochs_segments_are_forgotten,
     an_aborted_epochs_segments_are_given_up_twice,
     an_aborted_epoch_gives_up_what_it_consumed,
+    what_is_still_in_flight_is_given_up,
     a_job_has_drained_although_rows_are_in_flight,
     a_job_has_drained_when_its_first_edge_is_empty,
 ]

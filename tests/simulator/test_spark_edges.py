@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from edge_bugs import PATCHED, PLANTED
+from edge_bugs import PATCHED, PLANTED, what_is_still_in_flight_is_given_up, what_was_in_flight_is_not_put_back
 from host_bugs import core_with
 
 import spark_ckpt.simulator as sim
@@ -41,6 +41,12 @@ def test_a_planted_bug_in_what_an_incarnation_does_about_edges_is_caught(plant):
 def test_a_planted_bug_in_what_is_counted_or_given_up_is_caught(plant, monkeypatch):
     plant(monkeypatch.setattr)
     caught()
+
+
+def test_a_batch_misses_a_segment_that_was_given_up_too_early():
+    core_of = core_with(what_is_still_in_flight_is_given_up)
+    errors = (str(sim.run_spark(seed, core_of).error) for seed in range(ENOUGH))
+    assert any(error.startswith("O12: segment") for error in errors)
 
 
 # -- the schedules are worth something ----------------------------------------------------------------------------------
@@ -87,6 +93,13 @@ def test_an_epoch_whose_segment_is_gone_is_found(worlds):
     damaged.delete(named)
     with pytest.raises(ErasedTooEarly, match=named):
         judge_restores(damaged, shipped, world.rows)
+
+
+def test_going_back_without_what_was_in_flight_is_found_though_nobody_died(worlds):
+    world = next(each for each in worlds if not each.deaths and any(cut.files for cut in cuts([each], LOOP)))
+    judge_restores(world.durable, shipped, world.rows)
+    with pytest.raises(Violation):
+        judge_restores(world.durable, core_with(what_was_in_flight_is_not_put_back), world.rows)
 
 
 # -- what is expected of a cut ------------------------------------------------------------------------------------------
