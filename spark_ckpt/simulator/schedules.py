@@ -151,7 +151,11 @@ class Driver:
             if not choices:
                 return
             self.do(self.pick(choices))
-        raise NoEnd(f"no end after {CALM_STEPS_MAX} calm steps; last {self.trace[-12:]}")
+        raise _no_end(self.trace)
+
+
+def _no_end(trace: Sequence[Choice]) -> NoEnd:
+    return NoEnd(f"no end after {CALM_STEPS_MAX} calm steps; last {list(trace[-12:])}")
 
 
 def _kind(choice: Choice) -> Scalar:
@@ -223,7 +227,10 @@ def replay(make: Callable[[], World], outcome: Outcome) -> Outcome:
     try:
         for choice in outcome.trace:
             world.perform(choice)
-        world.judge()
+        if world.quiescent:
+            world.judge()
+        else:
+            error = _no_end(outcome.trace)
     except Exception as complaint:  # noqa: BLE001 - as in `drive`
         error = complaint
     return Outcome(outcome.seed, outcome.trace, error, world.counts(), tuple(world.moments or ()))

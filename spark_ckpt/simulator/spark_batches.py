@@ -17,6 +17,7 @@ from spark_ckpt.host.markers import BARRIER, Marker
 from spark_ckpt.host.messages import BatchDone
 from spark_ckpt.host.reports import EDGE, Report, Step, latest_attempts, scope_of_group
 from spark_ckpt.simulator.spark_rows import (
+    DELAY_MS,
     EDGES,
     GETS,
     GOES_LATER,
@@ -28,6 +29,7 @@ from spark_ckpt.simulator.spark_rows import (
     SOURCES,
     Name,
     Row,
+    event_ms,
     key_behind,
     key_of,
 )
@@ -80,6 +82,8 @@ class Query:
         self.markers: list[Marker] = []
         self.seen = 0
         self.batch = 0
+        self.watermark_ms = 0
+        """Spark's, of the next batch: it knows the rows of this query only."""
         self.planned: Planned | None = None
 
     @property
@@ -112,7 +116,8 @@ class Query:
         planned = self.planned
         assert planned is not None  # noqa: S101 - else the choice does not exist
         delivered = _between(planned)
-        reports = [Report("input", 0, 0, "sources", {"rows_in": len(delivered)})]
+        newest_ms = max((event_ms(name.source, name.number) for name in delivered), default=0)
+        reports = [Report("input", 0, 0, "sources", {"rows_in": len(delivered), "event_time_ms": newest_ms})]
         rows, put = self._flow(delivered, {edge: self._come_out(edge, planned) for edge in EDGES})
         for attempt in range(2 if how == "twice" else 1):
             reports += [
@@ -122,16 +127,18 @@ class Query:
         for task, operator in enumerate(OPERATORS):
             reached = GROUPS - (how == operator)
             reports += self._snapshots(planned, task, operator, reached)
-        return self._done(planned, tuple(latest_attempts(reports)))
+        late_ms, self.watermark_ms = self.watermark_ms, max(self.watermark_ms, newest_ms - DELAY_MS)
+        return self._done(planned, late_ms, tuple(latest_attempts(reports)))
 
-    def _done(self, planned: Planned, reports: tuple[Report, ...]) -> BatchDone:
+    def _done(self, planned: Planned, late_ms: int, reports: tuple[Report, ...]) -> BatchDone:
         """Before Spark plans the next batch, what this one has put on edges is added to their streams."""
         for edge, segments in segments_in(reports).items():
             self.added[edge] += segments
+        self.shared.batch_ran(self.incarnation, planned.begins, planned.ends)
         self.batch, self.ends, self.seen, self.planned = planned.batch + 1, dict(planned.ends), planned.markers, None
         self.taken = dict(planned.segments)
         cursors = {source: {"n": end} for source, end in planned.ends.items()}
-        return BatchDone(planned.batch, cursors, 0, planned.markers, reports, taken=dict(planned.segments))
+        return BatchDone(planned.batch, cursors, late_ms, planned.markers, reports, taken=dict(planned.segments))
 
     # -- the job ------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_ckpt.connector import EpochOutput
-from spark_ckpt.errors import CkptError, Fenced, StoreUnreachable
+from spark_ckpt.errors import CkptError, Fenced, RunFailed
 from spark_ckpt.host.incarnation import IncarnationCore
 from spark_ckpt.host.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
 from spark_ckpt.host.manifests import stamped
@@ -33,9 +33,10 @@ from spark_ckpt.host.messages import (
 )
 from spark_ckpt.protocol.barrier import Limits, Outcome
 from spark_ckpt.protocol.machine import Effect, Event
+from spark_ckpt.protocol.vocabulary import Note
 from spark_ckpt.simulator.barrier_storage import ensure
 from spark_ckpt.simulator.spark_batches import Query, restored
-from spark_ckpt.simulator.spark_rows import EDGES, GROUPS, OPERATORS, SINKS, SOURCES
+from spark_ckpt.simulator.spark_rows import DELAY_MS, EDGES, GROUPS, OPERATORS, SINKS, SOURCES
 from spark_ckpt.simulator.spark_sink import SparkSink
 from spark_ckpt.simulator.spark_store import JOB, Shared
 from spark_ckpt.store.records import Holder, Manifest
@@ -47,7 +48,7 @@ LIMITS = Limits(
 )  # fmt: skip
 SHAPE = JobShape(
     JOB, SOURCES, {sink: SinkPlace("") for sink in SINKS},
-    tuple(OperatorShape(operator, "k int", "n int", GROUPS) for operator in OPERATORS), LIMITS,
+    tuple(OperatorShape(operator, "k int", "n int", GROUPS) for operator in OPERATORS), LIMITS, DELAY_MS,
     edges=tuple(EdgeShape(edge, "k int, n int") for edge in EDGES),
 )  # fmt: skip
 HOLDER = Holder(host="h", boot_id="b", pid=1, pid_start=1, name=JOB)
@@ -58,6 +59,13 @@ CoreOf = Callable[[JobShape, RecoveryPoint, Mapping[str, int]], IncarnationCore]
 def shipped(shape: JobShape, point: RecoveryPoint, acked: Mapping[str, int]) -> IncarnationCore:
     """The rules as they are shipped."""
     return IncarnationCore(shape, point, None, acked)
+
+
+class QueryDied(RunFailed):
+    """The query ended with an error: a failure, which may be the job's own."""
+
+    condition = "CKPT_SIMULATED_QUERY_DIED"
+    retriable = True
 
 
 @dataclass
@@ -94,6 +102,10 @@ class SparkDriver:
         starts = {source: {"n": 0} for source in SOURCES if source not in self.core.cursors}
         self.answers.append(SourcesPinned(starts))
         self.stopping = False
+        self.committed = False
+        """It knows of an epoch of its own work."""
+        self.refused = False
+        """Somebody asked for an epoch behind the final one."""
 
     # -- what can happen next ------------------------------------------------------------------------------------------
 
@@ -119,6 +131,7 @@ class SparkDriver:
             self._handle(self.inbox.popleft())
 
     def _handle(self, event: Event) -> None:
+        self.committed = self.committed or (isinstance(event, ManifestStored) and event.manifest.reason != "initial")
         self.effects += self.core.handle(event, float(self.now_ms))
 
     def _begin_query(self, behind: bool) -> None:
@@ -139,6 +152,7 @@ class SparkDriver:
             case Publish(sink=sink, output=output):
                 self.lanes[sink].waiting.append(output)
             case NameEpoch(name=name, epoch=epoch):
+                ensure(epoch == self.log.tail().latest, "O6", f"savepoint {name} names epoch {epoch}, which is not it")
                 self.log.add_savepoint(name, epoch)
             case SettleTables(manifest=manifest, spent=spent):
                 self._settle(manifest, [path for paths in spent.values() for path in paths])
@@ -148,6 +162,8 @@ class SparkDriver:
                     "O6",
                     f"epoch {manifest.epoch} is announced and not decided",
                 )
+            case Note(what="request refused"):
+                self.refused = True
             case End():
                 self.end(effect)
 
@@ -230,7 +246,7 @@ class SparkDriver:
 
     def lose_query(self) -> None:
         """An executor died once too often."""
-        self.end(End(Outcome.FAILED, StoreUnreachable("the query died with its executor")))
+        self.end(End(Outcome.FAILED, QueryDied("the query died with its executor")))
 
     def run_out(self, number: int) -> None:
         """A timer."""

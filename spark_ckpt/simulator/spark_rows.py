@@ -23,6 +23,8 @@ GETS = {"tap": "counts", "out": "totals"}
 LOOP, LATER = "loop", "later"
 EDGES = (LOOP, LATER)
 KEYS, GROUPS = 3, 2
+DELAY_MS = 25
+"""How far the watermark stays behind the newest event."""
 GOES_LATER = frozenset({1})
 """Keys of the first operator whose rows reach the second one over the edge."""
 ROUNDS = (0, 1, 2, 3)
@@ -67,6 +69,17 @@ class Row(NamedTuple):
 
 Lanes = dict[tuple[int, int, bool], list[int]]
 """Per lane the numbers of its rows, in order."""
+
+
+def event_ms(source: str, number: int) -> int:
+    """The event time of a source's row. One source is always ahead of the other."""
+    return 1_000 + 10 * number - 40 * SOURCES.index(source)
+
+
+def watermark_ms(cursors: Mapping[str, int]) -> int:
+    """Of the rows before the cursors."""
+    newest = max((event_ms(source, end - 1) for source, end in cursors.items() if end), default=DELAY_MS)
+    return newest - DELAY_MS
 
 
 def key_of(name: Name) -> int:

@@ -26,6 +26,7 @@ from spark_ckpt.simulator.spark_rows import (
     expected,
     in_order,
     outputs_of,
+    watermark_ms,
 )
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.epoch_log import EpochLog
@@ -50,6 +51,8 @@ class Shared:
     spent: set[str] = field(default_factory=set)
     _manifests: list[Manifest] = field(default_factory=list)
     attempts: int = 0
+    begins: dict[tuple[int, str], list[Mapping[str, int]]] = field(default_factory=dict)
+    """Where the batches of an incarnation began that ended at the same place, see `batch_ran`."""
     mood: str = "ok"
     """How the next append goes: "ok", "fail" (not done) or "silent" (done, but the answer does not come)."""
 
@@ -57,8 +60,12 @@ class Shared:
         """The same in the hands of somebody else."""
         return Shared(
             list(self.rows), dict(self.staged), dict(self.state), dict(self.segments), set(self.named), set(self.spent),
-            list(self._manifests), self.attempts,
+            list(self._manifests), self.attempts, dict(self.begins),
         )  # fmt: skip
+
+    def batch_ran(self, incarnation: int, begins: Mapping[str, int], ends: Mapping[str, int]) -> None:
+        """For the oracles: rows of the next batch are late by the watermark of the rows before this one."""
+        self.begins.setdefault((incarnation, str(ends)), []).append(dict(begins))
 
     def append(self, new: NewRow, seen: int) -> LogRow:
         """Compare and swap. Raises `CommitLost`, `StoreUnreachable`."""
@@ -146,7 +153,7 @@ class Shared:
             ensure(set(manifest.outputs) == set(SINKS), "O7", f"{name} has outputs {sorted(manifest.outputs)} only")
         ensure(set(manifest.edges) == set(EDGES), "O7", f"{name} has edges {sorted(manifest.edges)} only")
         in_flight = {edge: self._rows_on(cut) for edge, cut in manifest.edges.items()}
-        cursors = {source: int(str(cursor["n"])) for source, cursor in manifest.cursors.items()}
+        cursors = numbers(manifest.cursors)
         wanted = expected(cursors, in_flight)
         for operator in OPERATORS:
             snapshot = manifest.operators.get(operator)
@@ -157,8 +164,26 @@ class Shared:
         lineage = {each.epoch: each for each in known} | {manifest.epoch: manifest}
         for sink in SINKS:
             _compare_rows(self._rows_of(lineage, manifest.epoch, sink), wanted, sink, name)
+        self._judge_figures(manifest, lineage, cursors, name)
         if manifest.reason == "drained":
             ensure(not any(in_flight.values()), "O10", f"{name} is the last one with rows in flight: {in_flight}")
+
+    def _judge_figures(
+        self, manifest: Manifest, lineage: Mapping[int, Manifest], cursors: Mapping[str, int], name: str
+    ) -> None:
+        """O3: counts and watermarks are those of a run without failures. Rows out are counted at the first sink."""
+        base = numbers(lineage[manifest.base].cursors) if manifest.base else {}
+        rows_in = sum(end - base.get(source, 0) for source, end in cursors.items())
+        before, now = (len(self._rows_of(lineage, epoch, SINKS[0])) for epoch in (manifest.base, manifest.epoch))
+        found = (manifest.rows_in, manifest.rows_out)
+        ensure(
+            found == (rows_in, now - before), "O3", f"{name} counts {found} rows, they are {rows_in}, {now - before}"
+        )
+        ensure(manifest.watermark_ms == watermark_ms(cursors), "O3", f"{name} has watermark {manifest.watermark_ms}")
+        if manifest.reason != "initial":
+            begins = self.begins.get((manifest.incarnation, str(cursors)), [])
+            late = manifest.late_watermark_ms
+            ensure(late in [watermark_ms(each) for each in begins], "O3", f"{name}: the next rows are late by {late}")
 
     def _rows_on(self, cut: EdgeCut) -> list[Row]:
         return [row for file in cut.files for row in self.segment(file.path)]
@@ -171,6 +196,11 @@ class Shared:
             rows[:0] = [row for file in files for row in self.staged[file.path]]
             newest = manifest.base
         return rows
+
+
+def numbers(cursors: Mapping[str, Mapping[str, object]]) -> dict[str, int]:
+    """Cursors of this world as numbers of rows."""
+    return {source: int(str(cursors[source]["n"])) for source in SOURCES if source in cursors}
 
 
 def _compare(found: Counter[int], wanted: Counter[int], what: str) -> None:

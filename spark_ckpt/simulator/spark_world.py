@@ -17,12 +17,15 @@ from spark_ckpt.simulator.spark_batches import Query
 from spark_ckpt.simulator.spark_driver import CoreOf, SparkDriver, shipped
 from spark_ckpt.simulator.spark_restores import judge_restores
 from spark_ckpt.simulator.spark_rows import GETS, OPERATORS, SINKS, by_key, in_order, in_the_end, outputs_of
+from spark_ckpt.simulator.spark_run import SparkRun
 from spark_ckpt.simulator.spark_sink import SparkSink
 from spark_ckpt.simulator.spark_store import Shared
 from spark_ckpt.simulator.world import Choice, World
 from spark_ckpt.store.records import Manifest
 
 ROWS, FAULTS, SAVEPOINTS = 12, 1_000, 2
+OUTAGE = 6
+"""How many times the store does not answer once it is away."""
 EVERY = 1_000
 BATCHES = ((0, 0), (0, EVERY), (1, 1), (2, EVERY), (1, 0))
 """How much a batch may take: rows of each source, segments of each edge."""
@@ -46,6 +49,11 @@ class SparkWorld(World):
         self.drivers: list[SparkDriver] = []
         self.faults_left = FAULTS
         self.savepoints = 0
+        self.asked: list[tuple[int, str]] = []
+        """Savepoints that somebody asked an incarnation for."""
+        self.run = SparkRun()
+        self.away = 0
+        """How many times more the store does not answer."""
         self.counted: dict[str, int] = {}
 
     # -- what can happen -----------------------------------------------------------------------------------------------
@@ -138,6 +146,7 @@ class SparkWorld(World):
     def _deaths(self) -> list[Choice]:
         return [
             *([("end", "usurped")] if self.current else []),
+            *([("end", "store away")] if not self.away else []),
             *(("end", "crash", number) for number in range(len(self.drivers))),
             *(("end", "query lost", number) for number, driver in enumerate(self.drivers) if driver.query),
         ]
@@ -158,12 +167,20 @@ class SparkWorld(World):
         """For reports."""
         self.counted[what] = self.counted.get(what, 0) + 1
 
+    def _mood(self, how: str) -> str:
+        """How the next append goes."""
+        if how != "ok" or not self.away:
+            return how
+        self.away -= 1
+        return "fail"
+
     def _do_begin(self, how: str = "ok") -> None:
-        self.durable.mood = how
+        self.durable.mood = self._mood(how)
         try:
             driver = SparkDriver(self.durable, self.core_of)
         except CkptError as error:
             ensure(error.retriable, "O10", f"the job cannot begin: {error}")
+            self._follow(error, 0, progressed=False, committed=False)
             self.tell("log", "failed", f"incarnation {self._incarnation()}: {how}")
         else:
             self.drivers.append(driver)
@@ -172,13 +189,19 @@ class SparkWorld(World):
         self.durable.mood = "ok"
 
     def _do_end(self, how: str, number: int = -1) -> None:
-        """One kind of fault in three ways, so that most of a schedule is work."""
+        """One kind of fault in four ways, so that most of a schedule is work."""
+        newest = self.current
         match how:
+            case "store away":
+                self.away = OUTAGE
+                self.tell("log", "failed", "away")
             case "usurped":
+                self.run = SparkRun()
                 self._do_begin()
             case "crash":
                 self.tell("driver", "crash", f"incarnation {self.drivers[number].incarnation}")
-                del self.drivers[number]
+                if self.drivers.pop(number) is newest:
+                    self.run = SparkRun()
             case _:
                 self.tell("driver", "failed", f"incarnation {self.drivers[number].incarnation}: its query died")
                 self.drivers[number].lose_query()
@@ -192,7 +215,7 @@ class SparkWorld(World):
     def _do_store(self, number: int, how: str) -> None:
         before, driver = self.durable.decided, self.drivers[number]
         self.tell("driver", "decide", f"incarnation {driver.incarnation}")
-        self.durable.mood = how
+        self.durable.mood = self._mood(how)
         driver.step(False)
         self.durable.mood = "ok"
         for epoch in sorted(set(self.durable.decided.values()) - set(before.values())):
@@ -235,7 +258,9 @@ class SparkWorld(World):
     def _do_savepoint(self) -> None:
         self.savepoints += 1
         assert self.current is not None  # noqa: S101 - else the choice does not exist
-        self.current.inbox.append(SavepointAsked(f"named-{self.savepoints}"))
+        name = f"named-{self.savepoints}"
+        self.asked.append((self.current.incarnation, name))
+        self.current.inbox.append(SavepointAsked(name))
 
     def _do_stop(self) -> None:
         assert self.current is not None  # noqa: S101 - else the choice does not exist
@@ -250,9 +275,17 @@ class SparkWorld(World):
             if ending.outcome is not Outcome.FENCED and driver is self.current:
                 final = ending.error is None or ending.error.retriable
                 ensure(final, "O10", f"incarnation {driver.incarnation} ended for good: {ending.error}")
+                if ending.error is not None:
+                    self._follow(ending.error, driver.now_ms, driver.core.progressed, driver.committed)
             if not self._well(driver):
                 self._leave(driver)
                 self.drivers.remove(driver)
+
+    def _follow(self, error: CkptError, lived: int, progressed: bool, committed: bool) -> None:
+        """An incarnation is over; if no other follows, somebody starts the program again."""
+        if not self.run.goes_on(error, float(lived), progressed, committed):
+            self.count("given up")
+            self.run = SparkRun()
 
     def _leave(self, driver: SparkDriver) -> None:
         try:
@@ -273,7 +306,7 @@ class SparkWorld(World):
 
     def calm(self) -> None:
         """No more faults."""
-        self.faults_left = 0
+        self.faults_left = self.away = 0
 
     def drain_choices(self) -> list[Choice]:
         """Work, then the earliest timer; a stop once an epoch holds all rows without being asked for; nothing behind the end."""
@@ -313,7 +346,19 @@ class SparkWorld(World):
             marker = self.sinks[name].marker
             ensure(marker is not None and epoch <= marker.epoch, "O6", f"the log says {name} has epoch {epoch}")
         ensure(self.finished, "O10", "the job has not stopped")
+        self._judge_last(self.drivers[-1])
         judge_restores(self.durable, self.core_of, self.rows)
+
+    def _judge_last(self, driver: SparkDriver) -> None:
+        """O6: behind a good end the log knows what the sinks have. O10: whoever asked the last driver for a savepoint has it."""
+        driver.leave()
+        tail = self.durable.log().tail()
+        for sink in self.sinks.values():
+            known, has = tail.acked.get(sink.name, 0), sink.marker.epoch if sink.marker else 0
+            ensure(known == has, "O6", f"the log says {sink.name} has epoch {known}, it has {has}")
+        for incarnation, name in self.asked:
+            served = name in tail.savepoints or driver.refused or incarnation != driver.incarnation
+            ensure(served, "O10", f"savepoint {name} was asked for and never taken")
 
     def picture(self) -> Hashable:
         """This world is not explored exhaustively: no two of its states count as alike."""

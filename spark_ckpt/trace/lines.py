@@ -216,7 +216,8 @@ def _model_of(name: str) -> type[BaseModel]:
     hints = get_type_hints(kind, vars(sys.modules[kind.__module__]), dict(_NAMES), include_extras=True)
     described: dict[str, tuple[object, object]] = {}
     for each in fields(kind):
-        default = _NOT_RECORDED.get((name, each.name), each.default)
+        made = each.default if each.default_factory is MISSING else each.default_factory()
+        default = _NOT_RECORDED.get((name, each.name), made)
         described[each.name] = (hints[each.name], ... if default is MISSING else default)
     return create_model(name, __base__=_Line, **described)  # type: ignore[call-overload, no-any-return]
 

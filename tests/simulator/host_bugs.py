@@ -1,16 +1,32 @@
-"""Bugs planted in the rules around the machines: each changes one thing in an incarnation's core as it is made."""
+"""Bugs planted in the rules around the machines: each changes one thing in an incarnation's core as it is made, or, for rules that
+no core has inside, in their module."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from spark_ckpt.errors import Fenced
+from spark_ckpt.host import incarnation, manifests, patience, reports
 from spark_ckpt.host.epoch_builder import Gathered
 from spark_ckpt.host.incarnation import IncarnationCore
+from spark_ckpt.host.job_shape import JobShape
 from spark_ckpt.host.markers import BARRIER, OPEN
-from spark_ckpt.host.messages import End, ManifestFenced, ManifestStored, Publish, PublishEnded, TimerRanOut
+from spark_ckpt.host.messages import (
+    End,
+    ManifestFenced,
+    ManifestStored,
+    NameEpoch,
+    Publish,
+    PublishEnded,
+    StopAsked,
+    TimerRanOut,
+)
+from spark_ckpt.host.patience import Patience
 from spark_ckpt.protocol import barrier
+from spark_ckpt.simulator import spark_batches
+from spark_ckpt.store import epoch_log, restore
 from spark_ckpt.store.records import SinkAck
+from spark_ckpt.store.tail import Tail
 
 
 def core_with(plant):
@@ -116,9 +132,9 @@ def a_full_file_is_left_out(core):
 def cursors_are_those_before_the_barriers_batch(core):
     end, add, before = core._builder.end, core._builder.add, [dict(core.cursors)]
 
-    def adds(*batch):
+    def adds(watermark_ms, reports, *others):
         before.append(dict(core.cursors))
-        return add(*batch)
+        return add(watermark_ms, reports, *others)
 
     core._builder.add = adds
     core._builder.end = lambda epoch, cursors: end(epoch, before[-2])
@@ -155,9 +171,9 @@ def files_of_later_batches_come_first(core):
     builder = core._builder
     add = builder.add
 
-    def adds(*batch):
+    def adds(watermark_ms, reports, *others):
         before, builder._open = builder._open, Gathered()
-        counts = add(*batch)
+        counts = add(watermark_ms, reports, *others)
         builder._open = builder._open.put_before(before)
         return counts
 
@@ -304,6 +320,127 @@ def votes_are_lost(core):
     core._votes = lambda epoch: [core._builder.end(epoch, core._cursors)][1:]
 
 
+def a_stop_is_not_heard(core):
+    handled = core._handled
+    core._handled = lambda event, now_ms: [] if isinstance(event, StopAsked) else handled(event, now_ms)
+
+
+def a_savepoints_name_is_dropped(core):
+    effects_of = core._of
+    core._of = lambda effect, now_ms: effects_of(
+        replace(effect, names=()) if isinstance(effect, barrier.StoreEpoch) else effect, now_ms
+    )
+
+
+def a_savepoint_names_the_epoch_before(core):
+    handled = core._handled
+
+    def taken(event, now_ms):
+        before = core._base.epoch
+        return [
+            replace(effect, epoch=before) if isinstance(effect, NameEpoch) else effect
+            for effect in handled(event, now_ms)
+        ]
+
+    core._handled = taken
+
+
+# -- what is said of an epoch -------------------------------------------------------------------------------------------
+
+
+def aborted_counts_are_dropped(core):
+    builder, aborted = core._builder, core._builder.aborted
+
+    def without_counts(epoch):
+        ended = builder._ended.get(epoch)
+        if ended is not None:
+            ended.gathered.rows_in = ended.gathered.rows_out = 0
+        aborted(epoch)
+
+    builder.aborted = without_counts
+
+
+def rows_are_counted_at_every_sink(core):
+    builder, add = core._builder, core._builder.add
+
+    def adds(watermark_ms, reports, *others):
+        before = builder._open.rows_out
+        counts = add(watermark_ms, reports, *others)
+        builder._open.rows_out = before + sum(each.body.get("rows", 0) for each in reports)
+        return counts
+
+    builder.add = adds
+
+
+def only_the_newest_file_of_a_chain_is_named(core):
+    end = core._builder.end
+
+    def ends(epoch, cursors):
+        ended = end(epoch, cursors)
+        ended = replace(ended, chains={group: files[-1:] for group, files in ended.chains.items()})
+        core._builder._ended[epoch] = ended
+        return ended
+
+    core._builder.end = ends
+
+
+def what_is_published_is_never_acknowledged(core):
+    publication, published = core._publication, core._publication.published
+
+    def forgetful(event):
+        detail = published(event)
+        publication._acks.clear()
+        return detail
+
+    publication.published = forgetful
+
+
+def the_restored_watermark_is_forgotten(core):
+    core._builder._watermark_ms = core._builder._base_watermark_ms = 0
+
+
+def the_watermark_is_that_of_the_newest_batch(core):
+    builder, advance = core._builder, core._builder._advance_watermark
+
+    def back(watermark_ms, reports):
+        builder._watermark_ms = 0
+        advance(watermark_ms, reports)
+
+    builder._advance_watermark = back
+
+
+def the_watermark_has_no_delay(core):
+    core._builder._delay_ms = 0
+
+
+def rows_are_late_by_their_own_batch(core):
+    builder, advance = core._builder, core._builder._advance_watermark
+
+    def eager(watermark_ms, reports):
+        advance(watermark_ms, reports)
+        builder._late_ms = builder._watermark_ms
+
+    builder._advance_watermark = eager
+
+
+# -- whether another incarnation follows --------------------------------------------------------------------------------
+
+
+def an_epoch_is_no_progress(core):
+    decided = core._decided
+
+    def decides(event, now_ms):
+        effects = decided(event, now_ms)
+        core._progressed = False
+        return effects
+
+    core._decided = decides
+
+
+def every_incarnation_makes_progress(core):
+    core._progressed = True
+
+
 PLANTED = [
     marker_ends_an_epoch_in_every_batch,
     late_barrier_ends_the_open_epoch,
@@ -337,4 +474,122 @@ PLANTED = [
     an_idle_interval_is_lost,
     a_job_that_has_drained_is_not_told,
     votes_are_lost,
+    a_stop_is_not_heard,
+    a_savepoints_name_is_dropped,
+    a_savepoint_names_the_epoch_before,
+    aborted_counts_are_dropped,
+    rows_are_counted_at_every_sink,
+    only_the_newest_file_of_a_chain_is_named,
+    what_is_published_is_never_acknowledged,
+    the_restored_watermark_is_forgotten,
+    the_watermark_is_that_of_the_newest_batch,
+    the_watermark_has_no_delay,
+    rows_are_late_by_their_own_batch,
+    an_epoch_is_no_progress,
+    every_incarnation_makes_progress,
+]
+
+
+# -- rules beside the core ----------------------------------------------------------------------------------------------
+
+
+def an_outage_counts_as_a_failure(monkeypatch):
+    kind_of = patience.kind_of
+    monkeypatch.setattr(patience, "kind_of", lambda error: patience.Kind.COUNTS if error.retriable else kind_of(error))
+
+
+def a_failure_passes_like_an_outage(monkeypatch):
+    kind_of = patience.kind_of
+    monkeypatch.setattr(patience, "kind_of", lambda error: patience.Kind.PASSES if error.retriable else kind_of(error))
+
+
+def the_time_of_work_counts_as_outage(monkeypatch):
+    after = Patience._after_outage
+    monkeypatch.setattr(Patience, "_after_outage", lambda self, ended: after(self, replace(ended, lived_s=0.0)))
+
+
+def an_outage_is_waited_for_for_ever(monkeypatch):
+    def after(self, ended):
+        self._since_s = None
+        return forgetful(self, ended)
+
+    forgetful = Patience._after_outage
+    monkeypatch.setattr(Patience, "_after_outage", after)
+
+
+def a_task_of_one_operator_is_taken_for_a_newer_attempt_of_anothers(monkeypatch):
+    monkeypatch.setattr(reports, "_place", lambda report: (report.step, report.partition, ""))
+
+
+def every_attempt_of_a_task_counts(monkeypatch):
+    monkeypatch.setattr(spark_batches, "latest_attempts", list)
+
+
+def a_manifest_names_all_files_of_every_operator(monkeypatch):
+    def mixed(operator, chains):
+        return snapshot(operator, {(operator.name, group): files for (_, group), files in chains.items()})
+
+    snapshot = manifests._snapshot
+    monkeypatch.setattr(manifests, "_snapshot", mixed)
+
+
+def a_manifest_stands_on_the_epoch_decided_first(monkeypatch):
+    made = incarnation.manifest_of
+    monkeypatch.setattr(
+        incarnation, "manifest_of", lambda *what: made(*what).model_copy(update={"base": min(1, made(*what).base)})
+    )
+
+
+def a_job_knows_of_its_first_source_only(monkeypatch):
+    made = incarnation.manifest_of
+    first = lambda manifest: dict(list(manifest.cursors.items())[:1])  # noqa: E731
+    monkeypatch.setattr(
+        incarnation, "manifest_of", lambda *what: made(*what).model_copy(update={"cursors": first(made(*what))})
+    )
+
+
+def numbers_begin_anew_in_every_incarnation(monkeypatch):
+    made = JobShape.coordinator
+    monkeypatch.setattr(JobShape, "coordinator", lambda shape, number, last, owed: made(shape, number, 0, owed))
+
+
+def a_log_without_a_fence(monkeypatch):
+    monkeypatch.setattr(epoch_log, "_fence", lambda tail, incarnation: None)
+
+
+def a_log_that_forgets_what_a_sink_is_owed(monkeypatch):
+    unacked = Tail.unacked
+    monkeypatch.setattr(Tail, "unacked", lambda tail, sink: unacked(tail, sink)[1:])
+
+
+def a_restore_that_takes_the_epoch_before_the_newest(monkeypatch):
+    candidates = restore._candidates
+    monkeypatch.setattr(restore, "_candidates", lambda tail: list(candidates(tail))[1:] or list(candidates(tail)))
+
+
+def a_restore_that_owes_the_newest_epoch_only(monkeypatch):
+    checked = restore._checked
+
+    def newest(*what):
+        choice = checked(*what)
+        return replace(choice, unpublished={sink: owed[-1:] for sink, owed in choice.unpublished.items()})
+
+    monkeypatch.setattr(restore, "_checked", newest)
+
+
+PLANTED_BESIDE = [
+    an_outage_counts_as_a_failure,
+    a_failure_passes_like_an_outage,
+    the_time_of_work_counts_as_outage,
+    an_outage_is_waited_for_for_ever,
+    a_task_of_one_operator_is_taken_for_a_newer_attempt_of_anothers,
+    every_attempt_of_a_task_counts,
+    a_manifest_names_all_files_of_every_operator,
+    a_manifest_stands_on_the_epoch_decided_first,
+    a_job_knows_of_its_first_source_only,
+    numbers_begin_anew_in_every_incarnation,
+    a_log_without_a_fence,
+    a_log_that_forgets_what_a_sink_is_owed,
+    a_restore_that_takes_the_epoch_before_the_newest,
+    a_restore_that_owes_the_newest_epoch_only,
 ]

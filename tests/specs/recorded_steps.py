@@ -1,7 +1,8 @@
 """Recorded incarnations of a job as behaviours of `BarrierCommit`, for TLC to judge.
 
 A row of the specification is what one batch put out for the sink, of each source that moved on in it; its number grows
-along the decided epochs. Source `s` is the job's first source, `t` all others together. A batch is atomic, so its rows
+along the decided epochs. Source `s` is the job's first source, `t` all others together, and the edges of its graph:
+what was taken off an edge has moved on, too. A batch is atomic, so its rows
 are read and taken, and its barrier is taken, in one go: an epoch begins with the batch that holds its barrier. What was
 published at some time between an attempt and its end counts from the attempt on. A new incarnation is the crash of the
 specification. What the steps show comes from the trace alone: cursors from batches and manifests, what was taken and
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_ckpt.host.markers import BARRIER
+from spark_ckpt.host.reports import EDGE
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.trace.lines import asked_for
 from spark_ckpt.trace.reading import Recorded
@@ -57,6 +59,11 @@ class Walk:
     visible: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in SOURCES})
     markers: dict[int, int] = field(default_factory=dict)
     reached: int = 0
+    consumed: dict[str, int] = field(default_factory=dict)
+    """Rows that were taken off each edge."""
+    in_flight: dict[str, list[int]] = field(default_factory=dict)
+    """The rows of each segment on an edge."""
+    taken_off: dict[str, int] = field(default_factory=dict)
     asked: dict[int, Manifest] = field(default_factory=dict)
 
     # -- an incarnation ------------------------------------------------------------------------------------------------
@@ -82,7 +89,11 @@ class Walk:
         before, self.life = self.life, point.incarnation
         self.stored, self.markers, self.reached, self.asked = set(), {}, 0, {}
         self.decided = manifest.epoch
-        self.cursor = {name: self._position(name, manifest.cursors) if manifest.epoch else 0 for name in SOURCES}
+        self.cursor = {name: self._position(name, _stands(manifest)) if manifest.epoch else 0 for name in SOURCES}
+        edges = [each.name for each in recorded.begun.shape.edges]
+        self.consumed = {edge: manifest.edges[edge].consumed if edge in manifest.edges else 0 for edge in edges}
+        self.in_flight = {edge: [file.rows for file in cut.files] for edge, cut in manifest.edges.items()}
+        self.taken_off = dict.fromkeys(edges, 0)
         self.read = dict(self.cursor)
         self.known = {key: count for key, count in self.known.items() if count <= self.cursor[key[0]]}
         for number in range(max(before, 1) + 1, self.life + 1):
@@ -107,14 +118,16 @@ class Walk:
     def _pinned(self, starts: Cursors) -> None:
         """Where the sources begin is an epoch without rows."""
         for name in SOURCES:
-            self.known[name, self._cursor_of(name, starts)] = 0
+            self.known[name, self._cursor_of(name, self._at(starts))] = 0
         [epoch] = self.asked
         self._barrier(epoch, whole=True)
 
     def _batch(self, event: Mapping[str, Any]) -> None:
         batch = (self.life, int(event["batch"]))
         self.files[batch] = {each["body"]["path"] for each in event["reports"] if _is_for(each, self.sink)}
-        moved = {name for name in SOURCES if self._known(name, event["cursors"]) != self.cursor[name]}
+        self._take_off(event)
+        at = self._at(event["cursors"])
+        moved = {name for name in SOURCES if self._known(name, at) != self.cursor[name]}
         if self.files[batch] and not moved:
             raise NotMapped(f"batch {batch} put something out and read nothing")
         self.rows[batch] = {}
@@ -124,13 +137,27 @@ class Walk:
                 self.rows[batch][name] = self.cursor[name]
                 self._act("read", name)
                 self._act("take row", name)
-            self.known[name, self._cursor_of(name, event["cursors"])] = self.cursor[name]
+            self.known[name, self._cursor_of(name, at)] = self.cursor[name]
         before, self.reached = self.reached, event["markers"]
         if self.reached > before and self.reached in self.markers:
             epoch = self.markers[self.reached]
             self._barrier(epoch, self.groups_due <= _acknowledged(event, epoch))
         elif self.rows[batch]:
             self._show()
+
+    def _take_off(self, event: Mapping[str, Any]) -> None:
+        """Segments in front are consumed, what the batch put on an edge is behind."""
+        for edge, taken in event["taken"].items():
+            waiting = self.in_flight.setdefault(edge, [])
+            count, self.taken_off[edge] = taken - self.taken_off[edge], taken
+            self.consumed[edge] += sum(waiting[:count])
+            del waiting[:count]
+        for report in sorted(event["reports"], key=lambda each: (each["partition"], each["body"].get("part", 0))):
+            if report["scope"].startswith(EDGE):
+                self.in_flight.setdefault(report["scope"].removeprefix(EDGE), []).append(report["body"]["rows"])
+
+    def _at(self, cursors: Cursors) -> Cursors:
+        return {**cursors, **{EDGE + edge: rows for edge, rows in self.consumed.items()}}
 
     def _known(self, name: str, cursors: Cursors) -> int:
         """A cursor that was never seen is none."""
@@ -155,7 +182,7 @@ class Walk:
         output = manifest.outputs.get(self.sink)
         rows = self._rows_of(file.path for file in (output.files if output else ()) if file.rows)
         self.taken[manifest.epoch] = {name: _after(base[name], rows[name]) for name in SOURCES}
-        self.read = {name: self._position(name, manifest.cursors) for name in SOURCES}
+        self.read = {name: self._position(name, _stands(manifest)) for name in SOURCES}
         self.decided = manifest.epoch
         self._act("decide", shows=True)
         if manifest.reason == "initial":
@@ -232,6 +259,11 @@ class Walk:
         }
 
 
+def _stands(manifest: Manifest) -> Cursors:
+    """Where sources and edges stand at an epoch."""
+    return {**manifest.cursors, **{EDGE + edge: cut.consumed for edge, cut in manifest.edges.items()}}
+
+
 def _counts(values: Mapping[str, int]) -> str:
     return record({name: str(values[name]) for name in SOURCES})
 
@@ -269,8 +301,9 @@ def _ends(recorded: Recorded, sink: str) -> dict[tuple[int, int], Mapping[str, A
 
 def recorded_steps(traces: Sequence[Recorded], sink: str) -> list[Step]:
     """The steps of a job's incarnations, oldest first, from its first one on. Raises `NotMapped`."""
-    first, *others = traces[0].begun.shape.sources
-    walk = Walk(sink, {"s": [first], "t": others})
+    shape = traces[0].begun.shape
+    first, *others = shape.sources
+    walk = Walk(sink, {"s": [first], "t": [*others, *(EDGE + each.name for each in shape.edges)]})
     for recorded, following in zip(traces, [*traces[1:], None], strict=True):
         walk.live(recorded, following)
     return walk.steps

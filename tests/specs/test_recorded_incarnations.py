@@ -38,7 +38,7 @@ class Decides(sim.SparkWorld):
         return isinstance(elapsed, barrier.RetryElapsed) or (isinstance(elapsed, barrier.IntervalElapsed) and published)
 
     def faults(self) -> list[Choice]:
-        return [choice for choice in super().faults() if not str(choice[-1]).startswith("partial")]
+        return [choice for choice in super().faults() if choice[0] != "miss"]
 
 
 def schedules(core_of: CoreOf | None = None) -> list[list[Step]]:
@@ -76,10 +76,9 @@ def test_schedules_of_the_rules_are_behaviours_of_the_specification(tmp_path: Pa
     ids=lambda plant: plant.__name__,
 )
 def test_schedules_of_wrong_rules_are_rejected(tmp_path: Path, plant: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        Shared, "_judge", lambda shared, manifest: None
-    )  # the specification is to object, not the world
-    monkeypatch.setattr(sim.SparkWorld, "_judge_sinks", lambda world: None)
+    # The specification is to object, not the world.
+    monkeypatch.setattr(Shared, "_judge", lambda shared, manifest: None)
+    monkeypatch.setattr(sim.SparkWorld, "_judge_sink", lambda world, sink: None)
     monkeypatch.setattr(SparkSink, "_judge", lambda sink, shared, output: None)
     traces = schedules(host_bugs.core_with(plant))
     result = check(tmp_path, MODULE, more=traces_module("RecordedBarriers", traces), flags=())

@@ -7,22 +7,23 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 
 import pytest
 
 import spark_ckpt.simulator as sim
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, PublishFailed, TraceInvalid
-from spark_ckpt.host.job_shape import JobShape, SinkPlace
-from spark_ckpt.host.messages import BatchDone, PublishEnded, QueryStarting, SourcesPinned
-from spark_ckpt.host.reports import Report
+from spark_ckpt.host.job_shape import EdgeShape, JobShape, SinkPlace
+from spark_ckpt.host.manifests import stamped
+from spark_ckpt.host.messages import BatchDone, ManifestStored, PublishEnded, QueryStarting, SourcesPinned
+from spark_ckpt.host.reports import EDGE, Report
 from spark_ckpt.protocol.barrier import Limits
 from spark_ckpt.protocol.machine import Event
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.restore import RecoveryPoint
 from spark_ckpt.trace import recorder
-from spark_ckpt.trace.lines import _EVENTS, _TIMERS, event_of, handled, line_of
+from spark_ckpt.trace.lines import _EVENTS, _TIMERS, asked_for, event_of, handled, line_of
 from spark_ckpt.trace.moments import moments_of
 from spark_ckpt.trace.reading import read_traces, recorded_of
 from spark_ckpt.trace.recorder import RecordedRules, TraceFile, file_of, recorded
@@ -39,6 +40,12 @@ def recording(seed):
     return made.traces()
 
 
+def busy():
+    """An incarnation of several batches."""
+    traces = (trace for seed in range(20) for trace in recording(seed))
+    return next(each for each in traces if sum(line.event["kind"] == "BatchDone" for line in each.lines) > 3)
+
+
 def test_what_simulated_drivers_record_replays_whatever_failed():
     traces = [trace for seed in range(40) for trace in recording(seed)]
     kinds = {line.event["kind"] for trace in traces for line in trace.lines}
@@ -48,7 +55,7 @@ def test_what_simulated_drivers_record_replays_whatever_failed():
 
 
 def test_an_effect_that_is_missing_is_found_where_it_is_missing():
-    [trace] = recording(0)
+    trace = busy()
     number = next(number for number, line in enumerate(trace.lines) if line.event["kind"] == "BatchDone")
     line = trace.lines[number]
     lines = [*trace.lines[:number], line.model_copy(update={"effects": line.effects[1:]}), *trace.lines[number + 1 :]]
@@ -60,7 +67,7 @@ def test_an_effect_that_is_missing_is_found_where_it_is_missing():
 
 
 def test_an_event_that_comes_before_its_time_is_found():
-    [trace] = recording(0)
+    trace = busy()
     first, second = [number for number, line in enumerate(trace.lines) if line.event["kind"] == "BatchDone"][:2]
     lines = list(trace.lines)
     lines[first], lines[second] = lines[second], lines[first]
@@ -114,6 +121,33 @@ def test_an_errors_words_are_not_recorded_but_what_the_rules_look_at_is():
         again = event_of(line_of(line.text()), {}).error
         assert (type(again), again.retriable) == (type(error), error.retriable)
         assert ("expected" in again.context) == ("expected" in error.context)
+
+
+def test_a_batch_of_an_older_trace_has_nothing_of_what_came_later(tmp_path):
+    _, rules = recorded(tmp_path, *made_with())
+    told(rules)
+    rules.close()
+    [trace] = read_traces(tmp_path)
+    [batch] = [line for line in trace.lines if line.event["kind"] == "BatchDone"]
+    older = {name: value for name, value in batch.event.items() if name not in ("taken", "drained", "duration_ms")}
+    assert event_of(batch.model_copy(update={"event": older}), {}).taken == {}
+
+
+def test_what_edges_hold_is_recorded_and_replays(tmp_path):
+    shape, *rest = made_with()
+    _, rules = recorded(tmp_path, replace(shape, edges=(EdgeShape("loop", "k int"),)), *rest)
+    rules.handle(SourcesPinned({"rows": {"n": 0}}), 1.0)
+    [asked] = asked_for(read_traces(tmp_path)[0].lines[0]).values()
+    rules.handle(ManifestStored(stamped(asked, "a", 1)), 1.0)
+    rules.handle(QueryStarting(True), 2.0)
+    for batch in range(3):
+        segment = Report("tap", 0, 0, f"{EDGE}loop", asdict(StagedFile(f"b{batch}", 1, 3, 0, batch, 0, 0)))
+        taken = {"loop": batch}
+        rules.handle(BatchDone(batch, {"rows": {"n": batch}}, 0, 2, (segment,), taken=taken), 3.0 + batch)
+    rules.close()
+    [trace] = read_traces(tmp_path)
+    assert '"edge":"loop"' in file_of(tmp_path, "job", 1).read_text()
+    assert differences([trace]) == []
 
 
 KILLED = """
