@@ -11,6 +11,9 @@ from spark_ckpt.spark_private.query_logs import UnknownFormat, Unreadable, log_o
 
 TopicPartition = tuple[str, int]
 
+LARGEST = 2**62
+"""Offsets and versions are 64 bits wide; what is larger was never written by Spark."""
+
 _DELTA_VERSIONS = (1, 3)
 """Of `DeltaSourceOffset`; 2 is reserved, 3 says that the table's columns change here."""
 _DELTA_FIELDS = {"sourceVersion", "reservoirId", "reservoirVersion", "index", "isStartingVersion"}
@@ -115,4 +118,4 @@ def _kafka(value: Mapping[str, Any]) -> KafkaPosition | None:
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST

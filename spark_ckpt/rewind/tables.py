@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_ckpt.errors import CheckpointForeign, LogDamaged
+from spark_ckpt.rewind.positions import LARGEST
 from spark_ckpt.rewind.reading import changed_ms, entries, names, text_of, told
 
 LOG = "_delta_log"
@@ -163,12 +164,19 @@ def _version(path: Path, number: int, actions: Sequence[Mapping[str, Any]]) -> V
             number,
             changed_ms(path) if at_ms is None else at_ms,
             str(info.get("operation", "an unknown operation")),
-            tuple((str(each["txn"]["appId"]), int(each["txn"]["version"])) for each in actions if "txn" in each),
+            tuple(_transaction(each["txn"]) for each in actions if "txn" in each),
             tuple(unquote(str(each["add"]["path"])) for each in actions if "add" in each),
             tuple(unquote(str(each["remove"]["path"])) for each in actions if "remove" in each),
         )
     except (KeyError, TypeError, ValueError, FileNotFoundError) as error:
         raise LogDamaged(f"{path} holds an action without what it needs", hint=_HINT) from error
+
+
+def _transaction(body: Mapping[str, Any]) -> tuple[str, int]:
+    number = int(body["version"])
+    if abs(number) >= LARGEST:
+        raise ValueError(number)
+    return str(body["appId"]), number
 
 
 def _missing_files(root: Path, versions: Sequence[Version]) -> frozenset[str]:
@@ -194,7 +202,7 @@ def _lost(versions: Sequence[Version], missing: frozenset[str]) -> tuple[dict[in
 def _transactions_before(log: Path, listed: Iterable[str], oldest: int) -> dict[str, int]:
     """Transactions of the newest checkpoint before the first commit that is left, or right at it."""
     rows = _checkpoint_rows(log, listed, oldest, "txn")
-    return {str(row["appId"]): int(row["version"]) for row in rows}
+    return dict(_transaction(row) for row in rows)
 
 
 def _ids_before(log: Path, listed: Iterable[str], openable: int) -> set[str]:

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeGuard
 
 from spark_ckpt.spark_private.names import SparkName
 
@@ -45,6 +45,9 @@ ID_FILE, OFFSETS, COMMITS, SOURCES, STATE, SINK_LOG = (
 COMPACT = ".compact"
 _NO_OFFSET = "-"
 _VERSION = re.compile(r"v(\d+)")
+_LAST_MS = 253_402_300_799_999
+"""The end of the year 9999."""
+_DIGITS_MAX = 18
 _OFFSET_VERSIONS, _COMMIT_VERSIONS, _FILE_VERSIONS = ("v1", "v2"), ("v1", "v2"), ("v1",)
 
 
@@ -92,14 +95,14 @@ def parse_batch(text: str) -> LoggedBatch:
         raise Unreadable("the batch has no metadata")
     metadata = _object(rest[0])
     began, conf = metadata.get("batchTimestampMs"), metadata.get("conf", {})
-    if not _is_count(began) or not isinstance(conf, dict):
+    if not _is_count(began) or began > _LAST_MS or not isinstance(conf, dict):
         raise Unreadable("the batch does not say when it began")
     numbered = [(str(number), line) for number, line in enumerate(rest[1:])]
     pairs = numbered if version == "v1" else [_named(line) for line in rest[1:]]
     found = {name: None if line == _NO_OFFSET else line for name, line in pairs}
     if len(found) < len(pairs):
         raise Unreadable("a source is named twice")
-    return LoggedBatch(cast("int", began), found, {str(name): str(value) for name, value in conf.items()})
+    return LoggedBatch(began, found, {str(name): str(value) for name, value in conf.items()})
 
 
 def parse_commit(text: str) -> StateIds | None:
@@ -144,7 +147,7 @@ def log_offset_of(value: Mapping[str, Any]) -> int | None:
 def batch_number(name: str) -> int | None:
     """The number in a log file's name, `.compact` or not; None for a file that is no part of the log."""
     stem = name.removesuffix(COMPACT)
-    return int(stem) if stem.isdecimal() and stem.isascii() else None
+    return int(stem) if stem.isdecimal() and stem.isascii() and len(stem) <= _DIGITS_MAX else None
 
 
 def _versioned(text: str, known: Sequence[str]) -> tuple[str, list[str]]:
@@ -180,5 +183,5 @@ def _are_ids(partitions: object) -> bool:
     )
 
 
-def _is_count(value: object) -> bool:
+def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

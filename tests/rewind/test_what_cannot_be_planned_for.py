@@ -127,7 +127,25 @@ def a_log_without_a_beginning(world: World) -> None:
     (world.table.root / "_delta_log" / f"{0:020d}.json").unlink()
 
 
+def a_time_that_is_none(world: World) -> None:
+    path = world.a.folder / "offsets" / "1"
+    path.write_text(path.read_text().replace("17000000", "17000000000000000000"))
+
+
+def a_version_that_is_none(world: World) -> None:
+    path = world.b.folder / "offsets" / "2"
+    path.write_text(path.read_text().replace('"reservoirVersion": 3', '"reservoirVersion": 9223372036854775808000'))
+
+
+def a_transaction_that_is_none(world: World) -> None:
+    path = world.table.root / "_delta_log" / f"{1:020d}.json"
+    path.write_text(path.read_text().replace('"version": 1', '"version": 9223372036854775808000'))
+
+
 CASES = {
+    a_time_that_is_none: (CheckpointDamaged, "a/offsets/1: the batch does not say when it began"),
+    a_version_that_is_none: (CheckpointDamaged, "b/offsets/2: a Delta source's offset is incomplete"),
+    a_transaction_that_is_none: (LogDamaged, "holds an action without what it needs"),
     cut_off: (CheckpointDamaged, "a/offsets/2: it is not JSON"),
     emptied: (CheckpointDamaged, "a/offsets/2: it is empty"),
     not_text: (CheckpointDamaged, "a/commits/1 is not text"),
