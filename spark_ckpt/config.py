@@ -86,7 +86,9 @@ class JobConfig(BaseModel):
     handle_signals: bool = Field(
         True, description="SIGTERM and SIGINT stop the job in order; turn it off if the program handles them itself"
     )
-    key_groups: int | None = Field(None, ge=1, le=32768, description="shares of an operator's keys; fixed for its life")
+    key_groups: int | None = Field(
+        None, ge=1, le=32768, description="shares of an operator's keys; changed by `spark-ckpt rescale`"
+    )
     shuffle_partitions: int | None = Field(None, ge=1, description="tasks of the operator; may change between runs")
     max_failed_epochs: int = Field(
         3, ge=0, description="failures in a row, without a committed epoch, before the run fails"

@@ -21,6 +21,7 @@ from spark_ckpt.cli.doctor import doctor
 from spark_ckpt.cli.jars import jars
 from spark_ckpt.cli.list import list_epochs
 from spark_ckpt.cli.prepare import prepare
+from spark_ckpt.cli.rescale import rescale
 from spark_ckpt.cli.restore import restore
 from spark_ckpt.cli.show import show
 from spark_ckpt.cli.simulate import simulate
@@ -51,6 +52,7 @@ app.command("diff", short_help="What changed in the state between epochs.")(diff
 app.add_typer(savepoint.app, name="savepoint")
 app.command("restore", short_help="What going back to an epoch would do.")(restore)
 app.add_typer(rewind.app, name="rewind")
+app.command("rescale", short_help="Another number of key groups for an operator.")(rescale)
 app.command("accept-loss", short_help="Go on although the store has lost epochs that sinks have.")(accept_loss)
 app.command("verify", short_help="Whether every epoch is whole.")(verify)
 app.command("doctor", short_help="Whether everything a job needs is here.")(doctor)

@@ -93,7 +93,8 @@ class JobPlan:
         if wanted is not None and wanted != snapshot.key_groups:
             raise ConfigInvalid(
                 f"operator '{snapshot.operator}' has {snapshot.key_groups} key groups in the store, the setting says {wanted}",
-                hint=f"key groups are fixed for an operator's life: drop the setting or write key_groups={snapshot.key_groups}",
+                hint=f"drop the setting, or deal the state out anew: spark-ckpt rescale {self.store.location.uri}"
+                f" {snapshot.operator} --key-groups {wanted}",
             )
         return snapshot.key_groups
 

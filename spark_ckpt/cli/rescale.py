@@ -1,0 +1,37 @@
+"""`spark-ckpt rescale`: another number of key groups for an operator."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
+from spark_ckpt.cli.output import print_json, print_line, size
+from spark_ckpt.cli.stores import open_store
+from spark_ckpt.recovery.rescale import rescale as deal_out
+from spark_ckpt.wording import counted
+
+
+def rescale(
+    store: StoreUri,
+    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="The operator's name.")],
+    key_groups: Annotated[int, typer.Option("--key-groups", min=1, max=32768, help="How many it is to have.")],
+    as_json: AsJson = False,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Deal an operator's state out to another number of key groups, as an epoch of its own. Refused while a driver runs.
+
+    More groups let more tasks share the operator's work. Multiples of the number before are dealt out group by group; other numbers
+    need the memory for more. The job goes on from the new epoch; earlier ones stay as they are.
+    """
+    done = deal_out(open_store(store, storage_option), operator, key_groups)
+    if as_json:
+        print_json(asdict(done))
+        return
+    rows, total = counted(done.rows, "key"), size(done.size_bytes)
+    print_line(
+        f"operator {operator}: {done.before} key groups, now {done.after}; {rows} in {total}; epoch {done.epoch}"
+    )
+    print_line("where the job sets key_groups, set it to the new number")

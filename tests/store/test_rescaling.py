@@ -1,0 +1,193 @@
+"""Another number of key groups: the same state, dealt out anew, or nothing at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from store_world import ELSEWHERE, JOB, OPERATOR, World, key_hash
+
+from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged, EpochNotFound, StoreInUse
+from spark_ckpt.recovery.rescale import rescale
+from spark_ckpt.runtime.levels import from_stored
+from spark_ckpt.runtime.rows import StateSchema
+from spark_ckpt.store.ddl import arrow_schema
+from spark_ckpt.store.records import Manifest, OperatorSnapshot, StateFile
+from spark_ckpt.store.store import Store
+
+KEYS = [f"key{number}" for number in range(60)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Two epochs: all keys, then some new values and some deletions; the driver has gone."""
+    world = World(tmp_path / "store")
+    world.begin()
+    world.epoch(dict.fromkeys(KEYS, 1), full=True)
+    world.epoch({**dict.fromkeys(KEYS[:20], 2), **dict.fromkeys(KEYS[20:30])}, acked=1)
+    world.store.log.release(world.line.incarnation)
+    return world
+
+
+def opened(world: World) -> Store:
+    return Store.open(world.store.location.uri, JOB, now_ms=world.clock)
+
+
+def newest(store: Store) -> Manifest:
+    return store.log.manifest(store.log.tail().latest)
+
+
+def dealt(store: Store) -> dict[int, list[str]]:
+    """Keys per group, as the newest epoch's files have them."""
+    found: dict[int, list[str]] = {}
+    for file in newest(store).operators[OPERATOR].files:
+        table = store.state(OPERATOR).location.read_committed(file, file.rows)
+        assert set(table.column("ckpt_key_group").to_pylist()) == {file.key_group}
+        hashes = table.column("ckpt_key_hash").to_pylist()
+        assert hashes == sorted(hashes)
+        found.setdefault(file.key_group, []).extend(table.column("k").to_pylist())
+    return found
+
+
+@pytest.mark.parametrize("path", [(4,), (16, 4), (4, 6, 9, 2), (32, 1), (7, 5)])
+def test_the_state_is_the_same_and_every_key_is_in_its_group(world: World, path: tuple[int, ...]) -> None:
+    store = opened(world)
+    for key_groups in path:
+        rescale(store, OPERATOR, key_groups)
+        for group, keys in dealt(store).items():
+            assert {key_hash(key) % key_groups for key in keys} == {group}
+    assert newest(store).operators[OPERATOR].key_groups == path[-1]
+    assert {
+        row["k"]: row["v"] for row in store.state(OPERATOR).read(store.log.tail().latest).to_pylist()
+    } == world.line.state
+
+
+def test_everything_else_of_the_epoch_stays(world: World) -> None:
+    store = opened(world)
+    before = newest(store)
+    done = rescale(store, OPERATOR, 8)
+    after = newest(store)
+    assert (done.before, done.after, done.epoch, done.rows) == (1, 8, 3, 50)
+    assert (after.base, after.previous, after.reason, after.outputs) == (2, 2, "rescaled", {})
+    assert (after.cursors, after.edges, after.watermark_ms) == (before.cursors, before.edges, before.watermark_ms)
+    assert store.log.manifest(2) == before
+
+
+def test_what_a_sink_is_owed_is_still_owed(world: World) -> None:
+    store = opened(world)
+    rescale(store, OPERATOR, 8)
+    point = store.log.begin_incarnation(ELSEWHERE, "latest")
+    assert [manifest.epoch for manifest in point.unpublished["out"]] == [2]
+    assert point.manifest.epoch == 3
+
+
+def test_a_job_can_go_back_to_before(world: World) -> None:
+    store = opened(world)
+    rescale(store, OPERATOR, 8)
+    point = store.log.begin_incarnation(ELSEWHERE, 2)
+    assert point.manifest.operators[OPERATOR].key_groups == 1
+
+
+def test_a_deleted_key_with_a_timeout_keeps_it(world: World) -> None:
+    """Spark calls the function for it when the time has come, although there is no state."""
+    store = opened(world)
+    manifest = newest(store)
+    rows = pa.table(
+        {
+            "k": ["late"], "v": pa.array([None], pa.int64()), "ckpt_key_group": pa.array([0], pa.int32()),
+            "ckpt_key_hash": [key_hash("late")], "ckpt_epoch": [3], "ckpt_op": ["delete"], "ckpt_timeout_ms": [77],
+        }
+    )  # fmt: skip
+    size, sha256 = store.state(OPERATOR).location.write_table("i9-e9-g0-x.parquet", rows)
+    file = StateFile(
+        path="i9-e9-g0-x.parquet",
+        size_bytes=size,
+        rows=1,
+        key_group=0,
+        epoch=2,
+        incarnation=1,
+        kind="changes",
+        sha256=sha256,
+    )
+    snapshot = manifest.operators[OPERATOR]
+    world.begin()
+    world.decide(
+        world.manifest().model_copy(
+            update={"operators": {OPERATOR: snapshot.model_copy(update={"files": (*snapshot.files, file)})}}
+        )
+    )
+    world.store.log.release(world.line.incarnation)
+    store = opened(world)
+    rescale(store, OPERATOR, 8)
+    found = [
+        row
+        for each in newest(store).operators[OPERATOR].files
+        for row in store.state(OPERATOR).location.read_committed(each, each.rows).to_pylist()
+        if row["k"] == "late"
+    ]
+    assert [(row["ckpt_op"], row["ckpt_timeout_ms"]) for row in found] == [("delete", 77)]
+
+
+def test_a_driver_that_runs_is_not_disturbed(world: World) -> None:
+    world.begin()
+    with pytest.raises(StoreInUse):
+        rescale(opened(world), OPERATOR, 8)
+    world.epoch({"a": 1})
+
+
+def test_damage_is_found_and_nothing_is_done(world: World) -> None:
+    store = opened(world)
+    (first, *_) = newest(store).operators[OPERATOR].files
+    path = Path(store.state(OPERATOR).location.uri) / first.path
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(EpochDamaged, match="does not hold the bytes"):
+        rescale(store, OPERATOR, 8)
+    assert store.log.tail().latest == 2
+    assert opened(world).log.begin_incarnation(ELSEWHERE, "latest").manifest.operators[OPERATOR].key_groups == 1
+
+
+def test_a_driver_that_takes_over_in_between_wins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(world)
+    write = type(store.state(OPERATOR).location).write_table
+    taken: list[int] = []
+
+    def taking_over(self: object, path: str, *arguments: object) -> object:
+        if "-g" in path and not taken:
+            taken.append(1)
+            opened(world).log.begin_incarnation(ELSEWHERE, "latest", takeover=True)
+        return write(self, path, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(store.state(OPERATOR).location), "write_table", taking_over)
+    with pytest.raises(CkptError, match="FENCED"):
+        rescale(store, OPERATOR, 8)
+    assert opened(world).log.tail().latest == 2
+
+
+@pytest.mark.parametrize(
+    ("operator", "key_groups", "says"), [("nobody", 8, "operators: totals"), (OPERATOR, 1, "already")]
+)
+def test_what_cannot_be_meant_is_refused(world: World, operator: str, key_groups: int, says: str) -> None:
+    with pytest.raises(ConfigInvalid, match=says):
+        rescale(opened(world), operator, key_groups)
+    assert opened(world).log.tail().incarnation == 1
+
+
+def test_a_job_without_an_epoch_has_nothing_to_deal_out(tmp_path: Path) -> None:
+    with pytest.raises(EpochNotFound, match="no epoch yet"):
+        rescale(Store.open(str(tmp_path / "store"), JOB), OPERATOR, 8)
+
+
+def test_files_are_what_operators_read(world: World) -> None:
+    store = opened(world)
+    rescale(store, OPERATOR, 8)
+    snapshot: OperatorSnapshot = newest(store).operators[OPERATOR]
+    schema = StateSchema(arrow_schema(snapshot.key_schema), arrow_schema(snapshot.state_schema))
+    tables = [
+        from_stored(store.state(OPERATOR).location.read_committed(each, each.rows), schema) for each in snapshot.files
+    ]
+    assert sum(map(len, tables)) == 50
+    assert all(np.all(np.diff(each.table.column("ckpt_key_hash").to_numpy()) >= 0) for each in tables)
