@@ -10,7 +10,7 @@ import typer
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import print_json, print_line, size
 from spark_ckpt.cli.stores import open_store
-from spark_ckpt.recovery.rescale import rescale as deal_out
+from spark_ckpt.runtime.rescale import rescale as deal_out
 from spark_ckpt.wording import counted
 
 
