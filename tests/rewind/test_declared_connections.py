@@ -196,6 +196,39 @@ def test_a_table_without_transactions_is_bounded_by_time(tmp_path):
     assert not query_of(back, "q").reasons[-1].exact
 
 
+def test_a_table_bounded_by_time_never_holds_what_is_undone_nor_lacks_what_is_kept(tmp_path):
+    """Random batches of several versions each, others' commits between them: judged by who wrote which version."""
+    reached = 0
+    for seed in range(80):
+        draw, clock = Random(seed), 1_000_000
+        query, table = WrittenQuery(tmp_path / str(seed) / "q"), WrittenTable(tmp_path / str(seed) / "t")
+        owners: list[int | None] = []
+        for _ in range(draw.randint(2, 6)):
+            clock += draw.randint(1, 20)
+            number = query.batch(0, commit=False, at_ms=clock)
+            for _ in range(draw.randint(0, 2)):
+                clock += draw.randint(1, 20)
+                owners.append(number if draw.random() < 0.8 else None)
+                table.version(at_ms=clock)
+            clock += draw.randint(1, 20)
+            query.commit(number, clock)
+        if len(owners) < 2:
+            continue
+        declared = {"tables": [{"path": str(table.root), "written_by": [{"query": "q"}]}]}
+        to = f"q@{draw.randrange(query.batches)}" if draw.random() < 0.5 else f"t@{draw.randrange(len(owners))}"
+        try:
+            plan = planned([query.folder], to, declared=declared)
+        except RewindOutOfReach:
+            continue
+        at, version = query_of(plan, "q"), table_of(plan, table.root).version
+        last = query.batches - 1 if at.stays or at.batch is None else at.batch
+        kept, gone = owners[: version + 1], owners[version + 1 :]
+        assert [each for each in kept if each is not None and each > last] == [], seed
+        assert [each for each in gone if each is not None and each <= last] == [], seed
+        reached += last >= 0
+    assert reached > 40
+
+
 # -- folders and other edges ----------------------------------------------------------------------------------------------
 
 
