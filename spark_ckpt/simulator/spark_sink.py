@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from spark_ckpt.connector import EpochOutput, SinkContext
 from spark_ckpt.errors import EpochDamaged, Fenced, PublishFailed
 from spark_ckpt.simulator.barrier_storage import ensure
-from spark_ckpt.simulator.spark_rows import Row
+from spark_ckpt.simulator.spark_rows import Row, by_key, in_order, in_the_end
 from spark_ckpt.simulator.spark_store import JOB, Shared
 from spark_ckpt.sink_rules import Marker, is_published, marker_of
 
@@ -43,6 +43,16 @@ class SparkSink:
         if how == "silent":
             raise PublishFailed(f"{self.name} does not answer")
         return self._rows(shared, output), False
+
+    def judge(self, rows: int) -> None:
+        """O12: it shows a beginning of what it has to show, each row once and in order. `rows`: how many each source has."""
+        for key, counts in by_key(self.rows).items():
+            wanted = list(range(1, len(counts) + 1))
+            ensure(counts == wanted, "O12", f"{self.name} shows {counts} for key {key}")
+        whole = in_the_end(rows).shown[self.name]
+        for lane, numbers in in_order(row.name for row in self.rows).items():
+            wanted = whole.get(lane, [])[: len(numbers)]
+            ensure(numbers == wanted, "O12", f"{self.name} shows {numbers} of {lane}, expected {wanted}")
 
     def _judge(self, shared: Shared, output: EpochOutput) -> None:
         """O11: what is shown is what was decided, whole."""

@@ -2,7 +2,7 @@
 
 Drivers die between any two steps, are replaced while they live and go on as zombies; the log refuses, or stores and does not
 answer; sinks likewise; a task runs twice; a query dies. Timers run out at any time. The oracles look at every decision (state and
-output of the cut are those of the rows before it) and at what the sinks show.
+output of the cut are those of the rows before it, less what is in flight) and at what the sinks show.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from spark_ckpt.errors import CkptError
 from spark_ckpt.host.messages import OfferMarker, SavepointAsked, StopAsked
 from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.simulator.barrier_storage import ensure
-from spark_ckpt.simulator.spark_batches import Query
+from spark_ckpt.simulator.spark_choices import faults_of, missed_by, work_of
 from spark_ckpt.simulator.spark_driver import CoreOf, SparkDriver, shipped
 from spark_ckpt.simulator.spark_restores import judge_restores
-from spark_ckpt.simulator.spark_rows import GETS, OPERATORS, SINKS, by_key, in_order, in_the_end, outputs_of
+from spark_ckpt.simulator.spark_rows import GETS, SINKS, by_key, in_order, in_the_end, outputs_of
 from spark_ckpt.simulator.spark_run import SparkRun
 from spark_ckpt.simulator.spark_sink import SparkSink
 from spark_ckpt.simulator.spark_store import Shared
@@ -26,9 +26,6 @@ from spark_ckpt.store.records import Manifest
 ROWS, FAULTS, SAVEPOINTS = 12, 1_000, 2
 OUTAGE = 6
 """How many times the store does not answer once it is away."""
-EVERY = 1_000
-BATCHES = ((0, 0), (0, EVERY), (1, 1), (2, EVERY), (1, 0))
-"""How much a batch may take: rows of each source, segments of each edge."""
 
 
 class SparkWorld(World):
@@ -71,40 +68,10 @@ class SparkWorld(World):
         """Everything but faults and timers."""
         found: list[Choice] = [] if self.current else [("begin",)]
         for number, driver in enumerate(self.drivers):
-            found += self._of(number, driver)
+            found += work_of(number, driver, self.rows)
         if self.savepoints < SAVEPOINTS and self.current and self.current.query:
             found.append(("savepoint",))
         return found
-
-    def _of(self, number: int, driver: SparkDriver) -> list[Choice]:
-        found: list[Choice] = []
-        if driver.storing:
-            found.append(("store", number, "ok"))
-        elif driver.busy:
-            found += [
-                ("coordinate", number, behind) for behind in ((True, False) if driver.query is None else (False,))
-            ]
-        for sink, lane in driver.lanes.items():
-            if lane.now is not None:
-                found.append(("publish", number, sink, "ok"))
-            elif lane.waiting:
-                found.append(("ask", number, sink))
-        query = driver.query
-        if query is not None and query.planned is not None:
-            found.append(("run", number, "once"))
-        elif query is not None and query.news(self.rows):
-            found += self._plans(number, query)
-        if driver.trash:
-            found.append(("delete", number))
-        return found
-
-    def _plans(self, number: int, query: Query) -> list[Choice]:
-        marker, rows = query.seen < len(query.markers), min(query.ends.values()) < self.rows
-        return [
-            ("plan", number, most, segments)
-            for most, segments in BATCHES
-            if marker or (most and rows) or (segments and query.waiting)
-        ]
 
     def timers(self) -> list[Choice]:
         """Timers of all drivers, each driver's earliest first."""
@@ -117,31 +84,20 @@ class SparkWorld(World):
         return [("timer", index, number) for _, index, number in sorted(found)]
 
     def faults(self) -> list[Choice]:
-        """Deaths, replacements, refusals, silence, tasks that run twice."""
+        """Deaths, replacements, refusals, silence, tasks that run twice, a barrier that is missed.
+
+        Where no driver dies a barrier's batch fails in no other way: an epoch that is given up behind its barrier needs a driver
+        that lives on.
+        """
         if not self.faults_left:
             return []
         found: list[Choice] = [] if self.current else [("begin", "fail"), ("begin", "silent")]
         if self.deaths:
             found += self._deaths()
-        for number, driver in enumerate(self.drivers):
-            if driver.storing:
-                found += [("store", number, "fail"), ("store", number, "silent")]
-            found += [
-                ("publish", number, sink, how)
-                for sink, lane in driver.lanes.items()
-                if lane.now is not None
-                for how in ("fail", "silent")
-            ]
-            if driver.query is not None and driver.query.planned:
-                found.append(("run", number, "twice"))
-        missed = self._missed()
+        drivers = list(enumerate(self.drivers))
+        found += [fault for each in drivers for fault in faults_of(*each)]
+        missed = [fault for each in drivers for fault in missed_by(*each)]
         return missed if missed and not self.deaths else [*found, *missed]
-
-    def _missed(self) -> list[Choice]:
-        """Barriers that a key group does not get. Where no driver dies a barrier's batch fails in no other way: an epoch that is
-        given up behind its barrier needs a driver that lives on."""
-        reached = [number for number, driver in enumerate(self.drivers) if driver.query and driver.query.barrier]
-        return [("miss", number, operator) for number in reached for operator in OPERATORS]
 
     def _deaths(self) -> list[Choice]:
         return [
@@ -234,7 +190,7 @@ class SparkWorld(World):
         lane = self.drivers[number].lanes[sink]
         self.tell(sink, "publish", f"epoch {lane.now.epoch if lane.now else 0}: {how}")
         self.drivers[number].publish(self.sinks[sink], how)
-        self._judge_sink(self.sinks[sink])
+        self.sinks[sink].judge(self.rows)
 
     def _do_plan(self, number: int, most: int, segments: int) -> None:
         query = self.drivers[number].query
@@ -321,16 +277,6 @@ class SparkWorld(World):
         base = driver.core.base
         read = all(cursor["n"] == self.rows for cursor in base.cursors.values())
         return read and not any(cut.files for cut in base.edges.values())
-
-    def _judge_sink(self, sink: SparkSink) -> None:
-        """O12: what a sink shows is a beginning of what it has to show, each row once and in order."""
-        for key, counts in by_key(sink.rows).items():
-            wanted = list(range(1, len(counts) + 1))
-            ensure(counts == wanted, "O12", f"{sink.name} shows {counts} for key {key}")
-        whole = in_the_end(self.rows).shown[sink.name]
-        for lane, numbers in in_order(row.name for row in sink.rows).items():
-            wanted = whole.get(lane, [])[: len(numbers)]
-            ensure(numbers == wanted, "O12", f"{sink.name} shows {numbers} of {lane}, expected {wanted}")
 
     def judge(self) -> None:
         """O3: every sink shows everything; O6: what the log believes of the sinks is so; every kept epoch can be restored."""
