@@ -1,0 +1,85 @@
+"""What it costs when rows come round a loop: an iteration beside a micro-batch that gets the same rows from files.
+
+Run: python -m benchmarks.inside.loops [--quick]. Files to nowhere, a running sum over 10,000 keys. In the loop, one file's rows
+come round again and again. Prints a table, from batch to batch; ratios matter, absolute numbers are this machine's.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from spark_ckpt_files import FilesSource
+
+import spark_ckpt as ckpt
+from benchmarks.inside.inputs import SCHEMA, write_files
+from benchmarks.inside.null_sink import NullSink
+
+KEYS = 10_000
+WARM_BATCHES = 3
+KINDS = ("files", "loop")
+
+
+def job(spark: SparkSession, folder: Path, inbox: Path, kind: str, times: int) -> ckpt.Job:
+    """A job of its own store: every file is a batch, or all rows of one file go round `times` times."""
+    made = ckpt.Job(spark, kind, str(folder / f"store-{kind}"), interval="1 hour", local_dir=folder)
+    rows = made.source("in", FilesSource(str(inbox), "parquet", SCHEMA, files_per_batch=1))
+    if kind == "files":
+        _sums(rows).to(NullSink(), name="out")
+        return made
+    loop = made.feedback("loop", f"{_ddl(rows)}, round int")
+    together = rows.withColumn("round", F.lit(1)).union(loop)
+    sums = _sums(together).to(NullSink(), name="out")
+    loop.close(sums.filter(f"round < {times}").withColumn("round", F.expr("round + 1")).select(*loop.columns))
+    return made
+
+
+def _sums(rows: ckpt.Stream) -> ckpt.Stream:
+    return rows.groupBy("k").agg("append", "sums", total=ckpt.sum("v"))
+
+
+def _ddl(rows: ckpt.Stream) -> str:
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in rows.schema.fields)
+
+
+def between_batches_ms(run: ckpt.Run) -> float:
+    """Median of the time from one warm batch's end to the next one's."""
+    ends = [datetime.fromisoformat(str(each["timestamp"])) for each in run.recentProgress]
+    return median((later - earlier).total_seconds() * 1000 for earlier, later in pairwise(ends[WARM_BATCHES:-1]))
+
+
+def measured(spark: SparkSession, folder: Path, inboxes: dict[str, Path], kind: str, times: int) -> float:
+    """ms from batch to batch."""
+    run = job(spark, folder, inboxes[kind], kind, times).start(availableNow=True)
+    run.awaitTermination()
+    return between_batches_ms(run)
+
+
+def main() -> None:
+    quick = "--quick" in sys.argv
+    rows, times, rounds = (50_000, 8, 1) if quick else (300_000, 20, 3)
+    spark = ckpt.session("loops", master="local[2]", conf={"spark.ui.enabled": "false"})
+    found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    try:
+        for number in range(rounds):
+            with tempfile.TemporaryDirectory() as place:
+                many = write_files(Path(place) / "many", times, rows, KEYS, number)
+                one = write_files(Path(place) / "one", 1, rows, KEYS, number)
+                for kind in KINDS if number % 2 else reversed(KINDS):
+                    found[kind].append(measured(spark, Path(place), {"files": many, "loop": one}, kind, times))
+    finally:
+        spark.stop()
+    batch = median(found["files"])
+    print(f"{'rows from':>10} {'ms a batch':>11} {'of a batch':>11}")
+    for kind in KINDS:
+        print(f"{kind:>10} {median(found[kind]):>11.0f} {median(found[kind]) / batch:>11.2f}")
+
+
+if __name__ == "__main__":
+    main()
