@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.report.lines import Line
-from benchmarks.side_by_side import campaign
+from benchmarks.side_by_side import campaign, drain
 from benchmarks.side_by_side.campaign import Bench, Campaign, Cell, bench, measure_all
 from benchmarks.side_by_side.environments import prepare
 from benchmarks.side_by_side.plan import Plan, Window
@@ -19,7 +22,8 @@ from benchmarks.systems import Environment, System
 pytestmark = [pytest.mark.kafka, pytest.mark.kill]
 HERE = Environment("here")
 PLAN = Plan(
-    records=300_000, interval_ms=500, throughput=Window(1, 3), latency_interval_ms=200, latency=Window(1, 2), rate=200
+    records=300_000, events=20_000, interval_ms=500, throughput=Window(1, 3), latency_interval_ms=200, latency=Window(1, 2),
+    rate=200,
 )  # fmt: skip
 
 
@@ -61,6 +65,37 @@ def test_a_system_that_repeats_records_is_found_out(on: Bench, monkeypatch: pyte
     found = faults(measured(on, "throughput", "repeating", monkeypatch))
     assert 1 <= found["duplicates"] <= 4, "one in each partition that the system has read so far"
     assert found == NO_FAULTS | {"duplicates": found["duplicates"]}
+
+
+class Bids:
+    """Bids that are q2's answer as they stand in the topic."""
+
+    def __init__(self, count: int) -> None:
+        self.bid = pd.DataFrame({"auction": np.arange(count) % 40 * 123, "price": np.arange(count)})
+
+    def __len__(self) -> int:
+        return len(self.bid)
+
+    def values(self) -> Iterator[str]:
+        return (json.dumps(row) for row in self.bid.to_dict("records"))
+
+
+@pytest.mark.parametrize(("hook", "duplicates"), [("copying", 0), ("repeating", 4)])
+def test_a_query_is_measured_to_the_end_of_its_topic_and_its_answer_judged(
+    hook: str, duplicates: int, on: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "events", lambda count: Bids(count))
+    monkeypatch.setattr(on, "_events", None)
+    monkeypatch.setattr(drain, "QUIET_S", 4.0)
+    monkeypatch.setattr(campaign.job_module("nexmark_q2"), hook, None, raising=False)
+    plan = Campaign([Cell("drain", "nexmark_q2", "nexmark")], {hook: system(hook)}, PLAN, repeats=1)
+
+    (line,) = measure_all(plan, on)
+
+    assert faults(line) == NO_FAULTS | {"duplicates": duplicates}
+    assert line.values["records"] == PLAN.events + duplicates
+    assert line.values["first_output_s"] < line.values["drained_s"] < 60
+    assert line.values["records_per_s"] == pytest.approx(PLAN.events / line.values["drained_s"])
 
 
 def test_a_system_that_dies_is_a_failed_line_with_its_log_told(
