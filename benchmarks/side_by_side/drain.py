@@ -1,7 +1,8 @@
 """How long a system takes from its start until it has answered a whole topic, and whether the answer is right.
 
 What a query puts out need not grow with its input, so progress cannot be read from the output: the topic ends, and the time counts
-until the last record of the answer is committed, the start of the program included.
+until the last record of the answer is committed, the start of the program included. It is over when the answer is right and stands,
+or has not moved for so long that nothing more is to be expected.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.nexmark.answers import judge
+from benchmarks.side_by_side.oracle import Progress, Verdict
 from benchmarks.side_by_side.topics import Topics
 from benchmarks.side_by_side.trial import Failed, Subject, Trial, faults, trial
 from benchmarks.side_by_side.usage import Usage
 
-QUIET_S = 20.0
-"""No commit for so long, or for some intervals, is the end: longer than any window of the machine's clock."""
-_QUIET_INTERVALS = 4
+QUIET_S = 10.0
+"""Without a commit for so long, or for some intervals, the answer stands: what was put out twice has come as well."""
+_QUIET_INTERVALS = 2
+STUCK_S = 120.0
+"""Without a commit for so long there comes none: a system that is cold may take long for a batch."""
 _LONGEST_S = 900.0
 
 
@@ -24,9 +28,10 @@ def measure(subject: Subject, topics: Topics, folder: Path) -> dict[str, float]:
     with trial(subject, topics, folder) as one, Usage(lambda: one.processes.sessions) as usage:
         started = one.start()
         first = one.wait_for_first_record()
-        one.wait(lambda: _is_quiet(one, first), _LONGEST_S, "commits go on and on")
+        ending = Ending(one, topics)
+        one.wait(ending.has_come, _LONGEST_S, "commits go on and on")
         one.processes.kill()
-        verdict, progress = judge(subject.job, topics.outputs(one.target), subject.expected)
+        verdict, progress = ending.judged()
         timeline = one.watch.timeline(progress)
     last = timeline.first_above(verdict.records - 1)
     if last is None:
@@ -43,8 +48,25 @@ def measure(subject: Subject, topics: Topics, folder: Path) -> dict[str, float]:
     }
 
 
-def _is_quiet(one: Trial, first: float) -> bool:
-    moments = one.watch.changes(first - 1)
-    since = moments[-1] if moments else first
-    quiet_s = max(QUIET_S, _QUIET_INTERVALS * one.subject.interval_ms / 1000)
-    return one.watch.moments[-1] - since > quiet_s
+class Ending:
+    """Whether a trial is over. The target is read once for each time that it stands still."""
+
+    def __init__(self, one: Trial, topics: Topics) -> None:
+        self._one, self._topics = one, topics
+        self._quiet_s = max(QUIET_S, _QUIET_INTERVALS * one.subject.interval_ms / 1000)
+        self._read_at = 0.0
+
+    def has_come(self) -> bool:
+        """It stands and is right, or it is stuck."""
+        watch = self._one.watch
+        last = (watch.changes(0) or [watch.first_moment])[-1]
+        standing_s = watch.moments[-1] - last
+        if standing_s > self._quiet_s and self._read_at != last:
+            self._read_at = last
+            verdict, _ = self.judged()
+            return not verdict.missing and not verdict.wrong
+        return standing_s > STUCK_S
+
+    def judged(self) -> tuple[Verdict, Progress]:
+        """Of what is committed now."""
+        return judge(self._one.subject.job, self._topics.outputs(self._one.target), self._one.subject.expected)

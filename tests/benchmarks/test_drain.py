@@ -1,0 +1,74 @@
+"""When a system has answered a topic: its answer is right and stands, or nothing has moved for long."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from benchmarks.side_by_side.drain import QUIET_S, STUCK_S, Ending
+from benchmarks.side_by_side.oracle import Outputs
+from benchmarks.side_by_side.timeline import Watch
+
+ANSWER = ['{"auction":123,"price":1}', '{"auction":246,"price":2}']
+
+
+class Target:
+    """Ends as a watch saw them at some moments, and the records below the last."""
+
+    def __init__(self) -> None:
+        self.watch = Watch(lambda: (0,))
+        self.records: list[str] = []
+        self.reads = 0
+
+    def at(self, moment_s: float, *records: str) -> None:
+        self.records += records
+        self.watch.moments.append(moment_s)
+        self.watch.ends.append((len(self.records),))
+
+    def outputs(self, topic: str) -> list[Outputs]:
+        self.reads += 1
+        values = pa.chunked_array([pa.array([record.encode() for record in self.records], pa.binary())])
+        return [Outputs(values, np.arange(len(self.records)))]
+
+
+@pytest.fixture
+def target() -> Target:
+    one = Target()
+    one.at(0)
+    one.at(1, ANSWER[0])
+    return one
+
+
+@pytest.fixture
+def ending(target: Target) -> Ending:
+    expected = pd.DataFrame({"auction": [123, 246], "price": [1, 2]})
+    subject = SimpleNamespace(job="nexmark_q2", expected=expected, interval_ms=1000)
+    return Ending(SimpleNamespace(subject=subject, watch=target.watch, target="target"), target)
+
+
+def test_a_pause_with_half_an_answer_is_not_the_end(target: Target, ending: Ending) -> None:
+    target.at(1 + QUIET_S * 3)
+    assert not ending.has_come()
+    target.at(STUCK_S, ANSWER[1])
+    target.at(STUCK_S + QUIET_S / 2)
+    assert not ending.has_come(), "something put out twice would still come"
+    target.at(STUCK_S + QUIET_S * 2)
+    assert ending.has_come()
+
+
+def test_a_target_that_is_stuck_is_given_up(target: Target, ending: Ending) -> None:
+    target.at(STUCK_S)
+    assert not ending.has_come()
+    target.at(STUCK_S + 2)
+    assert ending.has_come()
+
+
+def test_the_target_is_read_once_for_each_time_that_it_stands(target: Target, ending: Ending) -> None:
+    for moment_s in range(2, 100):
+        target.at(moment_s)
+        ending.has_come()
+    assert target.reads == 1
