@@ -20,7 +20,7 @@ from spark_ckpt_delta import DeltaSource
 import spark_ckpt as ckpt
 from integration_tests.survival.graphs import chain, chains_output, counting
 from spark_ckpt.cli.app import exit_code
-from spark_ckpt.errors import ConfigInvalid, GraphInvalid
+from spark_ckpt.errors import GraphInvalid
 
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
@@ -480,26 +480,3 @@ def test_an_operator_that_is_new_in_the_graph_begins_empty(bench: Bench) -> None
     assert sorted(bench.values())[3:] == [(0, 1), (1, 1)], (
         "rows 4 and 5 of key a, the first ones that the new operator sees"
     )
-
-
-def test_an_operator_goes_on_with_another_number_of_key_groups(bench: Bench) -> None:
-    rows: Rows = [(f"k{number % 13}", number) for number in range(90)]
-
-    def job(key_groups: int) -> ckpt.Job:
-        described = bench.job(key_groups=key_groups)
-        totals(described.source("in", bench.source())).to(bench.sink(), name="out")
-        return described
-
-    for number, key_groups in enumerate((4, 6, 2)):
-        bench.put(*rows[30 * number : 30 * number + 30])
-        if number:
-            with pytest.raises(ConfigInvalid, match=rf"spark-ckpt rescale .*store totals --key-groups {key_groups}"):
-                job(key_groups).start()
-            assert exit_code(["rescale", str(bench.folder / "store"), "totals", "--key-groups", str(key_groups)]) == 0
-        run = drain(job(key_groups))
-
-    wanted: dict[object, int] = {}
-    for key, value in rows:
-        wanted[key] = wanted.get(key, 0) + value
-    assert latest([(row["k"], row["total"]) for row in bench.rows()]) == wanted
-    assert run._plan.key_groups(run._plan.store.reopened().log.manifest(run.epochs()[-1].epoch)) == {"totals": 2}

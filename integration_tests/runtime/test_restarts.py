@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 from runtime_kit import ENOUGH_S, Bench, Heard, add_up, drain, latest, totals
 
 import spark_ckpt as ckpt
+from spark_ckpt.cli.app import exit_code
+from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.store.store import Store
 
 pytestmark = pytest.mark.spark
@@ -339,3 +341,21 @@ def test_a_program_runs_under_spark_submit(bench: Bench) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert "interval 420000 epochs 2" in done.stdout
     assert bench.values() == [("a", 3)]
+
+
+def test_an_operator_goes_on_with_another_number_of_key_groups(bench: Bench) -> None:
+    rows = [(f"k{number % 13}", number) for number in range(90)]
+
+    for number, key_groups in enumerate((4, 6, 2)):
+        bench.put(*rows[30 * number : 30 * number + 30])
+        if number:
+            with pytest.raises(ConfigInvalid, match=rf"spark-ckpt rescale .*store totals --key-groups {key_groups}"):
+                totals_job(bench, key_groups=key_groups).start()
+            assert exit_code(["rescale", str(bench.folder / "store"), "totals", "--key-groups", str(key_groups)]) == 0
+        run = drain(totals_job(bench, key_groups=key_groups))
+
+    wanted: dict[object, int] = {}
+    for key, value in rows:
+        wanted[key] = wanted.get(key, 0) + value
+    assert latest([(row["k"], row["total"]) for row in bench.rows()]) == wanted
+    assert run._plan.key_groups(run._plan.store.reopened().log.manifest(run.epochs()[-1].epoch)) == {"totals": 2}
