@@ -362,6 +362,11 @@ class GroupedStream:
         window's state goes. A grouping without a window of the watermark's column (or that column itself) is never closed:
         no row is late, and its state stays.
         """
+        if isinstance(name, Aggregate) or isinstance(outputMode, Aggregate):
+            raise GraphInvalid(
+                "agg: 'name' and 'outputMode' are settings, no aggregates",
+                hint="call the aggregate else, and rename its column",
+            )
         if not aggregates:
             raise GraphInvalid("agg needs at least one aggregate", hint='for example agg(total=ckpt.sum("value"))')
         flat, windows = self._with_flat_windows(keep=outputMode == APPEND)

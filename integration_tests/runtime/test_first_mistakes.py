@@ -116,3 +116,11 @@ def test_an_epoch_may_be_named_by_its_number_as_text(bench: Bench) -> None:
     drain(job())
     drain(job(), restore=str(first))
     assert bench.values() == [("a", 1), ("a", 11), ("a", 11)]
+
+
+@pytest.mark.parametrize("setting", ["name", "outputMode"])
+def test_an_aggregate_that_is_called_like_a_setting_is_told(bench: Bench, setting: str) -> None:
+    grouped = bench.job().source("in", bench.source()).groupBy("k")
+    with pytest.raises(ckpt.CkptError, match="'name' and 'outputMode' are settings, no aggregates") as refused:
+        grouped.agg(**{setting: ckpt.count()})  # type: ignore[arg-type]
+    assert "rename its column" in refused.value.hint

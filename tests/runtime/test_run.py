@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-from life_kit import JOB, SCHEMA, WAIT_S, FakeSink, FakeSource, an_operator, eventually
+from life_kit import JOB, WAIT_S, an_operator, eventually
+from run_kit import STOPPED, Bench, FakeLife, ended, failed
 
-from spark_ckpt.config import JobConfig
-from spark_ckpt.connector import StagePlan
 from spark_ckpt.errors import (
     ConfigInvalid,
     EpochDamaged,
@@ -20,101 +19,20 @@ from spark_ckpt.errors import (
     StoreFull,
     StoreUnreachable,
 )
-from spark_ckpt.graph import SinkBinding, SourceNode
 from spark_ckpt.listener import RunListener
 from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.runtime import run as run_module
 from spark_ckpt.runtime import supervisor as supervisor_module
-from spark_ckpt.runtime.job_plan import JobPlan
 from spark_ckpt.runtime.life import Ending
 from spark_ckpt.runtime.query_failures import QueryFailed
 from spark_ckpt.runtime.run import Run
 from spark_ckpt.store.records import Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.store.store import Store
 
-STOPPED = Ending(Outcome.STOPPED, None, True)
-
-
-def failed(progressed=False, error=None):
-    return Ending(Outcome.FAILED, error or QueryFailed("executor lost"), progressed)
-
-
-class FakeLife:
-    """Ends as scripted; "lives" until it is asked to stop."""
-
-    def __init__(self, bench, plan, point):
-        self.bench, self.plan, self.incarnation, self.base = bench, plan, point.incarnation, point.manifest.epoch
-        self.asked = threading.Event()
-        self.savepoints: list[str] = []
-        self.abandoned = False
-        bench.lives.append(self)
-
-    def begin(self):
-        if self.bench.beginnings and (error := self.bench.beginnings.pop(0)):
-            raise error
-
-    def watch(self):
-        ending = self.bench.endings.pop(0) if self.bench.endings else "lives"
-        if ending == "lives":
-            assert self.asked.wait(WAIT_S)
-            ending = STOPPED
-        return ending() if callable(ending) else ending
-
-    def request_stop(self):
-        self.asked.set()
-
-    def abandon(self, close_within_s):
-        self.abandoned = True
-        self.asked.set()
-
-    def request_savepoint(self, name):
-        self.savepoints.append(name)
-
-    def close(self, ending):
-        self.bench.closed.append(ending)
-
-
-class Bench:
-    def __init__(self, folder, monkeypatch):
-        self.folder, self.lives, self.endings, self.beginnings, self.closed = folder, [], [], [], []
-        self.store = Store.open(str(folder / "store"), JOB)
-        monkeypatch.setattr(supervisor_module, "Life", lambda plan, point, *_: FakeLife(self, plan, point))
-        monkeypatch.setattr(supervisor_module, "_PAUSE_S", 0.001)
-        monkeypatch.setattr(run_module, "_POLL_S", 0.01)
-
-    def plan(self, sinks=("out",), source="in", operator=None, **settings):
-        config = JobConfig.of({"max_failed_epochs": 2} | settings, {})
-        node = SourceNode(source, FakeSource(), SCHEMA)
-        bindings = [SinkBinding(name, FakeSink(), node, SCHEMA) for name in sinks]
-        plans = {name: StagePlan() for name in sinks}
-        return JobPlan(None, JOB, config, self.store, bindings, [node], [operator] if operator else [], None, 1, plans)
-
-    def run(self, *endings, beginnings=(), restore="latest", **options):
-        self.endings, self.beginnings = list(endings), list(beginnings)
-        return Run.start(self.plan(**options), restore, False, [])
-
-    def decide(self, epoch, **fields):
-        """An epoch in the log, of an incarnation that has ended."""
-        log = self.store.log
-        point = log.begin_incarnation(supervisor_module.current_holder(JOB), "latest", 1000, takeover=True)
-        log.commit_epoch(
-            Manifest(job=JOB, epoch=epoch, incarnation=point.incarnation, attempt=f"a{epoch}", created_ms=0,
-                     base=point.manifest.epoch, previous=point.last, **fields)
-        )  # fmt: skip
-        log.release(point.incarnation)
-
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     return Bench(tmp_path, monkeypatch)
-
-
-def ended(run):
-    try:
-        assert run.awaitTermination(WAIT_S)
-    except Exception as error:  # noqa: BLE001 - what the run failed with is what the test looks at
-        return error
-    return None
 
 
 def test_a_life_that_stops_ends_the_run(bench):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from host_bugs import PLANTED, PLANTED_BESIDE, core_with
+from host_bugs import PLANTED, core_with
+from rules_bugs import PLANTED_BESIDE
 
 import spark_ckpt.simulator as sim
 from spark_ckpt.simulator.schedules import spark_world

@@ -1,0 +1,129 @@
+"""Who is next, how long a lease is, and which checkpoints the store takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ckpt.protocol import lease_rotation
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.lease import (
+    Admission,
+    LeaseSettings,
+    Terms,
+    Turn,
+    admission,
+    turns_after,
+)
+from spark_ckpt.protocol.lease_primary import PrimaryPhase
+from spark_ckpt.protocol.lease_replica import ReplicaPhase
+from spark_ckpt.protocol.lease_rotation import DRAWS, patience, pick, weights
+from spark_ckpt.protocol.lease_timeouts import Estimate, budget_of, first_estimate
+
+A, B, C = ProcessId("a"), ProcessId("b"), ProcessId("c")
+MEMBERS = (A, B, C)
+SETTINGS = LeaseSettings(least_ms=100, first_ms=1_000, most_ms=4_000, margin_ms=50, fresh_ms=500, rounds=2)
+FOR_B = Terms(B, 1, 10_000, 700, 1_000)
+R, P = ReplicaPhase, PrimaryPhase
+
+
+def test_weights_follow_health_and_waiting_and_have_a_floor() -> None:
+    turns = {A: Turn(9), B: Turn(1), C: Turn(2)}
+
+    assert weights({B: 100, C: 0}, turns, SETTINGS) == {B: 200, C: 15}
+
+
+def test_who_was_passed_over_too_often_is_next_for_certain_the_longest_waiting_first() -> None:
+    turns = {A: Turn(9), B: Turn(4), C: Turn(5)}
+
+    assert weights({B: 100, C: 0}, turns, SETTINGS) == {C: 1}
+    assert weights({B: 100}, turns, SETTINGS) == {B: 1}
+
+
+def forced_from() -> int:
+    """Leases to others after which B is next for certain, beside C who had the last one; A is the primary."""
+    waits = range(100)
+    return next(n for n in waits if weights({B: 100, C: 100}, {A: Turn(), B: Turn(n), C: Turn()}, SETTINGS) == {B: 1})
+
+
+def test_who_was_passed_over_rounds_times_the_secondaries_is_next_and_nobody_sooner() -> None:
+    assert forced_from() == SETTINGS.rounds * 2
+
+
+@pytest.mark.parametrize("off", [-1, 1])
+def test_a_rotation_that_is_off_by_one_is_seen(off: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    since = lease_rotation._since
+    monkeypatch.setattr(lease_rotation, "_since", lambda turns, candidate: since(turns, candidate) - off)
+
+    assert forced_from() == SETTINGS.rounds * 2 + off
+
+
+def test_the_bound_counts_who_is_overdue_at_the_same_time() -> None:
+    """All secondaries but one may be overdue at once, and go one after the other."""
+    assert [patience(members, SETTINGS) for members in (2, 3, 6)] == [2 + 1, 4 + 2, 10 + 5]
+
+
+def test_every_draw_picks_somebody_by_weight() -> None:
+    shares = {A: 1, B: 3}
+    drawn = [pick(shares, draw * DRAWS // 8) for draw in range(8)]
+
+    assert drawn == [A, A, B, B, B, B, B, B]
+    assert pick(shares, DRAWS - 1) == B
+
+
+@pytest.mark.parametrize(("shares", "draw"), [({}, 0), ({A: 1}, DRAWS)])
+def test_there_must_be_somebody_to_pick(shares: dict[ProcessId, int], draw: int) -> None:
+    with pytest.raises(ValueError, match="no candidate"):
+        pick(shares, draw)
+
+
+@pytest.mark.parametrize("draw", [0, DRAWS // 2, DRAWS - 1])
+def test_nobody_is_passed_over_longer_than_the_bound_whatever_is_drawn(draw: int) -> None:
+    members = tuple(ProcessId(f"n{number}") for number in range(6))
+    turns = dict.fromkeys(members, Turn())
+    health = {member: 100 if member == "n1" else 0 for member in members[1:]}
+    since = dict.fromkeys(health, 0)
+    for _ in range(200):
+        holder = pick(weights(health, turns, SETTINGS), draw)
+        since = {member: 0 if member == holder else passed + 1 for member, passed in since.items()}
+        turns = turns_after(turns, Terms(holder, 1, 0, 1, 1))
+        assert max(since.values()) <= patience(len(members), SETTINGS)
+
+
+# -- timeouts and the store --------------------------------------------------------------------------------------------
+
+
+def test_a_steady_replica_gets_its_time_and_a_margin_over_the_rate() -> None:
+    estimate = first_estimate(0, SETTINGS)
+    for _ in range(80):
+        estimate = estimate.succeeded(700, SETTINGS)
+
+    assert estimate.smoothed_8 // 8 == 700
+    assert 700 + SETTINGS.margin_ms <= budget_of(estimate.ttl_ms, SETTINGS) <= 700 + 2 * SETTINGS.margin_ms
+
+
+def test_one_slow_checkpoint_makes_the_next_lease_longer() -> None:
+    steady = Estimate(1_000, 8 * 500, 0)
+
+    assert steady.succeeded(900, SETTINGS).ttl_ms > steady.succeeded(500, SETTINGS).ttl_ms
+
+
+def test_timeouts_double_up_to_the_most_and_are_counted_there() -> None:
+    estimate = first_estimate(900, SETTINGS)
+    for expected, alarming in ((1_800, False), (3_600, False), (4_000, False), (4_000, False), (4_000, False)):
+        estimate = estimate.missed(SETTINGS)
+        assert (estimate.ttl_ms, estimate.alarming(SETTINGS)) == (expected, alarming)
+    assert estimate.missed(SETTINGS).alarming(SETTINGS)
+    assert not estimate.succeeded(100, SETTINGS).alarming(SETTINGS)
+
+
+@pytest.mark.parametrize(("last", "expected"), [(0, 1_000), (1, 100), (500, 500), (99_999, 4_000)])
+def test_a_new_primary_goes_on_with_the_last_lease_within_the_bounds(last: int, expected: int) -> None:
+    assert first_estimate(last, SETTINGS).ttl_ms == expected
+
+
+@pytest.mark.parametrize(
+    ("newest", "token", "expected"),
+    [(0, 1, Admission.ACCEPTED), (4, 4, Admission.REPEATED), (5, 4, Admission.FENCED)],
+)
+def test_the_store_takes_only_newer_tokens(newest: int, token: int, expected: Admission) -> None:
+    assert admission(newest, token) is expected

@@ -1,0 +1,117 @@
+"""Bugs planted in the rules beside the host core: patience, reports, manifests, the log, the choice of an epoch.
+
+Each changes shipped code for one test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_ckpt.host import incarnation, manifests, patience, reports
+from spark_ckpt.host.job_shape import JobShape
+from spark_ckpt.host.patience import Patience
+from spark_ckpt.simulator import spark_batches
+from spark_ckpt.store import epoch_log, restore
+from spark_ckpt.store.tail import Tail
+
+
+def an_outage_counts_as_a_failure(monkeypatch):
+    kind_of = patience.kind_of
+    monkeypatch.setattr(patience, "kind_of", lambda error: patience.Kind.COUNTS if error.retriable else kind_of(error))
+
+
+def a_failure_passes_like_an_outage(monkeypatch):
+    kind_of = patience.kind_of
+    monkeypatch.setattr(patience, "kind_of", lambda error: patience.Kind.PASSES if error.retriable else kind_of(error))
+
+
+def the_time_of_work_counts_as_outage(monkeypatch):
+    after = Patience._after_outage
+    monkeypatch.setattr(Patience, "_after_outage", lambda self, ended: after(self, replace(ended, lived_s=0.0)))
+
+
+def an_outage_is_waited_for_for_ever(monkeypatch):
+    def after(self, ended):
+        self._since_s = None
+        return forgetful(self, ended)
+
+    forgetful = Patience._after_outage
+    monkeypatch.setattr(Patience, "_after_outage", after)
+
+
+def a_task_of_one_operator_is_taken_for_a_newer_attempt_of_anothers(monkeypatch):
+    monkeypatch.setattr(reports, "_place", lambda report: (report.step, report.partition, ""))
+
+
+def every_attempt_of_a_task_counts(monkeypatch):
+    monkeypatch.setattr(spark_batches, "latest_attempts", list)
+
+
+def a_manifest_names_all_files_of_every_operator(monkeypatch):
+    def mixed(operator, chains):
+        return snapshot(operator, {(operator.name, group): files for (_, group), files in chains.items()})
+
+    snapshot = manifests._snapshot
+    monkeypatch.setattr(manifests, "_snapshot", mixed)
+
+
+def a_manifest_stands_on_the_epoch_decided_first(monkeypatch):
+    made = incarnation.manifest_of
+    monkeypatch.setattr(
+        incarnation, "manifest_of", lambda *what: made(*what).model_copy(update={"base": min(1, made(*what).base)})
+    )
+
+
+def a_job_knows_of_its_first_source_only(monkeypatch):
+    made = incarnation.manifest_of
+    first = lambda manifest: dict(list(manifest.cursors.items())[:1])  # noqa: E731
+    monkeypatch.setattr(
+        incarnation, "manifest_of", lambda *what: made(*what).model_copy(update={"cursors": first(made(*what))})
+    )
+
+
+def numbers_begin_anew_in_every_incarnation(monkeypatch):
+    made = JobShape.coordinator
+    monkeypatch.setattr(JobShape, "coordinator", lambda shape, number, last, owed: made(shape, number, 0, owed))
+
+
+def a_log_without_a_fence(monkeypatch):
+    monkeypatch.setattr(epoch_log, "_fence", lambda tail, incarnation: None)
+
+
+def a_log_that_forgets_what_a_sink_is_owed(monkeypatch):
+    unacked = Tail.unacked
+    monkeypatch.setattr(Tail, "unacked", lambda tail, sink: unacked(tail, sink)[1:])
+
+
+def a_restore_that_takes_the_epoch_before_the_newest(monkeypatch):
+    candidates = restore._candidates
+    monkeypatch.setattr(restore, "_candidates", lambda tail: list(candidates(tail))[1:] or list(candidates(tail)))
+
+
+def a_restore_that_owes_the_newest_epoch_only(monkeypatch):
+    checked = restore._checked
+
+    def newest(*what):
+        choice = checked(*what)
+        return replace(choice, unpublished={sink: owed[-1:] for sink, owed in choice.unpublished.items()})
+
+    monkeypatch.setattr(restore, "_checked", newest)
+
+
+PLANTED_BESIDE = [
+    an_outage_counts_as_a_failure,
+    a_failure_passes_like_an_outage,
+    the_time_of_work_counts_as_outage,
+    an_outage_is_waited_for_for_ever,
+    a_task_of_one_operator_is_taken_for_a_newer_attempt_of_anothers,
+    every_attempt_of_a_task_counts,
+    a_manifest_names_all_files_of_every_operator,
+    a_manifest_stands_on_the_epoch_decided_first,
+    a_job_knows_of_its_first_source_only,
+    numbers_begin_anew_in_every_incarnation,
+    a_log_without_a_fence,
+    a_log_that_forgets_what_a_sink_is_owed,
+    a_restore_that_takes_the_epoch_before_the_newest,
+    a_restore_that_owes_the_newest_epoch_only,
+]
