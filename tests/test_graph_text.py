@@ -5,7 +5,16 @@ from types import SimpleNamespace
 import pytest
 
 from spark_ckpt.errors import GraphInvalid
-from spark_ckpt.graph import OperatorNode, SinkBinding, SourceNode, TransformNode, UnionNode, WatermarkNode
+from spark_ckpt.graph import (
+    EdgeBinding,
+    EdgeNode,
+    OperatorNode,
+    SinkBinding,
+    SourceNode,
+    TransformNode,
+    UnionNode,
+    WatermarkNode,
+)
 from spark_ckpt.graph_text import graph_text
 
 
@@ -25,8 +34,8 @@ def sunk(node, name):
     return SinkBinding(name, SimpleNamespace(describe=lambda: {"kind": "delta"}), node, None)
 
 
-def lines(*bindings):
-    return [line.rstrip() for line in graph_text("sales", bindings).splitlines()]
+def lines(*bindings, edges=()):
+    return [line.rstrip() for line in graph_text("sales", bindings, edges).splitlines()]
 
 
 def test_operations_between_two_operators_stand_on_one_line_in_the_order_of_rows():
@@ -47,6 +56,21 @@ def test_a_sink_on_the_way_stands_where_it_gets_its_rows():
         "    └── select",
         "        └── sink 'large' (delta)",
         "            └── filter",
+    ]
+
+
+def test_a_loop_is_drawn_as_what_comes_out_and_what_goes_in():
+    loop = EdgeNode("again", None, feedback=True)
+    tried = operator(UnionNode(source("orders"), loop, None), "tried", "id")
+    assert lines(sunk(tried, "out"), edges=[EdgeBinding(loop, step(tried, "filter"))]) == [
+        "job sales",
+        "└── edge 'again'",
+        "    └── filter",
+        "        └── sink 'out' (delta)",
+        "            └── operator 'tried' by id",
+        "                └── union",
+        "                    ├── source 'orders' (kafka)",
+        "                    └── feedback 'again'",
     ]
 
 
