@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "spark_ckpt/trace": {
         "spark_ckpt.trace", "spark_ckpt.host", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.connector",
         "spark_ckpt.storage_errors", "spark_ckpt.store.identity", "spark_ckpt.store.records", "spark_ckpt.store.restore",
-        "spark_ckpt.simulator.world",
+        "spark_ckpt.simulator.world", "spark_ckpt.wording",
     },
     "spark_ckpt/store": {
         "spark_ckpt.store", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.connector", "spark_ckpt.failpoints",

@@ -10,7 +10,6 @@ import typer
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import print_json, print_line, size
 from spark_ckpt.cli.stores import open_store
-from spark_ckpt.runtime.rescale import rescale as deal_out
 from spark_ckpt.wording import counted
 
 
@@ -26,6 +25,8 @@ def rescale(
     More groups let more tasks share the operator's work. Multiples of the number before are dealt out group by group; other numbers
     need the memory for more. The job goes on from the new epoch; earlier ones stay as they are.
     """
+    from spark_ckpt.runtime.rescale import rescale as deal_out  # pyspark, which no other command loads for it
+
     done = deal_out(open_store(store, storage_option), operator, key_groups)
     if as_json:
         print_json(asdict(done))

@@ -14,6 +14,7 @@ from spark_ckpt.cli.simulate import VIOLATED, Everything, Picture, check_picture
 from spark_ckpt.trace.moments import moments_of
 from spark_ckpt.trace.reading import Recorded, read_traces
 from spark_ckpt.trace.replay import Difference, differences
+from spark_ckpt.wording import counted
 
 Recording = Annotated[Path, typer.Argument(metavar="FILE", help="A file that trace_dir got, or the folder of all.")]
 
@@ -59,7 +60,9 @@ def _facts(recorded: Recorded) -> dict[str, str | int | bool]:
 
 
 def _verdict(traces: list[Recorded], found: list[Difference]) -> str:
-    events = sum(len(each.lines) for each in traces)
+    incarnations = counted(len(traces), "incarnation")
     if found:
-        return f"the rules answer otherwise in {len(found)} of {len(traces)} incarnations"
-    return f"the rules answer every one of {events} events as recorded, in {len(traces)} incarnations"
+        return f"the rules answer otherwise in {len(found)} of {incarnations}"
+    return (
+        f"the rules answer as recorded: {counted(sum(len(each.lines) for each in traces), 'event')} in {incarnations}"
+    )

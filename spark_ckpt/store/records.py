@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, mo
 
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.store.names import valid_name, valid_path
+from spark_ckpt.wording import counted
 
 FORMAT = 2
 """Version of the whole store: the log's rows, the manifests and the layout of the folders. What is written."""
@@ -112,7 +113,9 @@ class EdgeCut(Record):
     def _whole(self) -> Self:
         rows = sum(file.rows for file in self.files)
         if self.consumed + rows != self.produced:
-            raise ValueError(f"edge {self.edge}: {rows} rows in flight between {self.consumed} and {self.produced}")
+            raise ValueError(
+                f"edge {self.edge}: {counted(rows, 'row')} in flight between {self.consumed} and {self.produced}"
+            )
         return self
 
 

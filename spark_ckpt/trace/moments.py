@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from spark_ckpt.simulator.world import Moment
 from spark_ckpt.trace.reading import Recorded
+from spark_ckpt.wording import counted
 
 DRIVER, LOG = "driver", "log"
 _BARRIER = 2
@@ -59,10 +60,10 @@ def _told(event: Mapping[str, JsonValue]) -> Iterator[Said]:
             "sink": str(sink),
             "epoch": epoch,
             "error": None,
-            "rows": rows,
+            "rows": int(rows),
             "replayed": before,
         }:
-            yield sink, "publish", f"epoch {epoch}, {rows} rows" + (", has them" if before else "")
+            yield sink, "publish", f"epoch {epoch}, {counted(rows, 'row')}" + (", has them" if before else "")
         case {"kind": "PublishEnded", "sink": str(sink), "epoch": epoch, "error": {"condition": condition}}:
             yield sink, "failed", f"epoch {epoch}: {condition}"
         case {"kind": "TimerRanOut", "elapsed": {"kind": kind}}:

@@ -32,7 +32,7 @@ def test_a_recorded_run_is_told_drawn_and_accepted(capsys: Captured, folder: Pat
     told = out(capsys, "trace", str(folder), "--diagram", str(tmp_path / "run.html"))
 
     assert "decide   epoch 1, initial" in told
-    assert "the rules answer every one of" in told
+    assert "the rules answer as recorded: " in told
     assert "epoch 1, initial" in (tmp_path / "run.html").read_text()
 
 
