@@ -179,6 +179,41 @@ class RewindOutOfReach(CkptError):
     exit_code = 5
 
 
+class RewindStale(CkptError):
+    """A query or table is not any more as it was when the plan was made, or when the rewind was carried out."""
+
+    condition = "CKPT_REWIND_STALE"
+    exit_code = 4
+
+
+class RewindQueryRuns(CkptError):
+    """A query that has to go back is running."""
+
+    condition = "CKPT_REWIND_QUERY_RUNS"
+    exit_code = 4
+
+
+class RewindUnderWay(CkptError):
+    """A rewind has begun and is not over: its fences keep queries from starting on a mix."""
+
+    condition = "CKPT_REWIND_UNDER_WAY"
+    exit_code = 4
+
+
+class RewindUnsupported(CkptError):
+    """A plan cannot be carried out: a feature of a table, a sink, or a kind of start that a rewind would not be right for."""
+
+    condition = "CKPT_REWIND_UNSUPPORTED"
+    exit_code = 5
+
+
+class RewindNotPermitted(CkptError):
+    """The file system refuses what a rewind has to write: no rights, no room, or it cannot do it."""
+
+    condition = "CKPT_REWIND_NOT_PERMITTED"
+    exit_code = 3
+
+
 class EpochTimedOut(CkptError):
     """An epoch did not complete within its bound."""
 

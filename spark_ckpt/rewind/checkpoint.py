@@ -28,6 +28,7 @@ class Batch:
     """One micro-batch. `began_ms`: its ends were fixed before this moment, by the driver's clock, and all its work came after.
 
     `committed_ms`: when its file in `commits` was written, None if it was not. `ends`: positions by source; None: not read.
+    `placed`: a rewind wrote it, for Spark wants a batch before the newest; it is no point to go back to.
     """
 
     number: int
@@ -35,6 +36,7 @@ class Batch:
     committed_ms: int | None
     ends: Mapping[str, Position | None]
     state_ids: StateIds | None
+    placed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,9 @@ def read_checkpoint(folder: Path, name: str) -> Checkpoint:
     numbers = _unbroken(folder, sorted(offsets), sorted(commits))
     batches = tuple(_batch(number, offsets[number], commits.get(number), digest) for number in numbers)
     _check_commits(folder, batches)
+    batches = tuple(
+        each for each in batches if each.number > max((one.number for one in batches if one.placed), default=-1)
+    )
     notes = _notes(name, sorted(offsets), numbers)
     ids = {each.number + 1: each.state_ids for each in batches if each.committed_ms is not None}
     operators = read_operators(folder / query_logs.STATE, ids, min(ids, default=1))
@@ -147,13 +152,14 @@ def _batch(number: int, offsets: Path, commit: Path | None, digest: hashlib._Has
     text = _text(offsets)
     logged = _parsed(offsets, lambda: query_logs.parse_batch(text))
     ends = {name: _position(offsets, line) for name, line in logged.offsets.items()}
+    placed = query_logs.PLACEHOLDER in logged.conf
     digest.update(f"\0{number}\0{text}".encode())
     if commit is None:
-        return Batch(number, logged.began_ms, None, ends, None)
+        return Batch(number, logged.began_ms, None, ends, None, placed)
     written = _text(commit)
     digest.update(f"\0{written}".encode())
     ids = _parsed(commit, lambda: query_logs.parse_commit(written))
-    return Batch(number, logged.began_ms, max(changed_ms(commit), logged.began_ms), ends, ids)
+    return Batch(number, logged.began_ms, max(changed_ms(commit), logged.began_ms), ends, ids, placed)
 
 
 def _text(path: Path) -> str:

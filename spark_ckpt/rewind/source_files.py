@@ -63,12 +63,23 @@ def read_file_logs(folder: Path, ends: Sequence[Mapping[str, Position | None]]) 
 
 def _source_log(folder: Path) -> FileLog:
     found: dict[str, int] = {}
+    for taken, entry in raw_entries(folder):
+        found[entry["path"]] = min(taken, found.get(entry["path"], taken))
+    return FileLog(found)
+
+
+def raw_entries(folder: Path) -> list[tuple[int, Mapping[str, Any]]]:
+    """What a source's log says of every file, with the number of the entry that took it, each once.
+
+    Raises `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`.
+    """
+    found: dict[tuple[int, str], Mapping[str, Any]] = {}
     for number, _, path in _ordered(folder):
         for entry in _entries(path):
             batch = entry.get("batchId")
             taken = batch if isinstance(batch, int) else number
-            found[entry["path"]] = min(taken, found.get(entry["path"], taken))
-    return FileLog(found)
+            found.setdefault((taken, entry["path"]), entry)
+    return [(number, entry) for (number, _), entry in found.items()]
 
 
 def read_sink_log(folder: Path) -> SinkLog:

@@ -43,6 +43,9 @@ ID_FILE, OFFSETS, COMMITS, SOURCES, STATE, SINK_LOG = (
 """What a checkpoint holds; the last is in the folder that the file sink writes to."""
 
 COMPACT = ".compact"
+PLACEHOLDER = "spark_ckpt.rewind.placeholder"
+"""A setting in a batch's metadata that says: no batch was here, it only ends where the next one does."""
+
 _NO_OFFSET = "-"
 _VERSION = re.compile(r"v(\d+)")
 _LAST_MS = 253_402_300_799_999
@@ -105,6 +108,24 @@ def parse_batch(text: str) -> LoggedBatch:
     return LoggedBatch(began, found, {str(name): str(value) for name, value in conf.items()})
 
 
+def with_ends(text: str, ends: Mapping[str, str], marks: Mapping[str, str]) -> str:
+    """A file of `offsets` with other offsets for some sources, and settings added to its metadata; the rest as it was.
+
+    Spark reads settings that it knows out of the metadata and passes over others. Raises as `parse_batch` does.
+    """
+    parse_batch(text)
+    version, metadata, *lines = text.split("\n")
+    if marks:
+        value = _object(metadata)
+        metadata = json.dumps(value | {"conf": {**value.get("conf", {}), **marks}}, separators=(",", ":"))
+    if version.strip() == "v1":
+        lines = [ends.get(str(number), line) for number, line in enumerate(lines)]
+    else:
+        named = [(_named(line)[0], line) for line in lines]
+        lines = [f"{name}:{ends[name]}" if name in ends else line for name, line in named]
+    return "\n".join([version, metadata, *lines])
+
+
 def parse_commit(text: str) -> StateIds | None:
     """A file of `commits`: ids of the state's files; None where they have none. Raises `UnknownFormat`, `Unreadable`."""
     version, rest = _versioned(text, _COMMIT_VERSIONS)
@@ -127,6 +148,11 @@ def parse_file_entries(text: str) -> list[Mapping[str, Any]]:
     if not all(isinstance(entry.get("path"), str) for entry in entries):
         raise Unreadable("an entry names no file")
     return entries
+
+
+def file_entries_text(entries: Sequence[Mapping[str, Any]]) -> str:
+    """What `parse_file_entries` reads."""
+    return "\n".join([_FILE_VERSIONS[0], *(json.dumps(each, separators=(",", ":")) for each in entries)])
 
 
 def parse_start(text: str) -> str:

@@ -46,6 +46,10 @@ class UnknownStateFile(ValueError):
     """A file among the state whose name means nothing here."""
 
 
+class TornSnapshot(ValueError):
+    """A snapshot that does not say which files it consists of."""
+
+
 @dataclass(slots=True)
 class StoreFiles:
     """Files of one store. Each maps a version to the ids in the names of its files, empty text for no id."""
@@ -92,24 +96,39 @@ def files_of(names: Iterable[str]) -> StoreFiles:
 
 def missing_in_snapshot(path: Path) -> str | None:
     """What a RocksDB snapshot names and has not: a file's name, or what is wrong with the snapshot. None: it is whole."""
+    try:
+        names = named_in_snapshot(path)
+    except TornSnapshot as error:
+        return str(error)
+    return next((name for name in names if not (path.parent / name).is_file()), None)
+
+
+def named_in_snapshot(path: Path) -> list[str]:
+    """Files that a snapshot consists of beside itself, relative to its folder. Raises `TornSnapshot`."""
     if path.suffix != ".zip":
-        return None
+        return []
     try:
         with zipfile.ZipFile(path) as opened:
             text = _read_bounded(opened)
     except (zipfile.BadZipFile, KeyError, OSError, ValueError) as error:
-        return f"{path.name} cannot be read ({type(error).__name__})"
+        raise TornSnapshot(f"{path.name} cannot be read ({type(error).__name__})") from error
     try:
         version, _, body = text.partition("\n")
         listed = json.loads(body)
         names = [_shared_name("SSTs", each["dfsSstFileName"]) for each in listed.get("sstFiles") or ()]
         logs = [each for each in listed.get("logFiles") or () if each.get("sizeBytes") != 0]
         names += [_shared_name("logs", each["dfsLogFileName"]) for each in logs]
-    except (ValueError, AttributeError, TypeError, KeyError):
-        return f"{path.name} does not say which files it consists of"
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
+        raise TornSnapshot(f"{path.name} does not say which files it consists of") from error
     if version != "v1":
-        return f"{path.name} is in format {version[:20]!r}"
-    return next((name for name in names if not (path.parent / name).is_file()), None)
+        raise TornSnapshot(f"{path.name} is in format {version[:20]!r}")
+    return names
+
+
+def versioned(name: str) -> tuple[int, str] | None:
+    """Version and id, empty text for none, in the name of a store's file; None for a file of another kind."""
+    found = _VERSIONED.fullmatch(name)
+    return None if found is None else (int(found[1]), found[2] or "")
 
 
 def _read_bounded(opened: zipfile.ZipFile) -> str:

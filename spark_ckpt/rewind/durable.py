@@ -1,0 +1,98 @@
+"""Writing files and folders so that they are whole after a crash of the machine, or not there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from spark_ckpt.errors import RewindNotPermitted
+
+
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """What the file system refuses, as `RewindNotPermitted`. FileExistsError and FileNotFoundError stay what they are."""
+    try:
+        yield
+    except (FileExistsError, FileNotFoundError):
+        raise
+    except OSError as error:
+        hint = "run as a user that may write there, on a file system with room; then run the same command again"
+        raise RewindNotPermitted(f"{path}: {error.strerror or type(error).__name__}", hint=hint) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes names in a folder durable."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """A file that was not there, whole or not at all, durable when this returns. Raises FileExistsError, `RewindNotPermitted`."""
+    with written(path):
+        part = _part(path, content)
+        try:
+            os.link(part, path)
+        finally:
+            part.unlink()
+        sync_folder(path.parent)
+
+
+def replace(path: Path, content: bytes) -> None:
+    """A file's new content, durable when this returns. Raises `RewindNotPermitted`."""
+    with written(path):
+        _part(path, content).replace(path)
+        sync_folder(path.parent)
+
+
+def _part(path: Path, content: bytes) -> Path:
+    """The content under a name that nobody reads; one of an earlier attempt is written over."""
+    part = path.with_name(f".{path.name}.rewind.tmp")
+    with suppress(FileNotFoundError):
+        part.unlink()
+    with part.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return part
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """The same file under another name, or a copy where the file system has no links. Raises `RewindNotPermitted`."""
+    with written(target):
+        try:
+            os.link(source, target)
+        except (FileExistsError, FileNotFoundError):
+            raise
+        except OSError:
+            shutil.copy2(source, target)
+            with target.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def make_folder(folder: Path, like: Path) -> None:
+    """A folder with the rights, and where possible the owner, of another one. Raises `RewindNotPermitted`."""
+    with written(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        found = like.stat()
+        folder.chmod(found.st_mode & 0o7777)
+        if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()) and os.geteuid() == 0:
+            os.chown(folder, found.st_uid, found.st_gid)
+
+
+def sync_tree(folder: Path) -> None:
+    """Makes names in a folder and all below it durable."""
+    for root, _, _ in os.walk(folder):
+        sync_folder(Path(root))
+
+
+def remove_tree(folder: Path) -> None:
+    """Takes a folder away, if it is there. Raises `RewindNotPermitted`."""
+    with written(folder), suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+        sync_folder(folder.parent)
