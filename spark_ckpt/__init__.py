@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         StagePlan,
     )
     from spark_ckpt.errors import CkptError
+    from spark_ckpt.grouped import CoGroupedStreams, GroupedStream
     from spark_ckpt.job import Job
     from spark_ckpt.listener import EpochEvent, IncarnationEvent, OutageEvent, RunListener
     from spark_ckpt.protocol.ids import Epoch, Incarnation
@@ -30,13 +31,14 @@ if TYPE_CHECKING:
     from spark_ckpt.spark_session import session
     from spark_ckpt.spark_source import SparkSource
     from spark_ckpt.state import read_state, state_frame, state_version
-    from spark_ckpt.stream import GroupedStream, Stream
+    from spark_ckpt.stream import Stream
 
 _HOME = {
     "connector": (
         "Cursor", "EpochOutput", "PublishReceipt", "Publisher", "Sink", "SinkContext", "Source", "StagePlan", "StagedFile",
     ),
     "errors": ("CkptError",),
+    "grouped": ("CoGroupedStreams", "GroupedStream"),
     "job": ("Job",),
     "listener": ("EpochEvent", "IncarnationEvent", "OutageEvent", "RunListener"),
     "protocol.ids": ("Epoch", "Incarnation"),
@@ -46,13 +48,14 @@ _HOME = {
     "spark_session": ("session",),
     "spark_source": ("SparkSource",),
     "state": ("read_state", "state_frame", "state_version"),
-    "stream": ("GroupedStream", "Stream"),
+    "stream": ("Stream",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "Aggregate",
     "CkptError",
+    "CoGroupedStreams",
     "Cursor",
     "Epoch",
     "EpochEvent",

@@ -20,6 +20,9 @@ _ORDER = "rows of a key arrive in the order of the source; order the table or to
 _NOWHERE = "a stream's rows are nowhere until a sink holds them; what is read again and again is a static DataFrame"
 _STATE = "use applyInPandasWithState (Spark's signature), applyVectorized (whole key groups) or agg"
 
+_STATE_OF_SEVERAL = "use applyInPandasWithState (frames by input name) or applyVectorized (whole key groups)"
+_TOGETHER = "aggregates over several streams: give them the same columns, union them, then groupBy(...).agg(...)"
+
 _ON_STREAM = {
     **dict.fromkeys(
         ("write", "writeStream", "writeTo", "foreach", "foreachBatch", "foreachPartition", "toTable"), _SINK
@@ -43,12 +46,18 @@ _ON_GROUPED = {
     **dict.fromkeys(("count", "sum", "avg", "mean", "min", "max", "pivot"), _AGG),
     **dict.fromkeys(
         (
-            *("apply", "applyInPandas", "applyInArrow", "cogroup", "transformWithState", "transformWithStateInPandas"),
+            *("apply", "applyInPandas", "applyInArrow", "transformWithState", "transformWithStateInPandas"),
             *("flatMapGroupsWithState", "mapGroupsWithState"),
         ),
         _STATE,
     ),
     **dict.fromkeys(("to", "select", "filter", "where"), f"an operator comes after groupBy: {_STATE}"),
+    "cogroup": 'name the inputs: job.cogroup({"orders": orders.groupBy("id"), "payments": payments.groupBy("order_id")})',
+}
+_ON_CO_GROUPED = {
+    **dict.fromkeys(("agg", "count", "sum", "avg", "mean", "min", "max"), _TOGETHER),
+    **dict.fromkeys(("applyInPandas", "applyInArrow", "apply"), _STATE_OF_SEVERAL),
+    **dict.fromkeys(("to", "select", "filter", "where"), f"an operator comes after cogroup: {_STATE_OF_SEVERAL}"),
 }
 _ON_JOB = {
     **dict.fromkeys(("read", "readStream", "table", "sql", "load", "format"), _SOURCE),
@@ -75,6 +84,11 @@ def not_on_stream(name: str, columns: Sequence[str]) -> AttributeError:
 def not_on_grouped(name: str) -> AttributeError:
     """What `stream.groupBy(...).name` raises."""
     return _not_here("grouped stream", name, _ON_GROUPED) or _plain("GroupedStream", name)
+
+
+def not_on_co_grouped(name: str) -> AttributeError:
+    """What `job.cogroup(...).name` raises."""
+    return _not_here("co-group", name, _ON_CO_GROUPED) or _plain("CoGroupedStreams", name)
 
 
 def not_on_job(name: str) -> AttributeError:

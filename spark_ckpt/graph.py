@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -60,11 +61,21 @@ class TransformNode:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UnionNode:
-    """Two inputs of one shape."""
+class InputNode:
+    """A stream as the input `name` of an operator that has several: grouped by `keys`, its own columns, and told from the rest by
+    what `tag` makes of its rows."""
 
-    left: Node
-    right: Node
+    parent: Node
+    name: str
+    keys: tuple[str, ...]
+    tag: Callable[[DataFrame], DataFrame]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnionNode:
+    """Several streams of one shape, from the left."""
+
+    parents: tuple[Node, ...]
     combine: Callable[[DataFrame, DataFrame], DataFrame]
 
 
@@ -79,12 +90,14 @@ class WatermarkNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorNode:
-    """A keyed operator: rows of one key meet its state. `operator` runs in tasks."""
+    """A keyed operator: rows of one key meet its state. `operator` runs in tasks. `event_time`: the column of its rows that the
+    watermark is about."""
 
     parent: Node
     name: str
     keys: tuple[str, ...]
     operator: KeyedOperator
+    event_time: str | None = None
 
     @property
     def key_ddl(self) -> str:
@@ -100,7 +113,7 @@ class OperatorNode:
 Leaf = SourceNode | EdgeNode | OperatorNode
 """Where the rows of a stretch of operations come from."""
 
-Node = Leaf | TransformNode | UnionNode | WatermarkNode
+Node = Leaf | TransformNode | InputNode | UnionNode | WatermarkNode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,9 +166,11 @@ def build(
         case SourceNode() | EdgeNode() | OperatorNode():
             rows = leaf(node)
         case UnionNode():
-            rows = node.combine(build(node.left, leaf, at), build(node.right, leaf, at))
+            rows = reduce(node.combine, [build(parent, leaf, at) for parent in node.parents])
         case TransformNode():
             rows = node.apply(build(node.parent, leaf, at))
+        case InputNode():
+            rows = node.tag(build(node.parent, leaf, at))
         case WatermarkNode():
             rows = build(node.parent, leaf, at)
     return at(node, rows)
@@ -221,17 +236,17 @@ def _cannot_part(operator: OperatorNode, what: str) -> GraphInvalid:
 
 
 def segment(node: Node) -> Iterator[Node]:
-    """The node and what is above it up to operators, edges and sources, these included; the left side of a union first."""
+    """The node and what is above it up to operators, edges and sources, these included; a union's inputs from the left."""
     yield node
     if isinstance(node, UnionNode):
-        yield from segment(node.left)
-        yield from segment(node.right)
+        for parent in node.parents:
+            yield from segment(parent)
     elif not isinstance(node, Leaf):
         yield from segment(node.parent)
 
 
 def upstream(node: Node) -> Iterator[Node]:
-    """The node and everything above it, operators' inputs included, up to edges; the left side of a union first."""
+    """The node and everything above it, operators' inputs included, up to edges; a union's inputs from the left."""
     for above in segment(node):
         yield above
         if isinstance(above, OperatorNode):

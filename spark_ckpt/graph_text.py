@@ -10,6 +10,7 @@ from rich.tree import Tree
 from spark_ckpt.graph import (
     EdgeBinding,
     EdgeNode,
+    InputNode,
     Node,
     OperatorNode,
     SinkBinding,
@@ -95,6 +96,8 @@ def _name(node: Node) -> str:
             return "union"
         case WatermarkNode():
             return f"withWatermark {node.column}, {node.delay_ms} ms late"
+        case InputNode():
+            return f"input '{node.name}' by {', '.join(node.keys)}"
         case TransformNode():
             return node.verb
 
@@ -104,7 +107,9 @@ def _parents(node: Node) -> tuple[Node, ...]:
         case SourceNode() | EdgeNode():
             return ()
         case UnionNode():
-            return node.left, node.right
+            return node.parents
+        case OperatorNode(parent=UnionNode(parents=(InputNode(), *_)) as inputs):
+            return inputs.parents
         case _:
             return (node.parent,)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from py4j.protocol import Py4JError
@@ -16,6 +16,7 @@ from spark_ckpt.errors import GraphInvalid, SinkInvalid, SourceInvalid
 from spark_ckpt.feedback import Feedback
 from spark_ckpt.graph import EdgeBinding, EdgeNode, Node, SinkBinding, SourceNode, struct_of
 from spark_ckpt.graph_text import graph_text
+from spark_ckpt.grouped import CoGroupedStreams, GroupedStream
 from spark_ckpt.listener import RunListener
 from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt.runtime.job_plan import JobPlan, planned
@@ -97,6 +98,14 @@ class Job:
         What the loop holds at a barrier is part of the epoch: a restart goes on with it. `name` identifies it in the store.
         """
         return Feedback(self, EdgeNode(self._edge_name(name), struct_of(schema), feedback=True))
+
+    def cogroup(self, inputs: Mapping[str, GroupedStream]) -> CoGroupedStreams:
+        """Several streams into one operator, which gets the rows of each by its name and has one state per key.
+
+        `job.cogroup({"orders": orders.groupBy("id"), "payments": payments.groupBy("order_id")})`: the keys' types agree, column
+        by column; in state and output they are called as the first input calls them. Raises `GraphInvalid`.
+        """
+        return CoGroupedStreams(inputs)
 
     def rejectsTo(self, sink: Sink) -> None:
         """Write records that could not be parsed to a side table, exactly once: columns reason, position, record."""

@@ -19,33 +19,26 @@ from pyspark.sql.types import StructType, TimestampType
 
 from spark_ckpt.config import duration_ms
 from spark_ckpt.connector import Sink
-from spark_ckpt.elsewhere import not_on_grouped, not_on_stream
+from spark_ckpt.elsewhere import not_on_stream
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
 from spark_ckpt.graph import (
     REJECT,
     EdgeNode,
     Node,
-    OperatorNode,
     TransformNode,
     UnionNode,
     WatermarkNode,
-    check_read_once,
     operators_of,
-    struct_of,
     watermark_of,
 )
+from spark_ckpt.grouped import CoGroupedStreams, GroupedStream
 from spark_ckpt.parsing import OnError, parsed_column
-from spark_ckpt.runtime.aggregations import APPEND, Aggregate, running_aggregates
 from spark_ckpt.runtime.join_plan import JoinPlan, join_plan
-from spark_ckpt.runtime.keyed_function import UserFunction, keyed_function
-from spark_ckpt.runtime.operator import Binding, KeyedOperator
 from spark_ckpt.runtime.rejects import divert_rejects
-from spark_ckpt.runtime.session_settings import pandas_options
 from spark_ckpt.runtime.stateless import Refused, check_operation
+from spark_ckpt.runtime.stream_join import LEFT, RIGHT
 from spark_ckpt.runtime.users_line import users_line
-from spark_ckpt.runtime.vectorized import VectorizedFunction, vectorized_function
-from spark_ckpt.runtime.window_keys import Closing, WindowKey
-from spark_ckpt.runtime.window_lineage import closing_of, is_window, without_marks
+from spark_ckpt.runtime.window_lineage import without_marks
 from spark_ckpt.spark_private.plans import streaming_template
 from spark_ckpt.spark_private.window_columns import watermark_only
 
@@ -223,7 +216,7 @@ class Stream:
         except (TypeError, ValueError) as error:
             raise ConfigInvalid(f"withWatermark: {error}") from None
         marked = watermark_only(self._template, eventTime, delay_ms)
-        return Stream(self._job, WatermarkNode(self._node, eventTime, delay_ms), marked)
+        return self._next(WatermarkNode(self._node, eventTime, delay_ms), marked)
 
     def parse(
         self,
@@ -267,9 +260,13 @@ class Stream:
         """
         edge = EdgeNode(self._job._edge_name(name), self.schema, feedback=False)
         self._job._bind_edge(edge, self._node)
-        return Stream(self._job, edge, streaming_template(self._job.spark, edge.schema))
+        return self._next(edge, streaming_template(self._job.spark, edge.schema))
 
     # -- the recording ------------------------------------------------------------------------------------------------
+
+    def _next(self, node: Node, template: DataFrame) -> Stream:
+        """A stream of the same job."""
+        return Stream(self._job, node, template)
 
     def _then(self, verb: str, apply: Callable[[DataFrame], DataFrame]) -> Stream:
         line = users_line()
@@ -281,7 +278,7 @@ class Stream:
             raise GraphInvalid(
                 f"{verb}: {_first_line(error)}", hint=f"the stream has {self.schema.simpleString()}", line=line
             ) from None
-        return Stream(self._job, TransformNode(self._node, verb, apply, line), tried)
+        return self._next(TransformNode(self._node, verb, apply, line), tried)
 
     def _joined(self, other: Stream, join: JoinPlan, name: str) -> Stream:
         for stream in (self, other):
@@ -290,8 +287,11 @@ class Stream:
                     "join: a stream with a watermark cannot be joined with another stream",
                     hint="drop withWatermark; ttl forgets keys by the time that passes",
                 )
-        left, right = self._diverted()._then("join", join.left_rows), other._diverted()._then("join", join.right_rows)
-        return left.union(right).groupBy(*join.keys)._operate(join.operator(), name)
+        keys = list(join.keys)
+        left = self if join.keeps_left else self.dropna(subset=keys)  # a null key meets nothing
+        sides = {LEFT: left.groupBy(*keys), RIGHT: other.dropna(subset=keys).groupBy(*keys)}
+        together = CoGroupedStreams(sides)
+        return together._operate(join.operator(together._plan), name)
 
     def _diverted(self) -> Stream:
         return self._then("divert rejected rows", divert_rejects) if self._hides_rejects else self
@@ -302,113 +302,7 @@ class Stream:
             tried = combine(left._template, right._template)
         except AnalysisException as error:
             raise GraphInvalid(f"union: {_first_line(error)}") from None
-        return Stream(self._job, UnionNode(left._node, right._node, combine), tried)
-
-
-class GroupedStream:
-    """A stream grouped by key, waiting for its operator."""
-
-    def __init__(self, stream: Stream, keys: tuple[str, ...]) -> None:
-        self._stream = stream
-        self._keys = keys
-
-    def applyInPandasWithState(
-        self,
-        func: UserFunction,
-        outputStructType: StructType | str,
-        stateStructType: StructType | str,
-        outputMode: str,
-        timeoutConf: str,
-        name: str | None = None,
-    ) -> Stream:
-        """Spark's own signature and semantics, per key, inside key groups.
-
-        `func(key, pandas frames, state)` may yield DataFrames as in Spark, or tuples or dicts of one row each, which cost
-        a fraction. `name` identifies the operator's state in the store; default: the function's name.
-        """
-        operator = keyed_function(
-            func,
-            self._schema,
-            self._keys,
-            struct_of(outputStructType),
-            struct_of(stateStructType),
-            outputMode,
-            timeoutConf,
-        )
-        return self._operate(operator, name or _function_name(func))
-
-    def applyVectorized(
-        self,
-        func: VectorizedFunction,
-        outputStructType: StructType | str,
-        stateStructType: StructType | str,
-        name: str | None = None,
-    ) -> Stream:
-        """All keys of a key group at once: `func(KeyBatch) -> KeyResult`, Arrow tables in and out."""
-        operator = vectorized_function(
-            func, self._schema, self._keys, struct_of(outputStructType), struct_of(stateStructType)
-        )
-        return self._operate(operator, name or _function_name(func))
-
-    def agg(self, outputMode: str = "update", name: str = "aggregate", **aggregates: Aggregate) -> Stream:
-        """Running aggregates: `agg(total=ckpt.sum("v"), n=ckpt.count())`.
-
-        "update": one row per changed key and batch (keys and aggregates). "append": every input row with the running
-        values as of that row.
-
-        Windows: `groupBy("k", F.window("at", "10 minutes"))`, or its `start` or `end` as a column, behind
-        `withWatermark("at", ...)`. As in Spark's update mode, a row is late when the watermark of the batch before has reached
-        its window's end: it is dropped and counted (`run.lastProgress["late"]`). When the batch's own watermark has, the
-        window's state goes. A grouping without a window of the watermark's column (or that column itself) is never closed:
-        no row is late, and its state stays.
-        """
-        if isinstance(name, Aggregate) or isinstance(outputMode, Aggregate):
-            raise GraphInvalid(
-                "agg: 'name' and 'outputMode' are settings, no aggregates",
-                hint="call the aggregate else, and rename its column",
-            )
-        if not aggregates:
-            raise GraphInvalid("agg needs at least one aggregate", hint='for example agg(total=ckpt.sum("value"))')
-        flat, windows = self._with_flat_windows(keep=outputMode == APPEND)
-        operator = running_aggregates(aggregates, flat._schema, flat._keys, outputMode, windows)
-        timed = watermark_of(flat._stream._node) is not None
-        return flat._operate(operator, name, closing_of(flat._stream._template, flat._keys) if timed else None)
-
-    def _with_flat_windows(self, keep: bool) -> tuple[GroupedStream, list[WindowKey]]:
-        """The same grouping with every window struct as two columns; `keep`: the struct stays in the rows."""
-        stream, keys, windows = self._stream, list(self._keys), []
-        for key in self._keys:
-            if is_window(self._schema[key]):
-                window = WindowKey(key, f"{key}_start", f"{key}_end")
-                parts = {window.start: F.col(f"`{key}`.start"), window.end: F.col(f"`{key}`.end")}
-                stream = stream.withColumns(parts) if keep else stream.withColumns(parts).drop(key)
-                at = keys.index(key)
-                keys[at : at + 1] = parts
-                windows.append(window)
-        return GroupedStream(stream, tuple(keys)), windows
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise not_on_grouped(name)
-
-    @property
-    def _schema(self) -> StructType:
-        return self._stream.schema
-
-    def _operate(self, operator: KeyedOperator, name: str, closing: Closing | None = None) -> Stream:
-        stream, job = self._stream, self._stream._job
-        check_read_once(stream._node)
-        watermark = watermark_of(stream._node)
-        if watermark is not None and watermark.column not in stream.columns:
-            raise GraphInvalid(
-                f"the watermark's column '{watermark.column}' is gone at groupBy",
-                hint="keep it in the select",
-            )
-        binding = Binding(name, watermark.column if watermark else None, pandas_options(job.spark), closing)
-        bound = operator.bind(binding)
-        node = OperatorNode(stream._node, job._operator_name(name), self._keys, bound)
-        return Stream(job, node, streaming_template(job.spark, operator.output))
+        return self._next(UnionNode((left._node, right._node), combine), tried)
 
 
 def _named_key(stream: Stream, key: str | Column) -> tuple[Stream, str]:
@@ -423,12 +317,6 @@ def _keeping(frame: DataFrame, select: Callable[..., DataFrame]) -> DataFrame:
     """The selection, and the hidden column with it; `*` has it already."""
     chosen = select()
     return select(REJECT) if REJECT in frame.columns and REJECT not in chosen.columns else chosen
-
-
-def _function_name(function: Callable[..., object]) -> str:
-    """The function's name where it can name state in the store; a lambda has none."""
-    name = str(getattr(function, "__name__", ""))
-    return name if name.isidentifier() else "operator"
 
 
 def _first_line(error: AnalysisException) -> str:

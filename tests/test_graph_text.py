@@ -61,7 +61,7 @@ def test_a_sink_on_the_way_stands_where_it_gets_its_rows():
 
 def test_a_loop_is_drawn_as_what_comes_out_and_what_goes_in():
     loop = EdgeNode("again", None, feedback=True)
-    tried = operator(UnionNode(source("orders"), loop, None), "tried", "id")
+    tried = operator(UnionNode((source("orders"), loop), None), "tried", "id")
     assert lines(sunk(tried, "out"), edges=[EdgeBinding(loop, step(tried, "filter"))]) == [
         "job sales",
         "└── edge 'again'",
@@ -77,7 +77,9 @@ def test_a_loop_is_drawn_as_what_comes_out_and_what_goes_in():
 def test_what_two_branches_read_is_drawn_once():
     rows = step(WatermarkNode(source("orders"), "at", 1000), "filter")
     left, right = operator(rows, "a", "k"), step(rows, "select")
-    assert lines(sunk(UnionNode(left, operator(right, "b", "k"), None), "out"), sunk(step(rows, "drop"), "aside")) == [
+    assert lines(
+        sunk(UnionNode((left, operator(right, "b", "k")), None), "out"), sunk(step(rows, "drop"), "aside")
+    ) == [
         "job sales",
         "├── sink 'out' (delta)",
         "│   └── union",
@@ -113,7 +115,7 @@ def test_streams_that_part_behind_an_operator_come_first():
     ("ends", "said"),
     [
         (lambda a, b: [step(a, "x"), operator(step(a, "y"), "c", "k")], "operator 'c' reads one of them"),
-        (lambda a, b: [step(a, "x"), UnionNode(a, source("more"), None)], "one of them meets another input"),
+        (lambda a, b: [step(a, "x"), UnionNode((a, source("more")), None)], "one of them meets another input"),
         (lambda a, b: [step(each, verb) for each in (a, b) for verb in "xy"], "operator 'a' and behind operator 'b'"),
     ],
 )

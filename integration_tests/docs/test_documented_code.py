@@ -45,7 +45,7 @@ def test_the_page_about_graphs_runs_as_written(tmp_path, capsys):
         (tmp_path / folder / "1.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "links_inbox").mkdir()
     (tmp_path / "links_inbox" / "1.json").write_text('{"a": 3, "b": 2}\n{"a": 2, "b": 1}\n{"a": 7, "b": 8}\n')
-    tables = ("table", "spent_table", "large_table", "matched_table", "labels_table", "shares_table")
+    tables = ("table", "spent_table", "large_table", "matched_table", "labels_table", "shares_table", "settled_table")
     names = {name: str(tmp_path / name) for name in ("store", "inbox", "refund_inbox", "links_inbox", *tables)}
 
     exec(compile(python_blocks("docs/graphs.md"), "docs/graphs.md", "exec"), names)
@@ -57,6 +57,8 @@ def test_the_page_about_graphs_runs_as_written(tmp_path, capsys):
         assert DeltaTable(names["large_table"]).to_pyarrow_table().column("amount").to_pylist() == [6.0]
         matched = DeltaTable(names["matched_table"]).to_pyarrow_table().to_pylist()
         assert sorted((row["amount"], row["refund"]) for row in matched) == [(4.5, 1.5), (6.0, 1.5)]
+        settled = DeltaTable(names["settled_table"]).to_pyarrow_table().to_pylist()
+        assert settled == [{"customer": "ada", "due": 9.0, "bought": 2}]
         labels = DeltaTable(names["labels_table"]).to_pyarrow_table().to_pylist()
         last = {node: min(row["label"] for row in labels if row["node"] == node) for node in (1, 2, 3, 7, 8)}
         assert last == {1: 1, 2: 1, 3: 1, 7: 7, 8: 7}

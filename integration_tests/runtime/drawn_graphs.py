@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+import pyarrow as pa
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
@@ -18,9 +20,9 @@ from spark_ckpt.connector import Sink
 
 VALUES = 7
 SOURCES = ("one", "two")
-STEPS = ("filter", "map", "union", "number", "join", "edge")
-TWO_INPUTS = ("union", "join")
-OPERATORS = ("number", "join")
+STEPS = ("filter", "map", "union", "number", "join", "cogroup", "edge")
+TWO_INPUTS = ("union", "join", "cogroup")
+OPERATORS = ("number", "join", "cogroup")
 
 Rows = Counter[int]
 
@@ -76,7 +78,13 @@ def _computed(step: Step, inputs: list[Rows]) -> Rows:
             return first + last
         case "join":
             return Counter({value: times * last[value] for value, times in first.items() if last[value]})
-    keys = _summed(value % (step.argument + 1) for value in first.elements())
+        case "cogroup":
+            return _numbered(first, step) + _numbered(last, step)
+    return _numbered(first, step)
+
+
+def _numbered(rows: Rows, step: Step) -> Rows:
+    keys = _summed(value % (step.argument + 1) for value in rows.elements())
     return _summed(number % VALUES for times in keys.values() for number in range(1, times + 1))
 
 
@@ -96,8 +104,27 @@ def _built(step: Step, inputs: list[ckpt.Stream], name: str) -> ckpt.Stream:
             return first.union(last)
         case "join":
             return first.join(last, on="v", name=name)
+        case "cogroup":
+            return _each_numbered(first, last, step.argument, name)
     keyed = first.select((F.col("v") % (step.argument + 1)).alias("key"))
     return keyed.groupBy("key").agg("append", name, n=ckpt.count()).select((F.col("n") % VALUES).alias("v"))
+
+
+def _each_numbered(first: ckpt.Stream, last: ckpt.Stream, argument: int, name: str) -> ckpt.Stream:
+    """Every row's number among its own input's rows of its key."""
+    inputs = {"first": (first, "one"), "last": (last, "other")}
+    keyed = {
+        each: stream.select((F.col("v") % (argument + 1)).alias(key)).groupBy(key)
+        for each, (stream, key) in inputs.items()
+    }
+
+    def number(batch: ckpt.KeyBatch) -> ckpt.KeyResult:
+        counts = {each: batch.state_values(each).astype("int64") for each in ("first", "last")}
+        numbers = [batch[each].cumulative_count(counts[each]) % VALUES for each in counts]
+        state = {each: counts[each] + batch[each].count_per_key() for each in counts}
+        return ckpt.KeyResult(pa.table({"v": np.concatenate(numbers)}), pa.table(state))
+
+    return first._job.cogroup(keyed).applyVectorized(number, "v long", "first long, last long", name)
 
 
 @dataclass

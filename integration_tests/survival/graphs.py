@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import pandas as pd
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState
 
 import spark_ckpt as ckpt
 from spark_ckpt.connector import Sink
@@ -37,12 +39,29 @@ def tree(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> c
 
 
 def diamond(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
-    """Three operators: two that number the rows of each key, of one source and of both, meet in a join on key and number."""
+    """Three operators: two that number the rows of each key, of one source and of both, meet in a join on key and number.
+    A fourth aside has both sources as its inputs."""
     way = counting(rows, "k", "first").select("key", "n")
     if sink is not None:
         way.to(sink("way"), name="way")
+        both_counted(rows, others).to(sink("met"), name="met")
     right = counting(others.union(rows.filter("k = 'k0'")), "k", "others").selectExpr("key", "n", "n * n AS squared")
     return way.join(right, on=["key", "n"], name="third")
+
+
+def both_counted(rows: ckpt.Stream, others: ckpt.Stream) -> ckpt.Stream:
+    """An operator with two inputs: every row of each with its number `n` among those of its key there."""
+
+    def count(key: tuple[str], frames: Mapping[str, pd.DataFrame], state: GroupState) -> Iterator[tuple[str, str, int]]:
+        before = dict(zip(frames, state.get if state.exists else (0, 0), strict=True))
+        after = {name: before[name] + len(frame) for name, frame in frames.items()}
+        state.update(tuple(after.values()))
+        for name in frames:
+            yield from ((key[0], name, n) for n in range(before[name] + 1, after[name] + 1))
+
+    inputs = {"rows": rows.groupBy("k"), "others": others.withColumnRenamed("k", "other").groupBy("other")}
+    output, counts = "key string, input string, n int", "rows int, others int"
+    return rows._job.cogroup(inputs).applyInPandasWithState(count, output, counts, "append", "NoTimeout", name="met")
 
 
 def merge(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
@@ -82,6 +101,12 @@ def diamonds_output(keys: Iterable[object], others: Iterable[object]) -> Counter
     rows = list(keys)
     left, right = Counter(rows), Counter([*others, *(key for key in rows if key == "k0")])
     return Counter((key, n) for key in left for n in range(1, min(left[key], right[key]) + 1))
+
+
+def mets_output(keys: Iterable[object], others: Iterable[object]) -> Counter[tuple[object, str, int]]:
+    """(key, input, n) of what `both_counted` puts out."""
+    times = {"rows": Counter(keys), "others": Counter(others)}
+    return Counter((key, name, n) for name, each in times.items() for key in each for n in range(1, each[key] + 1))
 
 
 def merges_output(keys: Iterable[object], others: Iterable[object]) -> Counter[tuple[object, int]]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from integration_tests.survival.graphs import chains_output, diamonds_output, rings_output, trees_output
+from integration_tests.survival.graphs import chains_output, diamonds_output, mets_output, rings_output, trees_output
 from integration_tests.survival.kills import Kill, at_point, at_random
 from integration_tests.survival.process import Lives
 from spark_ckpt.store.existing import existing_store
@@ -127,6 +127,8 @@ def test_a_join_of_two_branches_agrees_with_them_whatever_was_killed(tmp_path: P
 
         assert feed.shown() == diamonds_output(feed.keys["rows"], feed.keys["others"])
         feed.check_way()
+        met = Counter(tuple(row.values()) for row in feed._rows("table-met", "key", "input", "n"))
+        assert met == mets_output(feed.keys["rows"], feed.keys["others"]), "an operator with two inputs, aside"
 
 
 def test_a_loop_agrees_with_itself_whatever_was_killed(tmp_path: Path) -> None:

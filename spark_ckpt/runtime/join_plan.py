@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import ArrayType, BooleanType, StructType
 
 from spark_ckpt.config import duration_ms
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
-from spark_ckpt.runtime.stream_join import LEFT, LEFT_ROWS, RIGHT, RIGHT_ROWS, StreamJoin
+from spark_ckpt.runtime.input_plan import InputPlan
+from spark_ckpt.runtime.stream_join import LEFT_ROWS, PRESENT, RIGHT_ROWS, StreamJoin
 from spark_ckpt.runtime.vectorized import VectorizedOperator, vectorized_function
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-_PRESENT = "present"
-"""Stands for the columns of a side that has none beside the key."""
 _HOWS = {"inner": False, "left": True, "leftouter": True, "left_outer": True}
 
 
@@ -33,31 +27,13 @@ class JoinPlan:
     keeps_left: bool
     ttl_ms: int | None
 
-    def left_rows(self, frame: DataFrame) -> DataFrame:
-        """Rows of the left side as the operator takes them. A null key meets nothing: only a left join has a use for it."""
-        return self._rows(frame, self.left, self.right, LEFT, RIGHT, may_be_null=self.keeps_left)
-
-    def right_rows(self, frame: DataFrame) -> DataFrame:
-        """Rows of the right side as the operator takes them."""
-        return self._rows(frame, self.right, self.left, RIGHT, LEFT, may_be_null=False)
-
-    def operator(self) -> VectorizedOperator:
-        """The operator on both."""
-        rows = StructType([*self.key_types, *StructType().add(LEFT, _kept(self.left)).add(RIGHT, _kept(self.right))])
+    def operator(self, sides: InputPlan) -> VectorizedOperator:
+        """The operator on both sides, the inputs LEFT and RIGHT of a co-group."""
         state = StructType().add(LEFT_ROWS, ArrayType(_kept(self.left))).add(RIGHT_ROWS, ArrayType(_kept(self.right)))
         output = StructType([*self.key_types, *self.left, *self.right])
         timeout = GroupStateTimeout.NoTimeout if self.ttl_ms is None else GroupStateTimeout.ProcessingTimeTimeout
         join = StreamJoin(self.keys, tuple(self.left.names), tuple(self.right.names), self.keeps_left, self.ttl_ms)
-        return vectorized_function(join, rows, self.keys, output, state, timeout=timeout)
-
-    def _rows(
-        self, frame: DataFrame, own: StructType, others: StructType, here: str, there: str, *, may_be_null: bool
-    ) -> DataFrame:
-        columns = [F.col(f"`{name}`") for name in own.names] or [F.lit(True).alias(_PRESENT)]
-        parts = {here: F.struct(*columns), there: F.lit(None).cast(_kept(others))}
-        keys = [F.col(f"`{key}`") for key in self.keys]
-        known = frame if may_be_null else frame.dropna(subset=list(self.keys))
-        return known.select(*keys, parts[LEFT].alias(LEFT), parts[RIGHT].alias(RIGHT))
+        return vectorized_function(join, sides.schema, self.keys, output, state, timeout=timeout, inputs=sides.named)
 
 
 def join_plan(left: StructType, right: StructType, on: object, how: str, ttl: str | int | None) -> JoinPlan:
@@ -114,4 +90,4 @@ def _ttl_ms(ttl: str | int | None) -> int | None:
 
 
 def _kept(columns: StructType) -> StructType:
-    return columns if columns.fields else StructType().add(_PRESENT, BooleanType())
+    return columns if columns.fields else StructType().add(PRESENT, BooleanType())

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -25,12 +25,14 @@ from pyspark.sql.types import Row, StructType
 
 from spark_ckpt.runtime.failures import OutputInvalid, types_of, user_function_failed
 from spark_ckpt.runtime.group_state import KeyGroupState, Resolved
+from spark_ckpt.runtime.key_frames import FramesByInput, FramesOf, KeyFrames, OneInput
 from spark_ckpt.runtime.key_index import distinct_keys
+from spark_ckpt.runtime.named_inputs import NamedInput
 from spark_ckpt.runtime.operator import Binding, Clock
 from spark_ckpt.runtime.output_rows import OutputRows
-from spark_ckpt.runtime.pandas_rows import FrameSlices, key_tuples
+from spark_ckpt.runtime.pandas_rows import key_tuples
 from spark_ckpt.runtime.python_values import to_arrow, to_python
-from spark_ckpt.runtime.rows import NO_TIMEOUT, Bools, Int64s, rows_at, state_schema, user_columns
+from spark_ckpt.runtime.rows import NO_TIMEOUT, Bools, Int64s, state_schema
 from spark_ckpt.runtime.timeouts import Timeouts
 from spark_ckpt.spark_private.key_state import NO_TIMESTAMP, KeyState, key_states
 from spark_ckpt.wording import counted
@@ -40,6 +42,7 @@ _ALLOCATIONS_PER_COLLECTION = 200_000
 Key = tuple[Hashable, ...]
 Yielded = pd.DataFrame | tuple[object, ...] | dict[str, object]
 UserFunction = Callable[[Key, Iterable[pd.DataFrame], GroupState], Iterable[Yielded]]
+CoGroupFunction = Callable[[Key, Mapping[str, pd.DataFrame], GroupState], Iterable[Yielded]]
 
 
 class _KeyRows(NamedTuple):
@@ -52,16 +55,19 @@ class _KeyRows(NamedTuple):
 
 
 def keyed_function(
-    func: UserFunction,
+    func: UserFunction | CoGroupFunction,
     schema: StructType,
     keys: Sequence[str],
     output: StructType,
     state: StructType,
     output_mode: str = "append",
     timeout: str = GroupStateTimeout.NoTimeout,
+    inputs: tuple[NamedInput, ...] = (),
 ) -> KeyedFunction:
-    """Operator over `func(key, frames, state)`; `schema` is the input's. Raises `GraphInvalid`."""
-    return KeyedFunction(func, schema, keys, output, state, output_mode, timeout)
+    """Operator over `func(key, frames, state)`; `schema` is the input's. With named `inputs` frames come by their names. Raises
+    `GraphInvalid`."""
+    frames = FramesByInput(inputs) if inputs else OneInput(tuple(schema.names))
+    return KeyedFunction(func, schema, keys, output, state, output_mode, timeout, frames)
 
 
 class KeyedFunction:
@@ -69,20 +75,21 @@ class KeyedFunction:
 
     def __init__(
         self,
-        func: UserFunction,
+        func: UserFunction | CoGroupFunction,
         schema: StructType,
         keys: Sequence[str],
         output: StructType,
         state: StructType,
         output_mode: str,
         timeout: str,
+        frames: FramesOf,
     ) -> None:
         self.schema = state_schema(StructType([schema[key] for key in keys]), state)
         self.output = output
         self.output_mode = output_mode
         self.timeout = timeout
-        self._func = func
-        self._columns = tuple(schema.names)
+        self._func = cast("Callable[[Key, KeyFrames, GroupState], Iterable[Yielded]]", func)
+        self._frames = frames
         self._state_type = state
         self._timeouts = Timeouts.of(timeout)
         self._binding = Binding()
@@ -110,13 +117,10 @@ class KeyedFunction:
         if not rows.num_rows:
             return
         keys = distinct_keys(rows, self.schema.key.names)
-        order = np.argsort(keys.row_key, kind="stable")
-        ends = np.cumsum(np.bincount(keys.row_key))
-        starts = np.r_[0, ends[:-1]]
-        slices = FrameSlices(rows_at(user_columns(rows), order), starts, ends, self._binding.options)
+        frames = self._frames.of(rows, keys.row_key, self._binding.options)
         resolved = group.resolve(keys.table, keys.hashes)
         called = _KeyRows(keys.table, keys.hashes, resolved, timed_out=False)
-        self._call(called, lambda i: (slices.frame(i) for _ in (0,)), group, clock, output)
+        self._call(called, frames, group, clock, output)
 
     def _on_timeouts(self, group: KeyGroupState, clock: Clock, output: OutputRows) -> None:
         now = self._timeouts.now(clock)
@@ -126,12 +130,12 @@ class KeyedFunction:
         if len(due.hashes):
             group.counters.keys_timed_out += len(due.hashes)
             called = _KeyRows(due.keys, due.hashes, due.resolved, timed_out=True)
-            self._call(called, lambda _: [pd.DataFrame(columns=list(self._columns))], group, clock, output)
+            self._call(called, self._frames.of_none(self._binding.options), group, clock, output)
 
     def _call(
         self,
         called: _KeyRows,
-        frames: Callable[[int], Iterable[pd.DataFrame]],
+        frames: Callable[[int], KeyFrames],
         group: KeyGroupState,
         clock: Clock,
         output: OutputRows,

@@ -68,7 +68,7 @@ def _read(node: Node) -> Iterator[Input]:
             yield None
             yield from _read(node.parent)
         case UnionNode():
-            yield from _read(node.left)
-            yield from _read(node.right)
+            for parent in node.parents:
+                yield from _read(parent)
         case _:
             yield from _read(node.parent)

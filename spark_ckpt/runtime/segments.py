@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Segments:
     """The rows of a batch, by key. `row_key[i]` in [0, keys) is the key of row i; rows are in order of
-    arrival and every key has at least one.
+    arrival. A key without rows has no place in `first_rows` and `last_rows`.
     """
 
     row_key: Int64s
@@ -38,6 +38,11 @@ class Segments:
         """Rows per key."""
         counts: Int64s = np.bincount(self.row_key, minlength=self.keys)
         return counts
+
+    @cached_property
+    def all_have_rows(self) -> bool:
+        """Whether there is no key without one."""
+        return bool((self.counts > 0).all())
 
     @cached_property
     def order(self) -> Int64s:
@@ -54,13 +59,20 @@ class Segments:
     @cached_property
     def last_rows(self) -> Int64s:
         """For each key the position of its last row."""
-        rows: Int64s = self.order[self.starts + self.counts - 1]
-        return rows
+        return self._rows_at(self.starts + self.counts - 1)
 
     @cached_property
     def first_rows(self) -> Int64s:
         """For each key the position of its first row."""
-        return self.order[self.starts]
+        return self._rows_at(self.starts)
+
+    def _rows_at(self, places: Int64s) -> Int64s:
+        """Row positions at places of `order`; -1 for keys without rows."""
+        if self.all_have_rows:
+            return self.order[places]
+        rows = np.full(self.keys, -1)
+        rows[self.counts > 0] = self.order[places[self.counts > 0]]
+        return rows
 
     @cached_property
     def numbering(self) -> Int64s:
@@ -75,6 +87,8 @@ class Segments:
         """
         ordered = values[self.order]
         result = np.empty_like(ordered, dtype=np.result_type(ordered, initial))
+        if not len(ordered):
+            return result
         for keys, cells, real in self._matrices:
             matrix = np.empty((len(keys), cells.shape[1] + 1), result.dtype)
             matrix[:, 0] = initial[keys]

@@ -182,10 +182,10 @@ class StageFrames:
     def _blobs(self, node: OperatorNode) -> DataFrame:
         """The output of an operator, packed."""
         host, watermark = self._stage.hosts[node.name], watermark_of(node.parent)
-        timed = watermark is not None
+        timed = node.event_time is not None
         rows = self._rows(node.parent)
         diverter = self._diverter() if REJECT in rows.columns else None
-        step = packer(diverter, host.key_groups, watermark.column if watermark else None)
+        step = packer(diverter, host.key_groups, node.event_time)
         packed = host.keyed(rows).mapInArrow(step, packed_ddl(timed))
         united = host.control(self._control, timed).toDF(*packed.columns).union(packed)
         if watermark is not None:

@@ -7,6 +7,7 @@ Runs in tasks; what sets it up is `join_plan`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -20,10 +21,12 @@ from spark_ckpt.runtime.vectorized import KeyBatch, KeyResult
 if TYPE_CHECKING:
     from spark_ckpt.runtime.rows import Array
 
-LEFT, RIGHT = "left_row", "right_row"
-"""Columns of the operator's input: what a side's row has beside the key, null in rows of the other side."""
+LEFT, RIGHT = "left", "right"
+"""The operator's inputs."""
 LEFT_ROWS, RIGHT_ROWS = "left_rows", "right_rows"
 """Columns of its state."""
+PRESENT = "present"
+"""Stands in them for the columns of a side that has none beside the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class StreamJoin:
         """What a batch puts out, and what is kept."""
         if batch.timed_out:
             return self._forgotten(batch)
-        left, right = _Side.of(batch, LEFT, LEFT_ROWS), _Side.of(batch, RIGHT, RIGHT_ROWS)
+        left, right = self._sides(batch)
         old, fresh = np.arange(left.old), np.arange(left.old, len(left.key))
         pairs = [
             _pairs(left.key, right.key, fresh, np.arange(len(right.key))),
@@ -53,8 +56,11 @@ class StreamJoin:
         due = None if self.ttl_ms is None else np.full(len(batch), batch.processing_ms + self.ttl_ms)
         return KeyResult(output, state, timeout_ms=due)
 
+    def _sides(self, batch: KeyBatch) -> tuple[_Side, _Side]:
+        return _Side.of(batch, LEFT, LEFT_ROWS, self.left), _Side.of(batch, RIGHT, RIGHT_ROWS, self.right)
+
     def _forgotten(self, batch: KeyBatch) -> KeyResult:
-        left, right = _Side.of(batch, LEFT, LEFT_ROWS), _Side.of(batch, RIGHT, RIGHT_ROWS)
+        left, right = self._sides(batch)
         alone = np.flatnonzero(~np.isin(left.key, right.key)) if self.keeps_left else np.empty(0, np.int64)
         nothing = pa.nulls(len(alone), right.rows.type)
         output = self._output(batch, left.key[alone], left.rows.take(alone), nothing)
@@ -77,20 +83,29 @@ class _Side:
     old: int
 
     @classmethod
-    def of(cls, batch: KeyBatch, fresh: str, kept: str) -> _Side:
-        state = column(cast(pa.Table, batch.state), kept)
-        given = column(cast(pa.Table, batch.rows), fresh)
-        at = np.flatnonzero(given.is_valid().to_numpy(zero_copy_only=False))
+    def of(cls, batch: KeyBatch, side: str, kept: str, names: Sequence[str]) -> _Side:
+        """`kept`: its column of the state. `names`: its columns beside the key."""
+        state, given = column(cast(pa.Table, batch.state), kept), batch[side]
         old: Array = state.flatten()
-        rows = pa.concat_arrays([old, given.take(at).cast(old.type)])
+        fresh = _structs(cast(pa.Table, given.rows).select(names), old.type)
         parents = pc.list_parent_indices(state).to_numpy(zero_copy_only=False)
-        return cls(rows, np.concatenate([parents, batch.key_index[at]]).astype(np.int64), len(old))
+        return cls(
+            pa.concat_arrays([old, fresh]), np.concatenate([parents, given.key_index]).astype(np.int64), len(old)
+        )
 
     def lists(self, keys: int) -> Array:
         """The rows of every key, in order of arrival."""
         ends = np.cumsum(np.bincount(self.key, minlength=keys))
         offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
         return pa.ListArray.from_arrays(offsets, self.rows.take(np.argsort(self.key, kind="stable")))
+
+
+def _structs(rows: pa.Table, kind: pa.DataType) -> Array:
+    """Every row as the state keeps it."""
+    if not rows.num_columns:
+        rows = pa.table({PRESENT: pa.repeat(pa.scalar(True), rows.num_rows)})
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    return pa.StructArray.from_arrays([column(rows, each.name).cast(each.type) for each in fields], fields=fields)
 
 
 def _pairs(left: Int64s, right: Int64s, left_at: Int64s, right_at: Int64s) -> tuple[Int64s, Int64s]:

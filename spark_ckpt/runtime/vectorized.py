@@ -7,8 +7,8 @@ names and shapes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn, TypeAlias, cast
 
@@ -24,6 +24,7 @@ from spark_ckpt.errors import CkptError
 from spark_ckpt.runtime.failures import OutputInvalid, bounded, user_function_failed
 from spark_ckpt.runtime.group_state import KeyGroupState, Resolved
 from spark_ckpt.runtime.key_index import distinct_keys
+from spark_ckpt.runtime.named_inputs import NamedInput
 from spark_ckpt.runtime.operator import Binding, Clock
 from spark_ckpt.runtime.output_rows import to_table
 from spark_ckpt.runtime.pandas_rows import PandasOptions, key_tuples, to_frame
@@ -59,6 +60,9 @@ class KeyBatch:
     the row of `keys` that row i belongs to; `state`: aligned with `keys`, null where `exists` is
     false. `timed_out`: the keys' timeouts have passed and there are no rows. With `frames=True`
     tables are pandas frames.
+
+    In a co-group `batch["orders"]` has that input's rows, with the same keys and state; of the batch itself `rows` are the
+    keys of all inputs' rows. A key without rows of an input has the count and the sum 0 there, and no first or last value: 0.
     """
 
     rows: Table
@@ -68,6 +72,13 @@ class KeyBatch:
     exists: Bools
     clock: Clock
     timed_out: bool = False
+    inputs: Mapping[str, KeyBatch] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> KeyBatch:
+        """One input's part of a co-group's batch."""
+        if name not in self.inputs:
+            raise KeyError(f"there is no input {name!r}; there are {', '.join(self.inputs) or 'no named ones'}")
+        return self.inputs[name]
 
     def __len__(self) -> int:
         """Number of keys."""
@@ -119,11 +130,20 @@ class KeyBatch:
 
     def last_per_key(self, values: Column) -> Values:
         """Values aligned with `rows`: each key's last. After a cumulative computation, the key's total."""
-        return np.asarray(values)[self.segments.last_rows]
+        return self._chosen(values, self.segments.last_rows)
 
     def first_per_key(self, values: Column) -> Values:
         """Values aligned with `rows`: each key's first."""
-        return np.asarray(values)[self.segments.first_rows]
+        return self._chosen(values, self.segments.first_rows)
+
+    def _chosen(self, values: Column, rows: Int64s) -> Values:
+        given = np.asarray(values)
+        if self.segments.all_have_rows:
+            return given[rows]
+        found = np.zeros(len(self), given.dtype)
+        has = self.segments.counts > 0
+        found[has] = given[rows[has]]
+        return found
 
     def sum_per_key(self, values: Column) -> Values:
         """For each key the sum over its rows."""
@@ -138,7 +158,7 @@ class KeyBatch:
         if initial is not None:
             start = np.asarray(initial)
         elif neutral is None:
-            start = numbers[self.segments.first_rows]
+            start = self.first_per_key(numbers)
         else:
             start = np.full(len(self), neutral, numbers.dtype)
         return self.segments.accumulate(fold, numbers, start)
@@ -181,9 +201,11 @@ def vectorized_function(
     timeout: str = GroupStateTimeout.NoTimeout,
     *,
     frames: bool = False,
+    inputs: tuple[NamedInput, ...] = (),
 ) -> VectorizedOperator:
-    """Operator over `func(KeyBatch) -> KeyResult`; `schema` is the input's. Raises `GraphInvalid`."""
-    return VectorizedOperator(func, schema, keys, output, state, output_mode, timeout, frames)
+    """Operator over `func(KeyBatch) -> KeyResult`; `schema` is the input's. With named `inputs` the batch has each by its name.
+    Raises `GraphInvalid`."""
+    return VectorizedOperator(func, schema, keys, output, state, output_mode, timeout, frames, inputs)
 
 
 class VectorizedOperator:
@@ -199,6 +221,7 @@ class VectorizedOperator:
         output_mode: str,
         timeout: str,
         frames: bool,
+        inputs: tuple[NamedInput, ...],
     ) -> None:
         self.schema = state_schema(StructType([schema[key] for key in keys]), state)
         self.output = output
@@ -206,6 +229,7 @@ class VectorizedOperator:
         self.timeout = timeout
         self._func = func
         self._input = arrow_schema(schema)
+        self._inputs = inputs
         self._state_type = state
         self._frames = frames
         self._timeouts = Timeouts.of(timeout)
@@ -231,17 +255,25 @@ class VectorizedOperator:
         keys = distinct_keys(rows, self.schema.key.names)
         resolved = group.resolve(keys.table, keys.hashes)
         batch = KeyBatch(user_columns(rows), keys.table, keys.row_key, resolved.state, resolved.exists, clock)
-        yield from self._call(batch, keys.hashes, resolved, group)
+        yield from self._call(self._by_input(batch, rows), keys.hashes, resolved, group)
 
     def _on_timeouts(self, now: int, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
         due = group.expired(now)
         if not len(due.hashes):
             return
         group.counters.keys_timed_out += len(due.hashes)
-        none = np.empty(0, np.int64)
+        none, rows = np.empty(0, np.int64), self._input.empty_table()
         state, exists = due.resolved.state, due.resolved.exists
-        batch = KeyBatch(self._input.empty_table(), due.keys, none, state, exists, clock, timed_out=True)
-        yield from self._call(batch, due.hashes, due.resolved, group)
+        batch = KeyBatch(user_columns(rows), due.keys, none, state, exists, clock, timed_out=True)
+        yield from self._call(self._by_input(batch, rows), due.hashes, due.resolved, group)
+
+    def _by_input(self, batch: KeyBatch, rows: pa.Table) -> KeyBatch:
+        """The batch with every input's part of it. `rows`: all inputs', as they came."""
+        inputs = {}
+        for each in self._inputs:
+            own, at = each.rows_of(rows)
+            inputs[each.name] = replace(batch, rows=own, key_index=batch.key_index[at])
+        return replace(batch, inputs=inputs)
 
     def _call(self, batch: KeyBatch, hashes: Int64s, before: Resolved, group: KeyGroupState) -> Iterator[pa.Table]:
         result = self._answer(batch)
@@ -271,7 +303,8 @@ class VectorizedOperator:
 
 def _framed(batch: KeyBatch, options: PandasOptions) -> KeyBatch:
     rows, keys, state = (to_frame(cast(pa.Table, each), options) for each in (batch.rows, batch.keys, batch.state))
-    return replace(batch, rows=rows, keys=keys, state=state)
+    inputs = {name: _framed(each, options) for name, each in batch.inputs.items()}
+    return replace(batch, rows=rows, keys=keys, state=state, inputs=inputs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from spark_ckpt.runtime.plan_order import PlanOrder
 
 A, B = (SourceNode(name, None, None) for name in "ab")
 ONE = PlanOrder.of(A)
-TWO = PlanOrder.of(UnionNode(A, B, None))
+TWO = PlanOrder.of(UnionNode((A, B), None))
 
 
 def operator(above):
@@ -39,7 +39,7 @@ def test_a_sources_own_files_are_in_the_folder_with_its_number():
 
 
 def test_the_control_source_has_a_line_for_each_operator_and_one_folder():
-    order = PlanOrder.of(operator(UnionNode(operator(A), B, None)))
+    order = PlanOrder.of(operator(UnionNode((operator(A), B), None)))
     assert order.inputs == (None, None, A, B)
 
     files = seed_files([None, None, None, Seed("7", {"0": "v1\n5"})], order, "{}", "id")
@@ -49,7 +49,7 @@ def test_the_control_source_has_a_line_for_each_operator_and_one_folder():
 
 
 def test_a_source_that_two_branches_read_has_two_lines_and_the_folder_of_where_it_is_met_first():
-    order = PlanOrder.of(A, operator(A), operator(UnionNode(B, A, None)))
+    order = PlanOrder.of(A, operator(A), operator(UnionNode((B, A), None)))
     assert order.inputs == (A, None, A, None, B, A)
     assert order.numbers == [0, 4]
     a, b = Seed("7", {"0": "v1\n5"}), Seed("8", {"0": "v1\n6"})

@@ -13,7 +13,9 @@ from pyspark.sql.types import StructType
 
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
 from spark_ckpt.runtime.group_state import KeyGroupState
+from spark_ckpt.runtime.input_plan import GroupedInput, input_plan
 from spark_ckpt.runtime.join_plan import join_plan
+from spark_ckpt.runtime.named_inputs import PRESENT, TAG_PREFIX
 from spark_ckpt.runtime.operator import Binding, Clock
 from spark_ckpt.runtime.rows import arrow_schema
 from spark_ckpt.runtime.stream_join import LEFT, LEFT_ROWS, RIGHT, RIGHT_ROWS
@@ -28,7 +30,11 @@ def struct(**columns):
 
 ORDERS = struct(k="string", item="string", day="date")
 PAYMENTS = struct(k="string", paid="long")
-L, R = "left", "right"
+L, R = LEFT, RIGHT
+
+
+def tag(side):
+    return f"{TAG_PREFIX}{side}"
 
 
 class Joined:
@@ -36,7 +42,8 @@ class Joined:
 
     def __init__(self, folder, how="inner", ttl=None, left=ORDERS, right=PAYMENTS, on="k"):
         self.join = join_plan(left, right, on, how, ttl)
-        self.operator = self.join.operator().bind(Binding("join"))
+        self.sides = input_plan({L: GroupedInput(left, self.join.keys), R: GroupedInput(right, self.join.keys)})
+        self.operator = self.join.operator(self.sides).bind(Binding("join"))
         self.store = MemoryStore()
         self.group = group_of(self.operator.schema, folder, self.store)
 
@@ -48,18 +55,9 @@ class Joined:
         return [(row["k"], row.get("item"), row.get("paid")) for row in found]
 
     def table(self, rows):
-        types = arrow_schema(StructType([*self.join.key_types]))
-        given = [
-            {
-                "k": key,
-                LEFT: {"item": value, "day": None, "present": True} if side == L else None,
-                RIGHT: {"paid": value, "present": True} if side == R else None,
-            }
-            for side, key, value in rows
-        ]
-        kinds = {name: self.operator._input.field(name).type for name in (LEFT, RIGHT)}
-        schema = pa.schema([*types, *(pa.field(name, kind) for name, kind in kinds.items())])
-        return with_hash(pa.Table.from_pylist(given, schema), ["k"])
+        values = {L: "item", R: "paid"}
+        given = [{"k": key, tag(side): {values[side]: value, PRESENT: True}} for side, key, value in rows]
+        return with_hash(pa.Table.from_pylist(given, arrow_schema(self.sides.schema)), ["k"])
 
 
 @pytest.fixture
