@@ -177,7 +177,13 @@ class CoGroupedStreams:
 
     def _event_times(self) -> dict[str, str]:
         found = {name: _event_time(each._stream, name) for name, each in self._inputs.items()}
-        return {name: column for name, column in found.items() if column is not None}
+        timed = {name: column for name, column in found.items() if column is not None}
+        if len(timed) > 1:
+            raise GraphInvalid(
+                f"cogroup: the inputs {', '.join(timed)} each have a watermark; a job has one",
+                hint="drop withWatermark from all inputs but one",
+            )
+        return timed
 
     def _operate(self, operator: KeyedOperator, name: str) -> Stream:
         return _operated(self._together(), self._plan.keys, operator, name, TIME if self._times else None)
