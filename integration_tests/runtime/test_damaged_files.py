@@ -13,7 +13,7 @@ from spark_ckpt_delta import DeltaSink
 from typer.testing import CliRunner
 
 import spark_ckpt as ckpt
-from spark_ckpt.cli.app import app
+from spark_ckpt.cli.app import application
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, SinkContext
 from spark_ckpt.errors import EpochDamaged
 
@@ -81,8 +81,8 @@ def test_damaged_rows_of_a_decided_epoch_are_made_again_from_the_sources(bench: 
     back = re.search(r"job\.start\(restore=(\d+)\)", error.hint)
     assert back is not None
     store = str(bench.folder / "store")
-    assert CliRunner().invoke(app, ["verify", store, "--deep"]).exit_code == EpochDamaged.exit_code
-    shown = CliRunner().invoke(app, ["restore", store, back[1], "--dry-run"])
+    assert CliRunner().invoke(application(), ["verify", store, "--deep"]).exit_code == EpochDamaged.exit_code
+    shown = CliRunner().invoke(application(), ["restore", store, back[1], "--dry-run"])
     assert (shown.exit_code, "never published" in shown.output) == (0, True)
     drain(totals_job(bench), restore=int(back[1]))
     bench.put(("b", 50))
@@ -119,7 +119,7 @@ def test_a_damaged_state_file_ends_a_recovery_and_an_older_epoch_begins_one(benc
         assert caught.value.context["operator"] == "totals"
         assert caught.value.context["expected"] == f"sha256 {newest['sha256']}"
     assert bench.values() == [("a", 1), ("a", 11)]
-    verified = CliRunner().invoke(app, ["verify", str(bench.folder / "store"), "--deep"])
+    verified = CliRunner().invoke(application(), ["verify", str(bench.folder / "store"), "--deep"])
     whole = re.search(r"newest whole epoch: (\d+)", verified.output)
     assert whole is not None
     assert int(whole[1]) < newest["epoch"]

@@ -7,62 +7,80 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from typing import NoReturn
 
 import typer
 
-from spark_ckpt.cli import rewind, savepoint
-from spark_ckpt.cli.accept_loss import accept_loss
-from spark_ckpt.cli.compare import compare
-from spark_ckpt.cli.connectors import connectors
-from spark_ckpt.cli.demo import demo
-from spark_ckpt.cli.diff import diff
-from spark_ckpt.cli.doctor import doctor
-from spark_ckpt.cli.jars import jars
-from spark_ckpt.cli.list import list_epochs
-from spark_ckpt.cli.prepare import prepare
-from spark_ckpt.cli.rescale import rescale
-from spark_ckpt.cli.restore import restore
-from spark_ckpt.cli.show import show
-from spark_ckpt.cli.simulate import simulate
-from spark_ckpt.cli.state import state
-from spark_ckpt.cli.trace import trace
-from spark_ckpt.cli.verify import verify
 from spark_ckpt.errors import CkptError
 
 INTERRUPTED = 130
 
-app = typer.Typer(
-    name="spark-ckpt",
-    help="Look into the store of a spark_ckpt job: epochs, state, savepoints, what a restore would do. Try protocols.",
-    epilog=(
-        "Every command takes --json. Exit codes: 0 done; 1 simulated run condemned, recorded one not accepted; 2 wrong use; "
-        "3 store unreachable, full, foreign or too new; 4 another driver holds the job; 5 epoch missing or damaged, "
-        "state does not fit; 6 run failed; 8 source or sink invalid; 9 not published; 10 environment unfit; 130 interrupted."
-    ),
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A command, or a group of commands: the module in `spark_ckpt.cli` that has it, under the name `member`."""
+
+    name: str
+    module: str
+    member: str
+    short_help: str = ""
+
+    def add_to(self, app: typer.Typer) -> None:
+        """Load it. Modules of other verbs stay unloaded: together they take longer to load than most commands to run."""
+        member = getattr(import_module(f"spark_ckpt.cli.{self.module}"), self.member)
+        if isinstance(member, typer.Typer):
+            app.add_typer(member, name=self.name)
+        else:
+            app.command(self.name, short_help=self.short_help)(member)
+
+
+VERBS = (
+    Verb("list", "list", "list_epochs", "The epochs that can be restored."),
+    Verb("show", "show", "show", "What one epoch consists of."),
+    Verb("state", "state", "state", "An operator's state at an epoch."),
+    Verb("diff", "diff", "diff", "What changed in the state between epochs."),
+    Verb("savepoint", "savepoint", "app"),
+    Verb("restore", "restore", "restore", "What going back to an epoch would do."),
+    Verb("rewind", "rewind", "app"),
+    Verb("rescale", "rescale", "rescale", "Another number of key groups for an operator."),
+    Verb("accept-loss", "accept_loss", "accept_loss", "Go on although the store has lost epochs that sinks have."),
+    Verb("verify", "verify", "verify", "Whether every epoch is whole."),
+    Verb("doctor", "doctor", "doctor", "Whether everything a job needs is here."),
+    Verb("connectors", "connectors", "connectors", "Sources and sinks that are installed."),
+    Verb("jars", "jars", "jars", "A connector's jars, for spark-submit."),
+    Verb("prepare", "prepare", "prepare", "Make later starts on this machine fast."),
+    Verb("simulate", "simulate", "simulate", "A protocol under failures, as a story and a diagram."),
+    Verb("trace", "trace", "trace", "What a job recorded: as a story, and replayed."),
+    Verb("compare", "compare", "compare", "What each protocol costs on one workload."),
+    Verb("demo", "demo", "demo", "See it work: kill, restart, proof, restore."),
 )
-app.command("list", short_help="The epochs that can be restored.")(list_epochs)
-app.command("show", short_help="What one epoch consists of.")(show)
-app.command("state", short_help="An operator's state at an epoch.")(state)
-app.command("diff", short_help="What changed in the state between epochs.")(diff)
-app.add_typer(savepoint.app, name="savepoint")
-app.command("restore", short_help="What going back to an epoch would do.")(restore)
-app.add_typer(rewind.app, name="rewind")
-app.command("rescale", short_help="Another number of key groups for an operator.")(rescale)
-app.command("accept-loss", short_help="Go on although the store has lost epochs that sinks have.")(accept_loss)
-app.command("verify", short_help="Whether every epoch is whole.")(verify)
-app.command("doctor", short_help="Whether everything a job needs is here.")(doctor)
-app.command("connectors", short_help="Sources and sinks that are installed.")(connectors)
-app.command("jars", short_help="A connector's jars, for spark-submit.")(jars)
-app.command("prepare", short_help="Make later starts on this machine fast.")(prepare)
-app.command("simulate", short_help="A protocol under failures, as a story and a diagram.")(simulate)
-app.command("trace", short_help="What a job recorded: as a story, and replayed.")(trace)
-app.command("compare", short_help="What each protocol costs on one workload.")(compare)
-app.command("demo", short_help="See it work: kill, restart, proof, restore.")(demo)
+
+
+def application(first: str | None = None) -> typer.Typer:
+    """The command line with the verb `first` only; with all of them if there is none of this name, for help and suggestions."""
+    app = typer.Typer(
+        name="spark-ckpt",
+        help="Look into the store of a spark_ckpt job: epochs, state, savepoints, what a restore would do. Try protocols.",
+        epilog=(
+            "Every command takes --json. Exit codes: 0 done; 1 simulated run condemned, recorded one not accepted; 2 wrong use; "
+            "3 store unreachable, full, foreign or too new; 4 another driver holds the job; 5 epoch missing or damaged, "
+            "state does not fit; 6 run failed; 8 source or sink invalid; 9 not published; 10 environment unfit; 130 interrupted."
+        ),
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_group)
+    for verb in [each for each in VERBS if each.name == first] or VERBS:
+        verb.add_to(app)
+    return app
+
+
+def _group() -> None:
+    """With it, an application of one verb still takes the verb's name."""
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -81,7 +99,7 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
 def exit_code(arguments: Sequence[str]) -> int:
     """Run one command; its exit code. What goes wrong is told on stderr, as JSON if the command was asked for it."""
     try:
-        app(args=list(arguments), prog_name="spark-ckpt")
+        application(arguments[0] if arguments else None)(args=list(arguments), prog_name="spark-ckpt")
     except SystemExit as ending:  # typer's own: done, wrong use, interrupted
         return ending.code if isinstance(ending.code, int) else 0
     except CkptError as error:

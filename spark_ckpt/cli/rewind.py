@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_ckpt.cli.broker_check import read_properties
 from spark_ckpt.cli.options import AsJson
 from spark_ckpt.cli.output import print_json
 from spark_ckpt.cli.rewind_text import print_plan
-from spark_ckpt.cli.topic_times import BrokerTopics
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.rewind.declared import Declared, read_declared
 from spark_ckpt.rewind.planning import Request, plan_rewind
+
+if TYPE_CHECKING:
+    from spark_ckpt.cli.topic_times import BrokerTopics
 
 app = typer.Typer(
     help="Plan how plain PySpark queries go back together to one consistent point.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+
+Checkpoints = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="DIR...", help="The checkpoint folder of each query, or the storage root of a declarative pipeline."
+    ),
+]
 
 
 @app.callback()
@@ -31,7 +40,7 @@ def rewind() -> None:
 
 @app.command("plan")
 def plan(
-    checkpoints: Annotated[list[str], typer.Argument(metavar="DIR...", help="The checkpoint folder of each query.")],
+    checkpoints: Checkpoints,
     to: Annotated[str, typer.Option(metavar="TIME|QUERY@BATCH|TABLE@VERSION", help="How far back at least.")],
     table: Annotated[
         list[str] | None,
@@ -57,7 +66,7 @@ def plan(
     if properties is not None and bootstrap_servers is None:
         raise ConfigInvalid("--properties is for --bootstrap-servers", hint="name the cluster as well")
     known = read_declared(declared) if declared is not None else Declared()
-    broker = BrokerTopics(bootstrap_servers, read_properties(properties)) if bootstrap_servers is not None else None
+    broker = _asked(bootstrap_servers, properties) if bootstrap_servers is not None else None
     try:
         found = plan_rewind(Request(checkpoints, to, table or (), known, broker), time.time_ns() // 1_000_000)
     finally:
@@ -67,3 +76,11 @@ def plan(
         print_json(found.model_dump(mode="json"))
     else:
         print_plan(found)
+
+
+def _asked(servers: str, properties: Path | None) -> BrokerTopics:
+    """Loads the connector: most plans need none, and take less time than that."""
+    from spark_ckpt.cli.broker_check import read_properties
+    from spark_ckpt.cli.topic_times import BrokerTopics
+
+    return BrokerTopics(servers, read_properties(properties))

@@ -71,6 +71,11 @@ class Checkpoint:
         """Whether the log still has the first batch, so that nothing the query ever did is out of sight."""
         return not self.batches or self.batches[0].number == 0
 
+    def batch(self, number: int) -> Batch | None:
+        """A batch by its number; they are in order and without a gap."""
+        at = number - self.batches[0].number if self.batches else -1
+        return self.batches[at] if 0 <= at < len(self.batches) else None
+
     def state_gone(self, batch: Batch) -> str | None:
         """Why the state after a batch cannot be loaded, by the names of its files; None if it can."""
         return next((why for each in self.operators if (why := each.gone(batch.number + 1)) is not None), None)

@@ -182,7 +182,7 @@ def _state_differences(query: Checkpoint, copy: Checkpoint) -> list[str]:
     batch = next((each for each in reversed(copy.batches) if each.committed_ms is not None), None)
     if batch is None:
         return []
-    if [sorted(each.partitions) for each in copy.operators] != [sorted(each.partitions) for each in query.operators]:
+    if [sorted(each.read()) for each in copy.operators] != [sorted(each.read()) for each in query.operators]:
         return ["it has other operators or partitions"]
     gone = copy.state_gone(batch) or copy.state_torn(batch)
     return [] if gone is None else [gone]

@@ -75,7 +75,9 @@ def table_points(table: Table) -> list[Index]:
 
 def batch_at(query: Checkpoint, index: Index) -> Batch | None:
     """The newest batch that a point includes; None before all."""
-    return next((each for each in reversed(query.batches) if index is None or each.number == index), None)
+    if index is None:
+        return query.batches[-1] if query.batches else None
+    return query.batch(index)
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

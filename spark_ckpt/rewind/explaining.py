@@ -27,7 +27,7 @@ from spark_ckpt.rewind.plan import (
 )
 from spark_ckpt.rewind.positions import DeltaPosition, FilesPosition, KafkaPosition, Position
 from spark_ckpt.rewind.public_records import public_records
-from spark_ckpt.rewind.tables import Table, Version
+from spark_ckpt.rewind.tables import Table
 from spark_ckpt.rewind.targets import Target
 from spark_ckpt.rewind.topics import TopicIndex
 
@@ -42,6 +42,7 @@ def plan_of(inputs: Inputs, line: Line, target: Target, broker: TopicIndex | Non
     public = list(public_records(inputs, line, broker))
     asked = TargetPlan(kind=target.kind, text=str(target), most=target.most, process=target.process)
     notes = [
+        *inputs.notes,
         *(note for each in inputs.queries.values() for note in each.notes),
         *notes_of(inputs, line, tables, broker),
     ]
@@ -95,7 +96,7 @@ class _Teller:
             stays=self.stays(name),
             written_by=self._partners(name, reading=False),
             read_by=self._partners(name, reading=True),
-            undone=[self._undone(table, each) for each in table.versions if each.number > version],
+            undone=list(self._undone(table, version)),
             in_flight=list(self._in_flight(table, version)),
             reasons=self.reasons(name),
             passed_over=self.passed_over(name),
@@ -143,22 +144,20 @@ class _Teller:
     def _named(self, process: ProcessId, index: Index) -> str:
         return named(index, process in self.inputs.tables)
 
-    def _undone(self, table: Table, version: Version) -> UndoneVersion:
-        batches, strangers = [], []
+    def _undone(self, table: Table, most: int) -> Iterator[UndoneVersion]:
         writers = {each.query: each.name for each in self.inputs.queries.values()}
         writers |= {app: query.name for query, app in declared_writers(self.inputs, table) if app is not None}
-        for app, number in version.transactions:
-            if app in writers:
-                batches.append(f"{writers[app]} batch {number}")
-            else:
-                strangers.append(app)
-        return UndoneVersion(
-            version=version.number,
-            operation=version.operation,
-            at_ms=version.at_ms,
-            batches=batches,
-            strangers=strangers,
-        )
+        for version in table.versions:
+            if version.number > most:
+                yield UndoneVersion(
+                    version=version.number,
+                    operation=version.operation,
+                    at_ms=version.at_ms,
+                    batches=[
+                        f"{writers[app]} batch {number}" for app, number in version.transactions if app in writers
+                    ],
+                    strangers=[app for app, _ in version.transactions if app not in writers],
+                )
 
     def _in_flight(self, table: Table, version: int) -> Iterator[InFlight]:
         for name, query in self.inputs.queries.items():

@@ -106,9 +106,7 @@ def _query_point(
     gone = None if is_now else _sources_gone(query, index, inputs, kept)
     if batch is None:
         return Point(index, gone=gone)
-    if not is_now and gone is None:
-        gone = query.state_gone(batch)
-    return Point(index, batch.committed_ms, gone, lambda: query.state_torn(batch))
+    return Point(index, batch.committed_ms, gone, lambda: query.state_gone(batch), lambda: query.state_torn(batch))
 
 
 def _sources_gone(query: Checkpoint, index: int, inputs: Inputs, kept: Mapping[str, Mapping[int, int]]) -> str | None:

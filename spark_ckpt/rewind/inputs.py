@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spark_ckpt.errors import CheckpointForeign, ConfigInvalid
 from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.rewind.checkpoint import Checkpoint, read_checkpoint
 from spark_ckpt.rewind.declared import Declared
+from spark_ckpt.rewind.places import find_places
 from spark_ckpt.rewind.positions import DeltaPosition
 from spark_ckpt.rewind.reading import local_folder
 from spark_ckpt.rewind.source_files import SinkLog, read_sink_log
@@ -20,12 +21,16 @@ from spark_ckpt.spark_private.query_logs import SINK_LOG
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Queries by name; tables by their process; logs of file sinks by the query that writes the folder."""
+    """Queries by name; tables by their process; logs of file sinks by the query that writes the folder.
+
+    `notes`: what is to be said of checkpoints that were left out.
+    """
 
     queries: Mapping[str, Checkpoint]
     tables: Mapping[ProcessId, Table]
     sinks: Sequence[tuple[Checkpoint, SinkLog]]
     declared: Declared
+    notes: Sequence[str] = ()
 
     def query(self, written: str) -> Checkpoint:
         """A query that a declaration names, by name or id. Raises `ConfigInvalid`."""
@@ -48,38 +53,14 @@ def read_inputs(folders: Sequence[str], tables: Sequence[str], declared: Declare
 
     Raises `ConfigInvalid` (a folder or query given twice, a table that is read and not given), and what reading raises.
     """
-    paths = [local_folder(each) for each in folders]
-    _refuse_twice(paths)
-    queries = {name: read_checkpoint(path, name) for name, path in _names(paths).items()}
+    places = find_places([local_folder(each) for each in folders])
+    queries = {name: read_checkpoint(path, name) for name, path in places.named.items()}
     _refuse_copies(list(queries.values()))
-    read = {table_process(root): read_table(root) for root in _roots(paths, tables, declared)}
+    read = {table_process(root): read_table(root) for root in _roots(places.named.values(), tables, declared)}
     _refuse_copied_tables(read)
     _require_tables(queries.values(), read.values(), declared)
-    inputs = Inputs(queries, read, (), declared)
-    return Inputs(queries, read, tuple(_sinks(inputs)), declared)
-
-
-def _refuse_twice(paths: Sequence[Path]) -> None:
-    if not paths:
-        raise ConfigInvalid("no checkpoint was named", hint="name the checkpoint folder of each query")
-    twice = next((path for path, count in Counter(each.resolve() for each in paths).items() if count > 1), None)
-    if twice is not None:
-        raise ConfigInvalid(f"{twice} was named twice", hint="name each query's checkpoint once")
-
-
-def _names(paths: Sequence[Path]) -> dict[str, Path]:
-    """Each folder by as many of its last names as tell it from the others."""
-    found: dict[str, Path] = {}
-    for path in paths:
-        length = 1
-        while length < len(path.parts) and sum(_ending(each, length) == _ending(path, length) for each in paths) > 1:
-            length += 1
-        found["/".join(_ending(path, length))] = path
-    return found
-
-
-def _ending(path: Path, length: int) -> tuple[str, ...]:
-    return path.parts[-length:]
+    inputs = Inputs(queries, read, (), declared, places.notes)
+    return replace(inputs, sinks=tuple(_sinks(inputs)))
 
 
 def _refuse_copies(queries: Sequence[Checkpoint]) -> None:
@@ -100,7 +81,7 @@ def _refuse_copied_tables(tables: Mapping[ProcessId, Table]) -> None:
             owner[each] = table
 
 
-def _roots(folders: Sequence[Path], tables: Sequence[str], declared: Declared) -> list[Path]:
+def _roots(folders: Iterable[Path], tables: Sequence[str], declared: Declared) -> list[Path]:
     """Tables that were named, and those that a checkpoint lies in, each once."""
     named = [root for each in tables for root in find_tables(local_folder(each))]
     named += [local_folder(each.path) for each in declared.tables]

@@ -19,12 +19,14 @@ from spark_ckpt.rewind.connections import BEGINNING, Channel, Index, shrinking
 class Point:
     """A state to go back to. `at_ms`: when it was reached, None if it is not over or before all. `gone`: why it cannot be had.
 
-    `torn`: the same, found only by opening files; asked for the points of a line.
+    `lost`: the same, found only by listing folders of the state; `torn`: only by opening files. Both are asked of the points of
+    a line, and of what it passes over.
     """
 
     index: Index
     at_ms: int | None = None
     gone: str | None = None
+    lost: Callable[[], str | None] = field(default=lambda: None, compare=False)
     torn: Callable[[], str | None] = field(default=lambda: None, compare=False)
 
 

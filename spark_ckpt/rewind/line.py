@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.protocol.recovery_line import RecoveryLine, recovery_line
+from spark_ckpt.rewind.connections import Index
 from spark_ckpt.rewind.intervals import Allowed, Intervals, Point
 
 T = TypeVar("T")
@@ -37,44 +38,57 @@ class Line:
         found = self.found.chosen.get(process)
         last = indices.index(wished.index) if wished is not None else len(points) - 1
         first = indices.index(found.index) if found is not None else -1
-        return [each for each in reversed(points[first + 1 : last + 1]) if each.gone is not None]
+        between = (replace(each, gone=each.gone or each.lost()) for each in points[first + 1 : last + 1])
+        return [each for each in reversed(list(between)) if each.gone is not None]
 
 
 def find_line(intervals: Intervals, allowed: Allowed) -> Line:
-    """The greatest line that a target allows; the files of its points are looked into, and torn ones passed over."""
+    """The greatest line that a target allows.
+
+    The state of its points is looked at once the line is found, and what is gone is passed over: a line of points that can
+    be had is never greater than one of all points, so going on from there misses none.
+    """
     while True:
-        line = _search(intervals, allowed)
-        torn = _torn(line) if line.exists else {}
-        if not torn:
-            return line
-        intervals = _without(intervals, torn)
+        found = _search(intervals, allowed, also_gone=False)
+        gone = _gone(intervals, found, allowed) if found.missing is None else {}
+        if not gone:
+            return Line(found, _search(intervals, allowed, also_gone=True), intervals)
+        intervals = _without(intervals, gone)
 
 
-def _search(intervals: Intervals, allowed: Allowed) -> Line:
+def _search(intervals: Intervals, allowed: Allowed, *, also_gone: bool) -> RecoveryLine:
     limited = [each for each in intervals.points if not allowed(each, intervals.newest(each))]
-    lines = []
-    for also_gone in (False, True):
-        candidates = {each: intervals.candidates(each, allowed, also_gone=also_gone) for each in intervals.points}
-        lines.append(recovery_line(candidates, intervals.ends, limited, intervals.lost))
-    return Line(lines[0], lines[1], intervals)
+    candidates = {each: intervals.candidates(each, allowed, also_gone=also_gone) for each in intervals.points}
+    return recovery_line(candidates, intervals.ends, limited, intervals.lost)
 
 
-def _torn(line: Line) -> dict[ProcessId, tuple[Point, str]]:
-    """Points of the line whose files are not whole; one that is the present stays, whatever its files are."""
-    found = {}
-    for process, chosen in line.found.chosen.items():
-        point = line.intervals.point(process, chosen.index)
-        if point is not line.intervals.newest(process) and (why := point.torn()) is not None:
-            found[process] = (point, why)
-    return found
+def _gone(intervals: Intervals, found: RecoveryLine, allowed: Allowed) -> dict[ProcessId, dict[Index, str]]:
+    """Points of a line whose state is gone or torn, and those before that would be next. What is now stays as it is."""
+    return {
+        process: gone
+        for process, chosen in found.chosen.items()
+        if (gone := dict(_gone_up_to(intervals, process, chosen.index, allowed)))
+    }
 
 
-def _without(intervals: Intervals, torn: Mapping[ProcessId, tuple[Point, str]]) -> Intervals:
+def _gone_up_to(
+    intervals: Intervals, process: ProcessId, index: Index, allowed: Allowed
+) -> Iterator[tuple[Index, str]]:
+    points = intervals.points[process]
+    start = next(number for number, each in enumerate(points) if each.index == index)
+    for point in reversed(points[: start + 1]):
+        if point is points[-1] or not allowed(process, point):
+            return
+        if point.gone is None:
+            why = point.lost() or point.torn()
+            if why is None:
+                return
+            yield point.index, why
+
+
+def _without(intervals: Intervals, gone: Mapping[ProcessId, Mapping[Index, str]]) -> Intervals:
     points = {
-        process: [
-            replace(each, gone=torn[process][1]) if process in torn and each is torn[process][0] else each
-            for each in known
-        ]
+        process: [replace(each, gone=each.gone or gone.get(process, {}).get(each.index)) for each in known]
         for process, known in intervals.points.items()
     }
     return replace(intervals, points=points)

@@ -52,12 +52,12 @@ def told(path: Path) -> Iterator[None]:
 
 def text_of(path: Path) -> str:
     """A file's text. Raises FileNotFoundError, `CheckpointUnreadable`, `CheckpointDamaged`."""
-    with told(path), path.open("rb") as file:
-        content = file.read(TEXT_BYTES_MAX + 1)
-    if len(content) > TEXT_BYTES_MAX:
-        raise CheckpointDamaged(
-            f"{path} has more than {TEXT_BYTES_MAX:,} bytes", hint="it is not a file of a query's log"
-        )
+    with told(path), open(path, "rb", buffering=0) as file:  # noqa: PTH123 - many thousand small files: half the time of Path.open
+        if os.fstat(file.fileno()).st_size > TEXT_BYTES_MAX:
+            raise CheckpointDamaged(
+                f"{path} has more than {TEXT_BYTES_MAX:,} bytes", hint="it is not a file of a query's log"
+            )
+        content = file.read()
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -82,6 +82,15 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
 def names(folder: Path) -> list[str]:
     """Names of the files in a folder."""
     return [each.name for each in entries(folder) if not each.is_dir()]
+
+
+def all_names(folder: Path) -> list[str]:
+    """Names of all that a folder holds, in no order; nothing if there is no such folder. Raises `CheckpointUnreadable`."""
+    try:
+        with told(folder):
+            return os.listdir(folder)  # noqa: PTH208 - names are all that is wanted of hundred thousands
+    except FileNotFoundError:
+        return []
 
 
 def numbered_folders(folder: Path) -> dict[int, Path]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
 from spark_ckpt.errors import FormatUnknown
-from spark_ckpt.rewind.reading import entries, names, numbered_folders
+from spark_ckpt.rewind.reading import all_names, numbered_folders
 from spark_ckpt.spark_private.query_logs import StateIds
 from spark_ckpt.spark_private.state_files import (
     Ids,
     StoreFiles,
     UnknownStateFile,
     files_of,
+    first_file,
     missing_in_snapshot,
 )
 
@@ -22,36 +25,51 @@ _NO_STORES = ("SSTs", "logs")
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """One store of one partition; most operators have one, joins may have four."""
+    """One store of one partition; most operators have one, joins may have four.
+
+    `files`: lists its folder, once, when names that should be there are not.
+    """
 
     folder: Path
-    files: StoreFiles
+    files: Callable[[], StoreFiles]
     ids: Callable[[int], Ids]
-    loadable: frozenset[int]
 
     def gone(self, version: int) -> str | None:
         """Why a version cannot be loaded."""
-        if version in self.loadable:
+        if self._first(version) is not None or self.files().loadable(version, self.ids):
             return None
-        return f"{self.files.missing(version, self.ids)}"
+        return f"{self.files().missing(version, self.ids)}"
 
     def torn(self, version: int) -> str | None:
         """Why the snapshot that loading begins with is not whole."""
-        name = self.files.snapshot_for(version, self.ids)
-        return None if name is None else missing_in_snapshot(self.folder / name)
+        name = self._first(version)
+        if name is None:
+            name = self.files().snapshot_for(version, self.ids)
+        return missing_in_snapshot(self.folder / name) if name else None
+
+    def _first(self, version: int) -> str | None:
+        where = f"{self.folder}{os.sep}"
+        return first_file(version, self.ids, lambda name: os.path.exists(where + name))  # noqa: PTH110 - ten thousand of them
+
+
+Partitions = Mapping[int, tuple[Store, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One stateful operator. Partitions are numbered from 0; one that is missing has no stores."""
+    """One stateful operator. Partitions are numbered from 0; one that is missing has no stores.
+
+    `read`: looks for them, once, when somebody asks. Nobody asks for a query that stays.
+    """
 
     number: int
-    partitions: Mapping[int, tuple[Store, ...]]
+    read: Callable[[], Partitions]
 
     def gone(self, version: int) -> str | None:
         """Why a version of the operator's state cannot be loaded, by the names of its files."""
-        for partition in range(max(self.partitions, default=-1) + 1):
-            stores = self.partitions.get(partition, ())
+        partitions = self.read()
+        for partition in range(max(partitions, default=-1) + 1):
+            stores = partitions.get(partition, ())
             if not stores:
                 return f"operator {self.number}: partition {partition} of the state is missing"
             for store in stores:
@@ -62,7 +80,7 @@ class Operator:
 
     def torn(self, version: int) -> str | None:
         """The same by what its snapshots contain."""
-        for partition, stores in self.partitions.items():
+        for partition, stores in self.read().items():
             for store in stores:
                 if (missing := store.torn(version)) is not None:
                     return f"operator {self.number}, partition {partition}: {missing} is missing"
@@ -72,38 +90,51 @@ class Operator:
 def read_operators(folder: Path, ids: Mapping[int, StateIds | None], oldest: int) -> tuple[Operator, ...]:
     """All operators in a checkpoint's folder `state`. `ids`: those that commits name, by version; before `oldest` none is known.
 
-    Raises `CheckpointUnreadable`, `FormatUnknown`.
+    One partition of each is looked at, so that a state store of another kind is told whether or not its query goes back.
+    Raises `CheckpointUnreadable`, `FormatUnknown`; what is asked of the operators may raise them, too.
     """
-    return tuple(_operator(number, path, ids, oldest) for number, path in numbered_folders(folder).items())
+    found = []
+    for number, path in numbered_folders(folder).items():
+        inner = _inner_stores(path / "0")
+        for store in _stores(path / "0", inner, _ids_of(ids, oldest, number, 0)):
+            store.files()
+        found.append(Operator(number, cache(partial(_partitions, number, path, inner, ids, oldest))))
+    return tuple(found)
 
 
-def _operator(number: int, folder: Path, ids: Mapping[int, StateIds | None], oldest: int) -> Operator:
+def _partitions(
+    number: int, folder: Path, inner: Sequence[str], ids: Mapping[int, StateIds | None], oldest: int
+) -> Partitions:
     partitions = {
-        partition: _stores(path, _ids_of(ids, oldest, number, partition))
+        partition: _stores(path, inner, _ids_of(ids, oldest, number, partition))
         for partition, path in numbered_folders(folder).items()
     }
     named = [len(each.get(number, ())) for each in ids.values() if each is not None]
     for partition in range(max(named, default=0)):
         partitions.setdefault(partition, ())
-    return Operator(number, partitions)
+    return partitions
 
 
-def _stores(folder: Path, ids: Callable[[int], Ids]) -> tuple[Store, ...]:
-    inner = [
-        each.name
-        for each in entries(folder)
-        if each.is_dir() and each.name[0] not in "_." and each.name not in _NO_STORES
+def _inner_stores(partition: Path) -> list[str]:
+    """Folders of the stores of a join; none where the partition is a store itself. Their names have no dot, those of files do."""
+    return [
+        name
+        for name in all_names(partition)
+        if "." not in name and name[0] != "_" and name not in _NO_STORES and (partition / name).is_dir()
     ]
-    return tuple(_store(folder / name, ids) for name in inner) or (_store(folder, ids),)
 
 
-def _store(folder: Path, ids: Callable[[int], Ids]) -> Store:
+def _stores(folder: Path, inner: Sequence[str], ids: Callable[[int], Ids]) -> tuple[Store, ...]:
+    paths = [folder / name for name in inner] or [folder]
+    return tuple(Store(path, cache(partial(_files, path)), ids) for path in paths)
+
+
+def _files(folder: Path) -> StoreFiles:
     try:
-        files = files_of(names(folder))
+        return files_of(name for name in all_names(folder) if "." in name or not (folder / name).is_dir())
     except UnknownStateFile as error:
         hint = "plan with a version of spark-ckpt that knows this state store; Spark 3.5 to 4.2's own can be read"
         raise FormatUnknown(f"{folder}: {error} is no file of a state store that is known", hint=hint) from error
-    return Store(folder, files, ids, files.loadable(ids))
 
 
 def _ids_of(ids: Mapping[int, StateIds | None], oldest: int, operator: int, partition: int) -> Callable[[int], Ids]:

@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from spark_ckpt.errors import CheckpointForeign, LogDamaged
 from spark_ckpt.rewind.positions import LARGEST
 from spark_ckpt.rewind.reading import changed_ms, entries, names, text_of, told
@@ -145,7 +142,7 @@ def _commit_text(path: Path) -> str:
 
 def _actions(path: Path, text: str) -> list[Mapping[str, Any]]:
     try:
-        found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        found: list[Mapping[str, Any]] = json.loads(f"[{','.join(line for line in text.splitlines() if line.strip())}]")
     except ValueError as error:
         raise LogDamaged(f"{path} is not JSON", hint=_HINT) from error
     if not found or not all(
@@ -228,6 +225,10 @@ def _json_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
 
 
 def _parquet_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
+    """Arrow is loaded here: a log that begins at its first version needs none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         with told(path):
             if kind not in pq.read_schema(path).names:

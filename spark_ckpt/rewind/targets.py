@@ -67,11 +67,20 @@ def target_of(written: str, queries: Mapping[str, ProcessId], tables: Mapping[st
     if query is not None and table is not None:
         raise ConfigInvalid(f"--to {written} names a query and a table", hint="name it by its whole path")
     if query is None and table is None:
-        raise ConfigInvalid(
-            f"--to {written}: there is no query and no table {name!r}", hint=f"there are: {_known(queries, tables)}"
-        )
+        raise _unknown(written, name, queries, tables)
     kind: TargetKind = "batch" if query is not None else "table"
     return Target(kind, int(number), query or table, everybody)
+
+
+def _unknown(
+    written: str, name: str, queries: Mapping[str, ProcessId], tables: Mapping[str, ProcessId]
+) -> ConfigInvalid:
+    several = sorted({process for process in {*queries.values(), *tables.values()} if process.endswith(f"/{name}")})
+    if len(several) > 1:
+        hint = f"name one of them: {', '.join(several)}"
+        return ConfigInvalid(f"--to {written}: {name!r} may be any of {len(several)}", hint=hint)
+    hint = f"there are: {_known(queries, tables)}"
+    return ConfigInvalid(f"--to {written}: there is no query and no table {name!r}", hint=hint)
 
 
 def check_target(target: Target, intervals: Intervals) -> None:

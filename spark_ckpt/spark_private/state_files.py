@@ -32,9 +32,11 @@ NAMES = (
 )  # fmt: skip
 
 _VERSIONED = re.compile(
-    r"(\d+)(?:_([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}))?\.(delta|snapshot|changelog|zip)"
+    r"^((\d+)(?:_([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}))?\.(delta|snapshot|changelog|zip))$",
+    re.MULTILINE,
 )
 _SNAPSHOTS = ("snapshot", "zip")
+_CHANGES = ("delta", "changelog")
 _METADATA = "metadata"
 _METADATA_BYTES_MAX = 64_000_000
 
@@ -57,14 +59,13 @@ class StoreFiles:
     snapshots: dict[int, dict[str, str]] = field(default_factory=dict)
     changes: dict[int, dict[str, str]] = field(default_factory=dict)
 
-    def loadable(self, ids: Callable[[int], Ids]) -> frozenset[int]:
-        """Versions that can be loaded, by their files' names."""
-        found: set[int] = {0}
-        for version in sorted({*self.snapshots, *self.changes}):
-            whole = _has(self.snapshots, version, ids)
-            if whole or (version - 1 in found and _has(self.changes, version, ids)):
-                found.add(version)
-        return frozenset(found)
+    def loadable(self, version: int, ids: Callable[[int], Ids]) -> bool:
+        """Whether a version can be loaded, by its files' names."""
+        while version > 0 and not _has(self.snapshots, version, ids):
+            if not _has(self.changes, version, ids):
+                return False
+            version -= 1
+        return True
 
     def missing(self, version: int, ids: Callable[[int], Ids]) -> int:
         """The newest version without a file that loading `version` needs; meant for one that cannot be loaded."""
@@ -82,16 +83,46 @@ class StoreFiles:
 
 
 def files_of(names: Iterable[str]) -> StoreFiles:
-    """What a store's folder holds. Raises `UnknownStateFile`."""
-    files = StoreFiles()
-    for name in names:
-        found = _VERSIONED.fullmatch(name)
-        if found:
-            kind = files.snapshots if found[3] in _SNAPSHOTS else files.changes
-            kind.setdefault(int(found[1]), {})[found[2] or ""] = name
-        elif not (name.startswith(".") or name.endswith(".crc")):
-            raise UnknownStateFile(name)
+    """What a store's folder holds. Raises `UnknownStateFile`.
+
+    One search over all names: there are hundreds in each of hundreds of folders.
+    """
+    files, known = StoreFiles(), [name for name in names if not (name[0] == "." or name.endswith(".crc"))]
+    found = _VERSIONED.findall("\n".join(known))
+    if len(found) != len(known):
+        matched = {name for name, *_ in found}
+        raise UnknownStateFile(next((name for name in known if name not in matched), known[0]))
+    for name, version, unique, kind in found:
+        of_kind = files.snapshots if kind in _SNAPSHOTS else files.changes
+        of_kind.setdefault(int(version), {})[unique] = name
     return files
+
+
+def first_file(version: int, ids: Callable[[int], Ids], exists: Callable[[str], bool]) -> str | None:
+    """The file that loading a version begins with, if all that it needs has the names that it should have.
+
+    The snapshot; of a version 0 that is empty the first change, and an empty text for version 0 itself. None: something is
+    missing, or not to be found without a look at what there is. Asks for a few names where a folder has hundreds.
+    """
+    first = ""
+    while version > 0:
+        wanted = ids(version)
+        if wanted is None:
+            return None
+        stems = [f"{version}_{one}" for one in wanted] or [f"{version}"]
+        snapshot = _first(stems, _SNAPSHOTS, exists)
+        if snapshot is not None:
+            return snapshot
+        change = _first(stems, _CHANGES, exists)
+        if change is None:
+            return None
+        first, version = change, version - 1
+    return first
+
+
+def _first(stems: Iterable[str], kinds: Iterable[str], exists: Callable[[str], bool]) -> str | None:
+    names = (f"{stem}.{kind}" for stem in stems for kind in kinds)
+    return next((name for name in names if exists(name)), None)
 
 
 def missing_in_snapshot(path: Path) -> str | None:
@@ -128,7 +159,7 @@ def named_in_snapshot(path: Path) -> list[str]:
 def versioned(name: str) -> tuple[int, str] | None:
     """Version and id, empty text for none, in the name of a store's file; None for a file of another kind."""
     found = _VERSIONED.fullmatch(name)
-    return None if found is None else (int(found[1]), found[2] or "")
+    return None if found is None else (int(found[2]), found[3] or "")
 
 
 def _read_bounded(opened: zipfile.ZipFile) -> str:

@@ -170,10 +170,13 @@ class Simulated:
             for number, (began, done, ends) in enumerate(rows)
             if number >= query.purged
         )
-        loadable = frozenset(range(len(query.ends) + 2)) - {number + 1 for number in query.gone}
-        store = Store(Path("/state"), StoreFiles(), lambda version: frozenset(), loadable)
+        loadable = set(range(len(query.ends) + 2)) - {number + 1 for number in query.gone}
+        snapshots = {version: {"": f"{version}.snapshot"} for version in loadable}
+        store = Store(Path("/state"), lambda: StoreFiles(snapshots), lambda version: frozenset())
         where = Path("/checkpoints") / query.name
-        return Checkpoint(query.name, where, f"id-{query.name}", batches, (Operator(0, {0: (store,)}),), {}, "", {})
+        return Checkpoint(
+            query.name, where, f"id-{query.name}", batches, (Operator(0, lambda: {0: (store,)}),), {}, "", {}
+        )
 
     def _table(self, table: SimTable) -> Table:
         versions = tuple(
