@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-import pandas as pd
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -87,6 +86,8 @@ class Settings:
 
 def age_ms(text: str) -> int:
     """A duration such as "7 days", "1h" in milliseconds. Raises `ConfigInvalid`."""
+    import pandas as pd  # for the driver: the process that Spark starts beside each query needs it for nothing else
+
     try:
         duration = pd.Timedelta(text)
     except ValueError as error:
