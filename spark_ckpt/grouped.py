@@ -66,10 +66,15 @@ class GroupedStream:
         outputStructType: StructType | str,
         stateStructType: StructType | str,
         name: str | None = None,
+        timeoutConf: str = GroupStateTimeout.NoTimeout,
     ) -> Stream:
-        """All keys of a key group at once: `func(KeyBatch) -> KeyResult`, Arrow tables in and out."""
+        """All keys of a key group at once: `func(KeyBatch) -> KeyResult`, Arrow tables in and out.
+
+        `timeoutConf`: Spark's `GroupStateTimeout`. The function sets each key's timeout (`KeyResult.timeout_ms`) and is called
+        with those that have passed (`KeyBatch.timed_out`).
+        """
         output, state = struct_of(outputStructType), struct_of(stateStructType)
-        operator = vectorized_function(func, self._schema, self._keys, output, state)
+        operator = vectorized_function(func, self._schema, self._keys, output, state, timeout=timeoutConf)
         return self._operate(operator, name or _function_name(func))
 
     def agg(self, outputMode: str = "update", name: str = "aggregate", **aggregates: Aggregate) -> Stream:

@@ -75,10 +75,11 @@ def told(found: Mapping[int, list[tuple[float, float]]]) -> None:
     batches = {length: median(batch for batch, _ in each) for length, each in found.items()}
     idle = {length: median(epoch for _, epoch in each) for length, each in found.items()}
     first = batches[1] - batches[0]
-    print(f"{'operators':>9} {'batch ms':>9} {'the last one, of the first':>27} {'idle epoch ms':>14} {'of one':>7}")
+    print("| operators | batch, ms | what the last one costs, of the first | idle epoch, ms | of one operator's |")
+    print("|---:|---:|---:|---:|---:|")
     for length in found:
         share = f"{(batches[length] - batches[length - 1]) / first:.0%}" if length else ""
-        print(f"{length:>9} {batches[length]:>9.0f} {share:>27} {idle[length]:>14.0f} {idle[length] / idle[1]:>7.2f}")
+        print(f"| {length} | {batches[length]:.0f} | {share} | {idle[length]:.0f} | {idle[length] / idle[1]:.2f} |")
 
 
 def main() -> None:

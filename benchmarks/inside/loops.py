@@ -76,9 +76,10 @@ def main() -> None:
     finally:
         spark.stop()
     batch = median(found["files"])
-    print(f"{'rows from':>10} {'ms a batch':>11} {'of a batch':>11}")
+    print("| rows from | a batch, ms | of a batch of files |")
+    print("|---|---:|---:|")
     for kind in KINDS:
-        print(f"{kind:>10} {median(found[kind]):>11.0f} {median(found[kind]) / batch:>11.2f}")
+        print(f"| {kind} | {median(found[kind]):.0f} | {median(found[kind]) / batch:.2f} |")
 
 
 if __name__ == "__main__":

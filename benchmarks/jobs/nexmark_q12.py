@@ -8,13 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     import pandas as pd
-    from pyspark.sql.streaming.state import GroupState
 
     import spark_ckpt as ckpt
     from benchmarks.nexmark.events import Events
+    from spark_ckpt.runtime.vectorized import KeyBatch, KeyResult
 
 COLUMNS = {"bidder": "long", "bid_count": "long", "starttime": "time", "endtime": "time"}
 WINDOW_MS = 10_000
@@ -30,43 +28,41 @@ def settled(found: pd.DataFrame) -> pd.DataFrame:
     return found[whole].groupby("bidder", as_index=False)["bid_count"].sum()
 
 
-def spark_ckpt_dropin(records: ckpt.Stream) -> ckpt.Stream:
+def spark_ckpt_vectorised(records: ckpt.Stream) -> ckpt.Stream:
     from benchmarks.nexmark.streams import of
 
     return (
         of(records, bid="bidder LONG")
         .select("bid.bidder")
         .groupBy("bidder")
-        .applyInPandasWithState(
+        .applyVectorized(
             bids_per_window,
             "bidder long, bid_count long, starttime timestamp, endtime timestamp",
             "start_ms long, bids long",
-            "append",
-            "ProcessingTimeTimeout",
+            timeoutConf="ProcessingTimeTimeout",
         )
     )
 
 
-def bids_per_window(key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[tuple[object, ...]]:
-    """The window that is open, and the one before when it is over."""
-    now_ms = state.getCurrentProcessingTimeMs()
-    start_ms, bids = state.get if state.exists else (now_ms - now_ms % WINDOW_MS, 0)
-    if now_ms >= start_ms + WINDOW_MS:
-        yield window_of(key[0], start_ms, bids)
-        start_ms, bids = now_ms - now_ms % WINDOW_MS, 0
-    if state.hasTimedOut:
-        state.remove()
-        return
-    bids += sum(len(frame) for frame in frames)
-    state.update((start_ms, bids))
-    state.setTimeoutDuration(start_ms + WINDOW_MS - now_ms)
+def bids_per_window(batch: KeyBatch) -> KeyResult:
+    """The windows that are over, and for each bidder the one that is open."""
+    import numpy as np
+    import pyarrow as pa
 
+    import spark_ckpt as ckpt
 
-def window_of(bidder: int, start_ms: int, bids: int) -> tuple[object, ...]:
-    from datetime import UTC, datetime
+    open_ms = batch.processing_ms - batch.processing_ms % WINDOW_MS
+    start_ms, bids = batch.state_values("start_ms", open_ms), batch.state_values("bids")
+    over = start_ms < open_ms
+    moments = {name: start_ms[over] + more for name, more in (("starttime", 0), ("endtime", WINDOW_MS))}
+    times = {name: pa.array(each, pa.timestamp("ms", "UTC")) for name, each in moments.items()}
+    output = pa.table({"bidder": batch.keys.column("bidder").filter(pa.array(over)), "bid_count": bids[over], **times})
+    if batch.timed_out:
+        return ckpt.KeyResult(output, remove=np.full(len(batch), True))
 
-    start, end = (datetime.fromtimestamp(each / 1000, UTC) for each in (start_ms, start_ms + WINDOW_MS))
-    return bidder, bids, start, end
+    bids = np.where(over, 0, bids) + np.bincount(batch.key_index, minlength=len(batch))
+    state = pa.table({"start_ms": np.full(len(batch), open_ms), "bids": bids})
+    return ckpt.KeyResult(output, state, timeout_ms=np.full(len(batch), open_ms + WINDOW_MS))
 
 
 flink_sql = """

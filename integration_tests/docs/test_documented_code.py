@@ -68,6 +68,22 @@ def test_the_page_about_graphs_runs_as_written(tmp_path, capsys):
         names["spark"].stop()
 
 
+def test_the_page_about_operators_runs_as_written(tmp_path):
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "inbox" / "1.json").write_text(
+        '{"customer": "ada", "amount": 4.5}\n{"customer": "bob", "amount": 1}\n{"customer": "ada", "amount": 2}\n'
+    )
+    names = {name: str(tmp_path / name) for name in ("store", "inbox", "totals_table", "spent_table")}
+
+    exec(compile(python_blocks("docs/operators.md"), "docs/operators.md", "exec"), names)
+    try:
+        for name in ("totals_table", "spent_table"):
+            rows = DeltaTable(names[name]).to_pyarrow_table().to_pylist()
+            assert {row["customer"]: row["total"] for row in rows} == {"ada": 6.5, "bob": 1.0}
+    finally:
+        names["spark"].stop()
+
+
 def test_the_porting_pages_jobs_run_as_written(tmp_path):
     (tmp_path / "inbox").mkdir()
     (tmp_path / "inbox" / "any-name.json").write_text(

@@ -55,6 +55,21 @@ def _(spark: SparkSession) -> None:
     assert plans.analysed(frame).name == plans.TEMPLATE_NODE
 
 
+@of("Project.projectList", "NamedExpression.exprId")
+def _(spark: SparkSession) -> None:
+    rows = plans.streaming_template(spark, ROW)
+    named = rows.alias("r").select("at", F.col("r.k").alias("who")).withColumnRenamed("at", "when").drop("none")
+    assert plans.columns_kept(named) == {"when": "at", "who": "k"}
+    assert plans.columns_kept(rows.drop("at")) == {"k": "k"}
+    for other in (
+        rows.where("k > 'a'"),
+        rows.select("k", F.lit(1)),
+        rows.select("k", F.col("at").alias("K")),
+        rows.union(rows),
+    ):
+        assert plans.columns_kept(other) is None
+
+
 @of("UnsupportedOperationChecker.checkForStreaming")
 def _(spark: SparkSession) -> None:
     template = plans.streaming_template(spark, ROW)

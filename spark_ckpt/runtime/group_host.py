@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pandas as pd
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
@@ -27,6 +28,7 @@ from spark_ckpt.runtime.blobs import outputs_to_blobs
 from spark_ckpt.runtime.group_state import Capture, KeyGroupState
 from spark_ckpt.runtime.late_watermark import late_watermark_ms
 from spark_ckpt.runtime.levels import FileRef, LevelCache
+from spark_ckpt.runtime.onward import PACKED, Onward, unsafe
 from spark_ckpt.runtime.operator import Clock, KeyedOperator
 from spark_ckpt.runtime.packing import control_tag, unpack_ordered
 from spark_ckpt.runtime.reports import Reports
@@ -84,23 +86,27 @@ class GroupHost:
         columns = [F.col("key_group"), control_tag(F.col("kind"), F.col("epoch")), F.lit(bytearray())]
         return exploded.select(*columns, *([F.lit(None).cast("timestamp")] if timed else []))
 
-    def apply(self, packed: DataFrame, reports: Reports) -> DataFrame:
-        """Run the operator on packed rows."""
-        run = self.runner(reports)
-        return packed.groupBy(KEY_GROUP).applyInPandasWithState(
-            run, _OUTPUT, _STATE, self.output_mode, self.operator.timeout
+    def apply(self, packed: DataFrame, reports: Reports, onward: Onward | None = None) -> DataFrame:
+        """Run the operator on packed rows. Its output comes in blobs, or with `onward` as packed rows of the next operator."""
+        applied = packed.groupBy(KEY_GROUP).applyInPandasWithState(
+            self.runner(reports, onward),
+            _OUTPUT if onward is None else PACKED,
+            _STATE,
+            self.output_mode,
+            self.operator.timeout,
         )
+        return applied if onward is None else unsafe(applied)
 
     # -- in a task ------------------------------------------------------------------------------------------------------
 
     def runner(
-        self, reports: Reports
+        self, reports: Reports, onward: Onward | None = None
     ) -> Callable[[tuple[int], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
         """The function for Spark."""
 
         def run(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
             settle()
-            yield from _GroupCall(self, int(key[0]), state, reports).run(frames)
+            yield from _GroupCall(self, int(key[0]), state, reports, onward).run(frames)
 
         return run
 
@@ -122,8 +128,9 @@ class GroupHost:
 class _GroupCall:
     """One key group in one micro-batch."""
 
-    def __init__(self, host: GroupHost, group: int, state: GroupState, reports: Reports) -> None:
+    def __init__(self, host: GroupHost, group: int, state: GroupState, reports: Reports, onward: Onward | None) -> None:
         self._host = host
+        self._onward = onward
         self._group = group
         self._state = state
         self._reports = reports
@@ -136,9 +143,7 @@ class _GroupCall:
     def run(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         unpacked = unpack_ordered(frames)
         outputs = self._host.operator.process(unpacked.rows, self._held, self._clock())
-        blobs = outputs_to_blobs(outputs)
-        if blobs:
-            yield pd.DataFrame({BLOB: blobs})
+        yield from self._put_out(outputs)
         account = self._account()
         barriers = [epoch for kind, epoch in unpacked.controls if kind == BARRIER]
         for epoch in barriers[-1:]:  # an older one in the same batch is of an epoch that was given up
@@ -146,6 +151,12 @@ class _GroupCall:
         self._state.update((self._held.encode(),))
         self._arm_timeout()
         self._reports.send("operator", scope_of_group(self._host.name, self._group), account)
+
+    def _put_out(self, outputs: Iterator[pa.Table]) -> Iterator[pd.DataFrame]:
+        if self._onward is not None:
+            yield from self._onward.packed(outputs, self._group)
+        elif blobs := outputs_to_blobs(outputs):
+            yield pd.DataFrame({BLOB: blobs})
 
     def _clock(self) -> Clock:
         try:

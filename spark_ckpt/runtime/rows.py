@@ -98,9 +98,9 @@ def _check_names(names: Iterable[str]) -> None:
         seen.add(name.lower())
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Spark's Arrow types for a struct, timestamps in UTC, everything nullable."""
-    arrow = arrow_schema_of(schema)
+def arrow_schema(schema: StructType, timezone: str = "UTC") -> pa.Schema:
+    """Spark's Arrow types for a struct, timestamps in `timezone`, everything nullable."""
+    arrow = arrow_schema_of(schema, timezone)
     return pa.schema([pa.field(field.name, field.type) for field in arrow])
 
 

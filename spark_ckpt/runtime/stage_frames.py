@@ -9,6 +9,8 @@ control rows, one per key group ------------------------------------------------
 A micro-batch is atomic and every shuffle in it is complete before an operator behind it runs, so a barrier that is in the batch
 is behind the same rows at every operator: the cut is aligned without anybody waiting for it.
 
+Between two operators that nothing lies between but names of columns, the first one packs what the second one takes (`onward.py`).
+
 What comes out of an edge begins like a source: the rows that a batch before has put on it, read from their files by tasks.
 
 Streams may part behind a source or an edge: each branch reads the same rows of it, from its own scan. A job with one end stages
@@ -18,7 +20,7 @@ part behind an operator do so in the batch's own plan, behind one shuffle more: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
@@ -40,12 +42,15 @@ from spark_ckpt.graph import (
     heads_of,
     leaves_of,
     parting_of,
+    segment,
     sources_of,
     watermark_of,
 )
 from spark_ckpt.runtime.admission import small
 from spark_ckpt.runtime.control_source import Control, control_rows
 from spark_ckpt.runtime.group_host import GroupHost
+from spark_ckpt.runtime.onward import Onward
+from spark_ckpt.runtime.onward_plan import onward_between
 from spark_ckpt.runtime.packing import packed_ddl, tables_of_blobs
 from spark_ckpt.runtime.rejects import Diverter, divert_rejects, diverting_with
 from spark_ckpt.runtime.reports import Reports
@@ -131,13 +136,13 @@ class StageFrames:
         if not others:
             return self._streamed(first)
         staged = reduce(DataFrame.union, [self._staged_end(node, STAGED) for node in (first, *others)])
-        return staged if self._stage.hosts else self._no_rows(staged).union(staged)
+        return staged if self._stage.hosts else _no_rows(self._control, staged).union(staged)
 
     def _streamed(self, node: Node) -> DataFrame:
         operator = _only_operator(node)
         if operator is None:
             rows = self._rows(node)
-            return rows if self._stage.hosts else self._no_rows(rows).union(rows)
+            return rows if self._stage.hosts else _no_rows(self._control, rows).union(rows)
         if operator is not node:
             checked_behind(self._spark, node)
         return self._blobs(operator)
@@ -179,24 +184,31 @@ class StageFrames:
             return stage.edges[node.name].read(self._spark)
         return (small(node.source) if stage.behind else node.source).read(self._spark, stage.cursors[node.name])
 
-    def _blobs(self, node: OperatorNode) -> DataFrame:
-        """The output of an operator, packed."""
+    def _blobs(self, node: OperatorNode, onward: Onward | None = None) -> DataFrame:
+        """The output of an operator, packed; with `onward` as the next operator takes it."""
         host, watermark = self._stage.hosts[node.name], watermark_of(node.parent)
         timed = node.event_time is not None
-        rows = self._rows(node.parent)
-        diverter = self._diverter() if REJECT in rows.columns else None
-        step = packer(diverter, host.key_groups, node.event_time)
-        packed = host.keyed(rows).mapInArrow(step, packed_ddl(timed))
+        handed_on = self._handed_on(node)
+        packed = self._packed(node) if handed_on is None else handed_on
         united = host.control(self._control, timed).toDF(*packed.columns).union(packed)
         if watermark is not None:
             united = united.withWatermark(EVENT_TIME, f"{watermark.delay_ms} milliseconds")
-        return host.apply(united, self._reports)
+        return host.apply(united, self._reports, onward)
 
-    def _no_rows(self, rows: DataFrame) -> DataFrame:
-        """Without an operator nobody has to see a marker, but Spark must count it, so the control source is in the plan. The
-        condition lets Spark leave it out of every batch's: no task, no column."""
-        nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
-        return self._control.where(F.lit(False)).select(*nulls)
+    def _packed(self, node: OperatorNode) -> DataFrame:
+        """The input of an operator, by way of Spark's rows."""
+        host, rows = self._stage.hosts[node.name], self._rows(node.parent)
+        diverter = self._diverter() if REJECT in rows.columns else None
+        step = packer(diverter, host.key_groups, node.event_time)
+        return host.keyed(rows).mapInArrow(step, packed_ddl(node.event_time is not None))
+
+    def _handed_on(self, node: OperatorNode) -> DataFrame | None:
+        """The input of an operator, packed by the one that it comes from, if that can be."""
+        before = _only_operator(node.parent)
+        if before is None or self._pass.stops(segment(node.parent)):
+            return None
+        onward = onward_between(self._spark, before, node, self._stage.hosts)
+        return None if onward is None else self._blobs(before, onward)
 
     def _diverter(self) -> Diverter:
         self._steps += 1
@@ -249,12 +261,23 @@ class _Passage:
         self._reports = reports
         self._passed: set[Node] = set()
 
+    def stops(self, nodes: Iterable[Node]) -> bool:
+        """Whether a sink on the way gets the rows of one of the nodes."""
+        return any(node in self._stages for node in nodes)
+
     def __call__(self, node: Node, rows: DataFrame) -> DataFrame:
         if node in self._passed:
             return rows.where(F.col(REJECT).isNull()) if REJECT in rows.columns else rows
         self._passed.add(node)
         stages = self._stages.get(node)
         return rows.mapInArrow(tapper(stages, self._reports), rows.schema) if stages else rows
+
+
+def _no_rows(control: DataFrame, rows: DataFrame) -> DataFrame:
+    """Without an operator nobody has to see a marker, but Spark must count it, so the control source is in the plan. The
+    condition lets Spark leave it out of every batch's: no task, no column."""
+    nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
+    return control.where(F.lit(False)).select(*nulls)
 
 
 def _only_operator(node: Node) -> OperatorNode | None:

@@ -19,9 +19,9 @@ NAMES = (
 )
 
 
-def arrow_schema_of(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark gives rows of this schema; timestamps are in UTC."""
-    return arrow_types.to_arrow_schema(schema, timezone="UTC")
+def arrow_schema_of(schema: StructType, timezone: str = "UTC") -> pa.Schema:
+    """The Arrow schema that Spark gives rows of this schema; timestamps are in `timezone`, for Spark that of the session."""
+    return arrow_types.to_arrow_schema(schema, timezone=timezone)
 
 
 def spark_schema_of(schema: pa.Schema) -> StructType:

@@ -49,6 +49,16 @@ NAMES = (
         "streaming_template", _UNTRIED,
     ),
     SparkName(
+        "Project.projectList",
+        f"{_CATALYST}.plans.logical.Project ({_FOLDER}/plans/logical/basicLogicalOperators.scala)", "columns_kept",
+        "rows between two operators always go through Spark's expressions",
+    ),
+    SparkName(
+        "NamedExpression.exprId",
+        f"{_CATALYST}.expressions.NamedExpression ({_FOLDER}/expressions/namedExpressions.scala)", "columns_kept",
+        "rows between two operators always go through Spark's expressions",
+    ),
+    SparkName(
         "LocalRelation", f"{_CATALYST}.plans.logical.LocalRelation ({_FOLDER}/plans/logical/LocalRelation.scala)",
         "streaming_template", _UNTRIED,
     ),
@@ -74,6 +84,8 @@ STATELESS_NODES = frozenset(
     }
 )
 """Logical nodes, by class name, that remember nothing from row to row. A join is one as long as one side only is a stream."""
+_PROJECT, _ALIAS_NODE = "Project", "SubqueryAlias"
+"""Columns by expression; a name for what is below."""
 REFERENCE_NODE, TEMPLATE_NODE, JOIN_NODE = "CTERelationRef", "LocalRelation", "Join"
 """A leaf that stands for rows read elsewhere in the plan; the leaf of a `streaming_template`; a join."""
 
@@ -109,6 +121,35 @@ class PlanNode:
 def analysed(frame: DataFrame) -> PlanNode:
     """The plan of a DataFrame after analysis, before optimisation."""
     return PlanNode(java_frame(frame).queryExecution().analyzed())
+
+
+def columns_kept(frame: DataFrame) -> dict[str, str] | None:
+    """Which column of the one leaf of its plan each column is, by name: for a frame whose rows are the leaf's, some columns left
+    out, in another order, under other names. None if anything else happens to them, or names repeat."""
+    plan = java_frame(frame).queryExecution().analyzed()
+    origins = _origins(plan)
+    if origins is None:
+        return None
+    kept = [(str(each.name()), origins[each.exprId().id()]) for each in items_of(plan.output())]
+    return dict(kept) if len({name.lower() for name, _ in kept}) == len(kept) else None
+
+
+def _origins(plan: JavaObject) -> dict[int, str] | None:
+    """The leaf's columns by the id that they have in the plan's output."""
+    if kind_of(plan) == TEMPLATE_NODE:
+        return {each.exprId().id(): str(each.name()) for each in items_of(plan.output())}
+    if kind_of(plan) not in (_PROJECT, _ALIAS_NODE):
+        return None
+    origins = _origins(plan.children().apply(0))
+    if origins is None or kind_of(plan) == _ALIAS_NODE:
+        return origins
+    kept: dict[int, str] = {}
+    for each in items_of(plan.projectList()):
+        column = each.child() if kind_of(each) == "Alias" else each
+        if kind_of(column) != "AttributeReference":
+            return None
+        kept[each.exprId().id()] = origins[column.exprId().id()]
+    return kept
 
 
 def streaming_template(spark: SparkSession, schema: StructType) -> DataFrame:

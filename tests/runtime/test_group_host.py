@@ -11,7 +11,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import spark_ckpt.runtime.aggregations as agg
 from spark_ckpt.host.markers import BARRIER, OPEN
 from spark_ckpt.runtime.group_host import GroupHost
-from spark_ckpt.runtime.packing import control_tag, pack
+from spark_ckpt.runtime.key_hash import key_hash
+from spark_ckpt.runtime.onward import Onward
+from spark_ckpt.runtime.packing import control_tag, pack, unpack_ordered
 from spark_ckpt.runtime.rows import BLOB, KEY_GROUP, KEY_HASH, TAG
 from spark_ckpt.store.location import Location
 
@@ -100,3 +102,23 @@ def test_a_group_without_changes_acknowledges_without_a_file(host):
     (account,) = call(host, state, packed([], (BARRIER, 6)))
 
     assert (account["epoch"], account["file"]) == (6, None)
+
+
+def test_output_for_the_next_operator_comes_packed_by_its_keys(host):
+    onward = Onward({"who": "k", "n": "total"}, pa.schema([("who", pa.string()), ("n", pa.int64())]), ("who",), 5)
+    run = host.runner(Told(), onward)
+
+    given = packed(["a", "b", "a", "c"])
+    frame = pd.concat(run((GROUP,), iter([given]), State()))
+
+    rows = {group: unpack_ordered([part]).rows for group, part in frame.groupby(KEY_GROUP)}
+    found = {(row["who"], row["n"]): (group, row[KEY_HASH]) for group, each in rows.items() for row in each.to_pylist()}
+    assert sorted(found) == [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
+    wanted = key_hash(pa.table({"who": [who for who, _ in found]}), ["who"]).tolist()
+    assert list(found.values()) == [(hashed % 5, hashed) for hashed in wanted]
+    assert sorted(frame[TAG]) == [(GROUP << 32) + number for number in range(len(frame))]
+
+
+def test_without_output_the_next_operator_gets_nothing(host):
+    onward = Onward({"k": "k"}, pa.schema([("k", pa.string())]), ("k",), 5)
+    assert list(host.runner(Told(), onward)((GROUP,), iter([packed([], (BARRIER, 5))]), State())) == []
