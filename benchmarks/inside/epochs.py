@@ -21,6 +21,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import spark_ckpt as ckpt
+from benchmarks.inside.chains import chain
 from benchmarks.inside.endless import EndlessSource
 from benchmarks.inside.null_sink import NullSink
 from benchmarks.inside.result_line import result_line
@@ -51,11 +52,10 @@ def window_s(interval_s: float | None, least_s: float) -> float:
     return interval_s * (max(epochs, SHORT_EPOCHS) if interval_s <= SHORT_S else epochs)
 
 
-def measured(spark: SparkSession, store: Path, interval_s: float | None, least_s: float) -> Window:
+def measured(spark: SparkSession, store: Path, interval_s: float | None, least_s: float, operators: int) -> Window:
     """Start, warm up, measure, stop."""
     job = ckpt.Job(spark, "epochs", store=str(store), interval=f"{interval_s or NEVER_S} seconds", key_groups=16)
-    source = job.source("input", EndlessSource(ROWS, KEY))
-    source.groupBy("k").agg("append", total=ckpt.sum("v"), n=ckpt.count()).to(NullSink())
+    chain(job.source("input", EndlessSource(ROWS, KEY)), operators).to(NullSink())
     run = job.start()
     try:
         _end_of_batch(run)
@@ -89,7 +89,7 @@ def _rows(run: ckpt.Run) -> int:
     return 0 if last is None else int(last["totals"]["numInputRows"])  # type: ignore[call-overload,index,arg-type]
 
 
-def main(rounds: int, least_s: float) -> None:
+def main(rounds: int, least_s: float, operators: int, intervals_s: Sequence[int]) -> None:
     """Print a result line for every run with epochs, then a Markdown table."""
     spark = benchmark_session()
     windows: dict[float, list[Window]] = defaultdict(list)
@@ -97,13 +97,13 @@ def main(rounds: int, least_s: float) -> None:
         stores = (Path(name) / str(number) for number in itertools.count())
 
         def without() -> float:
-            return measured(spark, next(stores), None, min(WITHOUT_S, least_s)).rows_per_s
+            return measured(spark, next(stores), None, min(WITHOUT_S, least_s), operators).rows_per_s
 
-        measured(spark, next(stores), 1, least_s)
+        measured(spark, next(stores), 1, least_s, operators)
         before = without()
         for repeat in range(rounds):
-            for interval_s in INTERVALS_S:
-                window, after = measured(spark, next(stores), interval_s, least_s), without()
+            for interval_s in intervals_s:
+                window, after = measured(spark, next(stores), interval_s, least_s, operators), without()
                 lost = 1 - window.rows_per_s / statistics.mean((before, after))
                 windows[interval_s].append(replace(window, lost=lost))
                 values = {"records_per_s": window.rows_per_s, "lost": lost}
@@ -135,5 +135,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--seconds", type=float, default=WINDOW_S, help="shortest window; intervals longer than it still fit in"
     )
+    parser.add_argument("--operators", type=int, default=1, help="running sums, each of the one before")
+    parser.add_argument("--interval", type=int, action="append", help="seconds between epochs; default: 60 to 1")
     options = parser.parse_args()
-    main(options.rounds, options.seconds)
+    main(options.rounds, options.seconds, options.operators, options.interval or INTERVALS_S)
