@@ -60,7 +60,9 @@ def _in_session_zone(table: pa.Table, timezone: str) -> pa.Table:
         for field in table.schema
     ]
     schema = pa.schema(fields)
-    return table if schema.equals(table.schema) else table.cast(schema)
+    if schema.equals(table.schema):
+        return table
+    return table.cast(schema) if table.num_rows else schema.empty_table()  # a cast leaves no chunk, which Spark refuses
 
 
 def key_tuples(keys: pa.Table, options: PandasOptions) -> list[tuple[Hashable, ...]]:

@@ -14,15 +14,17 @@ from hypothesis import strategies as st
 from operator_fixtures import MemoryStore, group_of, snapshot, with_hash
 from pyspark import cloudpickle
 from pyspark.sql.streaming.state import GroupStateTimeout
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, StructType, TimestampType
 
 from spark_ckpt.errors import CkptError, GraphInvalid
 from spark_ckpt.runtime.failures import UserFunctionFailed
 from spark_ckpt.runtime.group_state import KeyGroupState
 from spark_ckpt.runtime.input_plan import TIME, GroupedInput, input_plan
+from spark_ckpt.runtime.key_frames import FramesByInput
 from spark_ckpt.runtime.keyed_function import keyed_function
 from spark_ckpt.runtime.named_inputs import PRESENT, TAG_PREFIX
 from spark_ckpt.runtime.operator import Binding, Clock
+from spark_ckpt.runtime.pandas_rows import PandasOptions
 from spark_ckpt.runtime.rows import arrow_schema
 from spark_ckpt.runtime.vectorized import KeyResult, vectorized_function
 
@@ -273,3 +275,28 @@ def test_the_key_of_nested_type_is_refused():
     plan = input_plan({"a": windows, "b": windows})
     with pytest.raises(GraphInvalid, match="key column 'w' has type struct"):
         by_key(settle)(plan, NONE)
+
+
+def test_an_input_without_rows_has_a_frame_whatever_its_columns_are(tmp_path):
+    kinds = {
+        "s": "string",
+        "n": "long",
+        "d": "double",
+        "b": "boolean",
+        "at": "timestamp",
+        "day": "date",
+        "raw": "binary",
+    }
+    many = struct(k="string", **kinds).add("list", ArrayType(TimestampType())).add("one", struct(at="timestamp"))
+    plan = input_plan({"orders": INPUTS["orders"], "many": GroupedInput(many, ("k",))})
+    seen = []
+    operator = by_key(lambda key, frames, state: seen.append(frames["many"]) or [])(plan, NONE)
+    options = PandasOptions(timezone="America/New_York")
+    operator = operator.bind(Binding("op", options=options))
+    group = group_of(operator.schema, tmp_path)
+    rows = [{"id": "a", f"{TAG_PREFIX}orders": {"item": "x", "amount": 1}}]
+    list(operator.process(with_hash(pa.Table.from_pylist(rows, arrow_schema(plan.schema)), ["id"]), group, Clock(1)))
+    timed_out = FramesByInput(plan.named).of_none(options)(0)
+    assert [(list(frame), len(frame)) for frame in (*seen, timed_out["many"])] == [(many.names, 0)] * 2
+    assert timed_out["many"].dtypes.equals(seen[0].dtypes)
+    assert seen[0]["at"].dtype.kind == "M"
