@@ -179,6 +179,34 @@ class RewindOutOfReach(CkptError):
     exit_code = 5
 
 
+class PinsForeign(CkptError):
+    """A folder does not hold pinned points."""
+
+    condition = "CKPT_PINS_FOREIGN"
+    exit_code = 3
+
+
+class PinsInUse(CkptError):
+    """Somebody else is changing a folder of pinned points."""
+
+    condition = "CKPT_PINS_IN_USE"
+    exit_code = 4
+
+
+class PinsOverBudget(CkptError):
+    """A point does not fit beside the named ones into what they may hold together."""
+
+    condition = "CKPT_PINS_OVER_BUDGET"
+    exit_code = 3
+
+
+class PinNotFound(CkptError):
+    """There is no pinned point of this name."""
+
+    condition = "CKPT_PIN_NOT_FOUND"
+    exit_code = 5
+
+
 class RewindStale(CkptError):
     """A query or table is not any more as it was when the plan was made, or when the rewind was carried out."""
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spark_ckpt.cli import rewind_pins
 from spark_ckpt.cli.options import AsJson
 from spark_ckpt.cli.output import print_json
+from spark_ckpt.cli.rewind_pins import Checkpoints, DeclaredFile, Tables
 from spark_ckpt.cli.rewind_text import print_plan
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.rewind.declared import Declared, read_declared
@@ -25,12 +27,9 @@ app = typer.Typer(
 )
 
 
-Checkpoints = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="DIR...", help="The checkpoint folder of each query, or the storage root of a declarative pipeline."
-    ),
-]
+app.command("pin")(rewind_pins.pin)
+app.command("points")(rewind_pins.points)
+app.command("unpin")(rewind_pins.unpin)
 
 
 @app.callback()
@@ -41,14 +40,11 @@ def rewind() -> None:
 @app.command("plan")
 def plan(
     checkpoints: Checkpoints,
-    to: Annotated[str, typer.Option(metavar="TIME|QUERY@BATCH|TABLE@VERSION", help="How far back at least.")],
-    table: Annotated[
-        list[str] | None,
-        typer.Option(metavar="DIR", help="A Delta table, or a folder with tables in it. May be repeated."),
-    ] = None,
-    declared: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="YAML: who writes which topic, folder or table. See docs/rewind.md."),
+    to: Annotated[str, typer.Option(metavar="TIME|QUERY@BATCH|TABLE@VERSION|POINT", help="How far back at least.")],
+    table: Tables = None,
+    declared: DeclaredFile = None,
+    pins: Annotated[
+        Path | None, typer.Option(metavar="PINS", help="Pinned points take part. A point's name is a target, too.")
     ] = None,
     bootstrap_servers: Annotated[
         str | None, typer.Option(metavar="SERVERS", help="Ask this Kafka cluster what topics hold.")
@@ -68,7 +64,7 @@ def plan(
     known = read_declared(declared) if declared is not None else Declared()
     broker = _asked(bootstrap_servers, properties) if bootstrap_servers is not None else None
     try:
-        found = plan_rewind(Request(checkpoints, to, table or (), known, broker), time.time_ns() // 1_000_000)
+        found = plan_rewind(Request(checkpoints, to, table or (), known, broker, pins), time.time_ns() // 1_000_000)
     finally:
         if broker is not None:
             broker.close()

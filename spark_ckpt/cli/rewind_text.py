@@ -41,7 +41,8 @@ def _query_row(query: QueryPlan) -> Sequence[object]:
     newest = "none" if query.newest is None else str(query.newest)
     unfinished = f", {query.unfinished} unfinished" if query.unfinished is not None else ""
     state = None if query.state_version is None else f"version {query.state_version}"
-    return query.name, newest + unfinished, _goes_to(query.stays, query.batch, "batch"), _numbers(query.undone), state
+    goes = _goes_to(query.stays, query.batch, "batch") + (f", pinned as {query.point}" if query.point else "")
+    return query.name, newest + unfinished, goes, _numbers(query.undone), state
 
 
 def _table_row(table: TablePlan) -> Sequence[object]:
@@ -97,6 +98,7 @@ def _plain(reason: Reason) -> str:
 
 def _print_details(plan: Plan) -> None:
     for title, lines in (
+        ("files of pinned batches:", [f"{each.name}: {each.kept_in}" for each in plan.queries if each.kept_in]),
         ("cannot be had any more:", list(_passed_over(plan))),
         ("versions undone:", list(_undone(plan))),
         ("versions that are read again:", list(_in_flight(plan))),

@@ -40,10 +40,24 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class Pinned:
+    """A batch whose files are kept elsewhere, too: `folder` is a checkpoint as of it. `point`: what it was pinned as.
+
+    `damage`: asked for the points of a line: what is wrong with the files; None if they are as they were pinned.
+    """
+
+    batch: Batch
+    folder: Path
+    point: str
+    damage: Callable[[], str | None]
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A query as its checkpoint tells it. `batches`: those still in the log, without a gap, oldest first.
 
     `digest`: of the logs, so that a plan can be told from what it was made for. `starts`: where Kafka sources began.
+    `pinned`: batches that are kept elsewhere, whether or not the log still has them.
     """
 
     name: str
@@ -55,6 +69,7 @@ class Checkpoint:
     digest: str
     starts: Mapping[str, Position]
     notes: tuple[str, ...] = ()
+    pinned: tuple[Pinned, ...] = ()
 
     @property
     def committed(self) -> int | None:
@@ -71,18 +86,51 @@ class Checkpoint:
         """Whether the log still has the first batch, so that nothing the query ever did is out of sight."""
         return not self.batches or self.batches[0].number == 0
 
+    @property
+    def known(self) -> Sequence[Batch]:
+        """Batches of the log and pinned ones, each once, oldest first. There may be gaps among the pinned ones."""
+        if not self.pinned:
+            return self.batches
+        found = {each.batch.number: each.batch for each in self.pinned} | {each.number: each for each in self.batches}
+        return [found[number] for number in sorted(found)]
+
     def batch(self, number: int) -> Batch | None:
-        """A batch by its number; they are in order and without a gap."""
+        """A batch by its number. Those of the log are in order and without a gap."""
         at = number - self.batches[0].number if self.batches else -1
-        return self.batches[at] if 0 <= at < len(self.batches) else None
+        if 0 <= at < len(self.batches):
+            return self.batches[at]
+        return next((each.batch for each in self.pinned if each.batch.number == number), None)
 
     def state_gone(self, batch: Batch) -> str | None:
-        """Why the state after a batch cannot be loaded, by the names of its files; None if it can."""
-        return next((why for each in self.operators if (why := each.gone(batch.number + 1)) is not None), None)
+        """Why the state after a batch cannot be loaded, by the names of its files, here or where it is pinned; None if it can."""
+        gone = self._gone(batch)
+        return None if gone is None else self._unless_pinned(batch, gone)
 
     def state_torn(self, batch: Batch) -> str | None:
         """The same by what the snapshots contain. Opens files: meant for the batches of a line only."""
+        torn = None if self._gone(batch) is not None else self._torn(batch)
+        return None if torn is None else self._unless_pinned(batch, torn)
+
+    def kept_in(self, batch: Batch) -> Pinned | None:
+        """Where the files of a batch are to be taken from, if not from here."""
+        if self._gone(batch) is None and self._torn(batch) is None:
+            return None
+        return next((each for each in self._pins_of(batch) if each.damage() is None), None)
+
+    def _gone(self, batch: Batch) -> str | None:
+        if not self.batches or batch.number < self.batches[0].number:
+            return f"batch {batch.number} left the log"
+        return next((why for each in self.operators if (why := each.gone(batch.number + 1)) is not None), None)
+
+    def _torn(self, batch: Batch) -> str | None:
         return next((why for each in self.operators if (why := each.torn(batch.number + 1)) is not None), None)
+
+    def _pins_of(self, batch: Batch) -> list[Pinned]:
+        return [each for each in self.pinned if each.batch.number == batch.number]
+
+    def _unless_pinned(self, batch: Batch, why: str) -> str | None:
+        damages = [each.damage() for each in self._pins_of(batch)]
+        return None if None in damages else "; ".join([why, *(each for each in damages if each is not None)])
 
 
 def read_checkpoint(folder: Path, name: str) -> Checkpoint:

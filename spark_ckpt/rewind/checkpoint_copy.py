@@ -30,15 +30,17 @@ class Cut:
 
     `ends`: batch: source: an offset that is written instead of the query's own. Where there is one, the log begins there:
     older batches are left out, as their offsets would be of another count than the new ones.
+    `alone`: only what Spark needs to go on from the batch: the batch before it, and the state of its version.
     """
 
     batch: int
     ends: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    alone: bool = False
 
     @property
     def oldest(self) -> int:
         """The first batch of the copy, if the checkpoint has it."""
-        return min(self.ends, default=0)
+        return self.batch - 1 if self.alone else min(self.ends, default=0)
 
 
 def copy_checkpoint(query: Checkpoint, cut: Cut, target: Path) -> Checkpoint:
@@ -55,7 +57,7 @@ def copy_checkpoint(query: Checkpoint, cut: Cut, target: Path) -> Checkpoint:
     kept = [each for each in query.batches if cut.oldest <= each.number <= cut.batch]
     _copy_logs(query, kept, cut, target)
     _copy_sources(query, kept[-1] if kept else None, target)
-    copy_state(query, cut.batch, target)
+    copy_state(query, cut.batch, target, alone=cut.alone)
     sync_tree(target)
     return check_copy(query, cut, target)
 

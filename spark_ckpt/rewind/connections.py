@@ -63,7 +63,7 @@ class Channel:
 def query_points(query: Checkpoint) -> list[Index]:
     """Indices of a query's points, oldest first."""
     start: list[Index] = [BEGINNING] if query.from_the_beginning else []
-    done: list[Index] = [each.number for each in query.batches if each.committed_ms is not None]
+    done: list[Index] = [each.number for each in query.known if each.committed_ms is not None]
     return [*start, *done, *([None] if query.unfinished else [])]
 
 
@@ -98,20 +98,21 @@ def writes_table(query: Checkpoint, table: Table, app_id: str, name: ProcessId) 
 
 def writes_table_untold(query: Checkpoint, table: Table, name: ProcessId, skew_ms: int) -> Iterator[Channel]:
     """Batches of a query that writes a table without transactions: what a version may hold, and what it holds for certain."""
-    began = [each.began_ms for each in query.batches]
     times = list(accumulate((each.at_ms for each in table.versions), max))
-    first = query.batches[0].number if query.batches else 0
+    first = query.known[0].number if query.known else 0
     may: dict[Index, int] = {BEGINNING: 0}
     sure: dict[Index, int] = {BEGINNING: 0}
-    done = [each for each in query.batches if each.committed_ms is not None]
+    done = [each for each in query.known if each.committed_ms is not None]
+    finished = done[-1].number + 1 if done else first
     ends = list(accumulate((each.committed_ms or 0 for each in done), max))
     for number, version in enumerate(table.versions):
-        may[version.number] = first + bisect_right(began, times[number] + skew_ms)
+        may[version.number] = _begun_by(query, times[number] + skew_ms)
         later = min((each.at_ms for each in table.versions[number + 1 :]), default=None)
-        sure[version.number] = first + (len(done) if later is None else bisect_right(ends, later - skew_ms - 1))
+        over = len(done) if later is None else bisect_right(ends, later - skew_ms - 1)
+        sure[version.number] = done[over - 1].number + 1 if over else first
     where, writer = str(table.root), _of(query)
     everything = {index: _number(query, index) + 1 for index in query_points(query)}
-    certain = {index: min(count, first + len(done)) for index, count in everything.items()}
+    certain = {index: min(count, finished) for index, count in everything.items()}
     label = f"{query.name} -> {table.root} by time"
     yield Channel(ChannelId(label), Kind.WRITES_TABLE, writer, name, where, everything, may, exact=False)
     yield Channel(
@@ -213,16 +214,23 @@ def _spelled(uri: str) -> str:
 
 def declared_edge(writer: Checkpoint, reader: Checkpoint, over: str, skew_ms: int) -> Channel:
     """Batches of a writer that a reader may have seen when its own batch began."""
-    began = list(accumulate((each.began_ms for each in writer.batches), max))
-    first = writer.batches[0].number if writer.batches else 0
     received: dict[Index, int] = {}
     for index in query_points(reader):
         batch = batch_at(reader, index)
-        received[index] = first + bisect_right(began, batch.began_ms + skew_ms) if batch else 0
+        received[index] = _begun_by(writer, batch.began_ms + skew_ms) if batch else 0
     received = dict(zip(received, accumulate(received.values(), max), strict=True))
     sent = {index: _number(writer, index) + 1 for index in query_points(writer)}
     label = ChannelId(f"{writer.name} -> {reader.name} through {over}")
     return Channel(label, Kind.DECLARED, _of(writer), _of(reader), over, sent, received, exact=False)
+
+
+def _begun_by(writer: Checkpoint, at_ms: int) -> int:
+    """How many batches may have begun by a time. What lies in a gap between known batches may have, until the next known one."""
+    began = list(accumulate((each.began_ms for each in writer.known), max))
+    found = bisect_right(began, at_ms)
+    if found < len(began):
+        return writer.known[found].number
+    return writer.known[-1].number + 1 if began else 0
 
 
 def _of(query: Checkpoint) -> ProcessId:

@@ -43,10 +43,13 @@ def write_new(path: Path, content: bytes) -> None:
         sync_folder(path.parent)
 
 
-def replace(path: Path, content: bytes) -> None:
-    """A file's new content, durable when this returns. Raises `RewindNotPermitted`."""
+def replace(path: Path, content: bytes, times_ns: tuple[int, int] | None = None) -> None:
+    """A file's new content, durable when this returns. `times_ns`: of access and change. Raises `RewindNotPermitted`."""
     with written(path):
-        _part(path, content).replace(path)
+        part = _part(path, content)
+        if times_ns is not None:
+            os.utime(part, ns=times_ns)
+        part.replace(path)
         sync_folder(path.parent)
 
 

@@ -68,6 +68,8 @@ class _Teller:
         batch = batch_at(query, index)
         number = batch.number if batch else BEGINNING
         ends = batch.ends if batch else dict.fromkeys(query.batches[0].ends if query.batches else ())
+        newest = query.batches[-1].number if query.batches else BEGINNING
+        pinned = query.kept_in(batch) if batch and not stays else None
         return QueryPlan(
             name=name,
             folder=str(query.folder),
@@ -76,13 +78,15 @@ class _Teller:
             unfinished=query.unfinished.number if query.unfinished else None,
             batch=None if stays else index,
             stays=stays,
-            undone=[] if stays else [each.number for each in query.batches if each.number > number],
+            undone=[] if stays else list(range(number + 1, newest + 1)),
             sources=[_source(source, end) for source, end in ends.items()],
             operators=len(query.operators),
             state_version=number + 1 if query.operators and batch and not stays else None,
             reasons=self.reasons(name),
             passed_over=self.passed_over(name),
             digest=query.digest,
+            kept_in=str(pinned.folder) if pinned else None,
+            point=pinned.point if pinned else None,
         )
 
     def table(self, name: ProcessId, table: Table) -> TablePlan:

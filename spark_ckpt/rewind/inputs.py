@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spark_ckpt.errors import CheckpointForeign, ConfigInvalid
 from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.rewind.checkpoint import Checkpoint, read_checkpoint
 from spark_ckpt.rewind.declared import Declared
+from spark_ckpt.rewind.pinned_points import with_pins
+from spark_ckpt.rewind.pins import Kept
 from spark_ckpt.rewind.places import find_places
 from spark_ckpt.rewind.positions import DeltaPosition
 from spark_ckpt.rewind.reading import local_folder
@@ -23,7 +25,7 @@ from spark_ckpt.spark_private.query_logs import SINK_LOG
 class Inputs:
     """Queries by name; tables by their process; logs of file sinks by the query that writes the folder.
 
-    `notes`: what is to be said of checkpoints that were left out.
+    `notes`: what is to be said of checkpoints and pinned points that were left out. `refused`: (query, pinned point): why.
     """
 
     queries: Mapping[str, Checkpoint]
@@ -31,6 +33,7 @@ class Inputs:
     sinks: Sequence[tuple[Checkpoint, SinkLog]]
     declared: Declared
     notes: Sequence[str] = ()
+    refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def query(self, written: str) -> Checkpoint:
         """A query that a declaration names, by name or id. Raises `ConfigInvalid`."""
@@ -48,18 +51,21 @@ def table_process(root: Path) -> ProcessId:
     return ProcessId(f"table {root}")
 
 
-def read_inputs(folders: Sequence[str], tables: Sequence[str], declared: Declared) -> Inputs:
-    """Read everything; changes nothing.
+def read_inputs(
+    folders: Sequence[str], tables: Sequence[str], declared: Declared, points: Sequence[Kept] = ()
+) -> Inputs:
+    """Read everything; changes nothing. `points`: pinned ones, which are further points of the queries.
 
     Raises `ConfigInvalid` (a folder or query given twice, a table that is read and not given), and what reading raises.
     """
     places = find_places([local_folder(each) for each in folders])
     queries = {name: read_checkpoint(path, name) for name, path in places.named.items()}
     _refuse_copies(list(queries.values()))
+    pinned = with_pins(queries, points)
     read = {table_process(root): read_table(root) for root in _roots(places.named.values(), tables, declared)}
     _refuse_copied_tables(read)
-    _require_tables(queries.values(), read.values(), declared)
-    inputs = Inputs(queries, read, (), declared, places.notes)
+    _require_tables(pinned.queries.values(), read.values(), declared)
+    inputs = Inputs(pinned.queries, read, (), declared, (*places.notes, *pinned.notes), pinned.refused)
     return replace(inputs, sinks=tuple(_sinks(inputs)))
 
 
@@ -99,7 +105,7 @@ def _roots(folders: Iterable[Path], tables: Sequence[str], declared: Declared) -
 def _require_tables(queries: Iterable[Checkpoint], tables: Iterable[Table], declared: Declared) -> None:
     known = {each for table in tables for each in table.ids} | set(declared.other_tables)
     for query in queries:
-        for batch in query.batches:
+        for batch in query.known:
             for end in batch.ends.values():
                 if isinstance(end, DeltaPosition) and end.table not in known:
                     hint = (

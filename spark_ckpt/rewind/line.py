@@ -42,15 +42,15 @@ class Line:
         return [each for each in reversed(list(between)) if each.gone is not None]
 
 
-def find_line(intervals: Intervals, allowed: Allowed) -> Line:
+def find_line(intervals: Intervals, allowed: Allowed, *, judge_now: bool = False) -> Line:
     """The greatest line that a target allows.
 
     The state of its points is looked at once the line is found, and what is gone is passed over: a line of points that can
-    be had is never greater than one of all points, so going on from there misses none.
+    be had is never greater than one of all points, so going on from there misses none. What is now stays, unless `judge_now`.
     """
     while True:
         found = _search(intervals, allowed, also_gone=False)
-        gone = _gone(intervals, found, allowed) if found.missing is None else {}
+        gone = _gone(intervals, found, allowed, judge_now) if found.missing is None else {}
         if not gone:
             return Line(found, _search(intervals, allowed, also_gone=True), intervals)
         intervals = _without(intervals, gone)
@@ -62,22 +62,24 @@ def _search(intervals: Intervals, allowed: Allowed, *, also_gone: bool) -> Recov
     return recovery_line(candidates, intervals.ends, limited, intervals.lost)
 
 
-def _gone(intervals: Intervals, found: RecoveryLine, allowed: Allowed) -> dict[ProcessId, dict[Index, str]]:
-    """Points of a line whose state is gone or torn, and those before that would be next. What is now stays as it is."""
+def _gone(
+    intervals: Intervals, found: RecoveryLine, allowed: Allowed, judge_now: bool
+) -> dict[ProcessId, dict[Index, str]]:
+    """Points of a line whose state is gone or torn, and those before that would be next."""
     return {
         process: gone
         for process, chosen in found.chosen.items()
-        if (gone := dict(_gone_up_to(intervals, process, chosen.index, allowed)))
+        if (gone := dict(_gone_up_to(intervals, process, chosen.index, allowed, judge_now)))
     }
 
 
 def _gone_up_to(
-    intervals: Intervals, process: ProcessId, index: Index, allowed: Allowed
+    intervals: Intervals, process: ProcessId, index: Index, allowed: Allowed, judge_now: bool
 ) -> Iterator[tuple[Index, str]]:
     points = intervals.points[process]
     start = next(number for number, each in enumerate(points) if each.index == index)
     for point in reversed(points[: start + 1]):
-        if point is points[-1] or not allowed(process, point):
+        if (point is points[-1] and not judge_now) or not allowed(process, point):
             return
         if point.gone is None:
             why = point.lost() or point.torn()

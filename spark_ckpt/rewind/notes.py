@@ -10,7 +10,7 @@ from spark_ckpt.rewind.connections import Kind, topic_positions
 from spark_ckpt.rewind.inputs import Inputs
 from spark_ckpt.rewind.line import Line
 from spark_ckpt.rewind.plan import TablePlan
-from spark_ckpt.rewind.topics import TopicIndex, next_batch
+from spark_ckpt.rewind.topics import TopicIndex, next_began_ms
 
 
 def notes_of(inputs: Inputs, line: Line, tables: Sequence[TablePlan], broker: TopicIndex | None) -> Iterator[str]:
@@ -58,10 +58,9 @@ def _unseen(inputs: Inputs, line: Line) -> Iterator[str]:
         )
         for writer in map(inputs.query, topic.written_by):
             index = line.found.chosen[ProcessId(writer.name)].index
-            following = next_batch(writer, index)
-            if following is not None and not read:
+            if index is not None and next_began_ms(writer, index) is not None and not read:
                 yield (
-                    f"topic {topic.topic}: records of {writer.name} since its batch {following.number} are public. "
+                    f"topic {topic.topic}: records of {writer.name} since its batch {index + 1} are public. "
                     "At which offsets is not known: none of these queries reads it, and no broker was asked (--bootstrap-servers)"
                 )
 

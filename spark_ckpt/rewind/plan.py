@@ -54,6 +54,8 @@ class QueryPlan(_Part):
 
     `state_version`: what its operators load, None without any. `newest`: the newest committed batch. `unfinished`: a batch that
     was begun. `digest`: of its logs when the plan was made.
+    `kept_in`: the checkpoint folder that holds the files of `batch`, if it is a pinned one; None: they are in `folder`. `point`:
+    what that was pinned as.
     """
 
     name: str
@@ -70,6 +72,8 @@ class QueryPlan(_Part):
     reasons: list[Reason]
     passed_over: list[PassedOver]
     digest: str
+    kept_in: str | None = None
+    point: str | None = None
 
 
 class UndoneVersion(_Part):
@@ -127,7 +131,7 @@ class PublicRange(_Part):
 class TargetPlan(_Part):
     """What was asked for. `most`: milliseconds since 1970, a batch, or a version."""
 
-    kind: Literal["time", "batch", "table"]
+    kind: Literal["time", "batch", "table", "point"]
     text: str
     most: int
     process: str | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from spark_ckpt.errors import RewindOutOfReach
 from spark_ckpt.protocol.ids import ProcessId
@@ -13,6 +14,7 @@ from spark_ckpt.rewind.graph import graph_of
 from spark_ckpt.rewind.inputs import Inputs, read_inputs
 from spark_ckpt.rewind.intervals import Intervals, named
 from spark_ckpt.rewind.line import Line, find_line, nearest
+from spark_ckpt.rewind.pins import Kept, kept_points, named_point
 from spark_ckpt.rewind.plan import Plan
 from spark_ckpt.rewind.targets import Target, check_target, target_of
 from spark_ckpt.rewind.topics import TopicIndex
@@ -20,13 +22,17 @@ from spark_ckpt.rewind.topics import TopicIndex
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is planned: checkpoints, the target as the user wrote it, tables or folders with tables, what is declared."""
+    """What is planned: checkpoints, the target as the user wrote it, tables or folders with tables, what is declared.
+
+    `pins`: a folder of pinned points that take part.
+    """
 
     folders: Sequence[str]
     to: str
     tables: Sequence[str] = ()
     declared: Declared = field(default_factory=Declared)
     broker: TopicIndex | None = None
+    pins: Path | None = None
 
 
 def plan_rewind(request: Request, now_ms: int) -> Plan:
@@ -35,14 +41,37 @@ def plan_rewind(request: Request, now_ms: int) -> Plan:
     Raises `RewindOutOfReach` if there is none, with the nearest that there is; `ConfigInvalid`, `CheckpointForeign`,
     `CheckpointUnreadable`, `CheckpointDamaged`, `LogDamaged`, `FormatUnknown` for what cannot be planned for.
     """
-    inputs = read_inputs(request.folders, request.tables, request.declared)
-    target = target_of(request.to, _query_names(inputs), _table_names(inputs))
+    points = kept_points(request.pins) if request.pins is not None else []
+    inputs = read_inputs(request.folders, request.tables, request.declared, points)
+    pinned = named_point(points, request.to)
+    target = _target_at(pinned, inputs) if pinned is not None else _target_of(request.to, inputs)
     intervals = graph_of(inputs, request.broker, target.process)
     check_target(target, intervals)
     line = find_line(intervals, target.allows)
     if not line.exists:
         raise _out_of_reach(intervals, target, line, inputs.tables)
     return plan_of(inputs, line, target, request.broker, now_ms)
+
+
+def _target_of(written: str, inputs: Inputs) -> Target:
+    return target_of(written, _query_names(inputs), _table_names(inputs))
+
+
+def _target_at(kept: Kept, inputs: Inputs) -> Target:
+    """A pinned point as a target. Raises `RewindOutOfReach` if one of its batches is not of the past of these queries."""
+    if kept.point is None:
+        raise RewindOutOfReach(f"pinned point {kept.folder.name}: {kept.broken}", hint="choose another target")
+    limits: dict[ProcessId, int] = {}
+    names = {query.query: name for name, query in inputs.queries.items()}
+    for each in kept.point.queries:
+        if (name := names.get(each.query)) is None:
+            continue
+        if (why := inputs.refused.get((name, kept.point.label))) is not None:
+            what = f"pinned point {kept.point.label} is not of the past of {name}: {why}"
+            raise RewindOutOfReach(what, hint="choose another target")
+        limits[ProcessId(name)] = each.batch
+    everybody = frozenset(map(ProcessId, inputs.queries))
+    return Target("point", kept.point.taken_at_ms, None, everybody, kept.point.label, limits)
 
 
 def _query_names(inputs: Inputs) -> dict[str, ProcessId]:

@@ -10,7 +10,7 @@ from spark_ckpt.rewind.connections import topic_positions
 from spark_ckpt.rewind.inputs import Inputs
 from spark_ckpt.rewind.line import Line
 from spark_ckpt.rewind.plan import PublicRange
-from spark_ckpt.rewind.topics import TopicIndex, next_batch
+from spark_ckpt.rewind.topics import TopicIndex, next_began_ms
 
 
 def public_records(inputs: Inputs, line: Line, broker: TopicIndex | None) -> Iterator[PublicRange]:
@@ -18,10 +18,10 @@ def public_records(inputs: Inputs, line: Line, broker: TopicIndex | None) -> Ite
     for topic in inputs.declared.topics:
         for writer in map(inputs.query, topic.written_by):
             index = line.found.chosen[ProcessId(writer.name)].index
-            following = next_batch(writer, index)
-            if following is None:
+            began_ms = next_began_ms(writer, index)
+            if began_ms is None:
                 continue
-            at_ms = following.began_ms - inputs.declared.clock_skew_ms
+            at_ms = began_ms - inputs.declared.clock_skew_ms
             taken = _Taken(inputs, topic.topic, at_ms)
             yield from (
                 _told_by(broker, topic.topic, writer, at_ms, taken) if broker else _bounded(topic.topic, writer, taken)

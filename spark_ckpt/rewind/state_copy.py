@@ -11,14 +11,16 @@ from spark_ckpt.rewind.checkpoint import Checkpoint
 from spark_ckpt.rewind.durable import link_or_copy, make_folder
 from spark_ckpt.rewind.reading import entries, names
 from spark_ckpt.spark_private.query_logs import STATE
-from spark_ckpt.spark_private.state_files import TornSnapshot, named_in_snapshot, versioned
+from spark_ckpt.spark_private.state_files import TornSnapshot, named_in_snapshot, snapshot_version, versioned
 
 _OF_A_BATCH = re.compile(r"(\d+)(?:_[0-9a-f-]{36})?")
 _DESCRIPTIONS = ("_metadata", "_stateSchema")
 
 
-def copy_state(query: Checkpoint, batch: int, target: Path) -> None:
+def copy_state(query: Checkpoint, batch: int, target: Path, *, alone: bool = False) -> None:
     """State up to the version after the newest finished batch that is not later than `batch`; nothing for -1.
+
+    `alone`: only the files that loading this one version needs.
 
     Files of attempts that a commit does not name are left out. Raises `FormatUnknown` for folders of an unknown kind,
     `RewindNotPermitted`.
@@ -34,7 +36,7 @@ def copy_state(query: Checkpoint, batch: int, target: Path) -> None:
             if each.name in _DESCRIPTIONS:
                 _copy_descriptions(each, copied / each.name, batch)
             elif each.name.isdecimal():
-                counts = _Counting(query, operator.name, finished[-1] + 1)
+                counts = _Counting(query, operator.name, finished[-1] + 1, alone=alone)
                 _copy_partition(each, copied / each.name, counts, batch)
             else:
                 raise FormatUnknown(f"{each} is no part of a state that is known", hint="begin this query anew by hand")
@@ -59,13 +61,22 @@ def _copy_partition(source: Path, target: Path, counts: _Counting, batch: int) -
 class _Counting:
     """Which files of an operator's stores are of the state up to a version."""
 
-    def __init__(self, query: Checkpoint, operator: str, newest: int) -> None:
+    def __init__(self, query: Checkpoint, operator: str, newest: int, *, alone: bool) -> None:
         self.newest = newest
+        self.alone = alone
         self.ids: dict[int, frozenset[str]] = {}
         for each in query.batches:
             named = (each.state_ids or {}).get(int(operator)) if operator.isdecimal() else None
             if named is not None:
                 self.ids[each.number + 1] = frozenset(one for partition in named for one in partition)
+
+    def of(self, listed: list[str]) -> list[str]:
+        """Those of a store's files that are wanted: all, or from the newest snapshot on."""
+        kept = [name for name in listed if self.has(name)]
+        if not self.alone:
+            return kept
+        first = max((version for name in kept if (version := snapshot_version(_of(name))) is not None), default=0)
+        return [name for name in kept if (found := versioned(_of(name))) is not None and found[0] >= first]
 
     def has(self, name: str) -> bool:
         """Whether a file, or what a checksum is of, is of a version that counts, and of the attempt that was committed."""
@@ -77,7 +88,7 @@ class _Counting:
 
 def _copy_store(source: Path, target: Path, counts: _Counting) -> set[str]:
     """Files of versions that count; the names of what their snapshots consist of beside themselves."""
-    kept = [name for name in names(source) if counts.has(name)]
+    kept = counts.of(names(source))
     _link_all(source, target, kept)
     return {shared for name in kept for shared in _shared(source / name)}
 

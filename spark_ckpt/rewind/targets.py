@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -11,21 +11,28 @@ from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.rewind.intervals import Intervals, Point
 
-TargetKind = Literal["time", "batch", "table"]
-_HINT = "write 2026-01-31T14:00:00Z, QUERY@BATCH, or TABLE@VERSION"
+TargetKind = Literal["time", "batch", "table", "point"]
+_HINT = "write 2026-01-31T14:00:00Z, QUERY@BATCH, TABLE@VERSION, or with --pins the name of a point"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`most`: the newest moment, batch or version that is allowed. `process`: whose, None for all queries."""
+    """`most`: the newest moment, batch or version that is allowed. `process`: whose, None for all queries.
+
+    `limits`: of a pinned point: the newest batch of each of its queries; `most` is when it was taken, `label` what it is called.
+    """
 
     kind: TargetKind
     most: int
     process: ProcessId | None = None
     queries: frozenset[ProcessId] = frozenset()
+    label: str = ""
+    limits: Mapping[ProcessId, int] = field(default_factory=dict)
 
     def allows(self, process: ProcessId, point: Point) -> bool:
         """Whether a point is at or before the target. A batch that is not over is not, whatever the target."""
+        if self.kind == "point":
+            return process not in self.limits or (point.index is not None and point.index <= self.limits[process])
         if self.kind != "time":
             return process != self.process or (point.index is not None and point.index <= self.most)
         if process not in self.queries or point.index == -1:
@@ -33,6 +40,8 @@ class Target:
         return point.at_ms is not None and point.at_ms <= self.most
 
     def __str__(self) -> str:
+        if self.kind == "point":
+            return self.label
         if self.kind != "time":
             return f"{self.process}@{self.most}"
         moment = datetime.fromtimestamp(self.most / 1000, UTC)
@@ -40,6 +49,8 @@ class Target:
 
     def later(self, intervals: Intervals) -> list[Target]:
         """Targets behind this one, the nearest first, to look for one that can be reached."""
+        if self.kind == "point":
+            return []
         if self.kind == "time":
             every = {each.at_ms for name in self.queries for each in intervals.points[name] if each.at_ms is not None}
             return [replace(self, most=moment) for moment in sorted(every) if moment > self.most]

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Protocol
 
-from spark_ckpt.rewind.checkpoint import Batch, Checkpoint
+from spark_ckpt.rewind.checkpoint import Checkpoint
 from spark_ckpt.rewind.positions import TopicPartition
 
 UNBOUNDED = 2**62
@@ -51,13 +51,13 @@ def boundaries(
     """By partition and point of the writer: offsets below are not of its later batches."""
     rows: list[Mapping[int, int]] = []
     for index in points:
-        following = next_batch(writer, index)
-        if following is None:
+        at_ms = next_began_ms(writer, index)
+        if at_ms is None:
             rows.append(dict.fromkeys(partitions, UNBOUNDED))
         elif broker is not None:
-            rows.append(_asked(broker, topic, partitions, following.began_ms - skew_ms))
+            rows.append(_asked(broker, topic, partitions, at_ms - skew_ms))
         else:
-            rows.append(_taken_before(seen, topic, partitions, following.began_ms - skew_ms))
+            rows.append(_taken_before(seen, topic, partitions, at_ms - skew_ms))
     found: dict[int, dict[int | None, int]] = {}
     for partition in partitions:
         growing = accumulate((row.get(partition, 0) for row in rows), max)
@@ -65,9 +65,16 @@ def boundaries(
     return found
 
 
-def next_batch(writer: Checkpoint, index: int | None) -> Batch | None:
-    """The first batch that a point does not include; None if none was begun."""
-    return None if index is None else next((each for each in writer.batches if each.number > index), None)
+def next_began_ms(writer: Checkpoint, index: int | None) -> int | None:
+    """A time that is not later than when the first batch began that a point does not include; None if none was begun.
+
+    The log may have let go of that batch, if the point is a pinned one: it began after the point's own batch was committed.
+    """
+    following = None if index is None else next((each for each in writer.known if each.number > index), None)
+    if following is None or index is None or following.number == index + 1:
+        return None if following is None else following.began_ms
+    own = writer.batch(index)
+    return own.committed_ms if own is not None and own.committed_ms is not None else 0
 
 
 def _asked(broker: TopicIndex, topic: str, partitions: Sequence[int], at_ms: int) -> dict[int, int]:

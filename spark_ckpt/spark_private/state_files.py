@@ -162,6 +162,12 @@ def versioned(name: str) -> tuple[int, str] | None:
     return None if found is None else (int(found[2]), found[3] or "")
 
 
+def snapshot_version(name: str) -> int | None:
+    """The version of a snapshot, in its name; None for another file."""
+    found = _VERSIONED.fullmatch(name)
+    return int(found[2]) if found is not None and found[4] in _SNAPSHOTS else None
+
+
 def _read_bounded(opened: zipfile.ZipFile) -> str:
     if opened.getinfo(_METADATA).file_size > _METADATA_BYTES_MAX:
         raise ValueError("too large")

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.rewind.checkpoint import Batch, Checkpoint
+from spark_ckpt.rewind.checkpoint import Batch, Checkpoint, Pinned
 from spark_ckpt.rewind.declared import Declared
 from spark_ckpt.rewind.inputs import Inputs, table_process
 from spark_ckpt.rewind.positions import DeltaPosition, Position
@@ -62,6 +62,7 @@ class SimQuery:
     committed: list[int | None] = field(default_factory=list)
     gone: set[int] = field(default_factory=set)
     purged: int = 0
+    pinned: set[int] = field(default_factory=set)
 
     @property
     def unfinished(self) -> bool:
@@ -69,9 +70,9 @@ class SimQuery:
 
 
 class Simulated:
-    """One history. `seed` decides everything."""
+    """One history. `seed` decides everything. `pins`: some of the committed batches are pinned, whatever was forgotten."""
 
-    def __init__(self, seed: int, steps: int = 14) -> None:
+    def __init__(self, seed: int, steps: int = 14, *, pins: bool = False) -> None:
         self.draw = Random(seed)
         self.clock = 1_000
         self.ledger = Ledger()
@@ -81,6 +82,15 @@ class Simulated:
         for _ in range(self.draw.randint(4, steps)):
             self._step()
         self._forget()
+        if pins:
+            self._pin()
+
+    def _pin(self) -> None:
+        """Draws of its own: the history, and the target, are those of the same seed without pins."""
+        draw = Random(len(self.queries) * self.clock)
+        for query in self.queries.values():
+            done = [number for number, at in enumerate(query.committed) if at is not None]
+            query.pinned = {number for number in done if draw.random() < 0.4}
 
     def _some(self) -> list[str]:
         return [name for name in self.tables if self.draw.random() < 0.6]
@@ -174,9 +184,22 @@ class Simulated:
         snapshots = {version: {"": f"{version}.snapshot"} for version in loadable}
         store = Store(Path("/state"), lambda: StoreFiles(snapshots), lambda version: frozenset())
         where = Path("/checkpoints") / query.name
+        pinned = tuple(self._pinned(query, number) for number in sorted(query.pinned))
         return Checkpoint(
-            query.name, where, f"id-{query.name}", batches, (Operator(0, lambda: {0: (store,)}),), {}, "", {}
+            query.name,
+            where,
+            f"id-{query.name}",
+            batches,
+            (Operator(0, lambda: {0: (store,)}),),
+            {},
+            "",
+            {},
+            pinned=pinned,
         )
+
+    def _pinned(self, query: SimQuery, number: int) -> Pinned:
+        batch = Batch(number, query.began[number], query.committed[number], dict(query.ends[number]), None)
+        return Pinned(batch, Path("/pins"), "a point", lambda: None)
 
     def _table(self, table: SimTable) -> Table:
         versions = tuple(
@@ -218,12 +241,16 @@ class Simulated:
         return bool(table.versions) and (written or read or target.process == table.process)
 
     def _points(self, query: SimQuery) -> Iterator[int | None]:
-        done = [number for number, at in enumerate(query.committed) if at is not None and number >= query.purged]
+        over = [number for number, at in enumerate(query.committed) if at is not None]
+        done = [number for number in over if number >= query.purged or number in query.pinned]
         newest = None if query.unfinished else (done[-1] if done else -1)
         if not query.purged:
             yield -1
         yield from (
-            each for each in done if each == newest or not (each in query.gone or self._in_a_lost_table(query, each))
+            each
+            for each in done
+            if each == newest
+            or not ((each in query.gone and each not in query.pinned) or self._in_a_lost_table(query, each))
         )
         if newest is None:
             yield None

@@ -9,6 +9,7 @@ import pytest
 from simulated import Simulated
 
 from spark_ckpt.rewind import connections, graph, intervals, line
+from spark_ckpt.rewind.checkpoint import Checkpoint
 from spark_ckpt.rewind.explaining import plan_of
 from spark_ckpt.rewind.graph import graph_of
 from spark_ckpt.rewind.line import find_line
@@ -18,9 +19,9 @@ HISTORIES = int(os.environ.get("REWIND_HISTORIES", "400"))
 """Ten thousand were compared once; the gate takes fewer."""
 
 
-def difference(seed: int) -> str | None:
+def difference(seed: int, *, pins: bool = False) -> str | None:
     """What planner and oracle do not agree on; None if they do."""
-    history = Simulated(seed)
+    history = Simulated(seed, pins=pins)
     target = history.target()
     inputs = history.inputs()
     found = find_line(graph_of(inputs, None, target.process), target.allows)
@@ -40,6 +41,52 @@ def difference(seed: int) -> str | None:
 def test_it_is_the_greatest_of_all_lines_by_brute_force():
     wrong = {seed: found for seed in range(HISTORIES) if (found := difference(seed)) is not None}
     assert wrong == {}
+
+
+def test_it_is_the_greatest_of_all_lines_of_retained_and_pinned_points():
+    wrong = {seed: found for seed in range(HISTORIES) if (found := difference(seed, pins=True)) is not None}
+    assert wrong == {}
+
+
+def test_pinned_points_make_a_difference():
+    """Lines that are nearer than without, and lines where there was none; through batches that left the log, and lost states."""
+    seen = set()
+    for seed in range(300):
+        with_pins, without = Simulated(seed, pins=True), Simulated(seed)
+        best, before = (history.greatest(history.target()) for history in (with_pins, without))
+        if best is not None and best != before:
+            seen.add("nearer" if before is not None else "a line after all")
+            points = [(each, best[name]) for name, each in with_pins.queries.items()]
+            pinned = [(each, at) for each, at in points if at is not None and at in each.pinned]
+            seen |= {"left the log" for each, at in pinned if at < each.purged}
+            seen |= {"state is gone" for each, at in pinned if at in each.gone}
+    assert seen == {"nearer", "a line after all", "left the log", "state is gone"}
+
+
+def forgets_pins_of_lost_states(original):
+    return lambda self, batch, why: why
+
+
+def forgets_pins_of_let_go_batches(original):
+    return property(lambda self: self.batches)
+
+
+def takes_what_is_gone_for_pinned(original):
+    return lambda self, batch, why: None
+
+
+PIN_BUGS = {
+    "a lost state is lost though it is pinned": ("_unless_pinned", forgets_pins_of_lost_states),
+    "what left the log is no point though it is pinned": ("known", forgets_pins_of_let_go_batches),
+    "everything counts as pinned": ("_unless_pinned", takes_what_is_gone_for_pinned),
+}
+
+
+@pytest.mark.parametrize("bug", PIN_BUGS)
+def test_a_planted_bug_about_pins_is_caught(bug, monkeypatch):
+    name, plant = PIN_BUGS[bug]
+    monkeypatch.setattr(Checkpoint, name, plant(getattr(Checkpoint, name)))
+    assert any(_caught(seed, pins=True) for seed in range(300))
 
 
 def test_the_histories_hold_what_matters():
@@ -137,8 +184,8 @@ def test_a_partly_read_version_that_counts_as_unread_is_caught(monkeypatch):
     assert any(_caught(seed) for seed in range(300))
 
 
-def _caught(seed: int) -> bool:
+def _caught(seed: int, *, pins: bool = False) -> bool:
     try:
-        return difference(seed) is not None
+        return difference(seed, pins=pins) is not None
     except Exception:  # noqa: BLE001 - a bug may also make planning fail
         return True
