@@ -128,6 +128,27 @@ class BeginsAtSeed(Protocol):
         """What makes a fresh checkpoint's stream begin at `cursor`; None at a beginning that the stream finds by itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """Where a plain query's source stood, as a cursor. `identity`: what its offset tells of it, as `Identified.identity`
+    names the parts, empty where the offset does not say."""
+
+    cursor: Cursor
+    identity: Mapping[str, str] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Adopts(Protocol):
+    """A source that can go on where a plain query stopped which read the same input with Spark's own reader."""
+
+    @classmethod
+    def adopted(cls, offset: str) -> Adopted:
+        """The cursor right behind what a query has read up to `offset`, a line of Spark's offset log.
+
+        Raises `SourceInvalid` for an offset that is none of that reader, or that no cursor can say.
+        """
+
+
 class Folder(Protocol):
     """A folder of the store that belongs to one source."""
 

@@ -29,6 +29,7 @@ _ALSO = {
     "limited": "bounds batches in rows",
     "remember_in": "keeps what it consumed in the store",
     "seed": "begins where Spark's checkpoint says",
+    "adopted": "goes on where a plain query stopped",
     "newest_published": "tells what it has published",
 }
 """What an optional protocol of `spark_ckpt.connector` means to a user, by its first method."""

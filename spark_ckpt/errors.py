@@ -242,6 +242,13 @@ class RewindNotPermitted(CkptError):
     exit_code = 3
 
 
+class AdoptionRefused(CkptError):
+    """A plain query's checkpoint cannot become a job's first epoch, or not before something is said or done."""
+
+    condition = "CKPT_ADOPTION_REFUSED"
+    exit_code = 5
+
+
 class EpochTimedOut(CkptError):
     """An epoch did not complete within its bound."""
 

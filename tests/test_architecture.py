@@ -52,6 +52,10 @@ MAY_IMPORT = {
         "spark_ckpt.spark_private.query_logs", "spark_ckpt.spark_private.state_files",
         "spark_ckpt.spark_private.pipeline_flows",
     },
+    "spark_ckpt/adopt": {
+        "spark_ckpt.adopt", "spark_ckpt.rewind", "spark_ckpt.spark_private", "spark_ckpt.runtime", "spark_ckpt.store",
+        "spark_ckpt.errors", "spark_ckpt.connector", "spark_ckpt.connectors", "spark_ckpt.graph",
+    },
     "spark_ckpt/spark_private": {"spark_ckpt.spark_private"},
     "spark_ckpt/runtime": {
         "spark_ckpt.spark_private",

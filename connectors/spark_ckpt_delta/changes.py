@@ -135,6 +135,18 @@ class History:
                 hint="the log was cut or replaced; restore it or start the source anew",
             )
         self._files(position)
+        if position.index and not position.snapshot and self._on_change == "skip":
+            self._require_not_skipped(position.version)
+
+    def _require_not_skipped(self, version: int) -> None:
+        """Whoever read a part of a version that is skipped as a whole read it by another rule: the rest would be left out."""
+        commit = read_commit(self.system, version)
+        if commit is not None and commit.removed:
+            raise SourceInvalid(
+                f"{self._table}: a part of version {version} ({commit.operation}) was read, which on_change='skip' leaves out",
+                hint="let whoever read the part read the whole version first",
+                version=version,
+            )
 
     def _from(self, position: Position, last_version: int | None) -> Iterator[tuple[TableFile | None, Position]]:
         """Files with the position after each; a version without data yields None and the next."""

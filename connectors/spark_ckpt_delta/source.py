@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from spark_ckpt.connector import Cursor
+from spark_ckpt.connector import Adopted, Cursor
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 from spark_ckpt_delta.changes import (
     History,
@@ -28,6 +28,7 @@ from spark_ckpt_delta.changes import (
     check_readable,
 )
 from spark_ckpt_delta.log import filesystem, identity_of, oldest_readable, open_table, read_commit, snapshot_files
+from spark_ckpt_delta.spark_offset import position_of_spark
 from spark_ckpt_delta.stream import FORMAT_NAME, DeltaDataSource, Settings
 
 if TYPE_CHECKING:
@@ -115,6 +116,12 @@ class DeltaSource:
     def cursor(self, offset: str, previous: Cursor) -> Cursor:
         """Spark's offset of this source is a cursor already."""
         return Position.of(json.loads(offset)).cursor()
+
+    @classmethod
+    def adopted(cls, offset: str) -> Adopted:
+        """The file after the last one that Spark's own Delta source has read. Where the table is, its offset does not say."""
+        position = position_of_spark(offset)
+        return Adopted(position.cursor(), {"kind": "delta", "path": "", "table id": position.table})
 
     def end(self, spark: SparkSession) -> Cursor:
         """The position after the newest version."""

@@ -48,6 +48,17 @@ def parse_offset_line(line: str) -> dict[tuple[str, int], int]:
     return from_cursor(value)
 
 
+def explicit(found: Positions) -> Positions:
+    """The same, if every offset is one. Raises `SourceInvalid` for what stands for an end of the topic."""
+    special = next((place for place, offset in sorted(found.items()) if offset < 0), None)
+    if special is not None:
+        raise SourceInvalid(
+            f"partition {special[1]} of topic {special[0]!r} is at {found[special]}, which is no offset",
+            hint="the place is not known: give the job's source its start as offsets, in an empty store",
+        )
+    return found
+
+
 def starting(
     start: object, partitions: Mapping[str, Sequence[int]], beginnings: Positions, ends: Positions
 ) -> dict[tuple[str, int], int]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from spark_ckpt.connector import Cursor
+from spark_ckpt.connector import Adopted, Cursor
 from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit, SourceInvalid
 from spark_ckpt_kafka import positions
 from spark_ckpt_kafka.control import Control, ControlError, Positions
@@ -111,6 +111,12 @@ class KafkaSource:
     def cursor(self, offset: str, previous: Cursor) -> Cursor:
         """The position in one line of Spark's offset log. Partitions that it does not name keep theirs."""
         return positions.to_cursor(positions.from_cursor(previous) | positions.parse_offset_line(offset))
+
+    @classmethod
+    def adopted(cls, offset: str) -> Adopted:
+        """The next offset of every partition; which cluster and which topics' ids these are, Spark does not say."""
+        cursor = positions.to_cursor(positions.explicit(positions.parse_offset_line(offset)))
+        return Adopted(cursor, {"kind": "kafka", "cluster": ""} | {f"topic {topic}": "" for topic in cursor})
 
     def end(self, spark: SparkSession) -> Cursor:
         """The last stable offset of every partition."""

@@ -4,8 +4,11 @@ import json
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
+
+from spark_ckpt.cli.app import exit_code
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,3 +102,30 @@ def test_the_porting_pages_jobs_run_as_written(tmp_path):
         assert values
     finally:
         names["spark"].stop()
+
+
+def test_the_migrating_page_moves_a_query_as_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = "docs/migrating.md"
+    plain, moved = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    [command] = re.findall(r"^\$ spark-ckpt (.*)$", (ROOT / page).read_text(), re.MULTILINE)
+    names = {name: str(tmp_path / name) for name in ("orders_table", "checkpoint", "totals_table", "store")}
+    schema = pa.schema([("customer", pa.string()), ("amount", pa.float64())])
+    append(names["orders_table"], schema, [("ada", 4.5), ("bob", 2.0)])
+
+    exec(compile(plain, page, "exec"), names)
+    try:
+        append(names["orders_table"], schema, [("ada", 6.0)])
+        words = {"CHECKPOINT": names["checkpoint"], "STORE": names["store"]}
+        assert exit_code([words.get(word, word) for word in command.split()]) == 0
+        exec(compile(moved, page, "exec"), names)
+
+        rows = DeltaTable(names["totals_table"]).to_pyarrow_table().to_pylist()
+        assert sorted((row["customer"], row["total"]) for row in rows) == [("ada", 4.5), ("ada", 10.5), ("bob", 2.0)]
+    finally:
+        names["spark"].stop()
+
+
+def append(table, schema, rows):
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]
+    write_deltalake(table, pa.table(columns, schema=schema), mode="append")

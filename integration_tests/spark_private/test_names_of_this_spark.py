@@ -26,7 +26,14 @@ from integration_tests.spark_private.checks import CHECKS, entry, of
 from integration_tests.spark_private.plan_checks import ROW
 from integration_tests.spark_private.watched_query import ADDED, SEED_ID, SEEDED_AT, STARTED_S_AGO, Seen
 from spark_ckpt.runtime.session_settings import pandas_options
-from spark_ckpt.spark_private import checkpoint_files, query_logs, running_query, settings
+from spark_ckpt.spark_private import (
+    checkpoint_files,
+    operator_metadata,
+    operator_state,
+    query_logs,
+    running_query,
+    settings,
+)
 from spark_ckpt.spark_private.arrow_types import arrow_schema_of, spark_schema_of
 from spark_ckpt.spark_private.captured_errors import causes_of, message_of, without_plan
 from spark_ckpt.spark_private.jvm import (
@@ -303,6 +310,48 @@ def _(spark: SparkSession) -> None:
 @of("dfsSstFileName")
 def _(spark: SparkSession) -> None:
     assert "dfsSstFileName" in members_of(spark, f"{STREAMING}.state.RocksDBSstFile")
+
+
+# -- operator_metadata, operator_state ------------------------------------------------------------------------------------
+
+
+@of("operatorInfo")
+def _(spark: SparkSession) -> None:
+    assert {"operatorInfo", "stateStoreInfo"} <= members_of(spark, f"{STREAMING}.state.OperatorStateMetadataV1")
+
+
+@of("nextBatchWatermarkMs")
+def _(seen: Seen) -> None:
+    text = (seen.checkpoint / "commits" / "0").read_text()
+    assert query_logs.parse_commit(text) == query_logs.parse_commit(query_logs.commit_text(0))
+    assert "nextBatchWatermarkMs" in text
+
+
+@of("FLAT_MAP_GROUPS_IN_PANDAS_WITH_STATE_EXEC_OP_NAME")
+def _(spark: SparkSession) -> None:
+    names = jvm_of(spark).org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorsUtils
+    assert names.FLAT_MAP_GROUPS_IN_PANDAS_WITH_STATE_EXEC_OP_NAME() == operator_metadata.PANDAS
+
+
+@of("groupState", "timeoutTimestamp")
+def _(spark: SparkSession) -> None:
+    """Of states of format 2, with timeouts."""
+    jvm = jvm_of(spark)
+    stateful = jvm.org.apache.spark.sql.execution.streaming.operators.stateful
+    state = jvm.org.apache.spark.sql.types.DataType.fromJson(StructType().add("n", LongType()).json())
+    encoder = jvm.org.apache.spark.sql.catalyst.encoders.ExpressionEncoder.apply(state)
+    helper = stateful.flatmapgroupswithstate.FlatMapGroupsWithStateExecHelper
+    schema = helper.createStateManager(encoder, True, 2).stateSchema()
+    assert list(schema.fieldNames()) == ["groupState", "timeoutTimestamp"]
+
+
+@of("spark.sql.streaming.stateStore.checkpointFormatVersion")
+def _(spark: SparkSession) -> None:
+    entry(spark, operator_state.FORMAT)
+    before = spark.conf.get(operator_state.FORMAT, None)
+    with operator_state.reading(spark, with_ids=True):
+        assert spark.conf.get(operator_state.FORMAT) == "2"
+    assert spark.conf.get(operator_state.FORMAT, None) == before
 
 
 # -- settings -------------------------------------------------------------------------------------------------------------

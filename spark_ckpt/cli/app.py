@@ -45,6 +45,7 @@ VERBS = (
     Verb("restore", "restore", "restore", "What going back to an epoch would do."),
     Verb("rewind", "rewind", "app"),
     Verb("rescale", "rescale", "rescale", "Another number of key groups for an operator."),
+    Verb("adopt", "adopt", "adopt", "A plain query's checkpoint as a job's first epoch."),
     Verb("accept-loss", "accept_loss", "accept_loss", "Go on although the store has lost epochs that sinks have."),
     Verb("verify", "verify", "verify", "Whether every epoch is whole."),
     Verb("doctor", "doctor", "doctor", "Whether everything a job needs is here."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,8 +18,8 @@ from spark_ckpt.spark_private.query_logs import StateIds, UnknownFormat, Unreada
 
 T = TypeVar("T")
 
-HINT_DAMAGED = "restore the file from a backup, or leave this query out of the plan; nothing was changed"
-HINT_NEWER = "plan with a version of spark-ckpt that knows this format; Spark 3.5 to 4.2 can be read"
+HINT_DAMAGED = "restore the file from a backup, or leave this query out; nothing was changed"
+HINT_NEWER = "use a version of spark-ckpt that knows this format; Spark 3.5 to 4.2 can be read"
 HINT_FOREIGN = "name the folder that the query has as its checkpointLocation"
 
 
@@ -29,6 +29,8 @@ class Batch:
 
     `committed_ms`: when its file in `commits` was written, None if it was not. `ends`: positions by source; None: not read.
     `placed`: a rewind wrote it, for Spark wants a batch before the newest; it is no point to go back to.
+    `lines`: the same as Spark wrote them. `watermark_ms`: what it ran with; `next_watermark_ms`: the next batch, if it was
+    committed.
     """
 
     number: int
@@ -37,6 +39,9 @@ class Batch:
     ends: Mapping[str, Position | None]
     state_ids: StateIds | None
     placed: bool = False
+    lines: Mapping[str, str | None] = field(default_factory=dict)
+    watermark_ms: int = 0
+    next_watermark_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,18 +213,19 @@ def _batch(number: int, offsets: Path, commit: Path | None, digest: hashlib._Has
     placed = query_logs.PLACEHOLDER in logged.conf
     digest.update(f"\0{number}\0{text}".encode())
     if commit is None:
-        return Batch(number, logged.began_ms, None, ends, None, placed)
+        return Batch(number, logged.began_ms, None, ends, None, placed, logged.offsets, logged.watermark_ms)
     written = _text(commit)
     digest.update(f"\0{written}".encode())
-    ids = _parsed(commit, lambda: query_logs.parse_commit(written))
-    return Batch(number, logged.began_ms, max(changed_ms(commit), logged.began_ms), ends, ids, placed)
+    over = _parsed(commit, lambda: query_logs.parse_commit(written))
+    at_ms, watermarks = max(changed_ms(commit), logged.began_ms), (logged.watermark_ms, over.next_watermark_ms)
+    return Batch(number, logged.began_ms, at_ms, ends, over.state_ids, placed, logged.offsets, *watermarks)
 
 
 def _text(path: Path) -> str:
     try:
         return text_of(path)
     except FileNotFoundError:
-        hint = "the query is running and lets go of old batches: plan again, or stop it first"
+        hint = "the query is running and lets go of old batches: stop it first, or try again"
         raise CheckpointDamaged(f"{path} went away while it was read", hint=hint) from None
 
 

@@ -22,7 +22,8 @@ def local_folder(written: str) -> Path:
     if "://" in written:
         hint = "copy it to a local folder and keep the files' times, or mount it"
         raise ConfigInvalid(
-            f"{parts.scheme}:// cannot be read: a rewind is planned from local or mounted folders", hint=hint
+            f"{parts.scheme}:// cannot be read: checkpoints and tables are read from local or mounted folders",
+            hint=hint,
         )
     if not written:
         raise ConfigInvalid("a folder has no name", hint="name the checkpoint folder of each query")
@@ -46,7 +47,7 @@ def told(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         what = f"{path}: {error.strerror or type(error).__name__}"
-        hint = "give the user that plans the right to read it; nothing was changed"
+        hint = "give the user that runs this the right to read it; nothing was changed"
         raise CheckpointUnreadable(what, hint=hint) from error
 
 

@@ -103,9 +103,7 @@ def _entries(path: Path) -> list[Mapping[str, Any]]:
     except FileNotFoundError:
         return []
     except UnknownFormat as error:
-        raise FormatUnknown(
-            f"{path}: {error}", hint="plan with a version of spark-ckpt that knows this format"
-        ) from error
+        raise FormatUnknown(f"{path}: {error}", hint="use a version of spark-ckpt that knows this format") from error
     except Unreadable as error:
         raise CheckpointDamaged(
             f"{path}: {error}", hint="restore the file from a backup; nothing was changed"

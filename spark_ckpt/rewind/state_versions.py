@@ -133,7 +133,7 @@ def _files(folder: Path) -> StoreFiles:
     try:
         return files_of(name for name in all_names(folder) if "." in name or not (folder / name).is_dir())
     except UnknownStateFile as error:
-        hint = "plan with a version of spark-ckpt that knows this state store; Spark 3.5 to 4.2's own can be read"
+        hint = "use a version of spark-ckpt that knows this state store; Spark 3.5 to 4.2's own can be read"
         raise FormatUnknown(f"{folder}: {error} is no file of a state store that is known", hint=hint) from error
 
 

@@ -137,7 +137,7 @@ def _commit_text(path: Path) -> str:
     try:
         return text_of(path)
     except FileNotFoundError:
-        raise LogDamaged(f"{path} went away while it was read", hint="plan again") from None
+        raise LogDamaged(f"{path} went away while it was read", hint="try again") from None
 
 
 def _actions(path: Path, text: str) -> list[Mapping[str, Any]]:

@@ -17,7 +17,6 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
-from pyspark.sql.types import DoubleType, FloatType, StructType
 
 from spark_ckpt.connector import Json
 from spark_ckpt.host.markers import BARRIER
@@ -26,6 +25,7 @@ from spark_ckpt.protocol import barrier
 from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, TaskId
 from spark_ckpt.runtime.blobs import outputs_to_blobs
 from spark_ckpt.runtime.group_state import Capture, KeyGroupState
+from spark_ckpt.runtime.key_expression import key_hash_of
 from spark_ckpt.runtime.late_watermark import late_watermark_ms
 from spark_ckpt.runtime.levels import FileRef, LevelCache
 from spark_ckpt.runtime.onward import PACKED, Onward, unsafe
@@ -37,7 +37,7 @@ from spark_ckpt.store.records import StateFile
 from spark_ckpt.worker_process import settle
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.state import GroupState
 
     from spark_ckpt.store.location import Location, Written
@@ -77,7 +77,7 @@ class GroupHost:
 
     def keyed(self, rows: DataFrame) -> DataFrame:
         """The user's columns, and the hash that packing needs beside them."""
-        return rows.withColumn(KEY_HASH, F.xxhash64(*_normalized(rows.schema, self.keys)))
+        return rows.withColumn(KEY_HASH, key_hash_of(rows.schema, self.keys))
 
     def control(self, markers: DataFrame, timed: bool) -> DataFrame:
         """Every marker once per key group, so that idle groups see it too, in the form of packed rows (columns by position)."""
@@ -216,14 +216,3 @@ class _GroupCall:
             self._state.setTimeoutDuration(max(1, due_ms - self._state.getCurrentProcessingTimeMs()))
         elif self._host.operator.timeout == GroupStateTimeout.EventTimeTimeout:
             self._state.setTimeoutTimestamp(max(due_ms, self._state.getCurrentWatermarkMs() + 1))
-
-
-def _normalized(schema: StructType, keys: Sequence[str]) -> list[Column]:
-    """Key expressions for hashing: -0.0 and 0.0 are one key, as in Spark's own grouping."""
-    floating = (FloatType, DoubleType)
-    return [
-        F.col(f"`{key}`") + F.lit(0.0).cast(schema[key].dataType)
-        if isinstance(schema[key].dataType, floating)
-        else F.col(f"`{key}`")
-        for key in keys
-    ]

@@ -177,8 +177,8 @@ class JobPlan:
         lost = sorted(set(base.cursors) - known)
         if lost:
             raise GraphInvalid(
-                f"epoch {base.epoch} has cursors of sources that the job no longer has: {', '.join(lost)}",
-                hint="keep the sources' names, or start with a new store",
+                f"epoch {base.epoch} has cursors of sources that the job {_lacks(base)}: {', '.join(lost)}",
+                hint=_names_hint(base, "source", lost[0], known, "keep the sources' names, or start with a new store"),
             )
         gone = sorted(set(unpublished) - {binding.name for binding in self.bindings})
         if gone:
@@ -187,7 +187,7 @@ class JobPlan:
                 hint="run the job once more with the sinks (availableNow=True), stop it, then drop them",
             )
         for name, snapshot in base.operators.items():
-            self._check_snapshot(name, snapshot, base.epoch)
+            self._check_snapshot(name, snapshot, base)
         check_in_flight({each.edge.name: ddl(each.edge.schema) for each in self.edges}, base)
 
     def _check_dropped(self) -> None:
@@ -210,15 +210,19 @@ class JobPlan:
         needless = tuple(f"accept_dropped_operator={name!r}" for name in gone)
         return replace(standing, unneeded=(*standing.unneeded, *needless))
 
-    def _check_snapshot(self, name: str, snapshot: OperatorSnapshot, epoch: int) -> None:
+    def _check_snapshot(self, name: str, snapshot: OperatorSnapshot, base: Manifest) -> None:
         operator = next((each for each in self.operators if each.name == name), None)
         if operator is None and name in self.confirmed.dropped_operators:
             return
         if operator is None:
+            instead = (
+                f"give the operator its name back (name='{name}'); or go on without its state: "
+                f"job.start(accept_dropped_operator='{name}') (--conf spark.ckpt.accept.dropped.operator={name})"
+            )
+            there = {each.name for each in self.operators}
             raise GraphInvalid(
-                f"epoch {epoch} has state of operator '{name}', which the job no longer has",
-                hint=f"give the operator its name back (name='{name}'); or go on without its state: "
-                f"job.start(accept_dropped_operator='{name}') (--conf spark.ckpt.accept.dropped.operator={name})",
+                f"epoch {base.epoch} has state of operator '{name}', which the job {_lacks(base)}",
+                hint=_names_hint(base, "operator", name, there, instead),
             )
         declared = (operator.key_ddl, operator.state_ddl)
         written = (snapshot.key_schema, snapshot.state_schema)
@@ -226,9 +230,25 @@ class JobPlan:
             raise StateSchemaChanged(
                 f"operator '{name}' was written with key {written[0]} and state {written[1]}",
                 declared=f"key {declared[0]} and state {declared[1]}",
-                epoch=epoch,
+                epoch=base.epoch,
                 hint="new state columns may be added at the end; anything else needs a new operator name or a new store",
             )
+
+
+def _lacks(base: Manifest) -> str:
+    """A job that never had it has not lost it."""
+    return "has not" if base.reason == "adopt" else "no longer has"
+
+
+def _names_hint(base: Manifest, kind: str, name: str, there: Iterable[str], otherwise: str) -> str:
+    """What to do about a name of the epoch that the job lacks. `there`: names that it has."""
+    if base.reason != "adopt":
+        return otherwise
+    known = ", ".join(sorted(there)) or "none"
+    return (
+        f"a plain query was adopted under this name, and the job has: {known}. Call the {kind} '{name}' in the job; or adopt again "
+        f"into an empty store, with the job's name of it: spark-ckpt adopt CHECKPOINT STORE --{kind} NAME=NUMBER"
+    )
 
 
 def _limits(config: JobConfig) -> Limits:

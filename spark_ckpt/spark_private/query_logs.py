@@ -27,6 +27,10 @@ NAMES = (
         "parse_batch", _NO_PLAN,
     ),
     SparkName(
+        "nextBatchWatermarkMs", f"{_PACKAGE}.checkpointing.CommitMetadata ({_FOLDER}/checkpointing/CommitLog.scala)",
+        "parse_commit, commit_text", "an adopted job's watermark begins at 0",
+    ),
+    SparkName(
         "logOffset", f"{_PACKAGE}.runtime.FileStreamSourceOffset ({_FOLDER}/runtime/FileStreamSourceOffset.scala)",
         "log_offset_of", "files that a batch read are not known",
     ),
@@ -72,15 +76,25 @@ class LoggedBatch:
 
     Sources are numbered in the order of the plan, or have the names that a user gave them (version 2).
     `began_ms`: when its ends were fixed, before it ran. `conf`: settings that the query keeps for good.
+    `watermark_ms`: the one that it ran with, 0 if there is none yet.
     """
 
     began_ms: int
     offsets: Mapping[str, str | None]
     conf: Mapping[str, str]
+    watermark_ms: int = 0
 
 
 StateIds = Mapping[int, Sequence[Sequence[str]]]
 """Operator: partition by partition, the ids of the stores' files."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedCommit:
+    """A file of `commits`. `state_ids`: None where the state's files have none. `next_watermark_ms`: of the batch after it."""
+
+    state_ids: StateIds | None
+    next_watermark_ms: int = 0
 
 
 def parse_id(text: str) -> str:
@@ -100,12 +114,13 @@ def parse_batch(text: str) -> LoggedBatch:
     began, conf = metadata.get("batchTimestampMs"), metadata.get("conf", {})
     if not _is_count(began) or began > _LAST_MS or not isinstance(conf, dict):
         raise Unreadable("the batch does not say when it began")
+    watermark = _watermark(metadata, "batchWatermarkMs")
     numbered = [(str(number), line) for number, line in enumerate(rest[1:])]
     pairs = numbered if version == "v1" else [_named(line) for line in rest[1:]]
     found = {name: None if line == _NO_OFFSET else line for name, line in pairs}
     if len(found) < len(pairs):
         raise Unreadable("a source is named twice")
-    return LoggedBatch(began, found, {str(name): str(value) for name, value in conf.items()})
+    return LoggedBatch(began, found, {str(name): str(value) for name, value in conf.items()}, watermark)
 
 
 def with_ends(text: str, ends: Mapping[str, str], marks: Mapping[str, str]) -> str:
@@ -126,16 +141,22 @@ def with_ends(text: str, ends: Mapping[str, str], marks: Mapping[str, str]) -> s
     return "\n".join([version, metadata, *lines])
 
 
-def parse_commit(text: str) -> StateIds | None:
-    """A file of `commits`: ids of the state's files; None where they have none. Raises `UnknownFormat`, `Unreadable`."""
+def parse_commit(text: str) -> LoggedCommit:
+    """A file of `commits`. Raises `UnknownFormat`, `Unreadable`."""
     version, rest = _versioned(text, _COMMIT_VERSIONS)
     metadata = _object(rest[0]) if rest and rest[0].strip() else {}
-    ids = metadata.get("stateUniqueIds")
+    watermark, ids = _watermark(metadata, "nextBatchWatermarkMs"), metadata.get("stateUniqueIds")
     if version == "v1" or ids is None:
-        return None
+        return LoggedCommit(None, watermark)
     if not isinstance(ids, dict) or not all(_are_ids(each) for each in ids.values()):
         raise Unreadable("its ids of the state are no ids")
-    return {int(operator): partitions for operator, partitions in ids.items() if operator.isdecimal()}
+    known = {int(operator): partitions for operator, partitions in ids.items() if operator.isdecimal()}
+    return LoggedCommit(known, watermark)
+
+
+def commit_text(next_watermark_ms: int) -> str:
+    """A file of `commits` as Spark writes it where the state's files have no ids."""
+    return f'{_COMMIT_VERSIONS[0]}\n{{"nextBatchWatermarkMs":{next_watermark_ms}}}'
 
 
 def parse_file_entries(text: str) -> list[Mapping[str, Any]]:
@@ -207,6 +228,13 @@ def _are_ids(partitions: object) -> bool:
     return isinstance(partitions, list) and all(
         isinstance(stores, list) and all(isinstance(one, str) for one in stores) for stores in partitions
     )
+
+
+def _watermark(metadata: Mapping[str, Any], name: str) -> int:
+    found = metadata.get(name, 0)
+    if not _is_count(found) or found > _LAST_MS:
+        raise Unreadable("its watermark is no time")
+    return found
 
 
 def _is_count(value: object) -> TypeGuard[int]:

@@ -24,6 +24,10 @@ RestoreTarget = str | int
 
 LATEST = "latest"
 
+ADOPTING = "adopting a query"
+"""Who holds the lease while a store's first epoch is made of a plain query's checkpoint; no job can have such a name. What such
+a store begins with is that epoch: before it is decided, the sources' starts are the wrong place."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPoint:
@@ -129,7 +133,17 @@ def _candidates(tail: Tail) -> Iterator[int]:
     yield from (brief.epoch for brief in tail.lineage())
     # Starting over in silence would be a wrong answer: only a job without any epoch starts at 0 by itself.
     if tail.latest == 0:
+        _refuse_unadopted(tail)
         yield 0
+
+
+def _refuse_unadopted(tail: Tail) -> None:
+    if not tail.last and tail.holder is not None and tail.holder.name == ADOPTING:
+        raise EpochNotFound(
+            "a plain query was being adopted into this store, and that was not finished: the job would begin anew",
+            adopting=tail.holder,
+            hint="run `spark-ckpt adopt` again with the same store; job.start(restore=0) begins anew all the same",
+        )
 
 
 def _checked(tail: Tail, epoch: int, described: str, read: Read, verify: Verify) -> Choice:

@@ -1,0 +1,150 @@
+"""A plain query from Kafka to Delta is killed, adopted, and goes on as a job: nothing in its table or its state shows it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupStateTimeout
+from spark_ckpt_delta import DeltaSink
+from spark_ckpt_kafka import KafkaSource
+from spark_ckpt_kafka.control import Control
+from spark_ckpt_kafka.options import Connection
+
+import spark_ckpt as ckpt
+from integration_tests.adopt.totals import OUTPUT, RECORD, STATE, USERS, Record, add_up, records, rows_of, state_of
+from integration_tests.broker import Broker, running_broker
+from integration_tests.survival.process import Driver
+from spark_ckpt.cli.app import exit_code
+from spark_ckpt.store.store import Store
+from tests.rewind.rewind_kit import content_of
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.kafka,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+TOPIC, JOB, BEFORE, AFTER = "clicks", "totals", 3000, 400
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with running_broker(tmp_path / "broker") as running:
+        with Control(Connection(running.servers, {})) as control:
+            control.create_topic(TOPIC, 3)
+        yield running
+        gc.collect()  # what kafka-python left open is found here
+
+
+def send(broker: Broker, rows: Sequence[Record]) -> None:
+    """Records of one user lie in one partition, in their order."""
+    producer = Producer({"bootstrap.servers": broker.servers, "enable.idempotence": True})
+    for user, seq, amount in rows:
+        producer.produce(TOPIC, json.dumps({"user": user, "seq": seq, "amount": amount}), user)
+    assert producer.flush(60) == 0
+
+
+def killed_in_the_middle(broker: Broker, folder: Path) -> Path:
+    """The checkpoint of a plain query that was killed in a batch after its fourth, with most of the input before it."""
+    checkpoint = folder / "checkpoint"
+    where = [
+        "--servers",
+        broker.servers,
+        "--topic",
+        TOPIC,
+        "--table",
+        str(folder / "table"),
+        "--checkpoint",
+        str(checkpoint),
+    ]
+    with Driver(where, folder / "plain", program="integration_tests.adopt.plain_query") as driver:
+        begun = checkpoint / "offsets" / "5"
+        driver.wait_for(begun.exists, "a sixth batch")
+        driver.kill()
+    return checkpoint
+
+
+def run_job(spark: SparkSession, broker: Broker, folder: Path) -> None:
+    """The same query as a job; the function is the plain query's."""
+    job = ckpt.Job(spark, JOB, store=str(folder / "store"), interval="1 second")
+    clicks = job.source("clicks", KafkaSource(broker.servers, TOPIC))
+    rows = clicks.select(F.from_json(F.col("value").cast("string"), RECORD).alias("r")).select("r.*")
+    totals = rows.groupBy("user").applyInPandasWithState(
+        add_up, OUTPUT, STATE, "append", GroupStateTimeout.NoTimeout, name="totals"
+    )
+    totals.to(DeltaSink(str(folder / "table")))
+    assert job.start(availableNow=True).awaitTermination(180)
+
+
+def adopt(folder: Path, checkpoint: Path) -> dict[str, object]:
+    """As a user does, in a process and a JVM of its own."""
+    command = [
+        sys.executable,
+        "-m",
+        "spark_ckpt",
+        "adopt",
+        str(checkpoint),
+        str(folder / "store"),
+        "--job",
+        JOB,
+        "--json",
+    ]
+    command += ["--source", "clicks=0", "--operator", "totals=0", "--output", str(folder / "table")]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert "Traceback" not in run.stderr
+    return json.loads(run.stdout)
+
+
+def shown(folder: Path) -> list[tuple[str, int, int, int]]:
+    table = DeltaTable(str(folder / "table")).to_pyarrow_table().select(["user", "seq", "n", "total"])
+    return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def test_it_goes_on_at_the_next_record_with_its_state_and_shows_each_record_once(spark, broker, tmp_path):
+    every = records(0, BEFORE + AFTER)
+    send(broker, every[:BEFORE])
+    checkpoint = killed_in_the_middle(broker, tmp_path)
+    before, taken = content_of(checkpoint), len(shown(tmp_path))
+
+    told = adopt(tmp_path, checkpoint)
+
+    assert content_of(checkpoint) == before
+    assert sum(told["sources"]["clicks"]["cursor"][TOPIC].values()) == taken < BEFORE
+    send(broker, every[BEFORE:])
+    run_job(spark, broker, tmp_path)
+    assert shown(tmp_path) == rows_of(every)
+    store = Store.open(str(tmp_path / "store"), JOB)
+    state = store.state("totals").read(store.log.tail().latest).to_pylist()
+    assert {row["user"]: {name: row[name] for name in ("n", "total", "last")} for row in state} == state_of(every)
+    committed, done = (taken_as(tmp_path, checkpoint, name) for name in ("committed", "done"))
+    assert committed == done
+
+
+def taken_as(folder: Path, checkpoint: Path, name: str) -> tuple[object, list[dict[str, object]]]:
+    """Cursors and state behind the newest committed batch, with or without its commit. Spark's reader asks for a commit."""
+    copy, store = folder / name, folder / f"{name}-store"
+    shutil.copytree(checkpoint, copy)
+    newest = max(int(path.name) for path in (copy / "commits").glob("[0-9]*"))
+    for path in (copy / "offsets").glob("[0-9]*"):
+        if int(path.name) > newest:
+            path.unlink()
+    arguments = ["adopt", str(copy), str(store), "--job", JOB, "--source", "clicks", "--operator", "totals"]
+    if name == "done":
+        (copy / "commits" / str(newest)).unlink()
+        arguments += ["--unfinished", "done"]
+    assert exit_code(arguments) == 0
+    opened = Store.open(str(store), JOB)
+    rows = opened.state("totals").read(1).to_pylist()
+    assert len(rows) == USERS
+    return opened.log.manifest(1).cursors, sorted(rows, key=lambda row: row["user"])

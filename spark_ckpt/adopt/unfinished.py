@@ -1,0 +1,50 @@
+"""A batch that was begun and not committed: its sink may have shown it, or a part of it, or nothing. Pure.
+
+Spark would run it again with the same rows, and a sink that knows the query's batches (Delta's, the file sink) would leave out
+what it has. A job's sink does not know them, so it has to be settled before the job goes on.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from spark_ckpt.errors import AdoptionRefused, ConfigInvalid
+
+Answer = Literal["done", "again"]
+"""What becomes of the batch: the job goes on behind it, or begins with its rows."""
+
+FINISH = "start the plain query once more, which finishes the batch first, stop it, and adopt then"
+
+
+def settled(unfinished: int | None, told: Answer | None, shown: bool | None) -> Answer | None:
+    """What becomes of batch `unfinished`; None if there is none.
+
+    `told`: what the user says; `shown`: what the output says, None if it was not asked. Raises `AdoptionRefused` if nobody
+    knows, or both differ; `ConfigInvalid` for an answer to nothing.
+    """
+    if unfinished is None:
+        if told is not None:
+            raise ConfigInvalid(
+                f"--unfinished {told}: every batch of the query is committed",
+                hint="leave the option out: it would answer for a batch that comes later",
+            )
+        return None
+    if shown is None:
+        return told or _refuse(unfinished)
+    known: Answer = "done" if shown else "again"
+    if told is not None and told != known:
+        raise AdoptionRefused(
+            f"--unfinished {told}: the output {'has' if shown else 'does not have'} batch {unfinished}",
+            hint=f"leave --unfinished out: the output says {known}",
+        )
+    return known
+
+
+def _refuse(unfinished: int) -> Answer:
+    raise AdoptionRefused(
+        f"batch {unfinished} was begun and not committed: what the sink has shown of it is not known",
+        done="the job goes on behind the batch; right if the sink shows all of its rows, else rows are missing for good",
+        again="the job begins with the batch's rows; right if the sink shows none of them, else they come twice",
+        hint=f"{FINISH}; or name what the query writes, a Delta table or a file sink's folder: --output DIR; "
+        f"or look at the sink, and say --unfinished done or --unfinished again",
+    )

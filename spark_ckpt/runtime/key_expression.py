@@ -1,0 +1,28 @@
+"""The hash that a key's group is made of, as an expression: for rows that arrive, and for state that comes from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, FloatType, StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+def key_hash_of(schema: StructType, keys: Sequence[str]) -> Column:
+    """Of the columns `keys` of rows of `schema`; modulo the number of key groups it is the group."""
+    return F.xxhash64(*_normalized(schema, keys))
+
+
+def _normalized(schema: StructType, keys: Sequence[str]) -> list[Column]:
+    """Key expressions for hashing: -0.0 and 0.0 are one key, as in Spark's own grouping."""
+    floating = (FloatType, DoubleType)
+    return [
+        F.col(f"`{key}`") + F.lit(0.0).cast(schema[key].dataType)
+        if isinstance(schema[key].dataType, floating)
+        else F.col(f"`{key}`")
+        for key in keys
+    ]
