@@ -38,6 +38,19 @@ class Failpoint(Enum):
     COMMITTING = "the commit request is under way"
     PUBLISH_COMMITTED = "the transaction is committed, nobody was told"
     ACKED = "the publish was reported, the log has no ack yet"
+    REWIND_PREPARING = "a rewind has noted that it begins, nothing is fenced"
+    REWIND_FENCED = "a fence is in a checkpoint (hit once per query)"
+    REWIND_COPIED = "a new checkpoint lies beside its query's (hit once per query)"
+    REWIND_DRAFTED = "the commits of every table wait, the rewind is not decided"
+    REWIND_DECIDED = "the rewind is decided, nothing of it is public"
+    REWIND_TABLE_COMMITTED = "a commit of a table is public (hit once per commit)"
+    REWIND_SWAPPED = (
+        "a new checkpoint has its query's place, the one before has no name of its own (hit once per query)"
+    )
+    REWIND_KEPT = "the checkpoint before has a name of its own (hit once per query)"
+    REWIND_PUBLISHED = "everything is in its place, and every query is fenced"
+    REWIND_UNFENCED = "the fences of a query are gone (hit once per query)"
+    REWIND_DONE = "the rewind is noted as done"
 
 
 class Action(Enum):

@@ -49,6 +49,7 @@ MAY_IMPORT = {
     },
     "spark_ckpt/rewind": {
         "spark_ckpt.rewind", "spark_ckpt.protocol.ids", "spark_ckpt.protocol.recovery_line", "spark_ckpt.errors",
+        "spark_ckpt.failpoints", "spark_ckpt.wording",
         "spark_ckpt.spark_private.query_logs", "spark_ckpt.spark_private.state_files",
         "spark_ckpt.spark_private.pipeline_flows",
     },

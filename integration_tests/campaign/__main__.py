@@ -20,6 +20,7 @@ from integration_tests.campaign.delta_kills import delta_kills
 from integration_tests.campaign.full_disks import full_disks
 from integration_tests.campaign.kafka_kills import kafka_kills
 from integration_tests.campaign.page import write_page
+from integration_tests.campaign.rewinds import rewinds
 from integration_tests.campaign.soak import soak
 from integration_tests.campaign.trial import RESULTS, Results
 from integration_tests.campaign.zombies import zombies
@@ -37,6 +38,7 @@ WITHOUT: dict[str, Callable[[Path, int, int, Results], None]] = {
     "delta": delta_kills,
     "damages": damages,
     "starts": damaged_starts,
+    "rewinds": rewinds,
 }
 USUAL = {
     "kafka": 300,
@@ -47,6 +49,7 @@ USUAL = {
     "starts": 200,
     "disks": 20,
     "soak": 60,
+    "rewinds": 500,
 }
 """Trials of each campaign; minutes of the soak."""
 

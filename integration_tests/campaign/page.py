@@ -20,6 +20,7 @@ WORDS = {
     "starts": "a file of the store damaged, the job started",
     "disks": "the store's disk full for up to 12 s",
     "soak": "a long run, an epoch each second",
+    "rewinds": "plain queries taken back and put back by commands that are killed",
 }
 COUNTED = {
     "lost": "lost",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_ckpt.cli import rewind_pins
+from spark_ckpt.cli import rewind_apply, rewind_pins
 from spark_ckpt.cli.options import AsJson
 from spark_ckpt.cli.output import print_json
 from spark_ckpt.cli.rewind_pins import Checkpoints, DeclaredFile, Tables
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spark_ckpt.cli.topic_times import BrokerTopics
 
 app = typer.Typer(
-    help="Plan how plain PySpark queries go back together to one consistent point.",
+    help="Take plain PySpark queries back together to one consistent point: plan, apply, undo.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -34,7 +34,7 @@ app.command("unpin")(rewind_pins.unpin)
 
 @app.callback()
 def rewind() -> None:
-    """Plan how plain PySpark queries go back together to one consistent point."""
+    """Take plain PySpark queries back together to one consistent point: plan, apply, undo."""
 
 
 @app.command("plan")
@@ -80,3 +80,7 @@ def _asked(servers: str, properties: Path | None) -> BrokerTopics:
     from spark_ckpt.cli.topic_times import BrokerTopics
 
     return BrokerTopics(servers, read_properties(properties))
+
+
+app.command("apply", short_help="Carry out a plan.")(rewind_apply.apply)
+app.command("undo", short_help="Take back what `apply` did.")(rewind_apply.undo)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from spark_ckpt.errors import CheckpointDamaged, CheckpointForeign, FormatUnknown
+from spark_ckpt.errors import CheckpointDamaged, CheckpointForeign, FormatUnknown, RewindUnderWay
 from spark_ckpt.rewind.positions import KafkaPosition, Position, position_of
 from spark_ckpt.rewind.reading import changed_ms, names, text_of
 from spark_ckpt.rewind.source_files import FileLog, read_file_logs
@@ -138,15 +138,15 @@ class Checkpoint:
         return None if None in damages else "; ".join([why, *(each for each in damages if each is not None)])
 
 
-def read_checkpoint(folder: Path, name: str) -> Checkpoint:
-    """Read a checkpoint; changes nothing.
+def read_checkpoint(folder: Path, name: str, fenced_by: str | None = None) -> Checkpoint:
+    """Read a checkpoint; changes nothing. `fenced_by`: the rewind whose fences are passed over.
 
-    Raises `CheckpointForeign`, `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`.
+    Raises `CheckpointForeign`, `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`, `RewindUnderWay` for a fence.
     """
     query = _query_id(folder)
     digest = hashlib.sha256(query.encode())
-    offsets = _log(folder / query_logs.OFFSETS)
-    commits = _log(folder / query_logs.COMMITS)
+    offsets = _unfenced(_log(folder / query_logs.OFFSETS), fenced_by)
+    commits = _unfenced(_log(folder / query_logs.COMMITS), fenced_by)
     numbers = _unbroken(folder, sorted(offsets), sorted(commits))
     batches = tuple(_batch(number, offsets[number], commits.get(number), digest) for number in numbers)
     _check_commits(folder, batches)
@@ -174,6 +174,18 @@ def _query_id(folder: Path) -> str:
 
 def _log(folder: Path) -> dict[int, Path]:
     return {number: folder / name for name in names(folder) if (number := batch_number(name)) is not None}
+
+
+def _unfenced(log: dict[int, Path], fenced_by: str | None) -> dict[int, Path]:
+    """A log without the fence that may be its newest file."""
+    newest = max(log, default=None)
+    text = "" if newest is None else _text(log[newest])
+    if newest is None or not text.startswith(query_logs.FENCE):
+        return log
+    if fenced_by is not None and text.startswith(f"{query_logs.FENCE}{fenced_by}:"):
+        return {number: path for number, path in log.items() if number != newest}
+    hint = "run `spark-ckpt rewind apply` with its plan again, or `spark-ckpt rewind undo` with it"
+    raise RewindUnderWay(f"{log[newest]} says that a rewind has begun and is not over", hint=hint)
 
 
 def _unbroken(folder: Path, offsets: Sequence[int], commits: Sequence[int]) -> list[int]:

@@ -55,14 +55,18 @@ def replace(path: Path, content: bytes, times_ns: tuple[int, int] | None = None)
 
 def _part(path: Path, content: bytes) -> Path:
     """The content under a name that nobody reads; one of an earlier attempt is written over."""
-    part = path.with_name(f".{path.name}.rewind.tmp")
-    with suppress(FileNotFoundError):
-        part.unlink()
+    part = part_of(path)
+    part.unlink(missing_ok=True)
     with part.open("xb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     return part
+
+
+def part_of(path: Path) -> Path:
+    """Where a file is written before it has its name. A process that dies leaves it; nobody reads it."""
+    return path.with_name(f".{path.name}.rewind.tmp")
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -85,6 +85,7 @@ class _Teller:
             reasons=self.reasons(name),
             passed_over=self.passed_over(name),
             digest=query.digest,
+            file_sinks=[str(log.folder) for writer, log in self.inputs.sinks if writer.name == name],
             kept_in=str(pinned.folder) if pinned else None,
             point=pinned.point if pinned else None,
         )

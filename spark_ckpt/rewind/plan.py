@@ -53,7 +53,7 @@ class QueryPlan(_Part):
     """What happens to a query. `batch`: it goes back to the state after it; None: it stays; -1: it begins anew.
 
     `state_version`: what its operators load, None without any. `newest`: the newest committed batch. `unfinished`: a batch that
-    was begun. `digest`: of its logs when the plan was made.
+    was begun. `digest`: of its logs when the plan was made. `file_sinks`: folders that it was declared to write files into.
     `kept_in`: the checkpoint folder that holds the files of `batch`, if it is a pinned one; None: they are in `folder`. `point`:
     what that was pinned as.
     """
@@ -72,6 +72,7 @@ class QueryPlan(_Part):
     reasons: list[Reason]
     passed_over: list[PassedOver]
     digest: str
+    file_sinks: list[str] = []
     kept_in: str | None = None
     point: str | None = None
 

@@ -24,12 +24,15 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[0-9a-zA-Z-]+|\.\d{10}\.\d{1
 _HINT = "restore the table's log from a backup, or leave the table out of the plan; nothing was changed"
 _SEARCHED_DEEP = 4
 
+REWIND = "spark_ckpt.rewind"
+"""In `userMetadata`, a JSON object: the rewind that made a version. `part`: 0 for the one that takes the table back."""
+
 
 @dataclass(frozen=True, slots=True)
 class Version:
     """One commit. `transactions`: (application, number) pairs; the Delta sink's are (query id, batch).
 
-    `added` and `removed`: data files, relative to the table unless they are elsewhere.
+    `added` and `removed`: data files, relative to the table unless they are elsewhere. `restored`: a rewind took the table back.
     """
 
     number: int
@@ -38,11 +41,14 @@ class Version:
     transactions: tuple[tuple[str, int], ...]
     added: tuple[str, ...]
     removed: tuple[str, ...]
+    restored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table. `versions`: commits that the log still has, without a gap, oldest first, the newest is the table now.
+
+    They begin where the table was taken back last: what was before that cannot be counted on from there.
 
     `before`: the newest transaction of each application before those. `openable`: the oldest version whose list of files the
     log still gives. `gone`: version: a data file of it that is missing. `unfed`: version: a file that it added and that is missing.
@@ -111,7 +117,7 @@ def read_table(root: Path) -> Table:
         oldest -= 1
     checkpoints = sorted({int(found[1]) for name in listed if (found := _CHECKPOINT.fullmatch(name))})
     openable = _openable(log, oldest, commits[-1], checkpoints)
-    digest, ids, versions = hashlib.sha256(), set[str](), []
+    digest, ids, versions = hashlib.sha256(), set[str](), list[Version]()
     for number in range(oldest, commits[-1] + 1):
         path = log / f"{number:020d}.json"
         text = _commit_text(path)
@@ -121,6 +127,10 @@ def read_table(root: Path) -> Table:
         versions.append(_version(path, number, actions))
     before = _transactions_before(log, listed, oldest) if oldest else {}
     ids |= _ids_before(log, listed, openable) if oldest else set()
+    restored = max((each.number for each in versions if each.restored), default=oldest)
+    if restored > oldest:
+        before, versions = _since_restored(before, versions, restored)
+        openable = max(openable, restored)
     missing = _missing_files(root, versions)
     gone, unfed = _lost(versions, missing)
     return Table(root, frozenset(ids - {""}), tuple(versions), before, openable, gone, unfed, digest.hexdigest())
@@ -164,9 +174,30 @@ def _version(path: Path, number: int, actions: Sequence[Mapping[str, Any]]) -> V
             tuple(_transaction(each["txn"]) for each in actions if "txn" in each),
             tuple(unquote(str(each["add"]["path"])) for each in actions if "add" in each),
             tuple(unquote(str(each["remove"]["path"])) for each in actions if "remove" in each),
+            _restores(info),
         )
     except (KeyError, TypeError, ValueError, FileNotFoundError) as error:
         raise LogDamaged(f"{path} holds an action without what it needs", hint=_HINT) from error
+
+
+def _restores(info: Mapping[str, Any]) -> bool:
+    """Whether a rewind made this version to take the table back."""
+    try:
+        said = json.loads(str(info.get("userMetadata")))
+    except ValueError:
+        return False
+    return isinstance(said, dict) and REWIND in said and said.get("part") == 0
+
+
+def _since_restored(
+    before: Mapping[str, int], versions: Sequence[Version], restored: int
+) -> tuple[dict[str, int], list[Version]]:
+    """Transactions up to a version that took some back, and the versions from there on."""
+    found = dict(before)
+    for each in versions:
+        if each.number <= restored:
+            found |= dict(each.transactions)
+    return found, [each for each in versions if each.number >= restored]
 
 
 def _transaction(body: Mapping[str, Any]) -> tuple[str, int]:

@@ -50,6 +50,9 @@ COMPACT = ".compact"
 PLACEHOLDER = "spark_ckpt.rewind.placeholder"
 """A setting in a batch's metadata that says: no batch was here, it only ends where the next one does."""
 
+FENCE = "spark-ckpt rewind "
+"""How a file begins that is in a log only to keep its query from running. Spark's begin with a version, `v1`."""
+
 _NO_OFFSET = "-"
 _VERSION = re.compile(r"v(\d+)")
 _LAST_MS = 253_402_300_799_999

@@ -11,6 +11,7 @@ import pytest
 
 from spark_ckpt.cli.app import VERBS, exit_code
 from spark_ckpt.rewind.plan import Plan
+from spark_ckpt.rewind.records import Record
 from tests.rewind.rewind_kit import WrittenQuery, WrittenTable, began
 
 
@@ -130,3 +131,54 @@ def test_every_verb_can_be_loaded_alone_and_all_are_in_the_help(capsys):
     assert [verb.name for verb in VERBS if f"  {verb.name} " not in shown] == []
     assert exit_code(["rewindd"]) == 2
     assert "No such command" in capsys.readouterr().err
+
+
+# -- apply and undo ------------------------------------------------------------------------------------------------------
+
+
+AT_ONCE = ("--watch-s", "0", "--settle-s", "0")
+
+
+@pytest.fixture
+def plan_file(lake: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    assert exit_code(plan_command(lake, "ingest@1", "--json")) == 0
+    file = lake / "plan.json"
+    file.write_text(capsys.readouterr().out)
+    return file
+
+
+def test_a_plan_is_carried_out_and_what_it_did_is_told(lake, plan_file, capsys):
+    assert exit_code(["rewind", "apply", str(plan_file), *AT_ONCE]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("taken back: ingest@1\n")
+    row = next(line.split() for line in text.splitlines() if line.startswith(str(lake / "bronze")))
+    assert row[1:] == ["3", "1", "4", "0", "2"]
+    assert "mend what was wrong, and start the queries as ever" in text
+    assert sorted(path.name for path in (lake / "ingest" / "offsets").iterdir()) == ["0", "1"]
+
+
+def test_what_was_done_is_a_typed_document(plan_file, capsys):
+    assert exit_code(["rewind", "apply", str(plan_file), *AT_ONCE, "--json"]) == 0
+    record = Record.model_validate_json(capsys.readouterr().out)
+    assert (record.format, record.kind, record.phase.value) == (1, "apply", "done")
+    assert exit_code(["rewind", "undo", str(plan_file), *AT_ONCE, "--json"]) == 0
+    assert Record.model_validate_json(capsys.readouterr().out).kind == "undo"
+
+
+def test_a_dry_run_says_what_would_be_done(lake, plan_file, capsys):
+    assert exit_code(["rewind", "apply", str(plan_file), "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("would be taken back: ingest@1\n")
+    assert text.endswith("Nothing was changed.\n")
+    assert sorted(path.name for path in (lake / "ingest" / "offsets").iterdir()) == ["0", "1", "2", "3"]
+
+
+def test_a_refusal_has_a_condition_and_a_code(lake, plan_file, capsys):
+    (lake / "ingest" / "commits" / "3").unlink()
+    assert exit_code(["rewind", "apply", str(plan_file), *AT_ONCE]) == 4
+    assert "[CKPT_REWIND_STALE] ingest is not as it was planned for" in capsys.readouterr().err
+
+
+def test_without_anything_to_undo_the_command_says_so(plan_file, capsys):
+    assert exit_code(["rewind", "undo", str(plan_file), *AT_ONCE]) == 3
+    assert "this plan was not carried out" in capsys.readouterr().err

@@ -1,0 +1,122 @@
+"""Three queries around three tables without a JVM, a history with deaths, and a bug that came with a deploy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+from deltalake import DeltaTable
+
+from integration_tests.rewind.small_spark import DeltaStream, Died, FileStream, SmallQuery, SmallTable
+
+NAMES = ("ingest", "dedup", "publish")
+TABLES = ("bronze", "silver", "gold")
+
+
+def _as_they_are(rows: list[int], known: set[int]) -> list[int]:
+    return rows
+
+
+def _turned(rows: list[int], known: set[int]) -> list[int]:
+    """The bug."""
+    return [-each for each in rows]
+
+
+def _not_known(rows: list[int], known: set[int]) -> list[int]:
+    return sorted(set(rows) - known)
+
+
+class SmallLake:
+    """files -> bronze -> what has not come yet -> silver -> gold."""
+
+    def __init__(self, root: Path, *, broken: bool = False) -> None:
+        self.root = root
+        self.inbox = root / "inbox"
+        self.inbox.mkdir(parents=True, exist_ok=True)
+        tables = {name: SmallTable(root / name) for name in TABLES}
+        self.tables = tables
+        place = root / "checkpoints"
+        bronze, silver, gold = tables.values()
+        self.queries = {
+            each.name: each
+            for each in (
+                SmallQuery(
+                    "ingest",
+                    place / "ingest",
+                    FileStream(self.inbox, 1),
+                    bronze,
+                    _turned if broken else _as_they_are,
+                ),
+                SmallQuery("dedup", place / "dedup", DeltaStream(bronze, 3), silver, _not_known, state=True),
+                SmallQuery("publish", place / "publish", DeltaStream(silver, 1), gold, _as_they_are),
+            )
+        }
+
+    def drop(self, count: int) -> None:
+        """More files; each has ten ids, and three of the file before."""
+        first = len(list(self.inbox.iterdir()))
+        for number in range(first, first + count):
+            ids = [*range(10 * number + 1, 10 * number + 11), *range(max(10 * number - 2, 1), 10 * number + 1)]
+            (self.inbox / f"{number}.json").write_text(json.dumps(ids))
+
+    def settle(self) -> None:
+        """Run everything until nothing is left to do."""
+        while sum(query.run() for query in self.queries.values()):
+            pass
+
+    def held(self) -> dict[str, list[int]]:
+        """What the tables hold, as another library reads them."""
+        found = {}
+        for name in TABLES:
+            there = (self.root / name / "_delta_log").is_dir()
+            found[name] = (
+                sorted(DeltaTable(str(self.root / name)).to_pyarrow_table().column("id").to_pylist()) if there else []
+            )
+        return found
+
+    def wanted(self) -> dict[str, list[int]]:
+        """What they have to hold in the end, from the input alone."""
+        rows = [each for path in self.inbox.iterdir() for each in json.loads(path.read_text())]
+        return {"bronze": sorted(rows), "silver": sorted(set(rows)), "gold": sorted(set(rows))}
+
+    def moved_to(self, root: Path, *, broken: bool) -> SmallLake:
+        """A copy elsewhere, run by other code. Files that were read keep their place."""
+        shutil.copytree(self.root, root, symlinks=True, ignore=shutil.ignore_patterns("inbox"))
+        copied = SmallLake(root, broken=broken)
+        copied.inbox.rmdir()
+        copied.inbox.symlink_to(self.inbox)
+        copied.inbox = self.inbox
+        copied.queries["ingest"].source = FileStream(self.inbox, 1)
+        return copied
+
+
+def history(root: Path, seed: int, *, steps: int = 12) -> tuple[SmallLake, int]:
+    """A lake that has been running, and the last batch of `ingest` before the bug. Some batches are begun and not over."""
+    draw = Random(seed)
+    lake = SmallLake(root)
+    lake.drop(2)
+    _some_steps(lake, draw, draw.randint(steps // 2, steps))
+    good = max(int(path.name) for path in (lake.queries["ingest"].folder / "commits").iterdir())
+    broken = SmallLake(root, broken=True)
+    _some_steps(broken, draw, draw.randint(2, steps))
+    return broken, good
+
+
+def _some_steps(lake: SmallLake, draw: Random, steps: int) -> None:
+    lake.drop(1)
+    lake.queries["ingest"].run()
+    for _ in range(steps):
+        lake.drop(draw.choice((0, 1, 1, 2)))
+        query = lake.queries[draw.choice(NAMES)]
+        death = draw.choice(("", "", "", "offsets", "state", "sink"))
+        with suppress(Died):
+            query.run(draw.randint(1, 3), death)
+
+
+def checkpoints(lake: SmallLake, names: Sequence[str] = NAMES) -> list[Path]:
+    """Of queries that have been started."""
+    return [lake.queries[name].folder for name in names if lake.queries[name].folder.is_dir()]

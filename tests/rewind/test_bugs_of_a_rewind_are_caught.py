@@ -1,0 +1,150 @@
+"""Bugs planted in what carries a plan out: each one is caught by the queries that run afterwards, or before anything counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rewind_kit import planned
+
+from integration_tests.campaign.rewinds import Broken, compare, settings_for, startable, world
+from integration_tests.rewind.small_lake import SmallLake, checkpoints, history
+from integration_tests.rewind.small_spark import SourceChanged
+from spark_ckpt import failpoints
+from spark_ckpt.errors import CheckpointDamaged
+from spark_ckpt.failpoints import FailpointHit
+from spark_ckpt.rewind import carrying, checkpoint_copy, drafting, shifts, state_copy, table_commits
+from spark_ckpt.rewind.applying import apply
+from spark_ckpt.rewind.durable import link_or_copy
+from spark_ckpt.rewind.positions import DeltaPosition
+from spark_ckpt.rewind.reading import names
+from spark_ckpt.rewind.shifts import Shift
+
+SEEDS = range(40)
+"""Histories that are tried until one shows a bug; without one, all of them are right."""
+
+
+def carried_out(folder: Path, seed: int) -> None:
+    lake, good = history(folder / "lake", seed)
+    plan = planned(checkpoints(lake), f"ingest@{good}", [lake.root])
+    apply(plan, settings_for(plan))
+    mended = SmallLake(lake.root)
+    mended.settle()
+    compare(mended.held(), mended.wanted())
+
+
+def without_transactions(now, then, writers, stamp):
+    yield from (each for each in restoring(now, then, writers, stamp) if "txn" not in each)
+
+
+restoring = table_commits._restoring
+
+
+def without_versions_in_flight(line: int, newest: int, positions) -> Shift:
+    return Shift(line, line, newest + 1)
+
+
+def clamped(self: Shift, position: DeltaPosition) -> DeltaPosition:
+    return replace(position, version=max(position.version, self.line + 1) + self.first - self.base)
+
+
+def unmoved(text: str, shift: Shift, position: DeltaPosition) -> str:
+    return text
+
+
+def one_too_far(text: str, shift: Shift, position: DeltaPosition) -> str:
+    return moved_text(text, replace(shift, first=shift.first + 1), position)
+
+
+moved_text = shifts.moved_text
+
+
+def other_order(*given):
+    return [reversed_adds(text) for text in commits(*given)]
+
+
+commits = table_commits.commits
+
+
+def reversed_adds(text: str) -> str:
+    lines = text.splitlines()
+    adds = [each for each in lines if each.startswith('{"add"')]
+    return "".join(f"{each}\n" for each in [*(each for each in lines if each not in adds), *reversed(adds)])
+
+
+PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "txn is not taken back": lambda patch: patch.setattr(table_commits, "_restoring", without_transactions),
+    "versions in flight are lost": lambda patch: (
+        patch.setattr(drafting, "shift_of", without_versions_in_flight),
+        patch.setattr(Shift, "moved", clamped),
+    )[0],
+    "readers stay where they stood": lambda patch: patch.setattr(drafting, "moved_text", unmoved),
+    "readers go on one version too far": lambda patch: patch.setattr(drafting, "moved_text", one_too_far),
+    "files of a version follow in another order": lambda patch: patch.setattr(drafting, "commits", other_order),
+    "the state is not copied": lambda patch: (
+        patch.setattr(checkpoint_copy, "copy_state", lambda *given: None),
+        patch.setattr(checkpoint_copy, "_state_differences", lambda *given: []),
+    )[0],
+}
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_bug_shows_in_the_tables_or_in_the_queries(tmp_path, monkeypatch, bug):
+    PLANTED[bug](monkeypatch)
+    for seed in SEEDS:
+        try:
+            carried_out(tmp_path / str(seed), seed)
+        except (Broken, SourceChanged, FileNotFoundError, CheckpointDamaged):
+            return
+    pytest.fail(f"{bug}: nobody noticed")
+
+
+def one_version_less(self, query, operator: str, newest: int) -> None:
+    counting(self, query, operator, newest - 1)
+
+
+counting = state_copy._Counting.__init__
+
+
+def uncut(source: Path, target: Path, newest: int) -> None:
+    for name in names(source):
+        link_or_copy(source / name, target / name)
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "bug", "told"),
+    [
+        (state_copy._Counting, "__init__", one_version_less, "no state of version"),
+        (checkpoint_copy, "copy_file_log", uncut, "other files than it had read"),
+    ],
+)
+def test_a_copy_that_is_not_whole_is_found_before_anything_counts(tmp_path, monkeypatch, place, name, bug, told):
+    lake, good = history(tmp_path / "lake", 1)
+    before = world(lake)
+    plan = planned(checkpoints(lake), f"ingest@{good}", [lake.root])
+    monkeypatch.setattr(place, name, bug)
+    with pytest.raises(CheckpointDamaged, match=told):
+        apply(plan, settings_for(plan))
+    assert sorted(startable(lake)) == sorted(path.name for path in checkpoints(lake))
+    assert world(lake) == before
+
+
+@pytest.fixture
+def armed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    return lambda spec: monkeypatch.setattr(failpoints, "_armed", failpoints.parse(spec) if spec else None)
+
+
+@pytest.mark.parametrize("point", ["REWIND_DECIDED", "REWIND_TABLE_COMMITTED", "REWIND_SWAPPED", "REWIND_KEPT"])
+@pytest.mark.parametrize("fenced", [True, False])
+def test_without_fences_a_query_could_start_on_a_mix(tmp_path, monkeypatch, armed, point, fenced):
+    """After a death behind the decision nobody may start; that nobody can is the fences' doing."""
+    lake, good = history(tmp_path / "lake", 3)
+    plan = planned(checkpoints(lake), f"ingest@{good}", [lake.root])
+    if not fenced:
+        monkeypatch.setattr(carrying, "put_fences", lambda paths, identity: None)
+    armed(f"{point}:raise")
+    with pytest.raises(FailpointHit):
+        apply(plan, settings_for(plan))
+    assert bool(startable(lake)) != fenced

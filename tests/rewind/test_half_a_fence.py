@@ -1,0 +1,20 @@
+"""A process that dies while it writes a fence leaves half of one, under a name that no query reads; it is taken away."""
+
+from __future__ import annotations
+
+from rewind_kit import WrittenQuery
+
+from spark_ckpt.rewind.checkpoint import read_checkpoint
+from spark_ckpt.rewind.durable import part_of
+from spark_ckpt.rewind.fences import fence_paths, put_fences, remove_fences
+
+
+def test_half_a_fence_is_taken_away_with_the_whole_ones(tmp_path):
+    query = WrittenQuery(tmp_path / "q")
+    query.batch(0, commit=False)
+    paths = fence_paths(read_checkpoint(query.folder, "q"), query.folder)
+    before = set(query.folder.rglob("*"))
+    put_fences(paths[:1], "x")
+    part_of(paths[1]).write_bytes(b"spark")
+    remove_fences(paths, "x")
+    assert set(query.folder.rglob("*")) == before

@@ -1,0 +1,163 @@
+"""The commits of a table that goes back, as other readers of tables understand them, and tables for which they would be wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from rewind_kit import WrittenQuery, planned
+
+from integration_tests.campaign.rewinds import settings_for
+from integration_tests.rewind.small_lake import checkpoints, history
+from integration_tests.rewind.small_spark import SmallTable
+from spark_ckpt.errors import RewindOutOfReach
+from spark_ckpt.rewind.applying import apply
+from spark_ckpt.rewind.checkpoint import read_checkpoint
+from spark_ckpt.rewind.drafting import QueryWish, TableWish, stamp_of, table_draft
+from spark_ckpt.rewind.shifts import Shift
+from spark_ckpt.rewind.table_commits import Stamp, commits, refusal
+from spark_ckpt.rewind.table_content import Content, content_at
+from spark_ckpt.rewind.tables import read_table
+
+PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
+STAMP = Stamp("x", 1_000)
+
+
+def content(version: int = 0, protocol: dict | None = None, files: tuple[str, ...] = (), **metadata: object) -> Content:
+    held = {(name, ""): {"path": name, "size": 1} for name in files}
+    return Content(version, protocol or PROTOCOL, {"id": "t", **metadata}, held)
+
+
+def with_features(*names: str) -> dict:
+    return {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": list(names)}
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "told"),
+    [
+        (content(protocol=with_features("rowTracking")), content(), "feature rowTracking"),
+        (content(protocol=with_features("appendOnly", "catalogManaged")), content(), "feature catalogManaged"),
+        (content(protocol=with_features("somethingNew")), content(), "feature somethingNew"),
+        (content(configuration={"delta.appendOnly": "true"}), content(), "delta.appendOnly"),
+        (content(configuration={"delta.coordinatedCommits.commitCoordinator-preview": "x"}), content(), "catalog"),
+        (content(schemaString='{"metadata":{"delta.identity.start":1}}'), content(), "identity column"),
+        (content(protocol=with_features()), content(), "protocol was changed"),
+        (
+            content(configuration={"delta.enableInCommitTimestamps": "true"}),
+            content(),
+            "enableInCommitTimestamps was changed",
+        ),
+        (content(configuration={"delta.columnMapping.mode": "name"}), content(), "maps columns"),
+    ],
+)
+def test_a_table_for_which_the_commits_would_be_wrong_is_refused_by_what_it_has(now, then, told):
+    assert told in (refusal(now, then, []) or "")
+
+
+def test_a_file_that_would_come_back_with_a_deletion_vector_is_refused():
+    vector = {"storageType": "u", "pathOrInlineDv": "ab", "offset": 1}
+    assert "deletion vector" in (
+        refusal(content(), content(), [[{"add": {"path": "a", "deletionVector": vector}}]]) or ""
+    )
+
+
+@pytest.mark.parametrize(
+    "features", [(), ("appendOnly", "invariants"), ("inCommitTimestamp",), ("deletionVectors", "columnMapping")]
+)
+def test_features_that_change_nothing_here_are_let_be(features):
+    same = with_features(*features)
+    assert refusal(content(protocol=same), content(protocol=same), []) is None
+
+
+def test_in_commit_timestamps_go_on_growing_and_come_first():
+    now = content(3, configuration={"delta.enableInCommitTimestamps": "true"})
+    texts = commits(Shift(1, 2, 4), now, now, [['{"add":{"path":"b"}}']], [], Stamp("x", 1_000, after_ms=9_000))
+    first = [json.loads(text.splitlines()[0])["commitInfo"] for text in texts]
+    assert [next(iter(each)) for each in first] == ["inCommitTimestamp"] * 2
+    assert [each["inCommitTimestamp"] for each in first] == [9_001, 9_002]
+
+
+def test_an_application_that_had_not_written_yet_has_no_batch_again():
+    now = Content(1, PROTOCOL, {"id": "t"}, {}, {"new": 4, "old": 7})
+    then = Content(0, PROTOCOL, {"id": "t"}, {}, {"old": 7})
+    [text] = commits(Shift(0, 0, 2), now, then, [], [], STAMP)
+    taken = [json.loads(line)["txn"] for line in text.splitlines() if "txn" in line]
+    assert [(each["appId"], each["version"]) for each in taken] == [("new", -1)]
+
+
+def test_a_writer_s_number_is_written_in_any_case_so_that_its_commit_under_way_conflicts():
+    now = Content(1, PROTOCOL, {"id": "t"}, {}, {"writer": 4})
+    [text] = commits(Shift(1, 1, 2), now, now, [], ["writer"], STAMP)
+    assert [json.loads(line)["txn"]["version"] for line in text.splitlines() if "txn" in line] == [4]
+
+
+def test_metadata_of_the_base_comes_back():
+    now, then = content(1, name="new"), content(0, name="old")
+    [text] = commits(Shift(0, 0, 2), now, then, [], [], STAMP)
+    assert [json.loads(line)["metaData"]["name"] for line in text.splitlines() if "metaData" in line] == ["old"]
+
+
+@pytest.fixture
+def rewritten(tmp_path: Path) -> SmallTable:
+    """Five versions; the third and the fifth take files away, as a MERGE does."""
+    table = SmallTable(tmp_path / "t")
+    table.append([[1], [2]], ("app", 0))
+    table.append([[3]], ("app", 1))
+    table.append([[4]], ("app", 2), removed=(table.files(1)[0],))
+    table.append([[5]], ("app", 3))
+    table.append([], ("app", 4), removed=tuple(table.files(3)[:2]))
+    return table
+
+
+@pytest.mark.parametrize("version", range(-1, 5))
+def test_another_reader_finds_the_rows_and_the_number_of_the_version(rewritten, version):
+    expected = sorted(rewritten.rows(rewritten.files(version)))
+    read = read_table(rewritten.root)
+    draft = table_draft(TableWish(read, version, []), [], stamp_of(read, "x", 1_000, "test"))
+    for number, text in enumerate(draft.texts, draft.change.first):
+        (rewritten.log / f"{number:020d}.json").write_text(text)
+    table = DeltaTable(str(rewritten.root))
+    assert sorted(table.to_pyarrow_table().column("id").to_pylist()) == expected
+    assert table.transaction_version("app") == version
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_log_that_begins_with_a_checkpoint_gives_the_same_actions(rewritten, version):
+    whole = content_at(rewritten.root, version)
+    DeltaTable(str(rewritten.root), version=2).create_checkpoint()
+    for number in range(3):
+        (rewritten.log / f"{number:020d}.json").unlink()
+    from_checkpoint = content_at(rewritten.root, version)
+    assert from_checkpoint.files.keys() == whole.files.keys()
+    assert (from_checkpoint.transactions, from_checkpoint.protocol) == (whole.transactions, whole.protocol)
+    for key, file in whole.files.items():
+        assert {name: from_checkpoint.files[key][name] for name in file} == dict(file)
+
+
+def test_a_reader_whose_versions_left_the_log_is_out_of_reach(rewritten, tmp_path):
+    written = WrittenQuery(tmp_path / "q")
+    place = {"reservoirId": rewritten.id, "reservoirVersion": 2, "index": -1, "isStartingVersion": False}
+    written.batch({"sourceVersion": 1} | place)
+    query = read_checkpoint(written.folder, "q")
+    DeltaTable(str(rewritten.root), version=3).create_checkpoint()
+    for number in range(3):
+        (rewritten.log / f"{number:020d}.json").unlink()
+    with pytest.raises(
+        RewindOutOfReach, match="a reader has version 2 before it at its point, and the log has lost that"
+    ):
+        table_draft(TableWish(read_table(rewritten.root), 3, []), [QueryWish(query, query, 0, goes=False)], STAMP)
+
+
+def test_a_table_that_was_taken_back_is_planned_for_from_there_on(tmp_path):
+    """What was before cannot be counted on: readers' places are of another count, and numbers of batches were taken back."""
+    lake, good = history(tmp_path / "lake", 3)
+    plan = planned(checkpoints(lake), f"ingest@{good}", [lake.root])
+    record = apply(plan, settings_for(plan))
+    for change in record.tables:
+        table = read_table(Path(change.path))
+        assert table.versions[0].number == change.first == table.openable
+        assert table.versions[0].restored
+        app = next(iter(change.transactions))
+        assert table.before[app] <= change.transactions[app]

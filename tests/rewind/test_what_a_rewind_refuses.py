@@ -1,0 +1,325 @@
+"""What cannot be carried out is refused with what to do, and nothing was touched: neither a checkpoint nor a table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rewind_kit import planned
+
+from integration_tests.campaign.rewinds import settings_for, startable
+from integration_tests.rewind.small_lake import SmallLake, checkpoints, history
+from spark_ckpt import failpoints
+from spark_ckpt.errors import (
+    CheckpointForeign,
+    CkptError,
+    ConfigInvalid,
+    FormatUnknown,
+    RewindNotPermitted,
+    RewindOutOfReach,
+    RewindQueryRuns,
+    RewindStale,
+    RewindUnderWay,
+    RewindUnsupported,
+)
+from spark_ckpt.failpoints import Failpoint, FailpointHit
+from spark_ckpt.rewind import applying, carrying, swapping
+from spark_ckpt.rewind.applying import apply, undo
+from spark_ckpt.rewind.journal import FOLDER, Journal, read_plan
+from spark_ckpt.rewind.plan import Plan
+
+SEED = 3
+
+
+class Story:
+    """A lake, copied from one that was made once, and a plan for it."""
+
+    def __init__(self, root: Path) -> None:
+        self.lake, good = history(root / "lake", SEED)
+        self.plan = planned(checkpoints(self.lake), f"ingest@{good}", [self.lake.root])
+
+    def content(self) -> dict[str, bytes]:
+        files = [path for path in self.lake.root.rglob("*") if path.is_file() and FOLDER not in path.parts]
+        return {str(path.relative_to(self.lake.root)): path.read_bytes() for path in files}
+
+    def refused(self, kind: type[CkptError], told: str, plan: Plan | None = None, **settings: object) -> CkptError:
+        before = self.content()
+        with pytest.raises(kind, match=told) as raised:
+            apply(plan or self.plan, replace(settings_for(self.plan), **settings))
+        assert self.content() == before
+        assert raised.value.hint
+        return raised.value
+
+    def table(self, name: str) -> Path:
+        return self.lake.root / name
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Story:
+    return Story(tmp_path)
+
+
+def test_a_query_that_has_gone_on_since_the_plan(story):
+    story.lake.queries["dedup"].run(1)
+    story.refused(RewindStale, "dedup is not as it was planned for")
+
+
+def test_a_table_that_was_written_since_the_plan(story):
+    story.lake.tables["bronze"].append([[1]])
+    story.refused(RewindStale, "bronze is not as it was planned for; its newest version is now")
+
+
+def test_a_batch_that_left_the_log_since_the_plan(story):
+    (story.lake.queries["ingest"].folder / "offsets" / "0").unlink()
+    story.refused(RewindStale, "ingest is not as it was planned for")
+
+
+def test_a_query_that_writes_while_it_is_watched(story):
+    def run() -> None:
+        story.lake.queries["ingest"].folder.joinpath("offsets", ".9.tmp").write_text("")
+
+    before = story.content()
+    with pytest.raises(RewindQueryRuns, match="ingest is running"):
+        apply(story.plan, replace(settings_for(story.plan), wait=run))
+    assert story.content().keys() - before.keys() == {"checkpoints/ingest/offsets/.9.tmp"}
+
+
+def test_a_query_that_begins_a_batch_just_before_its_fence(story, monkeypatch):
+    fence = carrying.put_fences
+
+    def late(paths: list[Path], identity: str) -> None:
+        if paths[0].parts[-3] == "dedup":
+            paths[0].write_text("v1\n{}\n-")
+        fence(paths, identity)
+
+    monkeypatch.setattr(carrying, "put_fences", late)
+    before = story.content()
+    with pytest.raises(RewindQueryRuns, match="was written just now"):
+        apply(story.plan, settings_for(story.plan))
+    assert len(story.content().keys() - before.keys()) == 1
+    assert all(story.content()[name] == text for name, text in before.items())
+
+
+@pytest.mark.parametrize("point", [Failpoint.REWIND_COPIED, Failpoint.REWIND_DRAFTED, Failpoint.REWIND_DECIDED])
+def test_a_table_that_somebody_writes_while_it_is_taken_back(story, monkeypatch, point):
+    """Up to the first commit of the rewind itself, the decision can be taken back."""
+    written = []
+
+    def hit(reached: Failpoint) -> None:
+        if reached is point and not written:
+            story.lake.tables["bronze"].append([[1]])
+            written.append(1)
+
+    monkeypatch.setattr(carrying, "hit", hit)
+    before = story.content()
+    with pytest.raises(RewindStale, match=r"bronze(: somebody else wrote version| was written in the meantime)"):
+        apply(story.plan, settings_for(story.plan))
+    assert {name.partition("/")[0] for name in story.content().keys() - before.keys()} == {"bronze"}
+    assert all(story.content()[name] == text for name, text in before.items())
+
+
+def test_the_last_snapshots_of_stopped_queries_are_waited_for_behind_the_fences(story):
+    """Spark uploads them later, once even after the query has stopped, and two histories give them the same names."""
+    dedup = story.lake.queries["dedup"].folder / "state" / "0" / "0"
+    newest = max(int(path.name.split(".")[0]) for path in dedup.glob("*.delta"))
+
+    def settle() -> None:
+        assert not any(name in startable(story.lake) for name in ("ingest", "dedup", "publish"))
+        (dedup / f"{newest}.snapshot").write_text("[-1]")
+
+    apply(story.plan, replace(settings_for(story.plan), settle=settle))
+    assert not (dedup / f"{newest}.snapshot").exists()
+    mended = SmallLake(story.lake.root)
+    mended.settle()
+    assert mended.held() == mended.wanted()
+
+
+@pytest.mark.parametrize("late", ["bronze", "silver", "gold"])
+def test_who_writes_a_table_when_others_are_taken_back_already_is_undone_too_and_told_of(story, monkeypatch, late):
+    """Then there is no way back: the table gets later numbers, and so do its readers."""
+    written = []
+
+    def hit(reached: Failpoint) -> None:
+        if reached is Failpoint.REWIND_TABLE_COMMITTED and not written:
+            written.append(late)
+            story.lake.tables[late].append([[77_777]])
+
+    monkeypatch.setattr(carrying, "hit", hit)
+    record = apply(story.plan, settings_for(story.plan))
+    told = [each for each in record.notes if "that version is undone, too" in each]
+    assert bool(told) == (late != "bronze")
+    mended = SmallLake(story.lake.root)
+    if late != "bronze":
+        mended.settle()
+        assert mended.held() == mended.wanted()
+
+
+def test_a_folder_that_may_not_be_written(story, monkeypatch):
+    monkeypatch.setattr(applying.os, "access", lambda path, mode: Path(path).name != "_delta_log")
+    story.refused(RewindNotPermitted, "_delta_log may not be written")
+
+
+def test_a_file_system_that_cannot_exchange_names(story, monkeypatch):
+    monkeypatch.setattr(swapping.ctypes, "CDLL", lambda name, **options: object())
+    story.refused(RewindNotPermitted, "names cannot be exchanged in one step")
+
+
+def test_a_name_that_is_taken(story):
+    journal = Journal(story.plan)
+    taken = story.lake.root / "checkpoints" / f"dedup.before-rewind-{journal.id}"
+    taken.mkdir()
+    story.refused(RewindNotPermitted, "is there already")
+
+
+def test_a_data_file_that_was_vacuumed(story):
+    line = next(each.version for each in story.plan.tables if each.path.endswith("bronze"))
+    (story.table("bronze") / story.lake.tables["bronze"].files(line)[0]).unlink()
+    story.refused(RewindOutOfReach, "is missing")
+
+
+def test_a_checkpoint_with_something_unknown_in_it(story):
+    (story.lake.queries["dedup"].folder / "_schema_log_1").mkdir()
+    story.refused(FormatUnknown, "_schema_log_1")
+
+
+def test_a_query_that_begins_anew_at_a_place_that_nobody_knows(tmp_path):
+    lake, _ = history(tmp_path / "lake", SEED)
+    plan = planned(checkpoints(lake), "ingest@0", [lake.root])
+    assert [each.name for each in plan.queries if each.batch == -1] == ["dedup", "publish"]
+    with pytest.raises(RewindUnsupported, match="dedup begins anew") as raised:
+        apply(plan, replace(settings_for(plan), from_snapshot=()))
+    assert "--from-snapshot dedup" in raised.value.hint
+    apply(plan, settings_for(plan))
+    mended = SmallLake(lake.root)
+    mended.settle()
+    assert mended.held() == mended.wanted()
+
+
+def test_a_query_that_writes_files(story):
+    queries = [each.model_copy(update={"file_sinks": ["/exports"]}) for each in story.plan.queries]
+    story.refused(RewindUnsupported, "writes files into /exports", story.plan.model_copy(update={"queries": queries}))
+
+
+def test_a_plan_in_which_nothing_goes_back(story):
+    lake = story.lake
+    lake.settle()
+    newest = max(int(path.name) for path in (lake.queries["ingest"].folder / "commits").iterdir())
+    story.refused(RewindUnsupported, "nothing goes back", planned(checkpoints(lake), f"ingest@{newest}", [lake.root]))
+
+
+def test_two_calls_at_once(story):
+    with Journal(story.plan).locked():
+        story.refused(RewindUnderWay, "another process works on")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "told"),
+    [
+        ("[]", ConfigInvalid, "is no plan"),
+        ('{"format": 1}', ConfigInvalid, "made_at_ms"),
+        (None, ConfigInvalid, "there is no plan"),
+    ],
+)
+def test_a_file_that_is_no_plan(tmp_path, text, kind, told):
+    file = tmp_path / "plan.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(kind, match=told):
+        read_plan(file)
+
+
+def test_a_plan_of_a_newer_format(story, tmp_path):
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(json.loads(story.plan.model_dump_json()) | {"format": 9}))
+    with pytest.raises(FormatUnknown, match="format 9"):
+        read_plan(file)
+
+
+# -- undo ----------------------------------------------------------------------------------------------------------------
+
+
+def undone(story: Story, change: Callable[[], object], kind: type[CkptError], told: str) -> None:
+    apply(story.plan, settings_for(story.plan))
+    change()
+    before = story.content()
+    with pytest.raises(kind, match=told):
+        undo(story.plan, settings_for(story.plan))
+    assert story.content() == before
+
+
+def test_an_undo_after_a_query_has_run(story):
+    story.lake.drop(1)
+    undone(
+        story,
+        lambda: story.lake.queries["ingest"].run(1),
+        RewindStale,
+        r"(ingest has run|was written) since the rewind",
+    )
+
+
+def test_an_undo_after_a_table_was_written(story):
+    undone(story, lambda: story.lake.tables["gold"].append([[1]]), RewindStale, "gold was written since the rewind")
+
+
+def test_an_undo_of_what_was_not_done(story):
+    with pytest.raises(CheckpointForeign, match="was not carried out"):
+        undo(story.plan, settings_for(story.plan))
+
+
+def test_a_plan_that_was_undone_is_not_carried_out_again(story):
+    apply(story.plan, settings_for(story.plan))
+    undo(story.plan, settings_for(story.plan))
+    story.refused(RewindStale, "was carried out and undone")
+
+
+def stopped_at(story: Story, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves what a process leaves that dies there."""
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoints, "_armed", failpoints.parse(f"{point}:raise"))
+        patched.setattr(carrying.Carrier, "clean_up", lambda carrier, record: None)
+        with pytest.raises(FailpointHit):
+            apply(story.plan, settings_for(story.plan))
+
+
+def test_an_undo_of_what_was_only_prepared_takes_it_away(story, monkeypatch):
+    before = story.content()
+    stopped_at(story, "REWIND_DRAFTED", monkeypatch)
+    assert story.content() != before
+    assert undo(story.plan, settings_for(story.plan)) is None
+    assert story.content() == before
+
+
+def test_an_undo_of_half_a_rewind_asks_for_the_other_half(story, monkeypatch):
+    stopped_at(story, "REWIND_TABLE_COMMITTED", monkeypatch)
+    with pytest.raises(RewindUnderWay, match="carried out in part"):
+        undo(story.plan, settings_for(story.plan))
+
+
+def test_a_plan_for_queries_that_are_being_taken_back(story, monkeypatch):
+    stopped_at(story, "REWIND_TABLE_COMMITTED", monkeypatch)
+    with pytest.raises(RewindUnderWay, match="a rewind has begun and is not over"):
+        planned(checkpoints(story.lake), "ingest@1", [story.lake.root])
+
+
+def test_a_dry_run_changes_nothing_at_all(story):
+    before = story.content()
+    record = apply(story.plan, settings_for(story.plan), dry=True)
+    assert record.tables
+    assert story.content() == before
+    assert not (story.lake.root / "checkpoints" / FOLDER).exists()
+
+
+def test_what_was_kept_is_what_was_there(story):
+    before = {path.name: path for path in checkpoints(story.lake)}
+    kept = {name: shutil.copytree(path, story.lake.root.parent / "kept" / name) for name, path in before.items()}
+    record = apply(story.plan, settings_for(story.plan))
+    for query in record.queries:
+        if query.changed:
+            found = {path.relative_to(query.kept) for path in Path(query.kept).rglob("*") if path.is_file()}
+            assert found == {
+                path.relative_to(kept[query.name]) for path in kept[query.name].rglob("*") if path.is_file()
+            }
