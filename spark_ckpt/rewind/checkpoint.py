@@ -118,9 +118,10 @@ class Checkpoint:
 
     def kept_in(self, batch: Batch) -> Pinned | None:
         """Where the files of a batch are to be taken from, if not from here."""
-        if self._gone(batch) is None and self._torn(batch) is None:
+        pins = self._pins_of(batch)
+        if not pins or (self._gone(batch) is None and self._torn(batch) is None):
             return None
-        return next((each for each in self._pins_of(batch) if each.damage() is None), None)
+        return next((each for each in pins if each.damage() is None), None)
 
     def _gone(self, batch: Batch) -> str | None:
         if not self.batches or batch.number < self.batches[0].number:

@@ -225,12 +225,16 @@ def declared_edge(writer: Checkpoint, reader: Checkpoint, over: str, skew_ms: in
 
 
 def _begun_by(writer: Checkpoint, at_ms: int) -> int:
-    """How many batches may have begun by a time. What lies in a gap between known batches may have, until the next known one."""
-    began = list(accumulate((each.began_ms for each in writer.known), max))
+    """How many batches may have begun by a time. Those in a gap behind a known batch may have, once it was committed."""
+    known = writer.known
+    began = list(accumulate((each.began_ms for each in known), max))
     found = bisect_right(began, at_ms)
-    if found < len(began):
-        return writer.known[found].number
-    return writer.known[-1].number + 1 if began else 0
+    if found == 0:
+        return known[0].number if known else 0
+    last = known[found - 1]
+    if found == len(known) or last.committed_ms is None or at_ms < last.committed_ms:
+        return last.number + 1
+    return known[found].number
 
 
 def _of(query: Checkpoint) -> ProcessId:

@@ -261,10 +261,12 @@ def _parquet_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        with told(path):
-            if kind not in pq.read_schema(path).names:
+        # without the machinery for data sets, which takes longer to load than to use
+        with told(path), pq.ParquetFile(path) as file:
+            if kind not in file.schema_arrow.names:
                 return []
-            column = pq.read_table(path, columns=[kind]).column(kind)
+            column = file.read([kind], use_threads=False).column(kind)
     except (pa.ArrowException, FileNotFoundError) as error:
         raise LogDamaged(f"{path} cannot be read", hint=_HINT) from error
-    return [row for row in column.to_pylist() if row is not None]
+    rows: list[Mapping[str, Any]] = column.drop_null().to_pylist()
+    return rows

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
 from rewind_kit import WrittenQuery, WrittenTable, planned, query_of, table_of
 
 from spark_ckpt.errors import CheckpointForeign, ConfigInvalid
+from spark_ckpt.rewind.checkpoint import read_checkpoint
+from spark_ckpt.rewind.pinning import PinRequest, take_pin
 from spark_ckpt.rewind.places import find_places
+from spark_ckpt.rewind.planning import Request, plan_rewind
 
 
 def flow(root: Path, table: str, name: str, version: int = 0) -> WrittenQuery:
@@ -124,3 +128,53 @@ def test_a_plain_checkpoint_inside_of_a_table_stays_one(tmp_path):
     plan = planned([query.folder], "totals@0")
     assert [(each.name, each.stays) for each in plan.queries] == [("totals", True)]
     assert len(plan.tables) == 1
+
+
+# -- as Spark left them ------------------------------------------------------------------------------------------------------
+
+MADE_BY_SPARK = Path(__file__).parent / "pipelines_by_spark_4_2.zip"
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """Folders `storage` and `warehouse` as one triggered run of each of two pipelines left them, with Spark 4.2.0, Delta 4.4.0.
+
+    lake: files with a state -> bronze -> silver; mart: silver -> gold. A path in the texts was changed, checksums were left out.
+    """
+    with zipfile.ZipFile(MADE_BY_SPARK) as archive:
+        archive.extractall(tmp_path)
+    return tmp_path
+
+
+def of_spark(made: Path, to: str, **more: object):
+    folders = [str(made / "storage" / name) for name in ("lake", "mart")]
+    return plan_rewind(Request(folders, to, [str(made / "warehouse")], **more), 0)
+
+
+def test_flows_that_spark_ran_are_found_and_go_back_together(made):
+    plan = of_spark(made, "bronze/files@0")
+    assert [(each.name, each.newest, each.batch, each.state_version) for each in plan.queries] == [
+        ("bronze/files", 2, 0, 1),
+        ("silver/silver", 1, -1, None),
+        ("gold/gold", 1, -1, None),
+    ]
+    assert {Path(each.path).name: (each.version, each.written_by, each.read_by) for each in plan.tables} == {
+        "bronze": (1, ["bronze/files"], ["silver/silver"]),
+        "silver": (0, ["silver/silver"], ["gold/gold"]),
+        "gold": (0, ["gold/gold"], []),
+    }
+
+
+def test_flows_that_spark_ran_are_pinned(made):
+    folders = [str(made / "storage" / name) for name in ("lake", "mart")]
+    taken = take_pin(PinRequest(Request(folders, "", [str(made / "warehouse")]), made / "pins", "rested"), 0)
+    assert taken.kept.point is not None
+    assert [(each.name, each.batch) for each in taken.kept.point.queries] == [
+        ("bronze/files", 2),
+        ("silver/silver", 1),
+        ("gold/gold", 1),
+    ]
+    copy = read_checkpoint(taken.kept.folder / "queries" / "0", "copy")
+    assert [sorted(each.read()) for each in copy.operators] == [[0, 1]]
+    assert copy.state_gone(copy.batches[-1]) is None
+    assert of_spark(made, "rested", pins=made / "pins").target.kind == "point"
