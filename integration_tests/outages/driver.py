@@ -11,11 +11,12 @@ import argparse
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.state import GroupState
 from spark_ckpt_delta import DeltaSink
@@ -23,6 +24,8 @@ from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
 from integration_tests.survival.driver import QUIET, Events
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
 
 HANGS = "hangs"
 """Rows of this key make the operator hang, if the program is told to."""
@@ -36,7 +39,7 @@ class OutageEvents(Events):
 
 
 def main() -> int:
-    options = _options()
+    options = parsed()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     events = OutageEvents(options.events)
@@ -50,6 +53,12 @@ def main() -> int:
 def _run(options: argparse.Namespace, events: Events) -> int:
     spark = _session(options)
     spark.sparkContext.setLogLevel("OFF")
+    run_on(spark, options, events)
+    return 0
+
+
+def run_on(spark: SparkSession, options: argparse.Namespace, events: Events) -> None:
+    """The job from its start to its end."""
     job = ckpt.Job(
         spark,
         "outages",
@@ -71,7 +80,6 @@ def _run(options: argparse.Namespace, events: Events) -> int:
     run = job.start(availableNow=options.available_now)
     run.awaitTermination()
     events.write("done", progress=run.lastProgress)
-    return 0
 
 
 def _session(options: argparse.Namespace) -> SparkSession:
@@ -105,7 +113,8 @@ def hanging_after(reached: Path) -> object:
     return hanging
 
 
-def _options() -> argparse.Namespace:
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The program's options, from the command line unless `arguments` are given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("--input", "--table", "--store"):
         parser.add_argument(name, required=True)
@@ -115,7 +124,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--hangs", type=Path, help="file by which the operator says that it hangs")
     parser.add_argument("--plain-session", action="store_true", help="the user's own, not spark_ckpt.session")
     parser.add_argument("--available-now", action="store_true")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from integration_tests.survival.process import Driver, Lives
 from spark_ckpt.store.existing import existing_store
@@ -41,6 +42,11 @@ class Feed:
 
     def start(self, *options: str) -> Driver:
         return self.lives.start(*options)
+
+    def go_on(self, spark: SparkSession) -> None:
+        """Another life, here: it begins at once, and goes on to the end of the input."""
+        self.lives.drain_on(spark)
+        self.check_exact()
 
     def rows(self) -> list[tuple[int, str, int]]:
         table = DeltaTable(str(self.folder / "table"))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from integration_tests.outages.feed import Feed, feeding
 from integration_tests.small_disk import SmallDisk, small_disk
@@ -52,7 +53,9 @@ def test_a_job_outlasts_its_stores_outage_and_its_output_is_exact(feed: Feed, di
     assert driver.events("done")[0]["progress"]["outage"] is None
 
 
-def test_a_stop_while_the_disk_is_full_ends_in_time_and_the_next_start_goes_on(feed: Feed, disk: SmallDisk) -> None:
+def test_a_stop_while_the_disk_is_full_ends_in_time_and_the_next_start_goes_on(
+    feed: Feed, disk: SmallDisk, spark: SparkSession
+) -> None:
     feed.put(100)
     driver = feed.start("--stop-timeout", "5 seconds")
     driver.wait_for(lambda: feed.shown() == 100, "the first rows")
@@ -65,5 +68,4 @@ def test_a_stop_while_the_disk_is_full_ends_in_time_and_the_next_start_goes_on(f
     assert failed["condition"] == "CKPT_STORE_FULL"
     assert "no final epoch" in failed["message"]
     disk.free()
-    feed.lives.drain()
-    feed.check_exact()
+    feed.go_on(spark)

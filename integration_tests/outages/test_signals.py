@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from integration_tests.outages.driver import HANGS
 from integration_tests.outages.feed import Feed, feeding
@@ -43,29 +44,32 @@ def hanging(feed: Feed, *options: str) -> Driver:
     return driver
 
 
-def check_stopped_in_order(feed: Feed, driver: Driver) -> None:
+def check_stopped_in_order(feed: Feed, driver: Driver, spark: SparkSession) -> None:
     driver.check_ended_well()
     assert feed.reasons()[-1] == "stop"
     assert feed.tail().lease_expires_ms == 0, "the next start begins at once, on whatever host"
-    feed.lives.drain()
-    feed.check_exact()
+    feed.go_on(spark)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_the_program_takes_a_final_epoch_and_frees_the_lease(feed: Feed, number: int) -> None:
+def test_a_signal_to_the_program_takes_a_final_epoch_and_frees_the_lease(
+    feed: Feed, spark: SparkSession, number: int
+) -> None:
     driver = running(feed)
     driver.signal(number)
-    check_stopped_in_order(feed, driver)
+    check_stopped_in_order(feed, driver, spark)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_the_whole_group_does_not_end_spark_before_the_final_epoch(feed: Feed, number: int) -> None:
+def test_a_signal_to_the_whole_group_does_not_end_spark_before_the_final_epoch(
+    feed: Feed, spark: SparkSession, number: int
+) -> None:
     driver = running(feed)
     driver.signal_group(number)
-    check_stopped_in_order(feed, driver)
+    check_stopped_in_order(feed, driver, spark)
 
 
-def test_a_batch_that_hangs_does_not_hold_up_the_end(feed: Feed) -> None:
+def test_a_batch_that_hangs_does_not_hold_up_the_end(feed: Feed, spark: SparkSession) -> None:
     driver = hanging(feed, "--stop-timeout", "3 seconds")
     driver.signal(signal.SIGTERM)
     signalled_s = time.monotonic()
@@ -74,26 +78,25 @@ def test_a_batch_that_hangs_does_not_hold_up_the_end(feed: Feed) -> None:
     assert 3 <= took_s < 30
     assert driver.events("failed")[0]["condition"] == "CKPT_EPOCH_TIMED_OUT"
     assert feed.tail().lease_expires_ms == 0
-    feed.lives.drain()
-    feed.check_exact()
+    feed.go_on(spark)
 
 
-def test_a_second_signal_ends_the_program_at_once(feed: Feed) -> None:
+def test_a_second_signal_ends_the_program_at_once(feed: Feed, spark: SparkSession) -> None:
     driver = hanging(feed)
     driver.signal(signal.SIGTERM)
     driver.wait_for(lambda: "another signal ends the program" in driver.log(), "the first signal is heard")
     driver.signal(signal.SIGTERM)
     assert driver.wait_for_end(30) == -signal.SIGTERM
     driver.kill()
-    feed.lives.drain()
-    feed.check_exact()
+    feed.go_on(spark)
 
 
-def test_a_sparks_own_session_that_is_signalled_with_its_program_still_frees_the_lease(feed: Feed) -> None:
+def test_a_sparks_own_session_that_is_signalled_with_its_program_still_frees_the_lease(
+    feed: Feed, spark: SparkSession
+) -> None:
     """Its Java process ends with the group: there may be no final epoch, but nothing is lost or held."""
     driver = running(feed, "--plain-session", "--stop-timeout", "10 seconds")
     driver.signal_group(signal.SIGTERM)
     driver.wait_for_end(120)
     assert feed.tail().lease_expires_ms == 0
-    feed.lives.drain()
-    feed.check_exact()
+    feed.go_on(spark)

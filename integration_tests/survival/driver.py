@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -39,6 +39,9 @@ class Events(ckpt.RunListener):
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1)
 
+    def close(self) -> None:
+        self._file.close()
+
     def write(self, event: str, **fields: object) -> None:
         self._file.write(json.dumps({"event": event, **fields}) + "\n")
 
@@ -59,7 +62,7 @@ class Events(ckpt.RunListener):
 
 
 def main() -> int:
-    options = _options()
+    options = parsed()
     return told(options.events, lambda events: _run(options, events))
 
 
@@ -81,16 +84,21 @@ def _run(options: argparse.Namespace, events: Events) -> int:
     spark = ckpt.session("survival", "kafka", master=options.master, conf=QUIET)
     spark.sparkContext.setLogLevel("ERROR")
     try:
-        job = _job(spark, options)
-        job.addListener(events)
-        run = job.start(restore=options.restore, availableNow=options.available_now)
-        try:
-            run.awaitTermination()
-        finally:
-            events.write("done", progress=run.lastProgress)
+        run_on(spark, options, events)
     finally:
         spark.stop()
     return 0
+
+
+def run_on(spark: SparkSession, options: argparse.Namespace, events: Events) -> None:
+    """The job from its start to its end."""
+    job = _job(spark, options)
+    job.addListener(events)
+    run = job.start(restore=options.restore, availableNow=options.available_now)
+    try:
+        run.awaitTermination()
+    finally:
+        events.write("done", progress=run.lastProgress)
 
 
 def _job(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
@@ -151,7 +159,8 @@ def _json(columns: list[str]) -> Column:
     return F.to_json(F.struct(*columns))
 
 
-def _options() -> argparse.Namespace:
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The program's options, from the command line unless `arguments` are given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--servers", required=True)
     parser.add_argument("--input", required=True, help="topic")
@@ -161,7 +170,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--operator", choices=("agg", "tuples", "none"), default="agg")
     parser.add_argument("--wide", action="store_true", help="records carry long texts")
     parser.add_argument("--on-error", choices=("fail", "drop"), default="fail")
-    parser.add_argument("--interval", default="2 seconds")
+    parser.add_argument("--interval", default="1 second")
     parser.add_argument("--lease", default="30 seconds")
     parser.add_argument("--takeover", action="store_true")
     parser.add_argument("--max-offsets", type=int, default=4000)
@@ -172,7 +181,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--available-now", action="store_true")
     parser.add_argument("--pids", type=Path, help="folder in which the operator leaves the ids of its processes")
     parser.add_argument("--local-dir", type=Path)
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from pyspark.sql import SparkSession
 from spark_ckpt_delta import DeltaSink
 from spark_ckpt_files import FilesSource
 
@@ -18,30 +20,40 @@ def run(options: argparse.Namespace, events: Events) -> int:
     spark = ckpt.session("graphs", master=options.master, conf=QUIET)
     spark.sparkContext.setLogLevel("ERROR")
     try:
-        job = ckpt.Job(
-            spark,
-            "graphs",
-            store=options.store,
-            interval="1 second",
-            local_dir=options.local_dir,
-            key_groups=4,
-            trace_dir=options.trace_dir,
-            max_unpublished=options.max_unpublished,
-        )
-        inputs = [
-            job.source(path.name, FilesSource(str(path), "json", "k string", files_per_batch=2))
-            for path in options.input
-        ]
-        last = SHAPES[options.shape](*inputs, sink=lambda name: DeltaSink(f"{options.table}-{name}"))
-        last.to(DeltaSink(options.table), name="out")
-        job.addListener(events)
-        job.start(availableNow=options.available_now).awaitTermination()
+        run_on(spark, options, events)
     finally:
         spark.stop()
     return 0
 
 
+def run_on(spark: SparkSession, options: argparse.Namespace, events: Events) -> None:
+    """The job from its start to its end."""
+    job = ckpt.Job(
+        spark,
+        "graphs",
+        store=options.store,
+        interval="1 second",
+        local_dir=options.local_dir,
+        key_groups=4,
+        trace_dir=options.trace_dir,
+        max_unpublished=options.max_unpublished,
+    )
+    inputs = [
+        job.source(path.name, FilesSource(str(path), "json", "k string", files_per_batch=2)) for path in options.input
+    ]
+    last = SHAPES[options.shape](*inputs, sink=lambda name: DeltaSink(f"{options.table}-{name}"))
+    last.to(DeltaSink(options.table), name="out")
+    job.addListener(events)
+    job.start(availableNow=options.available_now).awaitTermination()
+
+
 def main() -> int:
+    options = parsed()
+    return told(options.events, lambda events: run(options, events))
+
+
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The program's options, from the command line unless `arguments` are given."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--input", action="append", required=True, type=Path)
     for name in ("--table", "--store"):
@@ -53,8 +65,7 @@ def main() -> int:
     parser.add_argument("--trace-dir", type=Path, help="record what the drivers decide there")
     parser.add_argument("--max-unpublished", type=int)
     parser.add_argument("--available-now", action="store_true")
-    options = parser.parse_args()
-    return told(options.events, lambda events: run(options, events))
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
+from pyspark.sql import SparkSession
+
 from integration_tests.spark import SMALL_JAVA
+from integration_tests.survival.driver import Events
 
 ROOT = Path(__file__).parents[2]
 JVM = f"{SMALL_JAVA} -Xshare:auto"
@@ -22,16 +26,32 @@ STALLED_S = 150.0
 PROGRAM = "integration_tests.survival.driver"
 
 
-class Driver:
-    """One life of a program with its JVM and all its children. Leaving the context kills what is left."""
+class Life:
+    """One life of a program: what it tells."""
 
-    def __init__(
-        self, arguments: list[str], folder: Path, environment: Mapping[str, str] | None = None, program: str = PROGRAM
-    ) -> None:
+    def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
         self.events_file = folder / "events.jsonl"
         self.events_file.touch()
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """What the run has told so far; a line that is being written is left for the next call."""
+        lines = self.events_file.read_text().split("\n")[:-1]
+        told = [json.loads(line) for line in lines]
+        return [event for event in told if kind in (None, event["event"])]
+
+    def kill(self) -> None:
+        """Nothing of it is left afterwards."""
+
+
+class Driver(Life):
+    """A life in a process of its own, with its JVM and all its children. Leaving the context kills what is left."""
+
+    def __init__(
+        self, arguments: list[str], folder: Path, environment: Mapping[str, str] | None = None, program: str = PROGRAM
+    ) -> None:
+        super().__init__(folder)
         command = [sys.executable, "-m", program, *arguments]
         with (folder / "log").open("wb") as log:
             self.process = subprocess.Popen(
@@ -50,12 +70,6 @@ class Driver:
         return self.process.poll()
 
     # -- what it says ---------------------------------------------------------------------------------------------
-
-    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """What the run has told so far; a line that is being written is left for the next call."""
-        lines = self.events_file.read_text().split("\n")[:-1]
-        told = [json.loads(line) for line in lines]
-        return [event for event in told if kind in (None, event["event"])]
 
     def log(self, lines: int = 60) -> str:
         return "\n".join((self.folder / "log").read_text(errors="replace").splitlines()[-lines:])
@@ -132,12 +146,11 @@ class Lives:
 
     folder: Path
     arguments: list[str]
-    drivers: list[Driver] = field(default_factory=list)
+    drivers: list[Life] = field(default_factory=list)
     program: str = PROGRAM
 
     def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Driver:
-        number = len(self.drivers) + 1
-        driver = Driver([*self.arguments, *arguments], self.folder / f"life-{number:02}", environment, self.program)
+        driver = Driver([*self.arguments, *arguments], self._next_folder(), environment, self.program)
         self.drivers.append(driver)
         return driver
 
@@ -147,9 +160,22 @@ class Lives:
             driver.check_ended_well(timeout_s)
         return driver
 
+    def drain_on(self, spark: SparkSession, *arguments: str) -> Life:
+        """As `drain`, on a session of the test's own process, which saves the start of another Java."""
+        life = Life(self._next_folder())
+        self.drivers.append(life)
+        program = import_module(self.program)
+        given = [*self.arguments, "--available-now", *arguments, "--events", str(life.events_file)]
+        with contextlib.closing(Events(life.events_file)) as events:
+            program.run_on(spark, program.parsed(given), events)
+        return life
+
     def end(self) -> None:
         for driver in self.drivers:
             driver.kill()
+
+    def _next_folder(self) -> Path:
+        return self.folder / f"life-{len(self.drivers) + 1:02}"
 
 
 def processes() -> Iterator[tuple[int, int, str]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from spark_ckpt_delta import DeltaSink
 from spark_ckpt_files import FilesSource
@@ -109,14 +110,14 @@ def test_records_dropped_before_and_after_the_operator_are_all_counted(place: Pl
 
 @pytest.mark.kafka
 @pytest.mark.kill
-def test_dropped_records_of_a_killed_driver_are_counted_once(job: KafkaJob) -> None:
+def test_dropped_records_of_a_killed_driver_are_counted_once(job: KafkaJob, spark: SparkSession) -> None:
     job.ledger.write(6_000)
     job.ledger.write_garbage(40)
     job.ledger.write(6_000)
     with job.lives.start("--on-error", "drop") as driver:
         driver.wait_for_events("committed", 2)
         driver.kill()
-    job.lives.drain("--on-error", "drop")
+    job.lives.drain_on(spark, "--on-error", "drop")
 
     job.check_exact()
     epochs = {event["epoch"]: event["rejected"] for each in job.lives.drivers for event in each.events("committed")}

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from integration_tests.survival.graphs import chains_output, diamonds_output, mets_output, rings_output, trees_output
 from integration_tests.survival.kills import Kill, at_point, at_random
@@ -87,14 +88,14 @@ def feeding(folder: Path, shape: str, *inputs: str) -> Iterator[Feed]:
         lives.end()
 
 
-def test_three_operators_one_behind_another_agree_whatever_was_killed(tmp_path: Path) -> None:
+def test_three_operators_one_behind_another_agree_whatever_was_killed(tmp_path: Path, spark: SparkSession) -> None:
     draw = random.Random(7)
     with feeding(tmp_path, "chain", "rows") as feed:
         for number, point in enumerate(POINTS):
             (tmp_path / f"death-{number}").mkdir()
             feed.killed(at_point(point, tmp_path / f"death-{number}"))
         feed.killed(at_random(draw))
-        feed.lives.drain()
+        feed.lives.drain_on(spark)
 
         output = chains_output(feed.keys["rows"])
         assert feed.shown() == output
@@ -117,13 +118,13 @@ def test_branches_of_one_source_that_meet_or_end_by_themselves_agree_whatever_wa
         feed.check_aside()
 
 
-def test_a_join_of_two_branches_agrees_with_them_whatever_was_killed(tmp_path: Path) -> None:
+def test_a_join_of_two_branches_agrees_with_them_whatever_was_killed(tmp_path: Path, spark: SparkSession) -> None:
     draw = random.Random(9)
     with feeding(tmp_path, "diamond", "rows", "others") as feed:
         (tmp_path / "death").mkdir()
         feed.killed(at_point("EPOCH_COMMITTING", tmp_path / "death"))
         feed.killed(at_random(draw))
-        feed.lives.drain()
+        feed.lives.drain_on(spark)
 
         assert feed.shown() == diamonds_output(feed.keys["rows"], feed.keys["others"])
         feed.check_way()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import cycle, pairwise
 
 import pytest
+from pyspark.sql import SparkSession
 
 from integration_tests.survival.job import KafkaJob
 from integration_tests.survival.kills import (
@@ -18,14 +19,16 @@ from integration_tests.survival.kills import (
 )
 
 pytestmark = [pytest.mark.kafka, pytest.mark.kill]
-RECORDS = 300_000
-RANDOM_KILLS = 4
+RECORDS = 60_000
+RANDOM_KILLS = 2
 """Beside every named point. Many more: `python -m integration_tests.campaign run kafka`."""
 LANE_POINTS = IN_CHILDREN[1:]
+SMALL_STEPS = ("--max-offsets", "1000")
+"""No life gets to the end of its input before it is killed."""
 
 
 @pytest.mark.timeout(3600)
-def test_every_kill_leaves_every_record_exactly_once(job: KafkaJob) -> None:
+def test_every_kill_leaves_every_record_exactly_once(job: KafkaJob, spark: SparkSession) -> None:
     """Random moments and every named point; Spark's own checkpoint is damaged after each death, to no effect.
 
     The first death is on the epoch that only pins where the sources start: nothing of Spark exists yet.
@@ -42,14 +45,14 @@ def test_every_kill_leaves_every_record_exactly_once(job: KafkaJob) -> None:
         _live_and_die(job, kill)
         damage_newest(job.store, damage)
     job.ledger.write(RECORDS - job.ledger.records)
-    job.lives.drain("--max-offsets", "20000", timeout_s=600)
+    job.lives.drain_on(spark, "--max-offsets", "20000")
 
     job.check_exact()
     _check_lives(job, len(kills))
 
 
 def _live_and_die(job: KafkaJob, kill: Kill) -> None:
-    with job.lives.start(environment=kill.environment) as driver:
+    with job.lives.start(*SMALL_STEPS, environment=kill.environment) as driver:
         kill.strike(driver)
         assert driver.exit_code == -9, driver.log()
     job.check_watcher()

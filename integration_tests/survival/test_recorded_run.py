@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from integration_tests.survival.graphs import merges_output
 from integration_tests.survival.kills import Kill
@@ -27,7 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 
 @pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Recorded]]:
+def traces(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[list[Recorded]]:
     """Three lives: killed when a manifest is committed and nobody knows of it, killed at work, drained."""
     folder = tmp_path_factory.mktemp("recorded")
     with feeding(folder, "merge", "rows", "others") as feed:
@@ -37,7 +38,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Recorded]]
         feed.killed(Kill("third commit", _dies, {"SPARK_CKPT_FAILPOINT": "EPOCH_COMMITTED:kill:3"}))
         feed.killed(Kill("at work", lambda driver: _killed_at_work(driver, feed)))
         feed.put()
-        feed.lives.drain()
+        feed.lives.drain_on(spark)
         assert feed.shown() == merges_output(feed.keys["rows"], feed.keys["others"])
     yield read_traces(folder / "trace")
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from integration_tests.survival.job import KafkaJob
 from integration_tests.survival.ledger import (
@@ -53,7 +54,7 @@ class Upstream:
         self._number += 1
 
 
-def test_aborted_transactions_and_compaction_leave_cursors_exact(job: KafkaJob) -> None:
+def test_aborted_transactions_and_compaction_leave_cursors_exact(job: KafkaJob, spark: SparkSession) -> None:
     topic = job.ledger.topic
     upstream = Upstream(job.broker.servers, topic)
     for number in range(12):
@@ -64,11 +65,11 @@ def test_aborted_transactions_and_compaction_leave_cursors_exact(job: KafkaJob) 
     with job.lives.start("--max-offsets", "500") as driver:
         driver.wait_for_events("committed", 2)
         driver.kill()
-    job.lives.drain("--max-offsets", "500")
+    job.lives.drain_on(spark, "--max-offsets", "500")
     _check(job)
     upstream.end_open()
     upstream.transaction(300, "commit")
-    job.lives.drain("--max-offsets", "500")
+    job.lives.drain_on(spark, "--max-offsets", "500")
     _check(job)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql import SparkSession
 
 from integration_tests.survival.job import KafkaJob
 from integration_tests.survival.process import Driver
@@ -20,7 +21,7 @@ def _check_fenced(job: KafkaJob, zombie: Driver, seen: int) -> None:
     job.check_exact()
 
 
-def test_a_zombie_is_fenced_after_a_takeover(job: KafkaJob) -> None:
+def test_a_zombie_is_fenced_after_a_takeover(job: KafkaJob, spark: SparkSession) -> None:
     """Frozen with an open transaction, one request before its commit; a polite second driver is refused."""
     once = job.lives.folder / "once"
     once.mkdir()
@@ -35,12 +36,12 @@ def test_a_zombie_is_fenced_after_a_takeover(job: KafkaJob) -> None:
         with job.lives.start("--available-now") as refused:
             assert refused.wait_for_end() == 4, refused.log()
         assert [event["condition"] for event in refused.events("failed")] == [IN_USE]
-        job.lives.drain("--takeover")
+        job.lives.drain_on(spark, "--takeover")
         job.ledger.write(2_000)
         zombie.resume()
 
         zombie.wait_for_end()
-        job.lives.drain()
+        job.lives.drain_on(spark)
         _check_fenced(job, zombie, seen)
 
 
