@@ -12,7 +12,7 @@ from spark_ckpt import session
 from spark_ckpt.class_archive import DRIVER_OPTIONS
 
 CONF = {
-    "spark.sql.shuffle.partitions": "3",
+    "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
     DRIVER_OPTIONS: SMALL_JAVA,

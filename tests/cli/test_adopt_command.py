@@ -1,0 +1,66 @@
+"""`spark-ckpt adopt`: what it tells, and that a dry run writes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spark_ckpt.cli.app import exit_code
+from tests.adopt.adopt_kit import JOB, clicks
+from tests.rewind.rewind_kit import WrittenQuery, content_of
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> WrittenQuery:
+    return clicks(WrittenQuery(tmp_path / "query", "5d6e"), 10, 20)
+
+
+def adopt(query: WrittenQuery, *more: str) -> int:
+    store = str(query.folder.parent / "store")
+    return exit_code(["adopt", str(query.folder), store, "--job", JOB, "--source", "clicks", *more])
+
+
+def test_it_tells_where_the_job_goes_on_and_that_the_query_is_over(query, capsys):
+    assert adopt(query) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "query 5d6e behind batch 1, now epoch 1 of job orders",
+        "",
+        "source  kind   goes on at",
+        "clicks  kafka  clicks/0 at 20, clicks/1 at 7",
+        "",
+        "Do not start the plain query again: it would write these rows a second time. Its checkpoint is as it was.",
+        "Start the job orders with this store, and with these names of sources and operators.",
+    ]
+
+
+def test_a_dry_run_tells_the_same_and_writes_nothing(query, capsys):
+    before = content_of(query.folder.parent)
+    assert adopt(query, "--dry-run") == 0
+    told = capsys.readouterr().out
+    assert content_of(query.folder.parent) == before
+    assert "query 5d6e behind batch 1\n" in told
+    assert "clicks/0 at 20" in told
+    assert told.endswith("Nothing was changed.\n")
+
+
+def test_a_dry_run_refuses_what_the_command_would(query, capsys):
+    (query.folder.parent / "store").mkdir()
+    (query.folder.parent / "store" / "mine").write_text("x")
+    assert adopt(query, "--dry-run") == 3
+    assert "the store is not empty" in capsys.readouterr().err
+
+
+def test_what_was_not_finished_is_told(query, capsys):
+    clicks(query, 30, commit=False)
+    assert adopt(query, "--unfinished", "again", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["batch"], told["notes"]) == (1, ["batch 2 was begun and not committed: its rows are read again"])
+
+
+def test_the_epoch_is_shown_as_what_it_is(query, capsys):
+    adopt(query)
+    capsys.readouterr()
+    assert exit_code(["show", str(query.folder.parent / "store"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["reason"] == "adopt"
