@@ -99,14 +99,15 @@ def history(root: Path, seed: int, *, steps: int = 12) -> tuple[SmallLake, int]:
     draw = Random(seed)
     lake = SmallLake(root)
     lake.drop(2)
-    _some_steps(lake, draw, draw.randint(steps // 2, steps))
+    run_some_steps(lake, draw, draw.randint(steps // 2, steps))
     good = max(int(path.name) for path in (lake.queries["ingest"].folder / "commits").iterdir())
     broken = SmallLake(root, broken=True)
-    _some_steps(broken, draw, draw.randint(2, steps))
+    run_some_steps(broken, draw, draw.randint(2, steps))
     return broken, good
 
 
-def _some_steps(lake: SmallLake, draw: Random, steps: int) -> None:
+def run_some_steps(lake: SmallLake, draw: Random, steps: int) -> None:
+    """Queries run in a drawn order, and some die in their batches."""
     lake.drop(1)
     lake.queries["ingest"].run()
     for _ in range(steps):

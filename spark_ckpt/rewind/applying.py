@@ -15,6 +15,7 @@ from spark_ckpt.rewind.checkpoint_copy import check_known
 from spark_ckpt.rewind.drafting import QueryWish, TableDraft, TableWish, query_change, stamp_of, table_draft
 from spark_ckpt.rewind.journal import Journal
 from spark_ckpt.rewind.liveness import watch
+from spark_ckpt.rewind.pinned_points import whole_copy
 from spark_ckpt.rewind.plan import Plan, QueryPlan, TablePlan
 from spark_ckpt.rewind.positions import DeltaPosition
 from spark_ckpt.rewind.records import QueryChange, Record, TableChange
@@ -169,7 +170,7 @@ def _record(
 
 def _made_of(query: QueryPlan, now: Checkpoint) -> Checkpoint:
     """The checkpoint that has the batch that a query goes back to: its own, or a pinned one."""
-    return read_checkpoint(Path(query.kept_in), query.name) if query.kept_in and not query.stays else now
+    return whole_copy(Path(query.kept_in), query.name) if query.kept_in and not query.stays else now
 
 
 def _batch(query: QueryPlan, now: Checkpoint) -> int:

@@ -62,7 +62,8 @@ class Checkpoint:
     """A query as its checkpoint tells it. `batches`: those still in the log, without a gap, oldest first.
 
     `digest`: of the logs, so that a plan can be told from what it was made for. `starts`: where Kafka sources began.
-    `pinned`: batches that are kept elsewhere, whether or not the log still has them.
+    `pinned`: batches that are kept elsewhere, whether or not the log still has them; `pinned_unbegun`: it was pinned before its
+    first batch, too.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Checkpoint:
     starts: Mapping[str, Position]
     notes: tuple[str, ...] = ()
     pinned: tuple[Pinned, ...] = ()
+    pinned_unbegun: bool = False
 
     @property
     def committed(self) -> int | None:
@@ -88,8 +90,8 @@ class Checkpoint:
 
     @property
     def from_the_beginning(self) -> bool:
-        """Whether the log still has the first batch, so that nothing the query ever did is out of sight."""
-        return not self.batches or self.batches[0].number == 0
+        """Whether the log still has the first batch, or a point was pinned before it: so the query may begin anew."""
+        return self.pinned_unbegun or not self.batches or self.batches[0].number == 0
 
     @property
     def known(self) -> Sequence[Batch]:

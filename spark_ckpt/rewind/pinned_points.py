@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 
-from spark_ckpt.errors import CkptError, FormatUnknown
+from spark_ckpt.errors import CkptError, FormatUnknown, RewindOutOfReach
 from spark_ckpt.rewind.checkpoint import Batch, Checkpoint, Pinned, read_checkpoint
-from spark_ckpt.rewind.pins import Kept, PinnedQuery, damage
+from spark_ckpt.rewind.pins import Kept, PinnedQuery, damage, kept_points
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +35,18 @@ def with_pins(queries: Mapping[str, Checkpoint], points: Sequence[Kept]) -> With
     found = dict(queries)
     for name, query in queries.items():
         pinned = []
+        unbegun = False
         for kept in points:
             for each in kept.point.queries if kept.point else ():
-                if each.query == query.query and each.batch >= 0:
+                if each.query == query.query and each.batch < 0:
+                    unbegun = True
+                elif each.query == query.query:
                     one = _pinned(query, kept, each)
                     if isinstance(one, Pinned):
                         pinned.append(one)
                     else:
                         refused[name, kept.point.label if kept.point else ""] = one
-        found[name] = replace(query, pinned=tuple(pinned))
+        found[name] = replace(query, pinned=tuple(pinned), pinned_unbegun=unbegun)
     broken = [
         f"pinned point {each.folder.name} is left out: {each.broken}" for each in points if each.broken is not None
     ]
@@ -84,6 +88,23 @@ def _not_of_its_past(query: Checkpoint, batch: Batch, inode: int) -> str | None:
         let_go = f"its log has let go of batch {batch.number}"
         return f"{query.folder} is another folder now, and {let_go}: the query may have gone back since"
     return None
+
+
+def whole_copy(folder: Path, name: str) -> Checkpoint:
+    """A pinned checkpoint, by the folder that a plan names, once its files were looked at again.
+
+    Raises `RewindOutOfReach` if the point was taken away or its files are damaged.
+    """
+    kept = next((each for each in kept_points(folder.parents[3]) if each.folder == folder.parents[1]), None)
+    hint = "plan again, and apply that plan; nothing was changed"
+    if kept is None or kept.point is None:
+        raise RewindOutOfReach(f"{name}: pinned point {folder.parents[1]} was taken away since the plan", hint=hint)
+    for each in kept.point.queries:
+        if kept.folder / each.kept_in == folder:
+            if (why := damage(kept, each)) is not None:
+                raise RewindOutOfReach(f"{name}: {why}", hint=hint)
+            return read_checkpoint(folder, name)
+    raise RewindOutOfReach(f"{name}: {folder} is no part of pinned point {kept.point.label}", hint=hint)
 
 
 def _damage(kept: Kept, pinned: PinnedQuery, copy: Checkpoint) -> str | None:

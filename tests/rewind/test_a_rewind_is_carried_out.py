@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from pin_kit import BATCHES, Chain
 from rewind_kit import planned, query_of
 
-from integration_tests.rewind.small_lake import SmallLake, checkpoints, history
+from integration_tests.rewind.small_lake import SmallLake, checkpoints, history, run_some_steps
+from spark_ckpt.errors import RewindOutOfReach
 from spark_ckpt.rewind.applying import Settings, apply, undo
 from spark_ckpt.rewind.checkpoint import read_checkpoint
+from spark_ckpt.rewind.pinning import PinRequest, take_pin
+from spark_ckpt.rewind.pins import unpin
 from spark_ckpt.rewind.plan import Plan
+from spark_ckpt.rewind.planning import Request, plan_rewind
 
 SEEDS = range(10)
 
@@ -60,3 +66,49 @@ def test_a_pinned_batch_that_the_query_has_let_go_of_is_gone_back_to(tmp_path):
         assert (found.committed, found.unfinished) == (BATCHES - 1, None)
         assert found.state_gone(found.batches[-1]) is None
         assert query_of(plan, query.folder.name).kept_in is not None
+
+
+def let_go(lake: SmallLake) -> None:
+    """All but the two newest batches leave the logs."""
+    for query in lake.queries.values():
+        for log in ("offsets", "commits"):
+            for path in sorted((query.folder / log).glob("[0-9]*"), key=lambda each: int(each.name))[:-2]:
+                path.unlink()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_after_a_rewind_to_a_pin_taken_before_the_bug_nothing_is_lost_or_repeated(tmp_path, seed):
+    draw, lake = Random(seed), SmallLake(tmp_path / "lake")
+    lake.drop(2)
+    lake.settle()
+    run_some_steps(lake, draw, 8)
+    folders = [str(each) for each in checkpoints(lake)]
+    take_pin(PinRequest(Request(folders, "", [str(lake.root)]), tmp_path / "pins", "before-the-bug"), 0)
+    broken = SmallLake(lake.root, broken=True)
+    run_some_steps(broken, draw, 8)
+    broken.settle()
+    let_go(broken)
+    everybody = [str(each) for each in checkpoints(broken)]
+    plan = plan_rewind(Request(everybody, "before-the-bug", [str(lake.root)], pins=tmp_path / "pins"), 0)
+    apply(plan, settings_for(plan))
+    mended(lake).settle()
+    assert mended(lake).held() == mended(lake).wanted()
+
+
+@pytest.mark.parametrize("harm", ["damaged", "taken away"])
+def test_a_pinned_point_that_is_harmed_after_the_plan_is_not_used(tmp_path, harm):
+    chain = Chain(tmp_path)
+    kept = chain.pin("release-7").kept
+    chain.run(4)
+    chain.let_go(10)
+    plan = chain.plan("release-7")
+    if harm == "damaged":
+        path = kept.folder / "queries" / "0" / "state" / "0" / "0" / f"{BATCHES}.delta"
+        path.unlink()
+        path.write_bytes(b"x" * 1200)
+    else:
+        unpin(chain.pins, "release-7")
+    before = {path: path.read_bytes() for path in (chain.folder / "checkpoints").rglob("*") if path.is_file()}
+    with pytest.raises(RewindOutOfReach, match=r"pinned (file|point)"):
+        apply(plan, settings_for(plan))
+    assert {path: path.read_bytes() for path in before} == before

@@ -10,6 +10,7 @@ import pytest
 from rewind_kit import WrittenQuery, WrittenTable, planned, query_of, table_of
 
 from spark_ckpt.errors import CheckpointForeign, ConfigInvalid
+from spark_ckpt.rewind.applying import Settings, apply
 from spark_ckpt.rewind.checkpoint import read_checkpoint
 from spark_ckpt.rewind.pinning import PinRequest, take_pin
 from spark_ckpt.rewind.places import find_places
@@ -178,3 +179,17 @@ def test_flows_that_spark_ran_are_pinned(made):
     assert [sorted(each.read()) for each in copy.operators] == [[0, 1]]
     assert copy.state_gone(copy.batches[-1]) is None
     assert of_spark(made, "rested", pins=made / "pins").target.kind == "point"
+
+
+def test_flows_that_spark_ran_are_taken_back_and_found_again(made):
+    """What a rewind leaves beside a flow's versions is no version: neither Spark nor a plan takes it for one."""
+    plan = of_spark(made, "bronze/files@1")
+    everybody = [each.name for each in plan.queries]
+    apply(plan, Settings(lambda: None, 1_800_000_000_000, "spark-ckpt/test", everybody))
+    flow_folder = made / "storage" / "lake" / "_checkpoints" / "spark_catalog" / "default" / "bronze" / "files"
+    assert any("before-rewind" in each.name for each in flow_folder.iterdir())
+    again = of_spark(made, "bronze/files@1")
+    assert [(each.name, each.newest, each.stays) for each in again.queries] == [
+        (each.name, each.batch if each.batch != -1 else None, True) for each in plan.queries
+    ]
+    assert all(each.stays for each in again.tables)

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from pin_kit import BATCHES, Chain, batches_of, lines_of, points_in, redone, replaced, state
-from rewind_kit import NOW_MS, content_of, query_of
+from rewind_kit import NOW_MS, WrittenQuery, content_of, query_of
 
 from spark_ckpt.errors import (
     CheckpointDamaged,
@@ -19,8 +19,10 @@ from spark_ckpt.errors import (
 )
 from spark_ckpt.rewind import checkpoint_copy, pinning, state_copy
 from spark_ckpt.rewind.checkpoint import read_checkpoint
+from spark_ckpt.rewind.pinning import PinRequest, take_pin
 from spark_ckpt.rewind.pins import held, unpin
 from spark_ckpt.rewind.plan import Plan
+from spark_ckpt.rewind.planning import Request, plan_rewind
 from spark_ckpt.rewind.points_told import told_points
 
 LAST = BATCHES - 1
@@ -101,6 +103,21 @@ def test_a_plan_without_pins_is_read_as_before(chain):
     chain.pin()
     text = chain.plan("first@2", pins=False).model_dump_json(exclude={"queries": {"__all__": {"kept_in", "point"}}})
     assert Plan.model_validate_json(text).queries[0].kept_in is None
+
+
+def test_a_query_that_was_pinned_before_its_first_batch_may_begin_anew(tmp_path):
+    late = WrittenQuery(tmp_path / "checkpoints" / "late")
+    plan = Request([str(late.folder)], "", ())
+    take_pin(PinRequest(plan, tmp_path / "late-pins", "empty"), NOW_MS)
+    for number in range(4):
+        late.batch({"logOffset": number})
+    for number in range(2):
+        for log in ("offsets", "commits"):
+            (late.folder / log / str(number)).unlink()
+    with pytest.raises(RewindOutOfReach):
+        plan_rewind(Request([str(late.folder)], "late@1", ()), NOW_MS)
+    again = plan_rewind(Request([str(late.folder)], "empty", (), pins=tmp_path / "late-pins"), NOW_MS)
+    assert [each.batch for each in again.queries] == [-1]
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------------
