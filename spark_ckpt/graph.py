@@ -89,6 +89,14 @@ class WatermarkNode:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class EventTimeNode:
+    """Rows of operators whose `column` is event time: none is behind the watermark that the operators' own rows are late by."""
+
+    parent: Node
+    column: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class OperatorNode:
     """A keyed operator: rows of one key meet its state. `operator` runs in tasks. `event_time`: the column of its rows that the
     watermark is about."""
@@ -113,7 +121,7 @@ class OperatorNode:
 Leaf = SourceNode | EdgeNode | OperatorNode
 """Where the rows of a stretch of operations come from."""
 
-Node = Leaf | TransformNode | InputNode | UnionNode | WatermarkNode
+Node = Leaf | TransformNode | InputNode | UnionNode | WatermarkNode | EventTimeNode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,7 +179,7 @@ def build(
             rows = node.apply(build(node.parent, leaf, at))
         case InputNode():
             rows = node.tag(build(node.parent, leaf, at))
-        case WatermarkNode():
+        case WatermarkNode() | EventTimeNode():
             rows = build(node.parent, leaf, at)
     return at(node, rows)
 
@@ -295,11 +303,40 @@ def _reached(start: str, feeds: Mapping[str, set[str]]) -> set[str]:
     return reached
 
 
-def watermark_of(node: Node) -> WatermarkNode | None:
+def event_time_of(node: Node) -> WatermarkNode | EventTimeNode | None:
     """The event time declared nearest above on this side of any operator, if any."""
-    return next((above for above in segment(node) if isinstance(above, WatermarkNode)), None)
+    return next((above for above in segment(node) if isinstance(above, WatermarkNode | EventTimeNode)), None)
 
 
-def timed_operator_of(*nodes: Node) -> OperatorNode | None:
-    """The operator whose input has event time, if any."""
-    return next((each for each in operators_of(*nodes) if watermark_of(each.parent) is not None), None)
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Event time as an operator's input has it. `input`: the name of a co-group's input, else of the sources and edges above;
+    numbered if there are more of that name."""
+
+    operator: str
+    input: str
+    node: WatermarkNode
+
+
+def marks_of(*operators: OperatorNode) -> list[Mark]:
+    """The event times declared nearest above operators, in the order in which their rows are read."""
+    marks: list[Mark] = []
+    for operator in operators:
+        times: Counter[str] = Counter()
+        for name, node in _nearest_marks(operator.parent, ""):
+            times[name] += 1
+            marks.append(Mark(operator.name, name if times[name] == 1 else f"{name}#{times[name]}", node))
+    return marks
+
+
+def _nearest_marks(node: Node, name: str) -> Iterator[tuple[str, WatermarkNode]]:
+    match node:
+        case WatermarkNode():
+            yield name or "+".join(leaf.name for leaf in leaves_of(node)), node
+        case InputNode():
+            yield from _nearest_marks(node.parent, node.name)
+        case UnionNode():
+            for parent in node.parents:
+                yield from _nearest_marks(parent, name)
+        case TransformNode():
+            yield from _nearest_marks(node.parent, name)

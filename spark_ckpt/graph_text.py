@@ -10,6 +10,7 @@ from rich.tree import Tree
 from spark_ckpt.graph import (
     EdgeBinding,
     EdgeNode,
+    EventTimeNode,
     InputNode,
     Node,
     OperatorNode,
@@ -98,6 +99,8 @@ def _name(node: Node) -> str:
             return f"withWatermark {node.column}, {node.delay_ms} ms late"
         case InputNode():
             return f"input '{node.name}' by {', '.join(node.keys)}"
+        case EventTimeNode():
+            return f"withEventTime {node.column}"
         case TransformNode():
             return node.verb
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from spark_ckpt.elsewhere import not_on_co_grouped, not_on_grouped
 from spark_ckpt.errors import GraphInvalid
-from spark_ckpt.graph import InputNode, OperatorNode, UnionNode, check_read_once, struct_of, watermark_of
+from spark_ckpt.graph import InputNode, OperatorNode, UnionNode, check_read_once, event_time_of, struct_of
 from spark_ckpt.runtime.aggregations import APPEND, Aggregate, running_aggregates
 from spark_ckpt.runtime.input_plan import TIME, GroupedInput, input_plan
 from spark_ckpt.runtime.keyed_function import CoGroupFunction, UserFunction, keyed_function
@@ -98,7 +98,7 @@ class GroupedStream:
             raise GraphInvalid("agg needs at least one aggregate", hint='for example agg(total=ckpt.sum("value"))')
         flat, windows = self._with_flat_windows(keep=outputMode == APPEND)
         operator = running_aggregates(aggregates, flat._schema, flat._keys, outputMode, windows)
-        timed = watermark_of(flat._stream._node) is not None
+        timed = event_time_of(flat._stream._node) is not None
         return flat._operate(operator, name, closing_of(flat._stream._template, flat._keys) if timed else None)
 
     def _with_flat_windows(self, keep: bool) -> tuple[GroupedStream, list[WindowKey]]:
@@ -182,13 +182,7 @@ class CoGroupedStreams:
 
     def _event_times(self) -> dict[str, str]:
         found = {name: _event_time(each._stream, name) for name, each in self._inputs.items()}
-        timed = {name: column for name, column in found.items() if column is not None}
-        if len(timed) > 1:
-            raise GraphInvalid(
-                f"cogroup: the inputs {', '.join(timed)} each have a watermark; a job has one",
-                hint="drop withWatermark from all inputs but one",
-            )
-        return timed
+        return {name: column for name, column in found.items() if column is not None}
 
     def _operate(self, operator: KeyedOperator, name: str) -> Stream:
         return _operated(self._together(), self._plan.keys, operator, name, TIME if self._times else None)
@@ -222,13 +216,13 @@ def _operated(
 
 def _event_time(stream: Stream, input_name: str = "") -> str | None:
     """The stream's column that its watermark is about, if it has one. Raises `GraphInvalid` if it is not there any more."""
-    watermark = watermark_of(stream._node)
-    if watermark is not None and watermark.column not in stream.columns:
+    declared = event_time_of(stream._node)
+    if declared is not None and declared.column not in stream.columns:
         of = f" of input '{input_name}'" if input_name else ""
         raise GraphInvalid(
-            f"the watermark's column '{watermark.column}' is gone at groupBy{of}", hint="keep it in the select"
+            f"the watermark's column '{declared.column}' is gone at groupBy{of}", hint="keep it in the select"
         )
-    return watermark.column if watermark else None
+    return declared.column if declared else None
 
 
 def _function_name(function: Callable[..., object]) -> str:

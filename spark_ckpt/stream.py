@@ -24,12 +24,15 @@ from spark_ckpt.errors import ConfigInvalid, GraphInvalid
 from spark_ckpt.graph import (
     REJECT,
     EdgeNode,
+    EventTimeNode,
     Node,
+    OperatorNode,
     TransformNode,
     UnionNode,
     WatermarkNode,
+    event_time_of,
+    leaves_of,
     operators_of,
-    watermark_of,
 )
 from spark_ckpt.grouped import CoGroupedStreams, GroupedStream
 from spark_ckpt.parsing import OnError, parsed_column
@@ -204,19 +207,37 @@ class Stream:
         if behind is not None:
             raise GraphInvalid(
                 f"withWatermark is behind operator '{behind.name}'; event time begins at sources",
-                hint=f"declare it on the input of '{behind.name}', or put an edge between: .through('{behind.name}-out')",
+                hint=f"declare it on the input of '{behind.name}', and name the column of its output that is event time:"
+                f" withEventTime('{eventTime}'); or put an edge between: .through('{behind.name}-out')",
             )
-        if eventTime not in self.columns or not isinstance(self.schema[eventTime].dataType, TimestampType):
-            raise GraphInvalid(
-                f"withWatermark needs a timestamp column, '{eventTime}' is none",
-                hint=f"columns: {self.schema.simpleString()}",
-            )
+        self._check_time("withWatermark", eventTime)
         try:
             delay_ms = duration_ms(delayThreshold)
         except (TypeError, ValueError) as error:
             raise ConfigInvalid(f"withWatermark: {error}") from None
         marked = watermark_only(self._template, eventTime, delay_ms)
         return self._next(WatermarkNode(self._node, eventTime, delay_ms), marked)
+
+    def withEventTime(self, eventTime: str) -> Stream:
+        """Behind operators whose input has a watermark: this column of their rows is event time, for the operator that follows.
+
+        All operators of a job have one watermark. A row is late here, if its operator judges rows by it, as one would be at the
+        operator above: a time that this one has put out before the watermark passed it is in time.
+        """
+        self._check_time("withEventTime", eventTime)
+        untimed = [leaf for leaf in leaves_of(self._node) if not (isinstance(leaf, OperatorNode) and leaf.event_time)]
+        if untimed:
+            raise GraphInvalid(
+                f"withEventTime: rows come from '{untimed[0].name}', where no event time arrives",
+                hint="behind a source or an edge declare withWatermark; above an operator, on its input",
+            )
+        return self._next(EventTimeNode(self._node, eventTime), watermark_only(self._template, eventTime, 0))
+
+    def _check_time(self, verb: str, column: str) -> None:
+        if column not in self.columns or not isinstance(self.schema[column].dataType, TimestampType):
+            raise GraphInvalid(
+                f"{verb} needs a timestamp column, '{column}' is none", hint=f"columns: {self.schema.simpleString()}"
+            )
 
     def parse(
         self,
@@ -282,7 +303,7 @@ class Stream:
 
     def _joined(self, other: Stream, join: JoinPlan, name: str) -> Stream:
         for stream in (self, other):
-            if watermark_of(stream._node) is not None:
+            if event_time_of(stream._node) is not None:
                 raise GraphInvalid(
                     "join: a stream with a watermark cannot be joined with another stream",
                     hint="drop withWatermark; ttl forgets keys by the time that passes",

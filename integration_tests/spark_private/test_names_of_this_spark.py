@@ -24,7 +24,15 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from integration_tests.spark_private.checks import CHECKS, entry, of
 from integration_tests.spark_private.plan_checks import ROW
-from integration_tests.spark_private.watched_query import ADDED, SEED_ID, SEEDED_AT, STARTED_S_AGO, Seen
+from integration_tests.spark_private.watched_query import (
+    ADDED,
+    CLOCK,
+    LATEST_MS,
+    SEED_ID,
+    SEEDED_AT,
+    STARTED_S_AGO,
+    Seen,
+)
 from spark_ckpt.runtime.session_settings import pandas_options
 from spark_ckpt.spark_private import (
     checkpoint_files,
@@ -207,6 +215,22 @@ def _(seen: Seen, spark: SparkSession) -> None:
 @of("SparkPlan.metrics numOutputRows")
 def _(seen: Seen) -> None:
     assert seen.delivered == len(seen.values) - ADDED > 0
+
+
+@of("TreeNode.apply", "EventTimeWatermarkExec.eventTime", "EventTimeWatermarkExec.eventTimeStats", "EventTimeStats.max")
+def _(seen: Seen) -> None:
+    newest_s = max(value for value in seen.values if value is not None)
+    assert seen.newest_ms == {CLOCK: seen.start_ms + newest_s * 1000}
+
+
+@of("EventTimeStats.count")
+def _(seen: Seen) -> None:
+    assert seen.at_first_ms == {}
+
+
+@of("EventTimeStatsAccum.add")
+def _(seen: Seen) -> None:
+    assert seen.seeded_ms == {CLOCK: LATEST_MS}
 
 
 @of("AdaptiveSparkPlanExec.executedPlan", "QueryStageExec.plan")

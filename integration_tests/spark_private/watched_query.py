@@ -10,10 +10,12 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_ckpt.spark_private.checkpoint_files import batch_metadata, rate_start_file, seeded_checkpoint
+from spark_ckpt.spark_private.event_time import with_clock
 from spark_ckpt.spark_private.memory_stream import MemoryStream
 from spark_ckpt.spark_private.running_query import Execution
 
 SEEDED_AT, STARTED_S_AGO, ADDED = 5, 60, 3
+CLOCK, LATEST_MS = 7, 4_102_444_800_000
 SEED_ID = "0f0e0d0c-0b0a-4908-8706-050403020100"
 _QUERY = "names"
 
@@ -27,6 +29,10 @@ class Seen:
     java: JavaObject | None = None
     plan: JavaObject | None = None
     values: list[int | None] = field(default_factory=list)
+    at_first_ms: dict[int, int] = field(default_factory=dict)
+    newest_ms: dict[int, int] = field(default_factory=dict)
+    seeded_ms: dict[int, int] = field(default_factory=dict)
+    start_ms: int = 0
     delivered: int = 0
     unique_sources: int = 0
     limited: str = ""
@@ -35,7 +41,7 @@ class Seen:
 def watched_query(spark: SparkSession, checkpoint: Path) -> Seen:
     """Run it for one batch."""
     seen = Seen(checkpoint)
-    start_ms = (time.time_ns() // 1_000_000) - STARTED_S_AGO * 1000
+    start_ms = seen.start_ms = (time.time_ns() // 1_000_000) - STARTED_S_AGO * 1000
     files = seeded_checkpoint(
         [str(SEEDED_AT), None], [rate_start_file(start_ms), {}], batch_metadata(spark, 2), SEED_ID
     )
@@ -45,7 +51,7 @@ def watched_query(spark: SparkSession, checkpoint: Path) -> Seen:
     stream = MemoryStream(spark)
     for _ in range(ADDED):
         stream.add("row")
-    rows = spark.readStream.format("rate").load().select("value")
+    rows = with_clock(spark.readStream.format("rate").load(), "timestamp", 1000, CLOCK).select("value")
     both = rows.union(stream.frame.selectExpr("CAST(NULL AS LONG) AS value"))
     writer = both.writeStream.queryName(_QUERY).option("checkpointLocation", str(seen.checkpoint))
     query = writer.foreachBatch(lambda frame, batch: _look(spark, seen, frame, batch)).start()
@@ -62,7 +68,11 @@ def _look(spark: SparkSession, seen: Seen, frame: DataFrame, batch: int) -> None
         return
     seen.execution = Execution.of(spark, _QUERY)
     seen.java = seen.execution._execution
+    seen.at_first_ms = seen.execution.newest_event_times()
     seen.values = [row["value"] for row in frame.collect()]
+    seen.newest_ms = seen.execution.newest_event_times()
+    seen.execution.seed_clocks({CLOCK: LATEST_MS})
+    seen.seeded_ms = seen.execution.newest_event_times()
     seen.delivered = seen.execution.rows_delivered([0])
     seen.plan = seen.java.lastExecution().executedPlan()
     seen.unique_sources = seen.java.uniqueSources().size()

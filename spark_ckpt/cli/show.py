@@ -35,6 +35,7 @@ def show(
     _print_head(tail, manifest)
     _print_cursors(manifest)
     _print_operators(manifest)
+    _print_watermarks(manifest)
     _print_edges(manifest)
     _print_outputs(tail, manifest)
     _print_identities(manifest)
@@ -65,6 +66,8 @@ def _operator_fields(snapshot: OperatorSnapshot) -> dict[str, Json]:
         "state_schema": snapshot.state_schema,
         "files": len(snapshot.files),
         "bytes": sum(file.size_bytes for file in snapshot.files),
+        "watermarks_ms": dict(snapshot.watermarks),
+        "late_rows": snapshot.late_rows,
     }
 
 
@@ -125,6 +128,17 @@ def _operator_row(snapshot: OperatorSnapshot) -> tuple[object, ...]:
     total = size(sum(file.size_bytes for file in snapshot.files))
     schemas = (snapshot.key_schema, snapshot.state_schema)
     return (snapshot.operator, snapshot.key_groups, len(snapshot.files), total, *schemas)
+
+
+def _print_watermarks(manifest: Manifest) -> None:
+    """Of every input; late rows are their operator's, in this epoch."""
+    timed = [each for each in manifest.operators.values() if each.watermarks or each.late_rows]
+    rows = [
+        (each.operator, name, utc(ms), each.late_rows) for each in timed for name, ms in sorted(each.watermarks.items())
+    ]
+    if rows:
+        print_line()
+        print_table(("operator", "input", "watermark", "late rows of the operator"), rows)
 
 
 def _print_edges(manifest: Manifest) -> None:

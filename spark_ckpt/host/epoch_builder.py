@@ -13,6 +13,7 @@ from spark_ckpt.connector import Cursor, Json, StagedFile
 from spark_ckpt.host.edges import Edges, Segments, segments_in
 from spark_ckpt.host.job_shape import EdgeShape
 from spark_ckpt.host.reports import FILE, Report, edge_of, group_of, staged_file
+from spark_ckpt.host.watermarks import Input, Watermarks
 from spark_ckpt.store.records import EdgeCut, Manifest, StateFile
 
 Group = tuple[str, int]
@@ -30,7 +31,8 @@ class Gathered:
     rows_in: int = 0
     rows_out: int = 0
     rejected: int = 0
-    late: int = 0
+    late: dict[str, int] = field(default_factory=dict)
+    """Rows by operator."""
     passed: Segments = field(default_factory=dict)
     """Segments of edges that were consumed."""
 
@@ -41,7 +43,7 @@ class Gathered:
             self.rows_in + later.rows_in,
             self.rows_out + later.rows_out,
             self.rejected + later.rejected,
-            self.late + later.late,
+            {name: self.late.get(name, 0) + later.late.get(name, 0) for name in {**self.late, **later.late}},
             _one_after_another(self.passed, later.passed),
         )
 
@@ -58,34 +60,31 @@ class EndedEpoch:
     late_ms: int
     groups_acked: frozenset[Group]
     edges: Mapping[str, EdgeCut] = field(default_factory=dict)
+    watermarks: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Of every operator's inputs."""
 
 
 class EpochBuilder:
     """Gathers the epoch under way. Not thread-safe: the coordinator's thread owns it."""
 
     def __init__(
-        self, base: Manifest, delay_ms: int | None, rows_from: str | None, edges: Sequence[EdgeShape] = ()
+        self, base: Manifest, delays_ms: Mapping[Input, int], rows_from: str | None, edges: Sequence[EdgeShape] = ()
     ) -> None:
         self._edges = Edges(edges, base)
-        self._delay_ms = delay_ms
+        self.watermarks = Watermarks(delays_ms, base)
         self._rows_from = rows_from
         self._open = Gathered()
         self._moved = False
         self._ended: dict[int, EndedEpoch] = {}
         self._acked: dict[int, set[Group]] = {}
         self._chains: Chains = _chains_of(base)
-        self._watermark_ms = self._base_watermark_ms = base.watermark_ms
-        self._late_ms = base.watermark_ms if base.late_watermark_ms is None else base.late_watermark_ms
+        self.late_rows: Mapping[str, int] = {}
+        """Of the batch taken in last, by operator; those without any are not there."""
 
     @property
     def chains(self) -> Chains:
         """Every key group's snapshot files as of the newest barrier."""
         return dict(self._chains)
-
-    @property
-    def late_ms(self) -> int:
-        """The watermark that rows of the next batch are late by: the last one's."""
-        return self._late_ms
 
     @property
     def idle(self) -> bool:
@@ -117,8 +116,8 @@ class EpochBuilder:
         batch, produced = _gathered(reports, self._rows_from), segments_in(reports)
         batch.passed = self._edges.advance(taken or {}, produced)
         self._moved = self._moved or moved or bool(produced or batch.passed)
-        self._open = self._open.put_before(batch)
-        self._advance_watermark(watermark_ms, reports)
+        self._open, self.late_rows = self._open.put_before(batch), batch.late
+        self.watermarks.advance(watermark_ms, reports)
         for report in reports:
             if report.step == "operator":
                 self._snapshot(group_of(report), report.body)
@@ -126,7 +125,7 @@ class EpochBuilder:
             "numInputRows": batch.rows_in,
             "numOutputRows": batch.rows_out,
             "rejected": batch.rejected,
-            "late": batch.late,
+            "late": sum(batch.late.values()),
         }
 
     def end(self, epoch: int, cursors: Mapping[str, Cursor]) -> EndedEpoch:
@@ -136,10 +135,11 @@ class EpochBuilder:
             self._open,
             self.chains,
             dict(cursors),
-            self._watermark_ms,
-            self._late_ms,
+            self.watermarks.now_ms,
+            self.watermarks.late_ms,
             frozenset(self._acked.pop(epoch, ())),
             self._edges.cuts(),
+            self.watermarks.by_operator,
         )
         self._open, self._moved = Gathered(), False
         self._ended[epoch] = ended
@@ -147,8 +147,9 @@ class EpochBuilder:
 
     def pinned(self, epoch: int, cursors: Mapping[str, Cursor]) -> EndedEpoch:
         """An epoch before the first batch: nothing but where the sources start."""
-        ended = (epoch, Gathered(), self.chains, dict(cursors), self._watermark_ms, self._late_ms, frozenset[Group]())
-        return EndedEpoch(*ended, self._edges.cuts())
+        times = (self.watermarks.now_ms, self.watermarks.late_ms)
+        ended = (epoch, Gathered(), self.chains, dict(cursors), *times, frozenset[Group]())
+        return EndedEpoch(*ended, self._edges.cuts(), self.watermarks.by_operator)
 
     def take(self, epoch: int) -> EndedEpoch:
         """An ended epoch that is about to be decided."""
@@ -165,13 +166,6 @@ class EpochBuilder:
         if ended is not None:
             self._open, self._moved = ended.gathered.put_before(self._open), True
 
-    def _advance_watermark(self, watermark_ms: int, reports: Sequence[Report]) -> None:
-        self._late_ms = max(self._base_watermark_ms, watermark_ms)
-        self._watermark_ms = max(self._watermark_ms, watermark_ms)
-        if self._delay_ms is not None:
-            newest = max((_count(report, "event_time_ms") for report in reports), default=0)
-            self._watermark_ms = max(self._watermark_ms, newest - self._delay_ms)
-
     def _snapshot(self, group: Group, body: Mapping[str, Json]) -> None:
         if "file" in body and body["file"] is not None:
             file = StateFile.model_validate(body["file"])
@@ -187,7 +181,9 @@ def _gathered(reports: Sequence[Report], rows_from: str | None) -> Gathered:
     for report in reports:
         batch.rejected += _count(report, "rejected")
         batch.rows_in += _count(report, "rows_in")
-        batch.late += _count(report, "late")
+        if late := _count(report, "late"):
+            operator, _ = group_of(report)
+            batch.late[operator] = batch.late.get(operator, 0) + late
         if edge_of(report) is not None:
             continue
         if report.step in ("tap", "stage") or report.scope.endswith(FILE):

@@ -39,6 +39,7 @@ from spark_ckpt.host.messages import (
     TimerRanOut,
 )
 from spark_ckpt.host.publication import Publication
+from spark_ckpt.host.watermarks import Input
 from spark_ckpt.protocol import barrier
 from spark_ckpt.protocol.ids import Epoch, Incarnation, SinkId
 from spark_ckpt.protocol.machine import Effect, Event
@@ -65,9 +66,7 @@ class IncarnationCore:
         self._incarnation = Incarnation(point.incarnation)
         self._publication = Publication(shape, point, standing or Standing(), acked or {})
         self._cursors: dict[str, Cursor] = self.standing.goes_on(point.manifest.cursors)
-        self._builder = EpochBuilder(
-            point.manifest, shape.watermark_delay_ms, next(iter(shape.sinks), None), shape.edges
-        )
+        self._builder = EpochBuilder(point.manifest, shape.delays_ms, next(iter(shape.sinks), None), shape.edges)
         self._markers = Markers()
         self._machine: barrier.Coordinator | None = None
         self._base = point.manifest
@@ -103,7 +102,12 @@ class IncarnationCore:
     @property
     def late_ms(self) -> int:
         """The watermark that rows of the next batch are late by."""
-        return self._builder.late_ms
+        return self._builder.watermarks.late_ms
+
+    @property
+    def event_times_ms(self) -> Mapping[Input, int]:
+        """The greatest event time that each operator's inputs have seen, as their watermarks tell it: a query begins with it."""
+        return self._builder.watermarks.newest_ms
 
     @property
     def standing(self) -> Standing:
@@ -198,8 +202,9 @@ class IncarnationCore:
         self._cursors = dict(event.cursors)
         counts = self._builder.add(event.watermark_ms, event.reports, moved, event.taken)
         in_flight = self._builder.rows_in_flight
+        by_name = (in_flight, self._builder.late_rows)
         effects: list[Effect] = [
-            CountBatch(event.batch, self._base.epoch, counts, event.duration_ms, dict(self._cursors), in_flight)
+            CountBatch(event.batch, self._base.epoch, counts, event.duration_ms, dict(self._cursors), *by_name)
         ]
         epoch = self._markers.ended_by(event.markers, self.open_epoch)
         if epoch is not None:

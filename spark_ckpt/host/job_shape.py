@@ -20,12 +20,14 @@ class SinkPlace:
 
 @dataclass(frozen=True, slots=True)
 class OperatorShape:
-    """A keyed operator: its name in the store, its schemas as DDL, its number of key groups."""
+    """A keyed operator: its name in the store, its schemas as DDL, its number of key groups. `delays_ms`: how late rows may be, by
+    input, if that has event time."""
 
     name: str
     key_schema: str
     state_schema: str
     key_groups: int
+    delays_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,13 @@ class JobShape:
     sinks: Mapping[str, SinkPlace]
     operators: tuple[OperatorShape, ...]
     limits: barrier.Limits
-    watermark_delay_ms: int | None = None
     edges: tuple[EdgeShape, ...] = ()
     store: str = ""
+
+    @property
+    def delays_ms(self) -> dict[tuple[str, str], int]:
+        """How late rows may be, by operator and input."""
+        return {(each.name, name): ms for each in self.operators for name, ms in each.delays_ms.items()}
 
     def source_tasks(self) -> list[TaskId]:
         """The sources as tasks: their cursors are snapshots."""

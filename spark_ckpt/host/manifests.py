@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from spark_ckpt.connector import Json
-from spark_ckpt.host.epoch_builder import Chains, EndedEpoch
+from spark_ckpt.host.epoch_builder import EndedEpoch
 from spark_ckpt.host.job_shape import JobShape, OperatorShape
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import (
@@ -70,17 +70,19 @@ def stamped(manifest: Manifest, attempt: str, created_ms: int) -> Manifest:
 
 
 def _operators(shape: JobShape, ended: EndedEpoch) -> dict[str, OperatorSnapshot]:
-    return {operator.name: _snapshot(operator, ended.chains) for operator in shape.operators}
+    return {operator.name: _snapshot(operator, ended) for operator in shape.operators}
 
 
-def _snapshot(operator: OperatorShape, chains: Chains) -> OperatorSnapshot:
-    own = sorted(group for group in chains if group[0] == operator.name)
+def _snapshot(operator: OperatorShape, ended: EndedEpoch) -> OperatorSnapshot:
+    own = sorted(group for group in ended.chains if group[0] == operator.name)
     return OperatorSnapshot(
         operator=operator.name,
         key_groups=operator.key_groups,
         key_schema=operator.key_schema,
         state_schema=operator.state_schema,
-        files=tuple(file for group in own for file in chains[group]),
+        files=tuple(file for group in own for file in ended.chains[group]),
+        watermarks=dict(ended.watermarks.get(operator.name, {})),
+        late_rows=ended.gathered.late.get(operator.name, 0),
     )
 
 

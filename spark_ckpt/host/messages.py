@@ -169,7 +169,7 @@ class End(Effect):
 
 @dataclass(frozen=True, slots=True)
 class CountBatch(Effect):
-    """A batch has been taken in. `epoch`: the newest committed one. `in_flight`: rows on every edge."""
+    """A batch has been taken in. `epoch`: the newest committed one. `in_flight`: rows on every edge. `late`: by operator."""
 
     batch: int
     epoch: int
@@ -177,6 +177,7 @@ class CountBatch(Effect):
     duration_ms: int
     cursors: Mapping[str, Cursor]
     in_flight: Mapping[str, int] = field(default_factory=dict)
+    late: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

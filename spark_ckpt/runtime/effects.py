@@ -128,4 +128,4 @@ class Effects:
     def _count(self, effect: CountBatch) -> None:
         incarnation = self._announcer.incarnation
         record = (effect.batch, incarnation, effect.epoch, effect.counts, effect.duration_ms, effect.cursors)
-        self._progress.add(*record, effect.in_flight)
+        self._progress.add(*record, effect.in_flight, effect.late)

@@ -79,12 +79,11 @@ class GroupHost:
         """The user's columns, and the hash that packing needs beside them."""
         return rows.withColumn(KEY_HASH, key_hash_of(rows.schema, self.keys))
 
-    def control(self, markers: DataFrame, timed: bool) -> DataFrame:
+    def control(self, markers: DataFrame) -> DataFrame:
         """Every marker once per key group, so that idle groups see it too, in the form of packed rows (columns by position)."""
         groups = F.explode(F.sequence(F.lit(0), F.lit(self.key_groups - 1)))
         exploded = markers.select(groups.alias("key_group"), "kind", "epoch")
-        columns = [F.col("key_group"), control_tag(F.col("kind"), F.col("epoch")), F.lit(bytearray())]
-        return exploded.select(*columns, *([F.lit(None).cast("timestamp")] if timed else []))
+        return exploded.select("key_group", control_tag(F.col("kind"), F.col("epoch")), F.lit(bytearray()))
 
     def apply(self, packed: DataFrame, reports: Reports, onward: Onward | None = None) -> DataFrame:
         """Run the operator on packed rows. Its output comes in blobs, or with `onward` as packed rows of the next operator."""
@@ -166,11 +165,7 @@ class _GroupCall:
         return Clock(self._state.getCurrentProcessingTimeMs(), watermark_ms, late_watermark_ms())
 
     def _account(self) -> dict[str, Json]:
-        counters = self._held.counters
-        return {
-            "late": counters.late_rows,
-            "event_time_ms": self._held.max_event_time_ms or 0,
-        }
+        return {"late": self._held.counters.late_rows}
 
     def _on_barrier(self, epoch: int) -> dict[str, Json]:
         """Feed the barrier to the group's machine and do what it says; the acknowledgement, if it comes to one."""

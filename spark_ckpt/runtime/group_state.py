@@ -49,7 +49,6 @@ class _Head(TypedDict):
     """The JSON part of an encoded state."""
 
     epoch: int
-    event_time: int | None
     due_from: int
     levels: list[list[tuple[str, int, int, str, int, str]]]
 
@@ -102,7 +101,6 @@ class KeyGroupState:
         self.schema = schema
         self.key_group = key_group
         self.epoch = 0
-        self.max_event_time_ms: int | None = None
         self.counters = Counters()
         self.is_restored = False
         self._cache = cache
@@ -128,7 +126,6 @@ class KeyGroupState:
         head, delta = _opened(data)
         group = cls(schema, cache, key_group)
         group.epoch, group._due_from = head["epoch"], head["due_from"]
-        group.max_event_time_ms = head["event_time"]
         group._levels = [tuple(FileRef(*ref) for ref in level) for level in head["levels"]]
         if delta is not None:
             if not delta.schema.equals(schema.table):
@@ -143,7 +140,6 @@ class KeyGroupState:
         """The Spark state value: format, levels, delta."""
         head = {
             "epoch": self.epoch,
-            "event_time": self.max_event_time_ms,
             "due_from": self._due_from,
             "levels": [[list(ref) for ref in level] for level in self._levels],
         }
@@ -169,10 +165,6 @@ class KeyGroupState:
         open_ = (table.timeouts for table in levels if table.earliest_timeout != NO_TIMEOUT)
         later = (int(each[each >= self._due_from].min(initial=NO_TIMEOUT)) for each in open_)
         return min([self._delta.earliest_timeout, *later])
-
-    def observe_event_time(self, ms: int) -> None:
-        """Remember the greatest event time this group has seen."""
-        self.max_event_time_ms = ms if self.max_event_time_ms is None else max(ms, self.max_event_time_ms)
 
     def resolve(self, keys: pa.Table, hashes: Int64s) -> Resolved:
         """State of distinct `keys` (a table of the key columns)."""

@@ -14,15 +14,16 @@ from spark_ckpt.errors import ConfigInvalid, GraphInvalid, StateSchemaChanged
 from spark_ckpt.graph import (
     EdgeBinding,
     EdgeNode,
+    Mark,
     Node,
     OperatorNode,
     SinkBinding,
     SourceNode,
     ddl,
     ends_of,
+    marks_of,
     operators_of,
     sources_of,
-    watermark_of,
 )
 from spark_ckpt.host.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
 from spark_ckpt.protocol.barrier import Limits
@@ -58,7 +59,6 @@ class JobPlan:
     bindings: Sequence[SinkBinding]
     sources: Sequence[SourceNode]
     operators: Sequence[OperatorNode]
-    watermark_delay_ms: int | None
     parallelism: int
     stage_plans: Mapping[str, StagePlan]
     """How each sink's rows are staged, asked once: the sink may open or create its table for it."""
@@ -66,6 +66,11 @@ class JobPlan:
     """Which tables, topics and folders the job's names stand for in this run."""
     confirmed: Confirmed = field(default_factory=Confirmed)
     edges: Sequence[EdgeBinding] = ()
+
+    @property
+    def marks(self) -> list[Mark]:
+        """The event times that the operators' inputs have."""
+        return marks_of(*self.operators)
 
     @property
     def ends(self) -> tuple[Node, ...]:
@@ -144,11 +149,8 @@ class JobPlan:
             job=self.job,
             sources=tuple(node.name for node in self.sources),
             sinks={binding.name: self._place(binding.name) for binding in self.bindings},
-            operators=tuple(
-                OperatorShape(node.name, node.key_ddl, node.state_ddl, key_groups[node.name]) for node in self.operators
-            ),
+            operators=tuple(_shape_of(node, key_groups[node.name]) for node in self.operators),
             limits=_limits(self.config),
-            watermark_delay_ms=self.watermark_delay_ms,
             edges=tuple(EdgeShape(each.edge.name, ddl(each.edge.schema)) for each in self.edges),
             store=self.store.location.uri,
         )
@@ -251,6 +253,11 @@ def _names_hint(base: Manifest, kind: str, name: str, there: Iterable[str], othe
     )
 
 
+def _shape_of(node: OperatorNode, key_groups: int) -> OperatorShape:
+    delays_ms = {mark.input: mark.node.delay_ms for mark in marks_of(node)}
+    return OperatorShape(node.name, node.key_ddl, node.state_ddl, key_groups, delays_ms)
+
+
 def _limits(config: JobConfig) -> Limits:
     return Limits(
         interval_ms=max(1, config.interval_ms),
@@ -286,12 +293,11 @@ def planned(
     check_edges(bindings, edges)
     ends = _ends(bindings, edges)
     operators = operators_of(*ends)
-    delay_ms = _delay_ms(operators)
     sources = sources_of(*ends)
     remember_in(store, sources)
     parallelism = spark.sparkContext.defaultParallelism
     found = identities.found(spark, sources, bindings)
-    shape = (list(bindings), sources, operators, delay_ms, parallelism)
+    shape = (list(bindings), sources, operators, parallelism)
     plan = JobPlan(spark, job, config, store, *shape, {}, found, confirmed or Confirmed(), edges)
     for needless in plan.check_start(restore).unneeded:
         _log.warning("job=%s %s confirms what has not changed; left there it would confirm a mistake", job, needless)
@@ -300,18 +306,6 @@ def planned(
 
 def _ends(bindings: Sequence[SinkBinding], edges: Sequence[EdgeBinding]) -> tuple[Node, ...]:
     return ends_of([*(binding for binding in bindings if binding.name != REJECTED), *edges])
-
-
-def _delay_ms(operators: Iterable[OperatorNode]) -> int | None:
-    """How late event time may be. Spark has one watermark per query, and nothing else could restore several of them."""
-    timed = [(each, mark) for each in operators if (mark := watermark_of(each.parent)) is not None]
-    if len(timed) > 1:
-        names = ", ".join(f"'{each.name}'" for each, _ in timed)
-        raise GraphInvalid(
-            f"the operators {names} each have a watermark; a job has one",
-            hint="drop withWatermark from all inputs but one, or run the others in jobs of their own",
-        )
-    return timed[0][1].delay_ms if timed else None
 
 
 def _staged(plan: JobPlan) -> JobPlan:

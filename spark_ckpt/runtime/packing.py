@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from spark_ckpt.runtime.blobs import from_blob, joined, to_blob
 from spark_ckpt.runtime.rows import (
     BLOB,
-    EVENT_TIME,
     KEY_GROUP,
     KEY_HASH,
     TAG,
@@ -42,27 +39,14 @@ _SHORT = 1 << 16
 """Up to so many key groups are sorted as sixteen-bit numbers, by radix."""
 
 _KINDS = 4
-TIME = 3
-"""The kind of the row that carries a flush's greatest event time. The other kinds are control rows' (`control_source`)."""
-
-
-def packed_schema(timed: bool) -> pa.Schema:
-    """What `pack` yields. A tag from 0 is a blob's, ascending in the order of arrival; below 0 it is a control row's.
-
-    `timed`: with `ckpt_event_time`, set on rows of kind TIME only: Spark drops rows that are late, and a blob holds many
-    rows that may not be. Its operator looks at each row.
-    """
-    fields = [pa.field(KEY_GROUP, pa.int32()), pa.field(TAG, pa.int64()), pa.field(BLOB, pa.binary())]
-    return pa.schema([*fields, pa.field(EVENT_TIME, pa.timestamp("us", tz="UTC"))] if timed else fields)
-
-
-def packed_ddl(timed: bool) -> str:
-    """The same for Spark."""
-    return f"{KEY_GROUP} int, {TAG} long, {BLOB} binary" + (f", {EVENT_TIME} timestamp" if timed else "")
+PACKED = pa.schema([pa.field(KEY_GROUP, pa.int32()), pa.field(TAG, pa.int64()), pa.field(BLOB, pa.binary())])
+"""What `pack` yields. A tag from 0 is a blob's, ascending in the order of arrival; below 0 it is a control row's."""
+PACKED_DDL = f"{KEY_GROUP} int, {TAG} long, {BLOB} binary"
+"""The same for Spark."""
 
 
 def control_tag(kind: Number, epoch: Number) -> Number:
-    """The tag of a control row; kinds are 1 to 3."""
+    """The tag of a control row; kinds (`control_source`) are 1 to 3."""
     return -(epoch * _KINDS + kind)
 
 
@@ -75,17 +59,15 @@ def pack(
     task: int | Callable[[], int],
     key_groups: int,
     *,
-    event_time: str | None = None,
     flush_rows: int = FLUSH_ROWS,
     flush_bytes: int = FLUSH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """Turn rows (user columns, ckpt_key_hash) into packed rows, one blob per key group and buffer-full.
 
     A row's key group is its hash modulo `key_groups`. `task` is the partition id of the Spark task (or a callable giving
-    it). `event_time` names a timestamp column: every flush then has one row of kind TIME with the greatest time in it,
-    which moves Spark's watermark.
+    it).
     """
-    packer = _Packer(task() if callable(task) else task, key_groups, event_time)
+    packer = _Packer(task() if callable(task) else task, key_groups)
     buffered: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -105,7 +87,6 @@ class _Packer:
 
     task: int
     key_groups: int
-    event_time: str | None
     seq: int = 0
 
     def blobs(self, buffered: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -114,24 +95,7 @@ class _Packer:
         tags = _blob_tags(self.task, self.seq, len(groups))
         self.seq += len(groups)
         columns = [pa.array(groups, pa.int32()), pa.array(tags), pa.array(map(to_blob, parts), pa.binary())]
-        if self.event_time is None:
-            return pa.RecordBatch.from_arrays(columns, schema=packed_schema(timed=False))
-        timed = packed_schema(timed=True)
-        columns.append(pa.nulls(len(groups), timed.field(EVENT_TIME).type))
-        blobs = pa.RecordBatch.from_arrays(columns, schema=timed)
-        latest = self._latest(table, timed.field(EVENT_TIME).type)
-        return blobs if latest is None else pa.concat_batches([blobs, _time_row(groups[0], latest, timed)])
-
-    def _latest(self, table: pa.Table, type_: pa.DataType) -> datetime | None:
-        latest: datetime | None = pc.max(table.column(self.event_time)).cast(type_).as_py()
-        return latest
-
-
-def _time_row(group: int, latest: datetime, schema: pa.Schema) -> pa.RecordBatch:
-    """The greatest event time, in a row of a group that is called anyway."""
-    values = [group, control_tag(TIME, 0), b"", latest]
-    arrays = [pa.array([value], to.type) for value, to in zip(values, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return pa.RecordBatch.from_arrays(columns, schema=PACKED)
 
 
 def _by_group(table: pa.Table, key_groups: int) -> tuple[Int64s, list[pa.Table]]:
@@ -165,7 +129,7 @@ def unpack_ordered(frames: Iterable[pd.DataFrame]) -> Unpacked:
             epoch, kind = divmod(-tag, _KINDS)
             if tag >= 0:
                 blobs.append((tag, blob))
-            elif kind != TIME:
+            else:
                 controls.add((kind, epoch))
     blobs.sort(key=lambda item: item[0])
     return Unpacked(joined(blob for _, blob in blobs), sorted(controls, key=lambda item: item[::-1]))

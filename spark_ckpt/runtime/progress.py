@@ -35,8 +35,10 @@ class Progress:
         duration_ms: int,
         sources: Mapping[str, Json],
         in_flight: Mapping[str, int],
+        late: Mapping[str, int],
     ) -> None:
-        """Record one finished micro-batch; `epoch` is the last committed one. `in_flight`: rows on every edge behind it."""
+        """Record one finished micro-batch; `epoch` is the last committed one. `in_flight`: rows on every edge behind it.
+        `late`: late rows by operator."""
         rows = counts.get("numInputRows", 0)
         with self._lock:
             for name, count in counts.items():
@@ -53,6 +55,7 @@ class Progress:
                     "durationMs": {"batch": duration_ms},
                     "sources": dict(sources),
                     "inFlightRows": dict(in_flight),
+                    "lateRows": dict(late),
                     "totals": dict(self._totals),
                 }
             )

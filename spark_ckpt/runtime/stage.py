@@ -104,7 +104,14 @@ class Stage:
             trigger_ms=plan.config.trigger_ms,
             behind=behind,
             edges={binding.edge.name: self._edge(binding.edge) for binding in plan.edges},
+            marks=plan.marks,
+            newest_ms=self._newest_ms(),
         )
+
+    def _newest_ms(self) -> dict[int, int]:
+        known = self._core.event_times_ms
+        inputs = enumerate((mark.operator, mark.input) for mark in self._plan.marks)
+        return {number: known[each] for number, each in inputs if each in known}
 
     def _edge(self, edge: EdgeNode) -> EdgeStream:
         """Begins with what was in flight at the cut."""

@@ -20,8 +20,8 @@ part behind an operator do so in the batch's own plan, behind one shuffle more: 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
@@ -34,9 +34,11 @@ from spark_ckpt.graph import (
     REJECT,
     EdgeNode,
     Leaf,
+    Mark,
     Node,
     OperatorNode,
     SourceNode,
+    WatermarkNode,
     build,
     edges_of,
     heads_of,
@@ -44,20 +46,20 @@ from spark_ckpt.graph import (
     parting_of,
     segment,
     sources_of,
-    watermark_of,
 )
 from spark_ckpt.runtime.admission import small
 from spark_ckpt.runtime.control_source import Control, control_rows
 from spark_ckpt.runtime.group_host import GroupHost
 from spark_ckpt.runtime.onward import Onward
 from spark_ckpt.runtime.onward_plan import onward_between
-from spark_ckpt.runtime.packing import packed_ddl, tables_of_blobs
+from spark_ckpt.runtime.packing import PACKED_DDL, tables_of_blobs
 from spark_ckpt.runtime.rejects import Diverter, divert_rejects, diverting_with
 from spark_ckpt.runtime.reports import Reports
 from spark_ckpt.runtime.rows import EVENT_TIME
 from spark_ckpt.runtime.stage_tasks import Tables, exploder, first_met, large_tables, packer, stager, tapper
 from spark_ckpt.runtime.staging import SinkStage
 from spark_ckpt.runtime.stateless_graph import checked_behind, checked_rows
+from spark_ckpt.spark_private.event_time import in_event_time, with_clock
 from spark_ckpt.spark_private.physical_plans import times_computed
 
 if TYPE_CHECKING:
@@ -74,7 +76,8 @@ STAGED = "staged long"
 class StageDescription:
     """What an incarnation's query is built from. `cursors`: where every source starts. `hosts`: of every operator, by name.
     `stages`: where rows are staged, by the stream that the sinks get; `ends`: those from which no stream goes on.
-    `behind`: rows wait there, so that the first batch is kept small. `edges`: by name."""
+    `behind`: rows wait there, so that the first batch is kept small. `edges`: by name. `marks`: event times that the operators'
+    inputs have; the number of one is that of its clock."""
 
     name: str
     ends: tuple[Node, ...]
@@ -88,6 +91,9 @@ class StageDescription:
     trigger_ms: int
     behind: bool
     edges: Mapping[str, EdgeStream]
+    marks: Sequence[Mark] = ()
+    newest_ms: Mapping[int, int] = field(default_factory=dict)
+    """What clocks have seen before the query begins, by number."""
 
 
 class StageFrames:
@@ -158,12 +164,13 @@ class StageFrames:
     def _control(self) -> DataFrame:
         return control_rows(self._spark, self._stage.control)
 
-    def _rows(self, node: Node) -> DataFrame:
-        """The rows of `node`: what is recorded, on top of sources and of operators' outputs."""
+    def _rows(self, node: Node, operator: str | None = None) -> DataFrame:
+        """The rows of `node`: what is recorded, on top of sources and of operators' outputs. `operator`: whose input they are."""
+        clocks = _Clocks(self._stage.marks, operator, self._pass)
         if not any(isinstance(leaf, OperatorNode) for leaf in leaves_of(node)):
-            return checked_rows(node, self._leaf, self._pass)
+            return checked_rows(node, self._leaf, clocks, clocks.among)
         checked_behind(self._spark, node)
-        return build(node, self._leaf, self._pass)
+        return build(node, self._leaf, clocks)
 
     def _leaf(self, node: Leaf) -> DataFrame:
         if isinstance(node, OperatorNode):
@@ -186,21 +193,17 @@ class StageFrames:
 
     def _blobs(self, node: OperatorNode, onward: Onward | None = None) -> DataFrame:
         """The output of an operator, packed; with `onward` as the next operator takes it."""
-        host, watermark = self._stage.hosts[node.name], watermark_of(node.parent)
-        timed = node.event_time is not None
-        handed_on = self._handed_on(node)
+        host, handed_on = self._stage.hosts[node.name], self._handed_on(node)
         packed = self._packed(node) if handed_on is None else handed_on
-        united = host.control(self._control, timed).toDF(*packed.columns).union(packed)
-        if watermark is not None:
-            united = united.withWatermark(EVENT_TIME, f"{watermark.delay_ms} milliseconds")
-        return host.apply(united, self._reports, onward)
+        united = host.control(self._control).toDF(*packed.columns).union(packed)
+        timed = in_event_time(united, EVENT_TIME) if node.event_time is not None else united
+        return host.apply(timed, self._reports, onward)
 
     def _packed(self, node: OperatorNode) -> DataFrame:
         """The input of an operator, by way of Spark's rows."""
-        host, rows = self._stage.hosts[node.name], self._rows(node.parent)
+        host, rows = self._stage.hosts[node.name], self._rows(node.parent, node.name)
         diverter = self._diverter() if REJECT in rows.columns else None
-        step = packer(diverter, host.key_groups, node.event_time)
-        return host.keyed(rows).mapInArrow(step, packed_ddl(node.event_time is not None))
+        return host.keyed(rows).mapInArrow(packer(diverter, host.key_groups), PACKED_DDL)
 
     def _handed_on(self, node: OperatorNode) -> DataFrame | None:
         """The input of an operator, packed by the one that it comes from, if that can be."""
@@ -247,6 +250,29 @@ class StageFrames:
     def _branch(self, end: Node, rows: DataFrame, passage: _Passage) -> DataFrame:
         behind = divert_rejects(build(end, lambda _: rows, passage))
         return behind.mapInArrow(stager(large_tables, self._stage.stages[end], self._reports, "tap"), STAGED)
+
+
+class _Clocks:
+    """What the rows of an operator's inputs go through, beside `passage`: a clock wherever their event time is declared."""
+
+    def __init__(
+        self, marks: Sequence[Mark], operator: str | None, passage: Callable[[Node, DataFrame], DataFrame]
+    ) -> None:
+        self._numbers: dict[Node, list[int]] = {}
+        for number, mark in enumerate(marks):
+            if mark.operator == operator:
+                self._numbers.setdefault(mark.node, []).append(number)
+        self._passage = passage
+
+    def __call__(self, node: Node, rows: DataFrame) -> DataFrame:
+        rows = self._passage(node, rows)
+        if not (isinstance(node, WatermarkNode) and self._numbers.get(node)):
+            return rows
+        return with_clock(rows, node.column, node.delay_ms, self._numbers[node].pop(0))
+
+    def among(self, node: Node) -> int:
+        """How many clocks the rows of `node` go through."""
+        return sum(above in self._numbers for above in segment(node))
 
 
 class _Passage:

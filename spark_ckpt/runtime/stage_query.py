@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 
 from spark_ckpt.errors import CkptError, GraphInvalid
-from spark_ckpt.graph import parting_of, timed_operator_of
+from spark_ckpt.graph import parting_of
 from spark_ckpt.host.edges import segments_in
 from spark_ckpt.host.reports import Report
+from spark_ckpt.host.watermarks import event_times
 from spark_ckpt.runtime.admission import lift_limits
 from spark_ckpt.runtime.checkpoint_seed import seed_checkpoint
 from spark_ckpt.runtime.late_watermark import LateWatermark
@@ -117,9 +118,10 @@ class StageQuery:
                 lift_limits(self._spark, self._stage.name, {number: each.source for number, each in inputs if each})
             if self._late is not None:
                 self._late.begin(self._offsets(batch).watermark_ms)
+            if batch == 0 and len(self._stage.marks) > 1:
+                self._running.seed_clocks(self._stage.newest_ms)
             self._frames.staged(frame, batch).collect()
-            delivered = self._rows_delivered()
-            reports = [*self._reports.drain(), Report("input", 0, 0, "sources", {"rows_in": delivered})]
+            reports = [*self._reports.drain(), *self._seen()]
             for edge, segments in segments_in(reports).items():
                 self._stage.edges[edge].put(segments)
         except Exception as error:
@@ -132,20 +134,27 @@ class StageQuery:
         if not self._is_over():
             self._on_batch(self._offsets(batch), reports, round((time.monotonic() - started_s) * 1000))
 
-    def _rows_delivered(self) -> int:
+    def _seen(self) -> Iterator[Report]:
+        """What Spark has counted of the batch."""
+        yield Report("input", 0, 0, "sources", {"rows_in": self._running.rows_delivered(self._order.numbers)})
+        if marks := self._stage.marks:
+            newest = self._running.newest_event_times()
+            yield event_times({(marks[number].operator, marks[number].input): ms for number, ms in newest.items()})
+
+    @property
+    def _running(self) -> Execution:
         if self._execution is None:
             self._execution = Execution.of(self._spark, self._stage.name)
-        return self._execution.rows_delivered(self._order.numbers)
+        return self._execution
 
     def _offsets(self, batch: int) -> BatchOffsets:
         return read_batch_offsets(Location(self._stage.checkpoint_uri), batch, self._order)
 
 
 def _late_watermark(spark: SparkSession, stage: StageDescription) -> LateWatermark | None:
-    timed = timed_operator_of(*stage.ends)
-    if timed is None:
+    if not stage.marks:
         return None
-    host = stage.hosts[timed.name]
+    host = stage.hosts[stage.marks[0].operator]
     return LateWatermark(spark.sparkContext, host.base_late_ms, host.base_watermark_ms)
 
 

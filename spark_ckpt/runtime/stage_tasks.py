@@ -32,13 +32,13 @@ Step: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 Tables: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
 
 
-def packer(diverter: Diverter | None, key_groups: int, event_time: str | None) -> Step:
-    """Rows to one blob per key group. `diverter`: takes rejected rows out before. `event_time`: the watermarked column."""
+def packer(diverter: Diverter | None, key_groups: int) -> Step:
+    """Rows to one blob per key group. `diverter`: takes rejected rows out before."""
 
     def packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
         good = diverter.divert(batches) if diverter else batches
-        return pack(good, partition_id, key_groups, event_time=event_time)
+        return pack(good, partition_id, key_groups)
 
     return packed
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.spark_private.event_time import CLOCK_NODE
 from spark_ckpt.spark_private.plans import JOIN_NODE, REFERENCE_NODE, STATELESS_NODES, TEMPLATE_NODE, PlanNode, analysed
 
 if TYPE_CHECKING:
@@ -70,15 +71,16 @@ def check_operation(given: DataFrame, result: object) -> DataFrame:
     return frame
 
 
-def check_rows(frame: DataFrame, sources: int) -> DataFrame:
-    """The plan of a stream's rows as it is about to run, with `sources` declared inputs. Raises as `check_operation`."""
-    inputs = len(list(_inputs(analysed(_checked(frame)))))
+def check_rows(frame: DataFrame, sources: int, clocks: int = 0) -> DataFrame:
+    """The plan of a stream's rows as it is about to run, with `sources` declared inputs and `clocks` of event time. Raises as
+    `check_operation`."""
+    inputs = len(list(_inputs(analysed(_checked(frame, clocks)))))
     if inputs != sources:  # each is a line of Spark's offset log
         raise Refused(f"the stream reads {inputs} streaming inputs, the job declares {sources}", hint=_UNSEEN_INPUT)
     return frame
 
 
-def _checked(result: object) -> DataFrame:
+def _checked(result: object, clocks: int = 0) -> DataFrame:
     from pyspark.sql import DataFrame
 
     if not isinstance(result, DataFrame):
@@ -86,8 +88,11 @@ def _checked(result: object) -> DataFrame:
     if not result.isStreaming:
         raise Refused("the result is a static DataFrame", hint="return a DataFrame made from the one given")
     plan = analysed(result)
-    for node in _streaming(plan):
-        _check_node(node)
+    nodes = list(_streaming(plan))
+    ours = CLOCK_NODE if sum(node.name == CLOCK_NODE for node in nodes) == clocks else None
+    for node in nodes:
+        if node.name != ours:
+            _check_node(node)
     plan.check_for_streaming(result.sparkSession)  # outer joins, expressions that cannot stream
     return result
 

@@ -18,9 +18,15 @@ if TYPE_CHECKING:
 Read = Callable[[Leaf], "DataFrame"]
 
 
-def checked_rows(node: Node, read: Read, at: Callable[[Node, DataFrame], DataFrame]) -> DataFrame:
-    """The rows of `node` as a plan over what `read` gives for its sources. `at`: as for `build`. Raises `Refused`."""
-    return _checked(node, lambda part: check_rows(build(part, read, at), len(reads_of(part))))
+def checked_rows(
+    node: Node,
+    read: Read,
+    at: Callable[[Node, DataFrame], DataFrame],
+    clocks: Callable[[Node], int] = lambda _: 0,
+) -> DataFrame:
+    """The rows of `node` as a plan over what `read` gives for its sources. `at`: as for `build`; `clocks`: how many of event time
+    it puts into the plan of a node's rows. Raises `Refused`."""
+    return _checked(node, lambda part: check_rows(build(part, read, at), len(reads_of(part)), clocks(part)))
 
 
 def checked_behind(spark: SparkSession, node: Node) -> None:

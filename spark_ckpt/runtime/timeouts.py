@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,9 +11,6 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.runtime.group_state import KeyGroupState
 from spark_ckpt.runtime.operator import Binding, Clock
-
-if TYPE_CHECKING:
-    from spark_ckpt.runtime.rows import ChunkedArray
 
 _KINDS = (
     GroupStateTimeout.NoTimeout,
@@ -54,24 +50,15 @@ class Timeouts:
         return clock.watermark_ms if self.kind == GroupStateTimeout.EventTimeTimeout else None
 
     def on_time(self, rows: pa.Table, group: KeyGroupState, clock: Clock) -> pa.Table:
-        """Note the greatest event time, and drop and count late rows; called once per batch.
+        """Drop and count late rows; called once per batch.
 
         As in Spark rows are late only with EventTimeTimeout, and judged by the watermark of the batch before. A null time
         is never late.
         """
-        if self.event_time is None:
+        if self.event_time is None or self.kind != GroupStateTimeout.EventTimeTimeout or clock.late_ms is None:
             return rows
         times = rows.column(self.event_time)
-        _observe(group, times)
-        if self.kind != GroupStateTimeout.EventTimeTimeout or clock.late_ms is None:
-            return rows
         late = pc.less_equal(times, pa.scalar(clock.late_ms, pa.timestamp("ms", tz="UTC")).cast(times.type))
         kept = rows.filter(pc.invert(pc.fill_null(late, pa.scalar(False))))
         group.counters.late_rows += rows.num_rows - kept.num_rows
         return kept
-
-
-def _observe(group: KeyGroupState, times: ChunkedArray) -> None:
-    greatest = pc.max(times).cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
-    if greatest.is_valid:
-        group.observe_event_time(greatest.as_py())

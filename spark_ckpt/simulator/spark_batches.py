@@ -16,6 +16,7 @@ from spark_ckpt.host.epoch_builder import Chains
 from spark_ckpt.host.markers import BARRIER, Marker
 from spark_ckpt.host.messages import BatchDone
 from spark_ckpt.host.reports import EDGE, Report, Step, latest_attempts, scope_of_group
+from spark_ckpt.host.watermarks import event_times
 from spark_ckpt.simulator.spark_rows import (
     DELAY_MS,
     EDGES,
@@ -72,6 +73,7 @@ class Query:
         cursors: Mapping[str, int],
         groups: Mapping[str, list[Group]],
         in_flight: Mapping[str, Sequence[StagedFile]],
+        clocks: Mapping[str, int],
     ) -> None:
         self.shared = shared
         self.incarnation = incarnation
@@ -83,7 +85,9 @@ class Query:
         self.seen = 0
         self.batch = 0
         self.watermark_ms = 0
-        """Spark's, of the next batch: it knows the rows of this query only."""
+        """Spark's, of the next batch: it knows the rows of this query only, and what the first batch lets its clocks know."""
+        self.clocks = dict(clocks)
+        """The newest event time of every source's rows."""
         self.planned: Planned | None = None
 
     @property
@@ -116,8 +120,7 @@ class Query:
         planned = self.planned
         assert planned is not None  # noqa: S101 - else the choice does not exist
         delivered = _between(planned)
-        newest_ms = max((event_ms(name.source, name.number) for name in delivered), default=0)
-        reports = [Report("input", 0, 0, "sources", {"rows_in": len(delivered), "event_time_ms": newest_ms})]
+        reports = [Report("input", 0, 0, "sources", {"rows_in": len(delivered)}), self._event_times(delivered)]
         rows, put = self._flow(delivered, {edge: self._come_out(edge, planned) for edge in EDGES})
         for attempt in range(2 if how == "twice" else 1):
             reports += [
@@ -127,8 +130,17 @@ class Query:
         for task, operator in enumerate(OPERATORS):
             reached = GROUPS - (how == operator)
             reports += self._snapshots(planned, task, operator, reached)
-        late_ms, self.watermark_ms = self.watermark_ms, max(self.watermark_ms, newest_ms - DELAY_MS)
+        least_ms = min(self.clocks[source] - DELAY_MS if source in self.clocks else 0 for source in SOURCES)
+        late_ms, self.watermark_ms = self.watermark_ms, max(self.watermark_ms, least_ms)
         return self._done(planned, late_ms, tuple(latest_attempts(reports)))
+
+    def _event_times(self, delivered: Sequence[Name]) -> Report:
+        newest: dict[tuple[str, str], int] = {}
+        for name in delivered:
+            of, at_ms = (OPERATORS[0], name.source), event_ms(name.source, name.number)
+            newest[of] = max(newest.get(of, at_ms), at_ms)
+            self.clocks[name.source] = max(self.clocks.get(name.source, at_ms), at_ms)
+        return event_times(newest)
 
     def _done(self, planned: Planned, late_ms: int, reports: tuple[Report, ...]) -> BatchDone:
         """Before Spark plans the next batch, what this one has put on edges is added to their streams."""

@@ -48,7 +48,10 @@ LIMITS = Limits(
 )  # fmt: skip
 SHAPE = JobShape(
     JOB, SOURCES, {sink: SinkPlace("") for sink in SINKS},
-    tuple(OperatorShape(operator, "k int", "n int", GROUPS) for operator in OPERATORS), LIMITS, DELAY_MS,
+    (
+        OperatorShape(OPERATORS[0], "k int", "n int", GROUPS, dict.fromkeys(SOURCES, DELAY_MS)),
+        *(OperatorShape(operator, "k int", "n int", GROUPS) for operator in OPERATORS[1:]),
+    ), LIMITS,
     edges=tuple(EdgeShape(edge, "k int, n int") for edge in EDGES),
 )  # fmt: skip
 HOLDER = Holder(host="h", boot_id="b", pid=1, pid_start=1, name=JOB)
@@ -138,7 +141,8 @@ class SparkDriver:
         """The rules hear of it before Spark plans anything."""
         groups = restored(self.shared, self.core.chains)
         cursors = {source: int(str(cursor["n"])) for source, cursor in self.core.cursors.items()}
-        self.query = Query(self.shared, self.incarnation, cursors, groups, self.core.in_flight)
+        clocks = {source: ms for (_, source), ms in self.core.event_times_ms.items()}
+        self.query = Query(self.shared, self.incarnation, cursors, groups, self.core.in_flight, clocks)
         self._handle(QueryStarting(behind))
 
     def _carry_out(self, effect: Effect) -> None:

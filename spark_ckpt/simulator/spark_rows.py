@@ -77,9 +77,8 @@ def event_ms(source: str, number: int) -> int:
 
 
 def watermark_ms(cursors: Mapping[str, int]) -> int:
-    """Of the rows before the cursors."""
-    newest = max((event_ms(source, end - 1) for source, end in cursors.items() if end), default=DELAY_MS)
-    return newest - DELAY_MS
+    """Of the rows before the cursors: the least of the sources', each of which has event time of its own."""
+    return min(event_ms(source, cursors[source] - 1) - DELAY_MS if cursors.get(source) else 0 for source in SOURCES)
 
 
 def key_of(name: Name) -> int:

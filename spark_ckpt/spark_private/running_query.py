@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from spark_ckpt.spark_private.event_time import EventClocks
 from spark_ckpt.spark_private.jvm import is_a, items_of, jvm_of, kind_of
 from spark_ckpt.spark_private.names import SparkName
 
@@ -70,6 +71,7 @@ class Execution:
     def __init__(self, spark: SparkSession, execution: JavaObject) -> None:
         self._spark = spark
         self._execution = execution
+        self._clocks = EventClocks()
 
     @classmethod
     def of(cls, spark: SparkSession, query_name: str) -> Execution:
@@ -94,6 +96,14 @@ class Execution:
                 at = counted.index(stream.get())
                 rows[at] = max(rows[at], int(metric.get().value()) if metric.isDefined() else 0)
         return sum(rows)
+
+    def newest_event_times(self) -> dict[int, int]:
+        """Per clock (`event_time.with_clock`) the greatest event time that the batch that ran last has shown it, epoch ms."""
+        return self._clocks.newest_ms(self._execution.lastExecution().executedPlan())
+
+    def seed_clocks(self, newest_ms: Mapping[int, int]) -> None:
+        """Let clocks have seen these event times. To be called from the query's own thread, within a batch."""
+        self._clocks.seed(self._execution.lastExecution().executedPlan(), newest_ms)
 
     def limit_rows(self, rows_by_source: Mapping[int, int | None]) -> None:
         """Rows per batch, by the source's number in the plan, None for all there are; from the next planning on.

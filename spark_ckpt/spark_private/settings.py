@@ -29,6 +29,10 @@ NAMES = (
         "a job of more than one operator does not start",
     ),
     SparkName(
+        "spark.sql.streaming.statefulOperator.allowMultiple", _CONF, "CHAINED_SETTINGS",
+        "an operator whose event time comes from another one has a watermark of zero: no timeout of its is due",
+    ),
+    SparkName(
         "spark.sql.exchange.reuse", _CONF, "PARTING_SETTINGS",
         "no batch of a job runs whose streams part behind an operator, if the session has it off",
     ),
@@ -61,10 +65,14 @@ QUERY_SETTINGS = {
 }
 """For a query whose checkpoint is disposable."""
 
-CHAINED_SETTINGS = {"spark.sql.streaming.unsupportedOperationCheck": "false"}
+CHAINED_SETTINGS = {
+    "spark.sql.streaming.unsupportedOperationCheck": "false",
+    "spark.sql.streaming.statefulOperator.allowMultiple": "false",
+}
 """For a query of several operators. Spark refuses one behind another because its own would lose rows that are late by one
-watermark for all; ours judge lateness by themselves, and only an operator's own input has event time. What a user's operations
-may not do is checked without it, as each is recorded (`stateless.check_operation`)."""
+watermark for all; ours judge lateness by themselves. What a user's operations may not do is checked without it, as each is
+recorded (`stateless.check_operation`). All operators have the query's watermark: Spark would have none behind an operator of ours,
+whose rows may have any time."""
 
 PARTING_SETTINGS = {"spark.sql.exchange.reuse": "true"}
 """For a query behind whose operator streams part: they read one shuffle, else the operator would run once for each."""

@@ -61,7 +61,7 @@ NAMES = (
     ),
 )  # fmt: skip
 
-_WATERMARK, _WINDOW, _SESSION = "spark.watermarkDelayMs", "spark.timeWindow", "spark.sessionWindow"
+WATERMARK, _WINDOW, _SESSION = "spark.watermarkDelayMs", "spark.timeWindow", "spark.sessionWindow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class _Definition(NamedTuple):
 
 def is_watermarked(field: StructField) -> bool:
     """Whether it is a stream's event time, or a window of it."""
-    return _WATERMARK in field.metadata
+    return WATERMARK in field.metadata
 
 
 def is_time_window(field: StructField) -> bool:
@@ -104,11 +104,11 @@ def watermark_only(frame: DataFrame, column: str, delay_ms: int) -> DataFrame:
     for field in frame.schema.fields:
         if is_watermarked(field):
             frame = frame.withMetadata(field.name, _unmarked(field))
-    return frame.withMetadata(column, {**frame.schema[column].metadata, _WATERMARK: delay_ms})
+    return frame.withMetadata(column, {**frame.schema[column].metadata, WATERMARK: delay_ms})
 
 
 def _unmarked(field: StructField) -> dict[str, object]:
-    return {key: value for key, value in field.metadata.items() if key != _WATERMARK}
+    return {key: value for key, value in field.metadata.items() if key != WATERMARK}
 
 
 def window_part(frame: DataFrame, column: str) -> WindowPart | None:
@@ -120,7 +120,7 @@ def window_part(frame: DataFrame, column: str) -> WindowPart | None:
         return None
     struct = found.expression.child()
     marks = struct.metadata() if kind_of(struct) == "AttributeReference" else None
-    if marks is None or not (marks.contains(_WINDOW) and marks.contains(_WATERMARK)):
+    if marks is None or not (marks.contains(_WINDOW) and marks.contains(WATERMARK)):
         return None
     if found.expression.extractFieldName() == "end":
         return WindowPart(True, None)

@@ -60,13 +60,19 @@ class StateFile(Record):
 
 
 class OperatorSnapshot(Record):
-    """One operator's state at an epoch: per key group one full file or none, then changes, oldest first."""
+    """One operator's state at an epoch: per key group one full file or none, then changes, oldest first.
+
+    `watermarks`: of every input that has event time and has had a row, epoch milliseconds. `late_rows`: of the epoch. Neither is in
+    what older versions wrote.
+    """
 
     operator: OperatorName
     key_groups: Annotated[int, Field(ge=1)]
     key_schema: str
     state_schema: str
     files: tuple[StateFile, ...] = ()
+    watermarks: dict[str, int] = {}
+    late_rows: Count = 0
 
 
 class StagedFileRecord(Record):

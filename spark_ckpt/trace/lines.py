@@ -42,9 +42,10 @@ class _Line(BaseModel):
 
 
 def _with_root(shape: object) -> object:
-    """Where rows are staged is not recorded."""
+    """Where rows are staged is not recorded. Older lines name a delay of the whole job, null without event time."""
     if not isinstance(shape, dict) or not isinstance(shape.get("sinks"), dict):
         return shape
+    shape = {name: value for name, value in shape.items() if (name, value) != ("watermark_delay_ms", None)}
     return shape | {"sinks": {name: {"root": "", **place} for name, place in shape["sinks"].items()}}
 
 

@@ -72,7 +72,7 @@ def test_a_cut_whose_positions_and_segments_differ_is_refused() -> None:
 
 
 def test_a_loop_at_work_is_not_idle() -> None:
-    builder = EpochBuilder(manifest(0), None, None, (SHAPE,))
+    builder = EpochBuilder(manifest(0), {}, None, (SHAPE,))
     assert builder.idle
     builder.add(0, put(segment(0)))
     assert not builder.idle
@@ -82,7 +82,7 @@ def test_a_loop_at_work_is_not_idle() -> None:
 
 
 def test_rows_on_an_edge_are_no_sinks_rows() -> None:
-    builder = EpochBuilder(manifest(0), None, "loop", (SHAPE,))
+    builder = EpochBuilder(manifest(0), {}, "loop", (SHAPE,))
     counts = builder.add(0, put(segment(0)))
     assert counts["numOutputRows"] == 0
     assert builder.end(1, {}).gathered.staged == {}
@@ -94,7 +94,7 @@ def test_a_segment_is_spent_once_if_no_epoch_names_it_and_never_else(
 ) -> None:
     """A batch puts some segments on the edge and takes some off; then perhaps an epoch ends, decided or given up."""
     base, number, taken, epoch = manifest(0), 0, 0, 0
-    builder = EpochBuilder(base, None, None, (SHAPE,))
+    builder = EpochBuilder(base, {}, None, (SHAPE,))
     named: set[str] = set()
     gone: list[str] = []
     flying: list[str] = []

@@ -9,13 +9,14 @@ import pytest
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.host.epoch_builder import EpochBuilder
 from spark_ckpt.host.reports import Report
+from spark_ckpt.host.watermarks import event_times
 from spark_ckpt.store.records import Manifest, OperatorSnapshot, StateFile
 
 EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="-", created_ms=0)
 
 
 def builder(base=EMPTY, delay_ms=None):
-    return EpochBuilder(base, delay_ms, "out")
+    return EpochBuilder(base, {} if delay_ms is None else {("totals", "in"): delay_ms}, "out")
 
 
 def offsets(batch=0, watermark_ms=0):
@@ -70,7 +71,7 @@ def test_an_aborted_epochs_rows_come_before_the_next_ones():
     following = epoch.end(2, {})
     assert paths(following) == ["first", "second"]
     assert paths(following, "rejected") == ["aside"]
-    assert (following.gathered.rows_in, following.gathered.late, following.gathered.rows_out) == (7, 1, 2)
+    assert (following.gathered.rows_in, following.gathered.late, following.gathered.rows_out) == (7, {"totals": 1}, 2)
 
 
 def test_rows_after_an_abort_stay_behind_those_before_it():
@@ -159,7 +160,7 @@ def test_the_watermark_trails_the_greatest_event_time_and_never_goes_back(delay_
     epoch = builder(delay_ms=delay_ms)
     seen = []
     for number, time_ms in enumerate(times, 1):
-        epoch.add(offsets(), [told(event_time_ms=time_ms)])
+        epoch.add(offsets(), [event_times({("totals", "in"): time_ms})])
         seen.append(epoch.end(number, {}).watermark_ms)
     assert seen == expected
 
@@ -170,6 +171,15 @@ def test_the_watermark_is_at_least_sparks_and_at_least_the_base_epochs():
     assert epoch.end(1, {}).watermark_ms == 500
     epoch.add(offsets(watermark_ms=700), [])
     assert epoch.end(2, {}).watermark_ms == 700
+
+
+def test_late_rows_are_those_of_their_operator_and_an_abort_loses_none():
+    epoch = builder()
+    epoch.add(offsets(), [told(late=2), told(1, late=1), Report("operator", 0, 1, "other/0", {"late": 5})])
+    epoch.end(1, {})
+    epoch.aborted(1)
+    epoch.add(offsets(), [told(late=4)])
+    assert epoch.end(2, {}).gathered.late == {"totals": 7, "other": 5}
 
 
 def test_rows_are_counted_where_they_leave_once_however_many_sinks_there_are():

@@ -35,9 +35,10 @@ def shape(*operators):
 def ended(**fields):
     chains = {("totals", 2): (state_file(2, 5, "full"), state_file(2, 9)), ("totals", 0): (state_file(0, 9),)}
     staged_files = {"out": [staged("a"), staged("b", partition_values={"k": None})]}
-    gathered = Gathered(staged_files, rows_in=5, rows_out=4, rejected=1, late=2)
+    gathered = Gathered(staged_files, rows_in=5, rows_out=4, rejected=1, late={"totals": 2})
     return replace(
-        EndedEpoch(9, gathered, chains, {"in": {"n": 5}}, 777, 666, frozenset({("totals", 0), ("totals", 2)})), **fields
+        EndedEpoch(9, gathered, chains, {"in": {"n": 5}}, 777, 666, frozenset({("totals", 0), ("totals", 2)})),
+        **{"watermarks": {"totals": {"in": 700}}, **fields},
     )
 
 
@@ -51,6 +52,7 @@ def test_everything_of_the_epoch_is_in_its_manifest():
     assert manifest.acks == tuple(acks)
     (snapshot,) = manifest.operators.values()
     assert (snapshot.operator, snapshot.key_groups, snapshot.key_schema) == ("totals", 4, "k string")
+    assert (snapshot.watermarks, snapshot.late_rows) == ({"in": 700}, 2)
     assert [file.path for file in snapshot.files] == ["g0-e9", "g2-e5", "g2-e9"], "each group's chain, oldest first"
 
 

@@ -182,9 +182,7 @@ class Bench:
         source = SourceNode("in", FakeSource(), SCHEMA)
         bindings = [SinkBinding(name, self.sink, source, SCHEMA) for name in sinks]
         plans = {name: StagePlan() for name in sinks}
-        return JobPlan(
-            None, JOB, config, self.store, bindings, [source], [operator] if operator else [], None, 1, plans
-        )
+        return JobPlan(None, JOB, config, self.store, bindings, [source], [operator] if operator else [], 1, plans)
 
     def _query(self, *arguments):
         self.queries.append(FakeQuery(*arguments))
@@ -293,4 +291,5 @@ class Spark:
 
 def an_operator():
     """An operator of two key groups, as far as a life looks at it."""
-    return SimpleNamespace(name="totals", keys=("k",), key_ddl="k string", state_ddl="total bigint", operator=None)
+    source, schemas = SourceNode("in", FakeSource(), SCHEMA), {"key_ddl": "k string", "state_ddl": "total bigint"}
+    return SimpleNamespace(name="totals", keys=("k",), parent=source, operator=None, **schemas)

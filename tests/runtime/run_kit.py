@@ -74,7 +74,7 @@ class Bench:
         node = SourceNode(source, FakeSource(), SCHEMA)
         bindings = [SinkBinding(name, FakeSink(), node, SCHEMA) for name in sinks]
         plans = {name: StagePlan() for name in sinks}
-        return JobPlan(None, JOB, config, self.store, bindings, [node], [operator] if operator else [], None, 1, plans)
+        return JobPlan(None, JOB, config, self.store, bindings, [node], [operator] if operator else [], 1, plans)
 
     def run(self, *endings, beginnings=(), restore="latest", **options):
         self.endings, self.beginnings = list(endings), list(beginnings)

@@ -297,11 +297,3 @@ def test_no_rows_is_no_output(tmp_path):
     group = group_of(operator.schema, tmp_path)
     assert list(operator.process(None, group, Clock(0))) == []
     assert run(operator, group, [], ROW, ["who"]) == []
-
-
-def test_event_time_is_noted_for_the_watermark(tmp_path):
-    operator = agg.running_aggregates({"n": agg.count()}, ROW, ["who"]).bind(Binding("counts", "t"))
-    group = group_of(operator.schema, tmp_path)
-    rows = [("a", 1, 1, 1.0, None, "s", NOON), ("a", 1, 1, 1.0, None, "s", None)]
-    assert run(operator, group, rows, ROW, ["who"])[0]["n"] == 2
-    assert group.max_event_time_ms == NOON.timestamp() * 1000

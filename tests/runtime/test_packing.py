@@ -4,19 +4,17 @@ from datetime import UTC, datetime
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ckpt.runtime import blobs
 from spark_ckpt.runtime.packing import (
-    TIME,
+    PACKED,
+    PACKED_DDL,
     control_tag,
     explode_blobs,
     pack,
-    packed_ddl,
-    packed_schema,
     tables_of_blobs,
     unpack_ordered,
 )
@@ -25,8 +23,6 @@ MOMENT = pa.timestamp("us", tz="Europe/Berlin")
 
 
 KEY_GROUPS = 100_000
-PACKED = packed_schema(timed=False)
-TIME_TAG = control_tag(TIME, 0)
 
 
 def rows_of(groups, start=0):
@@ -104,44 +100,8 @@ def test_controls_come_once_each_and_by_epoch():
     assert unpack_ordered([frames_of([control_rows(0, 5), control_rows(0, 4, 4)], 0)]).controls == [(1, 4), (1, 5)]
 
 
-def test_the_greatest_event_time_of_a_flush_travels_in_a_row_of_its_own():
-    (batch,) = pack([rows_of([0, 1, 0, 1, 0])], 0, KEY_GROUPS, event_time="at")
-    assert batch.schema.equals(packed_schema(timed=True))
-    assert batch.column("ckpt_key_group").to_pylist() == [0, 1, 0]
-    assert batch.column("ckpt_tag").to_pylist() == [0, 1, TIME_TAG]
-    assert batch.column("ckpt_event_time")[2].as_py() == datetime(2024, 5, 1, 0, 0, 4, tzinfo=UTC)
-    assert batch.column("ckpt_blob")[2].as_py() == b""
-
-
-def test_a_blob_has_no_event_time_so_that_spark_drops_none_with_late_rows():
-    (batch,) = pack([rows_of([0, 1])], 0, KEY_GROUPS, event_time="at")
-    data = batch.filter(pc.greater_equal(batch.column("ckpt_tag"), 0))
-    assert data.num_rows == 2
-    assert data.column("ckpt_event_time").null_count == 2
-
-
-def test_every_flush_tells_its_time():
-    packed = list(pack([rows_of([0] * 3), rows_of([1] * 3)], 0, KEY_GROUPS, event_time="at", flush_rows=3))
-    assert [batch.column("ckpt_tag").to_pylist() for batch in packed] == [[0, TIME_TAG], [1, TIME_TAG]]
-
-
-def test_a_time_row_is_no_control_row_of_its_group():
-    unpacked = unpack_ordered([frames_of(pack([rows_of([0, 0])], 0, KEY_GROUPS, event_time="at"), 0)])
-    assert unpacked.controls == []
-    assert unpacked.rows.num_rows == 2
-
-
-def test_an_event_time_that_is_null_throughout_moves_nothing():
-    late = rows_of([0]).set_column(2, "at", pa.nulls(1, MOMENT))
-    (batch,) = pack([late], 0, KEY_GROUPS, event_time="at")
-    assert batch.column("ckpt_tag").to_pylist() == [0]
-    assert batch.column("ckpt_event_time").null_count == 1
-
-
-@pytest.mark.parametrize("timed", [False, True])
-def test_spark_is_told_the_columns_that_are_packed(timed):
-    names = [column.split()[0] for column in packed_ddl(timed).split(", ")]
-    assert names == packed_schema(timed).names
+def test_spark_is_told_the_columns_that_are_packed():
+    assert [column.split()[0] for column in PACKED_DDL.split(", ")] == PACKED.names
 
 
 @pytest.mark.parametrize(("kind", "epoch"), [(1, 0), (2, 1), (2, 2**40)])

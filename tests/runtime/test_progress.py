@@ -12,7 +12,7 @@ COUNTS = {"numInputRows": 10, "numOutputRows": 4, "rejected": 1, "late": 2}
 
 
 def add(progress, batch, **counts):
-    progress.add(batch, 3, 7, COUNTS | counts, 500, {"in": {"n": batch}}, {"loop": batch})
+    progress.add(batch, 3, 7, COUNTS | counts, 500, {"in": {"n": batch}}, {"loop": batch}, {"totals": 2})
 
 
 def test_nothing_is_told_before_the_first_batch():
@@ -26,6 +26,7 @@ def test_a_record_has_counts_rate_cursors_and_epoch():
     assert {name: last[name] for name in COUNTS} == COUNTS
     assert (last["processedRowsPerSecond"], last["durationMs"]) == (20.0, {"batch": 500})
     assert (last["batchId"], last["incarnation"], last["epoch"], last["sources"]) == (5, 3, 7, {"in": {"n": 5}})
+    assert (last["inFlightRows"], last["lateRows"]) == ({"loop": 5}, {"totals": 2})
 
 
 def test_totals_add_up_over_batches():
@@ -45,7 +46,7 @@ def test_the_latest_hundred_are_kept_oldest_first():
 
 def test_a_batch_that_took_no_time_has_a_rate():
     progress = Progress("job")
-    progress.add(0, 1, 1, COUNTS, 0, {}, {})
+    progress.add(0, 1, 1, COUNTS, 0, {}, {}, {})
     assert progress.last()["processedRowsPerSecond"] == 10_000.0
 
 

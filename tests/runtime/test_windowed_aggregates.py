@@ -59,8 +59,8 @@ class Life:
         self.group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.group._cache, 0)
         shown = [each for part in self.operator.process(table, self.group, clock) for each in part.to_pylist()]
         self.late_ms = self.watermark_ms
-        newest = self.group.max_event_time_ms
-        self.watermark_ms = max(self.watermark_ms, 0 if newest is None else newest - self.delay_s * 1000)
+        newest_s = max((each.timestamp() for row in rows for each in row if isinstance(each, dt.datetime)), default=0)
+        self.watermark_ms = max(self.watermark_ms, int(newest_s * 1000) - self.delay_s * 1000)
         return shown
 
     def barrier(self):

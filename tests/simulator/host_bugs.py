@@ -389,31 +389,56 @@ def what_is_published_is_never_acknowledged(core):
 
 
 def the_restored_watermark_is_forgotten(core):
-    core._builder._watermark_ms = core._builder._base_watermark_ms = 0
+    watermarks = core._builder.watermarks
+    watermarks.now_ms = watermarks._base_ms = 0
+    watermarks._inputs_ms.clear()
+
+
+def an_input_counts_only_while_it_has_rows(core):
+    watermarks, advance = core._builder.watermarks, core._builder.watermarks.advance
+
+    def hasty(watermark_ms, reports):
+        watermarks._inputs_ms.clear()
+        advance(watermark_ms, reports)
+        watermarks.now_ms = max([watermarks.now_ms, *list(watermarks._inputs_ms.values())[:1]])
+
+    watermarks.advance = hasty
+
+
+def the_watermark_is_that_of_the_fastest_input(core):
+    watermarks, advance = core._builder.watermarks, core._builder.watermarks.advance
+
+    def hasty(watermark_ms, reports):
+        advance(watermark_ms, reports)
+        watermarks.now_ms = max([watermarks.now_ms, *watermarks._inputs_ms.values()])
+
+    watermarks.advance = hasty
 
 
 def the_watermark_is_that_of_the_newest_batch(core):
-    builder, advance = core._builder, core._builder._advance_watermark
+    watermarks, advance = core._builder.watermarks, core._builder.watermarks.advance
 
     def back(watermark_ms, reports):
-        builder._watermark_ms = 0
+        watermarks.now_ms = 0
+        watermarks._inputs_ms.clear()
         advance(watermark_ms, reports)
 
-    builder._advance_watermark = back
+    watermarks.advance = back
 
 
 def the_watermark_has_no_delay(core):
-    core._builder._delay_ms = 0
+    delays_ms = core._builder.watermarks._delays_ms
+    delays_ms.update(dict.fromkeys(delays_ms, 0))
 
 
 def rows_are_late_by_their_own_batch(core):
-    builder, advance = core._builder, core._builder._advance_watermark
+    watermarks, advance = core._builder.watermarks, core._builder.watermarks.advance
 
     def eager(watermark_ms, reports):
         advance(watermark_ms, reports)
-        builder._late_ms = builder._watermark_ms
+        watermarks.late_ms = watermarks.now_ms
 
-    builder._advance_watermark = eager
+    watermarks.advance = eager
 
 
 # -- whether another incarnation follows --------------------------------------------------------------------------------
@@ -475,6 +500,8 @@ PLANTED = [
     only_the_newest_file_of_a_chain_is_named,
     what_is_published_is_never_acknowledged,
     the_restored_watermark_is_forgotten,
+    an_input_counts_only_while_it_has_rows,
+    the_watermark_is_that_of_the_fastest_input,
     the_watermark_is_that_of_the_newest_batch,
     the_watermark_has_no_delay,
     rows_are_late_by_their_own_batch,
