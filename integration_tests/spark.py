@@ -1,11 +1,16 @@
-"""Spark for tests: a session per module, and a JVM that ends with it, because the next module may need other jars."""
+"""Spark for tests. A module gets the session of the module before it, if that has the same jars: starting Java and warming it
+up is most of what a short module costs. What the module sets, caches or leaves running ends with it. Other jars need another
+Java process, for they do not reach one that runs."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -15,35 +20,57 @@ from spark_ckpt.spark_session import session as new_session
 
 SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Up fast, on one or two processors; code that runs for a minute does not earn the optimising compiler's time."""
+SMALL = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
 
 
-def plain_session(zone: str = "UTC") -> Iterator[SparkSession]:
-    """Two local cores, two shuffle partitions, no jars. For `yield from` in a fixture."""
-    end_jvm()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "2")
-    builder = builder.config("spark.sql.session.timeZone", zone).config("spark.ui.enabled", "false")
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
-    yield from ending(builder.config(DRIVER_OPTIONS, f"{SMALL_JAVA} {class_archive.options()}").getOrCreate())
+@dataclass(frozen=True)
+class _Idle:
+    """A session that nobody uses now. `jars`: the connector whose jars it has, or nothing."""
+
+    jars: str
+    session: SparkSession
+
+
+_idle: _Idle | None = None
+
+
+def plain_session(zone: str = "UTC", conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """Two local cores, two shuffle partitions, no jars. `conf` is for settings of SQL. For `yield from` in a fixture."""
+    with _lent("", _plain, {"spark.sql.session.timeZone": zone} | dict(conf or {})) as session:
+        yield session
 
 
 def session_with(connector: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """As `plain_session`, but as `spark_ckpt.session` makes it, with the connector's jars."""
-    end_jvm()
-    settings = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false", DRIVER_OPTIONS: SMALL_JAVA}
-    yield from ending(new_session(f"{connector}-tests", connector, master="local[2]", conf=settings | dict(conf or {})))
+
+    def made() -> SparkSession:
+        settings = SMALL | {DRIVER_OPTIONS: SMALL_JAVA}
+        return new_session(f"{connector}-tests", connector, master="local[2]", conf=settings)
+
+    with _lent(connector, made, conf or {}) as session:
+        yield session
 
 
 def ending(session: SparkSession) -> Iterator[SparkSession]:
-    """A quiet session, stopped with its JVM afterwards."""
+    """A quiet session of a module's own, stopped with its JVM afterwards."""
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
     end_jvm()
 
 
+def end_idle_session() -> None:
+    """End the session that waits for a module to use it, and its Java, if there is one."""
+    global _idle
+    if _idle is not None:
+        _idle.session.stop()
+        _idle = None
+        end_jvm()
+
+
 def end_jvm() -> None:
     """End the JVM of the last session, if there is one, and wait for it: jars of a later session do not reach it."""
+    end_idle_session()
     assert SparkContext._active_spark_context is None, "a session is still in use"
     gateway = SparkContext._gateway
     if gateway is not None:
@@ -51,3 +78,59 @@ def end_jvm() -> None:
         gateway.proc.stdin.close()
         gateway.proc.wait(30)
     SparkContext._gateway = SparkContext._jvm = None
+
+
+def _plain() -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config(DRIVER_OPTIONS, f"{SMALL_JAVA} {class_archive.options()}")
+    return builder.config(map=dict(SMALL)).getOrCreate()
+
+
+@contextmanager
+def _lent(jars: str, make: Callable[[], SparkSession], conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """The idle session if it has these jars, else a new one; idle again afterwards, as it was before."""
+    global _idle
+    session = _taken(jars) or _new(make)
+    before = session.conf.getAll
+    for key, value in conf.items():
+        session.conf.set(key, value)
+    yield session
+    if _is_alive(session):
+        _leave_as(session, before)
+        _idle = _Idle(jars, session)
+
+
+def _taken(jars: str) -> SparkSession | None:
+    global _idle
+    if _idle is None or _idle.jars != jars or not _is_alive(_idle.session):
+        return None
+    session, _idle = _idle.session, None
+    return session
+
+
+def _new(make: Callable[[], SparkSession]) -> SparkSession:
+    end_jvm()
+    session = make()
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+def _is_alive(session: SparkSession) -> bool:
+    try:
+        return SparkContext._active_spark_context is not None and not session._jsc.sc().isStopped()
+    except Py4JError:
+        return False
+
+
+def _leave_as(session: SparkSession, before: Mapping[str, str]) -> None:
+    """Stop what runs, forget what is cached, set the settings back."""
+    for query in session.streams.active:
+        query.stop()
+    session.catalog.clearCache()
+    now = session.conf.getAll
+    for key in now.keys() - before.keys():
+        session.conf.unset(key)
+    for key, value in before.items():
+        if now.get(key) != value:
+            session.conf.set(key, value)

@@ -1,4 +1,4 @@
-"""One SparkSession per module, with delta-spark."""
+"""A SparkSession for each module, with delta-spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One plain SparkSession per module, without any jar."""
+"""A plain SparkSession for each module, without any jar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One plain SparkSession per module, without any jar, in a time zone of its own."""
+"""A plain SparkSession for each module, without any jar, in a time zone of its own."""
 
 from __future__ import annotations
 

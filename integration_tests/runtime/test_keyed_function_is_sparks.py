@@ -7,7 +7,6 @@ compared.
 from __future__ import annotations
 
 import datetime as dt
-import os
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -17,11 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
-from integration_tests.spark import ending
+from integration_tests.spark import plain_session
 from spark_ckpt.runtime.group_state import KeyGroupState
 from spark_ckpt.runtime.keyed_function import keyed_function
 from spark_ckpt.runtime.levels import LevelCache
@@ -109,10 +107,9 @@ def late_and_early():
 
 @pytest.fixture(scope="module")
 def spark():
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.sql.shuffle.partitions", "1").config("spark.sql.session.timeZone", ZONE)
-    yield from ending(builder.config("spark.sql.streaming.noDataMicroBatches.enabled", "false").getOrCreate())
+    yield from plain_session(
+        ZONE, {"spark.sql.shuffle.partitions": "1", "spark.sql.streaming.noDataMicroBatches.enabled": "false"}
+    )
 
 
 def under_spark(spark, folder, batches, func, timeout, watermark):
