@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 STATE = "spark.sql.streaming.stateStore"
+FIRST_S = 1_700_000_000
 POISON = 72
 """An id that `publish` cannot take: its batch begins and is never over."""
 
@@ -35,6 +37,7 @@ class Lake:
     conf: Mapping[str, str]
     files: int = 0
     rows: dict[str, dict[int, int]] = field(default_factory=dict)
+    held: dict[tuple[str, int], list[int]] = field(default_factory=dict)
 
     def checkpoint(self, name: str) -> Path:
         return self.root / "checkpoints" / name
@@ -43,14 +46,15 @@ class Lake:
         return self.root / name
 
     def drop(self, count: int) -> None:
-        """More files; each appears whole."""
+        """More files, each a batch of its own; each appears whole. Spark goes by their times."""
         inbox = self.root / "inbox"
         inbox.mkdir(parents=True, exist_ok=True)
         for number in range(self.files, self.files + count):
             part = inbox / f".{number}.json"
             part.write_text("".join(json.dumps({"id": each}) + "\n" for each in ids_of_file(number)))
+            os.utime(part, (FIRST_S + number,) * 2)
             part.rename(inbox / f"{number}.json")
-            self.run("ingest")
+        self.run("ingest")
         self.files += count
 
     def run(self, name: str) -> str | None:
@@ -96,11 +100,13 @@ class Lake:
         return self.spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(self.table(table)))
 
     def ids(self, table: str, version: int) -> list[int]:
-        """What a table holds at a version."""
+        """What a table holds at a version, which no later one changes."""
         if version < 0:
             return []
-        read = self.spark.read.format("delta").option("versionAsOf", version).load(str(self.table(table)))
-        return sorted(row.id for row in read.collect())
+        if (table, version) not in self.held:
+            read = self.spark.read.format("delta").option("versionAsOf", version).load(str(self.table(table)))
+            self.held[table, version] = sorted(row.id for row in read.collect())
+        return self.held[table, version]
 
     def state(self, name: str, batch: int) -> list[int]:
         """Keys of a query's state after a batch, by Spark's own reader, which goes by the session's settings."""

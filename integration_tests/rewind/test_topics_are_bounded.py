@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def folders(broker: Broker, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Each file is one batch of `writer`; `reader` runs after every other one."""
+    """Each file is one batch of `writer`; `reader` runs after every other one. Spark goes by the files' times."""
     root = tmp_path_factory.mktemp("topic")
     inbox = root / "inbox"
     inbox.mkdir()
@@ -50,13 +51,19 @@ def folders(broker: Broker, spark: SparkSession, tmp_path_factory: pytest.TempPa
     for number in range(FILES):
         part = inbox / f".{number}.json"
         part.write_text("".join(json.dumps({"key": f"{each}", "value": f"{number}"}) + "\n" for each in range(20)))
+        os.utime(part, (1_700_000_000 + number,) * 2)
         part.rename(inbox / f"{number}.json")
-        rows = spark.readStream.schema("key string, value string").json(str(inbox))
-        to = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", broker.servers).option("topic", TOPIC)
-        to.option("checkpointLocation", str(root / "writer")).trigger(availableNow=True).start().awaitTermination()
         if number % 2:
+            write(spark, broker, root)
             read(spark, broker, root)
     return [str(root / "writer"), str(root / "reader")]
+
+
+def write(spark: SparkSession, broker: Broker, root: Path) -> None:
+    source = spark.readStream.schema("key string, value string").option("maxFilesPerTrigger", 1)
+    rows = source.json(str(root / "inbox"))
+    to = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", broker.servers).option("topic", TOPIC)
+    to.option("checkpointLocation", str(root / "writer")).trigger(availableNow=True).start().awaitTermination()
 
 
 def read(spark: SparkSession, broker: Broker, root: Path) -> None:
