@@ -138,7 +138,7 @@ MADE_BY_SPARK = Path(__file__).parent / "pipelines_by_spark_4_2.zip"
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    """Folders `storage` and `warehouse` as one triggered run of each of two pipelines left them, with Spark 4.2.0, Delta 4.4.0.
+    """Folders `storage` and `warehouse` as triggered runs of two pipelines, three and two, left them: Spark 4.2.0, Delta 4.4.0.
 
     lake: files with a state -> bronze -> silver; mart: silver -> gold. A path in the texts was changed, checksums were left out.
     """
@@ -153,16 +153,16 @@ def of_spark(made: Path, to: str, **more: object):
 
 
 def test_flows_that_spark_ran_are_found_and_go_back_together(made):
-    plan = of_spark(made, "bronze/files@0")
+    plan = of_spark(made, "bronze/files@3")
     assert [(each.name, each.newest, each.batch, each.state_version) for each in plan.queries] == [
-        ("bronze/files", 2, 0, 1),
-        ("silver/silver", 1, -1, None),
-        ("gold/gold", 1, -1, None),
+        ("bronze/files", 6, 3, 4),
+        ("silver/silver", 5, 2, None),
+        ("gold/gold", 3, 2, None),
     ]
     assert {Path(each.path).name: (each.version, each.written_by, each.read_by) for each in plan.tables} == {
-        "bronze": (1, ["bronze/files"], ["silver/silver"]),
-        "silver": (0, ["silver/silver"], ["gold/gold"]),
-        "gold": (0, ["gold/gold"], []),
+        "bronze": (5, ["bronze/files"], ["silver/silver"]),
+        "silver": (4, ["silver/silver"], ["gold/gold"]),
+        "gold": (4, ["gold/gold"], []),
     }
 
 
@@ -171,9 +171,9 @@ def test_flows_that_spark_ran_are_pinned(made):
     taken = take_pin(PinRequest(Request(folders, "", [str(made / "warehouse")]), made / "pins", "rested"), 0)
     assert taken.kept.point is not None
     assert [(each.name, each.batch) for each in taken.kept.point.queries] == [
-        ("bronze/files", 2),
-        ("silver/silver", 1),
-        ("gold/gold", 1),
+        ("bronze/files", 6),
+        ("silver/silver", 5),
+        ("gold/gold", 3),
     ]
     copy = read_checkpoint(taken.kept.folder / "queries" / "0", "copy")
     assert [sorted(each.read()) for each in copy.operators] == [[0, 1]]
