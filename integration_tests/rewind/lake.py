@@ -30,12 +30,17 @@ def ids_of_file(number: int) -> list[int]:
 
 @dataclass
 class Lake:
-    """Folders of the queries, and their progress, batch by batch."""
+    """Folders of the queries, and their progress, batch by batch. `sign`: of the ids that `ingest` writes, -1 is a bug.
+
+    `poison`: an id that `publish` dies of.
+    """
 
     root: Path
     spark: SparkSession
     conf: Mapping[str, str]
     files: int = 0
+    sign: int = 1
+    poison: int | None = POISON
     rows: dict[str, dict[int, int]] = field(default_factory=dict)
     held: dict[tuple[str, int], list[int]] = field(default_factory=dict)
 
@@ -60,7 +65,7 @@ class Lake:
     def run(self, name: str) -> str | None:
         """Run one query until it has taken everything; the error that ended it, if one did."""
         with self._settings():
-            query = self._started(name)
+            query = self.started(name)
             try:
                 query.awaitTermination()
             except StreamingQueryException as error:
@@ -80,20 +85,24 @@ class Lake:
             for key in self.conf:
                 self.spark.conf.unset(key)
 
-    def _started(self, name: str) -> StreamingQuery:
+    def started(self, name: str, *, once: bool = True) -> StreamingQuery:
+        """A query that ends when it has taken everything, or one that goes on."""
         frame, table = getattr(self, f"_{name}")()
         writer = frame.writeStream.format("delta").option("checkpointLocation", str(self.checkpoint(name)))
-        return writer.trigger(availableNow=True).start(str(self.table(table)))
+        writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")
+        return writer.start(str(self.table(table)))
 
     def _ingest(self) -> tuple[DataFrame, str]:
         read = self.spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
-        return read.json(str(self.root / "inbox")), "bronze"
+        return read.json(str(self.root / "inbox")).select((F.col("id") * self.sign).alias("id")), "bronze"
 
     def _dedup(self) -> tuple[DataFrame, str]:
         return self._stream("bronze").dropDuplicates(["id"]), "silver"
 
     def _publish(self) -> tuple[DataFrame, str]:
-        poisoned = F.when(F.col("id") == POISON, F.raise_error(F.lit("poison")).cast("long")).otherwise(F.col("id"))
+        poisoned = F.when(F.col("id") == F.lit(self.poison), F.raise_error(F.lit("poison")).cast("long")).otherwise(
+            F.col("id")
+        )
         return self._stream("silver").select(poisoned.alias("id")), "gold"
 
     def _stream(self, table: str) -> DataFrame:

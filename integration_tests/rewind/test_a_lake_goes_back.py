@@ -1,0 +1,139 @@
+"""Three real plain queries are taken back from a bug, and put back: Spark itself goes on from what was written without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from lake import STATE, Lake, ids_of_file
+from pyspark.sql import SparkSession
+
+from integration_tests.spark import session_with
+from spark_ckpt import failpoints
+from spark_ckpt.failpoints import FailpointHit
+from spark_ckpt.rewind.applying import Settings, apply, undo
+from spark_ckpt.rewind.checkpoint import read_checkpoint
+from spark_ckpt.rewind.fences import fence_paths, put_fences, remove_fences
+from spark_ckpt.rewind.plan import Plan
+from spark_ckpt.rewind.planning import Request, plan_rewind
+
+pytestmark = pytest.mark.spark
+
+NAMES = ("ingest", "dedup", "publish")
+SETTINGS = Settings(lambda: None, 1_700_000_000_000, "spark-ckpt/test")
+ROCKSDB = {
+    f"{STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    f"{STATE}.rocksdb.changelogCheckpointing.enabled": "true",
+    f"{STATE}.minDeltasForSnapshot": "3",
+}
+KINDS = {
+    "HDFS-backed": {},
+    "RocksDB, changelog": ROCKSDB,
+    "RocksDB, changelog, checkpoint format 2": ROCKSDB | {f"{STATE}.checkpointFormatVersion": "2"},
+}
+GOOD, ALL = 4, 8
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    yield from session_with("delta", {"spark.databricks.delta.snapshotPartitions": "1"})
+
+
+@pytest.fixture
+def lake_of(spark: SparkSession, tmp_path: Path) -> Callable[[str], Lake]:
+    """Four good files, then three that a bug turned; `publish` has died of one of them, `dedup` is one file behind."""
+
+    def made(kind: str) -> Lake:
+        lake = Lake(tmp_path / "lake", spark, KINDS[kind], poison=-45)
+        lake.drop(GOOD)
+        lake.run("dedup")
+        lake.run("publish")
+        lake.sign = -1
+        lake.drop(2)
+        lake.run("dedup")
+        assert "poison" in (lake.run("publish") or "")
+        lake.drop(1)
+        return lake
+
+    return made
+
+
+def planned(lake: Lake) -> Plan:
+    """After the application has ended: its JVM lives on here, and lets go of the state and of uploads that are under way."""
+    lake.spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+    return plan_rewind(
+        Request([str(lake.checkpoint(name)) for name in NAMES], f"ingest@{GOOD - 1}", [str(lake.root)]), 0
+    )
+
+
+def run_on(lake: Lake) -> dict[str, list[int]]:
+    """One more file, and everything runs to its end."""
+    lake.drop(1)
+    for name in ("dedup", "publish"):
+        assert lake.run(name) is None
+    return {name: sorted(row.id for row in lake.spark.read.format("delta").load(str(lake.table(name))).collect())
+            for name in ("bronze", "silver", "gold")}  # fmt: skip
+
+
+def wanted(sign_of: Callable[[int], int]) -> dict[str, list[int]]:
+    rows = [sign_of(number) * each for number in range(ALL) for each in ids_of_file(number)]
+    return {"bronze": sorted(rows), "silver": sorted(set(rows)), "gold": sorted(set(rows))}
+
+
+def the_state(lake: Lake) -> list[int]:
+    """What `dedup` knows after its newest batch, by Spark's own reader."""
+    newest = read_checkpoint(lake.checkpoint("dedup"), "dedup").committed
+    assert newest is not None
+    return lake.state("dedup", newest)
+
+
+@pytest.mark.parametrize("kind", [each for each in KINDS if each != "HDFS-backed"])
+def test_tables_are_those_of_queries_that_never_had_the_bug(lake_of, kind):
+    lake = lake_of(kind)
+    apply(planned(lake), SETTINGS)
+    lake.sign, lake.poison = 1, None
+    assert run_on(lake) == wanted(lambda number: 1)
+    assert the_state(lake) == wanted(lambda number: 1)["silver"]
+
+
+def test_after_an_undo_tables_are_those_of_queries_that_were_never_taken_back(lake_of):
+    lake = lake_of("RocksDB, changelog, checkpoint format 2")
+    plan = planned(lake)
+    apply(plan, SETTINGS)
+    undo(plan, SETTINGS)
+    lake.poison = None
+    assert run_on(lake) == wanted(lambda number: 1 if number < GOOD else -1)
+
+
+def test_no_query_starts_between_the_old_and_the_new(lake_of, monkeypatch):
+    """The command dies when one checkpoint of three is in its place; then it is run again, and the queries run."""
+    lake = lake_of("HDFS-backed")
+    plan = planned(lake)
+    with monkeypatch.context() as dying:
+        dying.setattr(failpoints, "_armed", failpoints.parse("REWIND_SWAPPED:raise:2"))
+        with pytest.raises(FailpointHit):
+            apply(plan, SETTINGS)
+    for name in NAMES:
+        assert "is being taken back. Run `spark-ckpt rewind apply`" in (lake.run(name) or ""), name
+    apply(plan, SETTINGS)
+    lake.sign, lake.poison = 1, None
+    assert run_on(lake) == wanted(lambda number: 1)
+    assert the_state(lake) == wanted(lambda number: 1)["silver"]
+    a_running_query_stops_at_a_fence(lake)
+
+
+def a_running_query_stops_at_a_fence(lake: Lake) -> None:
+    """One that waits for input leaves no trace, and so is not seen to run."""
+    folder = lake.checkpoint("ingest")
+    fences = fence_paths(read_checkpoint(folder, "ingest"), folder)
+    running = lake.started("ingest", once=False)
+    try:
+        running.processAllAvailable()
+        put_fences(fences, "x")
+        (lake.root / "inbox" / "late.json").write_text('{"id": 1000}\n')
+        with pytest.raises(Exception, match=r"CONCURRENT_STREAM_LOG_UPDATE|concurrently using"):
+            running.processAllAvailable()
+    finally:
+        running.stop()
+    remove_fences(fences, "x")
