@@ -41,11 +41,11 @@ def plain_session(zone: str = "UTC", conf: Mapping[str, str] | None = None) -> I
 
 
 def session_with(connector: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """As `plain_session`, but as `spark_ckpt.session` makes it, with the connector's jars."""
+    """As `plain_session`, but as `spark_ckpt.session` makes it, with the connector's jars; of several, with spaces between."""
 
     def made() -> SparkSession:
         settings = SMALL | {DRIVER_OPTIONS: SMALL_JAVA}
-        return new_session(f"{connector}-tests", connector, master="local[2]", conf=settings)
+        return new_session(f"{connector}-tests", *connector.split(), master="local[2]", conf=settings)
 
     with _lent(connector, made, conf or {}) as session:
         yield session

@@ -7,19 +7,10 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from integration_tests.spark import SMALL_JAVA, end_jvm, ending
-from spark_ckpt import session
-from spark_ckpt.class_archive import DRIVER_OPTIONS
-
-CONF = {
-    "spark.sql.shuffle.partitions": "2",
-    "spark.ui.enabled": "false",
-    "spark.databricks.delta.snapshotPartitions": "1",
-    DRIVER_OPTIONS: SMALL_JAVA,
-}
+from integration_tests.spark import session_with
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    end_jvm()
-    yield from ending(session("adopt-tests", "kafka", "delta", master="local[2]", conf=CONF))
+    """Two local cores."""
+    yield from session_with("kafka delta", {"spark.databricks.delta.snapshotPartitions": "1"})
