@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from integration_tests.spark import session_with
 from spark_ckpt.errors import RewindOutOfReach
+from spark_ckpt.rewind.pinning import PinRequest, take_pin
 from spark_ckpt.rewind.plan import Plan, QueryPlan, TablePlan
 from spark_ckpt.rewind.planning import Request, plan_rewind
 
@@ -98,6 +99,19 @@ def test_one_batch_more_of_anybody_would_be_wrong(lake, to):
         if back.batch is not None and f"{name}@{back.batch}" != to:
             following = sum(rows for batch, rows in lake.rows[name].items() if batch <= back.batch + 1)
             assert following > len(lake.ids(source, table(plan, source).version))
+
+
+def test_spark_reads_the_state_of_a_pinned_point_that_holds_only_what_it_needs(lake, tmp_path):
+    """The point's folder is a checkpoint: Spark's own reader loads its state: what the table holds at its pinned version."""
+    folders = [str(lake.checkpoint(name)) for name in ("ingest", "dedup", "publish")]
+    point = take_pin(PinRequest(Request(folders, "", [str(lake.root)]), tmp_path / "pins"), 0).kept
+    assert point.point is not None
+    pinned = next(each for each in point.point.queries if each.name == "dedup")
+    version = next(each.version for each in point.point.tables if each.path.endswith("/silver"))
+    with lake._settings():
+        read = lake.spark.read.format("statestore").option("batchId", pinned.batch)
+        rows = read.load(str(point.folder / pinned.kept_in)).select("key.id").collect()
+    assert sorted(row.id for row in rows) == lake.ids("silver", version)
 
 
 def test_a_state_file_that_is_lost_is_noticed_as_spark_notices_it(lake):
