@@ -38,6 +38,7 @@ from spark_ckpt.spark_private import (
     checkpoint_files,
     operator_metadata,
     operator_state,
+    pipeline_flows,
     query_logs,
     running_query,
     settings,
@@ -336,6 +337,13 @@ def _(spark: SparkSession) -> None:
     assert "dfsSstFileName" in members_of(spark, f"{STREAMING}.state.RocksDBSstFile")
 
 
+@of("_checkpoints")
+def _(spark: SparkSession) -> None:
+    loader = jvm_of(spark).org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+    opened = loader.getResourceAsStream("org/apache/spark/sql/pipelines/graph/FlowSystemMetadata.class")
+    assert pipeline_flows.FLOWS.encode() in bytes(opened.readAllBytes())
+
+
 # -- operator_metadata, operator_state ------------------------------------------------------------------------------------
 
 
@@ -347,8 +355,9 @@ def _(spark: SparkSession) -> None:
 @of("nextBatchWatermarkMs")
 def _(seen: Seen) -> None:
     text = (seen.checkpoint / "commits" / "0").read_text()
-    assert query_logs.parse_commit(text) == query_logs.parse_commit(query_logs.commit_text(0))
-    assert "nextBatchWatermarkMs" in text
+    commit = query_logs.parse_commit(text)
+    assert f'"nextBatchWatermarkMs":{commit.next_watermark_ms}' in text
+    assert query_logs.parse_commit(query_logs.commit_text(commit.next_watermark_ms)) == commit
 
 
 @of("FLAT_MAP_GROUPS_IN_PANDAS_WITH_STATE_EXEC_OP_NAME")
