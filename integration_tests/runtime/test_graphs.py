@@ -415,21 +415,6 @@ def test_event_time_behind_an_operator_is_refused_on_its_line(bench: Bench) -> N
     assert "input of 'counts'" in refused.value.hint
 
 
-def test_two_operators_with_watermarks_are_refused_by_name(bench: Bench) -> None:
-    bench.schema = "at timestamp, v long"
-    job = bench.job()
-    sides = [
-        job.source(name, bench.source(name))
-        .withWatermark("at", "1 second")
-        .groupBy("at")
-        .agg("append", name, n=ckpt.count())
-        for name in ("left", "right")
-    ]
-    sides[0].union(sides[1]).to(bench.sink(), name="out")
-    with pytest.raises(GraphInvalid, match="'left', 'right' each have a watermark"):
-        job.start()
-
-
 def shortened(bench: Bench, **options: object) -> ckpt.Job:
     """The chain's first operator alone."""
     job = bench.job(**options)
