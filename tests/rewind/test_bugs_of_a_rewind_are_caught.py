@@ -84,7 +84,7 @@ PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "readers go on one version too far": lambda patch: patch.setattr(drafting, "moved_text", one_too_far),
     "files of a version follow in another order": lambda patch: patch.setattr(drafting, "commits", other_order),
     "the state is not copied": lambda patch: (
-        patch.setattr(checkpoint_copy, "copy_state", lambda *given: None),
+        patch.setattr(checkpoint_copy, "copy_state", lambda *given, **more: None),
         patch.setattr(checkpoint_copy, "_state_differences", lambda *given: []),
     )[0],
 }
@@ -101,8 +101,8 @@ def test_a_bug_shows_in_the_tables_or_in_the_queries(tmp_path, monkeypatch, bug)
     pytest.fail(f"{bug}: nobody noticed")
 
 
-def one_version_less(self, query, operator: str, newest: int) -> None:
-    counting(self, query, operator, newest - 1)
+def one_version_less(self, query, operator: str, newest: int, **more: bool) -> None:
+    counting(self, query, operator, newest - 1, **more)
 
 
 counting = state_copy._Counting.__init__
