@@ -14,9 +14,9 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from spark_ckpt import class_archive
-from spark_ckpt.class_archive import DRIVER_OPTIONS
-from spark_ckpt.spark_session import session as new_session
+from spark_ckpt.spark_session import class_archive
+from spark_ckpt.spark_session.class_archive import DRIVER_OPTIONS
+from spark_ckpt.spark_session.session import session as new_session
 
 SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Up fast, on one or two processors; code that runs for a minute does not earn the optimising compiler's time."""

@@ -9,6 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
+    from spark_ckpt.api.job import Job
+    from spark_ckpt.api.spark_source import SparkSource
+    from spark_ckpt.api.state import read_state, state_frame, state_version
+    from spark_ckpt.api.stream import Stream
     from spark_ckpt.connector import (
         Cursor,
         EpochOutput,
@@ -20,35 +25,30 @@ if TYPE_CHECKING:
         StagedFile,
         StagePlan,
     )
+    from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, OutageEvent, RunListener
+    from spark_ckpt.driver.run import Run
     from spark_ckpt.errors import CkptError
-    from spark_ckpt.grouped import CoGroupedStreams, GroupedStream
-    from spark_ckpt.job import Job
-    from spark_ckpt.listener import EpochEvent, IncarnationEvent, OutageEvent, RunListener
     from spark_ckpt.protocol.ids import Epoch, Incarnation
-    from spark_ckpt.runtime.aggregations import Aggregate, count, first, last, max, mean, min, stddev, sum
-    from spark_ckpt.runtime.run import Run
-    from spark_ckpt.runtime.vectorized import KeyBatch, KeyResult
-    from spark_ckpt.spark_session import session
-    from spark_ckpt.spark_source import SparkSource
-    from spark_ckpt.state import read_state, state_frame, state_version
-    from spark_ckpt.stream import Stream
+    from spark_ckpt.spark_session.session import session
+    from spark_ckpt.tasks.operators.aggregations import Aggregate, count, first, last, max, mean, min, stddev, sum
+    from spark_ckpt.tasks.operators.vectorized import KeyBatch, KeyResult
 
 _HOME = {
     "connector": (
         "Cursor", "EpochOutput", "PublishReceipt", "Publisher", "Sink", "SinkContext", "Source", "StagePlan", "StagedFile",
     ),
     "errors": ("CkptError",),
-    "grouped": ("CoGroupedStreams", "GroupedStream"),
-    "job": ("Job",),
-    "listener": ("EpochEvent", "IncarnationEvent", "OutageEvent", "RunListener"),
+    "api.grouped": ("CoGroupedStreams", "GroupedStream"),
+    "api.job": ("Job",),
+    "driver.listener": ("EpochEvent", "IncarnationEvent", "OutageEvent", "RunListener"),
     "protocol.ids": ("Epoch", "Incarnation"),
-    "runtime.aggregations": ("Aggregate", "count", "first", "last", "max", "mean", "min", "stddev", "sum"),
-    "runtime.run": ("Run",),
-    "runtime.vectorized": ("KeyBatch", "KeyResult"),
-    "spark_session": ("session",),
-    "spark_source": ("SparkSource",),
-    "state": ("read_state", "state_frame", "state_version"),
-    "stream": ("Stream",),
+    "tasks.operators.aggregations": ("Aggregate", "count", "first", "last", "max", "mean", "min", "stddev", "sum"),
+    "driver.run": ("Run",),
+    "tasks.operators.vectorized": ("KeyBatch", "KeyResult"),
+    "spark_session.session": ("session",),
+    "api.spark_source": ("SparkSource",),
+    "api.state": ("read_state", "state_frame", "state_version"),
+    "api.stream": ("Stream",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -1,7 +1,7 @@
 --------------------------- MODULE CyclicSnapshot ---------------------------
 (***************************************************************************)
 (* Barrier snapshots on a graph with loops (seed 003, algorithm 2), as     *)
-(* spark_ckpt/protocol/cyclic_snapshots.py has them, for                   *)
+(* spark_ckpt/protocol/snapshots/cyclic.py has them, for                   *)
 (*                                                                         *)
 (*     s -> a,  a -> b -> a,  a -> c -> a                                  *)
 (*                                                                         *)

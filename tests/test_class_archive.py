@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
-from spark_ckpt import class_archive
 from spark_ckpt.errors import EnvironmentUnfit
+from spark_ckpt.spark_session import class_archive
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ def test_settings_that_are_lists_are_joined_and_others_must_agree(install: Insta
 
 
 def test_a_session_with_an_unknown_connector_is_refused_before_java_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_ckpt import spark_session
+    from spark_ckpt.spark_session import session as spark_session
 
     monkeypatch.setattr(spark_session.SparkSession, "builder", None)
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from spark_ckpt.errors import GraphInvalid
-from spark_ckpt.graph import (
+from spark_ckpt.plan.graph import (
     EdgeBinding,
     EdgeNode,
     OperatorNode,
@@ -15,7 +15,7 @@ from spark_ckpt.graph import (
     UnionNode,
     WatermarkNode,
 )
-from spark_ckpt.graph_text import graph_text
+from spark_ckpt.plan.graph_text import graph_text
 
 
 def source(name):

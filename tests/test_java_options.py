@@ -2,8 +2,9 @@
 
 import pytest
 
-from spark_ckpt import class_archive, spark_session
-from spark_ckpt.class_archive import DRIVER_OPTIONS
+from spark_ckpt.spark_session import class_archive
+from spark_ckpt.spark_session import session as spark_session
+from spark_ckpt.spark_session.class_archive import DRIVER_OPTIONS
 
 ARCHIVE = "-XX:SharedArchiveFile=ours.jsa"
 

@@ -1,6 +1,6 @@
 """Which event times an operator's inputs have, and what they are called in epochs."""
 
-from spark_ckpt.graph import (
+from spark_ckpt.plan.graph import (
     EdgeNode,
     EventTimeNode,
     InputNode,

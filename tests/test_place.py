@@ -1,6 +1,6 @@
 import pytest
 
-from spark_ckpt.place import place_of
+from spark_ckpt.connector_parts.place import place_of
 
 
 def test_a_path_has_one_spelling_whatever_links_and_dots_lead_to_it(tmp_path, monkeypatch):

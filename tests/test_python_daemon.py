@@ -2,7 +2,7 @@
 
 import importlib
 
-from spark_ckpt import python_daemon
+from spark_ckpt.tasks import python_daemon
 
 
 def test_everything_the_daemon_imports_exists():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ckpt.worker_python import is_this_python
+from spark_ckpt.spark_session.worker_python import is_this_python
 
 
 def environment(folder: Path) -> Path:

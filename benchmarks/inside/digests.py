@@ -20,8 +20,8 @@ import pyarrow as pa
 from spark_ckpt_kafka.rows import StagedPart, StagedRows
 
 from spark_ckpt.connector import StagedFile, StagePlan
-from spark_ckpt.runtime.staging import SinkStage, StageWriter
 from spark_ckpt.store.location import Location
+from spark_ckpt.tasks.staging import SinkStage, StageWriter
 
 ROWS = 1_000_000
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import spark_ckpt as ckpt
     from benchmarks.nexmark.events import Events
-    from spark_ckpt.runtime.vectorized import KeyBatch, KeyResult
+    from spark_ckpt.tasks.operators.vectorized import KeyBatch, KeyResult
 
 COLUMNS = {"bidder": "long", "bid_count": "long", "starttime": "time", "endtime": "time"}
 WINDOW_MS = 10_000

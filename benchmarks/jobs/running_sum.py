@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from quixstreams.state import State
 
     import spark_ckpt as ckpt
-    from spark_ckpt.runtime.vectorized import KeyBatch, KeyResult
+    from spark_ckpt.tasks.operators.vectorized import KeyBatch, KeyResult
 
 
 def expected(inputs: pd.DataFrame) -> pd.Series:

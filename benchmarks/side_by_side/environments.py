@@ -13,8 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks.systems import Environment
-from spark_ckpt import class_archive, jars
-from spark_ckpt.jars import Jar
+from spark_ckpt.spark_session import class_archive, jars
+from spark_ckpt.spark_session.jars import Jar
 
 _INSTALL_TIMEOUT_S = 1800
 _OWN_PACKAGES = ("spark-ckpt", "pyspark", "deltalake", "pyarrow", "pandas", "numpy", "confluent-kafka")

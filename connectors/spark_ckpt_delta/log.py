@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
-from spark_ckpt.place import place_of
+from spark_ckpt.connector_parts.place import place_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
-from spark_ckpt.file_stream import FileRun, FileStreamReader, file_runs
-from spark_ckpt.worker_process import settle
+from spark_ckpt.connector_parts.file_stream import FileRun, FileStreamReader, file_runs
+from spark_ckpt.tasks.worker_process import prepare_worker
 from spark_ckpt_delta.changes import Bounds, History, OnChange, Position
 from spark_ckpt_delta.log import filesystem, open_table
 from spark_ckpt_delta.reading import read_file
@@ -101,7 +101,7 @@ class DeltaStreamReader(FileStreamReader):
         """The rows of a partition's files, in the order of the log."""
         from spark_ckpt.spark_private.arrow_types import arrow_schema_of
 
-        settle()
+        prepare_worker()
         assert isinstance(partition, FileRun)  # noqa: S101 - what partitions() returned
         schema = arrow_schema_of(self._schema)
         system = filesystem(self._settings.table, self._settings.storage_options)

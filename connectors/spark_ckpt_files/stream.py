@@ -16,9 +16,9 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
+from spark_ckpt.connector_parts.file_stream import FileRun, FileStreamReader, file_runs
 from spark_ckpt.errors import SourceInvalid
-from spark_ckpt.file_stream import FileRun, FileStreamReader, file_runs
-from spark_ckpt.worker_process import settle
+from spark_ckpt.tasks.worker_process import prepare_worker
 from spark_ckpt_files.ledger import decoded
 from spark_ckpt_files.listing import DataFile, Directory
 from spark_ckpt_files.offsets import Offset
@@ -101,7 +101,7 @@ class FilesStreamReader(FileStreamReader):
         """The rows of a partition's files, oldest file first."""
         from spark_ckpt.spark_private.arrow_types import arrow_schema_of
 
-        settle()
+        prepare_worker()
         assert isinstance(partition, FileRun)  # noqa: S101 - what partitions() returned
         output = arrow_schema_of(self._schema)
         for file in partition.files:

@@ -12,7 +12,11 @@ from pathlib import Path
 from integration_tests.survival.kills import IN_CHILDREN, IN_DRIVER, Kill, at_point, at_random
 from integration_tests.survival.process import Driver, processes
 
-WORKER, PUBLISHER, JVM = "-m spark_ckpt.python_daemon", "spark_ckpt_kafka.lane", "org.apache.spark.deploy.SparkSubmit"
+WORKER, PUBLISHER, JVM = (
+    "-m spark_ckpt.tasks.python_daemon",
+    "spark_ckpt_kafka.lane",
+    "org.apache.spark.deploy.SparkSubmit",
+)
 """Pieces of command lines. The JVM's has the daemon's module too, in a setting."""
 
 

@@ -66,9 +66,9 @@ def test_a_worker_is_found_by_its_own_command_line_and_the_youngest_by_when_it_b
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     commands = {
-        5: "python -m spark_ckpt.python_daemon pyspark.worker",
-        40: "java SparkSubmit --conf spark.python.daemon.module=spark_ckpt.python_daemon",
-        90: "python -m spark_ckpt.python_daemon pyspark.worker",
+        5: "python -m spark_ckpt.tasks.python_daemon pyspark.worker",
+        40: "java SparkSubmit --conf spark.python.daemon.module=spark_ckpt.tasks.python_daemon",
+        90: "python -m spark_ckpt.tasks.python_daemon pyspark.worker",
     }
     monkeypatch.setattr(deaths, "processes", lambda: [(pid, 1, "S") for pid in commands])
     monkeypatch.setattr(deaths, "command_of", commands.__getitem__)

@@ -20,7 +20,7 @@ from spark_ckpt_delta import DeltaSink
 from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
-from spark_ckpt.runtime.rows import arrow_schema
+from spark_ckpt.tasks.rows import arrow_schema
 
 ZONE = "America/New_York"
 FIRST_S = 1_700_000_000

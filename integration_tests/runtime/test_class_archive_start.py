@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ckpt import class_archive
+from spark_ckpt.spark_session import class_archive
 
 ROOT = Path(__file__).parents[2]
 STARTS = """

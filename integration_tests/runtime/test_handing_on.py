@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from runtime_kit import Bench, drain
 
 import spark_ckpt as ckpt
-from spark_ckpt.runtime import stage_frames
-from spark_ckpt.runtime.key_hash import key_hash
+from spark_ckpt.driver import stage_frames
+from spark_ckpt.tasks.key_hash import key_hash
 
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder

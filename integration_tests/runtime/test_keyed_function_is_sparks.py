@@ -20,12 +20,12 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
 from integration_tests.spark import plain_session
-from spark_ckpt.runtime.group_state import KeyGroupState
-from spark_ckpt.runtime.keyed_function import keyed_function
-from spark_ckpt.runtime.levels import LevelCache
-from spark_ckpt.runtime.operator import Binding, Clock
-from spark_ckpt.runtime.pandas_rows import PandasOptions
-from spark_ckpt.runtime.rows import KEY_HASH, arrow_schema
+from spark_ckpt.tasks.operators.keyed_function import keyed_function
+from spark_ckpt.tasks.operators.operator import Binding, Clock
+from spark_ckpt.tasks.operators.pandas_rows import PandasOptions
+from spark_ckpt.tasks.rows import KEY_HASH, arrow_schema
+from spark_ckpt.tasks.state.group_state import KeyGroupState
+from spark_ckpt.tasks.state.levels import LevelCache
 
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder

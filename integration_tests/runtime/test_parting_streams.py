@@ -11,8 +11,8 @@ from runtime_kit import Bench, drain, manifest_of
 import spark_ckpt as ckpt
 from integration_tests.survival.graphs import counting
 from spark_ckpt import failpoints
+from spark_ckpt.driver import stage_query
 from spark_ckpt.errors import EnvironmentUnfit, GraphInvalid
-from spark_ckpt.runtime import stage_query
 
 pytestmark = pytest.mark.spark
 Rows = list[tuple[str, int]]

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from runtime_kit import Bench, drain, totals
 
 import spark_ckpt as ckpt
-from spark_ckpt.runtime import stateless
+from spark_ckpt.plan import stateless
 
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder

@@ -15,9 +15,10 @@ pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
 
 DRIVERS = (
-    "spark_ckpt.job", "spark_ckpt.stream", "spark_ckpt.runtime.run", "spark_ckpt.runtime.supervisor", "spark_ckpt.runtime.life",
-    "spark_ckpt.runtime.coordinator", "spark_ckpt.runtime.publishing", "spark_ckpt.runtime.stage_query",
-    "spark_ckpt.runtime.control_source", "spark_ckpt.runtime.warm_up", "spark_ckpt.store.epoch_log", "spark_ckpt.store.store",
+    "spark_ckpt.api.job", "spark_ckpt.api.stream", "spark_ckpt.driver.run", "spark_ckpt.driver.supervisor",
+    "spark_ckpt.driver.spark_incarnation",
+    "spark_ckpt.driver.coordinator", "spark_ckpt.driver.publishing", "spark_ckpt.driver.stage_query",
+    "spark_ckpt.driver.control_source", "spark_ckpt.driver.warm_up", "spark_ckpt.store.epoch_log", "spark_ckpt.store.store",
     "spark_ckpt.spark_private.jvm", "spark_ckpt_files.source", "spark_ckpt_delta.sink", "typer", "rich",
 )  # fmt: skip
 
@@ -43,5 +44,5 @@ def test_the_workers_of_a_job_load_nothing_of_the_driver(bench: Bench) -> None:
     drain(job)
     [row] = bench.rows()
     inside, behind = set(json.loads(row["inside"])), set(json.loads(row["behind"]))
-    assert "spark_ckpt.runtime.group_host" in inside
+    assert "spark_ckpt.tasks.group_host" in inside
     assert sorted((inside | behind) & set(DRIVERS)) == []

@@ -58,7 +58,7 @@ def assert_refused(said: str, folder: Path, python: str) -> None:
     assert not (folder / "store").exists()
 
 
-@pytest.mark.parametrize("conf", [[], ["spark.python.daemon.module=spark_ckpt.python_daemon"]])
+@pytest.mark.parametrize("conf", [[], ["spark.python.daemon.module=spark_ckpt.tasks.python_daemon"]])
 def test_workers_without_the_packages_are_refused_at_the_start(tmp_path: Path, conf: list[str]) -> None:
     venv.create(tmp_path / "bare", with_pip=False)
     python = str(tmp_path / "bare" / "bin" / "python")

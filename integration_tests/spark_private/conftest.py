@@ -37,7 +37,7 @@ def spark(launch_mark: Path) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.ui.showConsoleProgress", "false")
     for key, value in (
-        QUERY_SETTINGS | LOCAL_CHECKPOINT_SETTINGS | {DAEMON_MODULE: "spark_ckpt.python_daemon"}
+        QUERY_SETTINGS | LOCAL_CHECKPOINT_SETTINGS | {DAEMON_MODULE: "spark_ckpt.tasks.python_daemon"}
     ).items():
         builder = builder.config(key, value)
     with launches_run_first(launch_mark.touch):

@@ -33,7 +33,7 @@ from integration_tests.spark_private.watched_query import (
     STARTED_S_AGO,
     Seen,
 )
-from spark_ckpt.runtime.session_settings import pandas_options
+from spark_ckpt.plan.session_settings import pandas_options
 from spark_ckpt.spark_private import (
     checkpoint_files,
     operator_metadata,

@@ -21,17 +21,17 @@ from pyspark.sql.types import StructType
 from spark_ckpt.adopt.operators import StatefulOperator
 from spark_ckpt.adopt.plan import Taking
 from spark_ckpt.adopt.unfinished import FINISH
+from spark_ckpt.driver.query_failures import QueryFailed, failure_by
 from spark_ckpt.errors import AdoptionRefused, CheckpointDamaged, CkptError, GraphInvalid
-from spark_ckpt.graph import ddl
+from spark_ckpt.plan.graph import ddl
 from spark_ckpt.rewind.checkpoint import HINT_DAMAGED
-from spark_ckpt.runtime.key_expression import key_hash_of
-from spark_ckpt.runtime.query_failures import QueryFailed, failure_by
-from spark_ckpt.runtime.rows import DELETE, KEY_GROUP, KEY_HASH, OP, PUT, TIMEOUT, StateSchema, state_schema
-from spark_ckpt.runtime.state_groups import WRITTEN, GroupWriter
 from spark_ckpt.spark_private.arrow_types import spark_schema_of
 from spark_ckpt.spark_private.operator_state import reading, state_rows
 from spark_ckpt.spark_private.query_logs import COMMITS, Unreadable, commit_text
 from spark_ckpt.store.records import OperatorSnapshot, StateFile
+from spark_ckpt.tasks.key_expression import key_hash_of
+from spark_ckpt.tasks.rows import DELETE, KEY_GROUP, KEY_HASH, OP, PUT, TIMEOUT, StateSchema, state_schema
+from spark_ckpt.tasks.state.state_groups import WRITTEN, GroupWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

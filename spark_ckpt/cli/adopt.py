@@ -89,7 +89,7 @@ class _Sessions:
     def __call__(self) -> SparkSession:
         from pyspark.sql import SparkSession  # which nothing needs for a query without state
 
-        from spark_ckpt.spark_session import session
+        from spark_ckpt.spark_session.session import session
 
         active = SparkSession.getActiveSession()
         if active is not None:

@@ -12,9 +12,10 @@ from functools import partial
 from importlib import metadata
 from typing import Literal
 
-from spark_ckpt import class_archive, connectors, jars
+from spark_ckpt import connectors
 from spark_ckpt.errors import CkptError
-from spark_ckpt.worker_python import chosen_python, is_this_python
+from spark_ckpt.spark_session import class_archive, jars
+from spark_ckpt.spark_session.worker_python import chosen_python, is_this_python
 
 Status = Literal["ok", "warn", "fail"]
 

@@ -26,13 +26,13 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Replay a year of flights as a stream, kill the driver, restart it, prove the result exact, go back in time."""
-    from spark_ckpt.cli.telling import audience
+    from spark_ckpt.cli.telling import display
     from spark_ckpt.demo.options import DemoOptions
     from spark_ckpt.demo.story import play
 
     # A terminated demo takes its driver along: contexts are left, as with Ctrl-C.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    told = play(DemoOptions(folder=folder, kafka=kafka, kill_after=kill_after), audience(quiet=as_json))
+    told = play(DemoOptions(folder=folder, kafka=kafka, kill_after=kill_after), display(quiet=as_json))
     if as_json:
         print_json(told.fields())
     if not told.exact:

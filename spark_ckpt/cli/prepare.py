@@ -17,7 +17,8 @@ def prepare(
     as_json: AsJson = False,
 ) -> None:
     """Archive Spark's classes, so that a driver starts and restarts in less time. Once per machine and PySpark version."""
-    from spark_ckpt import class_archive, connectors
+    from spark_ckpt import connectors
+    from spark_ckpt.spark_session import class_archive
 
     connectors.jar_paths([connectors.named(each) for each in connector or []])
     archive = class_archive.create()

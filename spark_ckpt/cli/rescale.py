@@ -25,7 +25,7 @@ def rescale(
     More groups let more tasks share the operator's work. Multiples of the number before are dealt out group by group; other numbers
     need the memory for more. The job goes on from the new epoch; earlier ones stay as they are.
     """
-    from spark_ckpt.runtime.rescale import rescale as deal_out  # pyspark, which no other command loads for it
+    from spark_ckpt.driver.rescale import rescale as deal_out  # pyspark, which no other command loads for it
 
     done = deal_out(open_store(store, storage_option), operator, key_groups)
     if as_json:

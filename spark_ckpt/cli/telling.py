@@ -1,4 +1,4 @@
-"""The demo's audience: a terminal with progress bars, plain lines for logs, or silence for `--json`."""
+"""The demo's display: a terminal with progress bars, plain lines for logs, or silence for `--json`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from spark_ckpt.cli.list import print_epochs
 from spark_ckpt.cli.output import print_line, print_table
-from spark_ckpt.demo.audience import Audience, Watch
+from spark_ckpt.demo.display import Display, Watch
 from spark_ckpt.store.epoch_log import EpochLog
 
 _EVERY_S = 5.0
@@ -84,7 +84,7 @@ class Terminal(Lines):
             yield lambda done, text: bar.update(task, completed=done, note=text)
 
 
-def audience(quiet: bool) -> Audience:
+def display(quiet: bool) -> Display:
     """Who listens to this process's stdout."""
     if quiet:
         return Silence()

@@ -12,9 +12,9 @@ from pathlib import Path
 import pandas as pd
 
 from spark_ckpt.demo import flights, oracle, proof
-from spark_ckpt.demo.audience import Audience
+from spark_ckpt.demo.display import Display
 from spark_ckpt.demo.driver import OPERATOR
-from spark_ckpt.demo.lives import Job, committed, run_and_kill, run_to_the_end
+from spark_ckpt.demo.drivers import Job, committed, run_and_kill, run_to_the_end
 from spark_ckpt.demo.options import DemoOptions, working_folder
 from spark_ckpt.demo.oracle import Comparison
 from spark_ckpt.demo.places import FilesAndDelta, Places
@@ -34,7 +34,7 @@ AIRCRAFT = "N725MQ"
 class _Scene:
     """What every part needs."""
 
-    audience: Audience
+    display: Display
     report: Report
     job: Job
     store: Store
@@ -47,7 +47,7 @@ class _Scene:
     @contextmanager
     def part(self, name: str, title: str) -> Iterator[None]:
         """A part of the story, timed."""
-        self.audience.step(title)
+        self.display.step(title)
         begun_s = time.monotonic()
         yield
         self.report.seconds[name] = time.monotonic() - begun_s
@@ -55,18 +55,18 @@ class _Scene:
     def check(self, name: str, claim: str, comparison: Comparison) -> None:
         """Note a check and tell its outcome."""
         self.report.checks[name] = comparison
-        self.audience.say(f"{'ok  ' if comparison.exact else 'WRONG'} {claim}: {comparison}")
+        self.display.say(f"{'ok  ' if comparison.exact else 'WRONG'} {claim}: {comparison}")
         for example in comparison.examples:
-            self.audience.say(f"      {example}")
+            self.display.say(f"      {example}")
 
 
-def play(options: DemoOptions, audience: Audience) -> Report:
+def play(options: DemoOptions, display: Display) -> Report:
     """Everything. Removes only what it made: its topics always, a temporary folder unless something went wrong."""
     folder = working_folder(options.folder)
     report = Report(folder=str(folder))
     begun_s = time.monotonic()
     try:
-        _play_at(options, folder, audience, report)
+        _play_at(options, folder, display, report)
     except BaseException as error:
         if options.folder is None and not _worth_keeping(folder, error):
             shutil.rmtree(folder, ignore_errors=True)
@@ -77,7 +77,7 @@ def play(options: DemoOptions, audience: Audience) -> Report:
     if options.folder is None and report.exact:
         shutil.rmtree(folder, ignore_errors=True)
         report.folder = None
-    _conclude(audience, report)
+    _conclude(display, report)
     return report
 
 
@@ -86,56 +86,56 @@ def _worth_keeping(folder: Path, error: BaseException) -> bool:
     return isinstance(error, Exception) and any(folder.glob("driver-*.log"))
 
 
-def _play_at(options: DemoOptions, folder: Path, audience: Audience, report: Report) -> None:
+def _play_at(options: DemoOptions, folder: Path, display: Display, report: Report) -> None:
     places: Places = KafkaTopics(options.kafka) if options.kafka else FilesAndDelta(folder)
     try:
-        _play(audience, report, Job(places, folder), options.percent())
+        _play(display, report, Job(places, folder), options.percent())
     finally:
         places.remove()
 
 
-def _play(audience: Audience, report: Report, job: Job, percent: float) -> None:
-    scene = _prepare(audience, report, job)
+def _play(display: Display, report: Report, job: Job, percent: float) -> None:
+    scene = _prepare(display, report, job)
     _first_life(scene, percent)
     _second_life(scene)
     epoch = _look_inside(scene)
     _go_back(scene, epoch)
 
 
-def _prepare(audience: Audience, report: Report, job: Job) -> _Scene:
-    audience.step("Preparing: every flight that left New York City in 2013, in order of scheduled departure")
+def _prepare(display: Display, report: Report, job: Job) -> _Scene:
+    display.step("Preparing: every flight that left New York City in 2013, in order of scheduled departure")
     begun_s = time.monotonic()
     rows = flights.load()
     report.flights = len(rows)
-    with audience.watching("flights written", len(rows)) as watch:
+    with display.watching("flights written", len(rows)) as watch:
         job.places.fill(rows, lambda done: watch(done, ""))
     expected = oracle.expected()
     aircraft = rows["tailnum"].nunique()
-    audience.say(f"{len(rows):,} flights of {aircraft:,} aircraft; the job goes from {job.places.kind}")
+    display.say(f"{len(rows):,} flights of {aircraft:,} aircraft; the job goes from {job.places.kind}")
     report.seconds["prepare"] = time.monotonic() - begun_s
-    return _Scene(audience, report, job, job.store(), expected)
+    return _Scene(display, report, job, job.store(), expected)
 
 
 def _first_life(scene: _Scene, percent: float) -> None:
     """Kill the driver; what a reader sees then is a prefix of every aircraft's flights."""
     total = scene.report.flights
     with scene.part("first life", "First life: the driver works until it is killed"):
-        with scene.audience.watching("flights in committed epochs", total) as watch:
+        with scene.display.watching("flights in committed epochs", total) as watch:
             pid, code = run_and_kill(scene.job, scene.store, int(total * percent / 100), watch)
         tail = scene.store.log.tail()
         visible = scene.places.read(FIGURES)
         done = committed(tail)
         scene.report.killed = Killed(pid, code, len(tail.by_id), done, len(visible))
         taken = f"{counted(done, 'flight')} in {counted(len(tail.by_id), 'epoch')}"
-        scene.audience.say(f"SIGKILL to driver {pid} and its JVM after {taken}")
-        scene.audience.say(f"a reader of the output sees {len(visible):,} flights")
+        scene.display.say(f"SIGKILL to driver {pid} and its JVM after {taken}")
+        scene.display.say(f"a reader of the output sees {len(visible):,} flights")
         claim = "what was visible is the beginning of every aircraft's flights"
         scene.check("output after the kill", claim, proof.some_output(scene.expected, visible))
 
 
 def _second_life(scene: _Scene) -> None:
     with scene.part("second life", "Second life: started again, it goes on from the last committed epoch"):
-        with scene.audience.watching("flights in committed epochs", scene.report.flights) as watch:
+        with scene.display.watching("flights in committed epochs", scene.report.flights) as watch:
             run_to_the_end(scene.job, scene.store, "2", FIGURES, "latest", watch)
         found = scene.places.read(FIGURES)
         claim = "output against a recomputation with plain pandas"
@@ -146,10 +146,10 @@ def _look_inside(scene: _Scene) -> int:
     """Show epochs and state; the epoch to go back to."""
     with scene.part("look inside", "Looking inside: epochs, and state at any of them, without Spark"):
         tail = scene.store.log.tail()
-        scene.audience.epochs(scene.store.log)
+        scene.display.epochs(scene.store.log)
         epoch = _earlier_epoch(scene)
         scene.report.newest_epoch, scene.report.restored_epoch = tail.latest, epoch
-        scene.audience.say(f"Aircraft {AIRCRAFT} in epoch {epoch} and in the newest, {tail.latest}:")
+        scene.display.say(f"Aircraft {AIRCRAFT} in epoch {epoch} and in the newest, {tail.latest}:")
         _show_aircraft(scene, [epoch, tail.latest])
         for name, number in (("earlier state", epoch), ("newest state", tail.latest)):
             _check_state(scene, name, number)
@@ -174,7 +174,7 @@ def _show_aircraft(scene: _Scene, epochs: list[int]) -> None:
         found = proof.frame(scene.store.state(OPERATOR).read(epoch))
         for state in found[found["tailnum"] == AIRCRAFT][columns].to_dict("records"):
             rows.append((epoch, *(int(state[name]) for name in columns)))
-    scene.audience.table(["epoch", *columns], rows)
+    scene.display.table(["epoch", *columns], rows)
 
 
 def _check_state(scene: _Scene, name: str, epoch: int) -> None:
@@ -188,7 +188,7 @@ def _go_back(scene: _Scene, epoch: int) -> None:
     with scene.part("restore", f"Going back: the job is started with restore={epoch}"):
         before = proof.frame(scene.store.state(OPERATOR).read(epoch))
         _explain(scene, epoch)
-        with scene.audience.watching("flights in committed epochs", scene.report.flights) as watch:
+        with scene.display.watching("flights in committed epochs", scene.report.flights) as watch:
             run_to_the_end(scene.job, scene.store, "3", AGAIN, str(epoch), watch)
         found = scene.places.read(AGAIN)
         claim = f"'{AGAIN}' holds exactly the flights behind epoch {epoch}"
@@ -203,25 +203,25 @@ def _go_back(scene: _Scene, epoch: int) -> None:
 def _explain(scene: _Scene, epoch: int) -> None:
     planned = plan(scene.store.log.tail(), epoch, scene.store.log.manifest, scene.store.verify)
     again = sum(sink.again_rows for sink in planned.sinks)
-    scene.audience.say(
+    scene.display.say(
         f"{again:,} flights behind epoch {epoch} are in '{FIGURES}' already, and a sink cannot take back what readers "
         f"have seen: the restored job writes what it computes again to a second output, '{AGAIN}'"
     )
 
 
-def _conclude(audience: Audience, report: Report) -> None:
+def _conclude(display: Display, report: Report) -> None:
     killed = report.killed
     if not report.exact or killed is None:
         wrong = [name for name, check in report.checks.items() if not check.exact]
-        audience.step(f"WRONG: {', '.join(wrong)}. Everything is still in {report.folder}")
+        display.step(f"WRONG: {', '.join(wrong)}. Everything is still in {report.folder}")
         return
-    audience.step("In short")
-    audience.say(
+    display.step("In short")
+    display.say(
         f"The driver was killed with {killed.flights:,} of {report.flights:,} flights committed, and started again."
     )
-    audience.say("Every flight is in the output exactly once, every figure is right: plain pandas says the same.")
-    audience.say(
+    display.say("Every flight is in the output exactly once, every figure is right: plain pandas says the same.")
+    display.say(
         f"Going back to epoch {report.restored_epoch} gave the same result again. {report.seconds['all']:.0f} s in all."
     )
     if report.folder:
-        audience.say(f"Look around: spark-ckpt list {report.folder}/store")
+        display.say(f"Look around: spark-ckpt list {report.folder}/store")

@@ -1,4 +1,4 @@
-"""What tasks tell the driver about a batch, as values. How the reports travel is `runtime/reports.py`."""
+"""What tasks tell the driver about a batch, as values. How the reports travel is `tasks/reports.py`."""
 
 from __future__ import annotations
 

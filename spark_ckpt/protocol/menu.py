@@ -6,22 +6,17 @@ in this table; `barrier` and `lease` are their modules.
 
 from __future__ import annotations
 
-from spark_ckpt.protocol import (
+from spark_ckpt.protocol.checkpoints import coordinated, index_based, uncoordinated
+from spark_ckpt.protocol.message_logging import (
     adaptive_logging,
     asynchronous_logging,
-    coordinated,
-    cyclic_snapshots,
-    epochs,
-    index_based,
-    markers,
-    partial_recovery,
     sender_logging,
-    snapshots,
     synchronous_logging,
-    uncoordinated,
-    wall_clock,
 )
 from spark_ckpt.protocol.recovery import Protocol
+from spark_ckpt.protocol.snapshots import acyclic as snapshots
+from spark_ckpt.protocol.snapshots import cyclic as cyclic_snapshots
+from spark_ckpt.protocol.snapshots import epochs, markers, partial_recovery, wall_clock
 
 MENU: dict[str, Protocol] = {
     module.PROTOCOL.name: module.PROTOCOL

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spark_ckpt.protocol.checkpoints.recovery_line import Cause as StepCause
+from spark_ckpt.protocol.checkpoints.recovery_line import Step
 from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.recovery_line import Cause as StepCause
-from spark_ckpt.protocol.recovery_line import Step
 from spark_ckpt.rewind.checkpoint import Checkpoint
 from spark_ckpt.rewind.connections import BEGINNING, Channel, Index, Kind, batch_at, delta_positions
 from spark_ckpt.rewind.graph import declared_writers

@@ -1,7 +1,7 @@
 """The graph of intervals: every query and table with its points, and the channels between them.
 
 Each point says whether it can be gone back to, and if not, why. The search for the line is that of uncoordinated checkpoints
-(`spark_ckpt.protocol.recovery_line`); a query's batch is a checkpoint of it, and so is a table's version.
+(`spark_ckpt.protocol.checkpoints.recovery_line`); a query's batch is a checkpoint of it, and so is a table's version.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_ckpt.errors import CheckpointDamaged
+from spark_ckpt.protocol.checkpoints.recovery_line import NOTHING_KEPT, Candidate, Ends, Lost
 from spark_ckpt.protocol.ids import ChannelId, ProcessId
-from spark_ckpt.protocol.recovery_line import NOTHING_KEPT, Candidate, Ends, Lost
 from spark_ckpt.rewind.connections import BEGINNING, Channel, Index, shrinking
 
 

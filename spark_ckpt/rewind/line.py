@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from spark_ckpt.protocol.checkpoints.recovery_line import RecoveryLine, recovery_line
 from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.recovery_line import RecoveryLine, recovery_line
 from spark_ckpt.rewind.connections import Index
 from spark_ckpt.rewind.intervals import Allowed, Intervals, Point
 

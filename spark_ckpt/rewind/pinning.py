@@ -21,8 +21,8 @@ from spark_ckpt.errors import (
     PinsOverBudget,
     RewindOutOfReach,
 )
+from spark_ckpt.protocol.checkpoints.recovery_line import Candidate
 from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.recovery_line import Candidate
 from spark_ckpt.rewind.checkpoint import Checkpoint
 from spark_ckpt.rewind.checkpoint_copy import Cut, copy_checkpoint
 from spark_ckpt.rewind.durable import remove_tree, sync_folder, sync_tree, write_new, written

@@ -10,11 +10,11 @@ from functools import partial
 from multiprocessing import get_context
 from time import process_time
 
-from spark_ckpt.protocol.barrier_settings import Limits
+from spark_ckpt.protocol.barrier.settings import Limits
 from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.ids import Incarnation
-from spark_ckpt.protocol.lease_primary import Primary
-from spark_ckpt.protocol.lease_replica import Replica
+from spark_ckpt.protocol.lease.primary import Primary
+from spark_ckpt.protocol.lease.replica import Replica
 from spark_ckpt.protocol.machine import Machine, Verdict
 from spark_ckpt.protocol.recovery import Birth, Protocol, Settings
 from spark_ckpt.simulator.barrier_processes import LIMITS

@@ -31,10 +31,10 @@ from spark_ckpt.protocol.vocabulary import (
 )
 from spark_ckpt.simulator import oracles
 from spark_ckpt.simulator.application import application
-from spark_ckpt.simulator.audience import Publication, Sink, refuse_no_sink
 from spark_ckpt.simulator.durable import CHECKPOINT, Write, frame
 from spark_ckpt.simulator.faults import Clocks, Faults
 from spark_ckpt.simulator.network import Network
+from spark_ckpt.simulator.outside_world import Publication, Sink, refuse_no_sink
 from spark_ckpt.simulator.process import Process, Timer
 from spark_ckpt.simulator.state import Cut, Item, initial_cut
 from spark_ckpt.simulator.stored_size import StoredSize

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.lease import Admission, Checkpoint, Report, Terms
-from spark_ckpt.protocol.lease_primary import Primary
-from spark_ckpt.protocol.lease_replica import Replica
+from spark_ckpt.protocol.lease.messages import Admission, Checkpoint, Report, Terms
+from spark_ckpt.protocol.lease.primary import Primary
+from spark_ckpt.protocol.lease.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.lease import LeaseSettings
-from spark_ckpt.protocol.lease_rotation import patience
+from spark_ckpt.protocol.lease.messages import LeaseSettings
+from spark_ckpt.protocol.lease.rotation import patience
 from spark_ckpt.simulator.lease_node import Entry, Node
 from spark_ckpt.simulator.violations import ReusedId, Violation
 

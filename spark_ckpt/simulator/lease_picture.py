@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from spark_ckpt.protocol.lease import Lease, Report, Terms
-from spark_ckpt.protocol.lease_primary import Primary
+from spark_ckpt.protocol.lease.messages import Lease, Report, Terms
+from spark_ckpt.protocol.lease.primary import Primary
 from spark_ckpt.simulator.lease_node import Node
 
 if TYPE_CHECKING:

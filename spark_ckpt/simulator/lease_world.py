@@ -18,7 +18,7 @@ from itertools import permutations
 from math import lcm
 
 from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.lease import (
+from spark_ckpt.protocol.lease.messages import (
     Admission,
     AppendLease,
     Checkpoint,
@@ -40,9 +40,9 @@ from spark_ckpt.protocol.lease import (
     Ticked,
     admission,
 )
-from spark_ckpt.protocol.lease_primary import Primary
-from spark_ckpt.protocol.lease_replica import Replica, ReplicaPhase
-from spark_ckpt.protocol.lease_rotation import DRAWS
+from spark_ckpt.protocol.lease.primary import Primary
+from spark_ckpt.protocol.lease.replica import Replica, ReplicaPhase
+from spark_ckpt.protocol.lease.rotation import DRAWS
 from spark_ckpt.protocol.machine import Drop, Effect, Event
 from spark_ckpt.protocol.vocabulary import Note, SetTimer
 from spark_ckpt.simulator.faults import Faults

@@ -25,7 +25,7 @@ from spark_ckpt.protocol.ids import ChannelId, ProcessId
 from spark_ckpt.protocol.message_machine import APP
 from spark_ckpt.protocol.recovery import Protocol, Settings
 from spark_ckpt.protocol.vocabulary import Received, SinkReplied, Stored, TimerElapsed
-from spark_ckpt.simulator import audience, choosing, oracles
+from spark_ckpt.simulator import choosing, oracles, outside_world
 from spark_ckpt.simulator.faults import NO_FAULTS, Clocks, Faults
 from spark_ckpt.simulator.job_recovery import RecoverableJob
 from spark_ckpt.simulator.leaks import judge_leaks
@@ -208,10 +208,10 @@ class MessageWorld(RecoverableJob):
             oracles.judge_idle(process, queued)
         oracles.judge_end(self.app, self.truth, self.everybody)
         for sink in self.sinks.values():
-            audience.judge_order(sink, self.processes[sink.name].state.rows)
+            outside_world.judge_order(sink, self.processes[sink.name].state.rows)
         if self.complete is not None:
             delivered = {name: cut.rows[1] for name, cut in self.complete.items()}
-            audience.judge_up_to(self.sinks.values(), delivered)
+            outside_world.judge_up_to(self.sinks.values(), delivered)
         if self.protocol.output.at_once:
             self.judge_output()
         if self.step % NEXT_FAILURES_EVERY == 0:
@@ -224,11 +224,11 @@ class MessageWorld(RecoverableJob):
 
     def owes(self) -> bool:
         """Some row is not shown yet."""
-        return audience.missing(self.app, self.sinks.values()) > 0
+        return outside_world.missing(self.app, self.sinks.values()) > 0
 
     def judge_output(self) -> None:
         """O16: everything is shown."""
-        audience.judge_complete(self.app, self.sinks.values())
+        outside_world.judge_complete(self.app, self.sinks.values())
 
     def judge_rounds(self) -> None:
         """O10: without faults checkpoints that the coordinator begins, and nobody else, complete. O16, O17."""
@@ -245,7 +245,7 @@ class MessageWorld(RecoverableJob):
             **self.count,
             "rows shown": sum(len(sink.rows) for sink in self.sinks.values()),
             "rows shown again": sum(sink.again for sink in self.sinks.values()),
-            "rows not shown": audience.missing(self.app, self.sinks.values()),
+            "rows not shown": outside_world.missing(self.app, self.sinks.values()),
             "messages": self.sent_by_application,
             "protocol messages": self.sent_by_protocol,
             "writes": self.stored,

@@ -7,9 +7,9 @@ from collections import deque
 from spark_ckpt.protocol.ids import ChannelId, Incarnation, ProcessId
 from spark_ckpt.protocol.message_machine import AnyMessageMachine
 from spark_ckpt.protocol.vocabulary import Envelope, SetTimer
-from spark_ckpt.simulator.audience import Publication
 from spark_ckpt.simulator.durable import Storage, Write
 from spark_ckpt.simulator.faults import Clock
+from spark_ckpt.simulator.outside_world import Publication
 from spark_ckpt.simulator.state import Cut, State
 
 PERIODIC = "checkpoint"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from spark_ckpt.protocol.barrier_settings import Limits
+from spark_ckpt.protocol.barrier.settings import Limits
 from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.recovery import Protocol, Settings
 from spark_ckpt.simulator.barrier_processes import LIMITS

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from spark_ckpt.protocol.barrier_settings import Limits
+from spark_ckpt.protocol.barrier.settings import Limits
 from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.menu import MENU
 from spark_ckpt.protocol.recovery import Settings

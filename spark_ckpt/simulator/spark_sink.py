@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from spark_ckpt.connector import EpochOutput, SinkContext
+from spark_ckpt.connector_parts.sink_rules import Marker, is_published, marker_of
 from spark_ckpt.errors import EpochDamaged, Fenced, PublishFailed
 from spark_ckpt.simulator.barrier_storage import ensure
 from spark_ckpt.simulator.spark_rows import Row, by_key, in_order, in_the_end
 from spark_ckpt.simulator.spark_store import JOB, Shared
-from spark_ckpt.sink_rules import Marker, is_published, marker_of
 
 
 @dataclass

@@ -114,7 +114,7 @@ def _newest(tail: Tail, base: Manifest, read: Read) -> Manifest:
     return base
 
 
-def settled(
+def reconciled(
     known: Known, found: Found, confirmed: Confirmed, owed: Mapping[str, Sequence[Manifest]], last: int
 ) -> Standing:
     """What a start goes on with. `owed`: per sink the decided epochs it is not known to have; `last`: highest epoch decided.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Self, cast
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, Sink, SinkContext, StagedFile, StagePlan
 from spark_ckpt.errors import CkptError
 from spark_ckpt.protocol.ids import Epoch, Incarnation
-from spark_ckpt.runtime.staging import SinkStage, StageWriter
 from spark_ckpt.store.location import Location
+from spark_ckpt.tasks.staging import SinkStage, StageWriter
 from spark_ckpt.testing.promises import Row, require_rows
 
 if TYPE_CHECKING:

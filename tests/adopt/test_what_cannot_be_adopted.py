@@ -243,7 +243,7 @@ def test_without_a_jdk_state_is_refused_before_a_store_is_made(tmp_path, capsys,
     def none() -> None:
         raise EnvironmentUnfit("no JDK was found", hint="install a JDK 17")
 
-    monkeypatch.setattr("spark_ckpt.jars.find_java", none)
+    monkeypatch.setattr("spark_ckpt.spark_session.jars.find_java", none)
     arguments = ["adopt", str(world.query.folder), str(tmp_path / "store"), "--job", "orders"]
     assert exit_code([*arguments, "--source", "clicks", "--operator", "totals"]) == 10
     assert "no JDK" in capsys.readouterr().err

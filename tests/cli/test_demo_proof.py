@@ -134,7 +134,7 @@ def test_flights_survive_their_way_through_json():
 def test_a_demo_that_found_something_wrong_exits_non_zero(command, monkeypatch, expected):
     wrong = oracle.compare(expected.head(10), expected.head(9))
 
-    monkeypatch.setattr("spark_ckpt.demo.story.play", lambda options, audience: Report(checks={"output": wrong}))
+    monkeypatch.setattr("spark_ckpt.demo.story.play", lambda options, display: Report(checks={"output": wrong}))
     answer = command("demo", "--json")
 
     assert (answer.code, answer.json["exact"], answer.json["checks"]["output"]["missing"]) == (6, False, 1)

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_ckpt.connector import EpochOutput, Published, PublishReceipt, SinkContext, StagePlan
+from spark_ckpt.connector_parts.sink_rules import Marker, is_published, marker_of, staged_tables
 from spark_ckpt.errors import EpochDamaged, PublishConflict
 from spark_ckpt.protocol.ids import Epoch, Incarnation
-from spark_ckpt.sink_rules import Marker, is_published, marker_of, staged_tables
 from spark_ckpt.testing import SinkSubject
 
 Key = tuple[str, str]

@@ -1,20 +1,20 @@
 from itertools import takewhile
 from pathlib import Path
 
-from spark_ckpt.connectors_page import connectors_page
-from spark_ckpt.settings_page import settings_page
+from spark_ckpt.pages.connectors import connectors_page
+from spark_ckpt.pages.settings import settings_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 HEAD = "| | what is promised | kept by a test in |"
 
 
 def test_the_settings_page_is_what_the_settings_say():
-    """Regenerate with: python -m spark_ckpt.settings_page > docs/settings.md"""
+    """Regenerate with: python -m spark_ckpt.pages.settings > docs/settings.md"""
     assert (DOCS / "settings.md").read_text() == settings_page()
 
 
 def test_the_page_of_sources_and_sinks_is_what_their_docstrings_say():
-    """Regenerate with: python -m spark_ckpt.connectors_page > docs/connectors.md"""
+    """Regenerate with: python -m spark_ckpt.pages.connectors > docs/connectors.md"""
     assert (DOCS / "connectors.md").read_text() == connectors_page()
 
 

@@ -20,8 +20,8 @@ from spark_ckpt_files.settings import Settings, check_schema, output_schema
 from spark_ckpt_files.stream import FilesStreamReader
 
 from spark_ckpt.connector import Source
+from spark_ckpt.connector_parts.file_stream import FileRun
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
-from spark_ckpt.file_stream import FileRun
 
 DATA = StructType([StructField("id", LongType())])
 

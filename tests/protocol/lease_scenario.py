@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.lease import LeaseSettings
+from spark_ckpt.protocol.lease.messages import LeaseSettings
 from spark_ckpt.simulator.faults import Faults
 from spark_ckpt.simulator.lease_world import LeaseWorld, Rules, Scope
 from spark_ckpt.simulator.world import NotPossible

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.ids import ChannelId
+from spark_ckpt.protocol.message_logging.sender_logging import SenderLoggingWorker
 from spark_ckpt.protocol.recovery import Protocol, Settings
-from spark_ckpt.protocol.sender_logging import SenderLoggingWorker
 from spark_ckpt.protocol.vocabulary import Json
 from spark_ckpt.simulator import Choice, Faults, MessageWorld, Outcome, drive
 

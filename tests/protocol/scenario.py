@@ -44,6 +44,7 @@ from pathlib import Path
 
 from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.menu import MENU
 from spark_ckpt.protocol.message_machine import APP
 from spark_ckpt.protocol.recovery import Protocol, Settings
 from spark_ckpt.protocol.vocabulary import Envelope
@@ -73,13 +74,15 @@ class Scenario:
     @property
     def protocol(self) -> Protocol:
         """The corrected protocol."""
-        return _protocol("spark_ckpt.protocol", self.settings["protocol"], "PROTOCOL")
+        return MENU[self.settings["protocol"].replace("_", "-")]
 
     @property
     def literal(self) -> Protocol:
         """The protocol as its seed has it."""
         module, _, name = self.settings["literal"].partition(":")
-        return _protocol("tests.protocol.literal", module, name)
+        found = getattr(importlib.import_module(f"tests.protocol.literal.{module.replace('-', '_')}"), name)
+        assert isinstance(found, Protocol), f"{module}.{name} is no Protocol"
+        return found
 
     @property
     def graph(self) -> Graph:
@@ -107,12 +110,6 @@ class Scenario:
         )
         world.moments = []
         return world
-
-
-def _protocol(package: str, module: str, name: str) -> Protocol:
-    found = getattr(importlib.import_module(f"{package}.{module.replace('-', '_')}"), name)
-    assert isinstance(found, Protocol), f"{module}.{name} is no Protocol"
-    return found
 
 
 def _pair(text: str, sign: str) -> tuple[str, str]:

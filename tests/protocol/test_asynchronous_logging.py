@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol.asynchronous_logging import (
+from spark_ckpt.protocol.graph import COORDINATOR, Graph
+from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
+from spark_ckpt.protocol.machine import Drop, InvariantBroken, ProtocolViolation, missing_cells, render_table
+from spark_ckpt.protocol.message_logging.asynchronous_logging import (
     NUMBERS_PER_LIFE,
     PROTOCOL,
     RECOVERABLE,
@@ -12,9 +15,7 @@ from spark_ckpt.protocol.asynchronous_logging import (
     AsynchronousWorker,
     RecoveryCoordinator,
 )
-from spark_ckpt.protocol.graph import COORDINATOR, Graph
-from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
-from spark_ckpt.protocol.machine import Drop, InvariantBroken, ProtocolViolation, missing_cells, render_table
+from spark_ckpt.protocol.message_logging.volatile_log import RECEIVED_IN, batch_key, rebuildable
 from spark_ckpt.protocol.recovery import Birth, Failure, Part, Settings, checkpoint_key
 from spark_ckpt.protocol.vocabulary import (
     AppSent,
@@ -32,7 +33,6 @@ from spark_ckpt.protocol.vocabulary import (
     Stored,
     TimerElapsed,
 )
-from spark_ckpt.protocol.volatile_log import RECEIVED_IN, batch_key, rebuildable
 from tests.protocol.line_runs import cells_not_reached, check_schedules, small_scope
 
 S, A, K = ProcessId("s"), ProcessId("a"), ProcessId("k")

@@ -15,7 +15,7 @@ MACHINES = ("coordinator", "operator", "sink")
 
 def not_taken(folder: Path, tests: Sequence[str]) -> dict[str, list[object]]:
     """Lines and branches of the shipped machines that these test files leave out, by module."""
-    modules = ",".join(f"*/protocol/barrier_{name}.py" for name in MACHINES)
+    modules = ",".join(f"*/protocol/barrier/{name}.py" for name in MACHINES)
     environment = {**os.environ, "COVERAGE_FILE": str(folder / "data")}
     measured = ["-m", "coverage", "run", "--branch", "--source=spark_ckpt/protocol"]
     pytest_of = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *(f"tests/protocol/test_{name}.py" for name in tests)]
@@ -28,11 +28,11 @@ def not_taken(folder: Path, tests: Sequence[str]) -> dict[str, list[object]]:
 
 
 def test_the_unit_tests_of_the_shipped_machines_take_every_branch(tmp_path: Path) -> None:
-    assert not_taken(tmp_path, MACHINES) == {f"barrier_{name}": [] for name in MACHINES}
+    assert not_taken(tmp_path, MACHINES) == {name: [] for name in MACHINES}
 
 
 def test_a_machine_whose_tests_are_left_out_is_seen(tmp_path: Path) -> None:
     missing = not_taken(tmp_path, ("coordinator", "operator"))
 
-    assert missing["barrier_operator"] == []
-    assert missing["barrier_sink"]
+    assert missing["operator"] == []
+    assert missing["sink"]

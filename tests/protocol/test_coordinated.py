@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol.coordinated import CoordinatedPhase, CoordinatedWorker, initiators, plan
+from spark_ckpt.protocol.checkpoints.coordinated import CoordinatedPhase, CoordinatedWorker, initiators, plan
 from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.ids import Epoch, ProcessId, TimerId
 from spark_ckpt.protocol.machine import Effect, InvalidTransition, missing_cells, render_table

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol.coordinated import PROTOCOL
+from spark_ckpt.protocol.checkpoints.coordinated import PROTOCOL
 from spark_ckpt.protocol.recovery import Protocol
 from spark_ckpt.simulator import GRAPHS, Choice, MessageWorld
 from spark_ckpt.simulator.shrink import attempt

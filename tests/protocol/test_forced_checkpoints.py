@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import spark_ckpt.simulator as sim
-from spark_ckpt.protocol.forcing import Forcing
+from spark_ckpt.protocol.checkpoints.forcing import Forcing
+from spark_ckpt.protocol.checkpoints.uncoordinated import PROTOCOL, UncoordinatedWorker
 from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.protocol.recovery import Birth, Protocol, Settings
-from spark_ckpt.protocol.uncoordinated import PROTOCOL, UncoordinatedWorker
 from spark_ckpt.protocol.vocabulary import Json
 from spark_ckpt.simulator.lines import orphans
 from spark_ckpt.simulator.message_world import MessageWorld

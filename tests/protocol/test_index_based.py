@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol import adaptive_logging, index_based
+from spark_ckpt.protocol.checkpoints import index_based
+from spark_ckpt.protocol.checkpoints.index_based import IndexPhase, IndexWorker
+from spark_ckpt.protocol.checkpoints.index_records import local_part, log_key
 from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
-from spark_ckpt.protocol.index_based import IndexPhase, IndexWorker
-from spark_ckpt.protocol.index_records import local_part, log_key
 from spark_ckpt.protocol.machine import (
     Drop,
     InvalidTransition,
@@ -16,6 +16,7 @@ from spark_ckpt.protocol.machine import (
     missing_cells,
     render_table,
 )
+from spark_ckpt.protocol.message_logging import adaptive_logging
 from spark_ckpt.protocol.receipts import Receipts
 from spark_ckpt.protocol.recovery import Birth, Settings, checkpoint_key
 from spark_ckpt.protocol.vocabulary import (

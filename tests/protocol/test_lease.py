@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spark_ckpt.protocol.ids import ProcessId, TimerId
-from spark_ckpt.protocol.lease import (
+from spark_ckpt.protocol.lease.messages import (
     Admission,
     AppendLease,
     Checkpoint,
@@ -32,9 +32,9 @@ from spark_ckpt.protocol.lease import (
     Ticked,
     Turn,
 )
-from spark_ckpt.protocol.lease_primary import Primary, PrimaryPhase
-from spark_ckpt.protocol.lease_replica import Replica, ReplicaPhase
-from spark_ckpt.protocol.lease_timeouts import first_estimate
+from spark_ckpt.protocol.lease.primary import Primary, PrimaryPhase
+from spark_ckpt.protocol.lease.replica import Replica, ReplicaPhase
+from spark_ckpt.protocol.lease.timeouts import first_estimate
 from spark_ckpt.protocol.machine import Drop, Effect, Event, InvalidTransition, InvariantBroken, Machine, missing_cells
 from spark_ckpt.protocol.vocabulary import Note, SetTimer
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol import lease_rotation
 from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.lease import (
+from spark_ckpt.protocol.lease import rotation as lease_rotation
+from spark_ckpt.protocol.lease.messages import (
     Admission,
     LeaseSettings,
     Terms,
@@ -14,10 +14,10 @@ from spark_ckpt.protocol.lease import (
     admission,
     turns_after,
 )
-from spark_ckpt.protocol.lease_primary import PrimaryPhase
-from spark_ckpt.protocol.lease_replica import ReplicaPhase
-from spark_ckpt.protocol.lease_rotation import DRAWS, patience, pick, weights
-from spark_ckpt.protocol.lease_timeouts import Estimate, budget_of, first_estimate
+from spark_ckpt.protocol.lease.primary import PrimaryPhase
+from spark_ckpt.protocol.lease.replica import ReplicaPhase
+from spark_ckpt.protocol.lease.rotation import DRAWS, patience, pick, weights
+from spark_ckpt.protocol.lease.timeouts import Estimate, budget_of, first_estimate
 
 A, B, C = ProcessId("a"), ProcessId("b"), ProcessId("c")
 MEMBERS = (A, B, C)

@@ -9,16 +9,16 @@ from dataclasses import replace
 
 import pytest
 
-from spark_ckpt.protocol.asynchronous_logging import PROTOCOL as ASYNCHRONOUS
-from spark_ckpt.protocol.asynchronous_logging import AsynchronousWorker
+from spark_ckpt.protocol.checkpoints.index_based import PROTOCOL as INDEX
+from spark_ckpt.protocol.checkpoints.index_based import IndexWorker
+from spark_ckpt.protocol.checkpoints.index_records import Kept
+from spark_ckpt.protocol.checkpoints.uncoordinated import PROTOCOL as UNCOORDINATED
+from spark_ckpt.protocol.checkpoints.uncoordinated import LineCoordinator, UncoordinatedWorker
 from spark_ckpt.protocol.ids import Epoch
-from spark_ckpt.protocol.index_based import PROTOCOL as INDEX
-from spark_ckpt.protocol.index_based import IndexWorker
-from spark_ckpt.protocol.index_records import Kept
 from spark_ckpt.protocol.machine import Effect
+from spark_ckpt.protocol.message_logging.asynchronous_logging import PROTOCOL as ASYNCHRONOUS
+from spark_ckpt.protocol.message_logging.asynchronous_logging import AsynchronousWorker
 from spark_ckpt.protocol.recovery import Failure, Part, Plan, Protocol, Record, Settings
-from spark_ckpt.protocol.uncoordinated import PROTOCOL as UNCOORDINATED
-from spark_ckpt.protocol.uncoordinated import LineCoordinator, UncoordinatedWorker
 from spark_ckpt.protocol.vocabulary import (
     AppSent,
     CheckpointKind,

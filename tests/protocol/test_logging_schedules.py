@@ -10,8 +10,9 @@ from collections import Counter
 
 import pytest
 
-from spark_ckpt.protocol import coordinated, sender_logging, synchronous_logging
+from spark_ckpt.protocol.checkpoints import coordinated
 from spark_ckpt.protocol.machine import ProtocolViolation
+from spark_ckpt.protocol.message_logging import sender_logging, synchronous_logging
 from spark_ckpt.protocol.recovery import Protocol, Settings
 from spark_ckpt.protocol.vocabulary import Json
 from spark_ckpt.simulator import GRAPHS, Faults, MessageWorld

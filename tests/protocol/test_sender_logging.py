@@ -7,9 +7,9 @@ import pytest
 from spark_ckpt.protocol.ids import Epoch, TimerId
 from spark_ckpt.protocol.machine import Effect, InvalidTransition, InvariantBroken, ProtocolViolation, missing_cells
 from spark_ckpt.protocol.machine import render_table as rendered
+from spark_ckpt.protocol.message_logging.sender_log import is_receipt, log_key
+from spark_ckpt.protocol.message_logging.sender_logging import SenderLoggingWorker, SenderPhase, plan
 from spark_ckpt.protocol.recovery import Failure, Record, Records, checkpoint_key
-from spark_ckpt.protocol.sender_log import is_receipt, log_key
-from spark_ckpt.protocol.sender_logging import SenderLoggingWorker, SenderPhase, plan
 from spark_ckpt.protocol.vocabulary import (
     OUT,
     AppSent,

@@ -10,22 +10,22 @@ from dataclasses import replace
 
 import pytest
 
-from spark_ckpt.protocol.cyclic_snapshots import PROTOCOL as CYCLIC
-from spark_ckpt.protocol.cyclic_snapshots import CyclicTask
-from spark_ckpt.protocol.epochs import PROTOCOL as EPOCHS
-from spark_ckpt.protocol.epochs import EpochCoordinator, EpochWorker
 from spark_ckpt.protocol.graph import COORDINATOR
 from spark_ckpt.protocol.ids import ChannelId
 from spark_ckpt.protocol.machine import Effect
-from spark_ckpt.protocol.markers import MARKER, MarkerWorker
-from spark_ckpt.protocol.markers import PROTOCOL as MARKERS
 from spark_ckpt.protocol.message_machine import AnyMessageMachine
-from spark_ckpt.protocol.partial_recovery import PROTOCOL as PARTIAL
-from spark_ckpt.protocol.partial_recovery import PartialTask
 from spark_ckpt.protocol.recovery import Birth, Protocol, Record
-from spark_ckpt.protocol.snapshot_coordinator import ACK, Coordinator, Open
-from spark_ckpt.protocol.snapshots import PROTOCOL as SNAPSHOTS
-from spark_ckpt.protocol.snapshots import SnapshotTask
+from spark_ckpt.protocol.snapshots.acyclic import PROTOCOL as SNAPSHOTS
+from spark_ckpt.protocol.snapshots.acyclic import SnapshotTask
+from spark_ckpt.protocol.snapshots.coordinator import ACK, Coordinator, Open
+from spark_ckpt.protocol.snapshots.cyclic import PROTOCOL as CYCLIC
+from spark_ckpt.protocol.snapshots.cyclic import CyclicTask
+from spark_ckpt.protocol.snapshots.epochs import PROTOCOL as EPOCHS
+from spark_ckpt.protocol.snapshots.epochs import EpochCoordinator, EpochWorker
+from spark_ckpt.protocol.snapshots.markers import MARKER, MarkerWorker
+from spark_ckpt.protocol.snapshots.markers import PROTOCOL as MARKERS
+from spark_ckpt.protocol.snapshots.partial_recovery import PROTOCOL as PARTIAL
+from spark_ckpt.protocol.snapshots.partial_recovery import PartialTask
 from spark_ckpt.protocol.vocabulary import (
     AppSent,
     Deliver,

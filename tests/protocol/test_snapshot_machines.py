@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from spark_ckpt.protocol import cyclic_snapshots, epochs, markers, partial_recovery, snapshots, wall_clock
 from spark_ckpt.protocol.graph import COORDINATOR, Graph, channel_between, control_between
 from spark_ckpt.protocol.ids import Incarnation, ProcessId, TimerId
 from spark_ckpt.protocol.machine import INVALID, Drop, Effect, InvalidTransition, InvariantBroken, missing_cells
 from spark_ckpt.protocol.recovery import Birth, Protocol, Records, Settings
-from spark_ckpt.protocol.snapshot_coordinator import Coordinator
+from spark_ckpt.protocol.snapshots import acyclic as snapshots
+from spark_ckpt.protocol.snapshots import cyclic as cyclic_snapshots
+from spark_ckpt.protocol.snapshots import epochs, markers, partial_recovery, wall_clock
+from spark_ckpt.protocol.snapshots.coordinator import Coordinator
 from spark_ckpt.protocol.vocabulary import (
     AppSent,
     Commanded,

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_ckpt.protocol import cyclic_snapshots, epochs, markers, partial_recovery, snapshots, wall_clock
 from spark_ckpt.protocol.graph import COORDINATOR
 from spark_ckpt.protocol.machine import ProtocolViolation
 from spark_ckpt.protocol.recovery import Protocol, Settings
+from spark_ckpt.protocol.snapshots import acyclic as snapshots
+from spark_ckpt.protocol.snapshots import cyclic as cyclic_snapshots
+from spark_ckpt.protocol.snapshots import epochs, markers, partial_recovery, wall_clock
 from spark_ckpt.simulator import Choice, Faults, MessageWorld, Violation, drive
 from spark_ckpt.simulator.explore import explore
 from spark_ckpt.simulator.graphs import CYCLE, GRAPHS, JOIN, PAIR

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol import synchronous_logging
 from spark_ckpt.protocol.ids import Epoch, TimerId
 from spark_ckpt.protocol.machine import InvalidTransition, missing_cells, render_table
+from spark_ckpt.protocol.message_logging import synchronous_logging
+from spark_ckpt.protocol.message_logging.synchronous_logging import LoggingPhase, LoggingWorker, log_key, plan
 from spark_ckpt.protocol.recovery import Failure, Part, Records, checkpoint_key
-from spark_ckpt.protocol.synchronous_logging import LoggingPhase, LoggingWorker, log_key, plan
 from spark_ckpt.protocol.vocabulary import (
     AppSent,
     Capture,

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol.forcing import Forcing
-from spark_ckpt.protocol.graph import COORDINATOR, Graph
-from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
-from spark_ckpt.protocol.machine import Drop, InvalidTransition, missing_cells, render_table
-from spark_ckpt.protocol.recovery import Birth, Failure, Part, Settings, checkpoint_key
-from spark_ckpt.protocol.uncoordinated import (
+from spark_ckpt.protocol.checkpoints.forcing import Forcing
+from spark_ckpt.protocol.checkpoints.uncoordinated import (
     PROTOCOL,
     REPORT,
     SETTLED,
@@ -17,6 +13,10 @@ from spark_ckpt.protocol.uncoordinated import (
     LineCoordinator,
     UncoordinatedWorker,
 )
+from spark_ckpt.protocol.graph import COORDINATOR, Graph
+from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
+from spark_ckpt.protocol.machine import Drop, InvalidTransition, missing_cells, render_table
+from spark_ckpt.protocol.recovery import Birth, Failure, Part, Settings, checkpoint_key
 from spark_ckpt.protocol.vocabulary import (
     AppSent,
     Capture,

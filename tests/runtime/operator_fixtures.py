@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from spark_ckpt.runtime.group_state import KeyGroupState
-from spark_ckpt.runtime.levels import FileRef, LevelCache
-from spark_ckpt.runtime.rows import KEY_HASH, StateSchema
+from spark_ckpt.tasks.rows import KEY_HASH, StateSchema
+from spark_ckpt.tasks.state.group_state import KeyGroupState
+from spark_ckpt.tasks.state.levels import FileRef, LevelCache
 
 
 class MemoryStore:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 
-from life_kit import JOB, SCHEMA, WAIT_S, FakeSink, FakeSource
+from incarnation_kit import JOB, SCHEMA, WAIT_S, FakeSink, FakeSource
 
 from spark_ckpt.config import JobConfig
 from spark_ckpt.connector import StagePlan
-from spark_ckpt.graph import SinkBinding, SourceNode
+from spark_ckpt.driver import run as run_module
+from spark_ckpt.driver import supervisor as supervisor_module
+from spark_ckpt.driver.job_plan import JobPlan
+from spark_ckpt.driver.query_failures import QueryFailed
+from spark_ckpt.driver.run import Run
+from spark_ckpt.driver.spark_incarnation import Ending
+from spark_ckpt.plan.graph import SinkBinding, SourceNode
 from spark_ckpt.protocol.barrier import Outcome
-from spark_ckpt.runtime import run as run_module
-from spark_ckpt.runtime import supervisor as supervisor_module
-from spark_ckpt.runtime.job_plan import JobPlan
-from spark_ckpt.runtime.life import Ending
-from spark_ckpt.runtime.query_failures import QueryFailed
-from spark_ckpt.runtime.run import Run
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.store import Store
 
@@ -26,7 +26,7 @@ def failed(progressed=False, error=None):
     return Ending(Outcome.FAILED, error or QueryFailed("executor lost"), progressed)
 
 
-class FakeLife:
+class FakeIncarnation:
     """Ends as scripted; "lives" until it is asked to stop."""
 
     def __init__(self, bench, plan, point):
@@ -65,7 +65,9 @@ class Bench:
     def __init__(self, folder, monkeypatch):
         self.folder, self.lives, self.endings, self.beginnings, self.closed = folder, [], [], [], []
         self.store = Store.open(str(folder / "store"), JOB)
-        monkeypatch.setattr(supervisor_module, "Life", lambda plan, point, *_: FakeLife(self, plan, point))
+        monkeypatch.setattr(
+            supervisor_module, "SparkIncarnation", lambda plan, point, *_: FakeIncarnation(self, plan, point)
+        )
         monkeypatch.setattr(supervisor_module, "_PAUSE_S", 0.001)
         monkeypatch.setattr(run_module, "_POLL_S", 0.01)
 

@@ -1,7 +1,7 @@
 """A job that starts on an adopted query's epoch has its names, or is told which and what to run."""
 
 import pytest
-from life_kit import an_operator
+from incarnation_kit import an_operator
 from run_kit import STOPPED, Bench, ended
 
 from spark_ckpt.errors import EpochNotFound, GraphInvalid

@@ -23,12 +23,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-import spark_ckpt.runtime.aggregations as agg
+import spark_ckpt.tasks.operators.aggregations as agg
 from spark_ckpt.errors import GraphInvalid
-from spark_ckpt.runtime.failures import ArithmeticOverflow
-from spark_ckpt.runtime.group_state import KeyGroupState
-from spark_ckpt.runtime.operator import Binding, Clock
-from spark_ckpt.runtime.rows import arrow_schema
+from spark_ckpt.tasks.failures import ArithmeticOverflow
+from spark_ckpt.tasks.operators.operator import Binding, Clock
+from spark_ckpt.tasks.rows import arrow_schema
+from spark_ckpt.tasks.state.group_state import KeyGroupState
 
 NOON = dt.datetime(2024, 3, 31, 12, tzinfo=dt.UTC)
 ROW = StructType(

@@ -1,9 +1,9 @@
 """What a fresh checkpoint holds so that Spark's own sources begin at a cut."""
 
 from spark_ckpt.connector import Seed
-from spark_ckpt.graph import OperatorNode, SourceNode, UnionNode
-from spark_ckpt.runtime.checkpoint_seed import seed_files
-from spark_ckpt.runtime.plan_order import PlanOrder
+from spark_ckpt.driver.checkpoint_seed import seed_files
+from spark_ckpt.plan.graph import OperatorNode, SourceNode, UnionNode
+from spark_ckpt.plan.plan_order import PlanOrder
 
 A, B = (SourceNode(name, None, None) for name in "ab")
 ONE = PlanOrder.of(A)

@@ -17,16 +17,16 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import ArrayType, StructType, TimestampType
 
 from spark_ckpt.errors import CkptError, GraphInvalid
-from spark_ckpt.runtime.failures import UserFunctionFailed
-from spark_ckpt.runtime.group_state import KeyGroupState
-from spark_ckpt.runtime.input_plan import TIME, GroupedInput, input_plan
-from spark_ckpt.runtime.key_frames import FramesByInput
-from spark_ckpt.runtime.keyed_function import keyed_function
-from spark_ckpt.runtime.named_inputs import PRESENT, TAG_PREFIX
-from spark_ckpt.runtime.operator import Binding, Clock
-from spark_ckpt.runtime.pandas_rows import PandasOptions
-from spark_ckpt.runtime.rows import arrow_schema
-from spark_ckpt.runtime.vectorized import KeyResult, vectorized_function
+from spark_ckpt.plan.input_plan import TIME, GroupedInput, input_plan
+from spark_ckpt.tasks.failures import UserFunctionFailed
+from spark_ckpt.tasks.operators.key_frames import FramesByInput
+from spark_ckpt.tasks.operators.keyed_function import keyed_function
+from spark_ckpt.tasks.operators.named_inputs import PRESENT, TAG_PREFIX
+from spark_ckpt.tasks.operators.operator import Binding, Clock
+from spark_ckpt.tasks.operators.pandas_rows import PandasOptions
+from spark_ckpt.tasks.operators.vectorized import KeyResult, vectorized_function
+from spark_ckpt.tasks.rows import arrow_schema
+from spark_ckpt.tasks.state.group_state import KeyGroupState
 
 
 def struct(**columns):

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.transaction import AddAction
 
-from spark_ckpt.runtime.file_statistics import delta_statistics, footer_statistics
+from spark_ckpt.tasks.file_statistics import delta_statistics, footer_statistics
 
 NAN, INF = float("nan"), float("inf")
 TYPES = {

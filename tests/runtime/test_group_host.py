@@ -8,14 +8,14 @@ import pytest
 from pyspark.errors import PySparkValueError
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-import spark_ckpt.runtime.aggregations as agg
+import spark_ckpt.tasks.operators.aggregations as agg
 from spark_ckpt.host.markers import BARRIER, OPEN
-from spark_ckpt.runtime.group_host import GroupHost
-from spark_ckpt.runtime.key_hash import key_hash
-from spark_ckpt.runtime.onward import Onward
-from spark_ckpt.runtime.packing import control_tag, pack, unpack_ordered
-from spark_ckpt.runtime.rows import BLOB, KEY_GROUP, KEY_HASH, TAG
 from spark_ckpt.store.location import Location
+from spark_ckpt.tasks.group_host import GroupHost
+from spark_ckpt.tasks.key_hash import key_hash
+from spark_ckpt.tasks.onward import Onward
+from spark_ckpt.tasks.packing import control_tag, pack, unpack_ordered
+from spark_ckpt.tasks.rows import BLOB, KEY_GROUP, KEY_HASH, TAG
 
 ROW = StructType([StructField("k", StringType()), StructField("v", LongType())])
 GROUP, KEY_GROUPS = 3, 16

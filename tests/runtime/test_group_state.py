@@ -12,11 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from operator_fixtures import MemoryStore, colliding, group_of, hashes_of, snapshot, spread
 
 from spark_ckpt.errors import EpochDamaged, FormatUnknown, GraphInvalid, StateSchemaChanged
-from spark_ckpt.runtime import group_state, levels
-from spark_ckpt.runtime.group_state import KeyGroupState
-from spark_ckpt.runtime.levels import FileRef, LevelCache, from_stored
-from spark_ckpt.runtime.rows import NO_TIMEOUT, StateSchema, state_schema
 from spark_ckpt.store.location import Location
+from spark_ckpt.tasks.rows import NO_TIMEOUT, StateSchema, state_schema
+from spark_ckpt.tasks.state import group_state, levels
+from spark_ckpt.tasks.state.group_state import KeyGroupState
+from spark_ckpt.tasks.state.levels import FileRef, LevelCache, from_stored
 
 SCHEMA = StateSchema(pa.schema([("k", pa.string())]), pa.schema([("v", pa.int64()), ("s", pa.string())]))
 

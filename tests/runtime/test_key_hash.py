@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from spark_ckpt.runtime.key_hash import can_hash, key_hash
+from spark_ckpt.tasks.key_hash import can_hash, key_hash
 
 
 def hashes(**columns):

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_fixtures import colliding, hashes_of, spread, with_hash
 
-from spark_ckpt.runtime.key_index import KeyTable, distinct_keys
-from spark_ckpt.runtime.rows import KEY_HASH, TIMEOUT
+from spark_ckpt.tasks.rows import KEY_HASH, TIMEOUT
+from spark_ckpt.tasks.state.key_index import KeyTable, distinct_keys
 
 TYPES = {"a": pa.string(), "b": pa.float64(), "c": pa.int64()}
 ROWS = st.lists(

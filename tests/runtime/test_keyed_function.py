@@ -14,11 +14,11 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from spark_ckpt.errors import GraphInvalid
-from spark_ckpt.runtime.failures import OutputInvalid, UserFunctionFailed
-from spark_ckpt.runtime.group_state import KeyGroupState
-from spark_ckpt.runtime.keyed_function import keyed_function
-from spark_ckpt.runtime.operator import Binding, Clock
-from spark_ckpt.runtime.pandas_rows import PandasOptions
+from spark_ckpt.tasks.failures import OutputInvalid, UserFunctionFailed
+from spark_ckpt.tasks.operators.keyed_function import keyed_function
+from spark_ckpt.tasks.operators.operator import Binding, Clock
+from spark_ckpt.tasks.operators.pandas_rows import PandasOptions
+from spark_ckpt.tasks.state.group_state import KeyGroupState
 
 ROW = StructType([StructField("k", StringType()), StructField("v", LongType()), StructField("at", TimestampType())])
 STATE = StructType([StructField("total", LongType()), StructField("seen", TimestampType())])

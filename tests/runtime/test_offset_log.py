@@ -2,10 +2,10 @@ import json
 
 import pytest
 
+from spark_ckpt.driver.offset_log import read_batch_offsets
 from spark_ckpt.errors import EnvironmentUnfit
-from spark_ckpt.graph import SourceNode
-from spark_ckpt.runtime.offset_log import read_batch_offsets
-from spark_ckpt.runtime.plan_order import PlanOrder
+from spark_ckpt.plan.graph import SourceNode
+from spark_ckpt.plan.plan_order import PlanOrder
 from spark_ckpt.store.location import Location
 
 ONE = PlanOrder.of(SourceNode("in", None, None))

@@ -21,9 +21,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_ckpt.runtime.failures import OutputInvalid
-from spark_ckpt.runtime.output_rows import OutputRows, _Frames, to_table
-from spark_ckpt.runtime.pandas_rows import PandasOptions
+from spark_ckpt.tasks.failures import OutputInvalid
+from spark_ckpt.tasks.operators.output_rows import OutputRows, _Frames, to_table
+from spark_ckpt.tasks.operators.pandas_rows import PandasOptions
 
 SCHEMA = StructType([StructField("k", StringType()), StructField("v", LongType())])
 BERLIN = PandasOptions(timezone="Europe/Berlin")

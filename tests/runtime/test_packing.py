@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ckpt.runtime import blobs
-from spark_ckpt.runtime.packing import (
+from spark_ckpt.tasks import blobs
+from spark_ckpt.tasks.packing import (
     PACKED,
     PACKED_DDL,
     control_tag,

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.conversion import ArrowBatchTransformer
 
-from spark_ckpt.runtime.pandas_rows import FrameSlices, PandasOptions, key_tuples, to_frame
+from spark_ckpt.tasks.operators.pandas_rows import FrameSlices, PandasOptions, key_tuples, to_frame
 
 BERLIN = PandasOptions(timezone="Europe/Berlin")
 MOMENT = dt.datetime(2024, 3, 31, 0, 30, tzinfo=dt.UTC)

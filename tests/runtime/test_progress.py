@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from spark_ckpt.listener import RunListener
-from spark_ckpt.runtime.announcer import Announcer
-from spark_ckpt.runtime.progress import Progress
+from spark_ckpt.driver.announcer import Announcer
+from spark_ckpt.driver.listener import RunListener
+from spark_ckpt.driver.progress import Progress
 
 COUNTS = {"numInputRows": 10, "numOutputRows": 4, "rejected": 1, "late": 2}
 

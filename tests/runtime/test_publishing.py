@@ -7,8 +7,8 @@ import queue
 import pytest
 
 from spark_ckpt.connector import EpochOutput, PublishReceipt
+from spark_ckpt.driver.publishing import SinkLane
 from spark_ckpt.errors import Fenced, PublishConflict, PublishFailed
-from spark_ckpt.runtime.publishing import SinkLane
 
 WAIT_S = 20
 

@@ -21,9 +21,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_ckpt.runtime.failures import OutputInvalid
-from spark_ckpt.runtime.python_values import to_arrow, to_python
-from spark_ckpt.runtime.rows import arrow_schema
+from spark_ckpt.tasks.failures import OutputInvalid
+from spark_ckpt.tasks.rows import arrow_schema
+from spark_ckpt.tasks.state.python_values import to_arrow, to_python
 
 POINT = StructType([StructField("x", LongType()), StructField("at", TimestampType())])
 AT = dt.datetime(2024, 3, 31, 12, 30, 15, 123456)

@@ -10,6 +10,7 @@ from py4j.java_gateway import GatewayProperty
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
 
+from spark_ckpt.driver.query_failures import JvmGone, QueryFailed, failure_by, failure_in, failure_of, typed
 from spark_ckpt.errors import (
     BadRecord,
     CkptError,
@@ -21,19 +22,18 @@ from spark_ckpt.errors import (
     StoreReadOnly,
     StoreUnreachable,
 )
-from spark_ckpt.runtime.failures import ExpressionFailed, OutputInvalid, UserFunctionFailed, UserFunctionHindered
-from spark_ckpt.runtime.query_failures import JvmGone, QueryFailed, failure_by, failure_in, failure_of, typed
+from spark_ckpt.tasks.failures import ExpressionFailed, OutputInvalid, UserFunctionFailed, UserFunctionHindered
 
 # As Spark 4.2 prints them; paths shortened.
 USER_FUNCTION = """[STREAM_FAILED] Query [id = 46b1, runId = 7c2d] terminated with exception: \
 [FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function in foreach batch sink. Reason: \
 An exception was thrown from the Python worker:
 Traceback (most recent call last):
-  File "/lib/spark_ckpt/runtime/group_host.py", line 101, in run
+  File "/lib/spark_ckpt/tasks/group_host.py", line 101, in run
     yield from _GroupCall(self, int(key[0]), state, reports).run(frames)
-  File "/lib/spark_ckpt/runtime/keyed_function.py", line 166, in _call
+  File "/lib/spark_ckpt/tasks/operators/keyed_function.py", line 166, in _call
     raise user_function_failed(self._binding.name, key, error) from error
-spark_ckpt.runtime.failures.UserFunctionFailed: [CKPT_USER_FUNCTION_FAILED] the function of operator 'totals' raised \
+spark_ckpt.tasks.failures.UserFunctionFailed: [CKPT_USER_FUNCTION_FAILED] the function of operator 'totals' raised \
 ZeroDivisionError: 'division by zero'
   operator: totals
   key: ('d', datetime.date(2024, 1, 1))

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_ckpt.connector import StagePlan
-from spark_ckpt.graph import REJECT
-from spark_ckpt.runtime.rejects import Diverter, divert_rejects, rejected_table
-from spark_ckpt.runtime.staging import SinkStage
 from spark_ckpt.store.location import Location
+from spark_ckpt.tasks.rejects import Diverter, divert_rejects, rejected_table
+from spark_ckpt.tasks.rows import REJECT
+from spark_ckpt.tasks.staging import SinkStage
 
 
 class Reported:

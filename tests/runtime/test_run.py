@@ -5,9 +5,15 @@ from __future__ import annotations
 import threading
 
 import pytest
-from life_kit import JOB, WAIT_S, an_operator, eventually
-from run_kit import STOPPED, Bench, FakeLife, ended, failed
+from incarnation_kit import JOB, WAIT_S, an_operator, eventually
+from run_kit import STOPPED, Bench, FakeIncarnation, ended, failed
 
+from spark_ckpt.driver import run as run_module
+from spark_ckpt.driver import supervisor as supervisor_module
+from spark_ckpt.driver.listener import RunListener
+from spark_ckpt.driver.query_failures import QueryFailed
+from spark_ckpt.driver.run import Run
+from spark_ckpt.driver.spark_incarnation import Ending
 from spark_ckpt.errors import (
     ConfigInvalid,
     EpochDamaged,
@@ -19,13 +25,7 @@ from spark_ckpt.errors import (
     StoreFull,
     StoreUnreachable,
 )
-from spark_ckpt.listener import RunListener
 from spark_ckpt.protocol.barrier import Outcome
-from spark_ckpt.runtime import run as run_module
-from spark_ckpt.runtime import supervisor as supervisor_module
-from spark_ckpt.runtime.life import Ending
-from spark_ckpt.runtime.query_failures import QueryFailed
-from spark_ckpt.runtime.run import Run
 from spark_ckpt.store.records import Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.store.store import Store
 
@@ -166,7 +166,9 @@ def test_what_fails_while_the_store_is_away_is_blamed_on_the_store(bench, monkey
     outage = eventually(lambda: (run.lastProgress or {}).get("outage"), "outage")
     assert outage["condition"] == "CKPT_STORE_UNREACHABLE"
     monkeypatch.undo()
-    monkeypatch.setattr(supervisor_module, "Life", lambda plan, point, *_: FakeLife(bench, plan, point))
+    monkeypatch.setattr(
+        supervisor_module, "SparkIncarnation", lambda plan, point, *_: FakeIncarnation(bench, plan, point)
+    )
     eventually(lambda: len(bench.lives) == 2, "the next life")
     assert tail().incarnation == 2
     assert run.stop(WAIT_S)
@@ -392,9 +394,9 @@ def test_a_savepoint_is_asked_for_again_when_the_life_ended_without_it(bench):
     first.watch = None
     thread, found = in_background(lambda: run.savepoint("named"))
     eventually(lambda: first.savepoints == ["named"], "first request")
-    second = FakeLife(bench, run._plan, type("Point", (), {"incarnation": 9, "manifest": Manifest(
+    second = FakeIncarnation(bench, run._plan, type("Point", (), {"incarnation": 9, "manifest": Manifest(
         job=JOB, epoch=1, incarnation=1, attempt="a", created_ms=0)}))  # fmt: skip
-    run._supervisor._life = second
+    run._supervisor._incarnation = second
     eventually(lambda: second.savepoints == ["named"], "second request")
     bench.store.reopened().log.add_savepoint("named", 1)
     thread.join(WAIT_S)

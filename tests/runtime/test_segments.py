@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ckpt.runtime.segments import Segments
+from spark_ckpt.tasks.operators.segments import Segments
 
 NUMBERS = st.floats(allow_nan=False, width=64)
 KEYED = st.integers(1, 6).flatmap(

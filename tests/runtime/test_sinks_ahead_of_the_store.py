@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from life_kit import JOB, SCHEMA, FakeSink, FakeSource
+from incarnation_kit import JOB, SCHEMA, FakeSink, FakeSource
 
 from spark_ckpt.connector import Published, SinkContext
+from spark_ckpt.driver.sink_markers import beyond, refuse_newer_sinks
 from spark_ckpt.errors import PublishConflict, StoreInUse
-from spark_ckpt.graph import SinkBinding, SourceNode
+from spark_ckpt.plan.graph import SinkBinding, SourceNode
 from spark_ckpt.protocol.ids import Epoch, Incarnation
-from spark_ckpt.runtime.sink_markers import beyond, refuse_newer_sinks
 from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.records import Manifest, StagedOutput

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_ckpt.connector import StagedFile, StagePlan
-from spark_ckpt.graph import REJECT
 from spark_ckpt.host.reports import Report, staged_file
-from spark_ckpt.runtime.failures import OutputInvalid
-from spark_ckpt.runtime.stage_tasks import tapper
-from spark_ckpt.runtime.staging import SinkStage, StageWriter, lane_of, staging
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.records import StagedFileRecord
+from spark_ckpt.tasks.failures import OutputInvalid
+from spark_ckpt.tasks.rows import REJECT
+from spark_ckpt.tasks.stage_tasks import tapper
+from spark_ckpt.tasks.staging import SinkStage, StageWriter, lane_of, staging
 
 KEYS = ["a", None, "b", "ä", "a", "", None, "c" * 50]
 
@@ -95,7 +95,7 @@ def test_null_keys_are_in_the_first_lane():
 def test_a_keys_lane_is_the_same_in_every_process(keys):
     program = f"""
 import datetime, pyarrow as pa
-from spark_ckpt.runtime.staging import lane_of
+from spark_ckpt.tasks.staging import lane_of
 print(lane_of(pa.chunked_array([pa.array({keys!r})]), 1000).tolist())
 """
     others = [

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from spark_ckpt.errors import AdoptionRefused, EpochDamaged
-from spark_ckpt.runtime.group_state import KeyGroupState
-from spark_ckpt.runtime.levels import FileRef, LevelCache
-from spark_ckpt.runtime.rows import KEY_GROUP, NO_TIMEOUT, StateSchema
-from spark_ckpt.runtime.state_groups import GroupWriter
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.records import StateFile
+from spark_ckpt.tasks.rows import KEY_GROUP, NO_TIMEOUT, StateSchema
+from spark_ckpt.tasks.state.group_state import KeyGroupState
+from spark_ckpt.tasks.state.levels import FileRef, LevelCache
+from spark_ckpt.tasks.state.state_groups import GroupWriter
 
 SCHEMA = StateSchema(pa.schema([("k", pa.float64())]), pa.schema([("v", pa.list_(pa.int64()))]))
 GROUPS = 4

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from spark_ckpt.runtime.signals import SignalStops
+from spark_ckpt.driver.signals import SignalStops
 
 WAIT_S = 60
 PROGRAM = """
 import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts the tests may ignore it, and children inherit that
-from spark_ckpt.runtime.signals import stops
+from spark_ckpt.driver.signals import stops
 
 def say(text):  # one piece, whatever other threads say
     os.write(1, (text + "\\n").encode())

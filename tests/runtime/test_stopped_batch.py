@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.types import StructType
 
-from spark_ckpt.graph import SourceNode
-from spark_ckpt.runtime import stage_query
-from spark_ckpt.runtime.stage_query import StageQuery
+from spark_ckpt.driver import stage_query
+from spark_ckpt.driver.stage_query import StageQuery
+from spark_ckpt.plan.graph import SourceNode
 
 
 class Interrupted:

@@ -12,13 +12,13 @@ from operator_fixtures import MemoryStore, group_of, snapshot, with_hash
 from pyspark.sql.types import StructType
 
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
-from spark_ckpt.runtime.group_state import KeyGroupState
-from spark_ckpt.runtime.input_plan import GroupedInput, input_plan
-from spark_ckpt.runtime.join_plan import join_plan
-from spark_ckpt.runtime.named_inputs import PRESENT, TAG_PREFIX
-from spark_ckpt.runtime.operator import Binding, Clock
-from spark_ckpt.runtime.rows import arrow_schema
-from spark_ckpt.runtime.stream_join import LEFT, LEFT_ROWS, RIGHT, RIGHT_ROWS
+from spark_ckpt.plan.input_plan import GroupedInput, input_plan
+from spark_ckpt.plan.join_plan import join_plan
+from spark_ckpt.tasks.operators.named_inputs import PRESENT, TAG_PREFIX
+from spark_ckpt.tasks.operators.operator import Binding, Clock
+from spark_ckpt.tasks.operators.stream_join import LEFT, LEFT_ROWS, RIGHT, RIGHT_ROWS
+from spark_ckpt.tasks.rows import arrow_schema
+from spark_ckpt.tasks.state.group_state import KeyGroupState
 
 
 def struct(**columns):

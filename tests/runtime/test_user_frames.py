@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 
-from spark_ckpt.runtime.failures import user_function_failed
-from spark_ckpt.runtime.user_frames import user_part, user_traceback
+from spark_ckpt.tasks.failures import user_function_failed
+from spark_ckpt.tasks.user_frames import user_part, user_traceback
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 WORKER = f'''Traceback (most recent call last):
   File "{SITE}/pyspark/python/lib/pyspark.zip/pyspark/worker.py", line 3622, in main
     process()
-  File "{SITE}/spark_ckpt/runtime/keyed_function.py", line 166, in _call
+  File "{SITE}/spark_ckpt/tasks/operators/keyed_function.py", line 166, in _call
     for item in _iterable(func(key, frames(i), state)):
   File "/home/ann/job.py", line 12, in add_up
     return rate(frame)

@@ -8,11 +8,11 @@ from operator_fixtures import MemoryStore, group_of, snapshot, with_hash
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from spark_ckpt.runtime.failures import OutputInvalid, UserFunctionFailed
-from spark_ckpt.runtime.group_state import KeyGroupState
-from spark_ckpt.runtime.operator import Binding, Clock
-from spark_ckpt.runtime.rows import NO_TIMEOUT
-from spark_ckpt.runtime.vectorized import KeyResult, vectorized_function
+from spark_ckpt.tasks.failures import OutputInvalid, UserFunctionFailed
+from spark_ckpt.tasks.operators.operator import Binding, Clock
+from spark_ckpt.tasks.operators.vectorized import KeyResult, vectorized_function
+from spark_ckpt.tasks.rows import NO_TIMEOUT
+from spark_ckpt.tasks.state.group_state import KeyGroupState
 
 ROW = StructType([StructField("k", StringType()), StructField("v", LongType())])
 STATE = StructType([StructField("total", LongType()), StructField("rows", LongType())])

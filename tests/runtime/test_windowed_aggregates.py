@@ -12,12 +12,12 @@ from operator_fixtures import MemoryStore, group_of, snapshot, with_hash
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-import spark_ckpt.runtime.aggregations as agg
-from spark_ckpt.runtime.group_state import KeyGroupState
-from spark_ckpt.runtime.levels import FileRef, LevelCache
-from spark_ckpt.runtime.operator import Binding, Clock
-from spark_ckpt.runtime.rows import NO_TIMEOUT, OP, arrow_schema
-from spark_ckpt.runtime.window_keys import Closing, WindowKey
+import spark_ckpt.tasks.operators.aggregations as agg
+from spark_ckpt.tasks.operators.operator import Binding, Clock
+from spark_ckpt.tasks.operators.window_keys import Closing, WindowKey
+from spark_ckpt.tasks.rows import NO_TIMEOUT, OP, arrow_schema
+from spark_ckpt.tasks.state.group_state import KeyGroupState
+from spark_ckpt.tasks.state.levels import FileRef, LevelCache
 
 TIMES = [StructField(name, TimestampType()) for name in ("at", "w_start", "w_end")]
 ROW = StructType([StructField("k", StringType()), StructField("v", LongType()), *TIMES])

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 from pyspark.errors import PySparkException
 
+from spark_ckpt.driver import warm_up
+from spark_ckpt.driver.warm_up import check_workers
 from spark_ckpt.errors import EnvironmentUnfit
-from spark_ckpt.runtime import warm_up
-from spark_ckpt.runtime.warm_up import check_workers
 
 OTHER = "/opt/other/bin/python"
 

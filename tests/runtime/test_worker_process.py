@@ -7,12 +7,12 @@ import sys
 
 SETTLED_TWICE = """
 import gc
-from spark_ckpt.worker_process import settle
-settle()
+from spark_ckpt.tasks.worker_process import prepare_worker
+prepare_worker()
 frozen = gc.get_freeze_count()
 assert frozen > 1000, frozen
 later = [[] for _ in range(1000)]
-settle()
+prepare_worker()
 assert gc.get_freeze_count() <= frozen, "what comes later is still collected"
 """
 

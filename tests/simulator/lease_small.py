@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_ckpt.protocol.lease import LeaseSettings
+from spark_ckpt.protocol.lease.messages import LeaseSettings
 from spark_ckpt.simulator.faults import Faults
 from spark_ckpt.simulator.lease_node import Node
 from spark_ckpt.simulator.lease_world import LeaseWorld, Rules, Scope

@@ -10,8 +10,8 @@ import spark_ckpt.simulator as sim
 from spark_ckpt.protocol.graph import COORDINATOR
 from spark_ckpt.protocol.machine import Effect, Event
 from spark_ckpt.protocol.menu import MENU
-from spark_ckpt.protocol.partial_recovery import PartialTask
 from spark_ckpt.protocol.recovery import Protocol
+from spark_ckpt.protocol.snapshots.partial_recovery import PartialTask
 from spark_ckpt.protocol.vocabulary import Erase
 from spark_ckpt.simulator import message_world
 from spark_ckpt.simulator.leaks import leaks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import spark_ckpt.simulator as sim
-from spark_ckpt.protocol import wall_clock
+from spark_ckpt.protocol.snapshots import wall_clock
 from spark_ckpt.simulator.campaign import handled_cells
 from spark_ckpt.simulator.message_world import MessageWorld
 from spark_ckpt.simulator.timed import TIMED, skewed

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 import spark_ckpt.simulator as sim
-from spark_ckpt.protocol import synchronous_logging, uncoordinated
+from spark_ckpt.protocol.checkpoints import uncoordinated
 from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.message_logging import synchronous_logging
 from spark_ckpt.protocol.recovery import Failure, Plan, Protocol
 from spark_ckpt.simulator import lines, oracles
 from spark_ckpt.simulator.lines import Line

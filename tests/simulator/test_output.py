@@ -16,8 +16,8 @@ from spark_ckpt.protocol.menu import MENU
 from spark_ckpt.protocol.message_machine import AnyMessageMachine
 from spark_ckpt.protocol.recovery import Birth, Protocol
 from spark_ckpt.protocol.vocabulary import Deliver, SinkOp, SinkTransaction
-from spark_ckpt.simulator.audience import Publication
 from spark_ckpt.simulator.message_world import MessageWorld
+from spark_ckpt.simulator.outside_world import Publication
 from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.schedules import Outcome, drive
 from spark_ckpt.simulator.violations import Violation

@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from spark_ckpt.protocol.cyclic_snapshots import PROTOCOL, CyclicPhase, CyclicTask
 from spark_ckpt.protocol.graph import COORDINATOR, Graph, channel_between
 from spark_ckpt.protocol.ids import ChannelId, Epoch, ProcessId
 from spark_ckpt.protocol.incarnation import Age, age
 from spark_ckpt.protocol.machine import Effect
 from spark_ckpt.protocol.message_machine import APP
 from spark_ckpt.protocol.recovery import Key, Protocol, checkpoint_key
-from spark_ckpt.protocol.snapshot_coordinator import BEGIN, Coordinator
-from spark_ckpt.protocol.snapshot_coordinator import Step as Progress
+from spark_ckpt.protocol.snapshots.coordinator import BEGIN, Coordinator
+from spark_ckpt.protocol.snapshots.coordinator import Step as Progress
+from spark_ckpt.protocol.snapshots.cyclic import PROTOCOL, CyclicPhase, CyclicTask
 from spark_ckpt.protocol.vocabulary import Envelope, Received
 from spark_ckpt.simulator import choosing
 from spark_ckpt.simulator.application import Application, Outputs

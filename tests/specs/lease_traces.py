@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.lease import LeaseSettings
-from spark_ckpt.protocol.lease_replica import ReplicaPhase
+from spark_ckpt.protocol.lease.messages import LeaseSettings
+from spark_ckpt.protocol.lease.replica import ReplicaPhase
 from spark_ckpt.simulator.faults import Faults
 from spark_ckpt.simulator.lease_node import Node
 from spark_ckpt.simulator.lease_world import LeaseWorld, Scope

@@ -13,7 +13,7 @@ from spark_ckpt.store.identity import (
     check_unchanged,
     differing,
     known,
-    settled,
+    reconciled,
 )
 from spark_ckpt.store.records import EpochBrief, Manifest, SinkIdentity, StagedFileRecord, StagedOutput
 from spark_ckpt.store.tail import Tail
@@ -32,7 +32,7 @@ def standing(recorded=None, found=None, owed=None, last=7, **confirmed):
         if recorded is None
         else {"out": recorded if isinstance(recorded, SinkIdentity) else SinkIdentity(parts=recorded)}
     )
-    return settled(
+    return reconciled(
         Known({}, sinks), Found({}, {"out": A if found is None else found}), named(**confirmed), owed or {}, last
     )
 
@@ -114,7 +114,7 @@ def test_a_table_that_is_gone_is_refused_before_the_sink_makes_it_again():
 def test_swapped_names_are_told_as_swapped():
     recorded = Known({}, {"x": SinkIdentity(parts=A), "y": SinkIdentity(parts=B)})
     with pytest.raises(IdentityChanged) as caught:
-        settled(recorded, Found({}, {"x": B, "y": A}), Confirmed(), {}, 7)
+        reconciled(recorded, Found({}, {"x": B, "y": A}), Confirmed(), {}, 7)
     assert "sink 'x' and sink 'y' are not" in caught.value.what
     assert "sink 'x' is now what 'y' was: give each its old name back" in caught.value.hint
     assert caught.value.context["sink y found"] == "kind delta, path /a, table id 1"
@@ -123,14 +123,14 @@ def test_swapped_names_are_told_as_swapped():
 def test_a_confirmation_counts_for_the_name_it_names_only():
     recorded = Known({}, {"x": SinkIdentity(parts=A), "y": SinkIdentity(parts=B)})
     with pytest.raises(IdentityChanged, match="sink 'y' is not"):
-        settled(recorded, Found({}, {"x": B, "y": A}), named(new_sinks=["x"]), {}, 7)
+        reconciled(recorded, Found({}, {"x": B, "y": A}), named(new_sinks=["x"]), {}, 7)
 
 
 def test_a_confirmation_of_a_sink_is_none_of_a_source_with_its_name():
     recorded = Known({"io": IN}, {"io": SinkIdentity(parts=A)})
     found = Found({"io": {**IN, "path": "/other"}}, {"io": A})
     with pytest.raises(IdentityChanged, match="source 'io'"):
-        settled(recorded, found, named(new_sinks=["io"]), {}, 7)
+        reconciled(recorded, found, named(new_sinks=["io"]), {}, 7)
 
 
 def test_a_confirmation_of_a_name_that_the_job_does_not_have_is_refused():
@@ -189,9 +189,9 @@ def test_another_table_cannot_be_confirmed_as_moved():
 
 def test_a_new_source_begins_anew_and_a_moved_one_goes_on():
     recorded, found = Known({"in": IN}, {}), Found({"in": {**IN, "path": "/other"}}, {})
-    fresh = settled(recorded, found, named(new_sources=["in"]), {}, 7)
+    fresh = reconciled(recorded, found, named(new_sources=["in"]), {}, 7)
     assert (fresh.fresh, fresh.goes_on({"in": {"n": 5}, "else": {"n": 1}})) == (frozenset({"in"}), {"else": {"n": 1}})
-    moved = settled(recorded, found, named(moved=["in"]), {}, 7)
+    moved = reconciled(recorded, found, named(moved=["in"]), {}, 7)
     assert moved.goes_on({"in": {"n": 5}}) == {"in": {"n": 5}}
     assert moved.sources == fresh.sources == {"in": {"kind": "files", "path": "/other"}}
 
@@ -239,17 +239,17 @@ def test_an_epoch_that_cannot_be_read_is_passed_over():
 
 def test_a_dropped_sinks_identity_stays_so_that_its_name_cannot_come_back_as_another_table():
     recorded = Known({}, {"out": SinkIdentity(parts=A), "gone": SinkIdentity(parts=B, after=2)})
-    kept = settled(recorded, Found({}, {"out": A}), Confirmed(), {}, 7)
+    kept = reconciled(recorded, Found({}, {"out": A}), Confirmed(), {}, 7)
     assert kept.sinks["gone"] == SinkIdentity(parts=B, after=2)
     with pytest.raises(IdentityChanged, match="sink 'gone'"):
-        settled(Known({}, kept.sinks), Found({}, {"out": A, "gone": {**A, "path": "/c"}}), Confirmed(), {}, 7)
+        reconciled(Known({}, kept.sinks), Found({}, {"out": A, "gone": {**A, "path": "/c"}}), Confirmed(), {}, 7)
 
 
 def test_a_renamed_and_an_added_sink_are_new_names_and_nothing_is_asked():
     recorded = Known({}, {"out": SinkIdentity(parts=A)})
-    added = settled(recorded, Found({}, {"out": A, "more": B}), Confirmed(), {}, 7)
+    added = reconciled(recorded, Found({}, {"out": A, "more": B}), Confirmed(), {}, 7)
     assert added.sinks["more"] == SinkIdentity(parts=B, after=0)
-    renamed = settled(recorded, Found({}, {"result": A}), Confirmed(), {}, 7)
+    renamed = reconciled(recorded, Found({}, {"result": A}), Confirmed(), {}, 7)
     assert renamed.sinks["result"] == SinkIdentity(parts=A, after=0)
 
 

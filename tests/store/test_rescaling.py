@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from store_world import ELSEWHERE, JOB, OPERATOR, World, key_hash
 
+from spark_ckpt.driver.rescale import rescale
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged, EpochNotFound, StoreInUse
-from spark_ckpt.runtime.levels import from_stored
-from spark_ckpt.runtime.rescale import rescale
-from spark_ckpt.runtime.rows import StateSchema
 from spark_ckpt.store.ddl import arrow_schema
 from spark_ckpt.store.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.store.store import Store
+from spark_ckpt.tasks.rows import StateSchema
+from spark_ckpt.tasks.state.levels import from_stored
 
 KEYS = [f"key{number}" for number in range(60)]
 

@@ -269,7 +269,7 @@ def test_every_event_of_the_rules_can_be_read_again():
     assert set(_TIMERS) == {
         each.__name__
         for each in _all(Event)
-        if each.__module__ == "spark_ckpt.protocol.barrier_messages" and each.__name__.endswith("Elapsed")
+        if each.__module__ == "spark_ckpt.protocol.barrier.messages" and each.__name__.endswith("Elapsed")
     }
 
 

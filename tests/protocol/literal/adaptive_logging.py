@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.protocol.adaptive_logging import PROTOCOL, AdaptiveWorker
+from spark_ckpt.protocol.message_logging.adaptive_logging import PROTOCOL, AdaptiveWorker
 from spark_ckpt.protocol.vocabulary import Envelope
 
 

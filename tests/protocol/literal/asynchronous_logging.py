@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.protocol.asynchronous_logging import PROTOCOL, AsynchronousWorker, RecoveryCoordinator
 from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.recoverable import RecoveryVector
+from spark_ckpt.protocol.message_logging.asynchronous_logging import PROTOCOL, AsynchronousWorker, RecoveryCoordinator
+from spark_ckpt.protocol.message_logging.recoverable import RecoveryVector
 from spark_ckpt.protocol.recovery import Birth, Protocol
 
 

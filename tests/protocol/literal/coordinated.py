@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.protocol.coordinated import PROTOCOL, CoordinatedPhase, CoordinatedWorker
-from spark_ckpt.protocol.coordinated_instance import Tentative
+from spark_ckpt.protocol.checkpoints.coordinated import PROTOCOL, CoordinatedPhase, CoordinatedWorker
+from spark_ckpt.protocol.checkpoints.coordinated_instance import Tentative
 from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.protocol.machine import Effect
 from spark_ckpt.protocol.recovery import checkpoint_key

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.protocol.cyclic_snapshots import PROTOCOL, CyclicTask
 from spark_ckpt.protocol.ids import ChannelId
 from spark_ckpt.protocol.machine import Effect, Event
+from spark_ckpt.protocol.snapshots.cyclic import PROTOCOL, CyclicTask
 from spark_ckpt.protocol.vocabulary import Hold, Received
 
 NIL = ChannelId("Nil")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from spark_ckpt.protocol.epochs import PROTOCOL, EpochCoordinator, EpochWorker
 from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.protocol.recovery import Record
-from spark_ckpt.protocol.snapshot_coordinator import Open
+from spark_ckpt.protocol.snapshots.coordinator import Open
+from spark_ckpt.protocol.snapshots.epochs import PROTOCOL, EpochCoordinator, EpochWorker
 
 
 class ZeroIsEnough(EpochCoordinator):

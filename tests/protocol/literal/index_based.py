@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from spark_ckpt.protocol.checkpoints.index_based import PROTOCOL, IndexWorker
 from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt.protocol.incarnation import Age, age
-from spark_ckpt.protocol.index_based import PROTOCOL, IndexWorker
 from spark_ckpt.protocol.machine import Drop, Effect
 from spark_ckpt.protocol.message_machine import APP
 from spark_ckpt.protocol.vocabulary import Envelope, Received

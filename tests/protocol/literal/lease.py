@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from spark_ckpt.protocol.ids import ProcessId, TimerId
-from spark_ckpt.protocol.lease import (
+from spark_ckpt.protocol.lease.messages import (
     Admission,
     Lease,
     LeaseElapsed,
@@ -16,8 +16,8 @@ from spark_ckpt.protocol.lease import (
     Terms,
     Turns,
 )
-from spark_ckpt.protocol.lease_primary import Primary
-from spark_ckpt.protocol.lease_replica import Replica, ReplicaPhase
+from spark_ckpt.protocol.lease.primary import Primary
+from spark_ckpt.protocol.lease.replica import Replica, ReplicaPhase
 from spark_ckpt.protocol.machine import Effect, Event
 from spark_ckpt.protocol.vocabulary import SetTimer
 from spark_ckpt.simulator.lease_world import Rules

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from spark_ckpt.protocol.ids import ChannelId
 from spark_ckpt.protocol.machine import Effect
-from spark_ckpt.protocol.markers import MARKER, PROTOCOL, MarkerPhase, MarkerWorker
+from spark_ckpt.protocol.snapshots.markers import MARKER, PROTOCOL, MarkerPhase, MarkerWorker
 
 
 class StateOfTheLastMarker(MarkerWorker):

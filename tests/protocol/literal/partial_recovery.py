@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_ckpt.protocol.machine import Effect
-from spark_ckpt.protocol.partial_recovery import PROTOCOL, PartialTask
 from spark_ckpt.protocol.recovery import Birth, Record
-from spark_ckpt.protocol.snapshot_records import counts_in
+from spark_ckpt.protocol.snapshots.partial_recovery import PROTOCOL, PartialTask
+from spark_ckpt.protocol.snapshots.records import counts_in
 from spark_ckpt.protocol.vocabulary import Received
 
 

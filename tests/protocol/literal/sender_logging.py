@@ -7,9 +7,15 @@ from dataclasses import replace
 from spark_ckpt.protocol.graph import channel_between
 from spark_ckpt.protocol.ids import ChannelId
 from spark_ckpt.protocol.machine import Effect
+from spark_ckpt.protocol.message_logging.sender_log import Entry
+from spark_ckpt.protocol.message_logging.sender_logging import (
+    PROTOCOL,
+    SenderLoggingWorker,
+    SenderPhase,
+    plan,
+    replay_the_failed,
+)
 from spark_ckpt.protocol.recovery import Failure, Part, Plan
-from spark_ckpt.protocol.sender_log import Entry
-from spark_ckpt.protocol.sender_logging import PROTOCOL, SenderLoggingWorker, SenderPhase, plan, replay_the_failed
 from spark_ckpt.protocol.vocabulary import AppSent, Received, SinkOp, SinkTransaction
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from spark_ckpt.protocol.ids import ChannelId
 from spark_ckpt.protocol.machine import Effect, Event
-from spark_ckpt.protocol.snapshots import PROTOCOL, SnapshotTask
+from spark_ckpt.protocol.snapshots.acyclic import PROTOCOL, SnapshotTask
 from spark_ckpt.protocol.vocabulary import Received
 
 

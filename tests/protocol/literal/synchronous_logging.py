@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_ckpt.protocol.machine import Effect
+from spark_ckpt.protocol.message_logging.synchronous_logging import PROTOCOL, LoggingPhase, LoggingWorker, plan
 from spark_ckpt.protocol.recovery import Failure, Plan
-from spark_ckpt.protocol.synchronous_logging import PROTOCOL, LoggingPhase, LoggingWorker, plan
 from spark_ckpt.protocol.vocabulary import Capture, Commanded, Drop, Received, SinkTransaction, Stored
 
 

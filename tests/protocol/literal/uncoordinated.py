@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from spark_ckpt.protocol.checkpoints.interval_graph import IntervalGraph, Marks
+from spark_ckpt.protocol.checkpoints.uncoordinated import PROTOCOL, UncoordinatedWorker, plan
 from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.interval_graph import IntervalGraph, Marks
 from spark_ckpt.protocol.recovery import Birth
-from spark_ckpt.protocol.uncoordinated import PROTOCOL, UncoordinatedWorker, plan
 
 
 class ReceiverToSender(IntervalGraph):

@@ -1,0 +1,1 @@
+"""What a program writes: jobs, streams, groupings, loops, and state as tables."""

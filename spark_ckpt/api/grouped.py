@@ -1,0 +1,231 @@
+"""Streams grouped by key, waiting for their operator: one, or several as the named inputs of one operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial, reduce
+from typing import TYPE_CHECKING, NoReturn
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupStateTimeout
+from pyspark.sql.types import StructType
+
+from spark_ckpt.api.elsewhere import not_on_co_grouped, not_on_grouped
+from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.plan.graph import InputNode, OperatorNode, UnionNode, check_read_once, event_time_of, struct_of
+from spark_ckpt.plan.input_plan import TIME, GroupedInput, input_plan
+from spark_ckpt.plan.session_settings import pandas_options
+from spark_ckpt.plan.window_lineage import closing_of, is_window
+from spark_ckpt.spark_private.plans import streaming_template
+from spark_ckpt.tasks.operators.aggregations import APPEND, Aggregate, running_aggregates
+from spark_ckpt.tasks.operators.keyed_function import CoGroupFunction, UserFunction, keyed_function
+from spark_ckpt.tasks.operators.operator import Binding, KeyedOperator
+from spark_ckpt.tasks.operators.vectorized import VectorizedFunction, vectorized_function
+from spark_ckpt.tasks.operators.window_keys import Closing, WindowKey
+
+if TYPE_CHECKING:
+    from spark_ckpt.api.stream import Stream
+
+
+class GroupedStream:
+    """A stream grouped by key, waiting for its operator."""
+
+    def __init__(self, stream: Stream, keys: tuple[str, ...]) -> None:
+        self._stream = stream
+        self._keys = keys
+
+    def applyInPandasWithState(
+        self,
+        func: UserFunction,
+        outputStructType: StructType | str,
+        stateStructType: StructType | str,
+        outputMode: str,
+        timeoutConf: str,
+        name: str | None = None,
+    ) -> Stream:
+        """Spark's own signature and semantics, per key, inside key groups.
+
+        `func(key, pandas frames, state)` may yield DataFrames as in Spark, or tuples or dicts of one row each, which cost
+        a fraction. `name` identifies the operator's state in the store; default: the function's name.
+        """
+        operator = keyed_function(
+            func,
+            self._schema,
+            self._keys,
+            struct_of(outputStructType),
+            struct_of(stateStructType),
+            outputMode,
+            timeoutConf,
+        )
+        return self._operate(operator, name or _function_name(func))
+
+    def applyVectorized(
+        self,
+        func: VectorizedFunction,
+        outputStructType: StructType | str,
+        stateStructType: StructType | str,
+        name: str | None = None,
+        timeoutConf: str = GroupStateTimeout.NoTimeout,
+    ) -> Stream:
+        """All keys of a key group at once: `func(KeyBatch) -> KeyResult`, Arrow tables in and out.
+
+        `timeoutConf`: Spark's `GroupStateTimeout`. The function sets each key's timeout (`KeyResult.timeout_ms`) and is called
+        with those that have passed (`KeyBatch.timed_out`).
+        """
+        output, state = struct_of(outputStructType), struct_of(stateStructType)
+        operator = vectorized_function(func, self._schema, self._keys, output, state, timeout=timeoutConf)
+        return self._operate(operator, name or _function_name(func))
+
+    def agg(self, outputMode: str = "update", name: str = "aggregate", **aggregates: Aggregate) -> Stream:
+        """Running aggregates: `agg(total=ckpt.sum("v"), n=ckpt.count())`.
+
+        "update": one row per changed key and batch (keys and aggregates). "append": every input row with the running
+        values as of that row.
+
+        Windows: `groupBy("k", F.window("at", "10 minutes"))`, or its `start` or `end` as a column, behind
+        `withWatermark("at", ...)`. As in Spark's update mode, a row is late when the watermark of the batch before has reached
+        its window's end: it is dropped and counted (`run.lastProgress["late"]`). When the batch's own watermark has, the
+        window's state goes. A grouping without a window of the watermark's column (or that column itself) is never closed:
+        no row is late, and its state stays.
+        """
+        if isinstance(name, Aggregate) or isinstance(outputMode, Aggregate):
+            raise GraphInvalid(
+                "agg: 'name' and 'outputMode' are settings, no aggregates",
+                hint="call the aggregate else, and rename its column",
+            )
+        if not aggregates:
+            raise GraphInvalid("agg needs at least one aggregate", hint='for example agg(total=ckpt.sum("value"))')
+        flat, windows = self._with_flat_windows(keep=outputMode == APPEND)
+        operator = running_aggregates(aggregates, flat._schema, flat._keys, outputMode, windows)
+        timed = event_time_of(flat._stream._node) is not None
+        return flat._operate(operator, name, closing_of(flat._stream._template, flat._keys) if timed else None)
+
+    def _with_flat_windows(self, keep: bool) -> tuple[GroupedStream, list[WindowKey]]:
+        """The same grouping with every window struct as two columns; `keep`: the struct stays in the rows."""
+        stream, keys, windows = self._stream, list(self._keys), []
+        for key in self._keys:
+            if is_window(self._schema[key]):
+                window = WindowKey(key, f"{key}_start", f"{key}_end")
+                parts = {window.start: F.col(f"`{key}`.start"), window.end: F.col(f"`{key}`.end")}
+                stream = stream.withColumns(parts) if keep else stream.withColumns(parts).drop(key)
+                at = keys.index(key)
+                keys[at : at + 1] = parts
+                windows.append(window)
+        return GroupedStream(stream, tuple(keys)), windows
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise not_on_grouped(name)
+
+    @property
+    def _schema(self) -> StructType:
+        return self._stream.schema
+
+    def _operate(self, operator: KeyedOperator, name: str, closing: Closing | None = None) -> Stream:
+        return _operated(self._stream, self._keys, operator, name, _event_time(self._stream), closing)
+
+
+class CoGroupedStreams:
+    """Several streams grouped by the same key, as the named inputs of the operator that follows: one state per key."""
+
+    def __init__(self, inputs: Mapping[str, GroupedStream]) -> None:
+        for name, each in inputs.items():
+            if not isinstance(each, GroupedStream):
+                raise GraphInvalid(
+                    f"cogroup: input '{name}' is a {type(each).__name__}",
+                    hint=f'group every stream: cogroup({{"{name}": stream.groupBy("key"), ...}})',
+                )
+        self._inputs = {name: GroupedStream(each._stream._diverted(), each._keys) for name, each in inputs.items()}
+        self._plan = input_plan({name: GroupedInput(each._schema, each._keys) for name, each in self._inputs.items()})
+        self._times = self._event_times()
+
+    def applyInPandasWithState(
+        self,
+        func: CoGroupFunction,
+        outputStructType: StructType | str,
+        stateStructType: StructType | str,
+        outputMode: str,
+        timeoutConf: str,
+        name: str | None = None,
+    ) -> Stream:
+        """As `GroupedStream.applyInPandasWithState`; `func(key, frames, state)` gets a mapping of pandas frames by input name.
+
+        Every frame has its input's columns and the key's rows of this batch, in order of arrival; an input without any gives
+        an empty frame. The order between rows of different inputs is not kept.
+        """
+        output, state = struct_of(outputStructType), struct_of(stateStructType)
+        operator = keyed_function(
+            func, self._plan.schema, self._plan.keys, output, state, outputMode, timeoutConf, self._plan.named
+        )
+        return self._operate(operator, name or _function_name(func))
+
+    def applyVectorized(
+        self,
+        func: VectorizedFunction,
+        outputStructType: StructType | str,
+        stateStructType: StructType | str,
+        name: str | None = None,
+        timeoutConf: str = GroupStateTimeout.NoTimeout,
+    ) -> Stream:
+        """All keys of a key group at once: `func(KeyBatch) -> KeyResult`; `batch["orders"]` is an input's part of the batch."""
+        output, state = struct_of(outputStructType), struct_of(stateStructType)
+        rows, named = self._plan.schema, self._plan.named
+        operator = vectorized_function(func, rows, self._plan.keys, output, state, timeout=timeoutConf, inputs=named)
+        return self._operate(operator, name or _function_name(func))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise not_on_co_grouped(name)
+
+    def _event_times(self) -> dict[str, str]:
+        found = {name: _event_time(each._stream, name) for name, each in self._inputs.items()}
+        return {name: column for name, column in found.items() if column is not None}
+
+    def _operate(self, operator: KeyedOperator, name: str) -> Stream:
+        return _operated(self._together(), self._plan.keys, operator, name, TIME if self._times else None)
+
+    def _together(self) -> Stream:
+        """The rows of all inputs, each with what tells whose it is."""
+        first = next(iter(self._inputs.values()))._stream
+        nodes, frames = [], []
+        for name, each in self._inputs.items():
+            tag = partial(self._plan.tagged, name, times=self._times)
+            nodes.append(InputNode(each._stream._node, name, each._keys, tag))
+            frames.append(tag(each._stream._template))
+        return first._next(UnionNode(tuple(nodes), DataFrame.union), reduce(DataFrame.union, frames))
+
+
+def _operated(
+    stream: Stream,
+    keys: tuple[str, ...],
+    operator: KeyedOperator,
+    name: str,
+    event_time: str | None,
+    closing: Closing | None = None,
+) -> Stream:
+    """What comes out of the operator on the rows of `stream`. `event_time`: their column that the watermark is about."""
+    job = stream._job
+    check_read_once(stream._node)
+    bound = operator.bind(Binding(name, event_time, pandas_options(job.spark), closing))
+    node = OperatorNode(stream._node, job._operator_name(name), keys, bound, event_time)
+    return stream._next(node, streaming_template(job.spark, operator.output))
+
+
+def _event_time(stream: Stream, input_name: str = "") -> str | None:
+    """The stream's column that its watermark is about, if it has one. Raises `GraphInvalid` if it is not there any more."""
+    declared = event_time_of(stream._node)
+    if declared is not None and declared.column not in stream.columns:
+        of = f" of input '{input_name}'" if input_name else ""
+        raise GraphInvalid(
+            f"the watermark's column '{declared.column}' is gone at groupBy{of}", hint="keep it in the select"
+        )
+    return declared.column if declared else None
+
+
+def _function_name(function: Callable[..., object]) -> str:
+    """The function's name where it can name state in the store; a lambda has none."""
+    name = str(getattr(function, "__name__", ""))
+    return name if name.isidentifier() else "operator"

@@ -1,0 +1,238 @@
+"""A job: sources, streams, keyed operators, sinks, and a store; `start` makes it run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql.types import StructType
+
+from spark_ckpt.api.elsewhere import not_on_job
+from spark_ckpt.api.feedback import Feedback
+from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
+from spark_ckpt.api.stream import Stream
+from spark_ckpt.config import JobConfig
+from spark_ckpt.connector import Sink, Source
+from spark_ckpt.driver.job_plan import JobPlan, planned
+from spark_ckpt.driver.listener import RunListener
+from spark_ckpt.driver.run import Run
+from spark_ckpt.driver.warm_up import check_workers, warm_up
+from spark_ckpt.errors import GraphInvalid, SinkInvalid, SourceInvalid
+from spark_ckpt.plan.graph import EdgeBinding, EdgeNode, Node, SinkBinding, SourceNode, struct_of
+from spark_ckpt.plan.graph_text import graph_text
+from spark_ckpt.protocol.ids import Epoch
+from spark_ckpt.spark_private.plans import streaming_template
+from spark_ckpt.store.identity import Confirmed
+from spark_ckpt.store.names import valid_name
+from spark_ckpt.store.schemes import store_location
+from spark_ckpt.store.store import Store
+from spark_ckpt.tasks.rejects import REJECTED, REJECTED_SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LATEST = "latest"
+_SOURCES = "give a source object, for example FilesSource(path, format, schema), DeltaSource(table) or KafkaSource(...)"
+_SINKS = "give a sink object, for example DeltaSink(table) or KafkaSink(...)"
+
+
+class Job:
+    """Describes one streaming job. `store` is a folder or an object-store URL that belongs to this job alone.
+
+    Every setting (`interval="5 seconds"`, `key_groups=16`, ...; see `spark_ckpt.config.JobConfig`) may also be given as a
+    `spark.ckpt.*` conf key. Raises `ConfigInvalid` for settings that do not exist or do not fit.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: str,
+        store: str,
+        storage_options: dict[str, str] | None = None,
+        protocol: str = "barrier",
+        **settings: object,
+    ) -> None:
+        self.spark = spark
+        self.name = valid_name("job", name)
+        self.store = store
+        store_location(store)
+        self._storage_options = dict(storage_options or {})
+        self._config = JobConfig.of(settings, dict(spark.sparkContext.getConf().getAll()) | _session_conf(spark))
+        self._sources: dict[str, SourceNode] = {}
+        self._bindings: dict[str, SinkBinding] = {}
+        self._operators: set[str] = set()
+        self._edges: dict[str, EdgeBinding | None] = {}
+        self._rejects: Sink | None = None
+        self._listeners: list[RunListener] = []
+        warm_up(spark)
+        if protocol != "barrier":
+            raise GraphInvalid(f"protocol '{protocol}' does not run on Spark", hint='protocols: "barrier"')
+
+    @property
+    def config(self) -> JobConfig:
+        """The settings in force."""
+        return self._config
+
+    if not TYPE_CHECKING:  # type checkers know what there is
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise not_on_job(name)
+
+    def source(self, name: str, source: Source) -> Stream:
+        """A named input. The name identifies its cursor in the store. Checks the source now."""
+        valid_name("source", name)
+        if name in self._sources:
+            raise GraphInvalid(f"there are two sources named '{name}'", hint="give each source a name of its own")
+        if isinstance(source, type) or not isinstance(source, Source):
+            raise SourceInvalid(_no_connector(source, Source), source=name, hint=_SOURCES)
+        source.check(self.spark)
+        schema = self._schema(source)
+        node = self._sources[name] = SourceNode(name, source, schema)
+        return Stream(self, node, streaming_template(self.spark, schema))
+
+    def feedback(self, name: str, schema: StructType | str) -> Feedback:
+        """Open a loop: the rows that its `close(stream)` takes come out of it, one micro-batch later.
+
+        What the loop holds at a barrier is part of the epoch: a restart goes on with it. `name` identifies it in the store.
+        """
+        return Feedback(self, EdgeNode(self._edge_name(name), struct_of(schema), feedback=True))
+
+    def cogroup(self, inputs: Mapping[str, GroupedStream]) -> CoGroupedStreams:
+        """Several streams into one operator, which gets the rows of each by its name and has one state per key.
+
+        `job.cogroup({"orders": orders.groupBy("id"), "payments": payments.groupBy("order_id")})`: the keys' types agree, column
+        by column; in state and output they are called as the first input calls them. Raises `GraphInvalid`.
+        """
+        return CoGroupedStreams(inputs)
+
+    def rejectsTo(self, sink: Sink) -> None:
+        """Write records that could not be parsed to a side table, exactly once: columns reason, position, record."""
+        self._rejects = _checked_sink(sink)
+
+    def addListener(self, listener: RunListener) -> None:
+        """Hear of epochs while the job runs."""
+        self._listeners.append(listener)
+
+    def explain(self) -> None:
+        """Print the graph: what every sink gets, down to the sources."""
+        print(graph_text(self.name, list(self._bindings.values()), self._closed_edges()))
+
+    def start(
+        self,
+        restore: str | int | Epoch = LATEST,
+        availableNow: bool = False,
+        accept_new_sink: str | Sequence[str] = (),
+        accept_new_source: str | Sequence[str] = (),
+        accept_moved: str | Sequence[str] = (),
+        accept_dropped_operator: str | Sequence[str] = (),
+    ) -> Run:
+        """Run the job from its newest epoch, an epoch number, or a savepoint's name; a new store starts at the sources' starts.
+
+        `availableNow` drains what the sources hold at this moment, ends on a committed and published epoch, and stops.
+        A source or sink that is another table, topic or folder than before is refused (`IdentityChanged`) unless it is
+        confirmed by name: `accept_new_sink` goes on into the new one, `accept_new_source` begins at its start,
+        `accept_moved` says that it is the same one at another path. An operator that has state in the epoch and is not in the
+        job any more is refused likewise; `accept_dropped_operator` goes on without its state.
+        Raises at once what would fail later: `GraphInvalid`, `SourceInvalid`, `SinkInvalid`, `StoreInUse`, `EpochNotFound`, ...
+        """
+        confirmed = self._confirmed(accept_new_sink, accept_new_source, accept_moved, accept_dropped_operator)
+        plan = self.plan(restore, confirmed)
+        if availableNow:
+            plan.check_ends()
+        return Run.start(plan, restore, availableNow, self._listeners)
+
+    def plan(self, restore: str | int | Epoch = LATEST, confirmed: Confirmed | None = None) -> JobPlan:
+        """Everything that a run needs, checked against workers, sources, sinks and store."""
+        check_workers(self.spark)
+        bindings = list(self._bindings.values())
+        if self._rejects is not None and bindings:
+            bindings.append(SinkBinding(REJECTED, self._rejects, bindings[0].node, REJECTED_SCHEMA))
+        for binding in bindings:
+            binding.sink.check(self.spark, binding.schema)
+        store = Store.open(self.store, self.name, self._storage_options)
+        graph = (bindings, self._closed_edges())
+        return planned(self.spark, self.name, self._config, store, *graph, restore, confirmed)
+
+    def _schema(self, source: Source) -> StructType:
+        """A source in Python is asked by one of Spark's workers: what these lack is told first."""
+        try:
+            return source.read(self.spark, source.start(self.spark)).schema
+        except (PySparkException, Py4JError):
+            check_workers(self.spark)
+            raise
+
+    # -- for streams ----------------------------------------------------------------------------------------------------
+
+    def _confirmed(
+        self,
+        sinks: str | Sequence[str],
+        sources: str | Sequence[str],
+        moved: str | Sequence[str],
+        dropped: str | Sequence[str],
+    ) -> Confirmed:
+        config = self._config
+        return Confirmed(
+            new_sinks=_names(sinks) | set(config.accept_new_sink),
+            new_sources=_names(sources) | set(config.accept_new_source),
+            moved=_names(moved) | set(config.accept_moved),
+            dropped_operators=_names(dropped) | set(config.accept_dropped_operator),
+        )
+
+    def _bind(self, sink: Sink, node: Node, schema: StructType, name: str | None) -> None:
+        _checked_sink(sink)
+        chosen = valid_name("sink", name or sink.describe().get("kind", "sink"))
+        if chosen == REJECTED:
+            raise GraphInvalid(f"'{REJECTED}' is the name of the side output", hint="give the sink another name")
+        if chosen in self._bindings:
+            raise GraphInvalid(f"there are two sinks named '{chosen}'", hint='name them: to(sink, name="...")')
+        self._bindings[chosen] = SinkBinding(chosen, sink, node, schema)
+
+    def _edge_name(self, name: str) -> str:
+        if name in self._edges:
+            raise GraphInvalid(
+                f"there are two edges named '{name}'", hint="give each feedback and edge a name of its own"
+            )
+        self._edges[valid_name("edge", name)] = None
+        return name
+
+    def _bind_edge(self, edge: EdgeNode, node: Node) -> None:
+        self._edges[edge.name] = EdgeBinding(edge, node)
+
+    def _closed_edges(self) -> list[EdgeBinding]:
+        open_ones = [name for name, binding in self._edges.items() if binding is None]
+        if open_ones:
+            raise GraphInvalid(f"nothing goes into feedback '{open_ones[0]}'", hint="close it: feedback.close(stream)")
+        return [binding for binding in self._edges.values() if binding]
+
+    def _operator_name(self, name: str) -> str:
+        if name in self._operators:
+            raise GraphInvalid(f"there are two operators named '{name}'", hint='name them: name="..."')
+        self._operators.add(valid_name("operator", name))
+        return name
+
+
+def _names(given: str | Sequence[str]) -> frozenset[str]:
+    return frozenset([given] if isinstance(given, str) else given)
+
+
+def _checked_sink(sink: Sink) -> Sink:
+    if isinstance(sink, type) or not isinstance(sink, Sink):
+        raise SinkInvalid(_no_connector(sink, Sink), hint=_SINKS)
+    return sink
+
+
+def _no_connector(given: object, protocol: type) -> str:
+    """What is wrong with an object that should be a connector: it is something else, or it lacks methods."""
+    what = protocol.__name__.lower()
+    methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
+    missing = [name for name in methods if not hasattr(given, name)]
+    if isinstance(given, type) or missing == methods:
+        return f"{given!r} is no {what}"
+    return f"{type(given).__name__} is no {what}: it has no {', '.join(missing)}"
+
+
+def _session_conf(spark: SparkSession) -> dict[str, str]:
+    everything = spark.conf.getAll
+    return {key: value for key, value in everything.items() if value is not None}

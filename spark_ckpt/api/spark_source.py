@@ -1,0 +1,207 @@
+"""`SparkSource`: what `spark.readStream.format(...)` reads, as a source of a job.
+
+It works for formats whose offset says by itself where the stream is (one line of JSON in Spark's offset log) and that give
+the same rows again from there. A fresh Spark checkpoint is seeded with the offset of the cut.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from spark_ckpt.connector import Cursor, Json, Seed
+from spark_ckpt.connector_parts.place import place_of
+from spark_ckpt.errors import ConfigInvalid, SourceInvalid
+from spark_ckpt.spark_private.checkpoint_files import rate_start_file
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_FORMAT = 1
+_FILES = ("avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml")
+_REPLAYABLE = ("rate", "rate-micro-batch", "delta")
+_REFUSED = {
+    "kafka": ("its offsets need the checks of the connector", "use spark_ckpt_kafka.KafkaSource"),
+    "socket": ("it forgets what it has sent", "send the rows to Kafka or to files first"),
+    "memory": ("its rows are gone with the driver", "write the rows to files and read them with spark_ckpt_files.FilesSource"),
+    **dict.fromkeys(
+        _FILES,
+        (
+            "its offset is a line number of a log inside the checkpoint that names the files, not a place in the input",
+            "use spark_ckpt_files.FilesSource",
+        ),
+    ),
+}  # fmt: skip
+_RAMPS = ("rampuptime", "rampuptimeseconds")
+
+
+class SparkSource:
+    """A source of Spark's own: `SparkSource("rate", {"rowsPerSecond": "10"})`.
+
+    `rate` and `rate-micro-batch` give the same rows at every replay, and so does `delta`, whose offset is a table version (its
+    `startingVersion` is a number; `spark_ckpt_delta.DeltaSource` can also be drained). `rate`'s start is
+    pinned in the first epoch; it knows no `rampUpTime`, with which a row's time would depend on where batches are cut.
+    Formats that cannot be replayed are refused by name. Any other one is taken with `replayable=True`: you state that an offset
+    read back by a new query gives the same rows, and that its options, not the moment of the start, say where it begins.
+
+    `options`: as for `DataStreamReader`. `schema`: for formats that need one. Raises `ConfigInvalid`.
+    """
+
+    def __init__(
+        self,
+        format: str,
+        options: Mapping[str, str | int | float | bool] | None = None,
+        *,
+        schema: StructType | str | None = None,
+        replayable: bool = False,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._format = format
+        self._options = {name: _text(value) for name, value in (options or {}).items()}
+        self._schema = schema
+        self._clock_ms = clock_ms
+        _check_format(format, replayable)
+        _check_options(self._kind, {name.lower(): value for name, value in self._options.items()})
+
+    @property
+    def _kind(self) -> str:
+        return self._format.lower()
+
+    @property
+    def endless(self) -> str | None:
+        """Only `rate` can say what there is to read now: what its clock has reached."""
+        if self._kind == "rate":
+            return None
+        if self._kind == "rate-micro-batch":
+            return "rate-micro-batch has as many batches as one asks for"
+        return f"what {self._format} holds at this moment is known to its own reader alone"
+
+    def check(self, spark: SparkSession) -> None:
+        """Raise `SourceInvalid` if Spark cannot read the format, or these options, as a stream."""
+        self._load(spark)
+
+    def start(self, spark: SparkSession) -> Cursor:
+        """The beginning; for `rate` this moment."""
+        if self._kind != "rate":
+            return self._cursor(None)
+        return {**self._cursor("0"), "start_ms": self._clock_ms(), "rows_per_second": self._rows_per_second}
+
+    def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
+        """The stream; where it begins stands in the query's checkpoint (`seed`)."""
+        self._check_cursor(cursor)
+        return self._load(spark)
+
+    def seed(self, cursor: Cursor) -> Seed | None:
+        """The offset, and for `rate` the moment that its seconds count from."""
+        self._check_cursor(cursor)
+        offset = cursor["offset"]
+        if offset is None:
+            return None
+        return Seed(str(offset), rate_start_file(_int(cursor["start_ms"])) if self._kind == "rate" else {})
+
+    def cursor(self, offset: str, previous: Cursor) -> Cursor:
+        """Spark's offset as it stands in the log, and what was pinned at the start."""
+        if "\n" in offset:
+            raise SourceInvalid(f"{self._format}: an offset of more than one line cannot be put back")
+        return {**previous, "offset": offset}
+
+    def end(self, spark: SparkSession) -> Cursor:
+        """This moment, for `rate`; others have no end that could be told."""
+        return {"format": _FORMAT, "source": self._kind, "now_ms": self._clock_ms()}
+
+    def reached(self, cursor: Cursor, end: Cursor) -> bool:
+        """Whether every whole second up to `end` is read; never for others than `rate`."""
+        if self._kind != "rate":
+            return False
+        return _int(cursor["offset"]) >= (_int(end["now_ms"]) - _int(cursor["start_ms"])) // 1000
+
+    def identity(self, spark: SparkSession) -> Mapping[str, str]:
+        """The format, and the path if there is one; nothing else of the options, which may hold secrets."""
+        path = next((value for name, value in self._options.items() if name.lower() == "path"), None)
+        return {"kind": self._kind} | ({} if path is None else {"path": place_of(path)})
+
+    def describe(self) -> Mapping[str, str]:
+        """Kind and format; options may hold secrets."""
+        return {"kind": self._kind, "format": self._format}
+
+    # -- inside -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _rows_per_second(self) -> str:
+        return next((value for name, value in self._options.items() if name.lower() == "rowspersecond"), "1")
+
+    def _cursor(self, offset: str | None) -> dict[str, Json]:
+        return {"format": _FORMAT, "source": self._kind, "offset": offset}
+
+    def _load(self, spark: SparkSession) -> DataFrame:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        reader = spark.readStream.format(self._format).options(**self._options)
+        try:
+            return (reader if self._schema is None else reader.schema(self._schema)).load()
+        except (PySparkException, Py4JError) as error:
+            raise SourceInvalid(
+                f"Spark cannot read {self._format} as a stream: {str(error).splitlines()[0]}"
+            ) from error
+
+    def _check_cursor(self, cursor: Cursor) -> None:
+        found = (cursor.get("format"), cursor.get("source"))
+        if found != (_FORMAT, self._kind):
+            raise SourceInvalid(
+                f"the epoch's cursor is of {found[1] or 'another kind of source'}, the job reads {self._kind}",
+                hint="keep the source that the store was written with, or start with a new store",
+            )
+        if self._kind == "rate" and cursor.get("rows_per_second") != self._rows_per_second:
+            raise SourceInvalid(
+                f"rate had rowsPerSecond {cursor.get('rows_per_second')} and has {self._rows_per_second} now: other rows "
+                "would stand at the same place",
+                hint="keep rowsPerSecond, or start with a new store",
+            )
+
+
+def _check_format(format: str, replayable: bool) -> None:
+    kind = format.lower()
+    if kind in _REFUSED:
+        why, instead = _REFUSED[kind]
+        raise ConfigInvalid(f"'{format}' cannot be replayed from an epoch: {why}", hint=instead)
+    if kind not in _REPLAYABLE and not replayable:
+        raise ConfigInvalid(
+            f"it is not known whether '{format}' can be replayed from an offset alone",
+            known=", ".join(_REPLAYABLE),
+            hint="if the same offset gives the same rows to a new query, say so: SparkSource(..., replayable=True)",
+        )
+
+
+def _check_options(kind: str, options: Mapping[str, str]) -> None:
+    """Options with which a replay would give other rows."""
+    ramp = (
+        next((name for name in _RAMPS if options.get(name, "0") not in ("0", "0s")), None) if kind == "rate" else None
+    )
+    if ramp is not None:
+        raise ConfigInvalid(
+            "rate with rampUpTime gives rows whose time depends on where batches are cut", hint="leave rampUpTime out"
+        )
+    if kind != "delta":
+        return
+    if options.get("startingversion", "").lower() == "latest":
+        raise ConfigInvalid(
+            "delta: a new start would take startingVersion 'latest' for another version",
+            hint='give the version\'s number, or use spark_ckpt_delta.DeltaSource(..., start="latest")',
+        )
+    if "schematrackinglocation" in options or "schemalocation" in options:
+        raise ConfigInvalid(
+            "delta: the schema log belongs to one checkpoint, and every start has a fresh one",
+            hint="leave schemaTrackingLocation out",
+        )
+
+
+def _text(value: str | int | float | bool) -> str:
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _int(value: Json) -> int:
+    return int(str(value))

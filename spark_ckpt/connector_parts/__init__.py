@@ -1,0 +1,1 @@
+"""What most connectors are built from, beside the contract in `connector`."""

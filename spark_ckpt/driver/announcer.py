@@ -1,0 +1,66 @@
+"""Tells listeners and the log what happens to a run; a listener's error touches nobody else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_ckpt.connector import Json
+from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, OutageEvent, RunListener
+from spark_ckpt.tasks.user_frames import user_traceback
+
+_log = logging.getLogger("spark_ckpt")
+
+
+@dataclass(frozen=True, slots=True)
+class Announcer:
+    """One incarnation's voice: every line carries job, incarnation and epoch."""
+
+    job: str
+    incarnation: int
+    listeners: Sequence[RunListener]
+
+    def started(self, base: int, reason: str) -> None:
+        """The incarnation reads on from `base`."""
+        _log.info("job=%s incarnation=%d epoch=%d started from %s", self.job, self.incarnation, base, reason)
+        event = IncarnationEvent(self.job, self.incarnation, base, reason)
+        self._tell(lambda listener: listener.onIncarnationStarted(event))
+
+    def committed(self, epoch: int, detail: Mapping[str, Json]) -> None:
+        """The epoch is decided."""
+        event = self._epoch("committed", epoch, detail)
+        self._tell(lambda listener: listener.onEpochCommitted(event))
+
+    def aborted(self, epoch: int, why: str) -> None:
+        """The epoch will not be decided."""
+        event = self._epoch("aborted", epoch, {"why": why})
+        self._tell(lambda listener: listener.onEpochAborted(event))
+
+    def published(self, epoch: int, detail: Mapping[str, Json]) -> None:
+        """A sink has the epoch."""
+        event = self._epoch("published", epoch, detail)
+        self._tell(lambda listener: listener.onEpochPublished(event))
+
+    def outage(self, event: OutageEvent) -> None:
+        """The job waits."""
+        self._tell(lambda listener: listener.onOutage(event))
+
+    def ended(self, epoch: int, reason: str) -> None:
+        """The incarnation is over; `epoch` is its last committed one."""
+        _log.info("job=%s incarnation=%d epoch=%d ended: %s", self.job, self.incarnation, epoch, reason)
+        event = IncarnationEvent(self.job, self.incarnation, epoch, reason)
+        self._tell(lambda listener: listener.onIncarnationEnded(event))
+
+    def _epoch(self, what: str, epoch: int, detail: Mapping[str, Json]) -> EpochEvent:
+        _log.info("job=%s incarnation=%d epoch=%d %s %s", self.job, self.incarnation, epoch, what, dict(detail))
+        return EpochEvent(self.job, epoch, self.incarnation, detail)
+
+    def _tell(self, call: Callable[[RunListener], None]) -> None:
+        for listener in self.listeners:
+            try:
+                call(listener)
+            except Exception as error:  # noqa: BLE001 - the user's code; the run goes on
+                said = f"{type(error).__name__}: {error}"
+                trace = user_traceback(error) or said
+                _log.error("job=%s listener %s failed, the run goes on\n%s", self.job, type(listener).__name__, trace)

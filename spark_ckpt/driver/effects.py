@@ -1,0 +1,131 @@
+"""Carries out what the host core asks for: the log, the control stream, the publishing threads, the tables, the listeners."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from spark_ckpt.driver.announcer import Announcer
+from spark_ckpt.driver.control_source import Control
+from spark_ckpt.driver.coordinator import CoordinatorLoop
+from spark_ckpt.driver.inputs import InputRetention
+from spark_ckpt.driver.lanes import Lanes
+from spark_ckpt.driver.progress import Progress
+from spark_ckpt.errors import ConfigInvalid, Fenced
+from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt.host.manifests import stamped, summary_of
+from spark_ckpt.host.messages import (
+    ArmTimer,
+    CountBatch,
+    End,
+    ManifestFenced,
+    ManifestStored,
+    NameEpoch,
+    OfferMarker,
+    Publish,
+    SayAborted,
+    SayCommitted,
+    SayPublished,
+    SettleTables,
+    StoreManifest,
+    TimerRanOut,
+)
+from spark_ckpt.protocol.barrier import Outcome
+from spark_ckpt.protocol.machine import Effect
+from spark_ckpt.protocol.vocabulary import Note
+from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.retention import Retention
+
+if TYPE_CHECKING:
+    from spark_ckpt.driver.job_plan import JobPlan
+
+_log = logging.getLogger(__name__)
+
+
+class Effects:
+    """Of one incarnation, on the coordinator's thread, whose `loop` takes the answers. `served`: the store has just answered."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        announcer: Announcer,
+        progress: Progress,
+        control: Control,
+        lanes: Lanes,
+        loop: CoordinatorLoop,
+        served: Callable[[], None],
+        finish: Callable[[Outcome, BaseException | None], None],
+    ) -> None:
+        self._plan = plan
+        self._announcer = announcer
+        self._progress = progress
+        self._control = control
+        self._lanes = lanes
+        self._loop = loop
+        self._served = served
+        self._finish = finish
+        self._inputs = InputRetention(plan)
+
+    def carry_out(self, effect: Effect) -> None:
+        """Do it now: effects come in order."""
+        match effect:
+            case ArmTimer(delay_ms=delay_ms, elapsed=elapsed):
+                self._loop.set_timer(delay_ms, TimerRanOut(elapsed))
+            case OfferMarker(marker=marker):
+                self._control.inject(marker)
+            case StoreManifest():
+                self._store(effect)
+            case NameEpoch(name=name, epoch=epoch):
+                self._name(name, epoch)
+            case Publish(sink=sink, output=output):
+                self._lanes.submit(sink, output)
+            case SettleTables(manifest=manifest, spent=spent):
+                self._loop.post(lambda: self._settle(manifest, spent))
+            case CountBatch():
+                self._count(effect)
+            case SayCommitted(manifest=manifest):
+                self._announcer.committed(manifest.epoch, summary_of(manifest))
+            case SayAborted(epoch=epoch, why=why):
+                self._announcer.aborted(epoch, why)
+            case SayPublished(epoch=epoch, detail=detail):
+                self._announcer.published(epoch, detail)
+            case End(outcome=outcome, error=error):
+                self._finish(outcome, error)
+            case Note(what=what, detail=detail):
+                _log.info("job=%s incarnation=%d %s %s", self._plan.job, self._announcer.incarnation, what, detail)
+            case _:
+                _log.debug("job=%s incarnation=%d dropped %s", self._plan.job, self._announcer.incarnation, effect)
+
+    def _store(self, effect: StoreManifest) -> None:
+        """The decision. An error other than a fence leaves its outcome unknown and ends the incarnation."""
+        manifest = stamped(effect.manifest, uuid.uuid4().hex, time.time_ns() // 1_000_000)
+        hit(Failpoint.EPOCH_COMMITTING)
+        try:
+            self._plan.store.log.commit_epoch(manifest)
+        except Fenced as error:
+            self._loop.tell(ManifestFenced(manifest.epoch, str(error)))
+            return
+        hit(Failpoint.EPOCH_COMMITTED)
+        self._served()
+        self._loop.tell(ManifestStored(manifest, effect.names))
+
+    def _name(self, savepoint: str, epoch: int) -> None:
+        try:
+            self._plan.store.log.add_savepoint(savepoint, epoch)
+        except ConfigInvalid as error:
+            _log.warning("job=%s epoch=%d is kept without a name: %s", self._plan.job, epoch, error)
+
+    def _settle(self, manifest: Manifest, spent: Mapping[str, Sequence[str]]) -> None:
+        store, config = self._plan.store, self._plan.config
+        store.settle(manifest)
+        for edge, paths in spent.items():
+            store.edge(edge).remove(paths)
+        self._inputs.follow(store.retain(Retention(keep_last=config.keep_epochs, keep_age_ms=config.keep_age_ms)))
+
+    def _count(self, effect: CountBatch) -> None:
+        incarnation = self._announcer.incarnation
+        record = (effect.batch, incarnation, effect.epoch, effect.counts, effect.duration_ms, effect.cursors)
+        self._progress.add(*record, effect.in_flight, effect.late)

@@ -1,0 +1,72 @@
+"""Asking a job's sources and sinks which table, topic or folder they are, and settling that against the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from spark_ckpt.connector import Identified, Sink, Source
+from spark_ckpt.errors import CkptError
+from spark_ckpt.plan.graph import SinkBinding, SourceNode
+from spark_ckpt.store import identity
+from spark_ckpt.store.identity import Confirmed, Found, Parts, Standing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ckpt.store.epoch_log import EpochLog
+    from spark_ckpt.store.records import Manifest
+    from spark_ckpt.store.tail import Tail
+
+_log = logging.getLogger(__name__)
+
+
+def found(spark: SparkSession, sources: Sequence[SourceNode], bindings: Sequence[SinkBinding]) -> Found:
+    """What each source and sink is now. Raises as their `check` does."""
+    return Found(
+        {node.name: parts_of(node.source, spark) for node in sources},
+        {binding.name: parts_of(binding.sink, spark) for binding in bindings},
+    )
+
+
+def parts_of(connector: Source | Sink, spark: SparkSession) -> dict[str, str]:
+    """One identity; empty for connectors that have none."""
+    if not isinstance(connector, Identified):
+        return {}
+    return {str(name): str(value) for name, value in connector.identity(spark).items()}
+
+
+def found_again(
+    before: Found, spark: SparkSession, sources: Sequence[SourceNode], bindings: Sequence[SinkBinding]
+) -> Found:
+    """What each is after a failure. Who does not answer is taken for what it was: whether it is back is not asked here."""
+
+    def again(connector: Source | Sink, parts: Parts) -> Parts:
+        try:
+            return parts_of(connector, spark)
+        except CkptError as error:
+            _log.info("identity of %s is not known for now: %s", connector.describe().get("kind"), error.what)
+            return parts
+
+    return Found(
+        {node.name: again(node.source, before.sources.get(node.name, {})) for node in sources},
+        {binding.name: again(binding.sink, before.sinks.get(binding.name, {})) for binding in bindings},
+    )
+
+
+def completed(before: Found, spark: SparkSession, bindings: Sequence[SinkBinding]) -> Found:
+    """Once sinks have made their tables: what was not known of them is asked for again."""
+    again = {
+        binding.name: parts_of(binding.sink, spark)
+        for binding in bindings
+        if not all(before.sinks[binding.name].values())
+    }
+    return Found(before.sources, {**before.sinks, **again})
+
+
+def reconciled(
+    log: EpochLog, tail: Tail, base: Manifest, owed: Mapping[str, Sequence[Manifest]], now: Found, confirmed: Confirmed
+) -> Standing:
+    """What a start from `base` goes on with. Raises `IdentityChanged`, `ConfigInvalid`; changes nothing."""
+    return identity.reconciled(identity.known(tail, base, log.manifest), now, confirmed, owed, tail.last)

@@ -1,0 +1,80 @@
+"""What a run owes sources that remember: their folder, a look before the job goes back, and leave to let go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING
+
+from spark_ckpt.connector import Remembers
+from spark_ckpt.errors import CkptError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.plan.graph import SourceNode
+    from spark_ckpt.store.records import Manifest
+    from spark_ckpt.store.retention import RetentionReport
+    from spark_ckpt.store.store import Store
+
+_FOLDER = "sources"
+_log = logging.getLogger(__name__)
+
+
+def remember_in(store: Store, nodes: Iterable[SourceNode]) -> None:
+    """Give each source that remembers a folder of its own in the store."""
+    for name, source in _remembering(nodes).items():
+        source.remember_in(store.location.child(_FOLDER, name))
+
+
+def check_inputs(plan: JobPlan, base: Manifest, fresh: AbstractSet[str] = frozenset()) -> None:
+    """Raise `SourceInvalid` if going on from `base` needs input that is gone. Changes nothing.
+
+    `fresh`: sources that are confirmed to be other ones, and begin at their starts.
+    """
+    sources = _remembering(plan.sources)
+    latest = plan.store.log.tail().latest
+    if not sources or not latest:
+        return
+    newest = plan.store.log.manifest(latest).cursors
+    for name, source in sources.items():
+        if name in newest and name not in fresh:
+            source.check_cursor(base.cursors.get(name), newest[name])
+
+
+class InputRetention:
+    """Lets one incarnation's sources go of what no kept epoch needs, whenever the log has forgotten epochs."""
+
+    def __init__(self, plan: JobPlan) -> None:
+        self._plan = plan
+        self._sources = _remembering(plan.sources)
+        self._begun = False
+
+    def follow(self, report: RetentionReport) -> None:
+        """`report`: what the store has just forgotten. Trouble is no end: the next call finds the same again."""
+        if not self._sources or (self._begun and not report.epochs):
+            return
+        self._begun = True
+        try:
+            self._release()
+        except CkptError as error:
+            _log.warning("job=%s input could not be released: %s", self._plan.job, error)
+
+    def _release(self) -> None:
+        log = self._plan.store.log
+        tail = log.tail()
+        kept = sorted(brief.epoch for brief in tail.epochs)
+        if not kept or any(kept[0] in tail.unacked(sink) for sink in tail.sinks):
+            return  # what the oldest epoch read is not published yet
+        cursors = [log.manifest(epoch).cursors for epoch in kept]
+        for name, source in self._sources.items():
+            if all(
+                name in each for each in cursors
+            ):  # an epoch before the source was added would read it from its start
+                source.release([each[name] for each in cursors])
+
+
+def _remembering(nodes: Iterable[SourceNode]) -> Mapping[str, Remembers]:
+    return {node.name: node.source for node in nodes if isinstance(node.source, Remembers)}

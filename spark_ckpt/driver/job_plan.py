@@ -1,0 +1,317 @@
+"""A job as a run needs it: checked, resolved, the same for every incarnation."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_ckpt.connector import MayNeverEnd, StagePlan
+from spark_ckpt.driver import identities
+from spark_ckpt.driver.inputs import check_inputs, remember_in
+from spark_ckpt.errors import ConfigInvalid, GraphInvalid, StateSchemaChanged
+from spark_ckpt.host.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
+from spark_ckpt.plan.graph import (
+    EdgeBinding,
+    EdgeNode,
+    Mark,
+    Node,
+    OperatorNode,
+    SinkBinding,
+    SourceNode,
+    ddl,
+    ends_of,
+    marks_of,
+    operators_of,
+    sources_of,
+)
+from spark_ckpt.plan.graph_edges import check_edges, check_in_flight
+from spark_ckpt.protocol.barrier import Limits
+from spark_ckpt.store.identity import Confirmed, Found, Standing
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.restore import LATEST, RestoreTarget, choose, no_check
+from spark_ckpt.tasks.rejects import REJECTED
+from spark_ckpt.tasks.rows import arrow_schema
+from spark_ckpt.tasks.staging import SinkStage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ckpt.config import JobConfig
+    from spark_ckpt.store.records import Manifest, OperatorSnapshot
+    from spark_ckpt.store.store import Store
+
+_log = logging.getLogger(__name__)
+_GROUPS_PER_CORE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """One job, ready to run."""
+
+    spark: SparkSession
+    job: str
+    config: JobConfig
+    store: Store
+    bindings: Sequence[SinkBinding]
+    sources: Sequence[SourceNode]
+    operators: Sequence[OperatorNode]
+    parallelism: int
+    stage_plans: Mapping[str, StagePlan]
+    """How each sink's rows are staged, asked once: the sink may open or create its table for it."""
+    found: Found = field(default_factory=Found)
+    """Which tables, topics and folders the job's names stand for in this run."""
+    confirmed: Confirmed = field(default_factory=Confirmed)
+    edges: Sequence[EdgeBinding] = ()
+
+    @property
+    def marks(self) -> list[Mark]:
+        """The event times that the operators' inputs have."""
+        return marks_of(*self.operators)
+
+    @property
+    def ends(self) -> tuple[Node, ...]:
+        """The streams that go on to no other sink or edge."""
+        return _ends(self.bindings, self.edges)
+
+    @property
+    def shuffle_partitions(self) -> int:
+        """Tasks of each operator."""
+        return self.config.shuffle_partitions or self.parallelism
+
+    @property
+    def cache(self) -> Path:
+        """Folder for local levels of state, on every host."""
+        return (self.config.local_dir or Path(tempfile.gettempdir())) / f"spark-ckpt-{self.store.id}"
+
+    def key_groups(self, base: Manifest) -> dict[str, int]:
+        """Every operator's number of key groups: fixed by its first epoch. Raises `ConfigInvalid` if the settings differ."""
+        return {operator.name: self._key_groups(base.operators.get(operator.name)) for operator in self.operators}
+
+    def _key_groups(self, snapshot: OperatorSnapshot | None) -> int:
+        wanted = self.config.key_groups
+        if snapshot is None:
+            return wanted or max(16, _GROUPS_PER_CORE * self.parallelism)
+        if wanted is not None and wanted != snapshot.key_groups:
+            raise ConfigInvalid(
+                f"operator '{snapshot.operator}' has {snapshot.key_groups} key groups in the store, the setting says {wanted}",
+                hint=f"drop the setting, or deal the state out anew: spark-ckpt rescale {self.store.location.uri}"
+                f" {snapshot.operator} --key-groups {wanted}",
+            )
+        return snapshot.key_groups
+
+    def checkpoint(self, incarnation: int) -> Location:
+        """Spark's own checkpoint for one incarnation: disposable, on a file system that driver and executors share."""
+        return self._run_folder().child(str(incarnation), "stage")
+
+    def _run_folder(self) -> Location:
+        if self.config.run_dir is not None:
+            return Location(self.config.run_dir)
+        if self.store.location.local is not None:
+            return self.store.location.child("runs")
+        if str(self.spark.sparkContext.master).startswith("local["):
+            return Location(str(self.cache.with_name(f"{self.cache.name}-runs")))
+        raise ConfigInvalid(
+            "a store in an object store needs a folder for Spark's own checkpoint on a cluster",
+            hint='set run_dir="..." (spark.ckpt.run.dir) to a path that driver and executors share; its content is disposable',
+        )
+
+    def stages(self, incarnation: int) -> dict[Node, list[SinkStage]]:
+        """Where tasks stage the rows of each sink and edge, by the stream that it gets; the side output is not among them."""
+        found: dict[Node, list[SinkStage]] = {}
+        for binding in self.bindings:
+            if binding.name != REJECTED:
+                found.setdefault(binding.node, []).append(self._stage(binding, incarnation))
+        for edge in self.edges:
+            found.setdefault(edge.node, []).append(self._segments(edge.edge, incarnation))
+        return found
+
+    def rejected_stage(self, incarnation: int) -> SinkStage | None:
+        """Where tasks stage rejected records, if the job wants them."""
+        return next((self._stage(binding, incarnation) for binding in self.bindings if binding.name == REJECTED), None)
+
+    def _stage(self, binding: SinkBinding, incarnation: int) -> SinkStage:
+        plan = self.stage_plans[binding.name]
+        outbox = self.store.outbox(binding.name).location
+        location = outbox if plan.root is None else Location(plan.root, plan.storage_options)
+        return SinkStage(binding.name, plan, location, incarnation)
+
+    def _segments(self, edge: EdgeNode, incarnation: int) -> SinkStage:
+        plan = StagePlan(schema=arrow_schema(edge.schema), dictionary=False)
+        return SinkStage(edge.name, plan, self.store.edge(edge.name).location, incarnation, edge=True)
+
+    def shape(self, key_groups: Mapping[str, int]) -> JobShape:
+        """The job as the rules of an incarnation see it. `key_groups`: how many each operator has."""
+        return JobShape(
+            job=self.job,
+            sources=tuple(node.name for node in self.sources),
+            sinks={binding.name: self._place(binding.name) for binding in self.bindings},
+            operators=tuple(_shape_of(node, key_groups[node.name]) for node in self.operators),
+            limits=_limits(self.config),
+            edges=tuple(EdgeShape(each.edge.name, ddl(each.edge.schema)) for each in self.edges),
+            store=self.store.location.uri,
+        )
+
+    def _place(self, sink: str) -> SinkPlace:
+        plan, outbox = self.stage_plans[sink], self.store.outbox(sink).location
+        if plan.root is None:
+            return SinkPlace(outbox.uri, outbox.storage_options)
+        return SinkPlace(plan.root, plan.storage_options, plan.root)
+
+    def check_ends(self) -> None:
+        """Raise `ConfigInvalid` if a source has no end that a run could drain it to."""
+        for node in self.sources:
+            why = node.source.endless if isinstance(node.source, MayNeverEnd) else None
+            if why is not None:
+                raise ConfigInvalid(
+                    f"source '{node.name}' cannot be drained: {why}",
+                    hint="start without availableNow, and call run.stop() when it is enough",
+                )
+
+    def check_base(self, base: Manifest, unpublished: Iterable[str] = ()) -> None:
+        """Raise if the epoch to start from belongs to another graph than this one. `unpublished`: sinks that are owed rows."""
+        self.key_groups(base)
+        self._check_dropped()
+        known = {node.name for node in self.sources}
+        lost = sorted(set(base.cursors) - known)
+        if lost:
+            raise GraphInvalid(
+                f"epoch {base.epoch} has cursors of sources that the job {_lacks(base)}: {', '.join(lost)}",
+                hint=_names_hint(base, "source", lost[0], known, "keep the sources' names, or start with a new store"),
+            )
+        gone = sorted(set(unpublished) - {binding.name for binding in self.bindings})
+        if gone:
+            raise GraphInvalid(
+                f"decided epochs are still to be published to sinks that the job no longer has: {', '.join(gone)}",
+                hint="run the job once more with the sinks (availableNow=True), stop it, then drop them",
+            )
+        for name, snapshot in base.operators.items():
+            self._check_snapshot(name, snapshot, base)
+        check_in_flight({each.edge.name: ddl(each.edge.schema) for each in self.edges}, base)
+
+    def _check_dropped(self) -> None:
+        both = sorted(self.confirmed.dropped_operators & {operator.name for operator in self.operators})
+        if both:
+            raise ConfigInvalid(
+                f"accept_dropped_operator names '{both[0]}', which the job has",
+                hint="drop the confirmation: left there, it would go on without the operator's state one day",
+            )
+
+    def check_start(self, restore: RestoreTarget) -> Standing:
+        """Raise if the job, as it is now, cannot go on from what `restore` names. Reads the log and changes nothing."""
+        log = self.store.log
+        tail = log.tail()
+        chosen = choose(tail, restore, log.manifest, no_check)
+        self.check_base(chosen.base, chosen.unpublished)
+        standing = identities.reconciled(log, tail, chosen.base, chosen.unpublished, self.found, self.confirmed)
+        check_inputs(self, chosen.base, standing.fresh)
+        gone = sorted(self.confirmed.dropped_operators - set(chosen.base.operators))
+        needless = tuple(f"accept_dropped_operator={name!r}" for name in gone)
+        return replace(standing, unneeded=(*standing.unneeded, *needless))
+
+    def _check_snapshot(self, name: str, snapshot: OperatorSnapshot, base: Manifest) -> None:
+        operator = next((each for each in self.operators if each.name == name), None)
+        if operator is None and name in self.confirmed.dropped_operators:
+            return
+        if operator is None:
+            instead = (
+                f"give the operator its name back (name='{name}'); or go on without its state: "
+                f"job.start(accept_dropped_operator='{name}') (--conf spark.ckpt.accept.dropped.operator={name})"
+            )
+            there = {each.name for each in self.operators}
+            raise GraphInvalid(
+                f"epoch {base.epoch} has state of operator '{name}', which the job {_lacks(base)}",
+                hint=_names_hint(base, "operator", name, there, instead),
+            )
+        declared = (operator.key_ddl, operator.state_ddl)
+        written = (snapshot.key_schema, snapshot.state_schema)
+        if not _fits(written, declared):
+            raise StateSchemaChanged(
+                f"operator '{name}' was written with key {written[0]} and state {written[1]}",
+                declared=f"key {declared[0]} and state {declared[1]}",
+                epoch=base.epoch,
+                hint="new state columns may be added at the end; anything else needs a new operator name or a new store",
+            )
+
+
+def _lacks(base: Manifest) -> str:
+    """A job that never had it has not lost it."""
+    return "has not" if base.reason == "adopt" else "no longer has"
+
+
+def _names_hint(base: Manifest, kind: str, name: str, there: Iterable[str], otherwise: str) -> str:
+    """What to do about a name of the epoch that the job lacks. `there`: names that it has."""
+    if base.reason != "adopt":
+        return otherwise
+    known = ", ".join(sorted(there)) or "none"
+    return (
+        f"a plain query was adopted under this name, and the job has: {known}. Call the {kind} '{name}' in the job; or adopt again "
+        f"into an empty store, with the job's name of it: spark-ckpt adopt CHECKPOINT STORE --{kind} NAME=NUMBER"
+    )
+
+
+def _shape_of(node: OperatorNode, key_groups: int) -> OperatorShape:
+    delays_ms = {mark.input: mark.node.delay_ms for mark in marks_of(node)}
+    return OperatorShape(node.name, node.key_ddl, node.state_ddl, key_groups, delays_ms)
+
+
+def _limits(config: JobConfig) -> Limits:
+    return Limits(
+        interval_ms=max(1, config.interval_ms),
+        epoch_timeout_ms=max(1, config.timeout_ms),
+        publish_timeout_ms=max(1, config.publish_timeout_ms),
+        max_failed_epochs=config.max_failed_epochs,
+        max_unpublished=config.max_unpublished,
+        max_publish_attempts=max(1, config.publish_timeout_ms // 1000),
+    )
+
+
+def _fits(written: tuple[str, str], declared: tuple[str, str]) -> bool:
+    """Same keys, and the same state columns or some more after them."""
+    return written[0] == declared[0] and (declared[1] + ",").startswith(written[1] + ",")
+
+
+def planned(
+    spark: SparkSession,
+    job: str,
+    config: JobConfig,
+    store: Store,
+    bindings: Sequence[SinkBinding],
+    edges: Sequence[EdgeBinding] = (),
+    restore: RestoreTarget = LATEST,
+    confirmed: Confirmed | None = None,
+) -> JobPlan:
+    """Check the graph, ask what its names stand for, and resolve what depends on the session.
+
+    A job that does not fit its store is refused before a sink makes a table for it.
+    """
+    if not bindings:
+        raise GraphInvalid("the job has no sink", hint="end a stream with to(sink)")
+    check_edges(bindings, edges)
+    ends = _ends(bindings, edges)
+    operators = operators_of(*ends)
+    sources = sources_of(*ends)
+    remember_in(store, sources)
+    parallelism = spark.sparkContext.defaultParallelism
+    found = identities.found(spark, sources, bindings)
+    shape = (list(bindings), sources, operators, parallelism)
+    plan = JobPlan(spark, job, config, store, *shape, {}, found, confirmed or Confirmed(), edges)
+    for needless in plan.check_start(restore).unneeded:
+        _log.warning("job=%s %s confirms what has not changed; left there it would confirm a mistake", job, needless)
+    return _staged(plan)
+
+
+def _ends(bindings: Sequence[SinkBinding], edges: Sequence[EdgeBinding]) -> tuple[Node, ...]:
+    return ends_of([*(binding for binding in bindings if binding.name != REJECTED), *edges])
+
+
+def _staged(plan: JobPlan) -> JobPlan:
+    """With how its rows are staged, and what its sinks are once they have made their tables."""
+    stages = {binding.name: binding.sink.stage(binding.schema) for binding in plan.bindings}
+    for name, stage in stages.items():
+        if name in plan.confirmed.moved and stage.root is not None:
+            plan.store.moved(name, stage.root)
+    return replace(plan, stage_plans=stages, found=identities.completed(plan.found, plan.spark, plan.bindings))

@@ -1,0 +1,73 @@
+"""Keeps an incarnation's lease while no epoch does, on a thread of its own: no slow table, no retention holds it up.
+
+Trouble that may pass is no end: every commit asks for the lease anyway, so an expired one costs nothing but that another
+driver may take over.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from spark_ckpt.errors import CkptError
+
+_RENEWALS_PER_LEASE = 3
+_SHORTEST_S = 0.05
+
+
+class LeaseKeeper(threading.Thread):
+    """Calls `renew` whenever a third of the lease has passed without a renewal.
+
+    `served` and `missed` hear how it went, the latter with the seconds since it last went well; `failed` hears of an error
+    that no later renewal cures, and the thread ends.
+    """
+
+    def __init__(
+        self,
+        renew: Callable[[], None],
+        lease_ms: int,
+        served: Callable[[], None],
+        missed: Callable[[CkptError, float], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(name="ckpt-lease", daemon=True)
+        self._renew = renew
+        self._every_s = max(_SHORTEST_S, lease_ms / 1000 / _RENEWALS_PER_LEASE)
+        self._served = served
+        self._missed = missed
+        self._failed = failed
+        self._renewed_s = self._served_s = time.monotonic()
+        self._over = threading.Event()
+
+    def renewed(self) -> None:
+        """An epoch was committed, which renews the lease."""
+        self._renewed_s = self._served_s = time.monotonic()
+
+    def close(self) -> None:
+        """Renew no more."""
+        self._over.set()
+
+    def run(self) -> None:
+        """Thread body."""
+        while not self._over.wait(max(0.0, self._renewed_s + self._every_s - time.monotonic())):
+            if time.monotonic() - self._renewed_s >= self._every_s and not self._tried():
+                return
+
+    def _tried(self) -> bool:
+        """Renew once; whether to go on."""
+        self._renewed_s = time.monotonic()
+        try:
+            self._renew()
+        except CkptError as error:
+            if not error.retriable:
+                self._failed(error)
+                return False
+            self._missed(error, time.monotonic() - self._served_s)
+        except BaseException as error:  # noqa: BLE001 - handed to the incarnation, which ends with it
+            self._failed(error)
+            return False
+        else:
+            self._served_s = time.monotonic()
+            self._served()
+        return True

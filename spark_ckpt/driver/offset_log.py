@@ -1,0 +1,45 @@
+"""Reading Spark's own offset log: which batch holds which barrier, and where every source ends there.
+
+It is written before a batch runs, so it exists inside `foreachBatch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from spark_ckpt.driver.control_source import marker_number
+from spark_ckpt.driver.edge_stream import taken_up_to
+from spark_ckpt.errors import EnvironmentUnfit
+from spark_ckpt.spark_private.checkpoint_files import OtherFormat, offsets_path, parse_offsets
+
+if TYPE_CHECKING:
+    from spark_ckpt.plan.plan_order import PlanOrder
+    from spark_ckpt.store.location import Location
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOffsets:
+    """Where one micro-batch ends. `sources`: one JSON text per source of the job; None if the source has not been read yet.
+
+    `markers`: how many control markers there were up to its end. `taken`: how many segments of each edge.
+    """
+
+    batch: int
+    watermark_ms: int
+    sources: tuple[str | None, ...]
+    markers: int
+    taken: Mapping[str, int] = field(default_factory=dict)
+
+
+def read_batch_offsets(checkpoint: Location, batch: int, order: PlanOrder) -> BatchOffsets:
+    """The end of micro-batch `batch` of a query with these inputs."""
+    text = checkpoint.read_bytes(offsets_path(batch)).decode()
+    try:
+        offsets = parse_offsets(text)
+    except OtherFormat as error:
+        raise EnvironmentUnfit(str(error), hint=error.hint) from error
+    markers = marker_number(offsets.lines[order.control])
+    taken = {edge: taken_up_to(offsets.lines[number]) for edge, number in order.edges.items()}
+    return BatchOffsets(batch, offsets.watermark_ms, tuple(order.of_sources(offsets.lines)), markers, taken)

@@ -1,0 +1,82 @@
+"""A run's progress in the shape Spark users know: one JSON-like record per micro-batch."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+
+from spark_ckpt.connector import Json
+from spark_ckpt.driver.listener import OutageEvent
+
+_KEPT = 100
+
+
+@dataclass(slots=True)
+class Progress:
+    """The latest records, newest last. Written by Spark's and the coordinator's thread, read by the user's."""
+
+    job: str
+    _records: deque[dict[str, Json]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    _outage: dict[str, Json] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _totals: dict[str, int] = field(
+        default_factory=lambda: {"numInputRows": 0, "numOutputRows": 0, "rejected": 0, "late": 0}
+    )
+
+    def add(
+        self,
+        batch: int,
+        incarnation: int,
+        epoch: int,
+        counts: Mapping[str, int],
+        duration_ms: int,
+        sources: Mapping[str, Json],
+        in_flight: Mapping[str, int],
+        late: Mapping[str, int],
+    ) -> None:
+        """Record one finished micro-batch; `epoch` is the last committed one. `in_flight`: rows on every edge behind it.
+        `late`: late rows by operator."""
+        rows = counts.get("numInputRows", 0)
+        with self._lock:
+            for name, count in counts.items():
+                self._totals[name] += count
+            self._records.append(
+                {
+                    "job": self.job,
+                    "incarnation": incarnation,
+                    "epoch": epoch,
+                    "batchId": batch,
+                    "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
+                    **counts,
+                    "processedRowsPerSecond": round(rows * 1000 / max(duration_ms, 1), 1),
+                    "durationMs": {"batch": duration_ms},
+                    "sources": dict(sources),
+                    "inFlightRows": dict(in_flight),
+                    "lateRows": dict(late),
+                    "totals": dict(self._totals),
+                }
+            )
+
+    def outage_began(self, event: OutageEvent) -> None:
+        """From now on the job waits, as `event` says."""
+        self._outage = asdict(event)
+
+    def outage_over(self) -> None:
+        """The job works."""
+        self._outage = None
+
+    def last(self) -> dict[str, Json] | None:
+        """The newest record with `outage` as it is now; none before the first batch, unless the job waits."""
+        with self._lock:
+            outage = self._outage
+            if not self._records:
+                return None if outage is None else {"job": self.job, "outage": outage}
+            return {**self._records[-1], "outage": outage}
+
+    def recent(self) -> list[dict[str, Json]]:
+        """Up to the last 100 records, oldest first."""
+        with self._lock:
+            return [dict(record) for record in self._records]

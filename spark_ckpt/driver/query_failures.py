@@ -1,0 +1,284 @@
+"""What a dead query says, as one of our errors: ours, raised in tasks, keep their condition, Spark's own are judged by theirs.
+
+What the same rows would do again is final. Whatever else happens (a worker killed, an executor lost, memory, network) may pass, and
+another incarnation tries.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import sys
+from textwrap import dedent
+from traceback import walk_tb
+from typing import TYPE_CHECKING, Protocol
+
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException, QueryContextType
+
+from spark_ckpt import errors
+from spark_ckpt.errors import CkptError, EnvironmentUnfit, RunFailed, StoreFull, StoreIoFailed, StoreReadOnly
+from spark_ckpt.spark_private.captured_errors import causes_of, message_of, without_plan
+from spark_ckpt.storage_errors import outage, refusal_said
+from spark_ckpt.tasks.failures import (
+    MAY_PASS,
+    ExpressionFailed,
+    OutputInvalid,
+    UserFunctionFailed,
+    UserFunctionHindered,
+    bounded,
+)
+from spark_ckpt.tasks.user_frames import user_part, user_traceback
+
+if TYPE_CHECKING:
+    from pyspark.errors import QueryContext
+
+_TYPED = re.compile(r"\[(CKPT_[A-Z_]+)\] ([^\n]+)((?:\n  [^\n:]+:(?: [^\n]*|(?:\n    [^\n]*)+))*)")
+_FIELD = re.compile(r"\n  ([^\n:]+):(?: ([^\n]*)|((?:\n    [^\n]*)+))")
+_PYTHONS = re.compile(r"^(?P<kind>[\w.]*\w)(?:: (?P<said>.*))?$", re.MULTILINE)
+_NAMED = re.compile(r"\S.*: \S|\[")
+"""An error that says something: a class alone (`java.io.EOFException`) does not."""
+_HEADER = "Traceback (most recent call last):\n"
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}$")
+_CONTEXT = re.compile(r"\n== .*", re.DOTALL)
+_SHOWN_CHARS = 2000
+_RAISED = re.compile(
+    r"\b\w*(?:IO|FS|OS|FileSystem|Arrow|Spark|Runtime|Query)\w*(?:Exception|Error)\b|\berrno\b|\bos error\b", re.I
+)
+"""A line of a trace that says what was raised: a record that says "No space left on device" fills no disk."""
+_JAVAS_FRAME = re.compile(r"^[\s:]*(?:Caused by: |Suppressed: )?")
+_OF_DISKS = (StoreFull, StoreReadOnly, StoreIoFailed)
+_HINT_DISKS = (
+    "look at the disks of Spark's checkpoint (run_dir), its temporary files (spark.local.dir), the local cache (local_dir) "
+    "and the store; a running job goes on by itself when they serve again"
+)
+
+_PYTHON = "PYTHON_EXCEPTION"
+_SAME_AGAIN = ("22", "23", "P0", "42703", "42K09")
+"""SQLSTATEs of what the same rows do again: data exceptions, violated constraints, `raise_error`, unknown columns, wrong types."""
+_RAISED_IN_SQL = "P0"
+"""How errors of ours come out of an expression: `raise_error`. A value in another error's text may look like one."""
+_MODULE_MISSING = ("ModuleNotFoundError", "ImportError", "PySparkImportError")
+_OTHER_PYTHON = "PYTHON_VERSION_MISMATCH"
+
+
+class QueryFailed(RunFailed):
+    """Spark's query died; another incarnation may succeed."""
+
+    condition = "CKPT_QUERY_FAILED"
+    retriable = True
+
+
+class JvmGone(RunFailed):
+    """The driver's Java process has ended under the program; only another process can go on."""
+
+    condition = "CKPT_JVM_GONE"
+
+
+class Query(Protocol):
+    """What is asked of a query; Spark's `StreamingQuery` answers it."""
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it runs."""
+
+    def exception(self) -> Exception | None:
+        """What it died of."""
+
+
+def is_running(query: Query | None) -> bool:
+    """Whether Spark still runs the query. Raises `JvmGone` if there is nobody to ask."""
+    try:
+        return query is not None and query.isActive
+    except (Py4JError, OSError) as error:
+        raise _jvm_gone() from error
+
+
+def failure_of(query: Query | None) -> CkptError:
+    """Why the query is not running any more. A Java process that ends in between has ended the query."""
+    try:
+        cause = query.exception() if query is not None else None
+    except (Py4JError, OSError):
+        return _jvm_gone()
+    if cause is None:
+        return QueryFailed(
+            "the streaming query stopped, nobody asked it to",
+            hint="look for StreamingQuery.stop in the program",
+        )
+    return cause if isinstance(cause, CkptError) else failure_by(cause)
+
+
+def failure_by(error: Exception) -> CkptError:
+    """What Spark raised, judged by its and its causes' conditions; by its text where it has none."""
+    try:
+        chain = list(causes_of(error))
+        found = next(filter(None, map(_judged, chain)), None)
+        return found or _untyped(chain, error)
+    except (Py4JError, OSError):  # Java is gone, and with it what the error knew
+        return failure_in(str(error))
+
+
+def failure_in(text: str) -> CkptError:
+    """The typed error in Spark's message, or the message itself, shortened to what a person reads."""
+    text = without_plan(text)
+    return _typed(text) or _disk_failure(text) or QueryFailed(_shortened(text), hint="the full trace is in Spark's log")
+
+
+def typed(error: BaseException) -> CkptError:
+    """What went wrong while an incarnation began or ran, as one of ours: nobody has to know the libraries below."""
+    if isinstance(error, CkptError):
+        return error
+    if _nobody_answers(error):
+        return _jvm_gone()
+    if isinstance(error, OSError):
+        return outage(error.filename if isinstance(error.filename, str) else "this machine", error)
+    said = str(error)
+    trace = user_traceback(error) or None  # of a source's or a sink's own code, most likely
+    return _typed(said) or _disk_failure(said) or RunFailed(f"{type(error).__name__}: {said}", traceback=trace)
+
+
+def _jvm_gone() -> JvmGone:
+    return JvmGone(
+        "Spark's Java process has ended",
+        hint="start the program again; if a signal ended both, see docs/operations.md",
+    )
+
+
+def _nobody_answers(error: BaseException) -> bool:
+    """Whether Java's end of the connection is gone. py4j has an error for it, and lets through what its sockets raise."""
+    if isinstance(error, Py4JNetworkError):
+        return True
+    raised_in = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+    return isinstance(error, OSError) and any(name.startswith("py4j.") for name in raised_in)
+
+
+def _judged(error: BaseException) -> CkptError | None:
+    """Our error, if this one says why; None if it may pass or only reports another."""
+    condition = error.getCondition() if isinstance(error, PySparkException) else None
+    if not isinstance(error, PySparkException) or condition is None:
+        return None
+    if condition == _PYTHON:
+        text = (error.getMessageParameters() or {}).get("traceback") or message_of(error)
+        return _typed(text) or _disk_failure(text) or _python_failure(text)
+    state = error.getSqlState() or ""
+    if not state.startswith(_SAME_AGAIN):
+        return None
+    ours = _typed(message_of(error)) if state.startswith(_RAISED_IN_SQL) else None
+    return ours or _expression_failed(error, condition)
+
+
+def _untyped(chain: list[BaseException], error: Exception) -> CkptError:
+    """Errors that reach Spark as text only: of a Python data source, say, or of a step of the planner."""
+    texts = [without_plan(message_of(each)) for each in chain]
+    for text in texts:
+        if (typed := _typed(text)) is not None:
+            return typed
+    for text in (*texts, without_plan(str(error))):
+        if (failed := _disk_failure(text)) is not None:
+            return failed
+    for text in texts:
+        if _HEADER in text and (failed := _python_failure(text)) is not None:
+            return failed
+    said = next((text for text in reversed(texts) if _NAMED.match(text)), None) or next(
+        filter(str.strip, texts), str(error)
+    )
+    return QueryFailed(_shortened(said), hint="the full trace is in Spark's log")
+
+
+def _typed(text: str) -> CkptError | None:
+    found = _TYPED.search(text)
+    if found is None:
+        return None
+    error = _class_of(found[1])(_SQLSTATE.sub("", found[2].strip()))
+    for name, beside, below in _FIELD.findall(found[3]):
+        value = beside or dedent(below).strip("\n")
+        if name == "next":
+            error.hint = value
+        else:
+            error.context[name] = value
+    return error
+
+
+def _disk_failure(text: str) -> CkptError | None:
+    """A disk's refusal in a trace of Java or Python, which does not name the folder: Spark writes to several."""
+    for line in text.splitlines():
+        refusal = refusal_said(line) if _RAISED.search(line) else None
+        if refusal is not None and refusal.kind in _OF_DISKS:
+            said = _JAVAS_FRAME.sub("", line)[:_SHOWN_CHARS]
+            return refusal.kind(f"{refusal.meaning}: {said}", hint=_HINT_DISKS)
+    return None
+
+
+def _class_of(condition: str) -> type[CkptError]:
+    kinds = [CkptError]
+    while kinds:
+        kind = kinds.pop()
+        if kind.condition == condition:
+            return kind
+        kinds += kind.__subclasses__()
+    return errors.RunFailed
+
+
+def _python_failure(text: str) -> CkptError | None:
+    """A function of the user's that Spark called by itself (a UDF, `mapInPandas`), or what it returned. None if it is neither."""
+    raised = _PYTHONS.search(text.rpartition(_HEADER)[2])
+    if raised is None:
+        return None
+    kind, said = raised["kind"], raised["said"] or ""
+    name = kind.rpartition(".")[2]
+    if frames := user_part(text):
+        failed = UserFunctionHindered if _may_pass(kind) else UserFunctionFailed
+        return failed(
+            f"a Python function of the stream raised {name}: {bounded(said)}",
+            traceback=frames,
+            hint="fix the function or the record; the epoch is not committed and the batch will be replayed",
+        )
+    if name in _MODULE_MISSING or _OTHER_PYTHON in said:
+        return EnvironmentUnfit(
+            f"Spark's Python workers cannot run the stream's functions: {said[:_SHOWN_CHARS]}",
+            hint="give the workers this program's Python and modules: PYSPARK_PYTHON or spark.pyspark.python, --py-files",
+        )
+    if kind.startswith("pyspark."):
+        return OutputInvalid(
+            f"Spark cannot take what a Python function of the stream returned: {said[:_SHOWN_CHARS]}",
+            hint="return the declared type",
+        )
+    return None
+
+
+def _may_pass(kind: str) -> bool:
+    """Whether an exception class, known by its name from a worker, is one that may pass. Nothing is imported to find out."""
+    module, _, name = kind.rpartition(".")
+    found = getattr(sys.modules.get(module, None) if module else builtins, name, None)
+    return isinstance(found, type) and issubclass(found, MAY_PASS)
+
+
+def _expression_failed(error: PySparkException, condition: str) -> ExpressionFailed:
+    contexts = error.getQueryContext()
+    what = _SQLSTATE.sub("", _CONTEXT.sub("", message_of(error)).strip()).removeprefix(f"[{condition}] ")
+    return ExpressionFailed(
+        what[:_SHOWN_CHARS],
+        spark=condition,
+        expression=_expression(contexts[0]) if contexts else None,
+        at=_call_site(contexts[0]) if contexts else None,
+        hint="fix the expression or filter such rows; the epoch is not committed and the batch will be replayed",
+    )
+
+
+def _expression(context: QueryContext) -> str:
+    return context.fragment()[:_SHOWN_CHARS]
+
+
+def _call_site(context: QueryContext) -> str | None:
+    """File and line that made the expression; an SQL text has none."""
+    if context.contextType() is not QueryContextType.DataFrame:
+        return None
+    site = context.callSite().strip()
+    return None if not site or site.startswith("java.") else site
+
+
+def _shortened(text: str) -> str:
+    """A Python traceback's last line, else the first line."""
+    _, _, traceback = text.rpartition(_HEADER)
+    raised = _PYTHONS.search(traceback) if traceback != text else None
+    return (raised[0] if raised else text.strip().split("\n", 1)[0])[:_SHOWN_CHARS]

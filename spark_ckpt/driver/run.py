@@ -1,0 +1,208 @@
+"""A running job in the user's hands."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
+
+from spark_ckpt.connector import Json
+from spark_ckpt.driver.listener import RunListener
+from spark_ckpt.driver.progress import Progress
+from spark_ckpt.driver.query_failures import typed
+from spark_ckpt.driver.signals import stops
+from spark_ckpt.driver.sink_markers import refuse_newer_sinks
+from spark_ckpt.driver.spark_incarnation import SparkIncarnation
+from spark_ckpt.driver.supervisor import Supervisor
+from spark_ckpt.errors import CkptError, ConfigInvalid, EpochTimedOut, RunFailed
+from spark_ckpt.store.names import valid_name
+from spark_ckpt.store.restore import LATEST
+
+if TYPE_CHECKING:
+    from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.store.records import EpochBrief
+
+_log = logging.getLogger(__name__)
+_POLL_S = 0.1
+_SLICE_S = 0.5
+_EXIT_S = 20.0
+_CLOSE_S = 8.0
+"""How long a run that is ended without a final epoch may take to close what it has open and to free its lease. Query and
+publishers get a third of it each."""
+
+
+class Run:
+    """A started job. Methods are named as on Spark's `StreamingQuery`."""
+
+    def __init__(self, plan: JobPlan, available_now: bool, listeners: Sequence[RunListener]) -> None:
+        self._plan = plan
+        self._progress = Progress(plan.job)
+        targets = {node.name: node.source.end(plan.spark) for node in plan.sources} if available_now else {}
+        self._supervisor = Supervisor(plan, listeners, self._progress, targets)
+        self._done = threading.Event()
+        self._error: CkptError | None = None
+        self._cut_short: EpochTimedOut | None = None
+        self._asked_about = False
+        self._thread = threading.Thread(target=self._supervise, name=f"ckpt-run-{plan.job}", daemon=True)
+
+    @classmethod
+    def start(cls, plan: JobPlan, restore: str | int, available_now: bool, listeners: Sequence[RunListener]) -> Self:
+        """Start the first incarnation on the caller's thread, so that what is wrong is raised there."""
+        refuse_newer_sinks(plan.bindings, plan.store)
+        run = cls(plan, available_now, listeners)
+        if plan.config.handle_signals and not stops.listen(run):
+            _log.info("job=%s was not started on the main thread: signals do not stop it in order", plan.job)
+        try:
+            run._supervisor.begin(restore, plan.config.takeover)
+        except BaseException:
+            run._done.set()
+            stops.forget(run)
+            raise
+        atexit.register(run._end_with_program)
+        run._thread.start()
+        return run
+
+    # -- what a program asks ----------------------------------------------------------------------------------------------
+
+    @property
+    def isActive(self) -> bool:
+        """Whether the job still runs."""
+        self._asked_about = True
+        return not self._done.is_set()
+
+    @property
+    def incarnation(self) -> int:
+        """The number of the incarnation that runs, or ran last."""
+        return self._living.incarnation
+
+    @property
+    def lastProgress(self) -> dict[str, Json] | None:
+        """The newest micro-batch: rows, rejected and late rows, durations, cursors, the last committed epoch; and under
+        `outage` what the job waits for at this moment, null if for nothing."""
+        return self._progress.last()
+
+    @property
+    def recentProgress(self) -> list[dict[str, Json]]:
+        """Up to the last 100 micro-batches, oldest first."""
+        return self._progress.recent()
+
+    def epochs(self) -> list[EpochBrief]:
+        """The epochs in the log that can be restored, oldest first."""
+        return list(self._plan.store.reopened().log.tail().epochs)
+
+    def exception(self) -> CkptError | None:
+        """Why the run failed, if it did. Of the user's own code its `context["traceback"]` has the lines."""
+        return self._error
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:
+        """Wait until the run has ended, at most `timeout` seconds; whether it has. Raises the error it failed with.
+
+        Returns as well after SIGTERM or SIGINT (Ctrl-C), when the final epoch is taken; see `docs/operations.md`.
+        """
+        self._asked_about = True
+        ended = self._waited(None if timeout is None else time.monotonic() + timeout)
+        if ended and self._error is not None:
+            raise self._error
+        return ended
+
+    def _waited(self, deadline_s: float | None) -> bool:
+        """In slices: a signal that the system hands to another thread does not end the main thread's wait, and Python's
+        handler runs on the main thread."""
+        while True:
+            left_s = _SLICE_S if deadline_s is None else min(_SLICE_S, deadline_s - time.monotonic())
+            if self._done.wait(max(0.0, left_s)):
+                return True
+            if left_s < _SLICE_S:
+                return False
+
+    def savepoint(self, name: str, timeout: float = 600.0) -> int:
+        """Take an epoch now and keep it under `name`; its number. Raises `EpochTimedOut` after `timeout` seconds."""
+        if valid_name("savepoint", name) == LATEST or name.isdigit():
+            raise ConfigInvalid(
+                f"'{name}' cannot name a savepoint", hint="it would be taken for an epoch when restoring"
+            )
+        log = self._plan.store.reopened().log
+        if name in log.tail().savepoints:
+            raise ConfigInvalid(f"there is a savepoint '{name}' already", hint=f"spark-ckpt savepoint drop {name}")
+        asked: SparkIncarnation | None = None
+        deadline_s = time.monotonic() + timeout
+        while time.monotonic() < deadline_s:
+            living, epoch = self._living, log.tail().savepoints.get(name)
+            if epoch is not None:
+                return int(epoch)
+            if living is not asked:  # the one asked before may have ended without it
+                living.request_savepoint(name)
+                asked = living
+            if self._done.wait(_POLL_S):
+                raise self._error or RunFailed("the run ended before the savepoint was taken")
+        raise EpochTimedOut(f"savepoint '{name}' was not taken within {timeout:g} seconds")
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Take a final epoch, publish it, end. Whether the run has ended within `timeout` seconds. Raises as `awaitTermination`.
+
+        An outage of the store is waited for no longer than the setting `stop_timeout`: then the outage is raised, and the
+        next start continues from the last epoch.
+        """
+        self._supervisor.ask_to_stop()
+        return self.awaitTermination(timeout)
+
+    # -- for signals, and for the end of the program ---------------------------------------------------------------------
+
+    @property
+    def notices_its_end(self) -> bool:
+        """Whether the program has asked at least once how the run is."""
+        return self._asked_about
+
+    def stop_for_signal(self, name: str) -> None:
+        """Stop; without the final epoch if that is not taken within the setting `stop_timeout`. Returns when all is over."""
+        within_s = self._plan.config.stop_timeout_ms / 1000
+        _log.warning(
+            "job=%s %s: stopping with a final epoch, within %g s; another signal ends the program at once",
+            self._plan.job, name, within_s,
+        )  # fmt: skip
+        self._supervisor.ask_to_stop()
+        if self._done.wait(within_s):
+            return
+        self._cut_short = EpochTimedOut(
+            f"the final epoch was not taken within {within_s:g} s after {name}",
+            hint="nothing is lost: the next start does again what came after the last epoch; stop_timeout gives more time",
+        )
+        _log.warning("job=%s %s", self._plan.job, self._cut_short)
+        self._supervisor.abandon(_CLOSE_S / 3)
+        if not self._done.wait(_CLOSE_S):
+            self._end(None)
+
+    def _end_with_program(self) -> None:
+        """A program that ends without waiting ends its run where it is, as a kill would, without a final epoch. But in
+        order: a thread that came back from Spark or the store while Python takes itself down would crash it."""
+        self._supervisor.abandon(_EXIT_S / 3)
+        self._done.wait(_EXIT_S)
+
+    # -- the supervisor's thread -------------------------------------------------------------------------------------------
+
+    @property
+    def _living(self) -> SparkIncarnation:
+        return self._supervisor.living
+
+    def _supervise(self) -> None:
+        try:
+            error = self._supervisor.live()
+        except CkptError as raised:
+            error = raised
+        except Exception as raised:  # noqa: BLE001 - the user asks the run, not this thread
+            _log.exception("job=%s the supervisor failed", self._plan.job)
+            error = typed(raised)
+        self._end(error)
+        stops.forget(self)
+        atexit.unregister(self._end_with_program)
+
+    def _end(self, error: CkptError | None) -> None:
+        if not self._done.is_set():
+            self._error = error or self._cut_short
+            if self._error is not None:
+                _log.error("job=%s ended: %s", self._plan.job, self._error)
+            self._progress.outage_over()
+            self._done.set()

@@ -1,0 +1,63 @@
+"""Before anything is decided: what the sinks say they have must be something that the log decided.
+
+A store from a backup, or one whose log lost its end, hands out numbers again that its sinks know already.  Publishing
+would be refused then, but only after an epoch was decided that no sink can take; so it is asked at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from spark_ckpt.connector import Published, SinkContext, TellsPublished
+from spark_ckpt.errors import PublishConflict
+from spark_ckpt.plan.graph import SinkBinding
+from spark_ckpt.protocol.ids import Incarnation
+from spark_ckpt.store.store import Store
+from spark_ckpt.store.tail import Tail
+
+
+def refuse_newer_sinks(bindings: Iterable[SinkBinding], store: Store) -> None:
+    """Raise `PublishConflict` if a sink has what the store's log does not know. Nothing is changed or fenced."""
+    incarnation = Incarnation(store.log.tail().incarnation)
+    asked = {binding.name: binding.sink for binding in bindings if isinstance(binding.sink, TellsPublished)}
+    if not asked:
+        return
+    with ThreadPoolExecutor(len(asked), thread_name_prefix="ckpt-marker") as pool:
+        told = {
+            name: pool.submit(sink.newest_published, SinkContext(store.job, name, store.id, incarnation))
+            for name, sink in asked.items()
+        }
+    # The log is read after the markers: another driver's newer epoch is in it then.
+    tail = store.log.tail()
+    for name, answer in told.items():
+        published = answer.result()
+        why = "" if published is None else beyond(published, tail)
+        if why:
+            raise _ahead(name, why, answer.result(), store)
+
+
+def _ahead(sink: str, why: str, published: Published | None, store: Store) -> PublishConflict:
+    has = "" if published is None else f" --epoch {published.epoch} --incarnation {published.incarnation}"
+    return PublishConflict(
+        f"sink {sink} is ahead of the store: {why}",
+        sink=sink,
+        store=store.location.uri,
+        hint="the store is from an older backup, or has lost its newest epochs: bring them back from a newer backup. If "
+        "they are lost for good, take the sink back to the store's newest epoch, because the job produces the rows behind "
+        f"it again, and run: spark-ckpt accept-loss {store.location.uri}{has}",
+    )
+
+
+def beyond(published: Published, tail: Tail) -> str:
+    """What the sink has that the log does not know; empty if nothing."""
+    if published.epoch > tail.last:
+        return f"it has epoch {published.epoch}, the log's newest is {tail.last}"
+    if published.incarnation > tail.incarnation:
+        return f"incarnation {published.incarnation} published to it, the log's newest is {tail.incarnation}"
+    known = tail.by_id.get(published.epoch)
+    if known is not None and not published.is_of(known.attempt):
+        return (
+            f"it has another epoch {published.epoch} than the log, which has lost that one and given its number again"
+        )
+    return ""

@@ -1,0 +1,227 @@
+"""One incarnation on Spark: its rules (`host/incarnation.py`), its threads, its query, its end.
+
+The order of one epoch (design.md, section 4):
+1. the barrier goes into the control stream; 2. the batch that holds it ends the epoch, snapshots and staged rows are
+durable; 3. the manifest goes into the log: the decision; 4. every sink publishes; 5. tables are settled, retention.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_ckpt.connector import Cursor
+from spark_ckpt.driver.announcer import Announcer
+from spark_ckpt.driver.control_source import Control
+from spark_ckpt.driver.coordinator import CoordinatorLoop
+from spark_ckpt.driver.effects import Effects
+from spark_ckpt.driver.lanes import Lanes
+from spark_ckpt.driver.lease_keeper import LeaseKeeper
+from spark_ckpt.driver.listener import OutageEvent
+from spark_ckpt.driver.offset_log import BatchOffsets
+from spark_ckpt.driver.progress import Progress
+from spark_ckpt.driver.query_failures import failure_of, is_running
+from spark_ckpt.driver.stage import Stage
+from spark_ckpt.driver.stage_query import RunningQuery, stop_within
+from spark_ckpt.errors import CkptError, Fenced, RunFailed
+from spark_ckpt.host.messages import QueryStarting, SavepointAsked, SourcesPinned, StopAsked
+from spark_ckpt.host.reports import Report
+from spark_ckpt.protocol import barrier
+from spark_ckpt.storage_errors import told_of
+from spark_ckpt.store.identity import Standing
+from spark_ckpt.trace.recorder import recorded
+
+if TYPE_CHECKING:
+    from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.store.restore import RecoveryPoint
+
+_log = logging.getLogger(__name__)
+_POLL_S = 0.1
+_JOIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an incarnation ended, and why if not by a stop. `progressed`: it committed an epoch of its own."""
+
+    outcome: barrier.Outcome
+    error: BaseException | None
+    progressed: bool
+
+
+class SparkIncarnation:
+    """Runs one incarnation. `begin` returns when the query runs; `watch` blocks until the end; the rest asks for something."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        point: RecoveryPoint,
+        announcer: Announcer,
+        progress: Progress,
+        targets: Mapping[str, Cursor],
+        standing: Standing | None = None,
+    ) -> None:
+        self._plan = plan
+        self._point = point
+        self._announcer = announcer
+        self._progress = progress
+        self._ending: Ending | None = None
+        self._over = threading.Event()
+        self._close_within_s = _JOIN_S
+        self._query: RunningQuery | None = None
+        self._folder = plan.cache / f"i{point.incarnation}"
+        key_groups = plan.key_groups(point.manifest)
+        shape, acked = plan.shape(key_groups), plan.store.log.tail().acked
+        self._core, self._rules = recorded(plan.config.trace_dir, shape, point, standing, acked)
+        self._control = Control()
+        self._stage = Stage(plan, point.incarnation, self._core, self._control, targets, self._folder, key_groups)
+        self._keeper = LeaseKeeper(
+            self._renew, plan.config.lease_ms, progress.outage_over, self._missed_renewal, self._fail
+        )
+        self._loop = CoordinatorLoop(self._rules, lambda effect: self._effects.carry_out(effect), self._fail)
+        self._lanes = Lanes(plan, point.incarnation, point.last, self._core.standing, self._loop.post)
+        self._effects = Effects(
+            plan, announcer, progress, self._control, self._lanes, self._loop, self._served, self._finish
+        )
+
+    @property
+    def incarnation(self) -> int:
+        """This incarnation's number."""
+        return self._point.incarnation
+
+    @property
+    def last_epoch(self) -> int:
+        """The newest committed epoch this incarnation stands on."""
+        return self._core.base.epoch
+
+    # -- from the user's threads ----------------------------------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        """Ask for a final epoch and the end."""
+        self._loop.post(StopAsked())
+
+    def request_savepoint(self, name: str) -> None:
+        """Ask for an epoch that is kept under `name`."""
+        self._loop.post(SavepointAsked(name))
+
+    def abandon(self, close_within_s: float) -> None:
+        """End now, without a final epoch: what is not in an epoch is undone by the next start. What is open
+        may take `close_within_s` to close, then it is left behind."""
+        self._close_within_s = close_within_s
+        self._finish(barrier.Outcome.STOPPED, None)
+
+    # -- beginning --------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Pin the sources, start the publishers, the query and the coordinator."""
+        self._make_folder()
+        if self.last_epoch:
+            self._plan.store.settle(self._core.base)
+        self._loop.tell(SourcesPinned(self._stage.starts()))
+        if self._ending is not None and self._ending.error is not None:
+            raise self._ending.error
+        self._announcer.started(self.last_epoch, self._point.restored_from)
+        self._lanes.start()
+        behind = self._stage.is_behind()
+        self._loop.tell(QueryStarting(behind))
+        self._loop.start()
+        self._query = self._stage.start(behind, self._on_batch, self._over.is_set)
+
+    def _make_folder(self) -> None:
+        """This incarnation's own folder: a driver that was replaced may still run on this host and clean up after itself."""
+        for left in self._plan.cache.glob("i*"):
+            if left.name[1:].isdigit() and int(left.name[1:]) < self.incarnation - 1:
+                shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with told_of(str(self._folder)):
+            self._folder.mkdir(parents=True)
+
+    def _on_batch(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> None:
+        self._loop.post(lambda: self._loop.tell(self._stage.batch_done(offsets, reports, duration_ms)))
+
+    # -- the lease --------------------------------------------------------------------------------------------------------
+
+    def _renew(self) -> None:
+        self._plan.store.log.renew(self.incarnation, self._plan.config.lease_ms)
+
+    def _served(self) -> None:
+        """The log took an epoch, which renews the lease."""
+        self._keeper.renewed()
+        self._progress.outage_over()
+
+    def _missed_renewal(self, error: CkptError, missed_s: float) -> None:
+        """Trouble that may pass ends nothing, but it is told: an idle job would meet it with its next rows only."""
+        config = self._plan.config
+        _log.warning("job=%s incarnation=%d the lease was not renewed: %s", self._plan.job, self.incarnation, error)
+        event = OutageEvent(
+            self._plan.job, self.incarnation, error.condition, error.what, round(missed_s * 1000),
+            config.store_patience_ms, config.lease_ms // 3, attempt=0,
+        )  # fmt: skip
+        self._progress.outage_began(event)
+        self._announcer.outage(event)
+
+    # -- ending ---------------------------------------------------------------------------------------------------------------
+
+    def watch(self) -> Ending:
+        """Wait for the end; keep the lease meanwhile; then close everything in order."""
+        self._keeper.start()
+        while not self._over.wait(_POLL_S):
+            try:
+                if not is_running(self._query):
+                    self._finish(barrier.Outcome.FAILED, failure_of(self._query))
+            except Exception as error:  # noqa: BLE001 - whatever it is, query, publishers and lease have to be closed
+                self._finish(barrier.Outcome.FAILED, error)
+        ending = self._ending or Ending(
+            barrier.Outcome.FAILED, RunFailed("the incarnation ended without saying why"), False
+        )
+        self.close(ending)
+        return ending
+
+    def _finish(self, outcome: barrier.Outcome, error: BaseException | None) -> None:
+        if self._ending is None:
+            self._ending = Ending(outcome, error, self._core.progressed)
+            self._over.set()
+
+    def _fail(self, error: BaseException) -> None:
+        """A thread died of `error`."""
+        outcome = barrier.Outcome.FENCED if isinstance(error, Fenced) else barrier.Outcome.FAILED
+        if not isinstance(error, CkptError):
+            _log.error(
+                "job=%s incarnation=%d the coordinator failed",
+                self._plan.job,
+                self.incarnation,
+                exc_info=error,
+            )
+        self._finish(outcome, error)
+
+    def close(self, ending: Ending) -> None:
+        """Stop query, publishers and coordinator; a clean stop gives up the lease at once."""
+        self._keeper.close()
+        if self._query is not None:
+            stop_within(self._query, self._close_within_s)
+        self._end_threads(time.monotonic() + self._close_within_s)
+        self._rules.close()
+        if ending.outcome is not barrier.Outcome.FENCED:
+            self._leave()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._announcer.ended(self.last_epoch, ending.outcome.value if ending.error is None else str(ending.error))
+
+    def _end_threads(self, deadline_s: float) -> None:
+        self._lanes.stop()
+        self._loop.close()
+        for thread in (*self._lanes.threads(), self._loop):
+            if thread.is_alive():
+                thread.join(timeout=max(0.0, deadline_s - time.monotonic()))
+
+    def _leave(self) -> None:
+        """Say what was published since the last epoch, and free the lease."""
+        try:
+            self._plan.store.log.record_acks(self.incarnation, self._core.acks)
+            self._plan.store.log.release(self.incarnation)
+        except CkptError as error:
+            _log.warning("job=%s incarnation=%d could not free its lease: %s", self._plan.job, self.incarnation, error)

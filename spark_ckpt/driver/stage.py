@@ -1,0 +1,135 @@
+"""An incarnation's query, with all operators in it: pins the sources, starts it, tells the rules what each batch came to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_ckpt.connector import Cursor
+from spark_ckpt.driver.control_source import Control
+from spark_ckpt.driver.edge_stream import EdgeStream
+from spark_ckpt.driver.offset_log import BatchOffsets
+from spark_ckpt.driver.stage_frames import StageDescription
+from spark_ckpt.driver.stage_query import RunningQuery, StageQuery
+from spark_ckpt.host.incarnation import IncarnationCore
+from spark_ckpt.host.messages import BatchDone
+from spark_ckpt.host.reports import Report
+from spark_ckpt.tasks.group_host import GroupHost
+
+if TYPE_CHECKING:
+    from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.plan.graph import EdgeNode, OperatorNode
+
+
+class Stage:
+    """`targets`: per source the cursor at which a run that drains ends. `cache`: this incarnation's own folder. `key_groups`: how
+    many each operator has."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        incarnation: int,
+        core: IncarnationCore,
+        control: Control,
+        targets: Mapping[str, Cursor],
+        cache: Path,
+        key_groups: Mapping[str, int],
+    ) -> None:
+        self._plan = plan
+        self._incarnation = incarnation
+        self._core = core
+        self._control = control
+        self._targets = dict(targets)
+        self._cache = cache
+        self._key_groups = key_groups
+
+    def starts(self) -> Mapping[str, Cursor]:
+        """Where sources that have no cursor yet start."""
+        fresh = [node for node in self._plan.sources if node.name not in self._core.cursors]
+        return {node.name: node.source.start(self._plan.spark) for node in fresh}
+
+    def is_behind(self) -> bool:
+        """Whether rows wait. A job that drains ends soon anyway."""
+        if self._targets:
+            return False
+        ends = {node.name: node.source.end(self._plan.spark) for node in self._plan.sources}
+        return not self._reached(self._core.cursors, ends)
+
+    def start(
+        self,
+        behind: bool,
+        ended: Callable[[BatchOffsets, Sequence[Report], int], None],
+        is_over: Callable[[], bool],
+    ) -> RunningQuery:
+        """Start the query. `ended` is called on Spark's thread behind each batch, with where it ends, its reports, its ms."""
+        return StageQuery(self._plan.spark, self._description(behind), ended, is_over).start()
+
+    def batch_done(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> BatchDone:
+        """What the rules are told of a batch. On the coordinator's thread, batch after batch: cursors build on each other."""
+        cursors = dict(self._core.cursors)
+        for node, line in zip(self._plan.sources, offsets.sources, strict=True):
+            if line is not None:
+                cursors[node.name] = node.source.cursor(line, cursors[node.name])
+        drained = bool(self._targets) and self._reached(cursors, self._targets)
+        return BatchDone(
+            offsets.batch,
+            cursors,
+            offsets.watermark_ms,
+            offsets.markers,
+            tuple(reports),
+            duration_ms,
+            drained,
+            offsets.taken,
+        )
+
+    def _reached(self, cursors: Mapping[str, Cursor], ends: Mapping[str, Cursor]) -> bool:
+        """Whether every source that has an end in `ends` has been read up to it."""
+        return all(
+            node.source.reached(cursors[node.name], ends[node.name]) for node in self._plan.sources if node.name in ends
+        )
+
+    def _description(self, behind: bool) -> StageDescription:
+        plan = self._plan
+        return StageDescription(
+            name=f"{plan.job}/{self._incarnation}",
+            ends=plan.ends,
+            cursors=self._core.cursors,
+            stages=plan.stages(self._incarnation),
+            rejected_stage=plan.rejected_stage(self._incarnation),
+            hosts={operator.name: self._host(operator) for operator in plan.operators},
+            control=self._control,
+            checkpoint_uri=plan.checkpoint(self._incarnation).uri,
+            shuffle_partitions=plan.shuffle_partitions,
+            trigger_ms=plan.config.trigger_ms,
+            behind=behind,
+            edges={binding.edge.name: self._edge(binding.edge) for binding in plan.edges},
+            marks=plan.marks,
+            newest_ms=self._newest_ms(),
+        )
+
+    def _newest_ms(self) -> dict[int, int]:
+        known = self._core.event_times_ms
+        inputs = enumerate((mark.operator, mark.input) for mark in self._plan.marks)
+        return {number: known[each] for number, each in inputs if each in known}
+
+    def _edge(self, edge: EdgeNode) -> EdgeStream:
+        """Begins with what was in flight at the cut."""
+        location = self._plan.store.edge(edge.name).location
+        return EdgeStream(edge.name, location, edge.schema, self._core.in_flight[edge.name])
+
+    def _host(self, operator: OperatorNode) -> GroupHost:
+        core = self._core
+        return GroupHost(
+            name=operator.name,
+            keys=operator.keys,
+            operator=operator.operator,
+            key_groups=self._key_groups[operator.name],
+            incarnation=self._incarnation,
+            base_epoch=core.base.epoch,
+            base_watermark_ms=core.base.watermark_ms,
+            base_late_ms=core.late_ms,
+            chains={group: chain for (name, group), chain in core.chains.items() if name == operator.name},
+            location=self._plan.store.state(operator.name).location,
+            cache=str(self._cache / operator.name),
+        )

@@ -1,0 +1,228 @@
+"""One incarnation's streaming query: one Spark action per micro-batch, reports out. Its plan is `stage_frames`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
+
+from spark_ckpt.driver.admission import lift_limits
+from spark_ckpt.driver.checkpoint_seed import seed_checkpoint
+from spark_ckpt.driver.offset_log import BatchOffsets, read_batch_offsets
+from spark_ckpt.driver.query_failures import failure_by
+from spark_ckpt.driver.stage_frames import StageDescription, StageFrames
+from spark_ckpt.errors import CkptError, GraphInvalid
+from spark_ckpt.host.edges import segments_in
+from spark_ckpt.host.reports import Report
+from spark_ckpt.host.watermarks import event_times
+from spark_ckpt.plan.graph import parting_of
+from spark_ckpt.plan.plan_order import PlanOrder
+from spark_ckpt.spark_private.checkpoint_files import CHECKPOINT_FOLDERS
+from spark_ckpt.spark_private.running_query import Execution
+from spark_ckpt.spark_private.settings import (
+    CHAINED_SETTINGS,
+    LOCAL_CHECKPOINT_SETTINGS,
+    PARTING_SETTINGS,
+    QUERY_SETTINGS,
+)
+from spark_ckpt.storage_errors import told_of
+from spark_ckpt.store.location import Location
+from spark_ckpt.tasks.late_watermark import LateWatermark
+from spark_ckpt.tasks.reports import Reports
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_log = logging.getLogger(__name__)
+_QUERY_CONF = QUERY_SETTINGS | {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.ui.explainMode": "simple",
+}
+_LOCAL_FILES = LOCAL_CHECKPOINT_SETTINGS | {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+"""For local checkpoints. Spark's own choice starts a `readlink` process per file operation, Hadoop's a `chmod` per file and
+one for the file's checksum, eight per batch. The checkpoint is disposable and needs no checksums. Not from Hadoop's cache:
+there is the rest of the program's file system."""
+
+
+class StageQuery:
+    """Builds and starts the query; `on_batch(its end, reports, ms)` is called after each batch's action, on Spark's thread.
+
+    `is_over`: whether the incarnation has ended, so that nobody waits for the batch that is running.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        stage: StageDescription,
+        on_batch: Callable[[BatchOffsets, list[Report], int], None],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._spark = spark
+        self._stage = stage
+        self._on_batch = on_batch
+        self._is_over = is_over
+        self._reports = Reports(spark.sparkContext)
+        self._order = PlanOrder.of(*stage.ends)
+        self._frames = StageFrames(spark, stage, self._reports)
+        self._late = _late_watermark(spark, stage)
+        self._execution: Execution | None = None
+        self.failure: CkptError | None = None
+        """What the batch that ended the query failed with, judged where Spark's error is whole: to Java it is a text."""
+
+    def start(self) -> RunningQuery:
+        """Start streaming from the description's cursors. Raises `GraphInvalid` for operations that cannot stream."""
+        try:
+            return RunningQuery(self._started(), self)
+        except AnalysisException as error:
+            what = str(error).split("\n", 1)[0]
+            raise GraphInvalid(f"Spark cannot run the stream: {what}", hint="use stateless operations") from error
+
+    def _started(self) -> StreamingQuery:
+        spark = self._spark
+        make_folders(self._stage.checkpoint_uri)
+        stage, settings = self._stage, query_settings(self._stage.checkpoint_uri, self._stage.shuffle_partitions)
+        modes = {host.output_mode for host in stage.hosts.values()}
+        if len(stage.hosts) > 1:
+            settings |= CHAINED_SETTINGS
+        if parting_of(*stage.ends) is not None:
+            settings |= PARTING_SETTINGS
+        with _session_conf(spark, settings):
+            self._seed()
+            frame = self._frames.streaming()
+            writer = frame.writeStream.foreachBatch(self._run_batch).queryName(stage.name)
+            mode = modes.pop() if len(modes) == 1 else "append"
+            writer = writer.outputMode(mode).trigger(processingTime=f"{stage.trigger_ms} milliseconds")
+            return writer.option("checkpointLocation", stage.checkpoint_uri).start()
+
+    def _seed(self) -> None:
+        stage, order = self._stage, self._order
+        seed_checkpoint(self._spark, Location(stage.checkpoint_uri), order, stage.cursors, stage.shuffle_partitions)
+
+    # -- one batch ----------------------------------------------------------------------------------------------------
+
+    def _run_batch(self, frame: DataFrame, batch: int) -> None:
+        started_s = time.monotonic()
+        try:
+            if batch == 0 and self._stage.behind:
+                inputs = enumerate(self._order.sources)
+                lift_limits(self._spark, self._stage.name, {number: each.source for number, each in inputs if each})
+            if self._late is not None:
+                self._late.begin(self._offsets(batch).watermark_ms)
+            if batch == 0 and len(self._stage.marks) > 1:
+                self._running.seed_clocks(self._stage.newest_ms)
+            self._frames.staged(frame, batch).collect()
+            reports = [*self._reports.drain(), *self._seen()]
+            for edge, segments in segments_in(reports).items():
+                self._stage.edges[edge].put(segments)
+        except Exception as error:
+            # Spark interrupts the batch that a stop finds running. It would search the error's text with a pattern that
+            # overflows its thread's stack.
+            if self._is_over():
+                return
+            self.failure = failure_by(error)
+            raise
+        if not self._is_over():
+            self._on_batch(self._offsets(batch), reports, round((time.monotonic() - started_s) * 1000))
+
+    def _seen(self) -> Iterator[Report]:
+        """What Spark has counted of the batch."""
+        yield Report("input", 0, 0, "sources", {"rows_in": self._running.rows_delivered(self._order.numbers)})
+        if marks := self._stage.marks:
+            newest = self._running.newest_event_times()
+            yield event_times({(marks[number].operator, marks[number].input): ms for number, ms in newest.items()})
+
+    @property
+    def _running(self) -> Execution:
+        if self._execution is None:
+            self._execution = Execution.of(self._spark, self._stage.name)
+        return self._execution
+
+    def _offsets(self, batch: int) -> BatchOffsets:
+        return read_batch_offsets(Location(self._stage.checkpoint_uri), batch, self._order)
+
+
+def _late_watermark(spark: SparkSession, stage: StageDescription) -> LateWatermark | None:
+    if not stage.marks:
+        return None
+    host = stage.hosts[stage.marks[0].operator]
+    return LateWatermark(spark.sparkContext, host.base_late_ms, host.base_watermark_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningQuery:
+    """Spark's query, as far as an incarnation looks at it."""
+
+    _query: StreamingQuery
+    _stage: StageQuery
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it still runs."""
+        return bool(self._query.isActive)
+
+    def stop(self) -> None:
+        """End it."""
+        self._query.stop()
+
+    def exception(self) -> Exception | None:
+        """What it died of, if it is dead: our error if that happened in a batch, else Spark's."""
+        return self._stage.failure or self._query.exception()
+
+
+def stop_within(query: RunningQuery, bound_s: float) -> None:
+    """Stop the query. A batch that does not let itself be interrupted is left behind after `bound_s`: no epoch will name what
+    it writes."""
+    stop = threading.Thread(target=_stop, args=(query,), name="ckpt-stop-query", daemon=True)
+    stop.start()
+    stop.join(bound_s)
+    if stop.is_alive():
+        _log.warning("the query does not stop within %g s; it is left behind", bound_s)
+
+
+def _stop(query: RunningQuery) -> None:
+    try:
+        query.stop()
+    except Exception as error:  # noqa: BLE001 - Spark's own bound is over, or its Java process is gone
+        _log.warning("the query was not stopped: %s", str(error).split("\n", 1)[0])
+
+
+def query_settings(checkpoint_uri: str, shuffle_partitions: int) -> dict[str, str]:
+    """What the query copies from its session: no time on what a disposable checkpoint does not need."""
+    partitions = {"spark.sql.shuffle.partitions": str(shuffle_partitions)}
+    return _QUERY_CONF | partitions | ({} if Location(checkpoint_uri).local is None else _LOCAL_FILES)
+
+
+def make_folders(checkpoint_uri: str) -> None:
+    """Make the folders of a local checkpoint before Spark does: each would be a `chmod` process, 10 ms at that time. Raises a
+    `StoreOutage` if the file system refuses."""
+    local = Location(checkpoint_uri).local
+    if local is not None:
+        with told_of(checkpoint_uri):
+            for folder in CHECKPOINT_FOLDERS:
+                (local / folder).mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def _session_conf(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings that the query copies when it starts; the user's session gets its own back."""
+    before = {key: spark.conf.get(key, None) for key in settings}
+    try:
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)

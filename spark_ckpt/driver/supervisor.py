@@ -1,0 +1,225 @@
+"""Starts incarnation after incarnation until one stops, or until patience ends.
+
+A failure leads to a new incarnation from the last committed epoch.  A fence ends the run at once: somebody else runs the job
+now.  What may follow an error, and when, is `Patience`'s to say; what is waited for is said in progress, log and listeners.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from spark_ckpt.connector import Cursor
+from spark_ckpt.driver import identities
+from spark_ckpt.driver.announcer import Announcer
+from spark_ckpt.driver.listener import OutageEvent, RunListener
+from spark_ckpt.driver.progress import Progress
+from spark_ckpt.driver.query_failures import typed
+from spark_ckpt.driver.spark_incarnation import Ending, SparkIncarnation
+from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, RunFailed, StoreOutage
+from spark_ckpt.host.patience import Ended, GiveUp, Patience, Pause
+from spark_ckpt.protocol.barrier import Outcome
+from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.identity import check_unchanged
+from spark_ckpt.store.restore import LATEST, RecoveryPoint
+from spark_ckpt.wording import counted
+
+if TYPE_CHECKING:
+    from spark_ckpt.driver.job_plan import JobPlan
+
+_log = logging.getLogger(__name__)
+_PAUSE_S = 1.0
+_SPARE_S = 1.0
+"""How much shorter an outage is waited for than a stop may take: the attempt after it takes time too."""
+
+
+class Supervisor:
+    """All incarnations of one run. `begin` on the caller's thread, then `live` on a thread of its own; the rest from any thread."""
+
+    def __init__(
+        self, plan: JobPlan, listeners: Sequence[RunListener], progress: Progress, targets: Mapping[str, Cursor]
+    ) -> None:
+        self._plan = plan
+        self._listeners = tuple(listeners)
+        self._progress = progress
+        self._targets = targets
+        self._patience = Patience(
+            plan.config.max_failed_epochs, plan.config.store_patience_ms / 1000, first_pause_s=_PAUSE_S
+        )
+        self._stopping = threading.Event()
+        self._abandoned = threading.Event()
+        self._wake = threading.Event()
+        self._close_within_s = 0.0
+        self._incarnation: SparkIncarnation | None = None
+        self._began_s = time.monotonic()
+
+    @property
+    def living(self) -> SparkIncarnation:
+        """The incarnation that runs, or ran last. Raises `RunFailed` before the first."""
+        if self._incarnation is None:
+            raise RunFailed("the run has not started")
+        return self._incarnation
+
+    def ask_to_stop(self) -> None:
+        """End with a final epoch. An outage is waited for no longer than a stop may take."""
+        self._patience.stop_by(time.monotonic() + self._plan.config.stop_timeout_ms / 1000 - _SPARE_S)
+        self._stopping.set()
+        self._wake.set()
+        if self._incarnation is not None:
+            self._incarnation.request_stop()
+
+    def abandon(self, close_within_s: float) -> None:
+        """End now, without a final epoch. What is open may take so long to close, then it is left behind."""
+        self._close_within_s = close_within_s
+        self._abandoned.set()
+        self._stopping.set()
+        self._wake.set()
+        if self._incarnation is not None:
+            self._incarnation.abandon(close_within_s)
+
+    def begin(self, restore: str | int, takeover: bool) -> None:
+        """The first incarnation. Raises what is wrong with it."""
+        self._took_over(self._born(restore, takeover))
+
+    def live(self) -> CkptError | None:
+        """Incarnation after incarnation until one ends well or for good; the reason in the second case."""
+        ending = self.living.watch()
+        while ending.outcome is not Outcome.STOPPED:
+            error = self._reason(_as_error(ending))
+            now_s = time.monotonic()
+            verdict = self._patience.after(Ended(error, now_s, now_s - self._began_s, ending.progressed))
+            if isinstance(verdict, GiveUp):
+                return _given_up(error, verdict, self._stopping.is_set())
+            self._tell(error, verdict)
+            self._wait(verdict.pause_s)
+            if self._abandoned.is_set():
+                return None
+            ending = self._next_incarnation()
+        return None if ending.error is None else _as_error(ending)
+
+    def _tell(self, error: CkptError, pause: Pause) -> None:
+        job, incarnation = self._plan.job, self.living.incarnation
+        _log.warning(
+            "job=%s incarnation %d ended, the next begins in %.1f s: %s", job, incarnation, pause.pause_s, error
+        )
+        if isinstance(error, StoreOutage):
+            event = OutageEvent(
+                job, incarnation, error.condition, error.what, round(pause.waited_s * 1000),
+                self._plan.config.store_patience_ms, round(pause.pause_s * 1000), pause.attempt,
+            )  # fmt: skip
+            self._progress.outage_began(event)
+            Announcer(job, incarnation, self._listeners).outage(event)
+
+    def _wait(self, pause_s: float) -> None:
+        """A stop that is asked for ends one pause: it is tried at once, and then at the pace of the others."""
+        self._wake.wait(pause_s)
+        self._wake.clear()
+
+    def _reason(self, error: CkptError) -> CkptError:
+        """What matters about an end. Whatever a zombie's query died of (its successor has removed its files), it is that it
+        is one; and what fails or seems damaged while the store is away, fails because of that."""
+        log = self._plan.store.log
+        try:
+            newest = log.tail().incarnation
+        except StoreOutage as outage:
+            return outage if error.retriable or isinstance(error, EpochDamaged) else error
+        except CkptError:
+            return error
+        if newest == log.own_incarnation:
+            return error
+        return Fenced(
+            f"incarnation {newest} took over",
+            incarnation=self.living.incarnation,
+            hint="another driver runs this job; this one can be ended",
+        )
+
+    def _next_incarnation(self) -> Ending:
+        """From the newest epoch to its end; an incarnation that could not begin for now has failed like any other."""
+        self._began_s = time.monotonic()
+        try:
+            incarnation = self._born(LATEST, takeover=False)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run ends with it or waits for its end
+            self._began_s = time.monotonic()
+            if not isinstance(error, CkptError):
+                _log.exception("job=%s the next incarnation could not begin", self._plan.job)
+            return Ending(Outcome.FENCED if isinstance(error, Fenced) else Outcome.FAILED, typed(error), False)
+        self._took_over(incarnation)
+        return incarnation.watch()
+
+    def _took_over(self, incarnation: SparkIncarnation) -> None:
+        """What somebody asked for while it was born holds for it too."""
+        self._incarnation, self._began_s = incarnation, time.monotonic()
+        self._progress.outage_over()
+        if self._stopping.is_set():
+            incarnation.request_stop()
+        if self._abandoned.is_set():
+            incarnation.abandon(self._close_within_s)
+
+    def _born(self, restore: str | int, takeover: bool) -> SparkIncarnation:
+        if self._incarnation is not None:
+            self._plan = self._asked_again()
+        plan, log = self._plan, self._plan.store.log
+        # Before anything is written: a new incarnation on the wrong epoch would move the job there.
+        plan.check_start(restore)
+        holder = current_holder(plan.job)
+        point: RecoveryPoint = log.begin_incarnation(holder, restore, plan.config.lease_ms, takeover=takeover)
+        try:
+            return self._begun(point)
+        except BaseException as error:
+            with suppress(CkptError):
+                log.release(point.incarnation)
+            _raise_outage(error)
+            raise
+
+    def _asked_again(self) -> JobPlan:
+        """While the last incarnation ran, a table or topic may have been made anew."""
+        plan = self._plan
+        found = identities.found_again(plan.found, plan.spark, plan.sources, plan.bindings)
+        check_unchanged(plan.found, found)
+        return replace(plan, found=found)
+
+    def _begun(self, point: RecoveryPoint) -> SparkIncarnation:
+        plan = self._plan
+        plan.check_base(point.manifest, point.unpublished)
+        log = plan.store.log
+        standing = identities.reconciled(log, log.tail(), point.manifest, point.unpublished, plan.found, plan.confirmed)
+        announcer = Announcer(plan.job, point.incarnation, self._listeners)
+        incarnation = SparkIncarnation(plan, point, announcer, self._progress, self._targets, standing)
+        try:
+            incarnation.begin()
+        except BaseException as error:
+            incarnation.close(Ending(Outcome.FAILED, error, progressed=False))
+            raise
+        return incarnation
+
+
+def _raise_outage(error: BaseException) -> None:
+    """A full disk is raised as one, whatever library met it."""
+    ours = typed(error)
+    if isinstance(ours, StoreOutage) and ours is not error:
+        raise ours from error
+
+
+def _as_error(ending: Ending) -> CkptError:
+    if ending.outcome is Outcome.FENCED and not isinstance(ending.error, Fenced):
+        return Fenced("a newer incarnation runs this job", hint="this driver can be ended")
+    return typed(ending.error or RunFailed("the incarnation ended without saying why"))
+
+
+def _given_up(error: CkptError, verdict: GiveUp, stopping: bool) -> CkptError:
+    if isinstance(error, StoreOutage):
+        why = "no final epoch was taken" if stopping else "store_patience is over"
+        context = {**error.context, "waited": f"{verdict.waited_s:.0f} s; {why}"}
+        return type(error)(error.what, hint=error.hint, **context)
+    if not error.retriable:
+        return error
+    return RunFailed(
+        f"{counted(verdict.failures, 'incarnation')} in a row failed without a new epoch; the last: {error.what}",
+        hint=error.hint,
+        **error.context,
+    )

@@ -1,0 +1,87 @@
+"""Spark's Python workers are started while the program still describes its job: the first batch finds them ready.
+
+The first tasks would wait for the workers' daemon and for what it imports, 2-3 s of a start in which one core has little to do.
+What the workers lack is found here, too, before a job has decided anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from typing import TYPE_CHECKING
+
+from spark_ckpt.driver.query_failures import failure_by
+from spark_ckpt.errors import EnvironmentUnfit
+from spark_ckpt.spark_private.python_workers import workers_python
+from spark_ckpt.spark_session.worker_python import is_this_python
+from spark_ckpt.tasks.worker_process import in_prepared_worker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+_warm: dict[str, Future[None]] = {}
+_PATIENCE_S = 120.0
+_SAID = ("No module named", "Cannot run program", "must be installed", "PYTHON_VERSION_MISMATCH")
+"""How Java and Python name what is missing. Only for the message: what is refused does not depend on it."""
+
+
+def warm_up(spark: SparkSession) -> None:
+    """Run a task per core in the background, once per application."""
+    application = _application(spark)
+    if application not in _warm:
+        _warm[application] = Future()
+        threading.Thread(target=_run_tasks, args=(spark,), name="ckpt-warm-up", daemon=True).start()
+
+
+def check_workers(spark: SparkSession) -> None:
+    """Raise `EnvironmentUnfit` if the workers' Python cannot run this library's tasks.
+
+    Waits for the warm-up where the workers are not this interpreter on this machine. Whatever may pass is left to the job.
+    """
+    python, local = workers_python(spark), str(spark.sparkContext.master).startswith("local")
+    if local and is_this_python(python):
+        return
+    try:
+        error = _warm[_application(spark)].exception(_PATIENCE_S)
+    except NotYet:
+        _log.warning(
+            "the workers' Python (%s) did not answer within %.0f s; the job starts all the same",
+            python,
+            _PATIENCE_S,
+        )
+        return
+    if not isinstance(error, Exception):
+        return
+    judged = failure_by(error)
+    if local or isinstance(judged, EnvironmentUnfit):
+        raise EnvironmentUnfit(
+            f"Spark's Python workers cannot run this job: {_reason(judged.what, str(error))}",
+            python=python,
+            hint="let PYSPARK_PYTHON name this program's Python, or one of the same version with the same packages installed,"
+            " before the session starts; spark_ckpt.session does",
+        ) from error
+
+
+def _reason(judged: str, text: str) -> str:
+    """What an interpreter that did not even start said, or else the judged error."""
+    said = [line.strip() for line in text.splitlines() if any(words in line for words in _SAID)]
+    return said[0] if said else judged
+
+
+def _application(spark: SparkSession) -> str:
+    return str(spark.sparkContext.applicationId)
+
+
+def _run_tasks(spark: SparkSession) -> None:
+    done = _warm[_application(spark)]
+    try:
+        cores = spark.sparkContext.defaultParallelism
+        spark.range(0, cores, 1, cores).mapInArrow(in_prepared_worker, "id long").collect()
+    except Exception as error:  # noqa: BLE001 - what goes wrong here goes wrong in the job too, which says it
+        _log.debug("not warmed up: %s", error)
+        done.set_exception(error)
+    else:
+        done.set_result(None)

@@ -1,0 +1,54 @@
+"""The page of sources and sinks, generated from their docstrings. `python -m spark_ckpt.pages.connectors` prints it.
+
+Connectors are found by their entry points, as a user's own would be.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+
+from spark_ckpt.connectors import Installed, named, names
+
+_HEAD = """# Sources and sinks
+
+What each takes, from its docstring. A source goes into `job.source(name, source)`, a sink into `stream.to(sink)`.
+`spark-ckpt connectors` lists what is installed and what it promises.
+One of your own: [`writing-a-connector.md`](writing-a-connector.md).
+"""
+
+
+def connectors_page() -> str:
+    """`docs/connectors.md`."""
+    return "\n".join([_HEAD, *(section for name in names() for section in _sections(named(name)))])
+
+
+def _sections(found: Installed) -> list[str]:
+    classes: list[type] = [*found.sources(), *found.sinks()]
+    jars = (
+        f'Jars, for what needs them: `spark_ckpt.session(name, "{found.name}")`.\n'
+        if found.connector.jars
+        else "Needs no jars.\n"
+    )
+    return [*(_section(found.module, each) for each in classes), jars]
+
+
+def _section(package: str, described: type) -> str:
+    name = described.__name__
+    signature = inspect.signature(described)
+    call = ",\n    ".join(_parameter(each) for each in signature.parameters.values())
+    text = inspect.getdoc(described) or ""
+    return f"## {name}\n\n```text\nfrom {package} import {name}\n\n{name}(\n    {call},\n)\n```\n\n{text}\n"
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    """As the user writes it: name, type, default; an object that is made anew has no text worth showing."""
+    typed = f"{parameter.name}: {str(parameter.annotation).replace(chr(39), chr(34))}"
+    if parameter.default is inspect.Parameter.empty:
+        return typed
+    default = repr(parameter.default)
+    return f"{typed} = {'...' if default == '<factory>' else default}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(connectors_page())

@@ -1,0 +1,339 @@
+"""A job's graph as a description that can be built again: every incarnation starts fresh queries from it.
+
+Nodes are immutable.  `build` turns a node into a DataFrame by replaying the recorded operations on whatever its leaf
+nodes (sources, or an operator's output) are given as.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from pyspark.errors import ParseException
+from pyspark.sql.types import StructType
+
+from spark_ckpt.connector import Sink, Source
+from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.spark_private.arrow_types import spark_schema_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from spark_ckpt.tasks.operators.operator import KeyedOperator
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceNode:
+    """A named input; `schema` is what the connector reads, the reject column included if it has one."""
+
+    name: str
+    source: Source
+    schema: StructType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EdgeNode:
+    """What comes out of an edge: the rows that another place of the graph put on it, a micro-batch later.
+
+    An edge is a durable log in the store. `feedback`: the rows that go in depend on those that come out.
+    """
+
+    name: str
+    schema: StructType
+    feedback: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransformNode:
+    """A stateless DataFrame operation, recorded under the verb the user wrote, on the `line` that did."""
+
+    parent: Node
+    verb: str
+    apply: Callable[[DataFrame], DataFrame]
+    line: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InputNode:
+    """A stream as the input `name` of an operator that has several: grouped by `keys`, its own columns, and told from the rest by
+    what `tag` makes of its rows."""
+
+    parent: Node
+    name: str
+    keys: tuple[str, ...]
+    tag: Callable[[DataFrame], DataFrame]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnionNode:
+    """Several streams of one shape, from the left."""
+
+    parents: tuple[Node, ...]
+    combine: Callable[[DataFrame, DataFrame], DataFrame]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WatermarkNode:
+    """Event time in `column` (timestamp), late by at most `delay_ms`."""
+
+    parent: Node
+    column: str
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventTimeNode:
+    """Rows of operators whose `column` is event time: none is behind the watermark that the operators' own rows are late by."""
+
+    parent: Node
+    column: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorNode:
+    """A keyed operator: rows of one key meet its state. `operator` runs in tasks. `event_time`: the column of its rows that the
+    watermark is about."""
+
+    parent: Node
+    name: str
+    keys: tuple[str, ...]
+    operator: KeyedOperator
+    event_time: str | None = None
+
+    @property
+    def key_ddl(self) -> str:
+        """The key columns as the store writes them down."""
+        return ddl(spark_schema_of(self.operator.schema.key))
+
+    @property
+    def state_ddl(self) -> str:
+        """The state columns as the store writes them down."""
+        return ddl(spark_schema_of(self.operator.schema.state))
+
+
+Leaf = SourceNode | EdgeNode | OperatorNode
+"""Where the rows of a stretch of operations come from."""
+
+Node = Leaf | TransformNode | InputNode | UnionNode | WatermarkNode | EventTimeNode
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SinkBinding:
+    """A sink and the stream that ends in it."""
+
+    name: str
+    sink: Sink
+    node: Node
+    schema: StructType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EdgeBinding:
+    """An edge and the stream whose rows go into it."""
+
+    edge: EdgeNode
+    node: Node
+
+
+def ddl(schema: StructType) -> str:
+    """Names and types, one text per schema: `customer string, total double`."""
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
+
+
+def struct_of(schema: StructType | str) -> StructType:
+    """A schema as users write it: a StructType, or DDL such as `customer string, total double`. `GraphInvalid` if neither."""
+    if isinstance(schema, StructType):
+        return schema
+    try:
+        parsed = StructType.fromDDL(schema)
+    except ParseException as error:
+        raise GraphInvalid(
+            f"the schema {schema!r} cannot be parsed", hint=str(error).strip().split("\n", 1)[0]
+        ) from None
+    return parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
+
+
+def _as_it_is(_: Node, frame: DataFrame) -> DataFrame:
+    return frame
+
+
+def build(
+    node: Node,
+    leaf: Callable[[Leaf], DataFrame],
+    at: Callable[[Node, DataFrame], DataFrame] = _as_it_is,
+) -> DataFrame:
+    """Replay the operations above the leaves that `leaf` provides. `at`: what every node's rows go through."""
+    match node:
+        case SourceNode() | EdgeNode() | OperatorNode():
+            rows = leaf(node)
+        case UnionNode():
+            rows = reduce(node.combine, [build(parent, leaf, at) for parent in node.parents])
+        case TransformNode():
+            rows = node.apply(build(node.parent, leaf, at))
+        case InputNode():
+            rows = node.tag(build(node.parent, leaf, at))
+        case WatermarkNode() | EventTimeNode():
+            rows = build(node.parent, leaf, at)
+    return at(node, rows)
+
+
+def ends_of(bindings: Sequence[SinkBinding | EdgeBinding]) -> tuple[Node, ...]:
+    """The streams with sinks or edges from which no stream goes on to another one, in their order, those behind an operator
+    where streams part before the others. Raises as `parting_of`."""
+    sunk = list(dict.fromkeys(binding.node for binding in bindings))
+    passed = {above for node in sunk for above in islice(upstream(node), 1, None)}
+    ends = [node for node in sunk if node not in passed]
+    parting = parting_of(*ends)
+    return tuple(sorted(ends, key=lambda end: parting not in leaves_of(end)))
+
+
+def parting_of(*ends: Node) -> OperatorNode | None:
+    """The operator behind which streams part, if there is one. Raises `GraphInvalid` unless there is one only and all its streams
+    end there: Spark would run the operator once for each."""
+    parting = _needed_twice(*ends)
+    if not parting:
+        return None
+    first, *others = parting
+    if others:
+        raise _cannot_part(first, f"streams part behind operator '{first.name}' and behind operator '{others[0].name}'")
+    behind = next((each.name for each in operators_of(*ends) if first in leaves_of(each.parent)), None)
+    if behind is not None:
+        raise _cannot_part(
+            first, f"streams part behind operator '{first.name}', and operator '{behind}' reads one of them"
+        )
+    if any(first in leaves_of(end) and len(leaves_of(end)) > 1 for end in ends):
+        raise _cannot_part(first, f"streams part behind operator '{first.name}', and one of them meets another input")
+    return first
+
+
+def heads_of(ends: Sequence[Node]) -> tuple[Node, ...]:
+    """What the query puts out, from the left: the ends, or in place of several the operator behind which they part."""
+    parting = parting_of(*ends)
+    if parting is None:
+        return tuple(ends)
+    return (parting, *(end for end in ends if parting not in leaves_of(end)))
+
+
+def check_read_once(node: Node) -> None:
+    """Raise `GraphInvalid` if an operator on `node` would need the output of one above in two places."""
+    for first in _needed_twice(node):
+        raise _cannot_part(first, f"an operator cannot read two streams that part behind operator '{first.name}'")
+
+
+def _needed_twice(*ends: Node) -> list[OperatorNode]:
+    """The operators whose output more than one place needs."""
+    readers = [*ends, *(each.parent for each in operators_of(*ends))]
+    times = Counter(leaf for node in readers for leaf in reads_of(node) if isinstance(leaf, OperatorNode))
+    return [leaf for leaf, count in times.items() if count > 1]
+
+
+def _cannot_part(operator: OperatorNode, what: str) -> GraphInvalid:
+    return GraphInvalid(
+        what,
+        operator=operator.name,
+        hint="behind one operator of a job streams may part if each ends in sinks or edges; else put an edge behind the operator,"
+        f" where streams may part as behind a source: .through('{operator.name}-out')",
+    )
+
+
+def segment(node: Node) -> Iterator[Node]:
+    """The node and what is above it up to operators, edges and sources, these included; a union's inputs from the left."""
+    yield node
+    if isinstance(node, UnionNode):
+        for parent in node.parents:
+            yield from segment(parent)
+    elif not isinstance(node, Leaf):
+        yield from segment(node.parent)
+
+
+def upstream(node: Node) -> Iterator[Node]:
+    """The node and everything above it, operators' inputs included, up to edges; a union's inputs from the left."""
+    for above in segment(node):
+        yield above
+        if isinstance(above, OperatorNode):
+            yield from upstream(above.parent)
+
+
+def reads_of(node: Node) -> list[Leaf]:
+    """What `build` asks for, as often as it does: what the node's rows come from directly."""
+    return [above for above in segment(node) if isinstance(above, Leaf)]
+
+
+def leaves_of(node: Node) -> list[Leaf]:
+    """The same, each once."""
+    return list(dict.fromkeys(reads_of(node)))
+
+
+def operators_of(*nodes: Node) -> list[OperatorNode]:
+    """Every operator above, an operator behind those that it reads from."""
+    nearest = [leaf for node in nodes for leaf in leaves_of(node) if isinstance(leaf, OperatorNode)]
+    return list(dict.fromkeys(each for leaf in nearest for each in (*operators_of(leaf.parent), leaf)))
+
+
+def sources_of(*nodes: Node) -> list[SourceNode]:
+    """The inputs, operators' inputs included, in the order in which Spark first numbers them in its offset log."""
+    return list(dict.fromkeys(above for node in nodes for above in upstream(node) if isinstance(above, SourceNode)))
+
+
+def edges_of(*nodes: Node) -> list[EdgeNode]:
+    """The edges that the nodes' rows come out of, operators' inputs included."""
+    return list(dict.fromkeys(above for node in nodes for above in upstream(node) if isinstance(above, EdgeNode)))
+
+
+def loops_of(edges: Sequence[EdgeBinding]) -> set[str]:
+    """The edges on a cycle: what goes in depends on what comes out, past other edges too."""
+    feeds = {each.edge.name: {above.name for above in edges_of(each.node)} for each in edges}
+    return {name for name in feeds if name in _reached(name, feeds)}
+
+
+def _reached(start: str, feeds: Mapping[str, set[str]]) -> set[str]:
+    reached: set[str] = set()
+    waiting = [start]
+    while waiting:
+        new = feeds.get(waiting.pop(), set()) - reached
+        reached |= new
+        waiting += new
+    return reached
+
+
+def event_time_of(node: Node) -> WatermarkNode | EventTimeNode | None:
+    """The event time declared nearest above on this side of any operator, if any."""
+    return next((above for above in segment(node) if isinstance(above, WatermarkNode | EventTimeNode)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Event time as an operator's input has it. `input`: the name of a co-group's input, else of the sources and edges above;
+    numbered if there are more of that name."""
+
+    operator: str
+    input: str
+    node: WatermarkNode
+
+
+def marks_of(*operators: OperatorNode) -> list[Mark]:
+    """The event times declared nearest above operators, in the order in which their rows are read."""
+    marks: list[Mark] = []
+    for operator in operators:
+        times: Counter[str] = Counter()
+        for name, node in _nearest_marks(operator.parent, ""):
+            times[name] += 1
+            marks.append(Mark(operator.name, name if times[name] == 1 else f"{name}#{times[name]}", node))
+    return marks
+
+
+def _nearest_marks(node: Node, name: str) -> Iterator[tuple[str, WatermarkNode]]:
+    match node:
+        case WatermarkNode():
+            yield name or "+".join(leaf.name for leaf in leaves_of(node)), node
+        case InputNode():
+            yield from _nearest_marks(node.parent, node.name)
+        case UnionNode():
+            for parent in node.parents:
+                yield from _nearest_marks(parent, name)
+        case TransformNode():
+            yield from _nearest_marks(node.parent, name)

@@ -1,0 +1,74 @@
+"""How Spark numbers the inputs of a query's plan: one number for each place where the plan reads a stream, from the left.
+
+The control source is read once per operator, left of the operator's input, and once by a job without any. A source is read once
+per branch that begins at it, always to the same position. Offsets and limits of a source go by its number, metadata by the order
+in which Spark meets each for the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from spark_ckpt.plan.graph import EdgeNode, Node, OperatorNode, SourceNode, UnionNode, heads_of, operators_of
+
+Input = SourceNode | EdgeNode | None
+Each = TypeVar("Each")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOrder:
+    """`inputs`: by number; None is the control source."""
+
+    inputs: tuple[Input, ...]
+
+    @classmethod
+    def of(cls, *ends: Node) -> PlanOrder:
+        """The order of the query whose streams end in `ends`."""
+        return cls(
+            (*([] if operators_of(*ends) else [None]), *(each for head in heads_of(ends) for each in _read(head)))
+        )
+
+    @property
+    def once(self) -> tuple[Input, ...]:
+        """Every input where it is met first."""
+        return tuple(dict.fromkeys(self.inputs))
+
+    @property
+    def numbers(self) -> list[int]:
+        """The first ones of the job's sources, in the order of `sources_of`."""
+        return [self.inputs.index(source) for source in self.once if isinstance(source, SourceNode)]
+
+    @property
+    def edges(self) -> dict[str, int]:
+        """The first number of each edge."""
+        return {each.name: self.inputs.index(each) for each in self.once if isinstance(each, EdgeNode)}
+
+    @property
+    def sources(self) -> tuple[SourceNode | None, ...]:
+        """By number; None is anything else than a source of the job."""
+        return tuple(each if isinstance(each, SourceNode) else None for each in self.inputs)
+
+    @property
+    def control(self) -> int:
+        """The first number of the control source."""
+        return self.inputs.index(None)
+
+    def of_sources(self, by_number: Sequence[Each]) -> list[Each]:
+        """What belongs to the job's sources. Raises `IndexError` if the plan has fewer inputs."""
+        return [by_number[number] for number in self.numbers]
+
+
+def _read(node: Node) -> Iterator[Input]:
+    match node:
+        case SourceNode() | EdgeNode():
+            yield node
+        case OperatorNode():
+            yield None
+            yield from _read(node.parent)
+        case UnionNode():
+            for parent in node.parents:
+                yield from _read(parent)
+        case _:
+            yield from _read(node.parent)

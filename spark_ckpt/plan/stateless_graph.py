@@ -1,0 +1,72 @@
+"""A recorded graph's plans, checked as they are about to run: a function may make another plan at the start than it made when
+it was recorded. A refusal names the recorded operation that brought it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from spark_ckpt.plan.graph import (
+    Leaf,
+    Node,
+    OperatorNode,
+    SourceNode,
+    TransformNode,
+    build,
+    leaves_of,
+    reads_of,
+    segment,
+)
+from spark_ckpt.plan.stateless import Refused, check_operation, check_rows
+from spark_ckpt.spark_private.plans import streaming_template
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+Read = Callable[[Leaf], "DataFrame"]
+
+
+def checked_rows(
+    node: Node,
+    read: Read,
+    at: Callable[[Node, DataFrame], DataFrame],
+    clocks: Callable[[Node], int] = lambda _: 0,
+) -> DataFrame:
+    """The rows of `node` as a plan over what `read` gives for its sources. `at`: as for `build`; `clocks`: how many of event time
+    it puts into the plan of a node's rows. Raises `Refused`."""
+    return _checked(node, lambda part: check_rows(build(part, read, at), len(reads_of(part)), clocks(part)))
+
+
+def checked_behind(spark: SparkSession, node: Node) -> None:
+    """What is recorded behind operators. The plan above them remembers rows, so it is tried on streams of no rows."""
+    rows = {leaf: streaming_template(spark, _schema(leaf)) for leaf in leaves_of(node)}
+    if len(reads_of(node)) == 1:
+        (given,) = rows.values()
+        _checked(node, lambda part: check_operation(given, build(part, lambda _: given)))
+    else:
+        checked_rows(node, lambda leaf: rows[leaf], lambda _, frame: frame)
+
+
+def _schema(leaf: Leaf) -> StructType:
+    return leaf.operator.output if isinstance(leaf, OperatorNode) else leaf.schema
+
+
+def _checked(node: Node, check: Callable[[Node], DataFrame]) -> DataFrame:
+    try:
+        return check(node)
+    except Refused as error:
+        raise _named(node, check, error) from None
+
+
+def _named(node: Node, check: Callable[[Node], DataFrame], refused: Refused) -> Refused:
+    """The refusal with the name of the first recorded step that leads to it."""
+    for step in reversed(list(segment(node))):
+        try:
+            check(step)
+        except Refused as error:
+            if isinstance(step, TransformNode):
+                return error.at(step.verb, step.line)
+            return error.at(f"source '{step.name}'", "") if isinstance(step, SourceNode) else error
+    return refused

@@ -1,0 +1,60 @@
+"""Which of a stream's columns are parts of an event-time window of the watermarked column, told from Spark's analysed plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType, TimestampType
+
+from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.spark_private.window_columns import (
+    is_session_window,
+    is_time_window,
+    is_watermarked,
+    window_part,
+    without_watermark_mark,
+)
+from spark_ckpt.tasks.operators.window_keys import Closing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructField
+
+
+def without_marks(schema: StructType) -> StructType:
+    """The schema without the mark of `watermark_only`: sinks know nothing of it."""
+    return StructType([without_watermark_mark(field) if is_watermarked(field) else field for field in schema.fields])
+
+
+def is_window(field: StructField) -> bool:
+    """Whether the column is what `F.window` makes. Raises `GraphInvalid` for a session window."""
+    if is_session_window(field):
+        raise GraphInvalid(
+            f"'{field.name}' is a session window: its keys merge, which agg does not do",
+            hint="keep sessions with applyInPandasWithState and a timeout",
+        )
+    return is_time_window(field)
+
+
+def closing_of(frame: DataFrame, keys: Sequence[str]) -> Closing | None:
+    """What closes keys of this grouping as the watermark moves on; None if nothing does."""
+    for name in keys:
+        field = frame.schema[name]
+        if isinstance(field.dataType, TimestampType):
+            closing = Closing(name) if is_watermarked(field) else _window_part(frame, name)
+            if closing is not None:
+                return closing
+    return None
+
+
+def _window_part(frame: DataFrame, name: str) -> Closing | None:
+    part = window_part(frame, name)
+    if part is None or part.is_end:
+        return Closing(name) if part else None
+    if part.length_us is None:
+        raise GraphInvalid(
+            f"key '{name}' is the start of an event-time window whose length cannot be told",
+            hint='group by the window itself, or by its end: groupBy("key", F.window("at", "10 minutes"))',
+        )
+    return Closing(name, part.length_us)

@@ -1,0 +1,300 @@
+"""Built-in running aggregates: declared, vectorised, with Spark's types and null rules.
+
+Two shapes of output: "append" gives every input row back with the aggregates as they are after it,
+"update" one row per key that had rows in the batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.streaming.state import GroupStateTimeout
+from pyspark.sql.types import StructType
+
+from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.spark_private.arrow_types import spark_schema_of
+from spark_ckpt.tasks.failures import ArithmeticOverflow
+from spark_ckpt.tasks.operators.folds import (
+    CountFold,
+    FirstFold,
+    Fold,
+    LastFold,
+    MaxFold,
+    MeanFold,
+    MinFold,
+    StddevFold,
+    SumFold,
+)
+from spark_ckpt.tasks.operators.operator import Binding, Clock
+from spark_ckpt.tasks.operators.pandas_rows import key_tuples
+from spark_ckpt.tasks.operators.segments import Segments
+from spark_ckpt.tasks.operators.timeouts import Timeouts
+from spark_ckpt.tasks.operators.window_keys import Closing, WindowKey, nested, nested_schema
+from spark_ckpt.tasks.rows import (
+    KEY_HASH,
+    NO_TIMEOUT,
+    Int64s,
+    arrow_schema,
+    column,
+    conform,
+    rows_at,
+    state_schema,
+    taken,
+    user_columns,
+)
+from spark_ckpt.tasks.state.group_state import KeyGroupState, Resolved
+from spark_ckpt.tasks.state.key_index import Keys, distinct_keys
+
+if TYPE_CHECKING:
+    from spark_ckpt.tasks.rows import Array
+
+APPEND, UPDATE = "append", "update"
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One declared aggregate. `column` is None for a count of rows."""
+
+    kind: str
+    column: str | None
+    name: str
+    skip_nulls: bool = False
+
+    def alias(self, name: str) -> Aggregate:
+        """The same aggregate under another name."""
+        return dataclasses.replace(self, name=name)
+
+
+def count(column: str | None = None) -> Aggregate:
+    """Rows, or values of `column` that are not null. A long."""
+    return Aggregate("count", column, "count" if column is None else f"count_{column}")
+
+
+def sum(column: str) -> Aggregate:
+    """Sum of the values that are not null; null if there are none. Whole numbers give a long, and
+    overflow is an error.
+    """
+    return Aggregate("sum", column, f"sum_{column}")
+
+
+def min(column: str) -> Aggregate:
+    """Least value that is not null. NaN is greater than any number."""
+    return Aggregate("min", column, f"min_{column}")
+
+
+def max(column: str) -> Aggregate:
+    """Greatest value that is not null. NaN is greater than any number."""
+    return Aggregate("max", column, f"max_{column}")
+
+
+def mean(column: str) -> Aggregate:
+    """Mean of the values that are not null: a double, or a decimal for decimals."""
+    return Aggregate("mean", column, f"mean_{column}")
+
+
+def stddev(column: str) -> Aggregate:
+    """Sample standard deviation, a double; null for fewer than two values."""
+    return Aggregate("stddev", column, f"stddev_{column}")
+
+
+def last(column: str, *, ignore_nulls: bool = False) -> Aggregate:
+    """Value of the last row in order of arrival, null included unless `ignore_nulls`."""
+    return Aggregate("last", column, f"last_{column}", ignore_nulls)
+
+
+def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
+    """Value of the first row in order of arrival, null included unless `ignore_nulls`."""
+    return Aggregate("first", column, f"first_{column}", ignore_nulls)
+
+
+_NUMERIC: dict[str, type[SumFold | MeanFold | StddevFold]] = {"sum": SumFold, "mean": MeanFold, "stddev": StddevFold}
+_ORDERED: dict[str, type[MinFold | MaxFold]] = {"min": MinFold, "max": MaxFold}
+_ANY: dict[str, type[LastFold | FirstFold]] = {"last": LastFold, "first": FirstFold}
+
+
+def fold_of(spec: Aggregate, schema: pa.Schema) -> Fold:
+    """The fold of a declared aggregate. Raises `GraphInvalid` for a column that is missing or of a
+    type it cannot take.
+    """
+    kind = pa.null() if spec.column is None else _type_of(spec.column, schema)
+    if spec.kind == "count":
+        return CountFold(kind)
+    if spec.kind in _ANY:
+        return _ANY[spec.kind](kind, skip_nulls=spec.skip_nulls)
+    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    if spec.kind in _NUMERIC and numeric:
+        return _NUMERIC[spec.kind](kind)
+    if spec.kind in _ORDERED and not pa.types.is_nested(kind):
+        return _ORDERED[spec.kind](kind)
+    raise GraphInvalid(f"{spec.kind}({spec.column!r}) cannot take type {kind}", hint="cast the column first")
+
+
+def _type_of(name: str, schema: pa.Schema) -> pa.DataType:
+    if name not in schema.names:
+        raise GraphInvalid(f"there is no column {name!r}", hint=f"the columns are {', '.join(schema.names)}")
+    kind: pa.DataType = schema.field(name).type
+    return kind
+
+
+def running_aggregates(
+    aggregates: Mapping[str, Aggregate],
+    schema: StructType,
+    keys: Sequence[str],
+    output_mode: str = UPDATE,
+    windows: Sequence[WindowKey] = (),
+) -> RunningAggregates:
+    """Operator of running aggregates by output name; `schema` is the input's. `windows`: keys that are one struct in the
+    output. Raises `GraphInvalid`."""
+    specs = [each.alias(name) for name, each in aggregates.items()]
+    return RunningAggregates(specs, schema, keys, output_mode, windows)
+
+
+class RunningAggregates:
+    """See `running_aggregates`. With keys that the watermark closes, late rows are dropped and counted and closed keys' state
+    goes, as in Spark's own aggregation in update mode."""
+
+    def __init__(
+        self,
+        specs: Sequence[Aggregate],
+        schema: StructType,
+        keys: Sequence[str],
+        output_mode: str,
+        windows: Sequence[WindowKey] = (),
+    ) -> None:
+        if output_mode not in (APPEND, UPDATE):
+            raise GraphInvalid(f"unknown output mode {output_mode!r}", hint="use 'append' or 'update'")
+        rows = arrow_schema(schema)
+        self.output_mode = output_mode
+        self.timeout = GroupStateTimeout.NoTimeout
+        self._specs = tuple(specs)
+        self._folds = tuple(fold_of(spec, rows) for spec in specs)
+        self.schema = state_schema(StructType([schema[key] for key in keys]), self._state_type())
+        self._windows = tuple(windows)
+        self._arrow = self._output_schema(rows)
+        self.output = spark_schema_of(self._arrow)
+        self._timeouts = Timeouts()
+        self._binding = Binding()
+        self._closing: Closing | None = None
+
+    def bind(self, binding: Binding) -> RunningAggregates:
+        """A copy that knows its name, the watermark column, and what the watermark closes."""
+        bound = copy.copy(self)
+        bound._binding, bound._timeouts = binding, self._timeouts.bound(binding)
+        bound._closing = binding.closing
+        if binding.closing is not None:
+            bound.timeout = GroupStateTimeout.EventTimeTimeout
+        return bound
+
+    def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
+        """Move every key's aggregates over its rows, then forget the keys that the watermark has closed."""
+        if group.is_restored:
+            self._time_restored(group)
+        if rows is not None and rows.num_rows:
+            yield from self._on_rows(self._on_time(rows, group, clock), group)
+        self._forget_closed(group, clock)
+
+    def _on_time(self, rows: pa.Table, group: KeyGroupState, clock: Clock) -> pa.Table:
+        rows = self._timeouts.on_time(rows, group, clock)
+        if self._closing is None or clock.late_ms is None:
+            return rows
+        kept = self._closing.on_time(rows, clock.late_ms)
+        group.counters.late_rows += rows.num_rows - kept.num_rows
+        return kept
+
+    def _on_rows(self, rows: pa.Table, group: KeyGroupState) -> Iterator[pa.Table]:
+        if not rows.num_rows:
+            return
+        keys = distinct_keys(rows, self.schema.key.names)
+        segments = Segments(keys.row_key, len(keys.hashes))
+        after = self._run(rows, segments, keys, group.resolve(keys.table, keys.hashes))
+        latest = [[taken(part, segments.last_rows) for part in parts] for parts in after]
+        state = pa.table([part for parts in latest for part in parts], schema=self.schema.state)
+        timeouts = self._closing.timeouts_ms(keys.table) if self._closing else None
+        group.put(keys.table, keys.hashes, state, timeout_ms=timeouts)
+        output = self._appended(rows, keys, after) if self.output_mode == APPEND else self._updated(keys, latest)
+        group.counters.rows_out += output.num_rows
+        yield output
+
+    def _time_restored(self, group: KeyGroupState) -> None:
+        """State that was written when nothing closed these keys, by an older version or another watermark, is closed too."""
+        if self._closing is None:
+            return
+        found = group.untimed()
+        timeouts = self._closing.timeouts_ms(found.keys)
+        at = np.flatnonzero(timeouts != NO_TIMEOUT)
+        state = rows_at(found.resolved.state, at)
+        group.put(rows_at(found.keys, at), found.hashes[at], state, timeout_ms=timeouts[at])
+
+    def _forget_closed(self, group: KeyGroupState, clock: Clock) -> None:
+        if self._closing is None or clock.watermark_ms is None:
+            return
+        closed = group.expired(clock.watermark_ms + 1)
+        group.counters.keys_timed_out += len(closed.hashes)
+        gone = np.ones(len(closed.hashes), np.bool_)
+        group.put(closed.keys, closed.hashes, closed.resolved.state, removed=gone)
+
+    def _run(self, rows: pa.Table, segments: Segments, keys: Keys, resolved: Resolved) -> list[list[Array]]:
+        after, at = [], 0
+        for spec, fold in zip(self._specs, self._folds, strict=True):
+            names = self.schema.state.names[at : at + len(fold.parts)]
+            at += len(names)
+            values = column(rows, spec.column or KEY_HASH)  # rows are counted by what is never null
+            before = [column(resolved.state, name) for name in names]
+            with self._placed(spec, keys, keys.row_key):
+                after.append(fold.run(segments, values, before))
+        return after
+
+    @contextmanager
+    def _placed(self, spec: Aggregate, keys: Keys, key_of: Int64s) -> Iterator[None]:
+        """An overflow says whose it is. `key_of`: for each value the position of its key."""
+        try:
+            yield
+        except ArithmeticOverflow as error:
+            at = None if error.row is None else int(key_of[error.row])
+            key = None if at is None else key_tuples(keys.table.slice(at, 1), self._binding.options)[0]
+            error.at(self._binding.name, key)
+            error.context.setdefault("column", spec.name)
+            raise
+
+    def _appended(self, rows: pa.Table, keys: Keys, after: Sequence[Sequence[Array]]) -> pa.Table:
+        table = user_columns(rows)
+        for spec, values in zip(self._specs, self._shown(after, keys, keys.row_key), strict=True):
+            table = table.append_column(spec.name, values)
+        return conform(table, self._arrow)
+
+    def _updated(self, keys: Keys, latest: Sequence[Sequence[Array]]) -> pa.Table:
+        shown = self._shown(latest, keys, np.arange(len(keys)))
+        names = [*self.schema.key.names, *(spec.name for spec in self._specs)]
+        return nested(pa.table([*keys.table.columns, *shown], names=names), self._windows).cast(self._arrow)
+
+    def _shown(self, states: Sequence[Sequence[Array]], keys: Keys, key_of: Int64s) -> list[Array]:
+        shown = []
+        for spec, fold, state in zip(self._specs, self._folds, states, strict=True):
+            with self._placed(spec, keys, key_of):
+                shown.append(fold.show(state))
+        return shown
+
+    def _state_type(self) -> StructType:
+        fields = [
+            pa.field(spec.name + part, kind)
+            for spec, fold in zip(self._specs, self._folds, strict=True)
+            for part, kind in zip(fold.parts, fold.types(), strict=True)
+        ]
+        return spark_schema_of(pa.schema(fields))
+
+    def _output_schema(self, rows: pa.Schema) -> pa.Schema:
+        shown = [pa.field(spec.name, fold.shown()) for spec, fold in zip(self._specs, self._folds, strict=True)]
+        parts = {part for window in self._windows for part in (window.start, window.end)}
+        given = [field for field in rows if field.name not in parts]  # the struct itself is among them
+        schema = pa.schema([*(given if self.output_mode == APPEND else self.schema.key), *shown])
+        twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+        if twice is not None:
+            raise GraphInvalid(f"output column {twice!r} occurs twice", hint="rename the aggregate with .alias()")
+        return schema if self.output_mode == APPEND else nested_schema(schema, self._windows)

@@ -1,0 +1,55 @@
+"""Arrow decimals as whole numbers (value times ten to the scale) in numpy, and back: exact, without
+Python per row
+while the numbers fit 64 bits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from spark_ckpt.tasks.failures import ArithmeticOverflow
+from spark_ckpt.tasks.rows import Bools
+
+if TYPE_CHECKING:
+    from spark_ckpt.tasks.operators.segments import Values
+    from spark_ckpt.tasks.rows import Array
+
+_LOW = (1 << 64) - 1
+
+
+def unscaled(values: Array) -> Values:
+    """The unscaled numbers, int64 if all fit, else Python ints; unspecified where null."""
+    words = np.frombuffer(memoryview(values.buffers()[1] or b""), np.int64)[
+        2 * values.offset : 2 * (values.offset + len(values))
+    ]
+    low, high = words[0::2], words[1::2]
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
+    if ((high == low >> 63) | ~valid).all():
+        return np.where(valid, low, 0)
+    wide = (high.astype(object) << 64) | (low.astype(object) & _LOW)
+    return np.where(valid, wide, 0)
+
+
+def decimals(numbers: Values, null: Bools, kind: pa.Decimal128Type) -> Array:
+    """Decimals of type `kind` from unscaled numbers. Raises `ArithmeticOverflow` beyond its precision."""
+    limit = 10**kind.precision
+    wide = numbers.astype(object) if limit > np.iinfo(np.int64).max else numbers
+    out = (wide >= limit) | (wide <= -limit)
+    if out.any():
+        refused = ArithmeticOverflow(
+            f"a value does not fit {kind}", hint="cast the column to fewer digits before the sum"
+        )
+        refused.row = int(np.argmax(out))
+        raise refused
+    words = np.empty(2 * len(numbers), np.int64)
+    words[0::2], words[1::2] = _words(numbers)
+    bits = pa.py_buffer(np.packbits(~null, bitorder="little").tobytes()) if null.any() else None
+    return pa.Array.from_buffers(kind, len(numbers), [bits, pa.py_buffer(words.tobytes())])
+
+
+def _words(numbers: Values) -> tuple[Values, Values]:
+    if numbers.dtype != object:
+        return numbers, numbers >> 63
+    return (numbers & _LOW).astype(np.uint64).view(np.int64), (numbers >> 64).astype(np.int64)

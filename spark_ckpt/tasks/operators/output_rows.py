@@ -1,0 +1,307 @@
+"""Collects what a user's function yields (frames, tuples, dicts, Rows) into Arrow tables of the declared
+schema.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.errors import PySparkRuntimeError, PySparkTypeError
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from spark_ckpt.spark_private.pandas_conversion import frame_to_arrow
+from spark_ckpt.tasks.failures import OutputInvalid, bounded, types_of
+from spark_ckpt.tasks.operators.pandas_rows import PandasOptions, column_arrays
+from spark_ckpt.tasks.rows import arrow_schema, conform
+from spark_ckpt.tasks.state.python_values import plain_array
+from spark_ckpt.wording import counted
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from spark_ckpt.tasks.rows import Array, ChunkedArray, Field
+
+_PLAIN = (NumericType, StringType, BooleanType, BinaryType, DateType)
+_FLUSH = 50_000
+
+
+class OutputRows:
+    """Order of yielding is kept. Frames are converted as Spark does; tuples and dicts never become a
+    frame.
+    """
+
+    def __init__(self, schema: StructType, options: PandasOptions, operator: str = "", what: str = "output") -> None:
+        self.arrow = arrow_schema(schema)
+        self._schema = schema
+        self._options = options
+        self._operator = operator
+        self._what = what
+        self._rows: list[Sequence[object]] = []
+        self._frames = _Frames()
+        self._tables: list[pa.Table] = []
+        self._key: object = None
+        self._keys = _Starts()
+
+    def begins(self, key: object) -> None:
+        """What is added from now on is `key`'s: said of a row that turns out not to fit."""
+        self._key = key
+        self._keys.add(len(self._rows) or self._frames.rows, key)
+
+    def add(self, item: object) -> None:
+        """Take one yielded item. Raises Spark's own error for anything that is no row and no frame."""
+        if isinstance(item, tuple):
+            self._add_row(item)
+        elif isinstance(item, pd.DataFrame):
+            self._add_frame(item)
+        elif isinstance(item, Mapping):
+            self._add_row([item.get(name) for name in self._checked(item)])
+        else:
+            raise PySparkTypeError(
+                errorClass="UDF_RETURN_TYPE",
+                messageParameters={
+                    "expected": "iterator of pandas.DataFrame",
+                    "actual": f"iterator of {type(item).__name__}",
+                },
+            )
+
+    def tables(self) -> list[pa.Table]:
+        """Everything taken so far, in order. Raises `OutputInvalid` naming operator, key and column."""
+        self._flush_rows()
+        self._flush_frames()
+        tables, self._tables = self._tables, []
+        return tables
+
+    def _checked(self, item: Mapping[object, object]) -> list[str]:
+        unknown = set(item) - set(self._schema.names)
+        if unknown:
+            raise OutputInvalid(
+                f"a yielded dict has keys that the output schema lacks: {bounded(sorted(map(str, unknown)))}",
+                hint=f"the output columns are {', '.join(self._schema.names)}",
+            )
+        return self._schema.names
+
+    def _add_row(self, row: Sequence[object]) -> None:
+        if len(row) != len(self._schema):
+            raise OutputInvalid(
+                f"a yielded row has {counted(len(row), 'value')} ({types_of(row)}),"
+                f" the output schema has {counted(len(self._schema), 'column')}",
+                hint=f"the output columns are {', '.join(self._schema.names)}",
+            )
+        if self._frames:
+            self._flush_frames()
+        self._rows.append(row)
+        if len(self._rows) >= _FLUSH:
+            self._flush_rows()
+
+    def _add_frame(self, frame: pd.DataFrame) -> None:
+        if len(frame.columns) != len(self._schema) and not (len(frame.columns) == 0 and frame.empty):
+            raise PySparkRuntimeError(
+                errorClass="RESULT_COLUMN_SCHEMA_MISMATCH",
+                messageParameters={"expected": str(len(self._schema)), "actual": str(len(frame.columns))},
+            )
+        if frame.empty:
+            return
+        if self._rows:
+            self._flush_rows()
+        self._frames.add(frame)
+
+    def _flush_rows(self) -> None:
+        if self._rows:
+            columns = list(zip(*self._rows, strict=True))
+            arrays = [self._array(*each) for each in zip(columns, self._schema.fields, self.arrow, strict=True)]
+            self._tables.append(pa.table(arrays, schema=self.arrow))
+            self._rows = []
+            self._keys = _Starts(self._key)
+
+    def _array(self, values: Sequence[object], field: StructField, to: Field) -> Array:
+        if not isinstance(field.dataType, _PLAIN):
+            frame = pd.DataFrame({field.name: pd.Series(list(values))})
+            return self._fitted(frame, StructType([field])).column(0).cast(to.type)
+        from_pandas = not pa.types.is_floating(to.type)  # NaN is null where the type has no NaN
+        try:
+            return plain_array(values, to.type, from_pandas=from_pandas)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            row = first_failing(len(values), lambda few: plain_array(values[:few], to.type, from_pandas=from_pandas))
+            self._refuse(field, row, bounded(values[row]) if row is not None else "these values", error)
+
+    def _flush_frames(self) -> None:
+        if self._frames:
+            batch = self._fitted(self._frames.joined(), self._schema)
+            self._tables.append(conform(pa.Table.from_batches([batch]), self.arrow))
+            self._frames = _Frames()
+            self._keys = _Starts(self._key)
+
+    def _fitted(self, frame: pd.DataFrame, schema: StructType) -> pa.RecordBatch:
+        """Converted as Spark does. Whatever it says of the user's values it says again of the same values."""
+        try:
+            return self._converted(frame, schema)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the conversion calls methods of the user's values
+            self._refuse_frame(frame, schema, error)
+
+    def _refuse_frame(self, frame: pd.DataFrame, schema: StructType, error: Exception) -> NoReturn:
+        """Find the column and the row: the error of a whole frame names the column at best."""
+        named = any(isinstance(name, str) for name in frame.columns) and self._options.assign_cols_by_name
+        missing = [name for name in schema.names if name not in frame.columns] if named else []
+        if missing:
+            raise self._placed(
+                OutputInvalid(
+                    f"the function's frames lack column {missing[0]!r}, they have {bounded(list(map(str, frame.columns)))}",
+                    hint=f"columns of the {self._what}: {', '.join(schema.names)}",
+                ),
+                0,
+            ) from error
+        for at, column in enumerate(schema.fields):
+            one, alone = frame[[column.name]] if named else frame.iloc[:, [at]], StructType([column])
+
+            def attempt(rows: int, one: pd.DataFrame = one, alone: StructType = alone) -> object:
+                return self._converted(one.iloc[:rows], alone)
+
+            row = first_failing(len(frame), attempt)
+            if row is not None:
+                self._refuse(column, row, bounded(one.iloc[row, 0]), error)
+        raise self._placed(OutputInvalid(f"the function's frames do not fit: {bounded(str(error))}"), None) from error
+
+    def _refuse(self, column: StructField, row: int | None, value: str, error: Exception) -> NoReturn:
+        refused = OutputInvalid(
+            f"{self._what} column {column.name!r} ({column.dataType.simpleString()}) cannot hold {value}",
+            hint=f"give values of the declared {self._what} type",
+            column=column.name,
+        )
+        raise self._placed(refused, row) from error
+
+    def _placed(self, refused: OutputInvalid, row: int | None) -> OutputInvalid:
+        refused.row = row
+        refused.at(self._operator, None if row is None else self._keys.of(row))
+        return refused
+
+    def _converted(self, frame: pd.DataFrame, schema: StructType) -> pa.RecordBatch:
+        return frame_to_arrow(
+            frame,
+            schema,
+            timezone=self._options.timezone,
+            safecheck=self._options.safecheck,
+            assign_cols_by_name=self._options.assign_cols_by_name,
+            int_to_decimal_coercion=self._options.int_to_decimal_coercion,
+        )
+
+
+class _Frames:
+    """Frames to be joined. Those of one shape, as one function yields, are kept as bare columns: no frame lives longer
+    than its key's call, and joining arrays costs a tenth of `pd.concat`.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._names: list[str] = []
+        self._types: list[np.dtype[np.generic]] = []
+        self._columns: list[list[NDArray[np.generic]]] = []
+        self._whole: list[pd.DataFrame] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._columns or self._whole)
+
+    def add(self, frame: pd.DataFrame) -> None:
+        arrays, names = column_arrays(frame), frame.columns.tolist()
+        types = [each.dtype for each in arrays]
+        self.rows += len(frame)
+        if not self:
+            self._names = names
+            self._types = types if all(isinstance(each, np.dtype) for each in types) else []
+        if not self._whole and (names, types) == (self._names, self._types):
+            self._columns.append(arrays)
+        else:
+            self._whole = [*self._kept(), frame]
+
+    def joined(self) -> pd.DataFrame:
+        """All rows, in order."""
+        frames = self._kept()
+        return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+
+    def _kept(self) -> list[pd.DataFrame]:
+        """What was added so far, as whole frames."""
+        if self._columns:
+            joined = pd.DataFrame(dict(enumerate(map(np.concatenate, zip(*self._columns, strict=True)))))
+            joined.columns = pd.Index(self._names)
+            self._columns, self._whole = [], [joined]
+        return self._whole
+
+
+class _Starts:
+    """Whose rows begin where, among the rows that wait to be converted."""
+
+    def __init__(self, key: object = None) -> None:
+        self._rows: list[int] = [0]
+        self._keys: list[object] = [key]
+
+    def add(self, row: int, key: object) -> None:
+        self._rows.append(row)
+        self._keys.append(key)
+
+    def of(self, row: int) -> object:
+        """The key that gave the row: the last to begin at it or before."""
+        return self._keys[bisect_right(self._rows, row) - 1]
+
+
+def first_failing(rows: int, attempt: Callable[[int], object]) -> int | None:
+    """The first row with which `attempt(how many rows)` fails; None if it does with none. For an error that does not say."""
+
+    def fails(few: int) -> bool:
+        try:
+            attempt(few)
+        except Exception:  # noqa: BLE001 - whatever it is, these rows have it
+            return True
+        return False
+
+    found = bisect_left(range(1, rows + 1), True, key=fails)
+    return found if found < rows else None
+
+
+def to_table(
+    rows: pa.Table | pd.DataFrame, schema: StructType, options: PandasOptions, operator: str, what: str = "output"
+) -> pa.Table:
+    """A whole table or frame as the declared schema, columns by name. Raises `OutputInvalid` naming
+    what does not fit.
+    """
+    have = [str(name) for name in (rows.columns if isinstance(rows, pd.DataFrame) else rows.column_names)]
+    if sorted(have) != sorted(schema.names):
+        raise OutputInvalid(
+            f"the returned table has columns {bounded(have)}, declared are {bounded(schema.names)}",
+            operator=operator,
+            hint="return exactly the declared columns",
+        )
+    if isinstance(rows, pd.DataFrame):
+        output = OutputRows(schema, options, operator, what)
+        output.add(rows)
+        return pa.concat_tables([output.arrow.empty_table(), *output.tables()])
+    return pa.table([_cast(rows, field, operator) for field in arrow_schema(schema)], schema=arrow_schema(schema))
+
+
+def _cast(rows: pa.Table, field: Field, operator: str) -> ChunkedArray:
+    values = rows.column(field.name)
+    try:
+        return values.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        refused = OutputInvalid(
+            f"column {field.name!r} of type {values.type} does not fit {field.type}: {bounded(str(error))}",
+            hint="cast the column in the function",
+            operator=operator,
+            column=field.name,
+        )
+        if not isinstance(error, pa.ArrowNotImplementedError):
+            refused.row = first_failing(len(values), lambda few: values.slice(0, few).cast(field.type))
+        raise refused from error

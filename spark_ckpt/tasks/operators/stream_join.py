@@ -1,0 +1,119 @@
+"""The join of two streams as an operator: every row meets all rows of its key that came before it on the other side.
+
+Both sides' rows of a key are its state, in order of arrival. `ttl` forgets a key that has been without rows for so long; a left
+join puts out what of it met nothing then. Flink's regular join keeps both sides likewise ("Joins", Flink SQL documentation).
+Runs in tasks; what sets it up is `join_plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_ckpt.tasks.operators.vectorized import KeyBatch, KeyResult
+from spark_ckpt.tasks.rows import Int64s, column
+
+if TYPE_CHECKING:
+    from spark_ckpt.tasks.rows import Array
+
+LEFT, RIGHT = "left", "right"
+"""The operator's inputs."""
+LEFT_ROWS, RIGHT_ROWS = "left_rows", "right_rows"
+"""Columns of its state."""
+PRESENT = "present"
+"""Stands in them for the columns of a side that has none beside the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamJoin:
+    """New left rows meet all right ones, older left rows the new right ones. `left`, `right`: columns beside the `keys`. For
+    `applyVectorized`."""
+
+    keys: tuple[str, ...]
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    keeps_left: bool
+    ttl_ms: int | None
+
+    def __call__(self, batch: KeyBatch) -> KeyResult:
+        """What a batch puts out, and what is kept."""
+        if batch.timed_out:
+            return self._forgotten(batch)
+        left, right = self._sides(batch)
+        old, fresh = np.arange(left.old), np.arange(left.old, len(left.key))
+        pairs = [
+            _pairs(left.key, right.key, fresh, np.arange(len(right.key))),
+            _pairs(left.key, right.key, old, np.arange(right.old, len(right.key))),
+        ]
+        left_at, right_at = (np.concatenate(each) for each in zip(*pairs, strict=True))
+        output = self._output(batch, left.key[left_at], left.rows.take(left_at), right.rows.take(right_at))
+        state = pa.table({LEFT_ROWS: left.lists(len(batch)), RIGHT_ROWS: right.lists(len(batch))})
+        due = None if self.ttl_ms is None else np.full(len(batch), batch.processing_ms + self.ttl_ms)
+        return KeyResult(output, state, timeout_ms=due)
+
+    def _sides(self, batch: KeyBatch) -> tuple[_Side, _Side]:
+        return _Side.of(batch, LEFT, LEFT_ROWS, self.left), _Side.of(batch, RIGHT, RIGHT_ROWS, self.right)
+
+    def _forgotten(self, batch: KeyBatch) -> KeyResult:
+        left, right = self._sides(batch)
+        alone = np.flatnonzero(~np.isin(left.key, right.key)) if self.keeps_left else np.empty(0, np.int64)
+        nothing = pa.nulls(len(alone), right.rows.type)
+        output = self._output(batch, left.key[alone], left.rows.take(alone), nothing)
+        return KeyResult(output, remove=np.full(len(batch), True))
+
+    def _output(self, batch: KeyBatch, key: Int64s, left: Array, right: Array) -> pa.Table:
+        keys = cast(pa.Table, batch.keys).take(key)
+        columns = {name: column(keys, name) for name in self.keys}
+        for side, names in ((left, self.left), (right, self.right)):
+            columns |= {name: pc.struct_field(side, name) for name in names}
+        return pa.table(columns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One side's rows: the `old` ones of the state first, then the batch's. `key[i]`: number of row i's key in the batch."""
+
+    rows: Array
+    key: Int64s
+    old: int
+
+    @classmethod
+    def of(cls, batch: KeyBatch, side: str, kept: str, names: Sequence[str]) -> _Side:
+        """`kept`: its column of the state. `names`: its columns beside the key."""
+        state, given = column(cast(pa.Table, batch.state), kept), batch[side]
+        old: Array = state.flatten()
+        fresh = _structs(cast(pa.Table, given.rows).select(names), old.type)
+        parents = pc.list_parent_indices(state).to_numpy(zero_copy_only=False)
+        return cls(
+            pa.concat_arrays([old, fresh]), np.concatenate([parents, given.key_index]).astype(np.int64), len(old)
+        )
+
+    def lists(self, keys: int) -> Array:
+        """The rows of every key, in order of arrival."""
+        ends = np.cumsum(np.bincount(self.key, minlength=keys))
+        offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
+        return pa.ListArray.from_arrays(offsets, self.rows.take(np.argsort(self.key, kind="stable")))
+
+
+def _structs(rows: pa.Table, kind: pa.DataType) -> Array:
+    """Every row as the state keeps it."""
+    if not rows.num_columns:
+        rows = pa.table({PRESENT: pa.repeat(pa.scalar(True), rows.num_rows)})
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    return pa.StructArray.from_arrays([column(rows, each.name).cast(each.type) for each in fields], fields=fields)
+
+
+def _pairs(left: Int64s, right: Int64s, left_at: Int64s, right_at: Int64s) -> tuple[Int64s, Int64s]:
+    """Positions of all pairs of one of `left_at` and one of `right_at` with equal keys."""
+    keys = int(max(left.max(initial=-1), right.max(initial=-1))) + 1
+    by_key = right_at[np.argsort(right[right_at], kind="stable")]
+    counts = np.bincount(right[right_at], minlength=keys)
+    starts = np.cumsum(counts) - counts
+    times = counts[left[left_at]]
+    number = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
+    return np.repeat(left_at, times), by_key[np.repeat(starts[left[left_at]], times) + number]

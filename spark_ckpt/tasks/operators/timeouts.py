@@ -1,0 +1,64 @@
+"""Which clock an operator's timeouts follow, and which rows come too late for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.streaming.state import GroupStateTimeout
+
+from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.tasks.operators.operator import Binding, Clock
+from spark_ckpt.tasks.state.group_state import KeyGroupState
+
+_KINDS = (
+    GroupStateTimeout.NoTimeout,
+    GroupStateTimeout.ProcessingTimeTimeout,
+    GroupStateTimeout.EventTimeTimeout,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Spark's timeout configuration and the watermarked column."""
+
+    kind: str = GroupStateTimeout.NoTimeout
+    event_time: str | None = None
+
+    @classmethod
+    def of(cls, kind: str) -> Timeouts:
+        """Timeouts of a kind that Spark knows, else `GraphInvalid`."""
+        if kind not in _KINDS:
+            raise GraphInvalid(f"unknown timeout {kind!r}", hint=f"use one of {', '.join(_KINDS)}")
+        return cls(kind)
+
+    def bound(self, binding: Binding) -> Timeouts:
+        """With the watermarked column, which EventTimeTimeout needs."""
+        if self.kind == GroupStateTimeout.EventTimeTimeout and binding.event_time is None:
+            raise GraphInvalid(
+                "EventTimeTimeout needs a watermark",
+                operator=binding.name,
+                hint='call withWatermark("column", "10 minutes") before groupBy',
+            )
+        return replace(self, event_time=binding.event_time)
+
+    def now(self, clock: Clock) -> int | None:
+        """The time before which a timeout is due, None when there are none."""
+        if self.kind == GroupStateTimeout.ProcessingTimeTimeout:
+            return clock.processing_ms
+        return clock.watermark_ms if self.kind == GroupStateTimeout.EventTimeTimeout else None
+
+    def on_time(self, rows: pa.Table, group: KeyGroupState, clock: Clock) -> pa.Table:
+        """Drop and count late rows; called once per batch.
+
+        As in Spark rows are late only with EventTimeTimeout, and judged by the watermark of the batch before. A null time
+        is never late.
+        """
+        if self.event_time is None or self.kind != GroupStateTimeout.EventTimeTimeout or clock.late_ms is None:
+            return rows
+        times = rows.column(self.event_time)
+        late = pc.less_equal(times, pa.scalar(clock.late_ms, pa.timestamp("ms", tz="UTC")).cast(times.type))
+        kept = rows.filter(pc.invert(pc.fill_null(late, pa.scalar(False))))
+        group.counters.late_rows += rows.num_rows - kept.num_rows
+        return kept

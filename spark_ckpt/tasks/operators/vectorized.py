@@ -1,0 +1,394 @@
+"""The vectorised operator: the user's function sees all keys of a key group at once, as tables.
+
+`func(KeyBatch) -> KeyResult` works on Arrow; with `frames=True` it works on pandas frames of the same
+names and shapes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NoReturn, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.streaming.state import GroupStateTimeout
+from pyspark.sql.types import StructType
+
+from spark_ckpt.errors import CkptError
+from spark_ckpt.tasks.failures import OutputInvalid, bounded, user_function_failed
+from spark_ckpt.tasks.operators.named_inputs import NamedInput
+from spark_ckpt.tasks.operators.operator import Binding, Clock
+from spark_ckpt.tasks.operators.output_rows import to_table
+from spark_ckpt.tasks.operators.pandas_rows import PandasOptions, key_tuples, to_frame
+from spark_ckpt.tasks.operators.segments import Segments
+from spark_ckpt.tasks.operators.timeouts import Timeouts
+from spark_ckpt.tasks.rows import (
+    NO_TIMEOUT,
+    Bools,
+    Int64s,
+    arrow_schema,
+    column,
+    rows_at,
+    state_schema,
+    taken,
+    user_columns,
+)
+from spark_ckpt.tasks.state.group_state import KeyGroupState, Resolved
+from spark_ckpt.tasks.state.key_index import distinct_keys
+from spark_ckpt.wording import counted
+
+if TYPE_CHECKING:
+    from spark_ckpt.tasks.operators.segments import Values
+    from spark_ckpt.tasks.rows import Array, ChunkedArray
+
+    Mask: TypeAlias = Sequence[bool] | npt.NDArray[np.bool_] | Array | ChunkedArray | pd.Series[bool]
+    Column: TypeAlias = Sequence[object] | npt.NDArray[np.generic] | Array | ChunkedArray | pd.Series[float]
+    Table: TypeAlias = pa.Table | pd.DataFrame
+
+
+@dataclass(frozen=True)
+class KeyBatch:
+    """Rows of many keys and the state of those keys.
+
+    `rows`: the user's columns in order of arrival; `keys`: one row per distinct key; `key_index[i]`:
+    the row of `keys` that row i belongs to; `state`: aligned with `keys`, null where `exists` is
+    false. `timed_out`: the keys' timeouts have passed and there are no rows. With `frames=True`
+    tables are pandas frames.
+
+    In a co-group `batch["orders"]` has that input's rows, with the same keys and state; of the batch itself `rows` are the
+    keys of all inputs' rows. A key without rows of an input has the count and the sum 0 there, and no first or last value: 0.
+    """
+
+    rows: Table
+    keys: Table
+    key_index: Int64s
+    state: Table
+    exists: Bools
+    clock: Clock
+    timed_out: bool = False
+    inputs: Mapping[str, KeyBatch] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> KeyBatch:
+        """One input's part of a co-group's batch."""
+        if name not in self.inputs:
+            raise KeyError(f"there is no input {name!r}; there are {', '.join(self.inputs) or 'no named ones'}")
+        return self.inputs[name]
+
+    def __len__(self) -> int:
+        """Number of keys."""
+        return len(self.exists)
+
+    @property
+    def processing_ms(self) -> int:
+        """The batch's processing time, epoch milliseconds."""
+        return self.clock.processing_ms
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """The watermark, epoch milliseconds; None without one."""
+        return self.clock.watermark_ms
+
+    @cached_property
+    def segments(self) -> Segments:
+        """Rows by key, for running computations of your own."""
+        return Segments(self.key_index, len(self))
+
+    def values(self, name: str, default: float = 0) -> Values:
+        """A numeric column of `rows` as numpy, `default` for null."""
+        return _numeric(self.rows, name, default)
+
+    def state_values(self, name: str, default: float = 0) -> Values:
+        """A numeric column of `state` as numpy, `default` where there is none."""
+        return _numeric(self.state, name, default)
+
+    def per_row(self, per_key: Column) -> Values:
+        """Values aligned with `keys`, repeated for every row."""
+        return np.asarray(per_key)[self.key_index]
+
+    def cumulative_sum(self, values: Column, initial: Column | None = None) -> Values:
+        """For each row the sum of its key's `initial` and rows so far, added left to right."""
+        return self._cumulative(np.add, values, 0, initial)
+
+    def cumulative_count(self, initial: Column | None = None) -> Int64s:
+        """For each row its number within its key, from 1, after `initial` earlier ones."""
+        numbering = self.segments.numbering
+        return numbering if initial is None else numbering + self.per_row(initial).astype(np.int64)
+
+    def cumulative_min(self, values: Column, initial: Column | None = None) -> Values:
+        """For each row the least of its key's `initial` and rows so far."""
+        return self._cumulative(np.minimum, values, None, initial)
+
+    def cumulative_max(self, values: Column, initial: Column | None = None) -> Values:
+        """For each row the greatest of its key's `initial` and rows so far."""
+        return self._cumulative(np.maximum, values, None, initial)
+
+    def last_per_key(self, values: Column) -> Values:
+        """Values aligned with `rows`: each key's last. After a cumulative computation, the key's total."""
+        return self._chosen(values, self.segments.last_rows)
+
+    def first_per_key(self, values: Column) -> Values:
+        """Values aligned with `rows`: each key's first."""
+        return self._chosen(values, self.segments.first_rows)
+
+    def _chosen(self, values: Column, rows: Int64s) -> Values:
+        given = np.asarray(values)
+        if self.segments.all_have_rows:
+            return given[rows]
+        found = np.zeros(len(self), given.dtype)
+        has = self.segments.counts > 0
+        found[has] = given[rows[has]]
+        return found
+
+    def sum_per_key(self, values: Column) -> Values:
+        """For each key the sum over its rows."""
+        return self.last_per_key(self.cumulative_sum(values))
+
+    def count_per_key(self) -> Int64s:
+        """For each key the number of its rows."""
+        return self.segments.counts
+
+    def _cumulative(self, fold: np.ufunc, values: Column, neutral: float | None, initial: Column | None) -> Values:
+        numbers = np.asarray(values)
+        if initial is not None:
+            start = np.asarray(initial)
+        elif neutral is None:
+            start = self.first_per_key(numbers)
+        else:
+            start = np.full(len(self), neutral, numbers.dtype)
+        return self.segments.accumulate(fold, numbers, start)
+
+
+def _numeric(table: Table, name: str, default: float) -> Values:
+    if isinstance(table, pd.DataFrame):
+        return table[name].fillna(default).to_numpy()
+    values = column(table, name)
+    return cast("Values", values.fill_null(pa.scalar(default).cast(values.type)).to_numpy(zero_copy_only=False))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyResult:
+    """What the function decided. Everything per key is aligned with `KeyBatch.keys`.
+
+    `output`: rows of the output schema, or None. `state`: new values, or None for unchanged.
+    `changed`: keys whose row of `state` is written (default: all). `remove`: keys whose state goes.
+    `timeout_ms`: epoch milliseconds, negative or null for none; a key that is given none has none, as
+    in Spark.
+    """
+
+    output: Table | None = None
+    state: Table | None = None
+    changed: Mask | None = None
+    remove: Mask | None = None
+    timeout_ms: Column | None = None
+
+
+VectorizedFunction = Callable[[KeyBatch], KeyResult]
+
+
+def vectorized_function(
+    func: VectorizedFunction,
+    schema: StructType,
+    keys: Sequence[str],
+    output: StructType,
+    state: StructType,
+    output_mode: str = "append",
+    timeout: str = GroupStateTimeout.NoTimeout,
+    *,
+    frames: bool = False,
+    inputs: tuple[NamedInput, ...] = (),
+) -> VectorizedOperator:
+    """Operator over `func(KeyBatch) -> KeyResult`; `schema` is the input's. With named `inputs` the batch has each by its name.
+    Raises `GraphInvalid`."""
+    return VectorizedOperator(func, schema, keys, output, state, output_mode, timeout, frames, inputs)
+
+
+class VectorizedOperator:
+    """See `vectorized_function`."""
+
+    def __init__(
+        self,
+        func: VectorizedFunction,
+        schema: StructType,
+        keys: Sequence[str],
+        output: StructType,
+        state: StructType,
+        output_mode: str,
+        timeout: str,
+        frames: bool,
+        inputs: tuple[NamedInput, ...],
+    ) -> None:
+        self.schema = state_schema(StructType([schema[key] for key in keys]), state)
+        self.output = output
+        self.output_mode = output_mode
+        self.timeout = timeout
+        self._func = func
+        self._input = arrow_schema(schema)
+        self._inputs = inputs
+        self._state_type = state
+        self._frames = frames
+        self._timeouts = Timeouts.of(timeout)
+        self._binding = Binding()
+
+    def bind(self, binding: Binding) -> VectorizedOperator:
+        """A copy that knows its name, watermark column and pandas settings."""
+        bound = copy.copy(self)
+        bound._binding, bound._timeouts = binding, self._timeouts.bound(binding)
+        return bound
+
+    def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
+        """Call the function once for the keys with rows, once for the keys whose timeout has passed."""
+        if rows is not None:
+            yield from self._on_rows(self._timeouts.on_time(rows, group, clock), group, clock)
+        now = self._timeouts.now(clock)
+        if now is not None:
+            yield from self._on_timeouts(now, group, clock)
+
+    def _on_rows(self, rows: pa.Table, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
+        if not rows.num_rows:
+            return
+        keys = distinct_keys(rows, self.schema.key.names)
+        resolved = group.resolve(keys.table, keys.hashes)
+        batch = KeyBatch(user_columns(rows), keys.table, keys.row_key, resolved.state, resolved.exists, clock)
+        yield from self._call(self._by_input(batch, rows), keys.hashes, resolved, group)
+
+    def _on_timeouts(self, now: int, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
+        due = group.expired(now)
+        if not len(due.hashes):
+            return
+        group.counters.keys_timed_out += len(due.hashes)
+        none, rows = np.empty(0, np.int64), self._input.empty_table()
+        state, exists = due.resolved.state, due.resolved.exists
+        batch = KeyBatch(user_columns(rows), due.keys, none, state, exists, clock, timed_out=True)
+        yield from self._call(self._by_input(batch, rows), due.hashes, due.resolved, group)
+
+    def _by_input(self, batch: KeyBatch, rows: pa.Table) -> KeyBatch:
+        """The batch with every input's part of it. `rows`: all inputs', as they came."""
+        inputs = {}
+        for each in self._inputs:
+            own, at = each.rows_of(rows)
+            inputs[each.name] = replace(batch, rows=own, key_index=batch.key_index[at])
+        return replace(batch, inputs=inputs)
+
+    def _call(self, batch: KeyBatch, hashes: Int64s, before: Resolved, group: KeyGroupState) -> Iterator[pa.Table]:
+        result = self._answer(batch)
+        keys = cast(pa.Table, batch.keys)
+        reading = _Reading(self._binding, self.schema.state, self._state_type, keys)
+        _write(keys, hashes, before, reading.change(result, before), group)
+        if result.output is not None and len(result.output):
+            table = to_table(result.output, self.output, self._binding.options, self._binding.name)
+            group.counters.rows_out += table.num_rows
+            yield table
+
+    def _answer(self, batch: KeyBatch) -> KeyResult:
+        try:
+            result = self._func(_framed(batch, self._binding.options) if self._frames else batch)
+        except CkptError:
+            raise
+        except Exception as error:
+            raise user_function_failed(self._binding.name, f"a batch of {counted(len(batch), 'key')}", error) from error
+        if not isinstance(result, KeyResult):
+            raise OutputInvalid(
+                f"the function returned {type(result).__name__}",
+                operator=self._binding.name,
+                hint="return a KeyResult",
+            )
+        return result
+
+
+def _framed(batch: KeyBatch, options: PandasOptions) -> KeyBatch:
+    rows, keys, state = (to_frame(cast(pa.Table, each), options) for each in (batch.rows, batch.keys, batch.state))
+    inputs = {name: _framed(each, options) for name, each in batch.inputs.items()}
+    return replace(batch, rows=rows, keys=keys, state=state, inputs=inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A result, checked and aligned with the keys."""
+
+    state: pa.Table
+    written: Bools
+    removed: Bools
+    timeouts: Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Checks a result against the batch it answers."""
+
+    binding: Binding
+    schema: pa.Schema
+    state_type: StructType
+    key_table: pa.Table
+
+    @property
+    def keys(self) -> int:
+        """How many."""
+        return int(self.key_table.num_rows)
+
+    def change(self, result: KeyResult, before: Resolved) -> _Change:
+        state = before.state if result.state is None else self._state(result.state)
+        removed = self._mask("remove", result.remove, default=False)
+        written = self._mask("changed", result.changed, default=result.state is not None)
+        if result.state is None and result.changed is not None and written.any():
+            self._refuse("changed", "was given without a state")
+        return _Change(state, written & ~removed, removed, self._timeouts(result.timeout_ms))
+
+    def _state(self, state: Table) -> pa.Table:
+        try:
+            table = to_table(state, self.state_type, self.binding.options, self.binding.name, "state").cast(self.schema)
+        except OutputInvalid as error:
+            if error.row is not None and error.row < self.keys:
+                error.at(self.binding.name, key_tuples(self.key_table.slice(error.row, 1), self.binding.options)[0])
+            raise
+        if table.num_rows != self.keys:
+            self._refuse("state", f"has {counted(table.num_rows, 'row')} for {counted(self.keys, 'key')}")
+        return table
+
+    def _mask(self, name: str, mask: Mask | None, *, default: bool) -> Bools:
+        if mask is None:
+            return np.full(self.keys, default)
+        values = np.asarray(mask)
+        if values.shape != (self.keys,) or values.dtype != np.bool_:
+            self._refuse(name, f"is {bounded(values.dtype)} of shape {values.shape} for {counted(self.keys, 'key')}")
+        return values
+
+    def _timeouts(self, timeouts: Column | None) -> Int64s:
+        if timeouts is None:
+            return np.full(self.keys, NO_TIMEOUT)
+        given = timeouts if isinstance(timeouts, pa.Array | pa.ChunkedArray) else pa.array(timeouts, from_pandas=True)
+        values = pc.fill_null(given.cast(pa.int64()), pa.scalar(-1, pa.int64())).to_numpy()
+        if values.shape != (self.keys,):
+            self._refuse("timeout_ms", f"has shape {values.shape} for {counted(self.keys, 'key')}")
+        return np.where(values < 0, NO_TIMEOUT, values)
+
+    def _refuse(self, part: str, why: str) -> NoReturn:
+        raise OutputInvalid(
+            f"KeyResult.{part} {why}", operator=self.binding.name, hint="align everything with KeyBatch.keys"
+        )
+
+
+def _write(keys: pa.Table, hashes: Int64s, before: Resolved, change: _Change, group: KeyGroupState) -> None:
+    """Write what changed: values, removals, and keys of which only the timeout moved."""
+    gone = change.removed | (~change.written & ~before.exists)
+    moved = change.timeouts != before.timeout_ms
+    touched = change.written | (change.removed & before.exists) | moved
+    if not touched.any():
+        return
+    at = np.flatnonzero(touched)
+    fresh = change.written[at]
+    state = change.state if fresh.all() else _chosen(change.state, before.state, change.written)
+    group.put(rows_at(keys, at), hashes[at], rows_at(state, at), removed=gone[at], timeout_ms=change.timeouts[at])
+
+
+def _chosen(new: pa.Table, old: pa.Table, written: Bools) -> pa.Table:
+    """Row by row the new state where written, else the old."""
+    both = pa.concat_tables([new, old.cast(new.schema)]).combine_chunks()
+    rows = len(written)
+    at = np.where(written, np.arange(rows), np.arange(rows) + rows)
+    return pa.table([taken(column(both, name), at) for name in new.column_names], schema=new.schema)

@@ -1,0 +1,75 @@
+"""Event-time windows in a grouping: which keys the watermark closes, and how Spark's window struct is kept as two columns.
+
+As in Spark, a key is closed when the end of its window is not after the watermark. Its state goes, and rows for it are late
+from the next batch on. A key of the watermarked column itself is closed in the same way. A grouping without either is never
+closed, whatever the watermark: Spark ignores it there, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_ckpt.tasks.rows import NO_TIMEOUT, Int64s, column
+
+if TYPE_CHECKING:
+    from spark_ckpt.tasks.rows import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """Keys are closed by their time in `column`, `after_us` microseconds later."""
+
+    column: str
+    after_us: int = 0
+
+    def ends_us(self, table: pa.Table) -> Array:
+        """For each row the time that closes its key, epoch microseconds; null if nothing does."""
+        times = column(table, self.column).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        return pc.add(times, self.after_us)
+
+    def on_time(self, rows: pa.Table, limit_ms: int) -> pa.Table:
+        """The rows whose keys a watermark of `limit_ms` leaves open."""
+        late = pc.less_equal(self.ends_us(rows), limit_ms * 1000)
+        return rows.filter(pc.invert(pc.fill_null(late, pa.scalar(False))))
+
+    def timeouts_ms(self, keys: pa.Table) -> Int64s:
+        """For each key the first watermark that closes it, epoch milliseconds, rounded up; `NO_TIMEOUT` for none."""
+        ends = self.ends_us(keys)
+        known = ends.is_valid().to_numpy(zero_copy_only=False)
+        return np.where(known, -(-pc.fill_null(ends, 0).to_numpy() // 1000), NO_TIMEOUT)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowKey:
+    """Spark's window struct `name` in the output, kept as the key columns `start` and `end`."""
+
+    name: str
+    start: str
+    end: str
+
+
+def nested_schema(schema: pa.Schema, windows: Sequence[WindowKey]) -> pa.Schema:
+    """The schema with every window's two columns as one struct, at the place of the first."""
+    structs = {window.start: pa.field(window.name, _struct(schema, window)) for window in windows}
+    ends = {window.end for window in windows}
+    return pa.schema([structs.get(field.name, field) for field in schema if field.name not in ends])
+
+
+def nested(table: pa.Table, windows: Sequence[WindowKey]) -> pa.Table:
+    """The table in the form of `nested_schema`."""
+    for window in windows:
+        parts = [column(table, window.start), column(table, window.end)]
+        struct = pa.StructArray.from_arrays(parts, fields=list(_struct(table.schema, window)))
+        at = table.column_names.index(window.start)
+        table = table.set_column(at, window.name, struct).drop_columns([window.end])
+    return table
+
+
+def _struct(schema: pa.Schema, window: WindowKey) -> pa.StructType:
+    return pa.struct([("start", schema.field(window.start).type), ("end", schema.field(window.end).type)])

@@ -1,0 +1,91 @@
+"""Rejected rows: records that could not be parsed leave the stream here, counted and, if wanted, staged for a side table.
+
+They travel to the next Python step in the hidden column `ckpt_reject`.  That step is the packing before an operator,
+the staging of a stateless job, or a step of its own where the user's next operation would lose the column.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StringType, StructType
+
+from spark_ckpt.host.reports import FILE
+from spark_ckpt.tasks.reports import Reports
+from spark_ckpt.tasks.rows import REJECT
+from spark_ckpt.tasks.staging import SinkStage, StageWriter, running_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+REJECTED = "rejected"
+"""Name of the side output, and of its sink in the store."""
+
+REJECTED_SCHEMA = StructType().add("reason", StringType()).add("position", StringType()).add("record", StringType())
+_ARROW = pa.schema([("reason", pa.string()), ("position", pa.string()), ("record", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class Diverter:
+    """Takes the rejected rows out of a task's batches. `stage` is None when they are only counted."""
+
+    reports: Reports
+    stage: SinkStage | None
+    step: int
+
+    def divert(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The good rows, without the hidden column; reports the rejected ones at the end."""
+        rejected: list[str] = []
+        for batch in batches:
+            column = batch.column(REJECT)
+            if column.null_count < len(column):
+                rejected += column.drop_null().to_pylist()
+                batch = batch.filter(pc.is_null(column))
+            yield batch.drop_columns([REJECT])
+        if rejected:
+            self._report(rejected)
+
+    def _report(self, rejected: list[str]) -> None:
+        self.reports.send("input", f"{REJECTED}/{self.step}", {"rejected": len(rejected)})
+        if self.stage is None:
+            return
+        with StageWriter(self.stage, running_batch()) as writer:
+            writer.write(rejected_table(rejected))
+            for file in writer.close():
+                self.reports.send("input", f"{REJECTED}/{self.step}{FILE}", asdict(file))
+
+
+def rejected_table(rejected: list[str]) -> pa.Table:
+    """Rows for the side table from the hidden column's JSON texts."""
+    rows = []
+    for text in rejected:
+        fields = json.loads(text)
+        reason, record = str(fields.pop("reason", "")), fields.pop("record", None)
+        rows.append({"reason": reason, "position": json.dumps(fields, sort_keys=True), "record": record})
+    return pa.Table.from_pylist(rows, _ARROW)
+
+
+_building: ContextVar[Callable[[], Diverter] | None] = ContextVar("ckpt_diverter", default=None)
+
+
+def diverting_with(make: Callable[[], Diverter], build: Callable[[], DataFrame]) -> DataFrame:
+    """Build a plan whose `divert_rejects` steps report through `make()`."""
+    token = _building.set(make)
+    try:
+        return build()
+    finally:
+        _building.reset(token)
+
+
+def divert_rejects(frame: DataFrame) -> DataFrame:
+    """A step of its own that takes rejected rows out; on a template (nothing is being built) it only drops the column."""
+    make = _building.get()
+    if make is None or REJECT not in frame.columns:
+        return frame.drop(REJECT)
+    return frame.mapInArrow(make().divert, frame.drop(REJECT).schema)

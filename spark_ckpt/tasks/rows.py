@@ -1,0 +1,157 @@
+"""The columns that travel with a row, and the bridge between Spark's schemas and Arrow's.
+
+Everything that is ours is called `ckpt_*`; a user's column may not be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from spark_ckpt.errors import GraphInvalid, StateSchemaChanged
+from spark_ckpt.spark_private.arrow_types import arrow_schema_of
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    # What a column holds is known at run time only.
+    Array: TypeAlias = pa.Array[Any]
+    ChunkedArray: TypeAlias = pa.ChunkedArray[Any]
+    Field: TypeAlias = pa.Field[Any]
+
+Int64s: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+RESERVED_PREFIX = "ckpt_"
+KEY_HASH = "ckpt_key_hash"
+KEY_GROUP = "ckpt_key_group"
+EPOCH = "ckpt_epoch"
+TAG = "ckpt_tag"
+EVENT_TIME = "ckpt_event_time"
+BLOB = "ckpt_blob"
+OP = "ckpt_op"
+TIMEOUT = "ckpt_timeout_ms"
+REJECT = "ckpt_reject"
+
+PUT, DELETE = 0, 1
+OP_NAMES = ("put", "delete")
+NO_TIMEOUT = np.iinfo(np.int64).max
+"""In memory; a null in stored files."""
+
+
+@dataclass(frozen=True)
+class StateSchema:
+    """The Arrow types of an operator's key columns and state columns. Picklable: it goes to executors."""
+
+    key: pa.Schema
+    state: pa.Schema
+
+    @cached_property
+    def table(self) -> pa.Schema:
+        """A key table in memory: hash, key columns, state columns, op (0 put, 1 delete), timeout (ms)."""
+        head = [pa.field(KEY_HASH, pa.int64())]
+        tail = [pa.field(OP, pa.int8()), pa.field(TIMEOUT, pa.int64())]
+        return pa.schema([*head, *self.key, *self.state, *tail])
+
+    @cached_property
+    def stored(self) -> pa.Schema:
+        """A state file in the store: the user's columns first, then ours."""
+        types = {
+            KEY_GROUP: pa.int32(),
+            KEY_HASH: pa.int64(),
+            EPOCH: pa.int64(),
+            OP: pa.string(),
+            TIMEOUT: pa.int64(),
+        }
+        return pa.schema([*self.key, *self.state, *(pa.field(name, kind) for name, kind in types.items())])
+
+
+def state_schema(key: StructType, state: StructType) -> StateSchema:
+    """Check and translate an operator's schemas.
+
+    Raises `GraphInvalid` for a nested key column, a reserved name, or a name that key and state share.
+    """
+    _check_names([*key.names, *state.names])
+    schema = StateSchema(arrow_schema(key), arrow_schema(state))
+    for field in schema.key:
+        if pa.types.is_nested(field.type):
+            raise GraphInvalid(
+                f"key column {field.name!r} has type {field.type}",
+                hint="group by columns of simple types, for example the struct's fields",
+            )
+    return schema
+
+
+def _check_names(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name.lower().startswith(RESERVED_PREFIX):
+            raise GraphInvalid(f"column {name!r} uses the reserved prefix {RESERVED_PREFIX!r}", hint="rename it")
+        if name.lower() in seen:
+            raise GraphInvalid(f"column {name!r} is both a key and a state column", hint="rename the state column")
+        seen.add(name.lower())
+
+
+def arrow_schema(schema: StructType, timezone: str = "UTC") -> pa.Schema:
+    """Spark's Arrow types for a struct, timestamps in `timezone`, everything nullable."""
+    arrow = arrow_schema_of(schema, timezone)
+    return pa.schema([pa.field(field.name, field.type) for field in arrow])
+
+
+def column(table: pa.Table, name: str) -> Array:
+    """One column as one contiguous array."""
+    chunks = table.column(name)
+    return chunks.chunk(0) if chunks.num_chunks == 1 else cast("Array", chunks.combine_chunks())
+
+
+def numbers(table: pa.Table, name: str) -> Int64s:
+    """A column without nulls as a numpy array, without a copy where Arrow allows it."""
+    return cast("Int64s", column(table, name).to_numpy(zero_copy_only=False))
+
+
+def taken(values: Array, positions: Int64s, absent: Bools | None = None) -> Array:
+    """`values` at `positions`, null where `absent`."""
+    return values.take(_indices(positions, absent))
+
+
+def rows_at(table: pa.Table, positions: Int64s, absent: Bools | None = None) -> pa.Table:
+    """The rows of `table` at `positions`, contiguous; all null where `absent`."""
+    return table.take(_indices(positions, absent))
+
+
+def _indices(positions: Int64s, absent: Bools | None) -> pa.Int64Array:
+    return cast("pa.Int64Array", pa.array(positions, pa.int64(), mask=absent))
+
+
+def user_columns(table: pa.Table) -> pa.Table:
+    """The table without our columns."""
+    return table.select([name for name in table.column_names if not name.startswith(RESERVED_PREFIX)])
+
+
+def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Select and cast the columns of `schema`; a column that is missing becomes null.
+
+    Raises `StateSchemaChanged` when a value does not fit its declared type.
+    """
+    if table.schema.equals(schema):
+        return table
+    return pa.table([_conformed(table, field) for field in schema], schema=schema)
+
+
+def _conformed(table: pa.Table, field: Field) -> ChunkedArray | Array:
+    if field.name not in table.column_names:
+        return pa.nulls(table.num_rows, field.type)
+    try:
+        return cast("ChunkedArray", table.column(field.name).cast(field.type))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise StateSchemaChanged(
+            f"stored column {field.name!r} of type {table.column(field.name).type} does not fit {field.type}",
+            hint="declare the type the state was written with, or restore from an epoch that has the new one",
+        ) from error

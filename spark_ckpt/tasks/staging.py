@@ -1,0 +1,228 @@
+"""Staging: tasks write a sink's rows as uniquely named Parquet files, durable before the task succeeds (phase one).
+
+Nothing a task writes is visible to anybody before a manifest names it: a failed attempt, a second run of the function
+or a zombie leaves garbage that retention removes, never an effect.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+from urllib.parse import quote
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+
+from spark_ckpt.connector import StagedFile, StagePlan
+from spark_ckpt.errors import CkptError
+from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt.host.reports import EDGE
+from spark_ckpt.tasks.failures import OutputInvalid, bounded
+from spark_ckpt.tasks.file_statistics import delta_statistics
+from spark_ckpt.tasks.reports import Reports
+from spark_ckpt.tasks.rows import Int64s
+
+if TYPE_CHECKING:
+    from spark_ckpt.store.location import DurableOutput, Location
+    from spark_ckpt.tasks.rows import ChunkedArray, Field
+
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+ROWS_PER_WRITE = 131_072
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStage:
+    """One sink's plan together with where its files go; shipped to tasks. `edge`: the rows go on an edge of the job's graph."""
+
+    sink: str
+    plan: StagePlan
+    location: Location
+    incarnation: int
+    edge: bool = False
+
+    @property
+    def scope(self) -> str:
+        """Of its reports."""
+        return f"{EDGE}{self.sink}" if self.edge else self.sink
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    path: str
+    output: DurableOutput
+    writer: pq.ParquetWriter
+    lane: int
+    part: int
+    partition_values: Mapping[str, str | None]
+    rows: int = 0
+
+
+class StageWriter:
+    """One task's files for one sink. Use as a context manager: an error removes what was written."""
+
+    def __init__(self, stage: SinkStage, batch: int) -> None:
+        self._stage = stage
+        self._batch = batch
+        task = TaskContext.get()
+        self._task = task.partitionId() if task else 0
+        self._files: dict[tuple[int, tuple[str | None, ...]], _OpenFile] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            for file in self._files.values():
+                with suppress(pa.ArrowException, OSError, ValueError, CkptError):
+                    file.writer.close()  # else it would try when it is collected, on an output that is gone
+                file.output.abort()
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows in order, each to the file of its lane and partition values."""
+        plan = self._stage.plan
+        if not rows.num_rows:
+            return
+        for values, part in _by_partition(rows, plan.partition_by):
+            fitted = self._fitted(part)
+            for lane, share in _by_lane(fitted, plan.lanes, plan.lane_by):
+                file = self._files.get((lane, values)) or self._open(lane, values, share.schema)
+                file.writer.write_table(share, row_group_size=ROWS_PER_WRITE)
+                file.rows += share.num_rows
+
+    def close(self) -> list[StagedFile]:
+        """Make every file durable and say what was staged."""
+        staged = [self._close(file) for file in self._files.values()]
+        if staged:
+            hit(Failpoint.STAGED)
+        return staged
+
+    def _fitted(self, rows: pa.Table) -> pa.Table:
+        """The rows as the sink's types. Raises `OutputInvalid` naming the column that does not fit."""
+        plan = self._stage.plan
+        kept = pa.schema([field for field in plan.schema or rows.schema if field.name not in plan.partition_by])
+        try:
+            return rows.select(kept.names).cast(kept)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+            for field in kept:
+                self._check_column(rows, field)
+            raise OutputInvalid(f"rows do not fit sink {self._stage.sink!r}: {bounded(str(error))}") from error
+
+    def _check_column(self, rows: pa.Table, field: Field) -> None:
+        try:
+            rows.select([field.name]).cast(pa.schema([field]))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+            raise OutputInvalid(
+                f"column {field.name!r} ({rows.schema.field(field.name).type}) cannot be written as"
+                f" {field.type}{'' if field.nullable else ' without nulls'}: {bounded(str(error))}",
+                sink=self._stage.sink,
+                column=field.name,
+                hint="cast the column, or filter the rows that cannot be written",
+            ) from error
+
+    def _open(self, lane: int, values: tuple[str | None, ...], schema: pa.Schema) -> _OpenFile:
+        stage, part = self._stage, len(self._files)
+        named = dict(zip(stage.plan.partition_by, values, strict=True))
+        folder = "".join(
+            f"{name}={_NULL_PARTITION if value is None else quote(value, safe='')}/" for name, value in named.items()
+        )
+        name = f"ckpt-{stage.sink}-i{stage.incarnation}-b{self._batch}-t{self._task}-{part}-{uuid.uuid4().hex}.parquet"
+        output = stage.location.open_output(folder + name)
+        plan = stage.plan
+        writer = pq.ParquetWriter(
+            output, schema, compression=plan.compression, use_dictionary=plan.dictionary, write_page_checksum=True
+        )
+        file = self._files[(lane, values)] = _OpenFile(folder + name, output, writer, lane, part, named)
+        return file
+
+    def _close(self, file: _OpenFile) -> StagedFile:
+        file.writer.close()
+        size = file.output.tell()
+        file.output.close()
+        statistics = delta_statistics(file.writer, file.rows)
+        return StagedFile(
+            file.path,
+            size,
+            file.rows,
+            file.lane,
+            self._batch,
+            self._task,
+            file.part,
+            file.partition_values,
+            statistics,
+            file.output.sha256,
+        )
+
+
+def running_batch() -> int:
+    """Number of the micro-batch that the task belongs to; 0 outside of Spark."""
+    task = TaskContext.get()
+    return int(task.getLocalProperty("streaming.sql.batchId") or 0) if task else 0
+
+
+@contextmanager
+def staging(
+    stages: Sequence[SinkStage], batch: int, reports: Reports, step: Literal["stage", "tap"]
+) -> Iterator[Callable[[pa.Table], None]]:
+    """One task's files for all of `stages`: what is called with a table writes it to each. At the end they are durable and
+    reported as of `step`; an error removes them."""
+    with ExitStack() as stack:
+        writers = [stack.enter_context(StageWriter(stage, batch)) for stage in stages]
+
+        def write(table: pa.Table) -> None:
+            for writer in writers:
+                writer.write(table)
+
+        yield write
+        for stage, writer in zip(stages, writers, strict=True):
+            for file in writer.close():
+                reports.send(step, stage.scope, asdict(file))
+
+
+def _by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
+    if not columns:
+        yield (), rows
+        return
+    codes = np.zeros(rows.num_rows, dtype=np.int64)
+    texts = []
+    for column in columns:
+        text = pc.cast(rows.column(column), pa.string()).combine_chunks().dictionary_encode()
+        none = len(text.dictionary)
+        codes = codes * (none + 1) + pc.fill_null(text.indices, none).to_numpy(zero_copy_only=False)
+        texts.append(text)
+    data = rows.drop_columns(list(columns))
+    for code in pd.unique(codes):
+        at = np.flatnonzero(codes == code)
+        yield tuple(text[at[0]].as_py() for text in texts), data.take(pa.array(at))
+
+
+def _by_lane(rows: pa.Table, lanes: int, column: str | None) -> Iterator[tuple[int, pa.Table]]:
+    if lanes == 1 or column is None:
+        yield 0, rows
+        return
+    lane = lane_of(rows.column(column), lanes)
+    for number in range(lanes):
+        at = np.flatnonzero(lane == number)
+        if len(at):
+            yield number, rows.take(pa.array(at))
+
+
+def lane_of(keys: ChunkedArray, lanes: int) -> Int64s:
+    """Lane of every key, in [0, lanes): a hash that is the same in every process; nulls are in lane 0."""
+    encoded = keys.combine_chunks().dictionary_encode()
+    hashes = pd.util.hash_array(
+        np.array([str(key) for key in encoded.dictionary.to_pylist()], dtype=object), categorize=False
+    )
+    by_code = np.append(hashes % np.uint64(lanes), np.uint64(0)).astype(np.int64)
+    codes: Int64s = pc.fill_null(encoded.indices, len(by_code) - 1).to_numpy(zero_copy_only=False)
+    lane: Int64s = by_code[codes]
+    return lane

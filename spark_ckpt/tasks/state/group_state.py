@@ -1,0 +1,367 @@
+"""The keyed state of one key group, LSM-like: a small delta in Spark's state, sorted immutable levels in the
+store.
+
+A batch costs what its keys cost, not what the state costs. Between two snapshots only the rows that changed
+since the last one travel with Spark's state value; everything older is a state file of a decided or coming
+epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypedDict
+
+import numpy as np
+import pyarrow as pa
+
+from spark_ckpt.errors import FormatUnknown, StateSchemaChanged
+from spark_ckpt.tasks.blobs import from_blob, to_blob
+from spark_ckpt.tasks.rows import (
+    DELETE,
+    KEY_HASH,
+    NO_TIMEOUT,
+    OP,
+    PUT,
+    TIMEOUT,
+    Bools,
+    Int64s,
+    StateSchema,
+    column,
+    numbers,
+    rows_at,
+    taken,
+)
+from spark_ckpt.tasks.state.key_index import KeyTable
+from spark_ckpt.tasks.state.levels import FileRef, Files, LevelCache, empty, key_table, merged, to_stored
+
+_HEADER = struct.Struct("<4sHI")
+_MAGIC = b"ckgs"
+_FORMAT = 1
+
+FULL_AFTER_FILES = 8
+FULL_AT_MOST_FILES = 64
+
+
+class _Head(TypedDict):
+    """The JSON part of an encoded state."""
+
+    epoch: int
+    due_from: int
+    levels: list[list[tuple[str, int, int, str, int, str]]]
+
+
+class Resolved(NamedTuple):
+    """State of some keys, aligned with them: nulls where a key has none."""
+
+    exists: Bools
+    state: pa.Table
+    timeout_ms: Int64s
+    """`NO_TIMEOUT` where none is set."""
+
+
+class Expired(NamedTuple):
+    """Keys found by their timeout, with their state."""
+
+    keys: pa.Table
+    hashes: Int64s
+    resolved: Resolved
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What a snapshot writes: a table in the stored form, sorted by hash."""
+
+    kind: str
+    table: pa.Table
+    epoch: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """What one call did, for reports. Not part of the state."""
+
+    rows_out: int = 0
+    late_rows: int = 0
+    keys_updated: int = 0
+    keys_removed: int = 0
+    keys_timed_out: int = 0
+
+
+class KeyGroupState:
+    """State of one key group. Made by `empty`, `restored` or `decode`; written back by `encode`.
+
+    `levels` are newest first; each is a tuple of consecutive state files, oldest first. `is_restored`: this is the group's
+    first call in its incarnation.
+    """
+
+    def __init__(self, schema: StateSchema, cache: LevelCache, key_group: int) -> None:
+        self.schema = schema
+        self.key_group = key_group
+        self.epoch = 0
+        self.counters = Counters()
+        self.is_restored = False
+        self._cache = cache
+        self._levels: list[Files] = []
+        self._delta = empty(schema)
+        self._due_from = 0
+        self._pending: tuple[Capture, KeyTable] | None = None
+
+    @classmethod
+    def restored(
+        cls, schema: StateSchema, cache: LevelCache, key_group: int, files: Sequence[FileRef], epoch: int = 0
+    ) -> KeyGroupState:
+        """State of a manifest's chain of files, oldest first. Nothing is read before the first look-up."""
+        group = cls(schema, cache, key_group)
+        group.epoch, group.is_restored = epoch, True
+        for ref in files:
+            group._joined((ref,))
+        return group
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview, schema: StateSchema, cache: LevelCache, key_group: int) -> KeyGroupState:
+        """Read what `encode` wrote. Raises `FormatUnknown` or `StateSchemaChanged`."""
+        head, delta = _opened(data)
+        group = cls(schema, cache, key_group)
+        group.epoch, group._due_from = head["epoch"], head["due_from"]
+        group._levels = [tuple(FileRef(*ref) for ref in level) for level in head["levels"]]
+        if delta is not None:
+            if not delta.schema.equals(schema.table):
+                raise StateSchemaChanged(
+                    "the running query's state has another schema than the operator",
+                    hint="stop the job and start it again; it restores from the last epoch",
+                )
+            group._delta = key_table(delta, schema)
+        return group
+
+    def encode(self) -> bytes:
+        """The Spark state value: format, levels, delta."""
+        head = {
+            "epoch": self.epoch,
+            "due_from": self._due_from,
+            "levels": [[list(ref) for ref in level] for level in self._levels],
+        }
+        text = json.dumps(head, separators=(",", ":")).encode()
+        text += b" " * (-(_HEADER.size + len(text)) % 16)  # the delta's buffers start aligned
+        delta = to_blob(self._delta.table) if len(self._delta) else b""
+        return _HEADER.pack(_MAGIC, _FORMAT, len(text)) + text + delta
+
+    @property
+    def files(self) -> Files:
+        """The chain this state stands on, oldest first, without the delta."""
+        return tuple(ref for level in reversed(self._levels) for ref in level)
+
+    @property
+    def changed_rows(self) -> int:
+        """Rows changed since the last snapshot."""
+        return len(self._delta)
+
+    @property
+    def earliest_timeout_ms(self) -> int:
+        """No timeout is due before this time; `NO_TIMEOUT` if none is set. May be early, never late."""
+        levels = (self._cache.open(level) for level in self._levels)
+        open_ = (table.timeouts for table in levels if table.earliest_timeout != NO_TIMEOUT)
+        later = (int(each[each >= self._due_from].min(initial=NO_TIMEOUT)) for each in open_)
+        return min([self._delta.earliest_timeout, *later])
+
+    def resolve(self, keys: pa.Table, hashes: Int64s) -> Resolved:
+        """State of distinct `keys` (a table of the key columns)."""
+        places = _Places(len(hashes))
+        for table in self._newest_first():
+            if not places.look(table, keys, hashes):
+                break
+        return places.resolved(self.schema)
+
+    def put(
+        self,
+        keys: pa.Table,
+        hashes: Int64s,
+        state: pa.Table,
+        *,
+        removed: Bools | None = None,
+        timeout_ms: Int64s | None = None,
+    ) -> None:
+        """Write the state of distinct keys; where `removed`, they have none. `timeout_ms` replaces any
+        earlier one.
+        """
+        if not len(hashes):
+            return
+        rows = self._rows(keys, hashes, state, removed, timeout_ms)
+        gone = 0 if removed is None else int(removed.sum())
+        self.counters.keys_removed += gone
+        self.counters.keys_updated += len(hashes) - gone
+        self._delta = merged([rows, self._delta], self.schema, drop_deletes=False)
+
+    def _rows(
+        self,
+        keys: pa.Table,
+        hashes: Int64s,
+        state: pa.Table,
+        removed: Bools | None,
+        timeout_ms: Int64s | None,
+    ) -> KeyTable:
+        ops = np.full(len(hashes), PUT, np.int8) if removed is None else np.where(removed, DELETE, PUT).astype(np.int8)
+        timeouts = np.full(len(hashes), NO_TIMEOUT) if timeout_ms is None else timeout_ms
+        values = state if removed is None else rows_at(state, np.arange(len(hashes)), removed)
+        columns = [pa.array(hashes), *keys.columns, *values.columns, pa.array(ops), pa.array(timeouts)]
+        return key_table(pa.table(columns, schema=self.schema.table), self.schema)
+
+    def expired(self, now_ms: int) -> Expired:
+        """Keys whose newest timeout is before `now_ms`. The caller must `put` every one of them in
+        this call.
+        """
+        places: list[tuple[KeyTable, Int64s]] = []
+        newer: list[KeyTable] = []
+        for table in self._newest_first():
+            since = self._due_from if newer else 0
+            if table.earliest_timeout < now_ms:
+                due = np.flatnonzero((table.timeouts >= since) & (table.timeouts < now_ms))
+                places.append((table, _not_in(newer, table, due, self.schema)))
+            newer.append(table)
+        self._due_from = max(self._due_from, now_ms)
+        return self._expired_rows([(table, at) for table, at in places if len(at)])
+
+    def untimed(self) -> Expired:
+        """Keys that have state and no timeout."""
+        places: list[tuple[KeyTable, Int64s]] = []
+        newer: list[KeyTable] = []
+        for table in self._newest_first():
+            live = np.flatnonzero((table.timeouts == NO_TIMEOUT) & (numbers(table.table, OP) == PUT))
+            places.append((table, _not_in(newer, table, live, self.schema)))
+            newer.append(table)
+        return self._expired_rows([(table, at) for table, at in places if len(at)])
+
+    def _expired_rows(self, places: list[tuple[KeyTable, Int64s]]) -> Expired:
+        parts = [rows_at(table.table, at) for table, at in places]
+        rows = pa.concat_tables([self.schema.table.empty_table(), *parts]).combine_chunks()
+        exists = numbers(rows, OP) == PUT
+        resolved = Resolved(exists, rows.select(self.schema.state.names), numbers(rows, TIMEOUT))
+        return Expired(rows.select(self.schema.key.names), numbers(rows, KEY_HASH), resolved)
+
+    def capture(self, epoch: int) -> Capture | None:
+        """The rows a snapshot at `epoch` must write, or None when nothing changed since the last one.
+
+        The state is unchanged until `captured` says that the file is durable.
+        """
+        if not len(self._delta):
+            self._pending, self.epoch = None, epoch
+            return None
+        return self.capture_full(epoch) if self._full_is_due() else self._capture("changes", self._delta, epoch)
+
+    def capture_full(self, epoch: int) -> Capture:
+        """All live rows, whatever the rule says."""
+        return self._capture("full", merged(list(self._newest_first()), self.schema, drop_deletes=True), epoch)
+
+    def _capture(self, kind: str, rows: KeyTable, epoch: int) -> Capture:
+        capture = Capture(kind, to_stored(rows, self.schema, self.key_group, epoch), epoch)
+        self._pending = (capture, rows)
+        return capture
+
+    def captured(self, path: str, size_bytes: int, sha256: str = "") -> FileRef:
+        """The capture is durable at `path`: it becomes the newest level and the delta is empty."""
+        if self._pending is None:
+            raise RuntimeError("captured() without a capture()")
+        capture, rows = self._pending
+        ref = FileRef(path, size_bytes, len(rows), capture.kind, capture.epoch, sha256)
+        self._pending, self.epoch = None, capture.epoch
+        self._due_from = min(self._due_from, self._delta.earliest_timeout)
+        self._delta = empty(self.schema)
+        if capture.kind == "full":
+            for level in self._levels:
+                self._cache.discard(level)
+            self._levels = []
+        older = self._joined((ref,))
+        if older:
+            rows = merged([rows, *map(self._cache.open, older)], self.schema, drop_deletes=len(self._levels) == 1)
+        self._cache.put(self._levels[0], rows)
+        for level in older:
+            self._cache.discard(level)
+        return ref
+
+    def _full_is_due(self) -> bool:
+        """Few enough files to restore from, and a full file about once per half of its rows; key groups take
+        turns.
+        """
+        files = self.files
+        if len(files) <= FULL_AFTER_FILES + self.key_group % FULL_AFTER_FILES:
+            return False
+        base = sum(ref.rows for ref in files if ref.kind == "full")
+        changes = sum(ref.rows for ref in files if ref.kind != "full") + len(self._delta)
+        return changes > base / 2 or len(files) >= FULL_AT_MOST_FILES + self.key_group % FULL_AFTER_FILES
+
+    def _joined(self, newest: Files) -> list[Files]:
+        """Make `newest` the newest level, joined with the one below while it is at least half as large: sizes at least
+        double with age. The levels it was joined with, newest first.
+        """
+        gone: list[Files] = []
+        while self._levels and 2 * _rows_in(newest) >= _rows_in(self._levels[0]):
+            gone.append(self._levels.pop(0))
+            newest = gone[-1] + newest
+        self._levels.insert(0, newest)
+        return gone
+
+    def _newest_first(self) -> list[KeyTable]:
+        return [self._delta, *(self._cache.open(level) for level in self._levels)]
+
+
+def _rows_in(level: Files) -> int:
+    return sum(ref.rows for ref in level)
+
+
+class _Places:
+    """Where each key's newest row was found, level after level."""
+
+    def __init__(self, keys: int) -> None:
+        self._open = np.arange(keys)
+        self._at = np.full(keys, -1, np.int64)
+        self._parts: list[pa.Table] = []
+        self._found = 0
+
+    def look(self, table: KeyTable, keys: pa.Table, hashes: Int64s) -> int:
+        """Look for the keys not found yet; returns how many are still open."""
+        if not len(table) or not len(self._open):
+            return len(self._open)
+        everything = len(self._open) == len(hashes)
+        wanted = keys if everything else rows_at(keys, self._open)
+        at = table.find(hashes[self._open], wanted)
+        hit = at >= 0
+        rows = at[hit]
+        self._parts.append(rows_at(table.table, rows))
+        self._at[self._open[hit]] = np.arange(self._found, self._found + len(rows))
+        self._found += len(rows)
+        self._open = self._open[~hit]
+        return len(self._open)
+
+    def resolved(self, schema: StateSchema) -> Resolved:
+        rows = pa.concat_tables([schema.table.empty_table(), *self._parts]).combine_chunks()
+        ops = numbers(rows, OP)
+        hit = self._at >= 0
+        exists = np.zeros(len(self._at), np.bool_)
+        exists[hit] = ops[self._at[hit]] == PUT
+        timeouts = np.full(len(self._at), NO_TIMEOUT)
+        timeouts[hit] = numbers(rows, TIMEOUT)[self._at[hit]]
+        state = rows_at(rows.select(schema.state.names), self._at, ~exists)
+        return Resolved(exists, state.combine_chunks(), timeouts)
+
+
+def _not_in(newer: Sequence[KeyTable], table: KeyTable, rows: Int64s, schema: StateSchema) -> Int64s:
+    """Those of `rows` whose key has no row in a newer table."""
+    for other in newer:
+        if len(rows) and len(other):
+            keys = pa.table([taken(column(table.table, name), rows) for name in schema.key.names], schema=schema.key)
+            rows = rows[other.find(table.hashes[rows], keys) < 0]
+    return rows
+
+
+def _opened(data: bytes | memoryview) -> tuple[_Head, pa.Table | None]:
+    buffer = pa.py_buffer(data)
+    if buffer.size < _HEADER.size or bytes(buffer.slice(0, 4)) != _MAGIC:
+        raise FormatUnknown("this is not a key group's state", hint="start the job from its last epoch")
+    _, version, length = _HEADER.unpack(buffer.slice(0, _HEADER.size))
+    if version != _FORMAT:
+        raise FormatUnknown(f"key group state of format {version}", hint="start the job from its last epoch")
+    body = buffer.slice(_HEADER.size)
+    delta = body.slice(length)
+    return json.loads(bytes(body.slice(0, length))), from_blob(delta) if delta.size else None

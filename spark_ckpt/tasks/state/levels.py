@@ -1,0 +1,237 @@
+"""Immutable sorted levels of one key group's state: Parquet in the store, memory-mapped Arrow on the host.
+
+A level is one or more consecutive state files, merged. The local copy is derived data, named by the files it
+was made from: it may vanish or rot at any time and is rebuilt from the store. All Python workers of a host
+share it through the page cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import struct
+import time
+import uuid
+import zlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_ckpt.errors import StateSchemaChanged
+from spark_ckpt.tasks.rows import (
+    DELETE,
+    EPOCH,
+    KEY_GROUP,
+    KEY_HASH,
+    NO_TIMEOUT,
+    OP,
+    OP_NAMES,
+    TIMEOUT,
+    StateSchema,
+    column,
+    conform,
+    numbers,
+    rows_at,
+    taken,
+)
+from spark_ckpt.tasks.state.key_index import KeyTable, distinct_keys
+
+
+class FileRef(NamedTuple):
+    """One state file of the store, as a key group remembers it. `kind` is "full" or "changes"."""
+
+    path: str
+    size_bytes: int
+    rows: int
+    kind: str
+    epoch: int
+    sha256: str = ""
+
+
+class TableReader(Protocol):
+    """The part of the store's `Location` that levels need."""
+
+    def read_committed(self, file: FileRef, rows: int, **where: object) -> pa.Table:
+        """The Parquet file, all of its bytes verified before anything is decoded. Raises `EpochDamaged`."""
+
+
+Files = tuple[FileRef, ...]
+
+_HEADER = struct.Struct("<8sHxxIQ40x")
+_MAGIC = b"ckptlvl\0"
+_FORMAT = 1
+_OPEN_TABLES = 512
+_open: OrderedDict[str, KeyTable] = OrderedDict()
+
+
+def merged(newest_first: Sequence[KeyTable], schema: StateSchema, *, drop_deletes: bool) -> KeyTable:
+    """One table with the newest row of every key. `drop_deletes` only when nothing older lies below.
+
+    A deleted key that still has a timeout stays: the timeout is due although there is no state (as in Spark).
+    """
+    table = pa.concat_tables([each.table for each in newest_first]).combine_chunks()
+    newest = distinct_keys(table, schema.key.names).first_row
+    if drop_deletes:
+        gone = (numbers(table, OP) == DELETE) & (numbers(table, TIMEOUT) == NO_TIMEOUT)
+        newest = newest[~gone[newest]]
+    order = np.argsort(numbers(table, KEY_HASH)[newest], kind="stable")
+    return key_table(rows_at(table, newest[order]), schema)
+
+
+def key_table(table: pa.Table, schema: StateSchema) -> KeyTable:
+    """Wrap a table of `schema.table` that is sorted by hash."""
+    return KeyTable(table, schema.key.names, TIMEOUT)
+
+
+def empty(schema: StateSchema) -> KeyTable:
+    """A key table without rows."""
+    return key_table(schema.table.empty_table(), schema)
+
+
+def to_stored(keys: KeyTable, schema: StateSchema, key_group: int, epoch: int) -> pa.Table:
+    """The rows as a state file has them."""
+    table, rows = keys.table, len(keys)
+    columns = {name: column(table, name) for name in (*schema.key.names, *schema.state.names)}
+    columns[KEY_GROUP] = pa.array(np.full(rows, key_group, np.int32))
+    columns[KEY_HASH] = column(table, KEY_HASH)
+    columns[EPOCH] = pa.array(np.full(rows, epoch, np.int64))
+    columns[OP] = taken(pa.array(OP_NAMES), numbers(table, OP))
+    columns[TIMEOUT] = pa.array(keys.timeouts, mask=keys.timeouts == NO_TIMEOUT)
+    return pa.table(columns, schema=schema.stored)
+
+
+def from_stored(table: pa.Table, schema: StateSchema) -> KeyTable:
+    """Read the rows of a state file; state columns added since are null, columns dropped since are
+    ignored.
+    """
+    missing = [name for name in (*schema.key.names, KEY_HASH, OP) if name not in table.column_names]
+    if missing:
+        raise StateSchemaChanged(
+            f"state files have no column {missing[0]!r}",
+            hint="an operator's key columns cannot change; give the changed operator a new name",
+        )
+    known = conform(table, schema.stored)
+    ops = pc.equal(known.column(OP), pa.scalar(OP_NAMES[DELETE])).cast(pa.int8())
+    timeouts = pc.fill_null(known.column(TIMEOUT), pa.scalar(NO_TIMEOUT, pa.int64()))
+    columns = [known.column(name) for name in (KEY_HASH, *schema.key.names, *schema.state.names)]
+    rows = pa.table([*columns, ops, timeouts], schema=schema.table).combine_chunks()
+    hashes = numbers(rows, KEY_HASH)
+    if (hashes[1:] < hashes[:-1]).any():
+        rows = rows_at(rows, np.argsort(hashes, kind="stable"))
+    return key_table(rows, schema)
+
+
+class LevelCache:
+    """Opens levels through a local folder. Safe for concurrent processes: files appear by rename, whole or
+    not at all.
+    """
+
+    def __init__(self, folder: str | Path, source: TableReader, schema: StateSchema, operator: str = "") -> None:
+        self._operator = operator
+        self._folder = Path(folder)
+        self._source = source
+        self._schema = schema
+        self._types = hashlib.blake2b(str(schema.table).encode(), digest_size=8).hexdigest()
+
+    def open(self, files: Files) -> KeyTable:
+        """The level made of `files` (consecutive, oldest first). Rebuilt from the store if not at hand.
+
+        Raises `EpochDamaged` when a state file does not hold the bytes it was committed with.
+        """
+        path = self._path(files)
+        known = _open.get(str(path))
+        if known is not None:
+            _open.move_to_end(str(path))
+            return known
+        table = self._mapped(path)
+        return self._remember(path, table) if table is not None else self.put(files, self._rebuilt(files))
+
+    def put(self, files: Files, level: KeyTable) -> KeyTable:
+        """Keep `level` as the local copy of `files`. A full disk costs speed, not the epoch."""
+        path = self._path(files)
+        with contextlib.suppress(OSError):
+            _write(path, level.table)
+            level = self._mapped(path) or level
+        return self._remember(path, level)
+
+    def discard(self, files: Files) -> None:
+        """Forget a level that nothing refers to any more. Open maps stay valid."""
+        path = self._path(files)
+        _open.pop(str(path), None)
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+    def sweep(self, unused_for_s: float) -> int:
+        """Remove local copies that no process opened for so long; returns how many."""
+        limit, removed = time.time() - unused_for_s, 0
+        for path in self._folder.glob("*.level*"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < limit:
+                    path.unlink()
+                    removed += 1
+        return removed
+
+    def _path(self, files: Files) -> Path:
+        name = hashlib.blake2b("\0".join([self._types, *(ref.path for ref in files)]).encode(), digest_size=16)
+        return self._folder / f"{name.hexdigest()}.level"
+
+    def _remember(self, path: Path, level: KeyTable) -> KeyTable:
+        _open[str(path)] = level
+        while len(_open) > _OPEN_TABLES:
+            _open.popitem(last=False)
+        return level
+
+    def _mapped(self, path: Path) -> KeyTable | None:
+        try:
+            table = _read(path)
+            os.utime(path)
+        except (OSError, ValueError):
+            return None
+        return key_table(table, self._schema) if table.schema.equals(self._schema.table) else None
+
+    def _rebuilt(self, files: Files) -> KeyTable:
+        tables = [self._stored(ref) for ref in reversed(files)]
+        if len(tables) == 1:
+            return tables[0]
+        return merged(tables, self._schema, drop_deletes=files[0].kind == "full")
+
+    def _stored(self, ref: FileRef) -> KeyTable:
+        table = self._source.read_committed(ref, ref.rows, epoch=ref.epoch, operator=self._operator)
+        return from_stored(table, self._schema)
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write(table)
+    body = sink.getvalue()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds the users' state
+    part = path.with_suffix(f".level-{uuid.uuid4().hex}")
+    try:
+        with part.open("wb") as out:
+            out.write(_HEADER.pack(_MAGIC, _FORMAT, zlib.crc32(body), len(body)))
+            out.write(body)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> pa.Table:
+    """The table of a local level file, as views into the mapped file. ValueError (ArrowInvalid is one) if
+    damaged.
+    """
+    with pa.memory_map(str(path)) as mapped:
+        whole = mapped.read_buffer()
+    if whole.size < _HEADER.size:
+        raise ValueError("short")
+    magic, version, crc, size = _HEADER.unpack(whole.slice(0, _HEADER.size))
+    body = whole.slice(_HEADER.size)
+    if (magic, version, size) != (_MAGIC, _FORMAT, body.size) or zlib.crc32(body) != crc:
+        raise ValueError("damaged")
+    return pa.ipc.open_file(body).read_all()

@@ -1,0 +1,159 @@
+"""State values between Arrow columns and the Python objects that Spark's `GroupState` holds.
+
+Spark passes state through `StructType.toInternal`: naive datetimes are in the Python process's zone, structs
+are Rows.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegralType,
+    MapType,
+    Row,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_ckpt.tasks.failures import OutputInvalid, bounded
+
+if TYPE_CHECKING:
+    from spark_ckpt.tasks.rows import Array, ChunkedArray
+
+Convert = Callable[[object], object]
+
+
+def to_python(values: ChunkedArray, kind: DataType) -> list[object]:
+    """A state column as Python objects, None for null."""
+    convert = _reader(kind)
+    objects = values.to_pylist()
+    return objects if convert is None else [None if each is None else convert(each) for each in objects]
+
+
+def to_arrow(values: Sequence[object], field: StructField, type_: pa.DataType) -> Array:
+    """Python objects as a state column. Raises `OutputInvalid` naming the column for a value that does not
+    fit.
+    """
+    convert = _writer(field.dataType)
+    try:
+        objects = values if convert is None else [None if each is None else convert(each) for each in values]
+        return plain_array(objects, type_)
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowTypeError,
+        OverflowError,
+        AttributeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        row = next((i for i, each in enumerate(values) if not _fits(each, convert, type_)), None)
+        refused = OutputInvalid(
+            f"state column {field.name!r} ({field.dataType.simpleString()}) cannot hold"
+            f" {'these values' if row is None else bounded(values[row])}",
+            hint="update() takes one value per state column, of the declared type",
+            column=field.name,
+        )
+        refused.row = row
+        raise refused from error
+
+
+def plain_array(values: Sequence[object], type_: pa.DataType, *, from_pandas: bool = False) -> Array:
+    """`pa.array`, which would cut fractions off silently: here they are an `ArrowInvalid`."""
+    if pa.types.is_integer(type_):
+        for each in values:
+            if isinstance(each, float | np.floating) and not (from_pandas and np.isnan(each)):
+                _whole(each)
+    return pa.array(values, type_, from_pandas=from_pandas)
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, float | np.floating) and value % 1 != 0:
+        raise pa.ArrowInvalid(f"{value} is not a whole number")
+    return value
+
+
+def _fits(value: object, convert: Convert | None, type_: pa.DataType) -> bool:
+    try:
+        plain_array([_applied(convert, value)], type_)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, AttributeError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _reader(kind: DataType) -> Convert | None:
+    """What turns Arrow's Python objects into Spark's; None when they are the same."""
+    if isinstance(kind, TimestampType):
+        return lambda value: cast(dt.datetime, value).astimezone().replace(tzinfo=None)
+    if isinstance(kind, StructType):
+        return _struct_reader(kind)
+    if isinstance(kind, ArrayType):
+        return _each(_reader(kind.elementType))
+    if isinstance(kind, MapType):
+        return _pairs(_reader(kind.keyType), _reader(kind.valueType))
+    return None
+
+
+def _struct_reader(kind: StructType) -> Convert:
+    readers = [(name, _reader(field.dataType)) for name, field in zip(kind.names, kind.fields, strict=True)]
+
+    def read(value: object) -> object:
+        fields = cast(Mapping[str, object], value)
+        row = Row(*(_applied(convert, fields[name]) for name, convert in readers))
+        row.__fields__ = kind.names
+        return row
+
+    return read
+
+
+def _writer(kind: DataType) -> Convert | None:
+    if isinstance(kind, TimestampType):
+        return lambda value: cast(dt.datetime, value).astimezone(dt.UTC)
+    if isinstance(kind, StructType):
+        return _struct_writer(kind)
+    if isinstance(kind, ArrayType):
+        return _each(_inner_writer(kind.elementType))
+    if isinstance(kind, MapType):
+        return _items(_inner_writer(kind.keyType), _inner_writer(kind.valueType))
+    return None
+
+
+def _inner_writer(kind: DataType) -> Convert | None:
+    return _whole if isinstance(kind, IntegralType) else _writer(kind)
+
+
+def _struct_writer(kind: StructType) -> Convert:
+    writers = [(field.name, _inner_writer(field.dataType)) for field in kind.fields]
+
+    def write(value: object) -> object:
+        if isinstance(value, Mapping):
+            return {name: _applied(convert, value.get(name)) for name, convert in writers}
+        items = tuple(cast(Sequence[object], value))
+        return {name: _applied(convert, each) for (name, convert), each in zip(writers, items, strict=True)}
+
+    return write
+
+
+def _applied(convert: Convert | None, value: object) -> object:
+    return value if convert is None or value is None else convert(value)
+
+
+def _each(convert: Convert | None) -> Convert:
+    return lambda values: [_applied(convert, each) for each in cast(Sequence[object], values)]
+
+
+def _pairs(key: Convert | None, item: Convert | None) -> Convert:
+    return lambda pairs: {_applied(key, k): _applied(item, v) for k, v in cast(Sequence[tuple[object, object]], pairs)}
+
+
+def _items(key: Convert | None, item: Convert | None) -> Convert:
+    return lambda pairs: [
+        (_applied(key, k), _applied(item, v)) for k, v in cast(Mapping[object, object], pairs).items()
+    ]

@@ -1,0 +1,124 @@
+"""State that comes from elsewhere, as a job's first state files: one full file per key group that has keys. In tasks.
+
+Rows come sorted by key group, then by hash, so a task holds one group at a time.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_ckpt.errors import AdoptionRefused, EpochDamaged
+from spark_ckpt.store.records import StateFile
+from spark_ckpt.tasks.rows import (
+    DELETE,
+    KEY_GROUP,
+    KEY_HASH,
+    NO_TIMEOUT,
+    OP,
+    TIMEOUT,
+    StateSchema,
+    conform,
+    numbers,
+    rows_at,
+)
+from spark_ckpt.tasks.state.key_index import distinct_keys
+from spark_ckpt.tasks.state.levels import key_table, to_stored
+from spark_ckpt.wording import counted
+
+if TYPE_CHECKING:
+    from spark_ckpt.store.location import Location
+
+WRITTEN = "file string, timed long, stateless long"
+"""What is told of each file: a `StateFile` as JSON, how many of its keys have a timeout, and how many have only that."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWriter:
+    """What a task needs. `location`: of the operator's state; `key_groups`: how many there are."""
+
+    operator: str
+    schema: StateSchema
+    key_groups: int
+    location: Location
+    epoch: int
+    incarnation: int
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the groups that the rows are of; a row of `WRITTEN` for each file, durable by then.
+
+        Rows have the columns of `StateSchema.table` and the key group; a null timeout is none.
+        Raises `AdoptionRefused` for two keys that are one key in a job.
+        """
+        for group, rows in _groups(batches):
+            yield self._written(group, rows)
+
+    def _written(self, group: int, rows: pa.Table) -> pa.RecordBatch:
+        table = self._table(group, rows)
+        path = f"i{self.incarnation}-e{self.epoch}-g{group}-{uuid.uuid4().hex}.parquet"
+        stored = to_stored(key_table(table, self.schema), self.schema, group, self.epoch)
+        size_bytes, sha256 = self.location.write_table(path, stored)
+        file = StateFile(
+            path=path,
+            size_bytes=size_bytes,
+            rows=stored.num_rows,
+            key_group=group,
+            epoch=self.epoch,
+            incarnation=self.incarnation,
+            kind="full",
+            sha256=sha256,
+        )
+        timed = int((numbers(table, TIMEOUT) != NO_TIMEOUT).sum())
+        stateless = int((numbers(table, OP) == DELETE).sum())
+        return pa.RecordBatch.from_pydict(
+            {"file": [file.model_dump_json()], "timed": [timed], "stateless": [stateless]}
+        )
+
+    def _table(self, group: int, rows: pa.Table) -> pa.Table:
+        """The group's rows by hash, each key once."""
+        timeouts = pc.fill_null(rows.column(TIMEOUT), pa.scalar(NO_TIMEOUT, pa.int64()))
+        at = rows.column_names.index(TIMEOUT)
+        table = conform(rows.set_column(at, TIMEOUT, timeouts), self.schema.table).combine_chunks()
+        hashes = numbers(table, KEY_HASH)
+        if (np.mod(hashes, self.key_groups) != group).any():
+            raise EpochDamaged(f"a key of operator '{self.operator}' came to group {group}, which it is not of")
+        table = rows_at(table, np.argsort(hashes, kind="stable"))
+        twice = table.num_rows - len(distinct_keys(table, self.schema.key.names))
+        if twice:
+            raise AdoptionRefused(
+                f"operator '{self.operator}': {counted(twice, 'key')} of the query {'is' if twice == 1 else 'are'} another one's "
+                "equal in a job, where 0.0 and -0.0 are one key, and all NaN are",
+                hint="group by another column, or by a text made of it: such a query begins anew as a job; nothing was changed",
+            )
+        return table
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each group, which lie together."""
+    held: list[pa.RecordBatch] = []
+    group = -1
+    for batch in batches:
+        for number, part in _parts(batch):
+            if held and number != group:
+                yield group, pa.Table.from_batches(held)
+                held = []
+            group = number
+            held.append(part)
+    if held:
+        yield group, pa.Table.from_batches(held)
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    if not batch.num_rows:
+        return
+    groups = batch.column(KEY_GROUP).to_numpy(zero_copy_only=False)
+    starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]])
+    ends = np.r_[starts[1:], len(groups)]
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        yield int(groups[start]), batch.slice(start, end - start)

@@ -1,0 +1,295 @@
+"""One incarnation with everything real but Spark, the source and the sink: a test plays Spark's part batch by batch."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.types import LongType, StructType
+
+from spark_ckpt.config import JobConfig
+from spark_ckpt.connector import EpochOutput, PublishReceipt, StagePlan
+from spark_ckpt.driver import spark_incarnation as incarnation_module
+from spark_ckpt.driver import stage as stage_module
+from spark_ckpt.driver.announcer import Announcer
+from spark_ckpt.driver.job_plan import JobPlan
+from spark_ckpt.driver.listener import RunListener
+from spark_ckpt.driver.offset_log import BatchOffsets
+from spark_ckpt.driver.progress import Progress
+from spark_ckpt.driver.spark_incarnation import SparkIncarnation
+from spark_ckpt.host.markers import BARRIER, Marker
+from spark_ckpt.host.reports import Report
+from spark_ckpt.plan.graph import SinkBinding, SourceNode
+from spark_ckpt.store.identity import Standing
+from spark_ckpt.store.records import Holder
+from spark_ckpt.store.store import Store
+from spark_ckpt.tasks.staging import SinkStage, StageWriter
+
+WAIT_S = 60
+JOB = "job"
+HERE = Holder(host="here", boot_id="b", pid=1, pid_start=1, name=JOB)
+ELSEWHERE = Holder(host="elsewhere", boot_id="b", pid=2, pid_start=2, name=JOB)
+SCHEMA = StructType().add("v", LongType())
+
+
+def eventually(holds, what="it"):
+    """Wait until `holds()` is true: the other side works on threads of its own."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not (found := holds()):
+        assert time.monotonic() < deadline_s, f"{what} did not happen"
+        time.sleep(0.01)
+    return found
+
+
+class FakeSource:
+    """Numbered rows: a cursor is {"n": rows so far}. `rows`: how many there are when somebody asks."""
+
+    rows = 0
+
+    def check(self, spark):
+        pass
+
+    def start(self, spark):
+        return {"n": 0}
+
+    def cursor(self, offset, previous):
+        return {"n": int(json.loads(offset)["n"])}
+
+    def end(self, spark):
+        return {"n": self.rows}
+
+    def reached(self, cursor, end):
+        return cursor["n"] >= end["n"]
+
+    def describe(self):
+        return {"kind": "fake"}
+
+
+class FakeSink:
+    """Remembers what it published; `script` holds errors to raise, one per attempt, None for none."""
+
+    def __init__(self):
+        self.published: list[tuple[int, list[int]]] = []
+        self.outputs: list[EpochOutput] = []
+        self.opened_by: list[int] = []
+        self.script: list[BaseException | None] = []
+        self.released = threading.Event()
+        self.released.set()
+
+    def check(self, spark, schema):
+        pass
+
+    def stage(self, schema):
+        return StagePlan()
+
+    def describe(self):
+        return {"kind": "fake"}
+
+    def publisher(self, spark, context):
+        self.opened_by.append(context.incarnation)
+        return self
+
+    def publish(self, output):
+        assert self.released.wait(WAIT_S)
+        self.outputs.append(output)
+        error = self.script.pop(0) if self.script else None
+        if error is not None:
+            raise error
+        done = [epoch for epoch, _ in self.published]
+        rows = [row for file in output.files for row in values_in(output.root, file.path)]
+        if output.epoch not in done:
+            self.published.append((output.epoch, rows))
+        return PublishReceipt(output.epoch, len(rows), replayed=output.epoch in done)
+
+    def close(self):
+        pass
+
+    @property
+    def rows(self):
+        return [row for _, rows in self.published for row in rows]
+
+
+def values_in(root, path):
+    return pq.read_table(f"{root}/{path}").column("v").to_pylist()
+
+
+class FakeQuery:
+    """Stands for Spark's: it lives until it is stopped or killed."""
+
+    def __init__(self, spark, description, on_batch, is_over):
+        self.description, self.on_batch, self.is_over = description, on_batch, is_over
+        self.isActive, self.error, self.name = True, None, "fake"
+
+    def start(self):
+        return self
+
+    def stop(self):
+        self.isActive = False
+
+    def die(self, error):
+        self.error, self.isActive = error, False
+
+    def exception(self):
+        return self.error
+
+
+class Heard(RunListener):
+    """What listeners hear, as (what, epoch)."""
+
+    def __init__(self):
+        self.events = []
+
+    def onIncarnationStarted(self, event):
+        self.events.append(("started", event.base))
+
+    def onEpochCommitted(self, event):
+        self.events.append(("committed", event.epoch))
+
+    def onEpochAborted(self, event):
+        self.events.append(("aborted", event.epoch))
+
+    def onEpochPublished(self, event):
+        self.events.append(("published", event.epoch))
+
+    def onOutage(self, event):
+        self.events.append(("outage", event.condition))
+
+    def onIncarnationEnded(self, event):
+        self.events.append(("ended", event.incarnation))
+
+
+class Bench:
+    """A store, a sink, and life after life on them."""
+
+    def __init__(self, folder: Path, monkeypatch, operator=None, **settings):
+        monkeypatch.setattr(stage_module, "StageQuery", self._query)
+        monkeypatch.setattr(incarnation_module, "_POLL_S", 0.01)
+        self.folder, self.sink, self.heard = folder, FakeSink(), Heard()
+        self.store = Store.open(str(folder / "store"), JOB)
+        self.plan = self.planned(operator, **settings)
+        self.queries: list[FakeQuery] = []
+
+    def planned(self, operator=None, sinks: Sequence[str] = ("out",), **settings) -> JobPlan:
+        defaults = {"interval": "1 hour", "local_dir": self.folder / "local", "key_groups": 2}
+        config = JobConfig.of(defaults | settings, {})
+        source = SourceNode("in", FakeSource(), SCHEMA)
+        bindings = [SinkBinding(name, self.sink, source, SCHEMA) for name in sinks]
+        plans = {name: StagePlan() for name in sinks}
+        return JobPlan(None, JOB, config, self.store, bindings, [source], [operator] if operator else [], 1, plans)
+
+    def _query(self, *arguments):
+        self.queries.append(FakeQuery(*arguments))
+        return self.queries[-1]
+
+    def born(
+        self, targets: Mapping[str, object] | None = None, takeover=False, standing: Standing | None = None
+    ) -> Spark:
+        point = self.store.log.begin_incarnation(HERE, "latest", self.plan.config.lease_ms, takeover)
+        announcer = Announcer(JOB, point.incarnation, [self.heard])
+        life = SparkIncarnation(self.plan, point, announcer, Progress(JOB), targets or {}, standing)
+        life.begin()
+        return Spark(self, life, self.queries[-1])
+
+    def overtaken(self) -> None:
+        """Another driver replaces the one that runs."""
+        Store.open(str(self.folder / "store"), JOB).log.begin_incarnation(ELSEWHERE, "latest", 600_000, takeover=True)
+
+    def heard_of(self, what):
+        return [epoch for kind, epoch in self.heard.events if kind == what]
+
+    def tail(self):
+        return self.store.reopened().log.tail()
+
+    def manifests(self):
+        log = self.store.reopened().log
+        return [log.manifest(brief.epoch) for brief in log.tail().epochs]
+
+
+class Spark:
+    """Plays Spark for one life: batches of one task, and the thread that watches."""
+
+    def __init__(self, bench: Bench, life: SparkIncarnation, query: FakeQuery):
+        self.bench, self.life, self.query = bench, life, query
+        self.batches = self.rows = 0
+        self.ending = None
+        self._watching = threading.Thread(target=self._watch, daemon=True)
+        self._watching.start()
+
+    def _watch(self):
+        self.ending = self.life.watch()
+
+    def marker(self) -> Marker:
+        """What the control source offers now."""
+        return self.query.description.control.newest
+
+    def barrier(self, epoch: int) -> Marker:
+        """Wait until the barrier of `epoch` is offered."""
+        return eventually(
+            lambda: (marker := self.marker()).kind == BARRIER and marker.epoch == epoch and marker, "barrier"
+        )
+
+    def batch(self, *values: int, marker: Marker | None = None, reports: Sequence[Report] = ()) -> None:
+        """One micro-batch: `values` are staged, the marker offered now (or `marker`) is in it."""
+        life, plan, number = self.life, self.bench.plan, self.batches
+        self.batches += 1
+        self.rows += len(values)
+        offsets = BatchOffsets(number, 0, (json.dumps({"n": self.rows}),), (marker or self.marker()).number)
+        plan.checkpoint(life.incarnation).write_bytes(f"offsets/{number}", b"as Spark writes one")
+        stage = SinkStage("out", StagePlan(), plan.store.outbox("out").location, life.incarnation)
+        with StageWriter(stage, number) as writer:
+            writer.write(pa.table({"v": pa.array(values, pa.int64())}))
+            staged = [Report("stage", 0, number, "out", asdict(file)) for file in writer.close()]
+        if not self.query.is_over():
+            self.query.on_batch(offsets, [*staged, *reports], 5)
+
+    def epoch(self, epoch: int, *values: int) -> None:
+        """A batch that ends `epoch` and is committed."""
+        self.barrier(epoch)
+        self.batch(*values)
+        eventually(lambda: epoch in self.bench.heard_of("committed"), f"commit of {epoch}")
+
+    def taken_in(self) -> None:
+        """Wait until the coordinator has seen the last batch."""
+        seen = threading.Event()
+        self.life._loop.post(seen.set)
+        assert seen.wait(WAIT_S)
+
+    def play_until(self, done) -> None:
+        """Empty batches, each with the marker offered then, until `done()`."""
+
+        def played():
+            if not done():
+                self.batch()
+            return done()
+
+        eventually(played, "the end of play")
+
+    def ended(self):
+        self._watching.join(WAIT_S)
+        assert self.ending is not None, "the life has not ended"
+        return self.ending
+
+    def final(self) -> int:
+        """Wait until the last epoch is open."""
+        machine = self.life._core._machine
+        return eventually(lambda: (opened := machine._open) and opened.reason.final and opened.epoch, "final epoch")
+
+    def stopped(self, *values: int):
+        """Ask for a stop and play the last batch."""
+        self.life.request_stop()
+        self.barrier(self.final())
+        self.batch(*values)
+        return self.ended()
+
+
+def an_operator():
+    """An operator of two key groups, as far as a life looks at it."""
+    source, schemas = SourceNode("in", FakeSource(), SCHEMA), {"key_ddl": "k string", "state_ddl": "total bigint"}
+    return SimpleNamespace(name="totals", keys=("k",), parent=source, operator=None, **schemas)

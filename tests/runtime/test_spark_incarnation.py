@@ -1,0 +1,479 @@
+"""One incarnation against every order of events: no row lost or twice, no commit after a fence, a reason at the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from incarnation_kit import Bench, FakeSource, an_operator, eventually
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import StreamingQueryException
+
+from spark_ckpt.content import damaged
+from spark_ckpt.driver import spark_incarnation as incarnation_module
+from spark_ckpt.driver import stage as stage_module
+from spark_ckpt.errors import (
+    EpochDamaged,
+    Fenced,
+    PublishConflict,
+    PublishFailed,
+    RunFailed,
+    SourceInvalid,
+    StoreFull,
+    StoreUnreachable,
+)
+from spark_ckpt.host.markers import OPEN, Marker
+from spark_ckpt.host.reports import Report
+from spark_ckpt.protocol.barrier import Outcome
+
+
+@pytest.fixture
+def bench_of(tmp_path, monkeypatch):
+    return lambda **options: Bench(tmp_path, monkeypatch, **options)
+
+
+@pytest.fixture
+def bench(bench_of):
+    return bench_of()
+
+
+def test_the_sources_starts_are_the_first_epoch(bench):
+    life = bench.born()
+    (manifest,) = bench.manifests()
+    assert (manifest.reason, manifest.cursors, manifest.outputs["out"].files) == ("initial", {"in": {"n": 0}}, ())
+    assert life.stopped().outcome is Outcome.STOPPED
+
+
+def test_a_driver_that_is_replaced_while_it_pins_its_sources_does_not_begin(bench, monkeypatch):
+    start = FakeSource.start
+
+    def overtaken_meanwhile(self, spark):
+        bench.overtaken()
+        return start(self, spark)
+
+    monkeypatch.setattr(FakeSource, "start", overtaken_meanwhile)
+    with pytest.raises(Fenced, match="replaced by 2"):
+        bench.born()
+    assert (bench.manifests(), bench.queries) == ([], [])
+
+
+def test_rows_up_to_the_barrier_are_published_and_later_ones_with_the_next_epoch(bench):
+    life = bench.born()
+    life.batch(1, 2)
+    life.life.request_savepoint("named")
+    life.epoch(2, 3)
+    life.batch(4)
+    assert life.stopped(5).outcome is Outcome.STOPPED
+    assert bench.sink.published == [(2, [1, 2, 3]), (3, [4, 5])]
+    assert [manifest.cursors["in"]["n"] for manifest in bench.manifests()] == [0, 3, 5]
+    assert bench.tail().savepoints == {"named": 2}
+
+
+def test_a_batch_after_the_barriers_batch_does_not_end_the_epoch_again(bench):
+    """The marker stays the source's offset until the next one comes."""
+    life = bench.born()
+    life.life.request_savepoint("named")
+    life.epoch(2, 1)
+    stale = life.marker()
+    life.batch(2, marker=stale)
+    life.stopped(3)
+    assert bench.sink.published == [(2, [1]), (3, [2, 3])]
+
+
+def test_an_idle_stream_takes_no_epochs_and_the_first_rows_wake_it(bench_of):
+    bench = bench_of(interval="20 ms")
+    life = bench.born()
+    life.batch(marker=Marker(1, OPEN, 1))
+    eventually(lambda: life.life._core._idle_interval is not None, "an interval without rows")
+    assert life.marker().kind == OPEN
+    life.batch(1)
+    life.epoch(2)
+    assert bench.manifests()[-1].reason == "interval"
+    life.life.request_stop()
+    life.play_until(lambda: life.ending)  # on a slow machine the next interval has begun by now
+    assert life.ended().outcome is Outcome.STOPPED
+
+
+def test_a_barrier_that_comes_after_its_epoch_timed_out_ends_nothing_and_loses_no_row(bench_of):
+    bench = bench_of(timeout="500 ms", max_failed_epochs=1000)
+    life = bench.born()
+    life.batch(1)
+    life.life.request_savepoint("named")
+    late = life.barrier(2)
+    eventually(lambda: bench.heard_of("aborted") == [2], "abort")
+    life.batch(2, marker=late)
+    life.play_until(lambda: bench.tail().savepoints)
+    life.batch(3)
+    life.life.request_stop()
+    life.play_until(lambda: life.ending)
+    assert bench.sink.rows == [1, 2, 3]
+    assert 2 not in bench.heard_of("committed")
+    assert bench.tail().savepoints["named"] > 2, "a later epoch serves the request"
+
+
+def test_an_epoch_waits_for_every_key_group(bench_of):
+    bench = bench_of(operator=an_operator())
+    life = bench.born()
+
+    def acks(epoch, *groups):
+        return [Report("operator", group, 1, f"totals/{group}", {"epoch": epoch, "file": None}) for group in groups]
+
+    life.life.request_savepoint("named")
+    life.barrier(2)
+    life.batch(1, reports=acks(2, 0))
+    life.batch(2, reports=acks(2, 1))
+    life.taken_in()
+    assert bench.heard_of("committed") == [1], "the barrier's batch did not hold all acks: it is atomic"
+    life.query.die(StreamingQueryException("stop the test"))
+    life.ended()
+
+
+def test_a_driver_that_was_replaced_cannot_commit_nor_publish(bench):
+    life = bench.born()
+    life.batch(1)
+    life.life.request_savepoint("named")
+    life.barrier(2)
+    bench.overtaken()
+    life.batch(2)
+    ending = life.ended()
+    assert (ending.outcome, ending.error.condition) == (Outcome.FENCED, "CKPT_FENCED")
+    assert bench.sink.published == []
+    tail = bench.tail()
+    assert (tail.latest, tail.incarnation) == (1, 2)
+    assert tail.lease_expires_ms > time.time_ns() // 1_000_000, "the other driver's lease is its own"
+
+
+def test_a_driver_that_was_replaced_leaves_its_successors_files_alone(bench):
+    life = bench.born()
+    bench.overtaken()
+    successor = bench.plan.cache / "i2" / "control.json"
+    successor.parent.mkdir(parents=True)
+    successor.write_text("in use")
+    life.life.request_savepoint("named")
+    life.barrier(2)
+    life.batch(1)
+    assert life.ended().outcome is Outcome.FENCED
+    assert successor.exists()
+    assert not (bench.plan.cache / "i1").exists()
+
+
+def test_a_replaced_driver_opens_no_publisher_for_what_it_decided(bench):
+    bench.sink.released.clear()
+    life = bench.born()
+    life.life.request_savepoint("one")
+    life.epoch(2, 1)
+    life.life.request_savepoint("two")
+    life.epoch(3, 2)
+    bench.overtaken()
+    bench.sink.released.set()
+    assert life.ended().outcome is Outcome.FENCED
+    assert [epoch for epoch, _ in bench.sink.published] == [2], "the attempt under way; the sink's own fence judges it"
+
+
+def test_a_fence_in_the_publisher_ends_the_life(bench):
+    bench.sink.script = [Fenced("producer epoch is old")]
+    life = bench.born()
+    life.life.request_savepoint("named")
+    life.epoch(2, 1)
+    ending = life.ended()
+    assert (ending.outcome, ending.error.what) == (Outcome.FENCED, "producer epoch is old")
+
+
+def test_a_publish_that_fails_for_now_is_tried_again_with_the_same_rows(bench):
+    bench.sink.script = [PublishFailed("broker away"), None]
+    life = bench.born()
+    life.life.request_savepoint("named")
+    life.epoch(2, 1, 2)
+    assert life.stopped().outcome is Outcome.STOPPED
+    assert bench.sink.published == [(2, [1, 2]), (3, [])]
+    assert [(output.epoch, output.previous) for output in bench.sink.outputs] == [(2, 0), (2, 0), (3, 2)]
+
+
+def test_a_publish_that_failed_for_good_ends_the_life_with_its_reason(bench):
+    bench.sink.script = [PublishConflict("somebody else wrote the marker")]
+    life = bench.born()
+    life.life.request_savepoint("named")
+    life.epoch(2, 1)
+    ending = life.ended()
+    assert (ending.outcome, type(ending.error)) == (Outcome.FAILED, PublishConflict)
+    assert ending.progressed
+
+
+def test_damaged_rows_end_the_life_after_one_attempt_with_the_epoch_to_go_back_to(bench):
+    bench.sink.script = [damaged("f.parquet", "is missing", epoch=2, expected="9 bytes"), None]
+    life = bench.born()
+    life.life.request_savepoint("named")
+    life.epoch(2, 1)
+    ending = life.ended()
+    assert (ending.outcome, type(ending.error)) == (Outcome.FAILED, EpochDamaged)
+    assert "job.start(restore=1)" in ending.error.hint
+    assert (len(bench.sink.outputs), bench.sink.published) == (1, [])
+
+
+def test_a_publish_failure_that_passed_is_not_blamed_for_what_comes_later(bench_of):
+    bench = bench_of(timeout="5 s", max_failed_epochs=0)
+    bench.sink.script = [PublishFailed("broker away"), None]
+    life = bench.born()
+    life.life.request_savepoint("named")
+    life.epoch(2, 1)
+    eventually(lambda: bench.heard_of("published") == [2], "publish")
+    life.life.request_savepoint("never")
+    ending = life.ended()
+    assert (type(ending.error), "aborted" in str(ending.error)) == (RunFailed, True)
+
+
+def test_the_next_life_publishes_what_the_last_one_decided_first(bench):
+    bench.sink.released.clear()
+    life = bench.born()
+    life.life.request_savepoint("named")
+    life.epoch(2, 1)
+    bench.sink.script = [PublishFailed("broker away")]
+    life.query.die(StreamingQueryException("executor lost"))
+    bench.sink.released.set()
+    assert life.ended().outcome is Outcome.FAILED
+    assert bench.sink.published == []
+    following = bench.born()
+    assert following.stopped(5).outcome is Outcome.STOPPED
+    assert bench.sink.published == [(1, []), (2, [1]), (3, [5])]
+
+
+def test_a_restored_life_that_is_behind_ends_its_first_epoch_with_its_first_batch(bench):
+    bench.born().stopped(1)
+    bench.plan.sources[0].source.rows = 5
+    life = bench.born()
+    life.epoch(3, 2)
+    assert life.stopped().outcome is Outcome.STOPPED
+
+
+def test_a_restored_life_with_nothing_to_read_waits_for_its_interval(bench):
+    bench.born().stopped(1)
+    bench.plan.sources[0].source.rows = 1
+    life = bench.born()
+    life.batch()
+    life.taken_in()
+    assert life.marker().kind == OPEN
+    assert life.stopped().outcome is Outcome.STOPPED
+
+
+def test_rows_after_the_last_epoch_are_read_again_by_the_next_life(bench):
+    life = bench.born()
+    life.life.request_savepoint("named")
+    life.epoch(2, 1)
+    life.batch(2)
+    life.query.die(StreamingQueryException("executor lost"))
+    life.ended()
+    following = bench.born()
+    assert following.query.description.cursors == {"in": {"n": 1}}
+    assert following.life.incarnation == 2
+    following.stopped(2)
+    assert bench.sink.rows == [1, 2]
+
+
+def test_a_query_that_dies_says_why(bench):
+    life = bench.born()
+    life.query.die(StreamingQueryException("x: [CKPT_SOURCE_INVALID] the topic is gone\n  topic: orders\n"))
+    ending = life.ended()
+    assert (ending.outcome, type(ending.error), ending.progressed) == (Outcome.FAILED, SourceInvalid, False)
+    assert bench.tail().lease_expires_ms == 0, "another driver may start at once"
+
+
+def test_an_error_on_the_coordinators_thread_ends_the_life(bench, monkeypatch):
+    life = bench.born()
+    monkeypatch.setattr(type(bench.plan.sources[0].source), "cursor", lambda *_: 1 / 0)
+    life.batch(1)
+    ending = life.ended()
+    assert (ending.outcome, type(ending.error)) == (Outcome.FAILED, ZeroDivisionError)
+
+
+def test_a_stop_while_an_epoch_is_open_waits_for_it_and_takes_another(bench):
+    life = bench.born()
+    life.life.request_savepoint("named")
+    life.barrier(2)
+    life.life.request_stop()
+    life.batch(1)
+    life.barrier(3)
+    life.batch(2)
+    ending = life.ended()
+    assert (ending.outcome, ending.error) == (Outcome.STOPPED, None)
+    assert bench.sink.published == [(2, [1]), (3, [2])]
+    assert [manifest.reason for manifest in bench.manifests()] == ["initial", "savepoint", "stop"]
+
+
+def test_a_clean_stop_frees_the_lease_and_tells_the_log_what_was_published(bench):
+    life = bench.born()
+    life.stopped(1)
+    tail = bench.tail()
+    assert (tail.lease_expires_ms, tail.acked) == (0, {"out": 2})
+    assert bench.heard.events[-1] == ("ended", 1)
+
+
+def test_a_stop_that_could_not_publish_in_time_says_so(bench_of, monkeypatch):
+    monkeypatch.setattr(incarnation_module, "_JOIN_S", 0.05)
+    bench = bench_of(publish_timeout="80 ms")
+    bench.sink.released.clear()
+    life = bench.born()
+    ending = life.stopped(1)
+    bench.sink.released.set()
+    assert (ending.outcome, type(ending.error)) == (Outcome.STOPPED, PublishFailed)
+    assert "staged" in ending.error.hint
+
+
+def test_reaching_the_targets_ends_the_job_on_a_published_epoch(bench):
+    life = bench.born(targets={"in": {"n": 3}})
+    life.batch(1, 2)
+    assert life.life._core.open_epoch is None, "not there yet"
+    life.batch(3)
+    life.barrier(life.final())
+    life.batch()
+    assert life.ended().outcome is Outcome.STOPPED
+    assert bench.sink.rows == [1, 2, 3]
+    assert bench.manifests()[-1].reason == "drained"
+
+
+def test_an_idle_driver_keeps_its_lease(bench_of):
+    bench = bench_of(lease="300 ms")
+    life = bench.born()
+    before = bench.tail().lease_expires_ms
+    eventually(lambda: bench.tail().lease_expires_ms > before + 400, "two renewals")
+    assert life.stopped().outcome is Outcome.STOPPED
+
+
+def test_a_lease_that_cannot_be_renewed_for_now_ends_nothing(bench_of, monkeypatch):
+    bench = bench_of(lease="300 ms")
+    life = bench.born()
+    attempts = []
+    renew = bench.store.log.renew
+
+    def flaky(*arguments):
+        attempts.append(arguments)
+        if len(attempts) < 3:
+            raise StoreUnreachable("timeout")
+        renew(*arguments)
+
+    monkeypatch.setattr(bench.store.log, "renew", flaky)
+    eventually(lambda: len(attempts) > 3, "renewals")
+    assert life.stopped().outcome is Outcome.STOPPED
+
+
+def test_a_slow_table_does_not_hold_up_the_renewal(bench_of, monkeypatch):
+    bench = bench_of(lease="300 ms")
+    life = bench.born()
+    served = threading.Event()
+    monkeypatch.setattr(bench.store, "settle", lambda manifest: served.wait(60))
+    life.life.request_savepoint("named")
+    life.epoch(2, 1)
+    before = bench.tail().lease_expires_ms
+    eventually(lambda: bench.tail().lease_expires_ms > before + 400, "two renewals")
+    served.set()
+    assert life.stopped().outcome is Outcome.STOPPED
+
+
+def test_an_idle_job_on_a_full_disk_says_so_until_a_renewal_succeeds(bench_of, monkeypatch):
+    bench = bench_of(lease="300 ms")
+    life = bench.born()
+    life.batch(1)
+    life.taken_in()
+    renew, progress = bench.store.log.renew, life.life._progress
+    full = StoreFull("no space left")
+    monkeypatch.setattr(bench.store.log, "renew", lambda *_: (_ for _ in ()).throw(full))
+    outage = eventually(lambda: progress.last()["outage"], "outage")
+    assert (outage["condition"], outage["attempt"]) == ("CKPT_STORE_FULL", 0)
+    assert ("outage", "CKPT_STORE_FULL") in bench.heard.events
+    monkeypatch.setattr(bench.store.log, "renew", renew)
+    eventually(lambda: progress.last()["outage"] is None, "its end")
+    assert life.stopped().outcome is Outcome.STOPPED
+
+
+def test_a_java_process_that_is_gone_ends_the_life_and_frees_the_lease(bench, monkeypatch):
+    life = bench.born()
+
+    def nobody_there(query):
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    monkeypatch.setattr(type(life.query), "isActive", property(nobody_there), raising=False)
+    ending = life.ended()
+    assert (ending.outcome, ending.error.condition) == (Outcome.FAILED, "CKPT_JVM_GONE")
+    assert bench.tail().lease_expires_ms == 0
+
+
+def test_a_query_that_cannot_say_why_it_died_leaves_nothing_open(bench, monkeypatch):
+    life = bench.born()
+
+    def unspeakable():
+        raise RuntimeError("no words")
+
+    monkeypatch.setattr(life.query, "exception", unspeakable)
+    life.query.isActive = False
+    ending = life.ended()
+    assert (ending.outcome, str(ending.error)) == (Outcome.FAILED, "no words")
+    assert bench.tail().lease_expires_ms == 0
+
+
+def test_a_query_that_cannot_be_stopped_does_not_hold_up_the_end(bench, monkeypatch):
+    life = bench.born()
+    never = threading.Event()
+    monkeypatch.setattr(life.query, "stop", lambda: never.wait(60))
+    life.life.abandon(0.05)
+    assert life.ended().outcome is Outcome.STOPPED
+    assert bench.tail().lease_expires_ms == 0
+    never.set()
+
+
+def test_a_heartbeat_finds_out_that_another_driver_runs_the_job(bench_of):
+    bench = bench_of(lease="300 ms")
+    life = bench.born()
+    bench.overtaken()
+    assert life.ended().outcome is Outcome.FENCED
+
+
+def test_a_savepoints_name_that_is_taken_meanwhile_does_not_end_the_job(bench):
+    life = bench.born()
+    life.life.request_savepoint("named")
+    life.barrier(2)
+    bench.store.reopened().log.add_savepoint("named", 1)
+    life.batch(1)
+    assert life.stopped().outcome is Outcome.STOPPED
+    assert bench.tail().savepoints == {"named": 1}
+    assert bench.sink.rows == [1]
+
+
+def test_an_unknown_outcome_of_the_decision_is_left_to_the_next_life(bench, monkeypatch):
+    commit = bench.store.log.commit_epoch
+
+    def unknown(manifest):
+        commit(manifest)
+        raise StoreUnreachable("no answer")
+
+    life = bench.born()
+    monkeypatch.setattr(bench.store.log, "commit_epoch", unknown)
+    life.life.request_savepoint("named")
+    life.barrier(2)
+    life.batch(1)
+    ending = life.ended()
+    assert (ending.outcome, ending.error.retriable) == (Outcome.FAILED, True)
+    monkeypatch.undo()
+    monkeypatch.setattr(stage_module, "StageQuery", bench._query)
+    bench.born().stopped(2)
+    assert bench.sink.rows == [1, 2]
+
+
+def test_tables_are_settled_behind_the_decision(bench):
+    life = bench.born()
+    life.life.request_savepoint("named")
+    life.epoch(2, 1, 2)
+    life.stopped()
+    outbox = DeltaTable(str(bench.folder / "store" / "edges" / "out"))
+    rows = pa.table(QueryBuilder().register("t", outbox).execute("select v from t").read_all())
+    assert sorted(rows.column("v").to_pylist()) == [1, 2]
+
+
+def test_sparks_checkpoints_of_dead_lives_are_removed(bench):
+    for expected in (1, 2, 3):
+        life = bench.born()
+        life.batch(expected)
+        life.stopped()
+    runs = sorted(path.name for path in (bench.folder / "store" / "runs").iterdir())
+    assert runs == ["3"]
