@@ -48,6 +48,7 @@ VERBS = (
     Verb("adopt", "adopt", "adopt", "A plain query's checkpoint as a job's first epoch."),
     Verb("accept-loss", "accept_loss", "accept_loss", "Go on although the store has lost epochs that sinks have."),
     Verb("verify", "verify", "verify", "Whether every epoch is whole."),
+    Verb("explain", "explain", "explain", "What an error means, and what ends it."),
     Verb("doctor", "doctor", "doctor", "Whether everything a job needs is here."),
     Verb("connectors", "connectors", "connectors", "Sources and sinks that are installed."),
     Verb("jars", "jars", "jars", "A connector's jars, for spark-submit."),

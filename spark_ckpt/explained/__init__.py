@@ -1,0 +1,1 @@
+"""Errors explained: what leads to each, and what ends it."""
