@@ -12,6 +12,7 @@ from pyspark.sql.streaming.state import GroupState
 import spark_ckpt as ckpt
 from spark_ckpt.connector import Sink
 
+WINDOW_S = 2
 Sinks = Callable[[str], Sink]
 """Makes the sink with a name."""
 
@@ -69,6 +70,17 @@ def merge(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> 
     return counting(rows.union(others), "k", "merged").select("key", "n")
 
 
+def clocks(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
+    """Every row's number in its window, over two sources with a watermark each: the second one's holds every window open."""
+    timed = [
+        each.withColumn("time", F.timestamp_seconds("at")).withWatermark("time", delay)
+        for each, delay in ((rows, "1 second"), (others, "3 seconds"))
+    ]
+    counted = timed[0].union(timed[1]).groupBy("k", F.window("time", f"{WINDOW_S} seconds"))
+    windows = counted.agg("append", "windows", n=ckpt.count())
+    return windows.selectExpr("concat(k, '/', unix_seconds(window.start)) AS key", "n")
+
+
 def ring(rows: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
     """A loop: every row is numbered among those of its key and its round. It goes round with its number modulo 3 as key, twice."""
     loop = rows._job.feedback("ring", "k string, round int")
@@ -114,6 +126,11 @@ def merges_output(keys: Iterable[object], others: Iterable[object]) -> Counter[t
     return Counter((key, n) for key, times in Counter([*keys, *others]).items() for n in range(1, times + 1))
 
 
+def clocks_output(*moments: Iterable[tuple[object, int]]) -> Counter[str]:
+    """Rows per window of `clocks`, for rows with these keys and seconds."""
+    return Counter(f"{key}/{second - second % WINDOW_S}" for each in moments for key, second in each)
+
+
 def rings_output(keys: Iterable[object]) -> Counter[tuple[object, int]]:
     """(key, n) of what `ring` puts out."""
     output: Counter[tuple[object, int]] = Counter()
@@ -142,5 +159,6 @@ SHAPES: dict[str, Callable[..., ckpt.Stream]] = {
     "tree": tree,
     "diamond": diamond,
     "merge": merge,
+    "clocks": clocks,
     "ring": ring,
 }

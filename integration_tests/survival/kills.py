@@ -50,7 +50,7 @@ def at_point(point: str, folder: Path) -> Kill:
             driver.wait_for_end()
         else:
             driver.wait_for((once / point).exists, f"failpoint {point}")
-            driver.wait_for(lambda: bool(_frozen(driver)), f"a process frozen at {point}")
+            driver.wait_for(lambda: bool(frozen(driver)), f"a process frozen at {point}")
             if point == "PUBLISH_INIT":  # reached before there is anything to publish
                 driver.wait_for_events("committed", 1)
         assert (once / point).exists(), f"the driver died of something else than {point}\n{driver.log()}"
@@ -78,7 +78,8 @@ def kill_python_first(driver: Driver) -> None:
     wait_until(lambda: not driver.family(), "the dead driver's JVM and children end by themselves")
 
 
-def _frozen(driver: Driver) -> list[int]:
+def frozen(driver: Driver) -> list[int]:
+    """What of the driver's family stands still at a failpoint."""
     return [pid for pid in driver.family() if state_of(pid) == "T"]
 
 

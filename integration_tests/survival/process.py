@@ -216,3 +216,11 @@ def _environment(folder: Path) -> dict[str, str]:
     temporary.mkdir()
     ours = {"PYTHONPATH": path, "JDK_JAVA_OPTIONS": JVM, "TMPDIR": str(temporary)}
     return {name: value for name, value in os.environ.items() if not name.startswith("SPARK_CKPT_FAIL")} | ours
+
+
+def is_executor(pid: int) -> bool:
+    """Whether the process is an executor of Spark's."""
+    try:
+        return b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False

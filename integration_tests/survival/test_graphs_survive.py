@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +18,18 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from integration_tests.survival.graphs import chains_output, diamonds_output, mets_output, rings_output, trees_output
-from integration_tests.survival.kills import Kill, at_point, at_random
-from integration_tests.survival.process import Lives
+import spark_ckpt as ckpt
+from integration_tests.survival.graphs import (
+    WINDOW_S,
+    chains_output,
+    clocks_output,
+    diamonds_output,
+    mets_output,
+    rings_output,
+    trees_output,
+)
+from integration_tests.survival.kills import Kill, at_point, at_random, frozen
+from integration_tests.survival.process import Lives, ancestors, is_executor
 from spark_ckpt.store.existing import existing_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
@@ -44,7 +55,7 @@ class Feed:
             new = [f"k{(len(keys) + number) % KEYS}" for number in range(ROWS_A_FILE)]
             keys += new
             fresh = self.folder / "fresh"
-            fresh.write_text("".join(json.dumps({"k": key}) + "\n" for key in new))
+            fresh.write_text("".join(json.dumps({"k": key, "at": self.files}) + "\n" for key in new))
             fresh.rename(self.folder / name / f"{self.files:05}.json")
         self.files += 1
 
@@ -54,6 +65,10 @@ class Feed:
             self.put()
         with self.lives.start(environment=kill.environment) as driver:
             kill.strike(driver)
+
+    def moments(self, name: str) -> list[tuple[str, int]]:
+        """Key and second of every row of an input."""
+        return [(key, number // ROWS_A_FILE) for number, key in enumerate(self.keys[name])]
 
     def shown(self, table: str = "table") -> Counter[tuple[object, int]]:
         return Counter((row["key"], row["n"]) for row in self._rows(table, "key", "n"))
@@ -130,6 +145,49 @@ def test_a_join_of_two_branches_agrees_with_them_whatever_was_killed(tmp_path: P
         feed.check_way()
         met = Counter(tuple(row.values()) for row in feed._rows("table-met", "key", "input", "n"))
         assert met == mets_output(feed.keys["rows"], feed.keys["others"]), "an operator with two inputs, aside"
+
+
+def test_windows_of_two_event_times_agree_whatever_was_killed(tmp_path: Path, spark: SparkSession) -> None:
+    """No row is late, whichever source the dead were ahead in: every new life knows both watermarks again."""
+    draw = random.Random(11)
+    with feeding(tmp_path, "clocks", "rows", "others") as feed:
+        for number, point in enumerate(("EPOCH_COMMITTED", "STAGED")):
+            (tmp_path / f"death-{number}").mkdir()
+            feed.killed(at_point(point, tmp_path / f"death-{number}"))
+        feed.killed(at_random(draw))
+        feed.lives.drain_on(spark)
+
+        rows = clocks_output(feed.moments("rows"), feed.moments("others"))
+        assert feed.shown() == Counter((window, n) for window in rows for n in range(1, rows[window] + 1))
+        store, newest = str(tmp_path / "store"), feed.files - 1
+        kept = {
+            f"{row['k']}/{int(row['window_start'].timestamp())}": row["n"]
+            for row in ckpt.read_state(store, "windows").to_pylist()
+        }
+        assert kept.items() < rows.items(), "windows are closed, and the others are whole"
+        assert {each for each in rows if int(each.rpartition("/")[2]) + WINDOW_S > newest - 3} <= kept.keys()
+        log = existing_store(store).log
+        windows = log.manifest(log.tail().latest).operators["windows"]
+        assert windows.watermarks == {"rows": (newest - 1) * 1000, "others": (newest - 3) * 1000}
+
+
+def test_an_executor_lost_in_the_middle_of_a_chain_costs_a_retry(tmp_path: Path) -> None:
+    """The files behind the first operator are durable, nobody knows of them, and two operators are still to come."""
+    once = tmp_path / "once"
+    once.mkdir()
+    environment = {"SPARK_CKPT_FAILPOINT": "STAGED:stop", "SPARK_CKPT_FAILPOINT_ONCE": str(once)}
+    with feeding(tmp_path, "chain", "rows") as feed:
+        feed.put()
+        cluster = ["--available-now", "--master", "local-cluster[2,1,1024]"]
+        with feed.lives.start(*cluster, environment=environment) as driver:
+            driver.wait_for(lambda: bool(frozen(driver)), "a task stands still")
+            [executor] = {each for pid in frozen(driver) for each in ancestors(pid) if is_executor(each)}
+            os.kill(executor, signal.SIGKILL)
+            driver.check_ended_well()
+
+        assert [event["incarnation"] for event in driver.events("started")] == [1]
+        assert feed.shown() == chains_output(feed.keys["rows"])
+        feed.check_way()
 
 
 def test_a_loop_agrees_with_itself_whatever_was_killed(tmp_path: Path) -> None:

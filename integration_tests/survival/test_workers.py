@@ -11,7 +11,7 @@ import pyspark
 import pytest
 
 from integration_tests.survival.job import KafkaJob
-from integration_tests.survival.process import Driver, ancestors
+from integration_tests.survival.process import Driver, ancestors, is_executor
 
 pytestmark = [pytest.mark.kafka, pytest.mark.kill]
 
@@ -68,15 +68,8 @@ def _executor_at_work(driver: Driver, pids: Path, job: KafkaJob) -> int:
 
     def running() -> bool:
         at_work = [int(path.name) for path in pids.iterdir() if path.stat().st_mtime > before]
-        found[:] = [executor for pid in at_work for executor in ancestors(pid) if _is_executor(executor)]
+        found[:] = [executor for pid in at_work for executor in ancestors(pid) if is_executor(executor)]
         return bool(found)
 
     driver.wait_for(running, "the function runs in an executor")
     return found[0]
-
-
-def _is_executor(pid: int) -> bool:
-    try:
-        return b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
