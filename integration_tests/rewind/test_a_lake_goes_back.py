@@ -27,11 +27,17 @@ ROCKSDB = {
     f"{STATE}.rocksdb.changelogCheckpointing.enabled": "true",
     f"{STATE}.minDeltasForSnapshot": "3",
 }
+WHOLE = ROCKSDB | {f"{STATE}.rocksdb.changelogCheckpointing.enabled": "false"}
+FORMAT_2 = {f"{STATE}.checkpointFormatVersion": "2"}
 KINDS = {
     "HDFS-backed": {},
     "RocksDB, changelog": ROCKSDB,
-    "RocksDB, changelog, checkpoint format 2": ROCKSDB | {f"{STATE}.checkpointFormatVersion": "2"},
+    "RocksDB, changelog, checkpoint format 2": ROCKSDB | FORMAT_2,
+    "RocksDB, snapshots": WHOLE,
+    "RocksDB, snapshots, checkpoint format 2": WHOLE | FORMAT_2,
 }
+TAKEN_BACK = ("RocksDB, changelog", "RocksDB, changelog, checkpoint format 2", "RocksDB, snapshots")
+"""The others are tried in what follows."""
 GOOD, ALL = 4, 8
 
 
@@ -88,7 +94,7 @@ def the_state(lake: Lake) -> list[int]:
     return lake.state("dedup", newest)
 
 
-@pytest.mark.parametrize("kind", [each for each in KINDS if each != "HDFS-backed"])
+@pytest.mark.parametrize("kind", TAKEN_BACK)
 def test_tables_are_those_of_queries_that_never_had_the_bug(lake_of, kind):
     lake = lake_of(kind)
     apply(planned(lake), SETTINGS)
@@ -98,7 +104,7 @@ def test_tables_are_those_of_queries_that_never_had_the_bug(lake_of, kind):
 
 
 def test_after_an_undo_tables_are_those_of_queries_that_were_never_taken_back(lake_of):
-    lake = lake_of("RocksDB, changelog, checkpoint format 2")
+    lake = lake_of("RocksDB, snapshots, checkpoint format 2")
     plan = planned(lake)
     apply(plan, SETTINGS)
     undo(plan, SETTINGS)
