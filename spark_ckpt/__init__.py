@@ -25,7 +25,14 @@ if TYPE_CHECKING:
         StagedFile,
         StagePlan,
     )
-    from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, OutageEvent, RunListener
+    from spark_ckpt.driver.listener import (
+        EpochEvent,
+        IncarnationEvent,
+        LagEvent,
+        OutageEvent,
+        ProgressEvent,
+        RunListener,
+    )
     from spark_ckpt.driver.run import Run
     from spark_ckpt.errors import CkptError
     from spark_ckpt.protocol.ids import Epoch, Incarnation
@@ -40,7 +47,7 @@ _HOME = {
     "errors": ("CkptError",),
     "api.grouped": ("CoGroupedStreams", "GroupedStream"),
     "api.job": ("Job",),
-    "driver.listener": ("EpochEvent", "IncarnationEvent", "OutageEvent", "RunListener"),
+    "driver.listener": ("EpochEvent", "IncarnationEvent", "LagEvent", "OutageEvent", "ProgressEvent", "RunListener"),
     "protocol.ids": ("Epoch", "Incarnation"),
     "tasks.operators.aggregations": ("Aggregate", "count", "first", "last", "max", "mean", "min", "stddev", "sum"),
     "driver.run": ("Run",),
@@ -66,7 +73,9 @@ __all__ = [
     "Job",
     "KeyBatch",
     "KeyResult",
+    "LagEvent",
     "OutageEvent",
+    "ProgressEvent",
     "PublishReceipt",
     "Publisher",
     "Run",

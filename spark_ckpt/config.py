@@ -120,6 +120,21 @@ class JobConfig(BaseModel):
         description="folder in which the driver records what it decides, for `spark-ckpt trace`; default: nothing is",
     )
 
+    metrics: Names = Field(
+        (),
+        description="where metrics go: `prometheus`, `prometheus://HOST:PORT`, `otel`, with commas; default: nowhere",
+    )
+    lag_interval_ms: Duration = _duration(
+        "lag_interval", "10 seconds", "how often sources are asked how many rows wait, while metrics or the page are on"
+    )
+    lineage: str | None = Field(
+        None,
+        description="namespace of the job in OpenLineage events, which the client's own settings direct; default: none",
+    )
+    ui: str | None = Field(
+        None, description="address at which the driver shows the job's page, such as `127.0.0.1:4141`; default: none"
+    )
+
     @classmethod
     def of(cls, arguments: Mapping[str, object], conf: Mapping[str, str]) -> Self:
         """Merge arguments over conf keys; raises `ConfigInvalid` with the offending key and what is allowed."""

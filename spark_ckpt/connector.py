@@ -109,6 +109,29 @@ class LimitsBatches(Protocol):
         """
 
 
+@runtime_checkable
+class CountsLag(Protocol):
+    """A source that can say how many rows lie between two positions."""
+
+    def lag(self, cursor: Cursor, end: Cursor) -> int:
+        """Rows behind `cursor` and before `end`; at least 0."""
+
+
+@runtime_checkable
+class ShowsCursor(Protocol):
+    """A source that shows others how far a job has read, where they look for it. For display: the job never reads it back."""
+
+    @property
+    def shown_as(self) -> str | None:
+        """Under which name; None if it is not to show anything."""
+
+    def show(self, cursor: Cursor) -> None:
+        """Where the job stands in an epoch that is decided, maybe an older one than was shown before.
+
+        Called on a thread of its own. Raises `SourceInvalid`, which is logged and ends nothing.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Seed:
     """What a fresh Spark checkpoint holds so that one source of Spark's own begins at a cut.

@@ -27,6 +27,8 @@ _LISTS = frozenset({"spark.sql.extensions"})
 _ALSO = {
     "identity": "notices that its input or target is another one",
     "limited": "bounds batches in rows",
+    "lag": "counts the rows that wait",
+    "shown_as": "shows how far a job has read",
     "remember_in": "keeps what it consumed in the store",
     "seed": "begins where Spark's checkpoint says",
     "adopted": "goes on where a plain query stopped",

@@ -43,10 +43,11 @@ MAY_IMPORT = {
     },
     "spark_ckpt/store": {
         "spark_ckpt.store", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.connector", "spark_ckpt.failpoints",
-        "spark_ckpt.storage_errors", "spark_ckpt.wording", "spark_ckpt.content",
+        "spark_ckpt.storage_errors", "spark_ckpt.wording", "spark_ckpt.content", "spark_ckpt.json_values",
     },
     "spark_ckpt/recovery": {
         "spark_ckpt.recovery", "spark_ckpt.protocol", "spark_ckpt.store", "spark_ckpt.errors", "spark_ckpt.connector",
+        "spark_ckpt.wording",
     },
     "spark_ckpt/rewind": {
         "spark_ckpt.rewind", "spark_ckpt.protocol.ids", "spark_ckpt.protocol.checkpoints.recovery_line", "spark_ckpt.errors",
@@ -71,9 +72,14 @@ MAY_IMPORT = {
     },
     "spark_ckpt/driver": {
         "spark_ckpt.driver", "spark_ckpt.plan", "spark_ckpt.tasks", "spark_ckpt.host", "spark_ckpt.protocol", "spark_ckpt.store",
+        "spark_ckpt.seen.live_view",
         "spark_ckpt.spark_private", "spark_ckpt.spark_session.worker_python", "spark_ckpt.trace", "spark_ckpt.connector",
         "spark_ckpt.config", "spark_ckpt.errors", "spark_ckpt.failpoints", "spark_ckpt.storage_errors", "spark_ckpt.wording",
         "spark_ckpt.content",
+    },
+    "spark_ckpt/seen": {
+        "spark_ckpt.seen", "spark_ckpt.recovery", "spark_ckpt.store", "spark_ckpt.driver", "spark_ckpt.connector",
+        "spark_ckpt.errors", "spark_ckpt.json_values", "spark_ckpt.wording",
     },
     "spark_ckpt/spark_session": {
         "spark_ckpt.spark_session", "spark_ckpt.spark_private", "spark_ckpt.connectors", "spark_ckpt.errors", "spark_ckpt.wording",

@@ -16,6 +16,7 @@ from spark_ckpt_kafka.library import (
     IsolationLevel,
     KafkaAdminClient,
     NewTopic,
+    OffsetAndMetadata,
     OffsetFetchRequest,
     OffsetSpec,
     TopicPartition,
@@ -38,6 +39,12 @@ _UNDECIDED = (
     kafka_errors.CoordinatorLoadInProgressError,
     kafka_errors.CoordinatorNotAvailableError,
     kafka_errors.NotCoordinatorError,
+)
+
+_HAS_MEMBERS = (
+    kafka_errors.UnknownMemberIdError,
+    kafka_errors.IllegalGenerationError,
+    kafka_errors.RebalanceInProgressError,
 )
 
 Positions = dict[tuple[str, int], int]
@@ -131,6 +138,20 @@ class Control:
         offset, metadata = self._call(lambda admin: _fetch_offset(admin, group, topic, stable=False), _UNDECIDED)
         return None if offset == -1 else decode(offset, metadata, group)
 
+    def show_offsets(self, group: str, offsets: Positions) -> None:
+        """Commit offsets of a group that has no members. Raises `ControlError`."""
+        given = {TopicPartition(*place): OffsetAndMetadata(offset, "", None) for place, offset in offsets.items()}
+        try:
+            self._call(lambda admin: _commit(admin, group, given), _UNDECIDED)
+        except ControlError as error:
+            if not isinstance(error.__cause__, _HAS_MEMBERS):
+                raise
+            raise ControlError(
+                f"group {group!r} has members, so that it cannot show the job's position",
+                hint="give shown_group a name that no consumer uses",
+                retriable=False,
+            ) from error
+
     def create_topic(self, topic: str, partitions: int, replication: int = 1) -> None:
         """Create a topic; one that exists is left alone."""
         spec = NewTopic(name=topic, num_partitions=partitions, replication_factor=replication)
@@ -202,6 +223,13 @@ def _fetch_offset(admin: Any, group: str, topic: str, *, stable: bool = True) ->
     one = part.topics[0].partitions[0]
     _raise_for(one.error_code, group)
     return one.committed_offset, one.metadata or ""
+
+
+def _commit(admin: Any, group: str, offsets: Mapping[Any, Any]) -> None:
+    """Every partition's answer is looked at: the request as a whole succeeds in any case."""
+    for refused in admin.alter_group_offsets(group, offsets).values():
+        if refused is not kafka_errors.NoError:
+            raise refused(f"showing offsets in group {group}")
 
 
 def _raise_for(code: int, group: str) -> None:

@@ -117,6 +117,12 @@ def reached(cursor: Cursor, end: Cursor) -> bool:
     return all(known.get(place, 0) >= offset for place, offset in from_cursor(end).items())
 
 
+def lag(cursor: Cursor, end: Cursor) -> int:
+    """Offsets between a cursor and an end, over all partitions of the end. A partition the cursor lacks has been read up to 0."""
+    known = from_cursor(cursor)
+    return sum(max(0, offset - known.get(place, 0)) for place, offset in from_cursor(end).items())
+
+
 def _unreadable(value: object) -> SourceInvalid:
     return SourceInvalid(
         f"not a Kafka position: {str(value)[:200]}",

@@ -56,8 +56,9 @@ class KafkaSource:
     key, value, topic, partition, offset, timestamp, timestampType (and headers with `includeHeaders`).
     `start`: "earliest", "latest" or {topic: {partition: offset}}, resolved once in a job's life.
     `options`: Spark's reader options (maxOffsetsPerTrigger, includeHeaders, ...) and Kafka's dotted names,
-    with or without `kafka.` in front. Records of open and aborted transactions are not read
-    (`isolation.level` is read_committed unless it is set).
+    with or without `kafka.` in front. `shown_group`: a consumer group that has the offsets of the newest epoch, for Kafka's own
+    tools to show position and lag; it is never read, and must have no members.
+    Records of open and aborted transactions are not read (`isolation.level` is read_committed unless it is set).
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class KafkaSource:
         pattern: str | None = None,
         start: Start = "earliest",
         options: Mapping[str, object] | None = None,
+        shown_group: str | None = None,
     ) -> None:
         named = [topic] if topic else list(topics)
         if bool(named) == bool(pattern) or (topic and topics):
@@ -79,6 +81,7 @@ class KafkaSource:
         security, others = split_options(options or {})
         self._connection = Connection(servers, security)
         self._consumer, self._reader = _split_reader_options(others)
+        self._shown_group = shown_group
 
     def __repr__(self) -> str:
         return f"KafkaSource({dict(self.describe())})"
@@ -126,6 +129,21 @@ class KafkaSource:
     def reached(self, cursor: Cursor, end: Cursor) -> bool:
         """Whether every partition has been read up to `end`."""
         return positions.reached(cursor, end)
+
+    def lag(self, cursor: Cursor, end: Cursor) -> int:
+        """Offsets between the two; markers of transactions and compacted records count as records, as Kafka's tools count them."""
+        return positions.lag(cursor, end)
+
+    @property
+    def shown_as(self) -> str | None:
+        """The consumer group that shows how far the job has read."""
+        return self._shown_group
+
+    def show(self, cursor: Cursor) -> None:
+        """Commit the cursor as the group's offsets. Raises `SourceInvalid`, also if consumers are members of the group."""
+        if self._shown_group is not None:
+            with _as_source_error(), Control(self._connection) as control:
+                control.show_offsets(self._shown_group, positions.from_cursor(cursor))
 
     @property
     def rows_per_batch(self) -> int | None:

@@ -23,6 +23,7 @@ from spark_ckpt.errors import GraphInvalid, SinkInvalid, SourceInvalid
 from spark_ckpt.plan.graph import EdgeBinding, EdgeNode, Node, SinkBinding, SourceNode, struct_of
 from spark_ckpt.plan.graph_text import graph_text
 from spark_ckpt.protocol.ids import Epoch
+from spark_ckpt.seen.companions import companions_of, listeners_of
 from spark_ckpt.spark_private.plans import streaming_template
 from spark_ckpt.store.identity import Confirmed
 from spark_ckpt.store.names import valid_name
@@ -141,7 +142,8 @@ class Job:
         plan = self.plan(restore, confirmed)
         if availableNow:
             plan.check_ends()
-        return Run.start(plan, restore, availableNow, self._listeners)
+        listeners = [*self._listeners, *listeners_of(plan)]
+        return Run.start(plan, restore, availableNow, listeners, companions_of)
 
     def plan(self, restore: str | int | Epoch = LATEST, confirmed: Confirmed | None = None) -> JobPlan:
         """Everything that a run needs, checked against workers, sources, sinks and store."""

@@ -12,8 +12,9 @@ from spark_ckpt.adopt.adopting import Adoption, TakenState, Target, would_adopt
 from spark_ckpt.adopt.adopting import adopt as adopt_query
 from spark_ckpt.adopt.plan import Request
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, pairs
-from spark_ckpt.cli.output import plain, print_json, print_line, print_table, size, utc
+from spark_ckpt.cli.output import print_json, print_line, print_table, size, utc
 from spark_ckpt.connector import Json
+from spark_ckpt.json_values import plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

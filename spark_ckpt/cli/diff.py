@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-import pyarrow as pa
 import typer
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, pairs
-from spark_ckpt.cli.output import datum, plain, print_json, print_line, print_table
+from spark_ckpt.cli.output import datum, print_json, print_line, print_table
 from spark_ckpt.cli.state import Keys, Limit, Operator
-from spark_ckpt.cli.state_rows import CHANGED_IN, snapshot_of, visible, with_keys
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.connector import Json
+from spark_ckpt.json_values import plain
 from spark_ckpt.store.ddl import column_names
+from spark_ckpt.store.state_rows import Keyed, keyed, snapshot_of, visible, with_keys
 from spark_ckpt.store.store import Store
 
 _StateRow = Mapping[str, object]
@@ -66,10 +66,6 @@ def diff(
         print_line(f"... {len(changes) - len(shown):,} more; --limit 0 prints all, --key COLUMN=VALUE finds one")
 
 
-Keyed = Mapping[str, tuple[_StateRow, _StateRow]]
-"""Rows by their key's text: (key columns, state columns)."""
-
-
 def changes_between(before: Keyed, after: Keyed) -> list[Change]:
     """Keys whose state differs, in the order of their text."""
     changes = []
@@ -85,16 +81,6 @@ def _rows(store: Store, operator: str, epoch: int, wanted: Mapping[str, str]) ->
     snapshot = snapshot_of(store.log.manifest(epoch), operator)
     table = visible(with_keys(store.state(operator).read(epoch), snapshot, wanted), snapshot)
     return keyed(table, column_names(snapshot.key_schema))
-
-
-def keyed(table: pa.Table, keys: Sequence[str]) -> Keyed:
-    """Rows by key. NaN equals NaN here: values are compared as JSON, which also makes nested ones comparable."""
-    found = {}
-    for row in table.to_pylist():
-        values = {name: plain(value) for name, value in row.items() if name != CHANGED_IN}
-        key = {name: values.pop(name) for name in keys}
-        found[str(list(key.values()))] = (key, values)
-    return found
 
 
 def _fields(change: Change) -> dict[str, Json]:

@@ -12,9 +12,10 @@ import typer
 from spark_ckpt.cli.broker_check import broker_findings, read_properties
 from spark_ckpt.cli.checks import Finding, machine
 from spark_ckpt.cli.options import AsJson, StorageOptions, pairs
-from spark_ckpt.cli.output import plain, print_json, print_line
+from spark_ckpt.cli.output import print_json, print_line
 from spark_ckpt.cli.store_check import store_findings
 from spark_ckpt.errors import EnvironmentUnfit
+from spark_ckpt.json_values import plain
 
 
 def doctor(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import decimal
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -13,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from spark_ckpt.connector import Json
+from spark_ckpt.json_values import plain
 
 Row = Sequence[object]
 
@@ -77,25 +76,6 @@ def cell(value: object) -> str:
     if isinstance(value, list | tuple | dict):
         return json.dumps(plain(value), ensure_ascii=False)
     return str(value)
-
-
-def plain(value: object) -> Json:
-    """A value of a state or cursor as JSON: times in ISO 8601, bytes in hexadecimal, decimals and NaN as text."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
-        return value.isoformat()
-    if isinstance(value, Mapping):
-        return {str(name): plain(each) for name, each in value.items()}
-    if isinstance(value, Sequence):
-        return [plain(each) for each in value]
-    if isinstance(value, decimal.Decimal | datetime.timedelta):
-        return str(value)
-    return repr(value)
 
 
 def size(count: int) -> str:

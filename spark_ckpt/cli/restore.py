@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -11,14 +11,16 @@ import typer
 from spark_ckpt.cli.inputs import InputAgain, inputs_again
 from spark_ckpt.cli.list import driver_fields, driver_of
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
-from spark_ckpt.cli.output import plain, print_facts, print_json, print_line, print_table, size, utc
+from spark_ckpt.cli.output import print_facts, print_json, print_line, print_table, size, utc
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.cli.verify import told
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.json_values import plain
 from spark_ckpt.recovery.plan import RestorePlan, SinkPlan, plan
+from spark_ckpt.recovery.told import sink_lines
 from spark_ckpt.store.tail import Tail
-from spark_ckpt.wording import counted, epochs, one_or_many
+from spark_ckpt.wording import epochs, one_or_many
 
 
 def restore(
@@ -112,27 +114,3 @@ def _print_sink(planned: RestorePlan, sink: SinkPlan) -> None:
     print_line(f"\nsink {sink.sink}:")
     for line in sink_lines(planned.epoch, sink):
         print_line(f"  - {line}")
-
-
-def sink_lines(epoch: int, sink: SinkPlan) -> Iterable[str]:
-    """What happens to one sink, in sentences."""
-    if sink.replaced:
-        yield "another table or topic takes its place and begins with the first new epoch; what was published stays where it is"
-        return
-    if sink.publish:
-        yield f"{epochs(sink.publish)} ({counted(sink.publish_rows, 'row')}) will be published first"
-    if sink.again:
-        stay = one_or_many(len(sink.again), "stays", "stay")
-        yield (
-            f"{epochs(sink.again)} ({counted(sink.again_rows, 'row')}) {stay} visible, and the restored job produces these rows "
-            "again: give it another table or topic, or take them back there first"
-        )
-    if not sink.complete:
-        yield f"between epoch {epoch} and the oldest kept one more may be visible: retention has forgotten the epochs"
-    if sink.never:
-        was = one_or_many(len(sink.never), "was", "were")
-        yield f"{epochs(sink.never)} {was} never published: what was staged is dropped and produced anew"
-    if sink.elsewhere:
-        yield f"visible of branches left before: {epochs(sink.elsewhere)}; rows of the same input may be among them"
-    if not (sink.publish or sink.again or sink.never or sink.elsewhere):
-        yield "has everything up to this epoch and nothing behind it"

@@ -8,9 +8,10 @@ import pyarrow as pa
 import typer
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, pairs
-from spark_ckpt.cli.output import datum, plain, print_json, print_line, print_table
-from spark_ckpt.cli.state_rows import snapshot_of, visible, with_keys
+from spark_ckpt.cli.output import datum, print_json, print_line, print_table
 from spark_ckpt.cli.stores import chosen_epoch, open_store
+from spark_ckpt.json_values import plain
+from spark_ckpt.store.state_rows import snapshot_of, visible, with_keys
 from spark_ckpt.wording import counted
 
 Operator = Annotated[str, typer.Argument(metavar="OPERATOR", help="The operator's name, as `show` lists it.")]

@@ -12,6 +12,8 @@ from spark_ckpt.demo.driver import JOB
 from spark_ckpt.demo.places import Places
 from spark_ckpt.demo.process import DriverProcess
 from spark_ckpt.errors import RunFailed
+from spark_ckpt.seen.live_view import epoch_rate
+from spark_ckpt.store.records import EpochBrief
 from spark_ckpt.store.store import Store
 from spark_ckpt.store.tail import Tail
 
@@ -75,7 +77,7 @@ def _watched(store: Store, driver: DriverProcess, watch: Watch, until: int | Non
         tail = store.log.tail()
         done = committed(tail)
         if tail.incarnation > begun:
-            watch(done, f"epoch {tail.latest}")
+            watch(done, f"epoch {tail.latest}, rows/s {epoch_rate(_of_this_driver(tail)):,.0f}")
         if until is not None and done >= until:
             return
         if done != before:
@@ -83,6 +85,11 @@ def _watched(store: Store, driver: DriverProcess, watch: Watch, until: int | Non
         elif time.monotonic() - moved_s > _STALLED_S:
             raise RunFailed(f"the driver made no progress for {_STALLED_S:.0f} s", hint="read its log", pid=driver.pid)
         time.sleep(_POLL_S)
+
+
+def _of_this_driver(tail: Tail) -> list[EpochBrief]:
+    """Its epochs, oldest first: no rate counts the time between two drivers."""
+    return [brief for brief in tail.epochs if brief.incarnation == tail.incarnation]
 
 
 def _delay(driver: DriverProcess, delay_s: float) -> None:

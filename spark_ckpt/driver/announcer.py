@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Json
-from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, OutageEvent, RunListener
+from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, OutageEvent, ProgressEvent, RunListener
 from spark_ckpt.tasks.user_frames import user_traceback
+
+if TYPE_CHECKING:
+    from spark_ckpt.store.records import Manifest
 
 _log = logging.getLogger("spark_ckpt")
 
@@ -27,9 +31,14 @@ class Announcer:
         event = IncarnationEvent(self.job, self.incarnation, base, reason)
         self._tell(lambda listener: listener.onIncarnationStarted(event))
 
-    def committed(self, epoch: int, detail: Mapping[str, Json]) -> None:
+    def progressed(self, epoch: int, record: Mapping[str, Json]) -> None:
+        """A micro-batch is over; `epoch` is the newest committed one."""
+        event = ProgressEvent(self.job, self.incarnation, epoch, record)
+        self._tell(lambda listener: listener.onProgress(event))
+
+    def committed(self, epoch: int, detail: Mapping[str, Json], manifest: Manifest | None = None) -> None:
         """The epoch is decided."""
-        event = self._epoch("committed", epoch, detail)
+        event = replace(self._epoch("committed", epoch, detail), manifest=manifest)
         self._tell(lambda listener: listener.onEpochCommitted(event))
 
     def aborted(self, epoch: int, why: str) -> None:

@@ -8,15 +8,17 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from spark_ckpt.connector import Json
 from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.control_source import Control
 from spark_ckpt.driver.coordinator import CoordinatorLoop
+from spark_ckpt.driver.epoch_clock import EpochClock
 from spark_ckpt.driver.inputs import InputRetention
 from spark_ckpt.driver.lanes import Lanes
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.errors import ConfigInvalid, Fenced
 from spark_ckpt.failpoints import Failpoint, hit
-from spark_ckpt.host.manifests import stamped, summary_of
+from spark_ckpt.host.manifests import measured, stamped, summary_of
 from spark_ckpt.host.messages import (
     ArmTimer,
     CountBatch,
@@ -36,7 +38,7 @@ from spark_ckpt.host.messages import (
 from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.protocol.machine import Effect
 from spark_ckpt.protocol.vocabulary import Note
-from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.records import Manifest, Timings
 from spark_ckpt.store.retention import Retention
 
 if TYPE_CHECKING:
@@ -68,6 +70,9 @@ class Effects:
         self._served = served
         self._finish = finish
         self._inputs = InputRetention(plan)
+        self._graph = plan.graph
+        self._clock = EpochClock()
+        self._decision_ms = 0
 
     def carry_out(self, effect: Effect) -> None:
         """Do it now: effects come in order."""
@@ -75,23 +80,26 @@ class Effects:
             case ArmTimer(delay_ms=delay_ms, elapsed=elapsed):
                 self._loop.set_timer(delay_ms, TimerRanOut(elapsed))
             case OfferMarker(marker=marker):
+                self._clock.offered(time.monotonic())
                 self._control.inject(marker)
             case StoreManifest():
                 self._store(effect)
             case NameEpoch(name=name, epoch=epoch):
                 self._name(name, epoch)
             case Publish(sink=sink, output=output):
+                self._clock.publishing(sink, output.epoch, time.monotonic())
                 self._lanes.submit(sink, output)
             case SettleTables(manifest=manifest, spent=spent):
                 self._loop.post(lambda: self._settle(manifest, spent))
             case CountBatch():
                 self._count(effect)
             case SayCommitted(manifest=manifest):
-                self._announcer.committed(manifest.epoch, summary_of(manifest))
+                self._announcer.committed(manifest.epoch, summary_of(manifest) | self._parts(manifest), manifest)
             case SayAborted(epoch=epoch, why=why):
                 self._announcer.aborted(epoch, why)
             case SayPublished(epoch=epoch, detail=detail):
-                self._announcer.published(epoch, detail)
+                took_ms = self._clock.published(str(detail.get("sink")), epoch, time.monotonic())
+                self._announcer.published(epoch, {**detail, "duration_ms": took_ms})
             case End(outcome=outcome, error=error):
                 self._finish(outcome, error)
             case Note(what=what, detail=detail):
@@ -101,14 +109,18 @@ class Effects:
 
     def _store(self, effect: StoreManifest) -> None:
         """The decision. An error other than a fence leaves its outcome unknown and ends the incarnation."""
-        manifest = stamped(effect.manifest, uuid.uuid4().hex, time.time_ns() // 1_000_000)
+        timings = self._clock.timings(time.monotonic(), self._progress.lag)
+        manifest = measured(effect.manifest, timings, self._graph)
+        manifest = stamped(manifest, uuid.uuid4().hex, time.time_ns() // 1_000_000)
         hit(Failpoint.EPOCH_COMMITTING)
+        began_s = time.monotonic()
         try:
             self._plan.store.log.commit_epoch(manifest)
         except Fenced as error:
             self._loop.tell(ManifestFenced(manifest.epoch, str(error)))
             return
         hit(Failpoint.EPOCH_COMMITTED)
+        self._decision_ms = self._clock.stored(manifest.epoch, began_s, time.monotonic())
         self._served()
         self._loop.tell(ManifestStored(manifest, effect.names))
 
@@ -127,5 +139,13 @@ class Effects:
 
     def _count(self, effect: CountBatch) -> None:
         incarnation = self._announcer.incarnation
+        self._clock.batch_ended(effect.duration_ms)
         record = (effect.batch, incarnation, effect.epoch, effect.counts, effect.duration_ms, effect.cursors)
-        self._progress.add(*record, effect.in_flight, effect.late)
+        added = self._progress.add(*record, effect.in_flight, effect.late)
+        self._announcer.progressed(effect.epoch, added)
+
+    def _parts(self, manifest: Manifest) -> dict[str, Json]:
+        """What the epoch's parts took, as far as it is known when the epoch is decided."""
+        told = manifest.timings or Timings()
+        parts = {"barrier": told.barrier_ms, "snapshot": told.snapshot_ms, "decision": self._decision_ms}
+        return {"parts_ms": {name: took_ms for name, took_ms in parts.items() if took_ms is not None}}

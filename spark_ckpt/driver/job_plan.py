@@ -29,6 +29,7 @@ from spark_ckpt.plan.graph import (
     sources_of,
 )
 from spark_ckpt.plan.graph_edges import check_edges, check_in_flight
+from spark_ckpt.plan.graph_nodes import graph_nodes
 from spark_ckpt.protocol.barrier import Limits
 from spark_ckpt.store.identity import Confirmed, Found, Standing
 from spark_ckpt.store.location import Location
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_ckpt.config import JobConfig
-    from spark_ckpt.store.records import Manifest, OperatorSnapshot
+    from spark_ckpt.store.records import GraphNode, Manifest, OperatorSnapshot
     from spark_ckpt.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -76,6 +77,11 @@ class JobPlan:
     def ends(self) -> tuple[Node, ...]:
         """The streams that go on to no other sink or edge."""
         return _ends(self.bindings, self.edges)
+
+    @property
+    def graph(self) -> tuple[GraphNode, ...]:
+        """Sources, operators, edges and sinks as names and arrows."""
+        return graph_nodes(self.sources, self.operators, self.edges, self.bindings)
 
     @property
     def shuffle_partitions(self) -> int:

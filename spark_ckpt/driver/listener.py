@@ -4,18 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Json
+
+if TYPE_CHECKING:
+    from spark_ckpt.store.records import Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class EpochEvent:
-    """One epoch of one job. `detail`: rows, bytes, durations in ms, or the reason of an abort."""
+    """One epoch of one job. `detail`: rows, bytes, durations in ms, or the reason of an abort. `manifest`: everything the
+    epoch consists of, when it is committed."""
 
     job: str
     epoch: int
     incarnation: int
     detail: Mapping[str, Json]
+    manifest: Manifest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressEvent:
+    """A micro-batch is over. `epoch`: the newest committed one. `progress`: the record that `run.lastProgress` has of it."""
+
+    job: str
+    incarnation: int
+    epoch: int
+    progress: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class LagEvent:
+    """How many rows wait, by source; those that cannot count are not there."""
+
+    job: str
+    rows: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +73,12 @@ class RunListener:
 
     def onIncarnationStarted(self, event: IncarnationEvent) -> None:
         """A new incarnation reads on from epoch `base`."""
+
+    def onProgress(self, event: ProgressEvent) -> None:
+        """A micro-batch is over; as Spark's `StreamingQueryListener.onQueryProgress`."""
+
+    def onLag(self, event: LagEvent) -> None:
+        """The sources were asked how many rows wait: every `lag_interval`, if metrics or the page are on. On another thread."""
 
     def onEpochCommitted(self, event: EpochEvent) -> None:
         """The epoch's manifest is in the log: it can be restored."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
-from spark_ckpt.connector import Json
+from spark_ckpt.connector import Cursor, Json
 from spark_ckpt.driver.listener import OutageEvent
 
 _KEPT = 100
@@ -21,6 +21,8 @@ class Progress:
     job: str
     _records: deque[dict[str, Json]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     _outage: dict[str, Json] | None = None
+    _lag: Mapping[str, int] = field(default_factory=dict)
+    _cursors: Mapping[str, Cursor] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _totals: dict[str, int] = field(
         default_factory=lambda: {"numInputRows": 0, "numOutputRows": 0, "rejected": 0, "late": 0}
@@ -33,32 +35,51 @@ class Progress:
         epoch: int,
         counts: Mapping[str, int],
         duration_ms: int,
-        sources: Mapping[str, Json],
+        sources: Mapping[str, Cursor],
         in_flight: Mapping[str, int],
         late: Mapping[str, int],
-    ) -> None:
+    ) -> dict[str, Json]:
         """Record one finished micro-batch; `epoch` is the last committed one. `in_flight`: rows on every edge behind it.
-        `late`: late rows by operator."""
+        `late`: late rows by operator. The record."""
         rows = counts.get("numInputRows", 0)
         with self._lock:
             for name, count in counts.items():
                 self._totals[name] += count
-            self._records.append(
-                {
-                    "job": self.job,
-                    "incarnation": incarnation,
-                    "epoch": epoch,
-                    "batchId": batch,
-                    "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
-                    **counts,
-                    "processedRowsPerSecond": round(rows * 1000 / max(duration_ms, 1), 1),
-                    "durationMs": {"batch": duration_ms},
-                    "sources": dict(sources),
-                    "inFlightRows": dict(in_flight),
-                    "lateRows": dict(late),
-                    "totals": dict(self._totals),
-                }
-            )
+            self._cursors = dict(sources)
+            record: dict[str, Json] = {
+                "job": self.job,
+                "incarnation": incarnation,
+                "epoch": epoch,
+                "batchId": batch,
+                "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
+                **counts,
+                "processedRowsPerSecond": round(rows * 1000 / max(duration_ms, 1), 1),
+                "durationMs": {"batch": duration_ms},
+                "sources": dict(sources),
+                "inFlightRows": dict(in_flight),
+                "lateRows": dict(late),
+                "totals": dict(self._totals),
+            }
+            self._records.append(record)
+            return dict(record)
+
+    @property
+    def lag(self) -> Mapping[str, int]:
+        """Rows that wait at the sources, as they said last; nothing if nobody asks them."""
+        return self._lag
+
+    def lag_is(self, rows: Mapping[str, int]) -> None:
+        """The sources were asked."""
+        self._lag = dict(rows)
+
+    def shown(self) -> list[dict[str, Json]]:
+        """As `recent`, the newest with what the job waits for."""
+        last = self.last()
+        return [] if last is None or "batchId" not in last else [*self.recent()[:-1], last]
+
+    def cursors(self) -> Mapping[str, Cursor]:
+        """Where the sources stand behind the last micro-batch."""
+        return self._cursors
 
     def outage_began(self, event: OutageEvent) -> None:
         """From now on the job waits, as `event` says."""
@@ -74,7 +95,7 @@ class Progress:
             outage = self._outage
             if not self._records:
                 return None if outage is None else {"job": self.job, "outage": outage}
-            return {**self._records[-1], "outage": outage}
+            return {**self._records[-1], "lagRows": dict(self._lag), "outage": outage}
 
     def recent(self) -> list[dict[str, Json]]:
         """Up to the last 100 records, oldest first."""

@@ -6,13 +6,15 @@ import atexit
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from spark_ckpt.connector import Json
+from spark_ckpt.driver.companion import Companion
 from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query_failures import typed
+from spark_ckpt.driver.showing import show
 from spark_ckpt.driver.signals import stops
 from spark_ckpt.driver.sink_markers import refuse_newer_sinks
 from spark_ckpt.driver.spark_incarnation import SparkIncarnation
@@ -34,12 +36,22 @@ _CLOSE_S = 8.0
 publishers get a third of it each."""
 
 
+Beside = Callable[["JobPlan", Progress, Sequence[RunListener]], Sequence[Companion]]
+
+
+def _nothing(plan: JobPlan, progress: Progress, listeners: Sequence[RunListener]) -> Sequence[Companion]:
+    return ()
+
+
 class Run:
     """A started job. Methods are named as on Spark's `StreamingQuery`."""
 
-    def __init__(self, plan: JobPlan, available_now: bool, listeners: Sequence[RunListener]) -> None:
+    def __init__(
+        self, plan: JobPlan, available_now: bool, listeners: Sequence[RunListener], beside: Beside = _nothing
+    ) -> None:
         self._plan = plan
         self._progress = Progress(plan.job)
+        self._beside = beside(plan, self._progress, listeners)
         targets = {node.name: node.source.end(plan.spark) for node in plan.sources} if available_now else {}
         self._supervisor = Supervisor(plan, listeners, self._progress, targets)
         self._done = threading.Event()
@@ -49,18 +61,29 @@ class Run:
         self._thread = threading.Thread(target=self._supervise, name=f"ckpt-run-{plan.job}", daemon=True)
 
     @classmethod
-    def start(cls, plan: JobPlan, restore: str | int, available_now: bool, listeners: Sequence[RunListener]) -> Self:
-        """Start the first incarnation on the caller's thread, so that what is wrong is raised there."""
+    def start(
+        cls,
+        plan: JobPlan,
+        restore: str | int,
+        available_now: bool,
+        listeners: Sequence[RunListener],
+        beside: Beside = _nothing,
+    ) -> Self:
+        """Start the first incarnation on the caller's thread, so that what is wrong is raised there. `beside`: makes what lives
+        beside the run."""
         refuse_newer_sinks(plan.bindings, plan.store)
-        run = cls(plan, available_now, listeners)
+        run = cls(plan, available_now, listeners, beside)
         if plan.config.handle_signals and not stops.listen(run):
             _log.info("job=%s was not started on the main thread: signals do not stop it in order", plan.job)
         try:
             run._supervisor.begin(restore, plan.config.takeover)
         except BaseException:
             run._done.set()
+            run._leave_alone()
             stops.forget(run)
             raise
+        for companion in run._beside:
+            companion.start()
         atexit.register(run._end_with_program)
         run._thread.start()
         return run
@@ -117,6 +140,11 @@ class Run:
                 return True
             if left_s < _SLICE_S:
                 return False
+
+    def show(self, seconds: float | None = None) -> None:
+        """Show rows per second, lag, the epoch and what is waited for, in a terminal or notebook, until the run ends, at most
+        `seconds`."""
+        show(self._plan, self._progress, self._done.wait, seconds)
 
     def savepoint(self, name: str, timeout: float = 600.0) -> int:
         """Take an epoch now and keep it under `name`; its number. Raises `EpochTimedOut` after `timeout` seconds."""
@@ -205,4 +233,10 @@ class Run:
             if self._error is not None:
                 _log.error("job=%s ended: %s", self._plan.job, self._error)
             self._progress.outage_over()
+            self._leave_alone()
             self._done.set()
+
+    def _leave_alone(self) -> None:
+        """What lives beside the run ends with it."""
+        for companion in self._beside:
+            companion.close()

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1
 _JOIN_S = 30.0
+_MOST_TOLD = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,7 @@ class SparkIncarnation:
         self._end_threads(time.monotonic() + self._close_within_s)
         self._rules.close()
         if ending.outcome is not barrier.Outcome.FENCED:
-            self._leave()
+            self._leave(ending)
         shutil.rmtree(self._folder, ignore_errors=True)
         self._announcer.ended(self.last_epoch, ending.outcome.value if ending.error is None else str(ending.error))
 
@@ -218,10 +219,19 @@ class SparkIncarnation:
             if thread.is_alive():
                 thread.join(timeout=max(0.0, deadline_s - time.monotonic()))
 
-    def _leave(self) -> None:
-        """Say what was published since the last epoch, and free the lease."""
+    def _leave(self, ending: Ending) -> None:
+        """Say what was published since the last epoch and what it ended with, and free the lease."""
         try:
             self._plan.store.log.record_acks(self.incarnation, self._core.acks)
-            self._plan.store.log.release(self.incarnation)
+            self._plan.store.log.release(self.incarnation, _in_short(ending))
         except CkptError as error:
             _log.warning("job=%s incarnation=%d could not free its lease: %s", self._plan.job, self.incarnation, error)
+
+
+def _in_short(ending: Ending) -> str:
+    """For the log: the condition and its first line. What else an error says may be of rows, and stays in the driver's log."""
+    error = ending.error
+    if error is None:
+        return ending.outcome.value
+    told = f"[{error.condition}] {error.what}" if isinstance(error, CkptError) else type(error).__name__
+    return told.partition("\n")[0][:_MOST_TOLD]

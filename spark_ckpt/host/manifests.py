@@ -11,12 +11,14 @@ from spark_ckpt.host.epoch_builder import EndedEpoch
 from spark_ckpt.host.job_shape import JobShape, OperatorShape
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import (
+    GraphNode,
     Manifest,
     OperatorSnapshot,
     Reason,
     SinkAck,
     StagedFileRecord,
     StagedOutput,
+    Timings,
 )
 
 
@@ -69,6 +71,11 @@ def stamped(manifest: Manifest, attempt: str, created_ms: int) -> Manifest:
     return manifest.model_copy(update={"attempt": attempt, "created_ms": created_ms})
 
 
+def measured(manifest: Manifest, timings: Timings, graph: tuple[GraphNode, ...]) -> Manifest:
+    """The manifest with what its host knows for those who look: how long things took, and how the job is connected."""
+    return manifest.model_copy(update={"timings": timings, "graph": graph})
+
+
 def _operators(shape: JobShape, ended: EndedEpoch) -> dict[str, OperatorSnapshot]:
     return {operator.name: _snapshot(operator, ended) for operator in shape.operators}
 
@@ -106,4 +113,6 @@ def summary_of(manifest: Manifest) -> dict[str, Json]:
         "state_rows_changed": sum(file.rows for file in changed),
         "state_bytes_written": sum(file.size_bytes for file in changed),
         "rejected": sum(manifest.rejected.values()),
+        "state_bytes": {name: sum(file.size_bytes for file in each.files) for name, each in manifest.operators.items()},
+        "sinks": list(manifest.outputs),
     }

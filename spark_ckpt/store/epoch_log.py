@@ -153,13 +153,10 @@ class EpochLog:
 
         self._append(propose)
 
-    def release(self, incarnation: int) -> None:
-        """Clean stop: the lease is free at once. Nothing happens if a newer incarnation exists."""
-        self._append(
-            lambda tail: (
-                _row(Released(incarnation=incarnation), incarnation) if tail.incarnation == incarnation else None
-            )
-        )
+    def release(self, incarnation: int, why: str = "") -> None:
+        """The lease is free at once, for the incarnation ends: `why`. Nothing happens if a newer one exists."""
+        row = _row(Released(incarnation=incarnation, why=why), incarnation)
+        self._append(lambda tail: row if tail.incarnation == incarnation else None)
 
     def record_acks(self, incarnation: int, acks: Sequence[SinkAck]) -> None:
         """Acks that no later epoch will carry. Raises `Fenced`."""
@@ -426,8 +423,11 @@ def _needed_rows(rows: Sequence[LogRow], epochs: set[int]) -> set[int]:
     needed: set[int] = set()
     newest: dict[str, int] = {}
     savepoints: dict[str, int] = {}
+    lives = {row.incarnation for row in rows if row.kind == "epoch" and row.epoch in epochs}
     for row in rows:
         newest[row.kind] = row.seq
+        if row.kind in ("incarnation", "released") and row.incarnation in lives:
+            needed.add(row.seq)
         if row.kind in ("created", "loss-accepted") or (row.kind == "epoch" and row.epoch in epochs):
             needed.add(row.seq)
         elif row.kind in ("savepoint", "savepoint-dropped"):

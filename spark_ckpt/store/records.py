@@ -140,13 +140,42 @@ class SinkIdentity(Record):
     after: Count = 0
 
 
+class PartTime(Record):
+    """How long a part of an earlier epoch took: known only after its manifest was written."""
+
+    epoch: Count
+    part: Literal["decision", "publish"]
+    sink: str = ""
+    duration_ms: Count
+
+
+class Timings(Record):
+    """What the driver has measured, for those who look; nothing depends on it. None, and what is not there: not known.
+
+    `barrier_ms`: until the batch began that the barrier is in; `snapshot_ms`: that batch. `earlier`: of epochs before this one.
+    `lag_rows`: rows that waited at the sources.
+    """
+
+    barrier_ms: Count | None = None
+    snapshot_ms: Count | None = None
+    earlier: tuple[PartTime, ...] = ()
+    lag_rows: dict[str, int] = {}
+
+
+class GraphNode(Record):
+    """One source, operator, edge or sink, as `kind/name`, and what its rows come from directly."""
+
+    id: str
+    inputs: tuple[str, ...] = ()
+
+
 class Manifest(Record):
     """Everything an epoch consists of. `base` is the epoch it extends, `previous` the last id decided before it.
 
     The identities say what the names of `cursors` and `outputs` stood for; those of sinks that the job has dropped
     stay, in case their names come back. Absent: written before there were any, or by connectors that have none.
     `late_watermark_ms`: what rows of the next batch are late by, a batch older than `watermark_ms`. None if an older version
-    wrote the manifest.
+    wrote the manifest. `timings` and `graph`: for those who look.
     """
 
     format: int = FORMAT
@@ -171,6 +200,8 @@ class Manifest(Record):
     acks: tuple[SinkAck, ...] = ()
     source_identities: dict[str, dict[str, str]] = {}
     sink_identities: dict[SinkName, SinkIdentity] = {}
+    timings: Timings | None = None
+    graph: tuple[GraphNode, ...] = ()
 
 
 class Holder(Record):
@@ -225,12 +256,16 @@ class EpochBrief(Entry):
     sinks: tuple[SinkName, ...]
     acks: tuple[SinkAck, ...]
     lease_expires_ms: int = 0
+    timings: Timings | None = None
+    state_bytes: Count | None = None
 
     @classmethod
     def of(cls, manifest: Manifest, lease_expires_ms: int) -> EpochBrief:
         """The brief of a manifest whose commit renews the lease."""
         shared = {name: getattr(manifest, name) for name in cls.model_fields if name in Manifest.model_fields}
-        return cls(**shared, sinks=tuple(sorted(manifest.outputs)), lease_expires_ms=lease_expires_ms)
+        state_bytes = sum(file.size_bytes for each in manifest.operators.values() for file in each.files)
+        sinks = tuple(sorted(manifest.outputs))
+        return cls(**shared, sinks=sinks, lease_expires_ms=lease_expires_ms, state_bytes=state_bytes)
 
 
 class Heartbeat(Entry):
@@ -241,9 +276,10 @@ class Heartbeat(Entry):
 
 
 class Released(Entry):
-    """A clean stop: the lease is free at once."""
+    """The incarnation ended by itself: the lease is free at once. `why`: "stopped", or what it died of; empty: not known."""
 
     incarnation: Count
+    why: str = ""
 
 
 class Published(Entry):

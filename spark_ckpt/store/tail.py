@@ -24,13 +24,26 @@ from spark_ckpt.store.records import (
 
 
 @dataclass(frozen=True, slots=True)
+class LifeTold:
+    """What the log says of one incarnation. `ended_ms`: 0 if it did not say that it ended. Times are ms since 1970."""
+
+    incarnation: int
+    holder: str
+    base: int
+    restored_from: str
+    began_ms: int
+    ended_ms: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Tail:
     """Everything decided so far.
 
     `latest` is the newest epoch of the current lineage, 0 for none; `last` the highest id ever decided, in any lineage;
     `by_id` the kept epochs of every lineage; `acked` per sink the highest epoch it is known to have;
     `passed_over` the damaged epochs that "latest" left out by itself; `lost` ids of epochs that sinks may have and that
-    somebody accepted as lost.
+    somebody accepted as lost; `lives` the incarnations that the log still tells of, in their order.
     """
 
     job: str = ""
@@ -48,6 +61,7 @@ class Tail:
     acked: Mapping[str, int] = field(default_factory=dict)
     passed_over: frozenset[int] = frozenset()
     lost: frozenset[int] = frozenset()
+    lives: tuple[LifeTold, ...] = ()
 
     @property
     def epochs(self) -> list[EpochBrief]:
@@ -84,9 +98,14 @@ class Tail:
 
 def folded(tail: Tail, records: Sequence[tuple[int, AnyRecord]]) -> Tail:
     """The tail after more rows: (time of the commit in ms, record), in the log's order."""
+    if not records:
+        return tail
+    by_id = dict(tail.by_id)  # in one piece: a copy for each of ten thousand epochs would take seconds
     for time_ms, record in records:
         tail = _APPLY[type(record)](tail, record, time_ms)
-    return tail
+        if isinstance(record, EpochBrief):
+            by_id[record.epoch] = record
+    return replace(tail, by_id=by_id)
 
 
 def _created(tail: Tail, record: CreatedRecord, time_ms: int) -> Tail:
@@ -104,13 +123,17 @@ def _incarnation(tail: Tail, record: IncarnationRecord, time_ms: int) -> Tail:
         base=record.base,
         latest=record.base,
         passed_over=frozenset(record.passed_over),
+        lives=(*tail.lives, _begun(record, time_ms)),
     )
+
+
+def _begun(record: IncarnationRecord, time_ms: int) -> LifeTold:
+    return LifeTold(record.incarnation, str(record.holder), record.base, record.restored_from, time_ms)
 
 
 def _epoch(tail: Tail, record: EpochBrief, time_ms: int) -> Tail:
     following = replace(
         _acked(tail, record.acks),
-        by_id={**tail.by_id, record.epoch: record},
         last=max(tail.last, record.epoch),
         latest=record.epoch,
     )
@@ -126,7 +149,12 @@ def _renewed(tail: Tail, incarnation: int, expires_ms: int) -> Tail:
 
 
 def _released(tail: Tail, record: Released, time_ms: int) -> Tail:
-    return replace(tail, lease_expires_ms=0) if record.incarnation == tail.incarnation else tail
+    ended = [
+        replace(each, ended_ms=time_ms, why=record.why) for each in tail.lives if each.incarnation == record.incarnation
+    ]
+    lives = (*(each for each in tail.lives if each.incarnation != record.incarnation), *ended)
+    lease_expires_ms = 0 if record.incarnation == tail.incarnation else tail.lease_expires_ms
+    return replace(tail, lives=lives, lease_expires_ms=lease_expires_ms)
 
 
 def _published(tail: Tail, record: Published, time_ms: int) -> Tail:

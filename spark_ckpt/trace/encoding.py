@@ -1,7 +1,8 @@
 """Events, effects and what an incarnation begins with as JSON, without secrets and without anything of a row.
 
 Left out: storage options and roots, texts of errors, column statistics and partition values (also where they are part of a
-path). What is left is all that the rules decide by, so a replay decides the same. Encoding what was decoded changes nothing.
+path), and what a manifest has only for those who look. What is left is all that the rules decide by, so a replay decides
+the same. Encoding what was decoded changes nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _LEFT_OUT: Mapping[type, frozenset[str]] = {
     ManifestFenced: frozenset({"why"}),
     StagedFile: frozenset({"partition_values", "stats"}),
     StagedFileRecord: frozenset({"partition_values", "stats"}),
+    Manifest: frozenset({"timings", "graph"}),
 }
 
 

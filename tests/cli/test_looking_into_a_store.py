@@ -11,9 +11,9 @@ import pytest
 
 import spark_ckpt as ckpt
 from spark_ckpt.cli.output import Id, cell, datum
-from spark_ckpt.cli.state_rows import CHANGED_IN, TIMEOUT, visible
 from spark_ckpt.errors import EpochNotFound, StoreForeign
 from spark_ckpt.store.records import OperatorSnapshot
+from spark_ckpt.store.state_rows import CHANGED_IN, TIMEOUT, visible
 from tests.store.store_world import OPERATOR, World, rewrite
 
 SNAPSHOT = OperatorSnapshot(operator=OPERATOR, key_groups=1, key_schema="k string", state_schema="v bigint")

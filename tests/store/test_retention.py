@@ -280,3 +280,21 @@ def test_the_epoch_before_one_that_a_sink_is_owed_stays_to_go_back_to(world: Wor
     assert [brief.epoch for brief in world.store.log.tail().epochs] == [4, 5]
     assert world.begin(4).manifest.epoch == 4
     assert world.state_at(4) == {"a": 4}
+
+
+def test_the_incarnations_of_kept_epochs_are_told_as_long_as_these(world: World) -> None:
+    """Where each began and what it ended with; those of forgotten epochs go with them."""
+    world.epoch({"a": 0}, full=True, acked=1)
+    world.store.log.release(1, "stopped")
+    for why in ("[CKPT_QUERY_FAILED] executor lost", "stopped", ""):
+        point = world.begin()
+        world.epoch({"a": point.incarnation}, full=True, acked=world.last + 1)
+        if why:
+            world.store.log.release(point.incarnation, why)
+    world.store.retain(Retention(keep_last=3, slack=0))
+    lives = world.store.reopened().log.tail().lives
+
+    assert [(life.incarnation, life.why) for life in lives] == [
+        (2, "[CKPT_QUERY_FAILED] executor lost"), (3, "stopped"), (4, ""),
+    ]  # fmt: skip
+    assert world.store.reopened().log.tail().latest == 4

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound
+from spark_ckpt.json_values import plain
 from spark_ckpt.store.ddl import column_names
 from spark_ckpt.store.records import Manifest, OperatorSnapshot
 
@@ -61,3 +62,17 @@ def _sorted(state: pa.Table, keys: Sequence[str]) -> pa.Table:
         return state.sort_by([(name, "ascending") for name in keys])
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid):
         return state  # a key that has no order (a struct, say) keeps the order of the files
+
+
+Keyed = Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]]
+"""Rows by their key's text: (key columns, state columns)."""
+
+
+def keyed(table: pa.Table, keys: Sequence[str]) -> Keyed:
+    """Rows by key. NaN equals NaN here: values are compared as JSON, which also makes nested ones comparable."""
+    found = {}
+    for row in table.to_pylist():
+        values = {name: plain(value) for name, value in row.items() if name != CHANGED_IN}
+        key = {name: values.pop(name) for name in keys}
+        found[str(list(key.values()))] = (key, values)
+    return found

@@ -1,0 +1,33 @@
+"""`spark-ckpt ui`: what stores say of their jobs, as a page in a browser."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spark_ckpt.cli.options import StorageOptions, pairs
+from spark_ckpt.cli.output import print_line
+from spark_ckpt.errors import EnvironmentUnfit
+
+
+def ui(
+    stores: Annotated[list[str], typer.Argument(metavar="STORE...", help="Stores of jobs, running or not.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 4141,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on. Whoever reaches it reads state and cursors.")
+    ] = "127.0.0.1",
+    name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Another host name to be asked for, behind a proxy say; may be repeated."),
+    ] = None,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Show jobs in a browser: epochs and their parts, graph, incarnations, what going back would mean, state. Changes nothing."""
+    try:
+        from spark_ckpt.seen.page.serving import PageServer
+    except ImportError as error:
+        raise EnvironmentUnfit("the page needs starlette and uvicorn", hint="pip install 'spark-ckpt[ui]'") from error
+    server = PageServer(stores, host, port, name or (), pairs(storage_option, "--storage-option"))
+    print_line(f"{server.url}  (Ctrl-C ends it)")
+    server.run()

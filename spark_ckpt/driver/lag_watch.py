@@ -1,0 +1,66 @@
+"""How many rows wait at the sources, asked beside processing and only while somebody wants to know."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from spark_ckpt.connector import CountsLag, Cursor
+from spark_ckpt.errors import CkptError
+from spark_ckpt.plan.graph import SourceNode
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+class LagWatch(threading.Thread):
+    """Asks every `interval_s` each source that can count where it ends, and tells `tell`: rows by source.
+
+    `cursors`: where the sources stand behind the last batch; none before the first. A source that does not answer is left out.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        sources: Sequence[SourceNode],
+        cursors: Callable[[], Mapping[str, Cursor]],
+        tell: Callable[[Mapping[str, int]], None],
+        interval_s: float,
+    ) -> None:
+        super().__init__(name="ckpt-lag", daemon=True)
+        self._spark = spark
+        self._counting = [(node.name, node.source) for node in sources if isinstance(node.source, CountsLag)]
+        self._cursors = cursors
+        self._tell = tell
+        self._interval_s = interval_s
+        self._over = threading.Event()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether any source can count."""
+        return bool(self._counting)
+
+    def run(self) -> None:
+        """Thread body."""
+        while not self._over.wait(self._interval_s):
+            if found := self.asked():
+                self._tell(found)
+
+    def asked(self) -> dict[str, int]:
+        """Rows that wait now, by source."""
+        cursors, found = self._cursors(), {}
+        for name, source in self._counting:
+            if name in cursors:
+                try:
+                    found[name] = source.lag(cursors[name], source.end(self._spark))
+                except CkptError as error:
+                    _log.info("source %s does not say where it ends: %s", name, error.what)
+        return found
+
+    def close(self) -> None:
+        """End after the question under way."""
+        self._over.set()

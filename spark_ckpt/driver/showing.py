@@ -1,0 +1,25 @@
+"""A run shown in a terminal or notebook, with the lag asked for meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from spark_ckpt.driver.lag_watch import LagWatch
+from spark_ckpt.driver.progress import Progress
+from spark_ckpt.seen.live_view import follow
+
+if TYPE_CHECKING:
+    from spark_ckpt.driver.job_plan import JobPlan
+
+
+def show(plan: JobPlan, progress: Progress, is_over: Callable[[float], bool], seconds: float | None) -> None:
+    """Until it is over, at most `seconds`. `is_over(wait_s)`: waits so long at most and says whether."""
+    interval_s = plan.config.lag_interval_ms / 1000
+    watch = LagWatch(plan.spark, plan.sources, progress.cursors, progress.lag_is, interval_s)
+    if watch.is_needed:
+        watch.start()
+    try:
+        follow(progress.shown, lambda: progress.lag, is_over, seconds=seconds)
+    finally:
+        watch.close()

@@ -1,0 +1,32 @@
+"""A restore plan in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spark_ckpt.recovery.plan import SinkPlan
+from spark_ckpt.wording import counted, epochs, one_or_many
+
+
+def sink_lines(epoch: int, sink: SinkPlan) -> Iterable[str]:
+    """What happens to one sink, in sentences."""
+    if sink.replaced:
+        yield "another table or topic takes its place and begins with the first new epoch; what was published stays where it is"
+        return
+    if sink.publish:
+        yield f"{epochs(sink.publish)} ({counted(sink.publish_rows, 'row')}) will be published first"
+    if sink.again:
+        stay = one_or_many(len(sink.again), "stays", "stay")
+        yield (
+            f"{epochs(sink.again)} ({counted(sink.again_rows, 'row')}) {stay} visible, and the restored job produces these rows "
+            "again: give it another table or topic, or take them back there first"
+        )
+    if not sink.complete:
+        yield f"between epoch {epoch} and the oldest kept one more may be visible: retention has forgotten the epochs"
+    if sink.never:
+        was = one_or_many(len(sink.never), "was", "were")
+        yield f"{epochs(sink.never)} {was} never published: what was staged is dropped and produced anew"
+    if sink.elsewhere:
+        yield f"visible of branches left before: {epochs(sink.elsewhere)}; rows of the same input may be among them"
+    if not (sink.publish or sink.again or sink.never or sink.elsewhere):
+        yield "has everything up to this epoch and nothing behind it"

@@ -1,0 +1,102 @@
+"""A run in a terminal or a notebook: rows per second, lag, the epoch under way, what it waits for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from spark_ckpt.connector import Json
+from spark_ckpt.store.records import EpochBrief
+from spark_ckpt.wording import counted
+
+Record = Mapping[str, Json]
+_RECENT = 20
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def follow(
+    records: Callable[[], Sequence[Record]],
+    lag: Callable[[], Mapping[str, int]],
+    is_over: Callable[[float], bool],
+    console: Console | None = None,
+    seconds: float | None = None,
+    every_s: float = 0.5,
+) -> None:
+    """Show a run until it is over, at most `seconds`. `is_over(wait_s)`: waits so long at most and says whether.
+
+    On a terminal and in a notebook one picture is drawn again and again; elsewhere only the last one.
+    """
+    screen = console or Console()
+    deadline_s = None if seconds is None else time.monotonic() + seconds
+    with Live(console=screen, auto_refresh=False, transient=False) as live:
+        over = False
+        while not over and (deadline_s is None or time.monotonic() < deadline_s):
+            over = is_over(every_s)
+            live.update(picture(records(), lag(), over), refresh=True)
+
+
+def picture(records: Sequence[Record], lag: Mapping[str, int], over: bool = False) -> RenderableType:
+    """What there is to see. `records`: of `run.recentProgress`, oldest first. `lag`: rows by source, of those that can count."""
+    if not records:
+        return Text("ended before its first micro-batch" if over else "starting: no micro-batch yet")
+    last = records[-1]
+    facts = Table.grid(padding=(0, 2))
+    for name, value in _facts(last, records, lag, over):
+        facts.add_row(Text(name, style="dim"), Text(value))
+    rates = [_number(each.get("processedRowsPerSecond")) for each in records[-_RECENT:]]
+    heading = Text(f"job {last.get('job')}, incarnation {last.get('incarnation')}", style="bold")
+    return Group(heading, facts, Text(f"rows/s  {sparkline(rates)}"))
+
+
+def _facts(last: Record, records: Sequence[Record], lag: Mapping[str, int], over: bool) -> list[tuple[str, str]]:
+    totals, took = _mapping(last.get("totals")), _mapping(last.get("durationMs"))
+    shown = [
+        ("state", "ended" if over else _waits(last)),
+        ("rows/s", f"{rate(records):,.0f}"),
+        ("rows", f"{_number(totals.get('numInputRows')):,.0f} in, {_number(totals.get('numOutputRows')):,.0f} out"),
+        ("epoch", f"{last.get('epoch')} decided"),
+        ("batch", f"{last.get('batchId')}, {_number(took.get('batch')) / 1000:.2f} s"),
+    ]
+    if lag:
+        shown.append(("lag", ", ".join(f"{source} {rows:,}" for source, rows in sorted(lag.items()))))
+    left_out = {name: _number(totals.get(name)) for name in ("late", "rejected")}
+    shown += [(name, counted(int(count), "row")) for name, count in left_out.items() if count]
+    return shown
+
+
+def _waits(last: Record) -> str:
+    outage = _mapping(last.get("outage"))
+    return f"waits: {outage.get('condition')}, {_number(outage.get('waited_ms')) / 1000:.0f} s" if outage else "runs"
+
+
+def rate(records: Sequence[Record]) -> float:
+    """Rows per second of processing over the newest records."""
+    newest = records[-_RECENT:]
+    took_ms = sum(_number(_mapping(each.get("durationMs")).get("batch")) for each in newest)
+    return sum(_number(each.get("numInputRows")) for each in newest) * 1000 / took_ms if took_ms else 0.0
+
+
+def epoch_rate(epochs: Sequence[EpochBrief]) -> float:
+    """Rows per second between the oldest and the newest of the last epochs; 0 while there are not two of them."""
+    newest = list(epochs)[-_RECENT:]
+    took_ms = newest[-1].created_ms - newest[0].created_ms if newest else 0
+    return sum(each.rows_in for each in newest[1:]) * 1000 / took_ms if took_ms > 0 else 0.0
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A bar each, the greatest the highest."""
+    top = max(values, default=0.0)
+    return "".join(_BARS[round(value / top * (len(_BARS) - 1))] if top else _BARS[0] for value in values)
+
+
+def _number(value: Json) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _mapping(value: Json) -> Mapping[str, Json]:
+    return value if isinstance(value, Mapping) else {}

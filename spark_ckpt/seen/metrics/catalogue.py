@@ -1,0 +1,111 @@
+"""Every metric of a run, once: what it is called in Prometheus and in OpenTelemetry, its unit, its labels.
+
+Names follow each system's conventions: base units (seconds, bytes) as a suffix and `_total` for counters in Prometheus; dots and a
+unit beside the name in OpenTelemetry. Every series has the label `ckpt_job`, since
+`job` is what Prometheus calls the target that it scrapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+PREFIX = "spark_ckpt"
+
+
+class Kind(Enum):
+    """How values add up."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Instrument:
+    """One metric. `name`: as OpenTelemetry has it, behind the prefix. `unit`: in UCUM, braces around what is only counted.
+    `labels`: beside the job's."""
+
+    name: str
+    kind: Kind
+    unit: str
+    description: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def otel_name(self) -> str:
+        """In OpenTelemetry."""
+        return f"{PREFIX}.{self.name}"
+
+    @property
+    def prometheus_name(self) -> str:
+        """In Prometheus, as queries name it. A histogram's series add `_bucket`, `_sum`, `_count`."""
+        total = "_total" if self.kind is Kind.COUNTER else ""
+        return f"{PREFIX}_{self.name.replace('.', '_')}{_SUFFIXES.get(self.unit, '')}{total}"
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """All labels, the job's first."""
+        return ("ckpt_job", *self.labels)
+
+
+_SUFFIXES = {"s": "_seconds", "By": "_bytes"}
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
+"""Upper bounds of the histograms' buckets: from a fast decision to the longest epoch that the settings allow by default."""
+
+
+def _counter(name: str, unit: str, description: str, *labels: str) -> Instrument:
+    return Instrument(name, Kind.COUNTER, unit, description, labels)
+
+
+def _gauge(name: str, unit: str, description: str, *labels: str) -> Instrument:
+    return Instrument(name, Kind.GAUGE, unit, description, labels)
+
+
+def _histogram(name: str, description: str, *labels: str) -> Instrument:
+    return Instrument(name, Kind.HISTOGRAM, "s", description, labels)
+
+
+INPUT_ROWS = _counter("input.rows", "{row}", "Rows that sources have delivered to micro-batches")
+OUTPUT_ROWS = _counter("output.rows", "{row}", "Rows that were staged for the first sink")
+REJECTED_ROWS = _counter("rejected.rows", "{row}", "Records that could not be parsed")
+LATE_ROWS = _counter(
+    "late.rows", "{row}", "Rows that an operator left out since they were behind the watermark", "operator"
+)
+BATCHES = _counter("batches", "{batch}", "Micro-batches that are over")
+BATCH_DURATION = _histogram("batch.duration", "From the beginning of a micro-batch to its end")
+EPOCHS_COMMITTED = _counter("epochs.committed", "{epoch}", "Epochs that were decided", "reason")
+EPOCHS_ABORTED = _counter(
+    "epochs.aborted", "{epoch}", "Epochs that will not be decided; their rows belong to the next one"
+)
+EPOCHS_PUBLISHED = _counter("epochs.published", "{epoch}", "Epochs that a sink has got", "sink")
+PUBLISHED_ROWS = _counter("published.rows", "{row}", "Rows that a sink has got", "sink")
+EPOCH_PARTS = _histogram(
+    "epoch.part.duration",
+    "Parts of an epoch: barrier (until its batch begins), snapshot (its batch), decision, publish (per sink)",
+    "part",
+    "sink",
+)
+LAST_EPOCH = _gauge("last.epoch", "{epoch}", "Number of the newest decided epoch")
+LAST_EPOCH_AT = _gauge("last.epoch.timestamp", "s", "When the newest epoch was decided, in seconds since 1970")
+UNPUBLISHED = _gauge("unpublished.epochs", "{epoch}", "Decided epochs that a sink still lacks", "sink")
+STATE_SIZE = _gauge("state.size", "By", "Size of an operator's state in the newest epoch", "operator")
+IN_FLIGHT_ROWS = _gauge("in.flight.rows", "{row}", "Rows on an edge behind the last micro-batch", "edge")
+LAG_ROWS = _gauge("source.lag.rows", "{row}", "Rows that wait at a source, of sources that can count them", "source")
+INCARNATION = _gauge("incarnation", "{incarnation}", "Number of the incarnation that runs, or ran last")
+INCARNATIONS = _counter("incarnations.started", "{incarnation}", "Incarnations that began in this process")
+RUNNING = _gauge("running", "1", "1 while an incarnation runs, else 0")
+OUTAGE = _gauge("outage", "1", "1 while the job waits for its store or a disk, else 0")
+OUTAGES = _counter("outage.attempts", "{attempt}", "Attempts that an outage has failed", "condition")
+
+CATALOGUE: Mapping[str, Instrument] = {
+    each.name: each
+    for each in (
+        INPUT_ROWS, OUTPUT_ROWS, REJECTED_ROWS, LATE_ROWS, BATCHES, BATCH_DURATION, EPOCHS_COMMITTED, EPOCHS_ABORTED,
+        EPOCHS_PUBLISHED, PUBLISHED_ROWS, EPOCH_PARTS, LAST_EPOCH, LAST_EPOCH_AT, UNPUBLISHED, STATE_SIZE, IN_FLIGHT_ROWS,
+        LAG_ROWS, INCARNATION, INCARNATIONS, RUNNING, OUTAGE, OUTAGES,
+    )
+}  # fmt: skip
+"""All of them, by name."""

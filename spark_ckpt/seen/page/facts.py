@@ -1,0 +1,181 @@
+"""What the page shows of a job, as JSON: the log's tail for the overview, one manifest for what is looked at closely.
+
+An overview reads no manifest but the newest, so that ten thousand epochs are told as fast as ten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from spark_ckpt.connector import Json
+from spark_ckpt.errors import CkptError
+from spark_ckpt.json_values import plain
+from spark_ckpt.store.records import EdgeCut, EpochBrief, Manifest, OperatorSnapshot, StagedOutput
+from spark_ckpt.store.store import Store
+from spark_ckpt.store.tail import LifeTold, Tail
+
+COLUMNS = (
+    "epoch", "status", "incarnation", "base", "created_ms", "duration_ms", "barrier_ms", "snapshot_ms", "decision_ms",
+    "publish_ms", "rows_in", "rows_out", "state_bytes", "reason", "savepoints",
+)  # fmt: skip
+"""Of an epoch in the overview. Null: not known, since an older version wrote it or nobody has measured it."""
+
+Facts = dict[str, Json]
+
+
+def facts_of(store: Store, now_ms: int) -> Facts:
+    """The overview of one job. `now_ms`: since 1970. Damage of the newest manifest is told, not raised."""
+    tail = store.log.tail()
+    return {
+        "job": tail.job,
+        "store": store.location.uri,
+        "store_id": tail.store_id,
+        "taken_ms": now_ms,
+        "latest": tail.latest,
+        "driver": driver_of(tail, now_ms),
+        "savepoints": dict(tail.savepoints),
+        "acked": dict(tail.acked),
+        "lives": [_life(each, tail, now_ms) for each in tail.lives],
+        "columns": list(COLUMNS),
+        "epochs": [list(row) for row in rows_of(tail)],
+        "newest": _newest(store, tail),
+    }
+
+
+def driver_of(tail: Tail, now_ms: int) -> Json:
+    """Who runs the job; null if nobody ever did."""
+    if tail.holder is None:
+        return None
+    return {
+        "holder": str(tail.holder),
+        "since_ms": tail.since_ms,
+        "lease_ms": tail.lease_ms,
+        "lease_until_ms": tail.lease_expires_ms or None,
+        "holds_lease": tail.lease_expires_ms > now_ms,
+    }
+
+
+def _life(life: LifeTold, tail: Tail, now_ms: int) -> Json:
+    return {
+        "incarnation": life.incarnation,
+        "began_ms": life.began_ms,
+        "base": life.base,
+        "restored_from": life.restored_from,
+        "holder": life.holder,
+        "ended_ms": life.ended_ms or None,
+        "ended": how_it_ended(life, tail, now_ms),
+        "epochs": sum(brief.incarnation == life.incarnation for brief in tail.by_id.values()),
+    }
+
+
+def how_it_ended(life: LifeTold, tail: Tail, now_ms: int) -> str:
+    """In words. A driver that is killed says nothing: the next one, or the lease, tells that it is gone."""
+    if life.ended_ms:
+        return life.why or "in order; its lease was freed"
+    if life.incarnation < tail.incarnation:
+        return f"without a word, before incarnation {life.incarnation + 1} began: killed, lost, or replaced"
+    return "runs" if tail.lease_expires_ms > now_ms else "without a word: its lease is over"
+
+
+def rows_of(tail: Tail) -> Iterable[tuple[Json, ...]]:
+    """One row an epoch, oldest first, as `COLUMNS` says."""
+    lineage = {brief.epoch for brief in tail.lineage()}
+    owed = {sink: set(tail.unacked(sink)) for sink in tail.sinks}
+    later = _told_later(tail.by_id.values())
+    names: dict[int, list[str]] = {}
+    for name, epoch in sorted(tail.savepoints.items()):
+        names.setdefault(epoch, []).append(name)
+    for brief in tail.epochs:
+        barrier_ms, snapshot_ms = (
+            (brief.timings.barrier_ms, brief.timings.snapshot_ms) if brief.timings else (None, None)
+        )
+        yield (
+            brief.epoch, _status(brief, lineage, owed), brief.incarnation, brief.base, brief.created_ms, brief.duration_ms,
+            barrier_ms, snapshot_ms, later.get((brief.epoch, "decision")), later.get((brief.epoch, "publish")),
+            brief.rows_in, brief.rows_out, brief.state_bytes, brief.reason, names.get(brief.epoch, []),
+        )  # fmt: skip
+
+
+def _told_later(briefs: Iterable[EpochBrief]) -> dict[tuple[int, str], int]:
+    """Milliseconds by epoch and part, as later epochs say; sinks publish beside each other, so the slowest counts."""
+    found: dict[tuple[int, str], int] = {}
+    for brief in briefs:
+        for each in brief.timings.earlier if brief.timings else ():
+            found[each.epoch, each.part] = max(each.duration_ms, found.get((each.epoch, each.part), 0))
+    return found
+
+
+def _status(brief: EpochBrief, lineage: set[int], owed: Mapping[str, set[int]]) -> str:
+    if brief.epoch not in lineage:
+        return "abandoned"
+    return "unpublished" if any(brief.epoch in owed[sink] for sink in brief.sinks) else "published"
+
+
+def _newest(store: Store, tail: Tail) -> Json:
+    if not tail.latest:
+        return None
+    try:
+        return epoch_of(store, tail.latest)
+    except CkptError as error:
+        return {"epoch": tail.latest, "damage": str(error)}
+
+
+def epoch_of(store: Store, epoch: int) -> Facts:
+    """One epoch closely. Raises `EpochNotFound`, `EpochDamaged`, `FormatUnknown`."""
+    manifest = store.log.manifest(epoch)
+    tail = store.log.tail()
+    return {
+        "epoch": epoch,
+        "watermark_ms": manifest.watermark_ms or None,
+        "sources": [_source(name, cursor, manifest) for name, cursor in manifest.cursors.items()],
+        "operators": [_operator(each) for each in manifest.operators.values()],
+        "edges": [_edge(each) for each in manifest.edges.values()],
+        "sinks": [_sink(each, tail, manifest) for each in manifest.outputs.values()],
+        "rejected": sum(manifest.rejected.values()),
+        "graph": [{"id": each.id, "inputs": list(each.inputs)} for each in manifest.graph],
+    }
+
+
+def _source(name: str, cursor: Mapping[str, Json], manifest: Manifest) -> Json:
+    lag = manifest.timings.lag_rows.get(name) if manifest.timings else None
+    return {
+        "name": name,
+        "cursor": plain(cursor),
+        "identity": dict(manifest.source_identities.get(name, {})),
+        "lag": lag,
+    }
+
+
+def _operator(snapshot: OperatorSnapshot) -> Json:
+    return {
+        "name": snapshot.operator,
+        "key_groups": snapshot.key_groups,
+        "key_schema": snapshot.key_schema,
+        "state_schema": snapshot.state_schema,
+        "files": len(snapshot.files),
+        "bytes": sum(file.size_bytes for file in snapshot.files),
+        "rows_changed": sum(file.rows for file in snapshot.files if file.epoch == _newest_of(snapshot)),
+        "late_rows": snapshot.late_rows,
+        "watermarks_ms": dict(snapshot.watermarks),
+    }
+
+
+def _newest_of(snapshot: OperatorSnapshot) -> int:
+    return max((file.epoch for file in snapshot.files), default=0)
+
+
+def _edge(cut: EdgeCut) -> Json:
+    size = sum(file.size_bytes for file in cut.files)
+    return {"name": cut.edge, "consumed": cut.consumed, "produced": cut.produced, "bytes": size}
+
+
+def _sink(output: StagedOutput, tail: Tail, manifest: Manifest) -> Json:
+    identity = manifest.sink_identities.get(output.sink)
+    return {
+        "name": output.sink,
+        "rows": output.rows,
+        "files": len(output.files),
+        "bytes": sum(file.size_bytes for file in output.files),
+        "published": manifest.epoch not in tail.unacked(output.sink),
+        "identity": dict(identity.parts) if identity else {},
+    }

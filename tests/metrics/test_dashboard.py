@@ -1,0 +1,116 @@
+"""Dashboard and alerts ask for metrics that exist, in queries that parse, against what a real run of the rules is scraped as."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import promql_parser
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+import spark_ckpt
+from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, LagEvent, OutageEvent, ProgressEvent
+from spark_ckpt.explained.causes import CAUSES
+from spark_ckpt.pages.metrics import metrics_table
+from spark_ckpt.seen.metrics.catalogue import CATALOGUE
+from spark_ckpt.seen.metrics.dashboard import dashboard
+from spark_ckpt.seen.metrics.meter import Meter
+from spark_ckpt.seen.metrics.prometheus import Prometheus
+
+DOCS = Path(spark_ckpt.__file__).parents[1] / "docs"
+MONITORING = DOCS / "monitoring"
+RULES = [rule for group in yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+QUERIES = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """Name and labels of everything that is scraped of a job to which everything has happened."""
+    registry = CollectorRegistry()
+    meter = Meter("job", Prometheus(registry))
+    detail = {
+        "reason": "interval",
+        "parts_ms": {"barrier": 1, "snapshot": 2, "decision": 3},
+        "state_bytes": {"op": 1},
+        "sinks": ["out"],
+    }
+    progress = {"numInputRows": 1, "durationMs": {"batch": 1}, "lateRows": {"op": 1}, "inFlightRows": {"loop": 1}}
+    meter.onIncarnationStarted(IncarnationEvent("job", 1, 0, "latest"))
+    meter.onProgress(ProgressEvent("job", 1, 1, progress))
+    meter.onLag(LagEvent("job", {"in": 1}))
+    meter.onEpochCommitted(EpochEvent("job", 1, 1, detail))
+    meter.onEpochPublished(EpochEvent("job", 1, 1, {"sink": "out", "rows": 1, "duration_ms": 5}))
+    meter.onOutage(OutageEvent("job", 1, "CKPT_STORE_FULL", "full", 1, 1, 1, 1))
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return {sample.name: set(sample.labels) for family in families for sample in family.samples}
+
+
+def plain(query):
+    """Without Grafana's variables."""
+    return query.replace("$__rate_interval", "1m").replace("$job", ".*")
+
+
+def selectors(query):
+    """(metric, labels that are asked for) of a query's parts."""
+    return [
+        (name, re.findall(r"(\w+)=", labels or ""))
+        for name, labels in re.findall(r"(spark_ckpt_\w+)(?:\{([^}]*)\})?", query)
+    ]
+
+
+@pytest.mark.parametrize("query", [*QUERIES, *(rule["expr"] for rule in RULES)])
+def test_a_query_parses_and_asks_for_series_that_are_scraped(query, samples):
+    promql_parser.parse(plain(query))
+    asked = selectors(query)
+    assert asked
+    for name, labels in asked:
+        assert name in samples
+        assert set(labels) <= samples[name]
+
+
+def test_a_query_of_a_metric_that_is_not_there_or_that_does_not_parse_is_found(samples):
+    assert [name for name, _ in selectors("rate(spark_ckpt_input_row_total[1m])") if name not in samples]
+    with pytest.raises(ValueError, match=r"unclosed|unexpected|parenthesis"):
+        promql_parser.parse(plain("rate(spark_ckpt_input_rows_total[1m]"))
+
+
+def test_labels_that_a_legend_or_an_annotation_shows_are_labels_of_its_query(samples):
+    shown = [(target["expr"], target["legendFormat"]) for panel in dashboard()["panels"] for target in panel["targets"]]
+    shown += [(rule["expr"], " ".join(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))) for rule in RULES]
+    for query, legend in shown:
+        labels = set(re.findall(r"\{\{(\w+)\}\}", legend)) or set(legend.split())
+        known = {label for name, _ in selectors(query) for label in samples[name]}
+        assert labels <= known, (query, legend)
+
+
+def test_every_metric_of_the_catalogue_is_scraped_and_told_on_the_page(samples):
+    page = (DOCS / "monitoring.md").read_text()
+    assert metrics_table() in page
+    for each in CATALOGUE.values():
+        assert any(name.startswith(each.prometheus_name) for name in samples), each.prometheus_name
+
+
+def test_the_dashboard_in_the_docs_is_what_the_catalogue_says():
+    """Regenerate with: python -m spark_ckpt.seen.metrics.dashboard > docs/monitoring/grafana.json"""
+    assert json.loads((MONITORING / "grafana.json").read_text()) == dashboard()
+
+
+def test_panels_lie_beside_each_other_and_every_one_has_a_query():
+    panels = dashboard()["panels"]
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
+    assert len(places) == len({panel["id"] for panel in panels}) == len(panels)
+    assert all(panel["targets"] for panel in panels)
+
+
+def test_there_is_an_alert_for_each_of_the_five_things_that_matter():
+    assert [rule["alert"] for rule in RULES] == [
+        "CkptNoNewEpoch", "CkptNotRunning", "CkptOutage", "CkptSinkBehind", "CkptLagGrows",
+    ]  # fmt: skip
+    for rule in RULES:
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        named = re.findall(r"CKPT_\w+", rule["annotations"]["description"])
+        assert set(named) <= CAUSES.keys()

@@ -1,0 +1,144 @@
+"""What a run tells its listeners arrives as metrics, under the names of each system's conventions."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, LagEvent, OutageEvent, ProgressEvent
+from spark_ckpt.seen.metrics.catalogue import CATALOGUE, Kind
+from spark_ckpt.seen.metrics.meter import Meter
+from spark_ckpt.seen.metrics.prometheus import Prometheus
+
+JOB = 'orders "new"\n'
+PROGRESS = {
+    "numInputRows": 10, "numOutputRows": 4, "rejected": 1, "durationMs": {"batch": 250}, "lateRows": {"totals": 2},
+    "inFlightRows": {"loop": 7},
+}  # fmt: skip
+
+
+class Scraped:
+    """What Prometheus would read, by Prometheus' own parser."""
+
+    def __init__(self, registry):
+        self.text = generate_latest(registry).decode()
+        families = text_string_to_metric_families(self.text)
+        self.samples = [sample for family in families for sample in family.samples]
+
+    def value(self, name, **labels):
+        [found] = [each.value for each in self.samples if each.name == name and labels.items() <= each.labels.items()]
+        return found
+
+
+@pytest.fixture
+def run():
+    """A meter and what is scraped of it."""
+    registry = CollectorRegistry()
+    meter = Meter(JOB, Prometheus(registry), now_s=lambda: 1_700_000_000.5)
+    return meter, lambda: Scraped(registry)
+
+
+def epoch(number, **detail):
+    return EpochEvent(JOB, number, 3, detail)
+
+
+def test_rows_are_counted_over_micro_batches(run):
+    meter, scraped = run
+    for _ in range(2):
+        meter.onProgress(ProgressEvent(JOB, 3, 7, PROGRESS))
+
+    found = scraped()
+    assert found.value("spark_ckpt_input_rows_total", ckpt_job=JOB) == 20
+    assert found.value("spark_ckpt_output_rows_total") == 8
+    assert found.value("spark_ckpt_rejected_rows_total") == 2
+    assert found.value("spark_ckpt_late_rows_total", operator="totals") == 4
+    assert found.value("spark_ckpt_in_flight_rows", edge="loop") == 7
+    assert found.value("spark_ckpt_batch_duration_seconds_sum") == 0.5
+    assert found.value("spark_ckpt_batch_duration_seconds_bucket", le="0.25") == 2
+
+
+def test_an_epoch_tells_its_parts_its_time_and_its_state(run):
+    meter, scraped = run
+    parts = {"barrier": 100, "snapshot": 400, "decision": 20}
+    meter.onEpochCommitted(epoch(8, reason="interval", parts_ms=parts, state_bytes={"totals": 4096}, sinks=["out"]))
+
+    found = scraped()
+    assert found.value("spark_ckpt_epochs_committed_total", reason="interval") == 1
+    assert found.value("spark_ckpt_last_epoch") == 8
+    assert found.value("spark_ckpt_last_epoch_timestamp_seconds") == 1_700_000_000.5
+    assert found.value("spark_ckpt_state_size_bytes", operator="totals") == 4096
+    for part, took_ms in parts.items():
+        assert found.value("spark_ckpt_epoch_part_duration_seconds_sum", part=part) == took_ms / 1000
+
+
+def test_epochs_that_a_sink_lacks_are_counted_until_it_has_them(run):
+    meter, scraped = run
+    for number in (8, 9, 10):
+        meter.onEpochCommitted(epoch(number, sinks=["out", "side"]))
+    meter.onEpochPublished(epoch(9, sink="out", rows=5, duration_ms=30))
+
+    found = scraped()
+    assert found.value("spark_ckpt_unpublished_epochs", sink="out") == 1
+    assert found.value("spark_ckpt_unpublished_epochs", sink="side") == 3
+    assert found.value("spark_ckpt_published_rows_total", sink="out") == 5
+    assert found.value("spark_ckpt_epoch_part_duration_seconds_sum", part="publish", sink="out") == 0.03
+
+
+def test_an_outage_is_shown_until_the_store_answers(run):
+    meter, scraped = run
+    meter.onOutage(OutageEvent(JOB, 3, "CKPT_STORE_FULL", "full", 10, 600_000, 1000, 1))
+    during = scraped()
+    meter.onEpochCommitted(epoch(8))
+
+    assert during.value("spark_ckpt_outage") == 1
+    assert during.value("spark_ckpt_outage_attempts_total", condition="CKPT_STORE_FULL") == 1
+    assert scraped().value("spark_ckpt_outage") == 0
+
+
+def test_a_run_shows_whether_it_lives_and_how_often_it_began(run):
+    meter, scraped = run
+    meter.onIncarnationStarted(IncarnationEvent(JOB, 3, 7, "latest"))
+    alive = scraped()
+    meter.onIncarnationEnded(IncarnationEvent(JOB, 3, 7, "failed"))
+
+    assert (alive.value("spark_ckpt_running"), alive.value("spark_ckpt_incarnation")) == (1, 3)
+    assert scraped().value("spark_ckpt_running") == 0
+    assert scraped().value("spark_ckpt_incarnations_started_total") == 1
+
+
+def test_lag_is_the_newest_answer_of_each_source(run):
+    meter, scraped = run
+    meter.onLag(LagEvent(JOB, {"orders": 12}))
+    meter.onLag(LagEvent(JOB, {"orders": 5}))
+
+    assert scraped().value("spark_ckpt_source_lag_rows", source="orders") == 5
+
+
+def test_before_the_first_batch_counters_stand_at_zero_so_that_rates_begin_there(run):
+    _, scraped = run
+
+    found = scraped()
+    assert found.value("spark_ckpt_input_rows_total") == 0
+    assert found.value("spark_ckpt_running") == 0
+
+
+@pytest.mark.parametrize("instrument", CATALOGUE.values(), ids=lambda each: each.name)
+def test_names_follow_the_conventions_of_prometheus(instrument):
+    """https://prometheus.io/docs/practices/naming: base units last, `_total` for what only grows, nowhere else."""
+    name = instrument.prometheus_name
+    assert re.fullmatch(r"spark_ckpt(_[a-z]+)+", name)
+    assert name.endswith("_total") == (instrument.kind is Kind.COUNTER)
+    assert ("_seconds" in name) == (instrument.unit == "s")
+    assert ("_bytes" in name) == (instrument.unit == "By")
+    assert "job" not in instrument.label_names  # the scraped target's
+
+
+@pytest.mark.parametrize("instrument", CATALOGUE.values(), ids=lambda each: each.name)
+def test_names_follow_the_conventions_of_opentelemetry(instrument):
+    """https://opentelemetry.io/docs/specs/semconv/general/metrics: dots, no unit and no `total` in the name."""
+    assert re.fullmatch(r"spark_ckpt(\.[a-z]+)+", instrument.otel_name)
+    assert not instrument.otel_name.endswith((".total", ".seconds", ".bytes"))
+    assert instrument.unit in ("s", "By", "1") or re.fullmatch(r"\{[a-z]+\}", instrument.unit)

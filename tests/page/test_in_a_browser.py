@@ -1,0 +1,95 @@
+"""The page in a real browser: it draws what the data say, runs nobody's script, and is there within a second for 10,000 epochs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from page_world import Elements, many_briefs, told_world
+
+from spark_ckpt.seen.page.drawn import drawn
+from spark_ckpt.seen.page.facts import COLUMNS, facts_of, rows_of
+from spark_ckpt.seen.page.report import report
+from spark_ckpt.seen.page.serving import PageServer
+from spark_ckpt.store.records import CreatedRecord
+from spark_ckpt.store.tail import Tail, folded
+
+NOW_MS = 1_700_000_000_000
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+MOST_MS = 1000
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
+
+
+def opened(address: str, folder: Path, *options: str) -> str:
+    """The page's elements once its script has run."""
+    command = [
+        str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+        f"--user-data-dir={folder / 'profile'}", *options, "--dump-dom", address,
+    ]  # fmt: skip
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=folder)
+    return ran.stdout
+
+
+def texts(dom: str) -> str:
+    return re.sub(r"<script.*?</script>|<style.*?</style>|<[^>]+>", " ", dom, flags=re.DOTALL)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "run.html"
+    path.write_text(report(told_world(tmp_path / "store").store, NOW_MS))
+    return path
+
+
+def test_a_report_draws_epochs_graph_incarnations_and_what_going_back_means(file, tmp_path):
+    dom = opened(file.as_uri(), tmp_path)
+    page = Elements(dom)
+    rows = [given["data-epoch"] for tag, given in page.elements if tag == "tr" and "data-epoch" in given]
+    assert rows == ["3", "2", "1"]
+    assert len([tag for tag, _ in page.elements if tag == "rect"]) == 3
+    seen = texts(dom)
+    for expected in ("Job job", "7 rows wait", "job.start(restore=3)", "Incarnations", "400 ms", "unpublished"):
+        assert expected in seen
+
+
+def test_hostile_names_are_seen_and_do_nothing(file, tmp_path):
+    dom = opened(file.as_uri(), tmp_path)
+    assert [tag for tag, _ in Elements(dom).elements if tag == "img"] == []
+    assert "window.stolen=1" in texts(dom)
+
+
+def test_the_live_page_draws_the_same_under_its_own_policy(tmp_path):
+    world = told_world(tmp_path / "store")
+    server = PageServer([world.store.location.uri])
+    server.start()
+    try:
+        dom = opened(server.url, tmp_path, "--virtual-time-budget=4000")  # until the answers are in
+    finally:
+        server.close()
+    seen = texts(dom)
+    for expected in ("Job job", "7 rows wait", "job.start(restore=3)", "State of a key at two epochs"):
+        assert expected in seen
+
+
+def test_ten_thousand_epochs_are_drawn_within_a_second(tmp_path):
+    records = [(0, CreatedRecord(job="job", store_id="s")), *((0, brief) for brief in many_briefs(10_000))]
+    tail = folded(Tail(), records)
+    small = facts_of(told_world(tmp_path / "store").store, NOW_MS)
+    job = small | {
+        "columns": list(COLUMNS),
+        "epochs": [list(row) for row in rows_of(tail)],
+        "latest": 10_000,
+        "newest": None,
+    }
+    path = tmp_path / "large.html"
+    path.write_text(drawn("large", [job]))
+
+    dom = opened(path.as_uri(), tmp_path)
+
+    [ready] = [given["data-ready"] for tag, given in Elements(dom).elements if tag == "body"]
+    assert "1 to 25 of 10,000" in texts(dom)
+    assert int(ready) < MOST_MS

@@ -1,0 +1,166 @@
+"""The live page answers questions about stores, to whoever asks it by its own name, and to nobody's scripts."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from http.client import HTTPConnection
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+from page_world import HOSTILE, Elements, told_world
+
+from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.seen.page.serving import PageServer
+from tests.cli.cli_world import three_epochs
+from tests.store.store_world import OPERATOR
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return told_world(tmp_path_factory.mktemp("told") / "store")
+
+
+@pytest.fixture(scope="module")
+def server(world, tmp_path_factory):
+    other = three_epochs(tmp_path_factory.mktemp("other") / "store")
+    missing = str(tmp_path_factory.mktemp("none") / "store")
+    serving = PageServer([world.store.location.uri, other.store.location.uri, missing])
+    serving.start()
+    yield serving
+    serving.close()
+
+
+def asked(server, path, **headers):
+    """(status, headers, body)."""
+    where = urlsplit(server.url)
+    connection = HTTPConnection(where.hostname, where.port, timeout=30)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read().decode()
+    finally:
+        connection.close()
+
+
+def answered(server, path):
+    status, _, body = asked(server, path)
+    return status, json.loads(body)
+
+
+def test_several_jobs_are_told_and_one_that_cannot_be_read_hides_no_other(server):
+    status, jobs = answered(server, "/api/jobs")
+    assert (status, [each.get("latest") for each in jobs]) == (200, [3, 3, None])
+    assert "CKPT_STORE_FOREIGN" in jobs[2]["error"]
+
+
+def test_what_happens_while_somebody_looks_is_seen(server, tmp_path_factory):
+    world = three_epochs(tmp_path_factory.mktemp("moving") / "store")
+    watching = PageServer([world.store.location.uri])
+    watching.start()
+    try:
+        before = answered(watching, "/api/jobs")[1][0]["latest"]
+        world.epoch({"z": 1})
+        assert (before, answered(watching, "/api/jobs")[1][0]["latest"]) == (3, 4)
+    finally:
+        watching.close()
+
+
+def test_an_epoch_its_restore_and_its_state_are_answers(server):
+    assert answered(server, "/api/jobs/0/epochs/2")[1]["epoch"] == 2
+    assert answered(server, "/api/jobs/0/epochs/1/restore")[1]["call"] == "job.start(restore=1)"
+    query = urlencode({"operator": OPERATOR, "key": "k=b", "before": 1, "after": 2})
+    assert answered(server, f"/api/jobs/0/state?{query}")[1]["rows"][0]["after"] == {"v": 3}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/jobs/0/epochs/99",
+        "/api/jobs/7/epochs/1",
+        "/api/jobs/0/state?operator=nobody&before=1&after=2",
+        f"/api/jobs/0/state?operator={OPERATOR}&before=x&after=2",
+        f"/api/jobs/0/state?operator={OPERATOR}&before=1&after=2&key=novalue",
+        "/api/jobs/0/state?operator=../../epochs&before=1&after=2",
+    ],
+)
+def test_a_wrong_question_is_answered_with_a_typed_error(server, path):
+    status, body = answered(server, path)
+    assert status == 400
+    assert body["condition"].startswith("CKPT_")
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil:4141"]
+)
+def test_a_request_under_another_name_is_refused(server, host):
+    """A page from elsewhere may have its own name point to this address; the browser then sends that name."""
+    status, _, body = asked(server, "/api/jobs", Host=host)
+    assert (status, "epochs" in body) == (421, False)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LOCALHOST:4141", "[::1]:80"])
+def test_a_request_under_this_machines_own_names_is_answered(server, host):
+    assert asked(server, "/api/jobs", Host=host)[0] == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_there_is_nothing_to_send(server, method):
+    request = urllib.request.Request(f"{server.url}api/jobs", method=method, data=b"{}")
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=30)
+    assert caught.value.code == 405
+    caught.value.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/page.js", "/page.css", "/api/jobs", "/nothing"])
+def test_every_answer_forbids_other_peoples_scripts_frames_and_guesses(server, path):
+    _, headers, _ = asked(server, path)
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert (headers["x-content-type-options"], headers["cross-origin-resource-policy"]) == ("nosniff", "same-origin")
+    assert not [name for name in headers if name.lower().startswith("access-control")]
+
+
+def test_the_page_loads_nothing_from_anywhere_else(server):
+    for path in ("/", "/page.js", "/page.css"):
+        body = (
+            asked(server, path)[2].replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xhtml", "")
+        )
+        assert "http://" not in body
+        assert "https://" not in body
+    loaded = [
+        value
+        for _, given in Elements(asked(server, "/")[2]).elements
+        for name, value in given.items()
+        if name in ("src", "href")
+    ]
+    assert loaded == ["page.css", "page.js"]
+
+
+def test_no_files_of_the_machine_are_served(server):
+    for path in ("/../pyproject.toml", "/assets/page.html", "/%2e%2e/%2e%2e/etc/passwd", "/page.js/../server.py"):
+        assert asked(server, path)[0] == 404
+
+
+def test_hostile_texts_are_data_and_nothing_else(server):
+    _, headers, body = asked(server, "/api/jobs/0/epochs/3")
+    assert headers["content-type"].startswith("application/json")
+    assert json.loads(body)["sources"][0]["cursor"]["text"] == HOSTILE
+
+
+def test_the_page_says_it_is_this_machines_own_unless_somebody_names_it_otherwise(world):
+    named = PageServer([world.store.location.uri], names=["Ckpt.Example"])
+    named.start()
+    try:
+        assert asked(named, "/api/jobs", Host="ckpt.example")[0] == 200
+    finally:
+        named.close()
+
+
+def test_an_address_that_is_taken_is_told(server):
+    with pytest.raises(ConfigInvalid, match="cannot be served at 127"):
+        PageServer([], "127.0.0.1", urlsplit(server.url).port)

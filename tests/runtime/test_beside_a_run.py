@@ -1,0 +1,122 @@
+"""What is asked and shown beside a run hurts nobody when it fails."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from spark_ckpt.driver.lag_watch import LagWatch
+from spark_ckpt.driver.listener import EpochEvent
+from spark_ckpt.driver.shown_cursors import ShownCursors
+from spark_ckpt.errors import SourceInvalid
+from spark_ckpt.store.records import Manifest
+
+WAIT_S = 30
+
+
+class Node:
+    def __init__(self, name, source):
+        self.name, self.source = name, source
+
+
+class Counts:
+    """Ends at 10 more than it says, unless it is told to fail."""
+
+    def __init__(self, fails=False):
+        self.fails = fails
+
+    def end(self, spark):
+        if self.fails:
+            raise SourceInvalid("the broker is away")
+        return {"n": 10}
+
+    def lag(self, cursor, end):
+        return end["n"] - cursor["n"]
+
+
+class CannotCount:
+    def end(self, spark):
+        raise AssertionError("it is asked for nothing")
+
+
+def watch(sources, cursors, tell=lambda rows: None, interval_s=0.001):
+    return LagWatch(None, [Node(name, source) for name, source in sources.items()], lambda: cursors, tell, interval_s)
+
+
+def test_rows_that_wait_are_what_lies_between_cursor_and_end():
+    assert watch({"in": Counts()}, {"in": {"n": 4}}).asked() == {"in": 6}
+
+
+def test_a_source_that_does_not_answer_is_left_out():
+    asked = watch({"in": Counts(), "away": Counts(fails=True)}, {"in": {"n": 4}, "away": {"n": 0}}).asked()
+    assert asked == {"in": 6}
+
+
+def test_before_the_first_batch_and_of_sources_that_cannot_count_nothing_is_told():
+    assert watch({"in": Counts()}, {}).asked() == {}
+    assert not watch({"files": CannotCount()}, {"files": {"n": 0}}).is_needed
+
+
+def test_the_watch_tells_again_and_again_until_it_is_closed():
+    told = threading.Semaphore(0)
+    watching = watch({"in": Counts()}, {"in": {"n": 4}}, lambda rows: told.release())
+    watching.start()
+    assert told.acquire(timeout=WAIT_S)
+    assert told.acquire(timeout=WAIT_S)
+    watching.close()
+    watching.join(WAIT_S)
+    assert not watching.is_alive()
+
+
+class Shows:
+    shown_as = "a-group"
+
+    def __init__(self, error=None):
+        self.error, self.shown, self.free = error, [], threading.Event()
+        self.free.set()
+        self.began = threading.Event()
+
+    def show(self, cursor):
+        self.began.set()
+        assert self.free.wait(WAIT_S)
+        if self.error:
+            raise self.error
+        self.shown.append(cursor)
+
+
+def decided(**cursors):
+    return EpochEvent(
+        "job", 1, 1, {}, Manifest(job="job", epoch=1, incarnation=1, attempt="a", created_ms=0, cursors=cursors)
+    )
+
+
+def test_the_newest_position_is_shown_and_those_that_were_overtaken_are_not():
+    source = Shows()
+    source.free.clear()
+    showing = ShownCursors([Node("in", source)])
+    showing.start()
+    showing.onEpochCommitted(decided(**{"in": {"n": 1}}))
+    assert source.began.wait(WAIT_S)
+    for number in (2, 3, 4):
+        showing.onEpochCommitted(decided(**{"in": {"n": number}}))
+    source.free.set()
+    showing.close()
+    assert source.shown == [{"n": 1}, {"n": 4}]
+
+
+@pytest.mark.parametrize("error", [SourceInvalid("not authorised"), ValueError("a bug")])
+def test_a_source_that_cannot_show_does_not_keep_the_others_from_it(error):
+    failing, working = Shows(error), Shows()
+    showing = ShownCursors([Node("a", failing), Node("b", working)])
+    showing.start()
+    showing.onEpochCommitted(decided(a={"n": 1}, b={"n": 2}))
+    showing.close()
+    assert working.shown == [{"n": 2}]
+
+
+def test_where_no_source_shows_anything_nothing_is_needed():
+    class Silent(Shows):
+        shown_as = None
+
+    assert not ShownCursors([Node("in", Silent()), Node("files", CannotCount())]).is_needed

@@ -1,0 +1,66 @@
+"""A listener that waits for a network keeps nobody waiting."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, LagEvent, OutageEvent, ProgressEvent, RunListener
+from spark_ckpt.seen.aside import Aside
+
+WAIT_S = 30
+EPOCH = EpochEvent("job", 1, 1, {})
+LIFE = IncarnationEvent("job", 1, 0, "latest")
+EVENTS = {
+    "onIncarnationStarted": LIFE,
+    "onProgress": ProgressEvent("job", 1, 1, {}),
+    "onLag": LagEvent("job", {}),
+    "onEpochCommitted": EPOCH,
+    "onEpochAborted": EPOCH,
+    "onEpochPublished": EPOCH,
+    "onOutage": OutageEvent("job", 1, "CKPT_STORE_FULL", "full", 1, 1, 1, 1),
+    "onIncarnationEnded": LIFE,
+}
+
+
+class Slow(RunListener):
+    def __init__(self):
+        self.heard, self.free, self.began = [], threading.Event(), threading.Event()
+
+    def __getattribute__(self, name):
+        if not name.startswith("on"):
+            return super().__getattribute__(name)
+
+        def hear(event):
+            self.began.set()
+            assert self.free.wait(WAIT_S)
+            self.heard.append((name, event))
+            if name == "onLag":
+                raise ConnectionError("the catalogue is away")
+
+        return hear
+
+
+def test_every_kind_of_event_is_passed_on_in_order_and_an_error_ends_nothing():
+    listener = Slow()
+    aside = Aside(listener)
+    listener.free.set()
+    for name, event in EVENTS.items():
+        getattr(aside, name)(event)
+    assert aside.drained(WAIT_S)
+    assert listener.heard == list(EVENTS.items())
+    assert {name for name in vars(RunListener) if name.startswith("on")} == EVENTS.keys()
+
+
+def test_nobody_waits_for_it_and_what_is_too_much_is_left_out(caplog):
+    listener = Slow()
+    aside = Aside(listener, most=2)
+    aside.onLag(EVENTS["onLag"])
+    assert listener.began.wait(WAIT_S)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            aside.onEpochCommitted(EPOCH)
+    listener.free.set()
+    assert aside.drained(WAIT_S) or aside.drained(WAIT_S)
+    assert [name for name, _ in listener.heard].count("onEpochCommitted") == 2
+    assert "events left out" in caplog.text
