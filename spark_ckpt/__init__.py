@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from spark_ckpt.driver.run import Run
     from spark_ckpt.errors import CkptError
     from spark_ckpt.protocol.ids import Epoch, Incarnation
+    from spark_ckpt.rewind.pin_listener import PinListener
     from spark_ckpt.spark_session.session import session
     from spark_ckpt.tasks.operators.aggregations import Aggregate, count, first, last, max, mean, min, stddev, sum
     from spark_ckpt.tasks.operators.vectorized import KeyBatch, KeyResult
@@ -52,6 +53,7 @@ _HOME = {
     "tasks.operators.aggregations": ("Aggregate", "count", "first", "last", "max", "mean", "min", "stddev", "sum"),
     "driver.run": ("Run",),
     "tasks.operators.vectorized": ("KeyBatch", "KeyResult"),
+    "rewind.pin_listener": ("PinListener",),
     "spark_session.session": ("session",),
     "api.spark_source": ("SparkSource",),
     "api.state": ("read_state", "state_frame", "state_version"),
@@ -75,6 +77,7 @@ __all__ = [
     "KeyResult",
     "LagEvent",
     "OutageEvent",
+    "PinListener",
     "ProgressEvent",
     "PublishReceipt",
     "Publisher",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 from lake import STATE, Lake, ids_of_file
@@ -15,6 +16,8 @@ from spark_ckpt.failpoints import FailpointHit
 from spark_ckpt.rewind.applying import Settings, apply, undo
 from spark_ckpt.rewind.checkpoint import read_checkpoint
 from spark_ckpt.rewind.fences import fence_paths, put_fences, remove_fences
+from spark_ckpt.rewind.pin_listener import PinListener
+from spark_ckpt.rewind.pins import kept_points
 from spark_ckpt.rewind.plan import Plan
 from spark_ckpt.rewind.planning import Request, plan_rewind
 
@@ -143,3 +146,35 @@ def a_running_query_stops_at_a_fence(lake: Lake) -> None:
     finally:
         running.stop()
     remove_fences(fences, "x")
+
+
+class Companion(PinListener):
+    """Tells when a query has ended, and so has told of all its batches."""
+
+    def __init__(self, lake: Lake) -> None:
+        tables = [str(lake.root)]
+        super().__init__([str(lake.checkpoint("ingest"))], str(lake.root / "pins"), budget="1GiB", tables=tables)
+        self.ended = Event()
+
+    def onQueryTerminated(self, event) -> None:
+        super().onQueryTerminated(event)
+        self.ended.set()
+
+
+def test_a_listener_beside_a_running_query_pins_what_can_be_gone_back_to(spark, tmp_path):
+    lake = Lake(tmp_path / "lake", spark, {})
+    listener = Companion(lake)
+    spark.streams.addListener(listener)
+    try:
+        lake.drop(2)
+        assert listener.ended.wait(60)
+        listener.wait(60)
+    finally:
+        spark.streams.removeListener(listener)
+    [point] = kept_points(lake.root / "pins")
+    [query], [table] = point.point.queries, point.point.tables
+    lake.drop(1)
+    request = Request([query.folder], point.point.id, [str(lake.root)], pins=lake.root / "pins")
+    apply(plan_rewind(request, 0), SETTINGS)
+    held = sorted(row.id for row in spark.read.format("delta").load(table.path).collect())
+    assert held == sorted(each for number in range(query.batch + 1) for each in ids_of_file(number))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
@@ -10,12 +11,15 @@ from lake import POISON, STATE, Lake, ids_of_file, made_lake
 from pyspark.sql import SparkSession
 
 from integration_tests.spark import session_with
+from spark_ckpt.cli.app import exit_code
 from spark_ckpt.errors import RewindOutOfReach
 from spark_ckpt.rewind.pinning import PinRequest, take_pin
 from spark_ckpt.rewind.plan import Plan, QueryPlan, TablePlan
 from spark_ckpt.rewind.planning import Request, plan_rewind
 
 pytestmark = pytest.mark.spark
+
+PAGE = Path(__file__).parents[2] / "docs" / "rewind.md"
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 KINDS = {
@@ -112,6 +116,16 @@ def test_spark_reads_the_state_of_a_pinned_point_that_holds_only_what_it_needs(l
         read = lake.spark.read.format("statestore").option("batchId", pinned.batch)
         rows = read.load(str(point.folder / pinned.kept_in)).select("key.id").collect()
     assert sorted(row.id for row in rows) == lake.ids("silver", version)
+
+
+def test_the_plan_that_the_page_shows_is_what_the_command_prints(lake, capsys):
+    """But for the places of folders, and so the width of columns."""
+    names = [str(lake.checkpoint(name)) for name in ("ingest", "dedup", "publish")]
+    assert exit_code(["rewind", "plan", *names, "--table", str(lake.root), "--to", "ingest@4"]) == 0
+    printed = capsys.readouterr().out.replace(str(lake.root), "/lake")
+    page = PAGE.read_text()
+    shown = page[page.index("to ingest@4: ") : page.index("Nothing was changed.\n```")] + "Nothing was changed.\n"
+    assert [line.split() for line in printed.splitlines()] == [line.split() for line in shown.splitlines()]
 
 
 def test_a_state_file_that_is_lost_is_noticed_as_spark_notices_it(lake):

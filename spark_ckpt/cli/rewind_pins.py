@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,13 +12,13 @@ import typer
 from spark_ckpt.cli.options import AsJson
 from spark_ckpt.cli.output import iso, print_json, print_line, print_table, size, utc
 from spark_ckpt.connector import Json
-from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.rewind.declared import Declared, read_declared
 from spark_ckpt.rewind.pinning import PinRequest, take_pin
 from spark_ckpt.rewind.pins import Point
 from spark_ckpt.rewind.pins import unpin as take_away
 from spark_ckpt.rewind.planning import Request
 from spark_ckpt.rewind.points_told import PointTold, told_points
+from spark_ckpt.rewind.sizes import bytes_of
 from spark_ckpt.wording import counted
 
 Pins = Annotated[Path, typer.Argument(metavar="PINS", help="The folder of pinned points.")]
@@ -37,16 +36,6 @@ DeclaredFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="YAML: who writes which topic, folder or table. See docs/rewind.md."),
 ]
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?")
-
-
-def bytes_of(written: str) -> int:
-    """A size as people write it: 500MB, 10GiB, 1000. Raises `ConfigInvalid`."""
-    found = _SIZE.fullmatch(written.strip())
-    if found is None or float(found[1]) <= 0 or (found[3] and not found[2]):
-        raise ConfigInvalid(f"--budget {written} is no size", hint="write for example --budget 10GiB")
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))
 
 
 def pin(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from spark_ckpt.errors import CheckpointForeign, ConfigInvalid
 from spark_ckpt.rewind.reading import entries
 from spark_ckpt.spark_private.pipeline_flows import FLOWS, LEVELS_MAX, is_checkpoint, newest_version
 from spark_ckpt.spark_private.query_logs import ID_FILE
+
+SET_ASIDE = re.compile(r"(.+)\.(?:before-rewind|rewound|rewinding|undoing)-[0-9a-f]{12}")
+"""What a rewind calls a checkpoint that it puts beside another one: that one's name, and an ending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +43,8 @@ def find_places(folders: Sequence[Path]) -> Places:
     if not folders:
         raise ConfigInvalid("no checkpoint was named", hint="name the checkpoint folder of each query")
     found: list[Place] = []
-    notes: list[str] = []
-    for folder in folders:
+    chosen, notes = _without_set_aside(folders)
+    for folder in chosen:
         if _is_storage_root(folder):
             flows, resting = _flows(folder)
             found += flows
@@ -49,6 +53,18 @@ def find_places(folders: Sequence[Path]) -> Places:
             found.append(Place(folder, folder.parts))
     _refuse_twice([each.folder for each in found])
     return Places({_name(each, found): each.folder for each in found}, tuple(notes))
+
+
+def _without_set_aside(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """What a rewind has put beside a checkpoint is none to plan for, when the checkpoint is named, too: as by `checkpoints/*`."""
+    named = set(folders)
+    aside = {
+        folder
+        for folder in folders
+        if (made := SET_ASIDE.fullmatch(folder.name)) and folder.with_name(made[1]) in named
+    }
+    notes = [f"{folder} was set aside by a rewind: it is left out" for folder in folders if folder in aside]
+    return [folder for folder in folders if folder not in aside], notes
 
 
 def _is_storage_root(folder: Path) -> bool:

@@ -44,3 +44,15 @@ def test_every_promise_names_a_test_that_exists():
 
     assert len(columns) == 13
     assert [str(path) for path in named if not path.is_file()] == []
+
+
+def test_what_the_rewind_page_shows_of_apply_is_what_the_tutorial_shows():
+    """The tutorial's commands are run by a test, and what they print is compared."""
+    pages = [(DOCS / name).read_text() for name in ("rewind.md", "rewind-tutorial.md")]
+    shown, run = (
+        [each for each in page.split("```") if "$ spark-ckpt rewind apply plan.json --settle-s 0\n" in each]
+        for page in pages
+    )
+
+    assert len(shown) == 1
+    assert shown == run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -14,6 +15,7 @@ from spark_ckpt.rewind.applying import Settings, apply, undo
 from spark_ckpt.rewind.checkpoint import read_checkpoint
 from spark_ckpt.rewind.pinning import PinRequest, take_pin
 from spark_ckpt.rewind.pins import unpin
+from spark_ckpt.rewind.places import find_places
 from spark_ckpt.rewind.plan import Plan
 from spark_ckpt.rewind.planning import Request, plan_rewind
 
@@ -112,3 +114,16 @@ def test_a_pinned_point_that_is_harmed_after_the_plan_is_not_used(tmp_path, harm
     with pytest.raises(RewindOutOfReach, match=r"pinned (file|point)"):
         apply(plan, settings_for(plan))
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_what_a_rewind_set_aside_is_left_out_of_the_next_plan_and_told(tmp_path):
+    """As by `checkpoints/*`. Alone it is a checkpoint like any other."""
+    lake, good = history(tmp_path / "lake", 3)
+    plan = plan_of(lake, good)
+    kept = [Path(each.kept) for each in apply(plan, settings_for(plan)).queries if each.changed]
+    again = planned([*checkpoints(lake), *kept], f"ingest@{good}", [lake.root])
+    assert [each.name for each in again.queries] == [path.name for path in checkpoints(lake)]
+    assert [note for note in again.notes if "set aside" in note] == [
+        f"{path} was set aside by a rewind: it is left out" for path in kept
+    ]
+    assert list(find_places([kept[0]]).named) == [kept[0].name]
