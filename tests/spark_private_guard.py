@@ -17,7 +17,8 @@ from spark_ckpt.spark_private.names import SparkName
 
 PUBLIC_MODULES = (
     "pyspark", "pyspark.errors", "pyspark.sql", "pyspark.sql.functions", "pyspark.sql.types", "pyspark.sql.datasource",
-    "pyspark.sql.streaming", "pyspark.sql.streaming.datasource", "pyspark.sql.streaming.query", "pyspark.sql.streaming.state",
+    "pyspark.sql.streaming", "pyspark.sql.streaming.datasource", "pyspark.sql.streaming.listener", "pyspark.sql.streaming.query",
+    "pyspark.sql.streaming.state",
     "py4j.protocol",
 )  # fmt: skip
 """Documented modules of PySpark, and where the error is that any call may raise when Java is gone."""
