@@ -131,3 +131,18 @@ def test_the_migrating_page_moves_a_query_as_written(tmp_path, monkeypatch):
 def append(table, schema, rows):
     columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]
     write_deltalake(table, pa.table(columns, schema=schema), mode="append")
+
+
+def test_the_tutorial_runs_as_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    names = {}
+    try:
+        for language, block in re.findall(r"^```(python|sh)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+            if language == "python":
+                exec(compile(block, "docs/tutorial.md", "exec"), names)
+            else:
+                assert [exit_code(line.split()[1:]) for line in block.splitlines()] == [0] * len(block.splitlines())
+    finally:
+        names["spark"].stop()
+    assert (tmp_path / "run.html").stat().st_size > 10_000

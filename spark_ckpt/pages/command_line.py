@@ -1,0 +1,40 @@
+"""The reference page of the command line, generated from the commands. `python -m spark_ckpt.pages.command_line` prints it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from spark_ckpt.cli.app import application
+
+_WIDTH = 100
+_HEAD = """# Command line
+
+Nothing here starts a JVM except `demo`, `doctor`, `adopt` (for state) and `prepare`. Commands that print take `--json`.
+A wrong command ends with a typed error and its exit code: [errors](errors.md).
+"""
+
+
+def cli_page() -> str:
+    """`docs/cli.md`."""
+    root = typer.main.get_command(application())
+    return "\n".join([_HEAD, *_sections(root, "spark-ckpt")])
+
+
+def _sections(command: object, name: str) -> Iterator[str]:
+    if isinstance(command, TyperGroup):
+        for part, below in command.commands.items():
+            yield from _sections(below, f"{name} {part}")
+        return
+    if not isinstance(command, TyperCommand):
+        raise TypeError(f"{name} is no command")
+    context = typer.Context(command, info_name=name, terminal_width=_WIDTH, max_content_width=_WIDTH)
+    told = "\n".join(line.rstrip() for line in command.get_help(context).strip().splitlines())
+    yield from (f"## {name}", "", "```text", told, "```", "")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(cli_page())

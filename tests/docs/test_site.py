@@ -1,0 +1,70 @@
+"""The site builds, every link in it leads somewhere, and every page of the docs is on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from spark_ckpt.pages.command_line import cli_page
+
+ROOT = Path(__file__).parents[2]
+PAGES = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+
+
+class Config(yaml.SafeLoader):
+    """Reads what is to be read of the site's configuration."""
+
+
+def built(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    """Not `--quiet`: what is not told is not counted as a warning either."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(site)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(
+        command, cwd=config.parent, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def named(nav: object) -> set[str]:
+    if isinstance(nav, str):
+        return {nav}
+    below = nav.values() if isinstance(nav, dict) else nav
+    return {page for each in below for page in named(each)}
+
+
+@pytest.fixture(scope="module")
+def config():
+    return yaml.load((ROOT / "mkdocs.yml").read_text(), Config)
+
+
+def test_the_site_builds_without_a_link_that_leads_nowhere(tmp_path):
+    ran = built(ROOT / "mkdocs.yml", tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    for page in ("index.html", "errors.html", "api.html"):
+        assert (tmp_path / page).stat().st_size > 5000
+    assert "shown_group" in (tmp_path / "api.html").read_text()
+    assert "fonts.googleapis.com" not in (tmp_path / "index.html").read_text()
+
+
+def test_a_link_that_leads_nowhere_stops_the_build(config, tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# A page\n\n[gone](gone.md) and [nowhere](#nowhere)\n")
+    small = {"site_name": "small", **{name: config[name] for name in ("strict", "validation")}}
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(small))
+    ran = built(tmp_path / "mkdocs.yml", tmp_path / "site")
+    assert ran.returncode == 1
+    assert "gone.md" in ran.stderr
+    assert "#nowhere" in ran.stderr
+
+
+def test_every_page_is_on_the_site(config):
+    assert PAGES - named(config["nav"]) == set(), "give each a place under `nav` in mkdocs.yml"
+
+
+def test_the_page_of_the_command_line_is_what_the_commands_say():
+    """Regenerate with: python -m spark_ckpt.pages.command_line > docs/cli.md"""
+    assert (ROOT / "docs" / "cli.md").read_text() == cli_page()
