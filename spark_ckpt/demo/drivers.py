@@ -77,7 +77,8 @@ def _watched(store: Store, driver: DriverProcess, watch: Watch, until: int | Non
         tail = store.log.tail()
         done = committed(tail)
         if tail.incarnation > begun:
-            watch(done, f"epoch {tail.latest}, rows/s {epoch_rate(_of_this_driver(tail)):,.0f}")
+            rate = epoch_rate(_of_this_driver(tail))
+            watch(done, f"epoch {tail.latest}" + (f", rows/s {rate:,.0f}" if rate else ""))
         if until is not None and done >= until:
             return
         if done != before:
