@@ -1,13 +1,15 @@
 """What it costs when rows come round a loop: an iteration beside a micro-batch that gets the same rows from files.
 
 Run: python -m benchmarks.inside.loops [--quick]. Files to nowhere, a running sum over 10,000 keys. In the loop, one file's rows
-come round again and again. Prints a table, from batch to batch; ratios matter, absolute numbers are this machine's.
+come round again and again. It is put beside two jobs: one with the sums' sink alone, and one that writes what would go round to a
+second sink, as the loop's close does. Prints a table, from batch to batch; ratios matter, absolute numbers are this machine's.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -23,21 +25,28 @@ from benchmarks.inside.null_sink import NullSink
 
 KEYS = 10_000
 WARM_BATCHES = 3
-KINDS = ("files", "loop")
+KINDS = ("files", "files to two sinks", "loop")
 
 
 def job(spark: SparkSession, folder: Path, inbox: Path, kind: str, times: int) -> ckpt.Job:
     """A job of its own store: every file is a batch, or all rows of one file go round `times` times."""
-    made = ckpt.Job(spark, kind, str(folder / f"store-{kind}"), interval="1 hour", local_dir=folder)
+    name = kind.replace(" ", "_")
+    made = ckpt.Job(spark, name, str(folder / f"store-{name}"), interval="1 hour", local_dir=folder)
     rows = made.source("in", FilesSource(str(inbox), "parquet", SCHEMA, files_per_batch=1))
+    numbered = rows.withColumn("round", F.lit(1))
     if kind == "files":
         _sums(rows).to(NullSink(), name="out")
-        return made
-    loop = made.feedback("loop", f"{_ddl(rows)}, round int")
-    together = rows.withColumn("round", F.lit(1)).union(loop)
-    sums = _sums(together).to(NullSink(), name="out")
-    loop.close(sums.filter(f"round < {times}").withColumn("round", F.expr("round + 1")).select(*loop.columns))
+    elif kind == "loop":
+        loop = made.feedback("loop", f"{_ddl(rows)}, round int")
+        loop.close(_onward(_sums(numbered.union(loop)).to(NullSink(), name="out"), times, loop.columns))
+    else:
+        _onward(_sums(numbered).to(NullSink(), name="out"), times, numbered.columns).to(NullSink(), name="on")
     return made
+
+
+def _onward(sums: ckpt.Stream, times: int, columns: Sequence[str]) -> ckpt.Stream:
+    """What goes round."""
+    return sums.filter(f"round < {times}").withColumn("round", F.expr("round + 1")).select(*columns)
 
 
 def _sums(rows: ckpt.Stream) -> ckpt.Stream:
@@ -54,9 +63,9 @@ def between_batches_ms(run: ckpt.Run) -> float:
     return median((later - earlier).total_seconds() * 1000 for earlier, later in pairwise(ends[WARM_BATCHES:-1]))
 
 
-def measured(spark: SparkSession, folder: Path, inboxes: dict[str, Path], kind: str, times: int) -> float:
+def measured(spark: SparkSession, folder: Path, inbox: Path, kind: str, times: int) -> float:
     """ms from batch to batch."""
-    run = job(spark, folder, inboxes[kind], kind, times).start(availableNow=True)
+    run = job(spark, folder, inbox, kind, times).start(availableNow=True)
     run.awaitTermination()
     return between_batches_ms(run)
 
@@ -72,7 +81,7 @@ def main() -> None:
                 many = write_files(Path(place) / "many", times, rows, KEYS, number)
                 one = write_files(Path(place) / "one", 1, rows, KEYS, number)
                 for kind in KINDS if number % 2 else reversed(KINDS):
-                    found[kind].append(measured(spark, Path(place), {"files": many, "loop": one}, kind, times))
+                    found[kind].append(measured(spark, Path(place), one if kind == "loop" else many, kind, times))
     finally:
         spark.stop()
     batch = median(found["files"])

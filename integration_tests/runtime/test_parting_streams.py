@@ -11,7 +11,7 @@ from runtime_kit import Bench, drain, manifest_of
 import spark_ckpt as ckpt
 from integration_tests.survival.graphs import counting
 from spark_ckpt import failpoints
-from spark_ckpt.driver import stage_query
+from spark_ckpt.driver import stage_frames, stage_query
 from spark_ckpt.errors import EnvironmentUnfit, GraphInvalid
 
 pytestmark = pytest.mark.spark
@@ -74,6 +74,34 @@ def test_rows_of_a_key_come_in_order_to_every_branch(bench: Bench) -> None:
             seen.setdefault(row["key"], []).append(row["n"])
         assert all(numbers == sorted(numbers, key=int) for numbers in seen.values())  # type: ignore[arg-type]
         assert len(seen) == 7
+
+
+def test_a_sink_on_the_way_costs_no_step_of_its_own_right_behind_an_operator(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exploder, tapper = stage_frames.exploder, stage_frames.tapper
+    made: list[object] = []
+    used: list[object] = []
+    monkeypatch.setattr(stage_frames, "tapper", lambda *of: made.append(tapper(*of)) or made[-1])
+    monkeypatch.setattr(stage_frames, "exploder", lambda schema, tap=None: used.append(tap) or exploder(schema, tap))
+    job = bench.job()
+    counted = counting(job.source("in", bench.source()), "k", "counts").to(bench.sink("way"), name="way")
+    seconds = counted.filter("n > 2").select(F.col("n").alias("was"))
+    second = counting(seconds, "was % 3", "second").to(bench.sink("second"), name="second")
+    second.filter("n <= 5").to(bench.sink("low"), name="low")
+    second.filter("n > 5").to(bench.sink("high"), name="high")
+    bench.put(*ROWS)
+
+    drain(job)
+
+    assert made, "two sinks are on the way"
+    assert [tap for tap in used if tap is not None] == made
+    assert None in used, "the second branch behind the second operator has its rows without"
+    numbers = numbered([key for key, _ in ROWS])
+    assert sorted((row["key"], row["n"]) for row in bench.rows("way")) == numbers
+    wanted = numbered([n % 3 for _, n in numbers if n > 2])
+    assert sorted((row["key"], row["n"]) for row in bench.rows("second")) == wanted
+    assert sorted((row["key"], row["n"]) for name in ("low", "high") for row in bench.rows(name)) == wanted
 
 
 def test_a_record_that_cannot_be_parsed_above_the_branches_is_rejected_once(bench: Bench) -> None:

@@ -58,7 +58,7 @@ from spark_ckpt.tasks.packing import PACKED_DDL, tables_of_blobs
 from spark_ckpt.tasks.rejects import Diverter, divert_rejects, diverting_with
 from spark_ckpt.tasks.reports import Reports
 from spark_ckpt.tasks.rows import EVENT_TIME, REJECT
-from spark_ckpt.tasks.stage_tasks import Tables, exploder, first_met, large_tables, packer, stager, tapper
+from spark_ckpt.tasks.stage_tasks import Step, Tables, exploder, first_met, large_tables, packer, stager, tapper
 from spark_ckpt.tasks.staging import SinkStage
 
 if TYPE_CHECKING:
@@ -173,8 +173,7 @@ class StageFrames:
 
     def _leaf(self, node: Leaf) -> DataFrame:
         if isinstance(node, OperatorNode):
-            output = node.operator.output
-            return self._blobs(node).mapInArrow(exploder(output), output)
+            return self._pass.exploded(node, self._blobs(node))
         return self._inputs[node]
 
     @cached_property
@@ -225,17 +224,16 @@ class StageFrames:
             return frame, first_met(self._diverter() if REJECT in frame.columns else None)
         if node is operator:
             return frame, tables_of_blobs
-        output = operator.operator.output
-        exploded, passage = frame.mapInArrow(exploder(output), output), _Passage(self._stage, self._reports)
-        behind = lambda: divert_rejects(build(node, lambda _: exploded, passage))  # noqa: E731
+        passage = _Passage(self._stage, self._reports)
+        behind = lambda: divert_rejects(build(node, lambda _: passage.exploded(operator, frame), passage))  # noqa: E731
         return diverting_with(self._diverter, behind), large_tables
 
     def _parted(self, operator: OperatorNode, frame: DataFrame) -> DataFrame:
         """Every branch behind the operator reads its blobs from one shuffle, so that the operator runs once. A group's blobs stay
         together and in order."""
-        output = operator.operator.output
         blobs = frame.repartition(self._stage.shuffle_partitions, F.spark_partition_id())
-        rows, passage = blobs.mapInArrow(exploder(output), output), _Passage(self._stage, self._reports)
+        passage = _Passage(self._stage, self._reports)
+        rows = lambda _: passage.exploded(operator, blobs)  # noqa: E731
         staged = diverting_with(
             self._diverter, lambda: reduce(DataFrame.union, [self._branch(e, rows, passage) for e in self._parted_ends])
         )
@@ -246,8 +244,8 @@ class StageFrames:
             )
         return staged
 
-    def _branch(self, end: Node, rows: DataFrame, passage: _Passage) -> DataFrame:
-        behind = divert_rejects(build(end, lambda _: rows, passage))
+    def _branch(self, end: Node, rows: Callable[[Leaf], DataFrame], passage: _Passage) -> DataFrame:
+        behind = divert_rejects(build(end, rows, passage))
         return behind.mapInArrow(stager(large_tables, self._stage.stages[end], self._reports, "tap"), STAGED)
 
 
@@ -290,12 +288,24 @@ class _Passage:
         """Whether a sink on the way gets the rows of one of the nodes."""
         return any(node in self._stages for node in nodes)
 
+    def exploded(self, node: OperatorNode, blobs: DataFrame) -> DataFrame:
+        """The rows in an operator's blobs. The task that unpacks them stages them as well: to the JVM and back again would cost
+        more than all the rest of it."""
+        output = node.operator.output
+        return blobs.mapInArrow(exploder(output, self._tap(node)), output)
+
     def __call__(self, node: Node, rows: DataFrame) -> DataFrame:
         if node in self._passed:
             return rows.where(F.col(REJECT).isNull()) if REJECT in rows.columns else rows
+        tap = self._tap(node)
+        return rows.mapInArrow(tap, rows.schema) if tap else rows
+
+    def _tap(self, node: Node) -> Step | None:
+        if node in self._passed:
+            return None
         self._passed.add(node)
         stages = self._stages.get(node)
-        return rows.mapInArrow(tapper(stages, self._reports), rows.schema) if stages else rows
+        return tapper(stages, self._reports) if stages else None
 
 
 def _no_rows(control: DataFrame, rows: DataFrame) -> DataFrame:

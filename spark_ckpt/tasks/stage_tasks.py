@@ -42,11 +42,12 @@ def packer(diverter: Diverter | None, key_groups: int) -> Step:
     return packed
 
 
-def exploder(schema: StructType) -> Step:
-    """An operator's blobs to rows of its output."""
+def exploder(schema: StructType, tap: Step | None = None) -> Step:
+    """An operator's blobs to rows of its output. `tap`: what they go through before they leave the task."""
 
     def exploded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return explode_blobs(batches, schema)
+        rows = explode_blobs(batches, schema)
+        return rows if tap is None else tap(rows)
 
     return exploded
 
