@@ -95,7 +95,8 @@ class Progress:
             outage = self._outage
             if not self._records:
                 return None if outage is None else {"job": self.job, "outage": outage}
-            return {**self._records[-1], "lagRows": dict(self._lag), "outage": outage}
+            lag: dict[str, Json] = {"lagRows": dict(self._lag)} if self._lag else {}
+            return {**self._records[-1], **lag, "outage": outage}
 
     def recent(self) -> list[dict[str, Json]]:
         """Up to the last 100 records, oldest first."""

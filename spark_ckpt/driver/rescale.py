@@ -92,6 +92,7 @@ def _behind(point: RecoveryPoint, dealt: OperatorSnapshot) -> Manifest:
         "rows_out": 0,
         "rejected": {},
         "acks": (),
+        "timings": None,
     }
     return base.model_copy(update=changes)
 

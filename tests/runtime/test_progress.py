@@ -58,6 +58,14 @@ def test_what_is_handed_out_can_be_changed_without_harm():
     assert progress.last()["batchId"] == 0
 
 
+def test_the_newest_record_has_what_waits_at_the_sources_if_somebody_asks_them():
+    progress = Progress("job")
+    add(progress, 0)
+    assert progress.last() == progress.recent()[-1] | {"outage": None}
+    progress.lag_is({"in": 7})
+    assert progress.last()["lagRows"] == {"in": 7}
+
+
 class Failing(RunListener):
     def onEpochCommitted(self, event):
         raise ValueError("the user's listener")
