@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         OutageEvent,
         ProgressEvent,
         RunListener,
+        StandbyEvent,
     )
     from spark_ckpt.driver.run import Run
     from spark_ckpt.errors import CkptError
@@ -48,7 +49,9 @@ _HOME = {
     "errors": ("CkptError",),
     "api.grouped": ("CoGroupedStreams", "GroupedStream"),
     "api.job": ("Job",),
-    "driver.listener": ("EpochEvent", "IncarnationEvent", "LagEvent", "OutageEvent", "ProgressEvent", "RunListener"),
+    "driver.listener": (
+        "EpochEvent", "IncarnationEvent", "LagEvent", "OutageEvent", "ProgressEvent", "RunListener", "StandbyEvent",
+    ),
     "protocol.ids": ("Epoch", "Incarnation"),
     "tasks.operators.aggregations": ("Aggregate", "count", "first", "last", "max", "mean", "min", "stddev", "sum"),
     "driver.run": ("Run",),
@@ -89,6 +92,7 @@ __all__ = [
     "SparkSource",
     "StagePlan",
     "StagedFile",
+    "StandbyEvent",
     "Stream",
     "count",
     "first",

@@ -99,6 +99,9 @@ class JobConfig(BaseModel):
     keep_epochs: int = Field(20, ge=1, description="epochs kept by number")
     keep_age_ms: Duration = _duration("keep_age", "0 seconds", "epochs younger than this are kept too")
     takeover: bool = Field(False, description="replace a live driver instead of refusing to start")
+    standby: bool = Field(
+        False, description="if another driver has the job, wait warm for its end and take over: `docs/second-driver.md`"
+    )
     accept_new_sink: Names = Field(
         (), description="names of sinks that are another table or topic now: each begins with the next epoch"
     )

@@ -124,6 +124,13 @@ class Fenced(CkptError):
     exit_code = 4
 
 
+class HandoverFailed(CkptError):
+    """A job could not be handed over to a standby: nobody runs it, nobody waits, or one of both did not do it in time."""
+
+    condition = "CKPT_HANDOVER_FAILED"
+    exit_code = 4
+
+
 class EpochNotFound(CkptError):
     """The epoch or savepoint asked for is not in the log."""
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 
-from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, LagEvent, OutageEvent, ProgressEvent, RunListener
+from spark_ckpt.driver.listener import (
+    EpochEvent,
+    IncarnationEvent,
+    LagEvent,
+    OutageEvent,
+    ProgressEvent,
+    RunListener,
+    StandbyEvent,
+)
 from spark_ckpt.seen.aside import Aside
 
 WAIT_S = 30
@@ -19,6 +27,8 @@ EVENTS = {
     "onEpochAborted": EPOCH,
     "onEpochPublished": EPOCH,
     "onOutage": OutageEvent("job", 1, "CKPT_STORE_FULL", "full", 1, 1, 1, 1),
+    "onStandby": StandbyEvent("job", "waits", 1, 0, "a driver", ""),
+    "onHandover": LIFE,
     "onIncarnationEnded": LIFE,
 }
 

@@ -57,6 +57,12 @@ class Events(ckpt.RunListener):
     def onEpochPublished(self, event: ckpt.EpochEvent) -> None:
         self.write("published", incarnation=event.incarnation, epoch=event.epoch, **event.detail)
 
+    def onStandby(self, event: ckpt.StandbyEvent) -> None:
+        self.write("standby", what=event.what, lease_of=event.lease_of, epoch=event.epoch, why=event.why)
+
+    def onHandover(self, event: ckpt.IncarnationEvent) -> None:
+        self.write("handover", incarnation=event.incarnation, base=event.base)
+
     def onIncarnationEnded(self, event: ckpt.IncarnationEvent) -> None:
         self.write("ended", incarnation=event.incarnation, base=event.base, reason=event.reason)
 
@@ -92,7 +98,7 @@ def _run(options: argparse.Namespace, events: Events) -> int:
 
 def run_on(spark: SparkSession, options: argparse.Namespace, events: Events) -> None:
     """The job from its start to its end."""
-    job = _job(spark, options)
+    job = described(spark, options)
     job.addListener(events)
     run = job.start(restore=options.restore, availableNow=options.available_now)
     try:
@@ -101,7 +107,8 @@ def run_on(spark: SparkSession, options: argparse.Namespace, events: Events) -> 
         events.write("done", progress=run.lastProgress)
 
 
-def _job(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
+def described(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
+    """The job, not started."""
     job = ckpt.Job(
         spark,
         "survival",
@@ -109,6 +116,7 @@ def _job(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
         interval=options.interval,
         lease=options.lease,
         takeover=options.takeover or None,
+        standby=options.standby or None,
         shuffle_partitions=options.shuffle_partitions,
         local_dir=options.local_dir,
         key_groups=8,
@@ -173,6 +181,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--interval", default="1 second")
     parser.add_argument("--lease", default="30 seconds")
     parser.add_argument("--takeover", action="store_true")
+    parser.add_argument("--standby", action="store_true")
     parser.add_argument("--max-offsets", type=int, default=4000)
     parser.add_argument("--shuffle-partitions", type=int)
     parser.add_argument("--lanes", type=int, default=1)

@@ -150,7 +150,7 @@ class Lives:
     program: str = PROGRAM
 
     def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Driver:
-        driver = Driver([*self.arguments, *arguments], self._next_folder(), environment, self.program)
+        driver = Driver([*self.arguments, *arguments], self.next_folder(), environment, self.program)
         self.drivers.append(driver)
         return driver
 
@@ -162,7 +162,7 @@ class Lives:
 
     def drain_on(self, spark: SparkSession, *arguments: str) -> Life:
         """As `drain`, on a session of the test's own process, which saves the start of another Java."""
-        life = Life(self._next_folder())
+        life = Life(self.next_folder())
         self.drivers.append(life)
         program = import_module(self.program)
         given = [*self.arguments, "--available-now", *arguments, "--events", str(life.events_file)]
@@ -174,7 +174,8 @@ class Lives:
         for driver in self.drivers:
             driver.kill()
 
-    def _next_folder(self) -> Path:
+    def next_folder(self) -> Path:
+        """Of the next life."""
         return self.folder / f"life-{len(self.drivers) + 1:02}"
 
 

@@ -19,7 +19,7 @@ from spark_ckpt.driver.job_plan import JobPlan, planned
 from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.driver.run import Run
 from spark_ckpt.driver.warm_up import check_workers, warm_up
-from spark_ckpt.errors import GraphInvalid, SinkInvalid, SourceInvalid
+from spark_ckpt.errors import ConfigInvalid, GraphInvalid, SinkInvalid, SourceInvalid
 from spark_ckpt.plan.graph import EdgeBinding, EdgeNode, Node, SinkBinding, SourceNode, struct_of
 from spark_ckpt.plan.graph_text import graph_text
 from spark_ckpt.protocol.ids import Epoch
@@ -128,6 +128,7 @@ class Job:
         accept_new_source: str | Sequence[str] = (),
         accept_moved: str | Sequence[str] = (),
         accept_dropped_operator: str | Sequence[str] = (),
+        standby: bool | None = None,
     ) -> Run:
         """Run the job from its newest epoch, an epoch number, or a savepoint's name; a new store starts at the sources' starts.
 
@@ -136,14 +137,19 @@ class Job:
         confirmed by name: `accept_new_sink` goes on into the new one, `accept_new_source` begins at its start,
         `accept_moved` says that it is the same one at another path. An operator that has state in the epoch and is not in the
         job any more is refused likewise; `accept_dropped_operator` goes on without its state.
+        `standby` (by default the setting of this name): if another driver has the job, wait warm for its end and take over; the run
+        is returned at once.
         Raises at once what would fail later: `GraphInvalid`, `SourceInvalid`, `SinkInvalid`, `StoreInUse`, `EpochNotFound`, ...
         """
         confirmed = self._confirmed(accept_new_sink, accept_new_source, accept_moved, accept_dropped_operator)
+        stands_by = self._config.standby if standby is None else standby
+        if stands_by:
+            self._check_standby(restore, availableNow)
         plan = self.plan(restore, confirmed)
         if availableNow:
             plan.check_ends()
         listeners = [*self._listeners, *listeners_of(plan)]
-        return Run.start(plan, restore, availableNow, listeners, companions_of)
+        return Run.start(plan, restore, availableNow, listeners, companions_of, stands_by)
 
     def plan(self, restore: str | int | Epoch = LATEST, confirmed: Confirmed | None = None) -> JobPlan:
         """Everything that a run needs, checked against workers, sources, sinks and store."""
@@ -164,6 +170,12 @@ class Job:
         except (PySparkException, Py4JError):
             check_workers(self.spark)
             raise
+
+    def _check_standby(self, restore: str | int | Epoch, available_now: bool) -> None:
+        """A standby goes on where the other driver ends, whenever that is."""
+        wrong = {"restore": restore != LATEST, "availableNow": available_now, "takeover": self._config.takeover}
+        for name in (name for name, given in wrong.items() if given):
+            raise ConfigInvalid(f"a standby takes no {name}", hint="start without standby=True, or leave it out")
 
     # -- for streams ----------------------------------------------------------------------------------------------------
 

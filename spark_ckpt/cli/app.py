@@ -49,6 +49,8 @@ VERBS = (
     Verb("accept-loss", "accept_loss", "accept_loss", "Go on although the store has lost epochs that sinks have."),
     Verb("ui", "ui", "ui", "Jobs in a browser: epochs, graph, incarnations, state."),
     Verb("report", "report", "report", "The same as one HTML file."),
+    Verb("lease", "lease", "lease", "Who holds the job, and who waits behind."),
+    Verb("handover", "handover", "handover", "The driver ends in order, a standby goes on."),
     Verb("verify", "verify", "verify", "Whether every epoch is whole."),
     Verb("explain", "explain", "explain", "What an error means, and what ends it."),
     Verb("doctor", "doctor", "doctor", "Whether everything a job needs is here."),
@@ -70,7 +72,8 @@ def application(first: str | None = None) -> typer.Typer:
         epilog=(
             "Every command but ui takes --json. Exit codes: 0 done; "
             "1 simulated run condemned, recorded one not accepted; 2 wrong use; "
-            "3 store unreachable, full, foreign or too new; 4 another driver holds the job; 5 epoch missing or damaged, "
+            "3 store unreachable, full, foreign or too new; 4 another driver holds the job, or none takes it over; "
+            "5 epoch missing or damaged, "
             "state does not fit; 6 run failed; 8 source or sink invalid; 9 not published; 10 environment unfit; 130 interrupted."
         ),
         no_args_is_help=True,

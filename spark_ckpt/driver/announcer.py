@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Json
-from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, OutageEvent, ProgressEvent, RunListener
+from spark_ckpt.driver.listener import (
+    EpochEvent,
+    IncarnationEvent,
+    OutageEvent,
+    ProgressEvent,
+    RunListener,
+    StandbyEvent,
+)
 from spark_ckpt.tasks.user_frames import user_traceback
 
 if TYPE_CHECKING:
@@ -54,6 +61,18 @@ class Announcer:
     def outage(self, event: OutageEvent) -> None:
         """The job waits."""
         self._tell(lambda listener: listener.onOutage(event))
+
+    def stood_by(self, event: StandbyEvent) -> None:
+        """A standby waits, follows, is warm, takes over."""
+        detail = f"behind incarnation {event.lease_of} of {event.holder}" if event.holder else "behind nobody"
+        _log.info("job=%s epoch=%d standby %s %s %s", self.job, event.epoch, event.what, detail, event.why)
+        self._tell(lambda listener: listener.onStandby(event))
+
+    def hands_over(self, epoch: int) -> None:
+        """A final epoch is taken, then a standby goes on; `epoch` is the last committed one so far."""
+        _log.info("job=%s incarnation=%d epoch=%d hands over", self.job, self.incarnation, epoch)
+        event = IncarnationEvent(self.job, self.incarnation, epoch, "handover")
+        self._tell(lambda listener: listener.onHandover(event))
 
     def ended(self, epoch: int, reason: str) -> None:
         """The incarnation is over; `epoch` is its last committed one."""

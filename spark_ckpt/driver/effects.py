@@ -43,12 +43,14 @@ from spark_ckpt.store.retention import Retention
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.store.tail import Tail
 
 _log = logging.getLogger(__name__)
 
 
 class Effects:
-    """Of one incarnation, on the coordinator's thread, whose `loop` takes the answers. `served`: the store has just answered."""
+    """Of one incarnation, on the coordinator's thread, whose `loop` takes the answers. `served`: the log has just
+    taken an epoch; its tail before."""
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class Effects:
         control: Control,
         lanes: Lanes,
         loop: CoordinatorLoop,
-        served: Callable[[], None],
+        served: Callable[[Tail], None],
         finish: Callable[[Outcome, BaseException | None], None],
     ) -> None:
         self._plan = plan
@@ -115,13 +117,13 @@ class Effects:
         hit(Failpoint.EPOCH_COMMITTING)
         began_s = time.monotonic()
         try:
-            self._plan.store.log.commit_epoch(manifest)
+            tail = self._plan.store.log.commit_epoch(manifest)
         except Fenced as error:
             self._loop.tell(ManifestFenced(manifest.epoch, str(error)))
             return
         hit(Failpoint.EPOCH_COMMITTED)
         self._decision_ms = self._clock.stored(manifest.epoch, began_s, time.monotonic())
-        self._served()
+        self._served(tail)
         self._loop.tell(ManifestStored(manifest, effect.names))
 
     def _name(self, savepoint: str, epoch: int) -> None:

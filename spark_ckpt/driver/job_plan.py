@@ -111,9 +111,10 @@ class JobPlan:
 
     def checkpoint(self, incarnation: int) -> Location:
         """Spark's own checkpoint for one incarnation: disposable, on a file system that driver and executors share."""
-        return self._run_folder().child(str(incarnation), "stage")
+        return self.run_folder().child(str(incarnation), "stage")
 
-    def _run_folder(self) -> Location:
+    def run_folder(self) -> Location:
+        """On a file system that driver and executors share; what is in it is disposable. Raises `ConfigInvalid`."""
         if self.config.run_dir is not None:
             return Location(self.config.run_dir)
         if self.store.location.local is not None:

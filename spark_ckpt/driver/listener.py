@@ -68,6 +68,22 @@ class OutageEvent:
     attempt: int
 
 
+@dataclass(frozen=True, slots=True)
+class StandbyEvent:
+    """What a standby does: "waits", "follows" an epoch, "is warm" (the job's own plan has run here once), "takes over".
+
+    `lease_of`: the incarnation behind which it waits, 0 for none, of driver `holder`. `epoch`: the newest one it has followed.
+    `why`: what it has seen of the other driver's end.
+    """
+
+    job: str
+    what: str
+    lease_of: int
+    epoch: int
+    holder: str
+    why: str
+
+
 class RunListener:
     """Listens to a run. An exception in a listener is logged and does not touch the run."""
 
@@ -91,6 +107,12 @@ class RunListener:
 
     def onOutage(self, event: OutageEvent) -> None:
         """The job waits for a disk or store, once per attempt. When it is over, `onIncarnationStarted` follows, or the run ends."""
+
+    def onStandby(self, event: StandbyEvent) -> None:
+        """This driver waits behind another one. Called from threads of the standby."""
+
+    def onHandover(self, event: IncarnationEvent) -> None:
+        """Somebody asked this driver to hand over: it takes a final epoch and ends, and a standby goes on."""
 
     def onIncarnationEnded(self, event: IncarnationEvent) -> None:
         """The incarnation stopped or failed."""

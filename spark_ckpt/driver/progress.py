@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
@@ -20,6 +20,8 @@ class Progress:
 
     job: str
     _records: deque[dict[str, Json]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    standby: Callable[[], dict[str, Json] | None] = lambda: None
+    """What a standby is doing; None if this is none."""
     _outage: dict[str, Json] | None = None
     _lag: Mapping[str, int] = field(default_factory=dict)
     _cursors: Mapping[str, Cursor] = field(default_factory=dict)
@@ -90,7 +92,10 @@ class Progress:
         self._outage = None
 
     def last(self) -> dict[str, Json] | None:
-        """The newest record with `outage` as it is now; none before the first batch, unless the job waits."""
+        """The newest record with `outage` as it is now; none before the first batch, unless the job waits, or stands by."""
+        standby = self.standby()
+        if standby is not None:
+            return {"job": self.job, "standby": standby, "outage": self._outage}
         with self._lock:
             outage = self._outage
             if not self._records:

@@ -6,7 +6,7 @@ import atexit
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from spark_ckpt.connector import Json
@@ -25,6 +25,7 @@ from spark_ckpt.store.restore import LATEST
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.driver.standing_by import StandingBy
     from spark_ckpt.store.records import EpochBrief
 
 _log = logging.getLogger(__name__)
@@ -47,13 +48,19 @@ class Run:
     """A started job. Methods are named as on Spark's `StreamingQuery`."""
 
     def __init__(
-        self, plan: JobPlan, available_now: bool, listeners: Sequence[RunListener], beside: Beside = _nothing
+        self,
+        plan: JobPlan,
+        available_now: bool,
+        listeners: Sequence[RunListener],
+        beside: Beside = _nothing,
+        standby: bool = False,
     ) -> None:
         self._plan = plan
         self._progress = Progress(plan.job)
         self._beside = beside(plan, self._progress, listeners)
         targets = {node.name: node.source.end(plan.spark) for node in plan.sources} if available_now else {}
         self._supervisor = Supervisor(plan, listeners, self._progress, targets)
+        self._standing_by = _standing_by(plan, self._supervisor, listeners, self._progress) if standby else None
         self._done = threading.Event()
         self._error: CkptError | None = None
         self._cut_short: EpochTimedOut | None = None
@@ -68,18 +75,22 @@ class Run:
         available_now: bool,
         listeners: Sequence[RunListener],
         beside: Beside = _nothing,
+        standby: bool = False,
     ) -> Self:
         """Start the first incarnation on the caller's thread, so that what is wrong is raised there. `beside`: makes what lives
-        beside the run."""
+        beside the run. `standby`: if another driver has the job, wait for its end."""
         refuse_newer_sinks(plan.bindings, plan.store)
-        run = cls(plan, available_now, listeners, beside)
+        run = cls(plan, available_now, listeners, beside, standby)
         if plan.config.handle_signals and not stops.listen(run):
             _log.info("job=%s was not started on the main thread: signals do not stop it in order", plan.job)
         try:
-            run._supervisor.begin(restore, plan.config.takeover)
+            if run._standing_by is None:
+                run._supervisor.begin(restore, plan.config.takeover)
+            else:
+                run._standing_by.begin()
         except BaseException:
             run._done.set()
-            run._leave_alone()
+            _close(run._beside)
             stops.forget(run)
             raise
         for companion in run._beside:
@@ -97,14 +108,20 @@ class Run:
         return not self._done.is_set()
 
     @property
+    def isStandby(self) -> bool:
+        """Whether another driver has the job, for whose end this one waits."""
+        return self._standing_by is not None and self._standing_by.waits
+
+    @property
     def incarnation(self) -> int:
-        """The number of the incarnation that runs, or ran last."""
+        """The number of the incarnation that runs, or ran last. Raises `RunFailed` on a standby."""
         return self._living.incarnation
 
     @property
     def lastProgress(self) -> dict[str, Json] | None:
         """The newest micro-batch: rows, rejected and late rows, durations, cursors, the last committed epoch; and under
-        `outage` what the job waits for at this moment, null if for nothing."""
+        `outage` what the job waits for at this moment, null if for nothing. On a standby `standby` alone: behind whom it waits, the
+        epoch that it has followed, whether it is warm."""
         return self._progress.last()
 
     @property
@@ -217,7 +234,8 @@ class Run:
 
     def _supervise(self) -> None:
         try:
-            error = self._supervisor.live()
+            begun = self._standing_by is None or self._standing_by.wait()
+            error = self._supervisor.live() if begun else None
         except CkptError as raised:
             error = raised
         except Exception as raised:  # noqa: BLE001 - the user asks the run, not this thread
@@ -233,10 +251,19 @@ class Run:
             if self._error is not None:
                 _log.error("job=%s ended: %s", self._plan.job, self._error)
             self._progress.outage_over()
-            self._leave_alone()
+            _close(self._beside)
             self._done.set()
 
-    def _leave_alone(self) -> None:
-        """What lives beside the run ends with it."""
-        for companion in self._beside:
-            companion.close()
+
+def _standing_by(
+    plan: JobPlan, supervisor: Supervisor, listeners: Sequence[RunListener], progress: Progress
+) -> StandingBy:
+    from spark_ckpt.driver.standing_by import StandingBy  # loaded by those who wait: other starts have no time for it
+
+    return StandingBy(plan, supervisor, listeners, progress)
+
+
+def _close(companions: Iterable[Companion]) -> None:
+    """What lives beside a run ends with it."""
+    for companion in companions:
+        companion.close()

@@ -8,11 +8,11 @@ durable; 3. the manifest goes into the log: the decision; 4. every sink publishe
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Cursor
@@ -23,6 +23,7 @@ from spark_ckpt.driver.effects import Effects
 from spark_ckpt.driver.lanes import Lanes
 from spark_ckpt.driver.lease_keeper import LeaseKeeper
 from spark_ckpt.driver.listener import OutageEvent
+from spark_ckpt.driver.local_folder import LocalFolder
 from spark_ckpt.driver.offset_log import BatchOffsets
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query_failures import failure_of, is_running
@@ -32,13 +33,13 @@ from spark_ckpt.errors import CkptError, Fenced, RunFailed
 from spark_ckpt.host.messages import QueryStarting, SavepointAsked, SourcesPinned, StopAsked
 from spark_ckpt.host.reports import Report
 from spark_ckpt.protocol import barrier
-from spark_ckpt.storage_errors import told_of
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.trace.recorder import recorded
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
     from spark_ckpt.store.restore import RecoveryPoint
+    from spark_ckpt.store.tail import Tail
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1
@@ -66,6 +67,7 @@ class SparkIncarnation:
         progress: Progress,
         targets: Mapping[str, Cursor],
         standing: Standing | None = None,
+        levels: Path | None = None,
     ) -> None:
         self._plan = plan
         self._point = point
@@ -75,12 +77,14 @@ class SparkIncarnation:
         self._over = threading.Event()
         self._close_within_s = _JOIN_S
         self._query: RunningQuery | None = None
-        self._folder = plan.cache / f"i{point.incarnation}"
+        self._folder = LocalFolder(plan.cache, point.incarnation)
+        self._levels = levels
+        self._leaving = self._abandoned = False
         key_groups = plan.key_groups(point.manifest)
         shape, acked = plan.shape(key_groups), plan.store.log.tail().acked
         self._core, self._rules = recorded(plan.config.trace_dir, shape, point, standing, acked)
         self._control = Control()
-        self._stage = Stage(plan, point.incarnation, self._core, self._control, targets, self._folder, key_groups)
+        self._stage = Stage(plan, point.incarnation, self._core, self._control, targets, self._folder.path, key_groups)
         self._keeper = LeaseKeeper(
             self._renew, plan.config.lease_ms, progress.outage_over, self._missed_renewal, self._fail
         )
@@ -113,14 +117,14 @@ class SparkIncarnation:
     def abandon(self, close_within_s: float) -> None:
         """End now, without a final epoch: what is not in an epoch is undone by the next start. What is open
         may take `close_within_s` to close, then it is left behind."""
-        self._close_within_s = close_within_s
+        self._close_within_s, self._abandoned = close_within_s, True
         self._finish(barrier.Outcome.STOPPED, None)
 
     # -- beginning --------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Pin the sources, start the publishers, the query and the coordinator."""
-        self._make_folder()
+        self._folder.make(self._levels)
         if self.last_epoch:
             self._plan.store.settle(self._core.base)
         self._loop.tell(SourcesPinned(self._stage.starts()))
@@ -133,27 +137,26 @@ class SparkIncarnation:
         self._loop.start()
         self._query = self._stage.start(behind, self._on_batch, self._over.is_set)
 
-    def _make_folder(self) -> None:
-        """This incarnation's own folder: a driver that was replaced may still run on this host and clean up after itself."""
-        for left in self._plan.cache.glob("i*"):
-            if left.name[1:].isdigit() and int(left.name[1:]) < self.incarnation - 1:
-                shutil.rmtree(left, ignore_errors=True)
-        shutil.rmtree(self._folder, ignore_errors=True)
-        with told_of(str(self._folder)):
-            self._folder.mkdir(parents=True)
-
     def _on_batch(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> None:
         self._loop.post(lambda: self._loop.tell(self._stage.batch_done(offsets, reports, duration_ms)))
 
     # -- the lease --------------------------------------------------------------------------------------------------------
 
     def _renew(self) -> None:
-        self._plan.store.log.renew(self.incarnation, self._plan.config.lease_ms)
+        self._heed(self._plan.store.log.renew(self.incarnation, self._plan.config.lease_ms))
 
-    def _served(self) -> None:
+    def _served(self, tail: Tail) -> None:
         """The log took an epoch, which renews the lease."""
         self._keeper.renewed()
         self._progress.outage_over()
+        self._heed(tail)
+
+    def _heed(self, tail: Tail) -> None:
+        """The log has just been read: somebody may have asked for a handover."""
+        if tail.handover_asked and not self._leaving:
+            self._leaving = True
+            self._announcer.hands_over(self.last_epoch)
+            self.request_stop()
 
     def _missed_renewal(self, error: CkptError, missed_s: float) -> None:
         """Trouble that may pass ends nothing, but it is told: an idle job would meet it with its next rows only."""
@@ -201,15 +204,19 @@ class SparkIncarnation:
         self._finish(outcome, error)
 
     def close(self, ending: Ending) -> None:
-        """Stop query, publishers and coordinator; a clean stop gives up the lease at once."""
+        """Stop query, publishers and coordinator. A stop to which nothing is missing gives the lease up before all that: nothing of
+        this incarnation can be decided any more, and a standby waits for it. After a failure the lease stays: the run may go on."""
         self._keeper.close()
+        stopped = ending.outcome is barrier.Outcome.STOPPED
+        if stopped and not self._abandoned:
+            self._leave(ending)
         if self._query is not None:
             stop_within(self._query, self._close_within_s)
         self._end_threads(time.monotonic() + self._close_within_s)
         self._rules.close()
-        if ending.outcome is not barrier.Outcome.FENCED:
+        if self._abandoned or ending.outcome is barrier.Outcome.FAILED:
             self._leave(ending)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
         self._announcer.ended(self.last_epoch, ending.outcome.value if ending.error is None else str(ending.error))
 
     def _end_threads(self, deadline_s: float) -> None:
@@ -220,10 +227,11 @@ class SparkIncarnation:
                 thread.join(timeout=max(0.0, deadline_s - time.monotonic()))
 
     def _leave(self, ending: Ending) -> None:
-        """Say what was published since the last epoch and what it ended with, and free the lease."""
+        """Say what was published since the last epoch and what it ended with, and free the lease if the run ends with it."""
+        goes_on = ending.outcome is barrier.Outcome.FAILED
         try:
             self._plan.store.log.record_acks(self.incarnation, self._core.acks)
-            self._plan.store.log.release(self.incarnation, _in_short(ending))
+            self._plan.store.log.release(self.incarnation, _in_short(ending), keeps=goes_on)
         except CkptError as error:
             _log.warning("job=%s incarnation=%d could not free its lease: %s", self._plan.job, self.incarnation, error)
 

@@ -65,6 +65,10 @@ class Stage:
         """Start the query. `ended` is called on Spark's thread behind each batch, with where it ends, its reports, its ms."""
         return StageQuery(self._plan.spark, self._description(behind), ended, is_over).start()
 
+    def hosts(self) -> dict[str, GroupHost]:
+        """What tasks need of every operator, by name."""
+        return {operator.name: self._host(operator) for operator in self._plan.operators}
+
     def batch_done(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> BatchDone:
         """What the rules are told of a batch. On the coordinator's thread, batch after batch: cursors build on each other."""
         cursors = dict(self._core.cursors)
@@ -97,7 +101,7 @@ class Stage:
             cursors=self._core.cursors,
             stages=plan.stages(self._incarnation),
             rejected_stage=plan.rejected_stage(self._incarnation),
-            hosts={operator.name: self._host(operator) for operator in plan.operators},
+            hosts=self.hosts(),
             control=self._control,
             checkpoint_uri=plan.checkpoint(self._incarnation).uri,
             shuffle_partitions=plan.shuffle_partitions,

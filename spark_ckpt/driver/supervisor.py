@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Cursor
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _PAUSE_S = 1.0
+_NO_OTHERS = -1
+"""No lease has this token: a run goes on under its own lease, and takes no other one for ended, whatever clocks say."""
 _SPARE_S = 1.0
 """How much shorter an outage is waited for than a stop may take: the attempt after it takes time too."""
 
@@ -82,12 +85,30 @@ class Supervisor:
         if self._incarnation is not None:
             self._incarnation.abandon(close_within_s)
 
-    def begin(self, restore: str | int, takeover: bool) -> None:
-        """The first incarnation. Raises what is wrong with it."""
-        self._took_over(self._born(restore, takeover))
+    @property
+    def stopping(self) -> threading.Event:
+        """Somebody asked for an end."""
+        return self._stopping
+
+    def begin(self, restore: str | int, takeover: bool, ended: int | None = None, levels: Path | None = None) -> None:
+        """The first incarnation. Raises what is wrong with it. `ended`: token of another driver's lease that was seen to end;
+        `levels`: folder of local levels of the newest epoch."""
+        self._began_s = time.monotonic()
+        try:
+            self._took_over(self._born(restore, takeover, ended, levels))
+        except BaseException:
+            self._let_go()
+            raise
 
     def live(self) -> CkptError | None:
-        """Incarnation after incarnation until one ends well or for good; the reason in the second case."""
+        """Incarnation after incarnation until one ends well or for good; the reason in the second case. Between two of them the
+        lease stays: a standby takes over when the run is over, or when it is silent for too long."""
+        try:
+            return self._lived()
+        finally:
+            self._let_go()
+
+    def _lived(self) -> CkptError | None:
         ending = self.living.watch()
         while ending.outcome is not Outcome.STOPPED:
             error = self._reason(_as_error(ending))
@@ -101,6 +122,13 @@ class Supervisor:
                 return None
             ending = self._next_incarnation()
         return None if ending.error is None else _as_error(ending)
+
+    def _let_go(self) -> None:
+        """The lease is free, unless it is another driver's. Where the store is away it has to expire."""
+        log = self._plan.store.log
+        if log.own_incarnation is not None:
+            with suppress(CkptError):
+                log.release(log.own_incarnation)
 
     def _tell(self, error: CkptError, pause: Pause) -> None:
         job, incarnation = self._plan.job, self.living.incarnation
@@ -142,7 +170,7 @@ class Supervisor:
         """From the newest epoch to its end; an incarnation that could not begin for now has failed like any other."""
         self._began_s = time.monotonic()
         try:
-            incarnation = self._born(LATEST, takeover=False)
+            incarnation = self._born(LATEST, takeover=False, ended=_NO_OTHERS)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run ends with it or waits for its end
             self._began_s = time.monotonic()
             if not isinstance(error, CkptError):
@@ -160,19 +188,21 @@ class Supervisor:
         if self._abandoned.is_set():
             incarnation.abandon(self._close_within_s)
 
-    def _born(self, restore: str | int, takeover: bool) -> SparkIncarnation:
-        if self._incarnation is not None:
+    def _born(
+        self, restore: str | int, takeover: bool, ended: int | None = None, levels: Path | None = None
+    ) -> SparkIncarnation:
+        if self._incarnation is not None or ended is not None:
             self._plan = self._asked_again()
         plan, log = self._plan, self._plan.store.log
         # Before anything is written: a new incarnation on the wrong epoch would move the job there.
         plan.check_start(restore)
         holder = current_holder(plan.job)
-        point: RecoveryPoint = log.begin_incarnation(holder, restore, plan.config.lease_ms, takeover=takeover)
+        point: RecoveryPoint = log.begin_incarnation(
+            holder, restore, plan.config.lease_ms, takeover=takeover, ended=ended
+        )
         try:
-            return self._begun(point)
+            return self._begun(point, levels)
         except BaseException as error:
-            with suppress(CkptError):
-                log.release(point.incarnation)
             _raise_outage(error)
             raise
 
@@ -183,13 +213,13 @@ class Supervisor:
         check_unchanged(plan.found, found)
         return replace(plan, found=found)
 
-    def _begun(self, point: RecoveryPoint) -> SparkIncarnation:
+    def _begun(self, point: RecoveryPoint, levels: Path | None) -> SparkIncarnation:
         plan = self._plan
         plan.check_base(point.manifest, point.unpublished)
         log = plan.store.log
         standing = identities.reconciled(log, log.tail(), point.manifest, point.unpublished, plan.found, plan.confirmed)
         announcer = Announcer(plan.job, point.incarnation, self._listeners)
-        incarnation = SparkIncarnation(plan, point, announcer, self._progress, self._targets, standing)
+        incarnation = SparkIncarnation(plan, point, announcer, self._progress, self._targets, standing, levels)
         try:
             incarnation.begin()
         except BaseException as error:

@@ -7,7 +7,15 @@ import queue
 import threading
 from collections.abc import Callable
 
-from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, LagEvent, OutageEvent, ProgressEvent, RunListener
+from spark_ckpt.driver.listener import (
+    EpochEvent,
+    IncarnationEvent,
+    LagEvent,
+    OutageEvent,
+    ProgressEvent,
+    RunListener,
+    StandbyEvent,
+)
 
 _log = logging.getLogger(__name__)
 _WAITING = 1000
@@ -50,6 +58,14 @@ class Aside(RunListener):
     def onOutage(self, event: OutageEvent) -> None:
         """Later."""
         self._put(lambda: self._listener.onOutage(event))
+
+    def onStandby(self, event: StandbyEvent) -> None:
+        """Later."""
+        self._put(lambda: self._listener.onStandby(event))
+
+    def onHandover(self, event: IncarnationEvent) -> None:
+        """Later."""
+        self._put(lambda: self._listener.onHandover(event))
 
     def onIncarnationEnded(self, event: IncarnationEvent) -> None:
         """Later."""

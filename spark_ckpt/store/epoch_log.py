@@ -37,6 +37,7 @@ from spark_ckpt.store.records import (
     CreatedRecord,
     EpochBrief,
     Folded,
+    HandoverAsked,
     Heartbeat,
     Holder,
     IncarnationRecord,
@@ -49,7 +50,7 @@ from spark_ckpt.store.records import (
     SinkAck,
 )
 from spark_ckpt.store.restore import LATEST, RecoveryPoint, RestoreTarget
-from spark_ckpt.store.tail import Tail, folded
+from spark_ckpt.store.tail import At, Tail, folded
 
 _KINDS: dict[str, type[AnyRecord]] = {
     "created": CreatedRecord,
@@ -57,6 +58,7 @@ _KINDS: dict[str, type[AnyRecord]] = {
     "epoch": EpochBrief,
     "heartbeat": Heartbeat,
     "released": Released,
+    "handover": HandoverAsked,
     "published": Published,
     "savepoint": SavepointRecord,
     "savepoint-dropped": SavepointDropped,
@@ -127,36 +129,57 @@ class EpochLog:
             return self._tail
 
     def begin_incarnation(
-        self, holder: Holder, restore: RestoreTarget = LATEST, lease_ms: int = 30_000, takeover: bool = False
+        self,
+        holder: Holder,
+        restore: RestoreTarget = LATEST,
+        lease_ms: int = 30_000,
+        takeover: bool = False,
+        ended: int | None = None,
     ) -> RecoveryPoint:
         """Start a new life of the job at the epoch that `restore` names; earlier incarnations are fenced from now on.
 
         Refuses with `StoreInUse` while the lease's holder may be alive, unless `takeover`. "latest" passes over damaged
         epochs and reports them; an epoch or savepoint asked for that is damaged raises `EpochDamaged`.  Decided epochs
-        behind the restored one that were not published are dropped, see `RecoveryPoint`.
+        behind the restored one that were not published are dropped, see `RecoveryPoint`. `ended`: `Tail.lease_token` of a
+        lease that the caller has seen end: no clock is asked, it is refused if the lease was renewed or taken since.
         """
-        return self._begin(holder, restore, lease_ms, takeover)
+        begun: list[RecoveryPoint] = []
 
-    def commit_epoch(self, manifest: Manifest) -> None:
-        """Decide the epoch; it also renews the lease. Calling it again with the same manifest is harmless.
+        def propose(tail: Tail) -> NewRow:
+            self._refuse_if_held(tail, takeover, ended)
+            begun[:] = [self._recovery_point(tail, restore)]
+            return self._incarnation_row(begun[0], holder, lease_ms)
+
+        with self._lock:
+            self._append(propose)
+            self._own_incarnation = begun[0].incarnation
+        return begun[0]
+
+    def commit_epoch(self, manifest: Manifest) -> Tail:
+        """Decide the epoch; it also renews the lease. The tail before it. Calling it again with the same manifest is harmless.
 
         Raises `Fenced` if a newer incarnation exists, a `StoreOutage` (retriable) if the outcome is unknown.
         """
-        self._append(lambda tail: self._epoch_row(tail, manifest))
+        return self._append(lambda tail: self._epoch_row(tail, manifest))
 
-    def renew(self, incarnation: int, lease_ms: int) -> None:
-        """Heartbeat of an idle holder. Raises `Fenced`."""
+    def renew(self, incarnation: int, lease_ms: int) -> Tail:
+        """Heartbeat of an idle holder; the tail before it. Raises `Fenced`."""
 
         def propose(tail: Tail) -> NewRow:
             _fence(tail, incarnation)
             return _row(Heartbeat(incarnation=incarnation, lease_expires_ms=self._now_ms() + lease_ms), incarnation)
 
-        self._append(propose)
+        return self._append(propose)
 
-    def release(self, incarnation: int, why: str = "") -> None:
-        """The lease is free at once, for the incarnation ends: `why`. Nothing happens if a newer one exists."""
-        row = _row(Released(incarnation=incarnation, why=why), incarnation)
-        self._append(lambda tail: row if tail.incarnation == incarnation else None)
+    def release(self, incarnation: int, why: str = "", keeps: bool = False) -> None:
+        """The incarnation ends: `why`. The lease is free at once, unless the run `keeps` it for the next incarnation. Nothing
+        happens if it is free, or if a newer incarnation exists."""
+        self._append(lambda tail: _release_row(tail, Released(incarnation=incarnation, why=why, keeps=keeps)))
+
+    def ask_handover(self, incarnation: int) -> None:
+        """Ask the driver of `incarnation` to end in order, so that a standby goes on; it reads this with its next renewal or epoch.
+        Raises `StoreInUse` if another incarnation runs."""
+        self._append(lambda tail: _handover_row(tail, incarnation))
 
     def record_acks(self, incarnation: int, acks: Sequence[SinkAck]) -> None:
         """Acks that no later epoch will carry. Raises `Fenced`."""
@@ -256,19 +279,6 @@ class EpochLog:
                 self._table.fold_if_due(_row(_totals(tail)))
                 return tail
 
-    def _begin(self, holder: Holder, target: RestoreTarget, lease_ms: int, takeover: bool) -> RecoveryPoint:
-        begun: list[RecoveryPoint] = []
-
-        def propose(tail: Tail) -> NewRow:
-            self._refuse_if_held(tail, takeover)
-            begun[:] = [self._recovery_point(tail, target)]
-            return self._incarnation_row(begun[0], holder, lease_ms)
-
-        with self._lock:
-            self._append(propose)
-            self._own_incarnation = begun[0].incarnation
-        return begun[0]
-
     def _recovery_point(self, tail: Tail, target: RestoreTarget) -> RecoveryPoint:
         choice = restore.choose(tail, target, self._manifest, self._verify)
         passed_over = _passed_over(tail, target, choice)
@@ -295,18 +305,13 @@ class EpochLog:
         )
         return _row(record, point.incarnation, point.manifest.epoch)
 
-    def _refuse_if_held(self, tail: Tail, takeover: bool) -> None:
+    def _refuse_if_held(self, tail: Tail, takeover: bool, ended: int | None = None) -> None:
         if takeover or tail.holder is None or tail.incarnation == self._own_incarnation:
             return
-        if tail.lease_expires_ms <= self._now_ms() or provably_dead(tail.holder):
-            return
-        raise StoreInUse(
-            "another driver runs this job",
-            holder=tail.holder,
-            since=_utc(tail.since_ms),
-            lease_until=_utc(tail.lease_expires_ms),
-            hint="stop it, or wait until its lease ends; takeover=True (--takeover) replaces it now",
-        )
+        if ended is not None:
+            _refuse_if_moved(tail, ended)
+        elif tail.lease_expires_ms > self._now_ms() and not provably_dead(tail.holder):
+            raise _in_use(tail)
 
     def _epoch_row(self, tail: Tail, manifest: Manifest) -> NewRow | None:
         known = tail.by_id.get(manifest.epoch)
@@ -341,7 +346,7 @@ class EpochLog:
     def _absorb(self) -> None:
         news = self._table.news()
         tail, rows = (Tail(), self._table.rows) if news is None else (self._tail, news)
-        self._tail = folded(tail, [(row.time_ms, _record(row)) for row in rows])
+        self._tail = folded(tail, [(At(row.seq, row.time_ms), _record(row)) for row in rows])
         contradiction = self._tail.contradiction()
         if contradiction:
             raise EpochDamaged(contradiction, hint=HINT_DAMAGED)
@@ -414,6 +419,36 @@ def _fence(tail: Tail, incarnation: int) -> None:
         )
 
 
+def _refuse_if_moved(tail: Tail, token: int) -> None:
+    if tail.lease_token != token:
+        raise StoreInUse(
+            "the lease that was seen to end has been renewed, or taken by another driver",
+            holder=tail.holder,
+            since=_utc(tail.since_ms),
+        )
+
+
+def _in_use(tail: Tail) -> StoreInUse:
+    return StoreInUse(
+        "another driver runs this job",
+        holder=tail.holder,
+        since=_utc(tail.since_ms),
+        lease_until=_utc(tail.lease_expires_ms),
+        hint="stop it, or wait until its lease ends; takeover=True (--takeover) replaces it now, standby=True waits for its end",
+    )
+
+
+def _release_row(tail: Tail, record: Released) -> NewRow | None:
+    held = tail.incarnation == record.incarnation and not tail.is_free
+    return _row(record, record.incarnation) if held else None
+
+
+def _handover_row(tail: Tail, incarnation: int) -> NewRow | None:
+    if tail.incarnation != incarnation:
+        raise StoreInUse(f"incarnation {tail.incarnation} runs the job now", holder=tail.holder)
+    return None if tail.handover_asked else _row(HandoverAsked(incarnation=incarnation), incarnation)
+
+
 def _totals(tail: Tail) -> Folded:
     return Folded(last=tail.last, acked=dict(tail.acked))
 
@@ -436,7 +471,7 @@ def _needed_rows(rows: Sequence[LogRow], epochs: set[int]) -> set[int]:
                 savepoints[record.name] = row.seq
             elif isinstance(record, SavepointDropped):
                 savepoints.pop(record.name, None)
-    lease = {newest[kind] for kind in ("incarnation", "heartbeat", "released") if kind in newest}
+    lease = {newest[kind] for kind in ("incarnation", "heartbeat", "released", "handover") if kind in newest}
     return needed | lease | set(savepoints.values())
 
 

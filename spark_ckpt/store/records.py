@@ -276,10 +276,18 @@ class Heartbeat(Entry):
 
 
 class Released(Entry):
-    """The incarnation ended by itself: the lease is free at once. `why`: "stopped", or what it died of; empty: not known."""
+    """The incarnation ended by itself: the lease is free at once, unless the run `keeps` it for its next one. `why`: "stopped", or
+    what it died of; empty: not known."""
 
     incarnation: Count
     why: str = ""
+    keeps: bool = False
+
+
+class HandoverAsked(Entry):
+    """Somebody wants incarnation `incarnation` to take a final epoch and give its lease up: a standby goes on."""
+
+    incarnation: Count
 
 
 class Published(Entry):
@@ -326,6 +334,7 @@ AnyRecord = (
     | EpochBrief
     | Heartbeat
     | Released
+    | HandoverAsked
     | Published
     | SavepointRecord
     | SavepointDropped

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import NamedTuple, cast
 
 from spark_ckpt.store.records import (
     AnyRecord,
     CreatedRecord,
     EpochBrief,
     Folded,
+    HandoverAsked,
     Heartbeat,
     Holder,
     IncarnationRecord,
@@ -21,6 +22,13 @@ from spark_ckpt.store.records import (
     SavepointRecord,
     SinkAck,
 )
+
+
+class At(NamedTuple):
+    """Where a row stands in the log's order, and the wall clock of who wrote it, in ms."""
+
+    seq: int
+    time_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,8 @@ class Tail:
 
     `latest` is the newest epoch of the current lineage, 0 for none; `last` the highest id ever decided, in any lineage;
     `by_id` the kept epochs of every lineage; `acked` per sink the highest epoch it is known to have;
+    `lease_token` is the number of the newest row that began, renewed or freed the lease, `renewed_ms` its author's clock;
+    `handover_of` the incarnation that was last asked to hand over;
     `passed_over` the damaged epochs that "latest" left out by itself; `lost` ids of epochs that sinks may have and that
     somebody accepted as lost; `lives` the incarnations that the log still tells of, in their order.
     """
@@ -53,6 +63,9 @@ class Tail:
     since_ms: int = 0
     lease_ms: int = 0
     lease_expires_ms: int = 0
+    lease_token: int = 0
+    renewed_ms: int = 0
+    handover_of: int = 0
     base: int = 0
     last: int = 0
     latest: int = 0
@@ -62,6 +75,16 @@ class Tail:
     passed_over: frozenset[int] = frozenset()
     lost: frozenset[int] = frozenset()
     lives: tuple[LifeTold, ...] = ()
+
+    @property
+    def is_free(self) -> bool:
+        """Nobody has ever had the lease, or the last holder gave it up."""
+        return self.holder is None or self.lease_expires_ms == 0
+
+    @property
+    def handover_asked(self) -> bool:
+        """Whether the newest incarnation was asked to end for a standby."""
+        return self.handover_of == self.incarnation > 0
 
     @property
     def epochs(self) -> list[EpochBrief]:
@@ -96,34 +119,36 @@ class Tail:
         return sorted({sink for brief in self.by_id.values() for sink in brief.sinks})
 
 
-def folded(tail: Tail, records: Sequence[tuple[int, AnyRecord]]) -> Tail:
-    """The tail after more rows: (time of the commit in ms, record), in the log's order."""
+def folded(tail: Tail, records: Sequence[tuple[At, AnyRecord]]) -> Tail:
+    """The tail after more rows, in the log's order."""
     if not records:
         return tail
     by_id = dict(tail.by_id)  # in one piece: a copy for each of ten thousand epochs would take seconds
-    for time_ms, record in records:
-        tail = _APPLY[type(record)](tail, record, time_ms)
+    for at, record in records:
+        tail = _APPLY[type(record)](tail, record, at)
         if isinstance(record, EpochBrief):
             by_id[record.epoch] = record
     return replace(tail, by_id=by_id)
 
 
-def _created(tail: Tail, record: CreatedRecord, time_ms: int) -> Tail:
+def _created(tail: Tail, record: CreatedRecord, at: At) -> Tail:
     return replace(tail, job=record.job, store_id=record.store_id)
 
 
-def _incarnation(tail: Tail, record: IncarnationRecord, time_ms: int) -> Tail:
+def _incarnation(tail: Tail, record: IncarnationRecord, at: At) -> Tail:
     return replace(
         _acked(tail, record.acks),
         incarnation=record.incarnation,
         holder=record.holder,
-        since_ms=time_ms,
+        since_ms=at.time_ms,
         lease_ms=record.lease_ms,
         lease_expires_ms=record.lease_expires_ms,
+        lease_token=at.seq,
+        renewed_ms=at.time_ms,
         base=record.base,
         latest=record.base,
         passed_over=frozenset(record.passed_over),
-        lives=(*tail.lives, _begun(record, time_ms)),
+        lives=(*tail.lives, _begun(record, at.time_ms)),
     )
 
 
@@ -131,33 +156,41 @@ def _begun(record: IncarnationRecord, time_ms: int) -> LifeTold:
     return LifeTold(record.incarnation, str(record.holder), record.base, record.restored_from, time_ms)
 
 
-def _epoch(tail: Tail, record: EpochBrief, time_ms: int) -> Tail:
+def _epoch(tail: Tail, record: EpochBrief, at: At) -> Tail:
     following = replace(
         _acked(tail, record.acks),
         last=max(tail.last, record.epoch),
         latest=record.epoch,
     )
-    return _renewed(following, record.incarnation, record.lease_expires_ms)
+    return _renewed(following, record.incarnation, record.lease_expires_ms, at)
 
 
-def _heartbeat(tail: Tail, record: Heartbeat, time_ms: int) -> Tail:
-    return _renewed(tail, record.incarnation, record.lease_expires_ms)
+def _heartbeat(tail: Tail, record: Heartbeat, at: At) -> Tail:
+    return _renewed(tail, record.incarnation, record.lease_expires_ms, at)
 
 
-def _renewed(tail: Tail, incarnation: int, expires_ms: int) -> Tail:
-    return replace(tail, lease_expires_ms=expires_ms) if incarnation == tail.incarnation else tail
+def _renewed(tail: Tail, incarnation: int, expires_ms: int, at: At) -> Tail:
+    if incarnation != tail.incarnation:
+        return tail
+    return replace(tail, lease_expires_ms=expires_ms, lease_token=at.seq, renewed_ms=at.time_ms)
 
 
-def _released(tail: Tail, record: Released, time_ms: int) -> Tail:
-    ended = [
-        replace(each, ended_ms=time_ms, why=record.why) for each in tail.lives if each.incarnation == record.incarnation
-    ]
-    lives = (*(each for each in tail.lives if each.incarnation != record.incarnation), *ended)
-    lease_expires_ms = 0 if record.incarnation == tail.incarnation else tail.lease_expires_ms
-    return replace(tail, lives=lives, lease_expires_ms=lease_expires_ms)
+def _released(tail: Tail, record: Released, at: At) -> Tail:
+    lives = tuple(_ended(each, record, at) if each.incarnation == record.incarnation else each for each in tail.lives)
+    expires_ms = tail.lease_expires_ms if record.keeps else 0
+    return _renewed(replace(tail, lives=lives), record.incarnation, expires_ms, at)
 
 
-def _published(tail: Tail, record: Published, time_ms: int) -> Tail:
+def _ended(life: LifeTold, record: Released, at: At) -> LifeTold:
+    """What it ended with counts; that the run gave its lease up later does not."""
+    return life if life.ended_ms else replace(life, ended_ms=at.time_ms, why=record.why)
+
+
+def _handover_asked(tail: Tail, record: HandoverAsked, at: At) -> Tail:
+    return replace(tail, handover_of=record.incarnation)
+
+
+def _published(tail: Tail, record: Published, at: At) -> Tail:
     return _acked(tail, record.acks)
 
 
@@ -170,20 +203,20 @@ def _acked(tail: Tail, acks: Sequence[SinkAck]) -> Tail:
     return replace(tail, acked=newest)
 
 
-def _savepoint(tail: Tail, record: SavepointRecord, time_ms: int) -> Tail:
+def _savepoint(tail: Tail, record: SavepointRecord, at: At) -> Tail:
     return replace(tail, savepoints={**tail.savepoints, record.name: record.epoch})
 
 
-def _savepoint_dropped(tail: Tail, record: SavepointDropped, time_ms: int) -> Tail:
+def _savepoint_dropped(tail: Tail, record: SavepointDropped, at: At) -> Tail:
     return replace(tail, savepoints={name: at for name, at in tail.savepoints.items() if name != record.name})
 
 
-def _folded(tail: Tail, record: Folded, time_ms: int) -> Tail:
+def _folded(tail: Tail, record: Folded, at: At) -> Tail:
     acks = [SinkAck(sink=sink, epoch=epoch) for sink, epoch in record.acked.items()]
     return replace(_acked(tail, acks), last=max(tail.last, record.last))
 
 
-def _loss_accepted(tail: Tail, record: LossAccepted, time_ms: int) -> Tail:
+def _loss_accepted(tail: Tail, record: LossAccepted, at: At) -> Tail:
     return replace(
         tail,
         last=max(tail.last, record.epoch),
@@ -192,7 +225,7 @@ def _loss_accepted(tail: Tail, record: LossAccepted, time_ms: int) -> Tail:
     )
 
 
-_Apply = Callable[[Tail, AnyRecord, int], Tail]
+_Apply = Callable[[Tail, AnyRecord, At], Tail]
 _APPLY: Mapping[type, _Apply] = {
     kind: cast(_Apply, apply)
     for kind, apply in (
@@ -201,6 +234,7 @@ _APPLY: Mapping[type, _Apply] = {
         (EpochBrief, _epoch),
         (Heartbeat, _heartbeat),
         (Released, _released),
+        (HandoverAsked, _handover_asked),
         (Published, _published),
         (SavepointRecord, _savepoint),
         (SavepointDropped, _savepoint_dropped),

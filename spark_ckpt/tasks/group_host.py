@@ -33,7 +33,7 @@ from spark_ckpt.tasks.packing import control_tag, unpack_ordered
 from spark_ckpt.tasks.reports import Reports
 from spark_ckpt.tasks.rows import BLOB, KEY_GROUP, KEY_HASH, NO_TIMEOUT
 from spark_ckpt.tasks.state.group_state import Capture, KeyGroupState
-from spark_ckpt.tasks.state.levels import FileRef, LevelCache
+from spark_ckpt.tasks.state.levels import FileRef, Files, LevelCache
 from spark_ckpt.tasks.worker_process import prepare_worker
 
 if TYPE_CHECKING:
@@ -111,17 +111,31 @@ class GroupHost:
 
     def state_of(self, group: int, state: GroupState) -> KeyGroupState:
         """The group's state: Spark's, or the restored one on the group's first call of an incarnation."""
-        schema, cache = (
-            self.operator.schema,
-            LevelCache(self.cache, self.location, self.operator.schema, self.name),
-        )
         if state.exists:
-            return KeyGroupState.decode(state.get[0], schema, cache, group)
+            return KeyGroupState.decode(state.get[0], self.operator.schema, self._levels, group)
+        return self._restored(group)
+
+    def _restored(self, group: int) -> KeyGroupState:
         files = [
             FileRef(file.path, file.size_bytes, file.rows, file.kind, file.epoch, file.sha256)
             for file in self.chains.get(group, ())
         ]
-        return KeyGroupState.restored(schema, cache, group, files, self.base_epoch)
+        return KeyGroupState.restored(self.operator.schema, self._levels, group, files, self.base_epoch)
+
+    @property
+    def _levels(self) -> LevelCache:
+        return LevelCache(self.cache, self.location, self.operator.schema, self.name)
+
+    # -- on a standby -------------------------------------------------------------------------------------------------
+
+    def make_levels(self, is_over: Callable[[], bool]) -> None:
+        """Have the local levels of every group that will be restored, and no others. Ends early if `is_over`."""
+        kept: list[Files] = []
+        for group in self.chains:
+            if is_over():
+                return
+            kept += self._restored(group).open_levels()
+        self._levels.keep_only(kept)
 
 
 class _GroupCall:

@@ -161,6 +161,9 @@ class Heard(RunListener):
     def onOutage(self, event):
         self.events.append(("outage", event.condition))
 
+    def onHandover(self, event):
+        self.events.append(("handover", event.incarnation))
+
     def onIncarnationEnded(self, event):
         self.events.append(("ended", event.incarnation))
 

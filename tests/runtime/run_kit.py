@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 from incarnation_kit import JOB, SCHEMA, WAIT_S, FakeSink, FakeSource
 
@@ -19,6 +20,7 @@ from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.store import Store
 
+_LOCAL = SimpleNamespace(sparkContext=SimpleNamespace(master="local[1]"))
 STOPPED = Ending(Outcome.STOPPED, None, True)
 
 
@@ -76,11 +78,11 @@ class Bench:
         node = SourceNode(source, FakeSource(), SCHEMA)
         bindings = [SinkBinding(name, FakeSink(), node, SCHEMA) for name in sinks]
         plans = {name: StagePlan() for name in sinks}
-        return JobPlan(None, JOB, config, self.store, bindings, [node], [operator] if operator else [], 1, plans)
+        return JobPlan(_LOCAL, JOB, config, self.store, bindings, [node], [operator] if operator else [], 1, plans)
 
-    def run(self, *endings, beginnings=(), restore="latest", **options):
+    def run(self, *endings, beginnings=(), restore="latest", standby=False, listeners=(), **options):
         self.endings, self.beginnings = list(endings), list(beginnings)
-        return Run.start(self.plan(**options), restore, False, [])
+        return Run.start(self.plan(**options), restore, False, list(listeners), standby=standby)
 
     def decide(self, epoch, **fields):
         """An epoch in the log, of an incarnation that has ended."""

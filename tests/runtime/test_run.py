@@ -117,6 +117,18 @@ def test_a_zombie_ends_as_fenced_whatever_its_query_died_of(bench):
     assert bench.store.reopened().log.tail().incarnation == 2
 
 
+def test_a_run_goes_on_under_its_own_lease_and_takes_no_other_whatever_clocks_say(bench, monkeypatch):
+    """Somebody takes over while it pauses, and by this host's clock that lease is over already."""
+
+    def overtaken(*_):
+        other = Store.open(str(bench.folder / "store"), JOB, now_ms=lambda: 1).log
+        other.begin_incarnation(supervisor_module.current_holder(JOB), "latest", 1, takeover=True)
+
+    monkeypatch.setattr(supervisor_module.Supervisor, "_wait", overtaken)
+    assert type(ended(bench.run(failed(), STOPPED))) is Fenced
+    assert (len(bench.lives), bench.store.reopened().log.tail().incarnation) == (1, 2)
+
+
 def test_a_stop_that_left_rows_unpublished_raises_it(bench):
     error = PublishFailed("broker away")
     assert ended(bench.run(Ending(Outcome.STOPPED, error, True))) is error

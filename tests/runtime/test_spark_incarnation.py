@@ -15,6 +15,7 @@ from pyspark.errors import StreamingQueryException
 from spark_ckpt.content import damaged
 from spark_ckpt.driver import spark_incarnation as incarnation_module
 from spark_ckpt.driver import stage as stage_module
+from spark_ckpt.driver.local_folder import LocalFolder
 from spark_ckpt.errors import (
     EpochDamaged,
     Fenced,
@@ -277,7 +278,7 @@ def test_a_query_that_dies_says_why(bench):
     life.query.die(StreamingQueryException("x: [CKPT_SOURCE_INVALID] the topic is gone\n  topic: orders\n"))
     ending = life.ended()
     assert (ending.outcome, type(ending.error), ending.progressed) == (Outcome.FAILED, SourceInvalid, False)
-    assert bench.tail().lease_expires_ms == 0, "another driver may start at once"
+    assert not bench.tail().is_free, "the run may go on, under its lease"
 
 
 def test_an_error_on_the_coordinators_thread_ends_the_life(bench, monkeypatch):
@@ -351,7 +352,7 @@ def test_a_lease_that_cannot_be_renewed_for_now_ends_nothing(bench_of, monkeypat
         attempts.append(arguments)
         if len(attempts) < 3:
             raise StoreUnreachable("timeout")
-        renew(*arguments)
+        return renew(*arguments)
 
     monkeypatch.setattr(bench.store.log, "renew", flaky)
     eventually(lambda: len(attempts) > 3, "renewals")
@@ -387,7 +388,7 @@ def test_an_idle_job_on_a_full_disk_says_so_until_a_renewal_succeeds(bench_of, m
     assert life.stopped().outcome is Outcome.STOPPED
 
 
-def test_a_java_process_that_is_gone_ends_the_life_and_frees_the_lease(bench, monkeypatch):
+def test_a_java_process_that_is_gone_ends_the_life(bench, monkeypatch):
     life = bench.born()
 
     def nobody_there(query):
@@ -396,7 +397,6 @@ def test_a_java_process_that_is_gone_ends_the_life_and_frees_the_lease(bench, mo
     monkeypatch.setattr(type(life.query), "isActive", property(nobody_there), raising=False)
     ending = life.ended()
     assert (ending.outcome, ending.error.condition) == (Outcome.FAILED, "CKPT_JVM_GONE")
-    assert bench.tail().lease_expires_ms == 0
 
 
 def test_a_query_that_cannot_say_why_it_died_leaves_nothing_open(bench, monkeypatch):
@@ -409,7 +409,7 @@ def test_a_query_that_cannot_say_why_it_died_leaves_nothing_open(bench, monkeypa
     life.query.isActive = False
     ending = life.ended()
     assert (ending.outcome, str(ending.error)) == (Outcome.FAILED, "no words")
-    assert bench.tail().lease_expires_ms == 0
+    assert not life.life._loop.is_alive()
 
 
 def test_a_query_that_cannot_be_stopped_does_not_hold_up_the_end(bench, monkeypatch):
@@ -477,3 +477,34 @@ def test_sparks_checkpoints_of_dead_lives_are_removed(bench):
         life.stopped()
     runs = sorted(path.name for path in (bench.folder / "store" / "runs").iterdir())
     assert runs == ["3"]
+
+
+def test_a_driver_that_is_asked_to_hand_over_takes_a_final_epoch_and_ends(bench_of):
+    bench = bench_of(lease="300 ms")
+    life = bench.born()
+    bench.store.reopened().log.ask_handover(1)
+    life.barrier(life.final())
+    life.batch(1)
+    assert life.ended().outcome is Outcome.STOPPED
+    assert bench.manifests()[-1].reason == "stop"
+    assert (bench.tail().is_free, bench.sink.rows) == (True, [1])
+    assert bench.heard.events.count(("handover", 1)) == 1
+
+
+def test_the_lease_is_given_up_before_the_query_is_stopped(bench, monkeypatch):
+    """A standby waits for it, and nothing of this incarnation can be decided any more."""
+    life, seen = bench.born(), []
+    monkeypatch.setattr(life.query, "stop", lambda: seen.append(bench.tail().is_free))
+    life.stopped(1)
+    assert seen == [True]
+
+
+def test_local_levels_that_a_standby_kept_are_the_incarnations(bench):
+    kept = bench.plan.cache / "standby"
+    kept.mkdir(parents=True)
+    (kept / "some.level").write_bytes(b"level")
+    folder = LocalFolder(bench.plan.cache, 7)
+    folder.make(kept)
+    assert (folder.path / "some.level").read_bytes() == b"level"
+    folder.make(kept)
+    assert list(folder.path.iterdir()) == [], "what is not there costs time and nothing else"

@@ -73,6 +73,28 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class Watched:
+    """A lease that somebody else has, as its observer knows it. `since_ms`: when he learnt of `token`, by his own clock.
+
+    It is over when its whole time has passed on that clock. Late is safe: its holder's time began before. Clocks are read in whole
+    milliseconds, so that `ttl_ms` between two readings may be almost one less: the deadline is passed, not reached.
+    """
+
+    token: int
+    ttl_ms: int
+    since_ms: int
+
+    @property
+    def deadline_ms(self) -> int:
+        """It is over when this is passed."""
+        return self.since_ms + self.ttl_ms
+
+    def is_over(self, local_ms: int) -> bool:
+        """Whether it is, `local_ms` being now."""
+        return local_ms > self.deadline_ms
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """Leases to others since this replica had one, and how long its last one was (0: it had none)."""
 

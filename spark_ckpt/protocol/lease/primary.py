@@ -9,8 +9,6 @@ A machine is made at each election and dropped when the replica is deposed.
   the old one; here it begins anew, which is safe in whatever time the new clock runs, as long as the rates fit.
 - A primary that was itself the holder waits like any other.  To pre-empt its own lease is the published model's
   twelve-state counterexample: after a crash it would execute the lease again.
-- Clocks are read in whole milliseconds, so that `ttl_ms` between two readings may be almost one less: the deadline
-  is passed, not reached.
 - An append whose fate is unknown is waited for: the log may still choose it.
 """
 
@@ -31,6 +29,7 @@ from spark_ckpt.protocol.lease.messages import (
     Ticked,
     Turn,
     Turns,
+    Watched,
     turns_after,
 )
 from spark_ckpt.protocol.lease.rotation import pick, weights
@@ -80,8 +79,7 @@ class Primary(Machine[PrimaryPhase]):
         self.settings = settings
         self.turns = turns
         self.lease: Lease | None = None
-        self.deadline_ms = 0
-        """The outstanding lease is over when this is passed."""
+        self._watched: Watched | None = None
         self.asked: Terms | None = None
         """What is on its way into the log."""
         self._estimates: dict[ProcessId, Estimate] = {}
@@ -110,8 +108,13 @@ class Primary(Machine[PrimaryPhase]):
     def is_due(self, local_ms: int) -> bool:
         """A tick at `local_ms` would do something."""
         if self.phase is P.WAITING:
-            return local_ms > self.deadline_ms
+            return self._is_over(local_ms)
         return self.phase is P.FREE and bool(self.candidates(local_ms))
+
+    @property
+    def deadline_ms(self) -> int:
+        """The outstanding lease is over when this is passed; 0 if none is out."""
+        return 0 if self._watched is None else self._watched.deadline_ms
 
     def estimate(self, node: ProcessId) -> Estimate:
         """What is known of how long that replica needs."""
@@ -149,7 +152,7 @@ class Primary(Machine[PrimaryPhase]):
         return []
 
     def _on_tick_waiting(self, event: Ticked) -> list[Effect]:
-        if event.local_ms <= self.deadline_ms:
+        if not self._is_over(event.local_ms):
             return []
         return [*self._missed(self._outstanding()), *self._on_tick_free(event)]
 
@@ -170,7 +173,7 @@ class Primary(Machine[PrimaryPhase]):
 
     def _wait(self, lease: Lease, local_ms: int) -> None:
         self.lease = lease
-        self.deadline_ms = local_ms + lease.terms.ttl_ms
+        self._watched = Watched(lease.token, lease.terms.ttl_ms, local_ms)
         self.phase = P.WAITING
 
     def _over(self, lease: Lease, local_ms: int) -> list[Effect]:
@@ -190,8 +193,11 @@ class Primary(Machine[PrimaryPhase]):
         return [note, *(alert if self._estimates[holder].alarming(self.settings) else [])]
 
     def _release(self) -> None:
-        self.lease = self._counted_from = None
+        self.lease = self._watched = self._counted_from = None
         self.phase = P.FREE
+
+    def _is_over(self, local_ms: int) -> bool:
+        return self._watched is not None and self._watched.is_over(local_ms)
 
     def _outstanding(self) -> Lease:
         assert self.lease is not None  # noqa: S101 - for the type checker; validate() holds

@@ -148,6 +148,12 @@ class KeyGroupState:
         delta = to_blob(self._delta.table) if len(self._delta) else b""
         return _HEADER.pack(_MAGIC, _FORMAT, len(text)) + text + delta
 
+    def open_levels(self) -> list[Files]:
+        """Have every level at hand on this host, and what each is made of."""
+        for level in self._levels:
+            self._cache.open(level)
+        return list(self._levels)
+
     @property
     def files(self) -> Files:
         """The chain this state stands on, oldest first, without the delta."""

@@ -15,7 +15,7 @@ import time
 import uuid
 import zlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -166,6 +166,14 @@ class LevelCache:
         _open.pop(str(path), None)
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
+
+    def keep_only(self, levels: Iterable[Files]) -> None:
+        """Forget all levels but these."""
+        kept = {self._path(files) for files in levels}
+        for path in set(self._folder.glob("*.level")) - kept:
+            _open.pop(str(path), None)
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
     def sweep(self, unused_for_s: float) -> int:
         """Remove local copies that no process opened for so long; returns how many."""

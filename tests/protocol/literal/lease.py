@@ -15,6 +15,7 @@ from spark_ckpt.protocol.lease.messages import (
     TakeCheckpoint,
     Terms,
     Turns,
+    Watched,
 )
 from spark_ckpt.protocol.lease.primary import Primary
 from spark_ckpt.protocol.lease.replica import Replica, ReplicaPhase
@@ -128,7 +129,7 @@ class ReachesTheDeadline(BlindPrimary):
 
     def _wait(self, lease: Lease, local_ms: int) -> None:
         super()._wait(lease, local_ms)
-        self.deadline_ms -= 1
+        self._watched = Watched(lease.token, lease.terms.ttl_ms - 1, local_ms)
 
 
 class WaitsTheHoldersTime(BlindPrimary):
@@ -136,7 +137,7 @@ class WaitsTheHoldersTime(BlindPrimary):
 
     def _wait(self, lease: Lease, local_ms: int) -> None:
         super()._wait(lease, local_ms)
-        self.deadline_ms = local_ms + lease.terms.budget_ms
+        self._watched = Watched(lease.token, lease.terms.budget_ms, local_ms)
 
 
 class WeighsZero(BlindPrimary):

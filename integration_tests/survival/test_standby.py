@@ -1,0 +1,130 @@
+"""A standby behind a real driver: it goes on when the first is killed, when it is silent, and when it is asked to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration_tests.campaign.hard_input import feeding
+from integration_tests.survival import driver as program
+from integration_tests.survival.driver import Events
+from integration_tests.survival.job import KafkaJob
+from integration_tests.survival.process import Driver, Life, Lives, wait_until
+from spark_ckpt.cli.app import exit_code
+from spark_ckpt.store import holder
+
+pytestmark = [pytest.mark.kafka, pytest.mark.kill]
+RECORDS, FEED = 4_000, 200
+STANDBY = ("--standby", "--lease", "6 seconds")
+
+
+class StandbyHere(Life):
+    """A standby on the session of the test's own process, which saves the start of another Java."""
+
+    def __init__(self, lives: Lives, spark: SparkSession) -> None:
+        super().__init__(lives.next_folder())
+        lives.drivers.append(self)
+        self._events = Events(self.events_file)
+        options = program.parsed([*lives.arguments, *STANDBY, "--events", str(self.events_file)])
+        job = program.described(spark, options)
+        job.addListener(self._events)
+        self.run = job.start()
+
+    def waits_warm(self) -> None:
+        wait_until(lambda: self.said("is warm"), "the standby is warm")
+
+    def said(self, what: str) -> list[dict[str, object]]:
+        return [event for event in self.events("standby") if event["what"] == what]
+
+    def leads(self) -> None:
+        wait_until(lambda: bool(self.events("committed")), "the standby's first epoch")
+
+    def finish(self, job: KafkaJob) -> None:
+        """Everything is published, then a stop; the output is compared."""
+        wait_until(lambda: job.watcher.records == job.ledger.records, "everything is published")
+        assert self.run.stop(60)
+        job.check_exact()
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self.run.stop(60)
+        self._events.close()
+
+
+@contextlib.contextmanager
+def standby_here(job: KafkaJob, spark: SparkSession) -> Iterator[StandbyHere]:
+    with contextlib.closing(StandbyHere(job.lives, spark)) as standby:
+        assert standby.run.isStandby
+        standby.waits_warm()
+        yield standby
+
+
+def warm(driver: Driver) -> None:
+    driver.wait_for(lambda: any(e["what"] == "is warm" for e in driver.events("standby")), "the standby is warm")
+
+
+def test_standbys_go_on_when_one_driver_after_the_other_is_killed(
+    job: KafkaJob, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first death is seen by its process, the second, as from another host, by nothing but the lease."""
+    job.ledger.write(RECORDS)
+    with job.lives.start(*STANDBY) as first, job.lives.start(*STANDBY) as second:
+        first.wait_for_events("published", 1)
+        warm(second)
+        with feeding(job.ledger.write, FEED):
+            first.kill()
+            second.wait_for_events("committed", 1)
+            (took,) = [event for event in second.events("standby") if event["what"] == "takes over"]
+            assert took["why"] == "the process that held it is gone"
+
+        monkeypatch.setattr(holder, "_boot_id", lambda: "another kernel")
+        with standby_here(job, spark) as third:
+            with feeding(job.ledger.write, FEED):
+                second.kill()
+                third.leads()
+            (took,) = third.said("takes over")
+            assert took["why"] == "not renewed for its 6000 ms"
+            third.finish(job)
+    started = [event["incarnation"] for life in job.lives.drivers for event in life.events("started")]
+    assert started == [1, 2, 3]
+
+
+def test_a_driver_that_was_paused_past_the_takeover_never_commits_again(job: KafkaJob, spark: SparkSession) -> None:
+    job.ledger.write(RECORDS)
+    with job.lives.start(*STANDBY) as zombie:
+        zombie.wait_for_events("published", 1)
+        with standby_here(job, spark) as successor:
+            with feeding(job.ledger.write, FEED):
+                committed = len(zombie.events("committed"))
+                zombie.wait_for_events("committed", committed + 1)
+                zombie.stop()
+                seen = len(zombie.events())
+                successor.leads()
+                zombie.resume()
+                assert zombie.wait_for_end() == 4, zombie.log()
+            assert [event["condition"] for event in zombie.events("failed")] == ["CKPT_FENCED"], zombie.log()
+            assert not [event for event in zombie.events()[seen:] if event["event"] == "committed"]
+            successor.finish(job)
+
+
+def test_a_handover_ends_the_driver_in_order_and_the_standby_goes_on(
+    job: KafkaJob, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.ledger.write(RECORDS)
+    with job.lives.start(*STANDBY) as first:
+        first.wait_for_events("published", 1)
+        assert exit_code(["handover", str(job.store)]) == 4, "no standby waits"
+        assert "no standby waits" in capsys.readouterr().err
+        with standby_here(job, spark) as second:
+            with feeding(job.ledger.write, FEED):
+                assert exit_code(["handover", str(job.store), "--json"]) == 0
+                first.check_ended_well()
+            told = json.loads(capsys.readouterr().out)
+            print(f"gap {told['gap_s']} s")
+            assert told["incarnation"] == 2
+            assert first.events("committed")[-1]["epoch"] == told["final_epoch"] == second.events("started")[0]["base"]
+            second.finish(job)

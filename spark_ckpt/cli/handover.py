@@ -1,0 +1,116 @@
+"""`spark-ckpt handover`: the driver takes a final epoch and ends, a standby goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
+from spark_ckpt.cli.output import print_json, print_line
+from spark_ckpt.cli.stores import open_store
+from spark_ckpt.connector import Json
+from spark_ckpt.errors import HandoverFailed
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.holder import provably_dead
+from spark_ckpt.store.standbys import Standbys
+from spark_ckpt.store.tail import Tail
+
+_POLL_S = 0.05
+_FIRST_EPOCH_S = 15.0
+
+
+def handover(
+    store: StoreUri,
+    timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds until the wait is given up.")] = 120.0,
+    as_json: AsJson = False,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Hand a running job over to a standby: a final epoch, the lease is freed, the standby begins.
+
+    Refused if nobody runs the job or no standby waits. Tells the gap between the last epoch of the one driver and the first of the
+    other, as it was seen from here.
+    """
+    opened = open_store(store, storage_option)
+    before = opened.log.tail()
+    _refuse(before, standbys=len(Standbys(opened.location).waiting()))
+    opened.log.ask_handover(before.incarnation)
+    watch = _Watch(opened.log, before)
+    if not watch.until_begun(time.monotonic() + timeout):
+        raise _not_begun(watch.tail, before, timeout)
+    watch.until_first_epoch(time.monotonic() + _FIRST_EPOCH_S)
+    gap_s = watch.gap_s
+    if as_json:
+        began: dict[str, Json] = {"incarnation": watch.tail.incarnation, "holder": str(watch.tail.holder)}
+        print_json({**began, "final_epoch": watch.tail.base, "gap_s": None if gap_s is None else round(gap_s, 3)})
+        return
+    print_line(f"incarnation {watch.tail.incarnation} goes on from epoch {watch.tail.base}: {watch.tail.holder}")
+    known = "it has had no row yet" if gap_s is None else f"{gap_s:.1f} s between the two drivers' epochs"
+    print_line(known)
+
+
+class _Watch:
+    """Sees the log change, by this process's own clock."""
+
+    def __init__(self, log: EpochLog, before: Tail) -> None:
+        self._log = log
+        self._before = before
+        self._final_s = time.monotonic()
+        self._first_s: float | None = None
+        self.tail = before
+        self._final = before.latest
+
+    def until_begun(self, deadline_s: float) -> bool:
+        """Whether another incarnation has begun by then."""
+        return self._until(lambda: self.tail.incarnation > self._before.incarnation, deadline_s)
+
+    def until_first_epoch(self, deadline_s: float) -> None:
+        """Until it has an epoch; an idle job has none for now."""
+        self._until(lambda: self._first_s is not None, deadline_s)
+
+    @property
+    def gap_s(self) -> float | None:
+        """From the last epoch of the one to the first of the other; None if that has not come yet."""
+        return None if self._first_s is None else self._first_s - self._final_s
+
+    def _until(self, holds: Callable[[], bool], deadline_s: float) -> bool:
+        while not holds() and time.monotonic() < deadline_s:
+            self._look()
+            time.sleep(0 if holds() else _POLL_S)
+        return holds()
+
+    def _look(self) -> None:
+        self.tail = self._log.tail()
+        newest = self.tail.by_id.get(self.tail.latest)
+        if newest is None or newest.epoch == self._final:
+            return
+        if newest.incarnation == self._before.incarnation:
+            self._final, self._final_s = newest.epoch, time.monotonic()
+        elif self._first_s is None:
+            self._first_s = time.monotonic()
+
+
+def _refuse(tail: Tail, standbys: int) -> None:
+    if tail.holder is None or tail.is_free or provably_dead(tail.holder):
+        raise HandoverFailed("no driver runs the job", hint="there is nothing to hand over: start the job")
+    if not standbys:
+        raise HandoverFailed(
+            "no standby waits: the job would stand still",
+            holder=tail.holder,
+            hint="start the same program once more with job.start(standby=True), then hand over; to stop the job, stop its driver",
+        )
+
+
+def _not_begun(tail: Tail, before: Tail, timeout: float) -> HandoverFailed:
+    if tail.is_free:
+        return HandoverFailed(
+            f"the driver has ended, but no standby has begun within {timeout:g} s",
+            hint="see the standbys' logs, or start the job; it continues from its last epoch",
+        )
+    return HandoverFailed(
+        f"the driver has not ended within {timeout:g} s",
+        holder=before.holder,
+        hint="it takes its final epoch yet, or an older version runs that cannot be asked: see spark-ckpt lease, or stop it",
+    )

@@ -1,0 +1,168 @@
+"""What keeps a standby warm: it follows the committed epochs, and runs the job's own plan once.
+
+All of it can be done without: what goes wrong is told, and tried again with the next epoch. But an error that says that this job
+cannot go on from the store's newest epoch ends the wait, as it would end the takeover.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_ckpt.driver.rehearsal import can_rehearse, rehearse, remove, runs_here, scratch_for, stage_behind
+from spark_ckpt.errors import CkptError, EpochDamaged, EpochNotFound
+from spark_ckpt.store.holder import current_holder, provably_dead
+from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.standbys import StandbyNote, Standbys
+
+if TYPE_CHECKING:
+    from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.driver.lookout import Lookout
+    from spark_ckpt.driver.stage import Stage
+
+_log = logging.getLogger(__name__)
+_FOLLOW_S = 0.25
+_TELL_S = 5.0
+_LEAVE_S = 5.0
+_REHEARSALS = 3
+_PREFIX = "standby"
+
+
+class Follower(threading.Thread):
+    """Of one wait of one standby. `lookout`: what it sees of the other driver. `say(what, epoch)`: what this has come to."""
+
+    def __init__(self, plan: JobPlan, lookout: Lookout, say: Callable[[str, int], None]) -> None:
+        super().__init__(name="ckpt-standby", daemon=True)
+        self.failure: CkptError | None = None
+        """What this job would end with if it took over now."""
+        self.epoch = 0
+        """The newest one that was followed."""
+        self.is_warm = False
+        """The job's own plan has run here."""
+        self._plan = plan
+        self._lookout = lookout
+        self._say = say
+        self._store = plan.store.reopened()
+        self._standbys = Standbys(self._store.location)
+        self._holder = current_holder(plan.job)
+        self._id = f"{_PREFIX}-{self._holder.pid}-{self._holder.pid_start}-{uuid.uuid4().hex[:8]}"
+        self._folder = plan.cache / self._id
+        self._scratch = scratch_for(plan, f"{self._id}-scratch")
+        self._over = threading.Event()
+        self._busy = threading.Lock()
+        self._handed_over = False
+        self._since_ms = _wall_ms()
+        self._told_s = float("-inf")
+        self._tried = self._rehearsals = 0
+
+    # -- from the run's thread --------------------------------------------------------------------------------------------
+
+    def handed_over(self) -> Path:
+        """End, and leave the folder of local levels to the incarnation that begins now. A batch of a rehearsal is not waited
+        for: it is stopped meanwhile."""
+        self._handed_over = True
+        self._over.set()
+        with self._busy:
+            return self._folder
+
+    def leave(self) -> None:
+        """End, and leave nothing behind."""
+        self._over.set()
+        if self.is_alive() and not self._handed_over:
+            self.join(_LEAVE_S)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # -- thread body -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Follow until it is over."""
+        try:
+            self._tidy()
+            while not self._over.is_set():
+                self._look()
+                self._over.wait(_FOLLOW_S)
+        except CkptError as error:
+            self.failure = error
+        except Exception:  # noqa: BLE001 - a takeover does without
+            _log.warning("job=%s standby: nothing is kept warm any more", self._plan.job, exc_info=True)
+        finally:
+            with suppress(CkptError):
+                self._standbys.withdraw(self._id)
+
+    def _look(self) -> None:
+        try:
+            self._tell()
+            tail = self._store.log.tail()
+            if tail.latest != self._tried:
+                self._tried = tail.latest
+                self._take_in(self._store.log.manifest(tail.latest), tail.incarnation)
+        except CkptError as error:
+            if not (error.retriable or isinstance(error, EpochDamaged | EpochNotFound)):
+                raise
+            _log.warning("job=%s standby: epoch %d was not followed: %s", self._plan.job, self._tried, error)
+
+    def _take_in(self, base: Manifest, incarnation: int) -> None:
+        """Whether the job fits the epoch; its state, as local levels; once, the plan as a whole."""
+        self._plan.check_base(base)
+        stage = stage_behind(self._plan, base, incarnation + 1, self._folder, self._scratch)
+        if runs_here(self._plan):
+            with self._busy:
+                for host in stage.hosts().values():
+                    host.make_levels(self._over.is_set)
+        if self._over.is_set():
+            return
+        self.epoch = base.epoch
+        self._say("follows", base.epoch)
+        if not self.is_warm and self._rehearsals < _REHEARSALS and can_rehearse(self._plan, base):
+            self._rehearse(stage)
+        self._tell()
+
+    def _rehearse(self, stage: Stage) -> None:
+        self._rehearsals += 1
+        started_s = time.monotonic()
+        try:
+            self.is_warm = rehearse(stage, self._busy, self._over.is_set)
+        finally:
+            remove(self._scratch)
+        if self.is_warm:
+            _log.info("job=%s standby: the plan has run within %.1f s", self._plan.job, time.monotonic() - started_s)
+            self._told_s = float("-inf")
+            self._say("is warm", self.epoch)
+
+    # -- for others to see -------------------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        if time.monotonic() - self._told_s < _TELL_S:
+            return
+        note = StandbyNote(
+            holder=self._holder,
+            waits_since_ms=self._since_ms,
+            told_ms=_wall_ms(),
+            lease_of=self._lookout.tail.incarnation,
+            epoch=self.epoch,
+            renewals=self._lookout.rules.renewals,
+            warm=self.is_warm,
+        )
+        self._standbys.tell(self._id, note)
+        self._told_s = time.monotonic()
+
+    def _tidy(self) -> None:
+        """What standbys left behind that died on this host."""
+        self._standbys.forget_dead()
+        for left in self._plan.cache.glob(f"{_PREFIX}-*-*-*"):
+            pid, started = left.name.split("-")[1:3]
+            dead = self._holder.model_copy(update={"pid": int(pid), "pid_start": int(started)})
+            if provably_dead(dead):
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _wall_ms() -> int:
+    """To be shown."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,125 @@
+"""A run before its first incarnation, where another driver has the job: it waits warm, and takes over when that one is gone.
+
+The run's thread only looks, so that nothing delays what follows from a look. What keeps the standby warm has a thread of its own
+(`follower`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from spark_ckpt.connector import Json
+from spark_ckpt.driver.announcer import Announcer
+from spark_ckpt.driver.follower import Follower
+from spark_ckpt.driver.listener import RunListener, StandbyEvent
+from spark_ckpt.driver.lookout import Lookout
+from spark_ckpt.errors import StoreInUse, StoreOutage
+from spark_ckpt.host.standby import TakeOver, TakeoverLost, TakeoverWon
+from spark_ckpt.store.restore import LATEST
+
+if TYPE_CHECKING:
+    from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.driver.progress import Progress
+    from spark_ckpt.driver.supervisor import Supervisor
+
+_log = logging.getLogger(__name__)
+_LOOK_S = 0.05
+
+
+class StandingBy:
+    """`begin` on the caller's thread, then `wait` on the run's."""
+
+    def __init__(
+        self, plan: JobPlan, supervisor: Supervisor, listeners: Sequence[RunListener], progress: Progress
+    ) -> None:
+        self._plan = plan
+        self._supervisor = supervisor
+        self._listeners = tuple(listeners)
+        self._lookout = Lookout(plan.store.log, plan.config.lease_ms)
+        self._follower: Follower | None = None
+        self._away = False
+        self.waits = False
+        """Whether another driver has the job."""
+        progress.standby = self.status
+
+    def begin(self) -> bool:
+        """Begin at once if the job is nobody's; whether it has begun. Raises what is wrong with the job."""
+        taking = self._lookout.look()
+        self.waits = taking is None or not self._taken_over(taking)
+        return not self.waits
+
+    def wait(self) -> bool:
+        """Wait until the job has begun here; False if somebody asked for an end before. Raises what ends the wait for good:
+        the job does not fit its store any more, or the store is damaged."""
+        if not self.waits:
+            return True
+        try:
+            self._follow()
+            while not self._supervisor.stopping.wait(_LOOK_S):
+                taking = self._look()
+                if taking is not None and self._taken_over(taking):
+                    self.waits = False
+                    return True
+            return False
+        finally:
+            self._leave()
+
+    def status(self) -> dict[str, Json] | None:
+        """For `Run.lastProgress`; None for a driver that does not wait."""
+        if not self.waits:
+            return None
+        follower, tail = self._follower, self._lookout.tail
+        watched: dict[str, Json] = {"leaseOf": tail.incarnation, "holder": str(tail.holder or "")}
+        epoch, is_warm = (0, False) if follower is None else (follower.epoch, follower.is_warm)
+        return {**watched, "renewals": self._lookout.rules.renewals, "epoch": epoch, "isWarm": is_warm}
+
+    def _look(self) -> TakeOver | None:
+        """An outage ends nothing: the job's driver has it too."""
+        if self._follower is not None and self._follower.failure is not None:
+            raise self._follower.failure
+        try:
+            taking = self._lookout.look()
+        except StoreOutage as outage:
+            if not self._away:
+                _log.warning("job=%s standby: the log cannot be read for now: %s", self._plan.job, outage)
+            self._away = True
+            return None
+        self._away = False
+        return taking
+
+    def _taken_over(self, taking: TakeOver) -> bool:
+        """Try to begin. The log refuses if it has moved on since; an outage is waited for, like any other time."""
+        follower, before = self._follower, self._lookout.tail
+        levels = None if follower is None else follower.handed_over()
+        try:
+            self._supervisor.begin(LATEST, takeover=False, ended=taking.token, levels=levels)
+        except (StoreInUse, StoreOutage) as error:
+            if isinstance(error, StoreOutage) and follower is None:
+                raise
+            _log.info("job=%s standby: not taken over: %s", self._plan.job, error)
+            self._lookout.rules.handle(TakeoverLost())
+            if follower is not None:
+                self._follow()
+            return False
+        self._lookout.rules.handle(TakeoverWon())
+        if before.holder is not None:
+            self._say("takes over", before.latest, taking.why)
+        return True
+
+    def _follow(self) -> None:
+        """Wait from now on, with nothing followed yet."""
+        self._leave()
+        self._follower = Follower(self._plan, self._lookout, self._say)
+        self._say("waits", 0)
+        self._follower.start()
+
+    def _leave(self) -> None:
+        if self._follower is not None:
+            self._follower.leave()
+
+    def _say(self, what: str, epoch: int, why: str = "") -> None:
+        tail = self._lookout.tail
+        event = StandbyEvent(self._plan.job, what, tail.incarnation, epoch, str(tail.holder or ""), why)
+        Announcer(self._plan.job, event.lease_of, self._listeners).stood_by(event)

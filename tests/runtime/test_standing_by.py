@@ -1,0 +1,203 @@
+"""A run that waits behind another driver: it begins when the log says so, once, and nothing else makes it begin."""
+
+from __future__ import annotations
+
+import pytest
+from incarnation_kit import ELSEWHERE, JOB, WAIT_S, eventually
+from run_kit import Bench, ended, failed
+
+from spark_ckpt.driver import follower as follower_module
+from spark_ckpt.driver import lookout as lookout_module
+from spark_ckpt.driver.listener import RunListener
+from spark_ckpt.errors import GraphInvalid, StoreInUse, StoreUnreachable
+from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.records import Manifest, OperatorSnapshot
+from spark_ckpt.store.standbys import Standbys
+from spark_ckpt.store.store import Store
+
+FAR_MS = 4_000_000_000_000
+"""In the year 2096: the other host's clock is wrong."""
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    monkeypatch.setattr(follower_module, "can_rehearse", lambda *_: False)
+    monkeypatch.setattr(follower_module, "_FOLLOW_S", 0.01)
+    monkeypatch.setattr(lookout_module, "READ_S", 0.01)
+    return Bench(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def elsewhere(bench):
+    """The log as another host sees it, whose clock is decades ahead."""
+    return Store.open(str(bench.folder / "store"), JOB, now_ms=lambda: FAR_MS).log
+
+
+def waiting(bench, *endings, **options):
+    """A standby behind whoever has the job."""
+    run = bench.run(*(endings or ("lives",)), standby=True, local_dir=bench.folder / "local", **options)
+    assert run.isStandby
+    return run
+
+
+def led(bench, run):
+    """Wait until it has begun; its first life."""
+    life = eventually(lambda: bench.lives and bench.lives[0], "takeover")
+    assert not run.isStandby
+    return life
+
+
+def test_a_job_that_nobody_has_begins_at_once(bench):
+    run = bench.run("lives", standby=True)
+    assert (run.isStandby, run.incarnation) == (False, 1)
+    assert run.stop(WAIT_S)
+
+
+def test_a_job_whose_driver_died_on_this_host_begins_at_once(bench):
+    here = current_holder(JOB)
+    bench.store.reopened().log.begin_incarnation(
+        here.model_copy(update={"pid_start": here.pid_start + 1}), "latest", 600_000
+    )
+    run = bench.run("lives", standby=True)
+    assert (run.isStandby, run.incarnation) == (False, 2)
+    assert run.stop(WAIT_S)
+
+
+def test_a_standby_waits_until_the_lease_is_given_up(bench, elsewhere):
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+    run = waiting(bench)
+    assert not run.awaitTermination(0.05)
+    assert bench.lives == []
+    elsewhere.release(1)
+    assert led(bench, run).incarnation == 2
+    assert run.stop(WAIT_S)
+
+
+def test_a_silent_driver_is_replaced_by_the_standbys_own_clock(bench, elsewhere):
+    """Its host's clock says that the lease lasts for seventy years."""
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 400)
+    with pytest.raises(StoreInUse):
+        bench.run("lives")
+    run = waiting(bench)
+    assert led(bench, run).incarnation == 2
+    assert run.stop(WAIT_S)
+
+
+def test_a_clock_that_is_behind_does_not_replace_a_driver_that_renews(bench):
+    """Its host's clock says that the lease was over in 1970."""
+    elsewhere = Store.open(str(bench.folder / "store"), JOB, now_ms=lambda: 1).log
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 30_000)
+    run = waiting(bench)
+    for seen in range(1, 6):
+        elsewhere.renew(1, 30_000)
+        eventually(lambda seen=seen: run.lastProgress["standby"]["renewals"] >= seen, "renewal")
+    assert bench.lives == []
+    assert run.stop(WAIT_S)
+
+
+def test_of_two_standbys_one_begins(bench, elsewhere, monkeypatch, tmp_path):
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+    other = Bench(tmp_path, monkeypatch)
+    both = [(bench, waiting(bench)), (other, waiting(other))]
+    elsewhere.release(1)
+    eventually(lambda: bench.lives or other.lives, "takeover")
+    eventually(lambda: sum(run.isStandby for _, run in both) == 1, "the other one goes on waiting")
+    assert elsewhere.tail().incarnation == 2
+    for _, run in both:
+        assert run.stop(WAIT_S)
+    assert len(bench.lives) + len(other.lives) == 1
+
+
+def test_a_standby_that_is_stopped_leaves_nothing_behind(bench, elsewhere):
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+    run = waiting(bench)
+    eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
+    assert run.stop(WAIT_S)
+    assert (run.exception(), bench.lives) == (None, [])
+    assert Standbys(bench.store.location).waiting() == []
+    assert list((bench.folder / "local").glob("*/standby-*")) == []
+    assert elsewhere.tail().incarnation == 1
+
+
+def test_a_standby_whose_job_does_not_fit_the_store_any_more_says_so_before_it_is_needed(bench, elsewhere):
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+    run = waiting(bench)
+    state = OperatorSnapshot(operator="new", key_groups=1, key_schema="k STRING", state_schema="v BIGINT")
+    cursors = {"in": {"n": 0}}
+    elsewhere.commit_epoch(
+        Manifest(job=JOB, epoch=1, incarnation=1, attempt="a", created_ms=0, operators={"new": state}, cursors=cursors)
+    )
+    error = ended(run)
+    assert type(error) is GraphInvalid
+    assert "operator 'new'" in error.what
+
+
+def test_an_outage_of_the_store_ends_no_wait(bench, elsewhere, monkeypatch):
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+    run = waiting(bench)
+    tail, missed = bench.store.log.tail, []
+
+    def away():
+        missed.append(1)
+        raise StoreUnreachable("timeout")
+
+    monkeypatch.setattr(bench.store.log, "tail", away)
+    eventually(lambda: len(missed) > 3, "attempts")
+    monkeypatch.setattr(bench.store.log, "tail", tail)
+    elsewhere.release(1)
+    assert led(bench, run).incarnation == 2
+    assert run.stop(WAIT_S)
+
+
+def test_a_takeover_that_another_driver_won_goes_on_waiting(bench, elsewhere, monkeypatch):
+    """Between the look that sees the end and the append, another standby appends its incarnation."""
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+    begin = bench.store.log.begin_incarnation
+
+    def overtaken(*arguments, **options):
+        monkeypatch.setattr(bench.store.log, "begin_incarnation", begin)
+        elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+        return begin(*arguments, **options)
+
+    run = waiting(bench)
+    monkeypatch.setattr(bench.store.log, "begin_incarnation", overtaken)
+    elsewhere.release(1)
+    eventually(lambda: elsewhere.tail().incarnation == 2, "the other one's")
+    eventually(lambda: run.lastProgress["standby"]["leaseOf"] == 2, "it waits behind that one")
+    assert bench.lives == []
+    elsewhere.release(2)
+    assert led(bench, run).incarnation == 3
+    assert run.stop(WAIT_S)
+
+
+def test_listeners_hear_what_a_standby_does(bench, elsewhere):
+    heard = []
+
+    class Ear(RunListener):
+        def onStandby(self, event):
+            heard.append((event.what, event.lease_of, event.epoch))
+
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+    run = waiting(bench, listeners=[Ear()])
+    cursors = {"in": {"n": 0}}
+    elsewhere.commit_epoch(Manifest(job=JOB, epoch=1, incarnation=1, attempt="a", created_ms=0, cursors=cursors))
+    eventually(lambda: ("follows", 1, 1) in heard, "epoch 1 followed")
+    elsewhere.release(1)
+    led(bench, run)
+    assert [what for what, _, _ in heard] == ["waits", "follows", "takes over"]
+    assert run.stop(WAIT_S)
+
+
+def test_a_driver_between_two_lives_keeps_its_lease(bench):
+    """Else a standby would take a job whose driver is about to go on, and no failure in a row would ever be counted."""
+    seen = []
+    tail = bench.store.reopened().log.tail
+
+    def dies():
+        seen.append(tail().is_free)
+        return failed()
+
+    run = bench.run(dies, lambda: seen.append(tail().is_free) or failed(), dies, max_failed_epochs=2)
+    assert ended(run) is not None
+    assert seen == [False, False, False]
+    assert tail().is_free, "a run that gives up frees it"
