@@ -48,13 +48,18 @@ def pin(
     ] = None,
     table: Tables = None,
     declared: DeclaredFile = None,
+    table_files: Annotated[
+        bool,
+        typer.Option("--table-files", help="Hold data files of tables, too, by hard link: VACUUM cannot take them."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Keep the greatest consistent line as of now, with what its batches need. The queries may run."""
     known = read_declared(declared) if declared is not None else Declared()
     plan = Request(checkpoints, "", table or (), known)
     taken = take_pin(
-        PinRequest(plan, into, name, None if budget is None else bytes_of(budget)), time.time_ns() // 1_000_000
+        PinRequest(plan, into, name, None if budget is None else bytes_of(budget), table_files),
+        time.time_ns() // 1_000_000,
     )
     point, dropped = taken.kept.point, [each.point.label if each.point else each.folder.name for each in taken.dropped]
     if point is None:

@@ -134,7 +134,7 @@ def _drafted(plan: Plan, journal: Journal, settings: Settings) -> tuple[Record, 
     _refuse_unknown_beginnings(wishes, ids, settings)
     writers = {each.name: each.query for each in plan.queries}
     table_wishes = [
-        TableWish(table, each.version, [writers[name] for name in each.written_by if name in writers])
+        TableWish(table, each.version, [writers[name] for name in each.written_by if name in writers], each.kept_in)
         for each, table in zip(back, tables, strict=True)
     ]
     endings = (f".rewinding-{journal.id}", f".before-rewind-{journal.id}")

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from spark_ckpt.errors import CheckpointDamaged, RewindStale
+from spark_ckpt.errors import CheckpointDamaged, RewindOutOfReach, RewindStale
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.rewind.checkpoint import read_checkpoint
 from spark_ckpt.rewind.checkpoint_copy import Cut, copy_checkpoint
@@ -23,6 +23,7 @@ from spark_ckpt.rewind.records import QueryChange, Record, TableChange
 from spark_ckpt.rewind.redrafting import redraft
 from spark_ckpt.rewind.stages import Phase
 from spark_ckpt.rewind.swapping import swap
+from spark_ckpt.rewind.table_holding import put_back
 from spark_ckpt.rewind.tables import LOG, read_table
 
 MARK = ".spark-ckpt-rewind.json"
@@ -102,6 +103,7 @@ class Carrier:
         changes = [self._copied(record, query) if query.changed else query for query in record.queries]
         for number, draft in enumerate(drafts):
             self._keep_texts(record, number, draft)
+            _put_files_back(draft.change)
         hit(Failpoint.REWIND_DRAFTED)
         check_unmoved(record)
         return self.journal.write(record.model_copy(update={"queries": changes, "phase": Phase.DECIDED}))
@@ -180,6 +182,16 @@ class Carrier:
                 side.rename(kept)
                 sync_folder(kept.parent)
         hit(Failpoint.REWIND_KEPT)
+
+
+def _put_files_back(table: TableChange) -> None:
+    """Until a commit names them they mean nothing to the table, and VACUUM takes them again if none does."""
+    for path, source in table.put_back.items():
+        try:
+            put_back(Path(source), Path(table.path, path))
+        except FileNotFoundError as error:
+            what = f"table {table.path}: data file {path} is gone from its pinned point {source}"
+            raise RewindOutOfReach(what, hint=_STALE) from error
 
 
 def has_nameless_state(record: Record, query: QueryChange) -> bool:

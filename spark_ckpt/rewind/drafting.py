@@ -19,7 +19,8 @@ from spark_ckpt.rewind.reading import text_of
 from spark_ckpt.rewind.records import QueryChange, TableChange
 from spark_ckpt.rewind.shifts import Shift, moved_text, shift_of
 from spark_ckpt.rewind.table_commits import Stamp, after_replay, commits, needed_files, refusal
-from spark_ckpt.rewind.table_content import commit_lines, commit_name, contents_at, parsed
+from spark_ckpt.rewind.table_content import Action, commit_lines, commit_name, contents_at, parsed
+from spark_ckpt.rewind.table_holding import is_held, sizes_of
 from spark_ckpt.rewind.tables import Table
 from spark_ckpt.spark_private.query_logs import COMMITS, OFFSETS, parse_batch
 
@@ -39,11 +40,13 @@ class QueryWish:
 
 @dataclass(frozen=True, slots=True)
 class TableWish:
-    """A table and the version that it shall have again. `writers`: applications that write it."""
+    """A table and the version that it shall have again. `writers`: applications that write it. `kept_in`: folders of pinned
+    points that hold files which the table may have lost."""
 
     table: Table
     version: int
     writers: Sequence[str]
+    kept_in: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,9 @@ def table_draft(wish: TableWish, queries: Sequence[QueryWish], stamp: Stamp) -> 
         hint = "restore this table and begin its readers anew by hand, or plan with a later target; nothing was changed"
         raise RewindUnsupported(f"table {root} cannot be taken back: {why}", hint=hint)
     at_line = after_replay(then, replayed)
-    _require_files(root, needed_files(then, at_line, replayed))
+    actions: list[Action] = [{"add": each} for content in (then, at_line) for each in content.files.values()]
+    actions += [each for commit in replayed for each in commit]
+    back = _put_back(root, needed_files(then, at_line, replayed), sizes_of(actions), wish.kept_in)
     texts = commits(shift, now, then, lines, wish.writers, stamp)
     taken_back = {app: at_line.transactions.get(app, -1) for app in now.transactions}
     change = TableChange(
@@ -90,6 +95,7 @@ def table_draft(wish: TableWish, queries: Sequence[QueryWish], stamp: Stamp) -> 
         transactions={app: number for app, number in taken_back.items() if number != now.transactions[app]},
         commits=[hashlib.sha256(each.encode()).hexdigest() for each in texts],
         digest_before=table.digest,
+        put_back=back,
     )
     return TableDraft(change, texts)
 
@@ -161,8 +167,17 @@ def _ends(wish: QueryWish, shifts: Mapping[str, Shift]) -> dict[int, dict[str, s
     return {each.number: found.get(each.number, {}) for each in batches} if found else {}
 
 
-def _require_files(root: Path, needed: set[str]) -> None:
+def _put_back(root: Path, needed: set[str], sizes: Mapping[str, int], kept_in: Sequence[str]) -> dict[str, str]:
+    """Where files that are needed and missing can be had from, by their path below the table."""
+    found: dict[str, str] = {}
     for path in sorted(needed):
-        if "://" not in path and not (root / unquote(path)).exists():
+        if "://" in path or (root / unquote(path)).exists():
+            continue
+        name = unquote(path)
+        places = [Path(each, name) for each in kept_in]
+        place = next((each for each in places if name in sizes and is_held(each, sizes[name])), None)
+        if place is None:
             what = f"table {root}: data file {path} is missing (VACUUM)"
             raise RewindOutOfReach(what, hint="plan again with a later target; nothing was changed")
+        found[name] = str(place)
+    return found

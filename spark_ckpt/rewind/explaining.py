@@ -106,6 +106,7 @@ class _Teller:
             reasons=self.reasons(name),
             passed_over=self.passed_over(name),
             digest=table.digest,
+            kept_in=[] if self.stays(name) else [str(each) for each in table.kept_in],
         )
 
     def reasons(self, process: ProcessId) -> list[Reason]:

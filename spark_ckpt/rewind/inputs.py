@@ -17,6 +17,7 @@ from spark_ckpt.rewind.places import find_places
 from spark_ckpt.rewind.positions import DeltaPosition
 from spark_ckpt.rewind.reading import local_folder
 from spark_ckpt.rewind.source_files import SinkLog, read_sink_log
+from spark_ckpt.rewind.table_holding import held_in
 from spark_ckpt.rewind.tables import LOG, Table, find_tables, read_table
 from spark_ckpt.spark_private.query_logs import SINK_LOG
 
@@ -62,7 +63,10 @@ def read_inputs(
     queries = {name: read_checkpoint(path, name) for name, path in places.named.items()}
     _refuse_copies(list(queries.values()))
     pinned = with_pins(queries, points)
-    read = {table_process(root): read_table(root) for root in _roots(places.named.values(), tables, declared)}
+    read = {
+        table_process(root): read_table(root, held_in(points, root))
+        for root in _roots(places.named.values(), tables, declared)
+    }
     _refuse_copied_tables(read)
     _require_tables(pinned.queries.values(), read.values(), declared)
     inputs = Inputs(pinned.queries, read, (), declared, (*places.notes, *pinned.notes), pinned.refused)

@@ -43,7 +43,8 @@ class PinListener(StreamingQueryListener):
     `checkpoints`: the checkpoint folder of each query, or the storage root of a declarative pipeline; also of queries of other
     programs, which may have a listener of their own with the same folder `into`: one point every so many minutes is made, not
     one of each. `tables`: Delta tables, or folders with tables in them. `declared`: the YAML file of `--declared`. `budget`: of all
-    points together; the oldest without a name go for a new one. `now_ms`: the clock, milliseconds since 1970.
+    points together; the oldest without a name go for a new one.
+    `table_files`: hold data files of the tables, too. `now_ms`: the clock, milliseconds since 1970.
 
     Pins are made in a thread of their own, so queries do not wait for them. What goes wrong is logged as a warning, is in `error`
     until a pin succeeds, and is tried again within a minute; a query never fails for it. Raises `ConfigInvalid`.
@@ -57,6 +58,7 @@ class PinListener(StreamingQueryListener):
         budget: str,
         tables: Sequence[str] = (),
         declared: str | None = None,
+        table_files: bool = False,
         every_minutes: float = 60,
         now_ms: Callable[[], int] = _now_ms,
     ) -> None:
@@ -68,7 +70,7 @@ class PinListener(StreamingQueryListener):
             raise ConfigInvalid(f"every_minutes={every_minutes} is no time", hint="write for example every_minutes=60")
         known = read_declared(Path(declared)) if declared is not None else Declared()
         plan = Request(list(checkpoints), "", list(tables), known)
-        self._request = PinRequest(plan, Path(into), None, bytes_of(budget))
+        self._request = PinRequest(plan, Path(into), None, bytes_of(budget), table_files)
         self._schedule = PinSchedule(max(int(every_minutes * _MINUTE_MS), 1))
         self._now_ms = now_ms
         self._lock = threading.Lock()

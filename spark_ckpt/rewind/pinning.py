@@ -35,6 +35,7 @@ from spark_ckpt.rewind.pins import (
     MANIFEST,
     POINTS,
     QUERIES,
+    TABLES,
     FileId,
     Kept,
     PinnedQuery,
@@ -48,6 +49,9 @@ from spark_ckpt.rewind.pins import (
     take_away,
 )
 from spark_ckpt.rewind.planning import Request
+from spark_ckpt.rewind.positions import DeltaPosition
+from spark_ckpt.rewind.table_holding import hold
+from spark_ckpt.rewind.tables import Table
 from spark_ckpt.spark_private.query_logs import COMMITS, ID_FILE, OFFSETS, SOURCES
 
 TRIES = 5
@@ -57,12 +61,16 @@ _AN_ID = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{8}")
 
 @dataclass(frozen=True, slots=True)
 class PinRequest:
-    """What is pinned: queries and tables as for a plan; `into`: the folder of points; `budget_bytes`: of all of them together."""
+    """What is pinned: queries and tables as for a plan; `into`: the folder of points; `budget_bytes`: of all of them together.
+
+    `table_files`: whether data files of tables are held, too.
+    """
 
     plan: Request
     into: Path
     name: str | None = None
     budget_bytes: int | None = None
+    table_files: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +148,17 @@ def _attempt(request: PinRequest, folder: Path, point: Point, known: Mapping[Fil
         _keep(query, chosen[ProcessId(name)].index, folder, f"{QUERIES}/{number}", known)
         for number, (name, query) in enumerate(inputs.queries.items())
     ]
+    lines = [
+        batch.ends.values()
+        for name, query in inputs.queries.items()
+        if (batch := query.batch(_number(chosen[ProcessId(name)].index))) is not None
+    ]
+    positions = [end for ends in lines for end in ends if isinstance(end, DeltaPosition)]
     tables = [
-        PinnedTable(path=str(table.root), ids=sorted(table.ids), version=_number(chosen[name].index))
-        for name, table in inputs.tables.items()
+        _keep_table(table, _number(chosen[name].index), folder, f"{TABLES}/{number}", positions)
+        if request.table_files
+        else PinnedTable(path=str(table.root), ids=sorted(table.ids), version=_number(chosen[name].index))
+        for number, (name, table) in enumerate(inputs.tables.items())
         if name in chosen
     ]
     whole = point.model_copy(update={"queries": queries, "tables": tables})
@@ -187,6 +203,17 @@ def _keep(query: Checkpoint, index: int | None, folder: Path, kept_in: str, know
         kept_in=kept_in,
         files=listed(target, known) if batch else [],
     )
+
+
+def _keep_table(
+    table: Table, version: int, folder: Path, kept_in: str, positions: Sequence[DeltaPosition]
+) -> PinnedTable:
+    """A table with links to its data files. A version that is not there has none."""
+    pinned = PinnedTable(path=str(table.root), ids=sorted(table.ids), version=version)
+    if version < 0:
+        return pinned
+    readers = [each for each in positions if each.table in table.ids]
+    return pinned.model_copy(update={"kept_in": kept_in, "files": hold(table, version, readers, folder / kept_in)})
 
 
 def _copy_logs(folder: Path) -> None:

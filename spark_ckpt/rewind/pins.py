@@ -21,8 +21,8 @@ from spark_ckpt.errors import CkptError, PinNotFound, PinsForeign, PinsInUse
 from spark_ckpt.rewind.durable import remove_tree, sync_folder, written
 from spark_ckpt.rewind.reading import entries, text_of
 
-FORMAT = 1
-POINTS, MANIFEST, QUERIES = "points", "point.json", "queries"
+FORMAT = 2
+POINTS, MANIFEST, QUERIES, TABLES = "points", "point.json", "queries", "tables"
 SMALL_BYTES_MAX = 1 << 20
 """A file up to this size is known by its content, a larger one by its size."""
 
@@ -59,11 +59,14 @@ class PinnedQuery(_Part):
 
 
 class PinnedTable(_Part):
-    """A table at a version, -1 before its first. None of its files are held: what keeps them is the table's own retention."""
+    """A table at a version, -1 before its first. `kept_in`: the folder in the point that holds its data files, `files`; empty if
+    none are held: what keeps them is the table's own retention."""
 
     path: str
     ids: list[str]
     version: int = Field(ge=-1)
+    kept_in: str = ""
+    files: list[PinnedFile] = []
 
 
 class Point(_Part):

@@ -97,7 +97,10 @@ class InFlight(_Part):
 
 
 class TablePlan(_Part):
-    """What happens to a table. `version`: it goes back to it; -1: before its first; the newest if it stays."""
+    """What happens to a table. `version`: it goes back to it; -1: before its first; the newest if it stays.
+
+    `kept_in`: folders of pinned points that hold data files which the table has lost.
+    """
 
     path: str
     ids: list[str]
@@ -111,6 +114,7 @@ class TablePlan(_Part):
     reasons: list[Reason]
     passed_over: list[PassedOver]
     digest: str
+    kept_in: list[str] = []
 
 
 class PublicRange(_Part):

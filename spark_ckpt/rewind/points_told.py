@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
 from spark_ckpt.errors import CkptError
 from spark_ckpt.rewind.pins import FileId, Kept, PinnedTable, damage, kept_points
+from spark_ckpt.rewind.table_holding import held_in
 from spark_ckpt.rewind.tables import Table, read_table
 
 
@@ -46,10 +47,11 @@ class PointsTold:
 
 def told_points(pins: Path) -> PointsTold:
     """Look at all points. Raises `PinsForeign`, `CheckpointUnreadable`; what is damaged is told of its point."""
-    table = cache(_table)
+    points = kept_points(pins)
+    table = cache(partial(_table, points))
     together: dict[FileId, int] = {}
     found = []
-    for kept in kept_points(pins):
+    for kept in points:
         files = kept.files()
         together |= files
         point = kept.point
@@ -79,9 +81,9 @@ def _gone(kept: Kept, table: Callable[[str], Table | str]) -> Iterator[str]:
             yield f"{pinned.path} version {pinned.version}: {why}"
 
 
-def _table(path: str) -> Table | str:
+def _table(points: Sequence[Kept], path: str) -> Table | str:
     try:
-        return read_table(Path(path))
+        return read_table(Path(path), held_in(points, Path(path)))
     except CkptError as error:
         return error.what
 

@@ -45,7 +45,8 @@ class TableChange(_Part):
     """What happens to a table: versions `first` to `last` are written. `first` holds what `base` held, and what followed up to
     `line` follows again. `newest`: before. `transactions`: the numbers of applications that are taken back.
 
-    `commits`: digests of the texts. `digest_before`: of the log.
+    `commits`: digests of the texts. `digest_before`: of the log. `put_back`: data files that the table has lost, by their path
+    below it, and where pinned points hold them.
     """
 
     path: str
@@ -59,6 +60,7 @@ class TableChange(_Part):
     transactions: dict[str, int]
     commits: list[str]
     digest_before: str
+    put_back: dict[str, str] = {}
 
     @property
     def shift(self) -> Shift:

@@ -52,6 +52,7 @@ class Table:
 
     `before`: the newest transaction of each application before those. `openable`: the oldest version whose list of files the
     log still gives. `gone`: version: a data file of it that is missing. `unfed`: version: a file that it added and that is missing.
+    `kept_in`: folders of pinned points that hold files which are not on the disk any more; those are not missing.
     """
 
     root: Path
@@ -62,6 +63,7 @@ class Table:
     gone: Mapping[int, str]
     unfed: Mapping[int, str]
     digest: str
+    kept_in: tuple[Path, ...] = ()
 
     @property
     def newest(self) -> int:
@@ -105,8 +107,11 @@ def _tables_below(folder: Path, levels: int) -> Iterator[Path]:
                 yield from _tables_below(folder / each.name, levels - 1)
 
 
-def read_table(root: Path) -> Table:
-    """Read a table's log; changes nothing. Raises `CheckpointUnreadable`, `LogDamaged`."""
+def read_table(root: Path, held: Mapping[str, Path] | None = None) -> Table:
+    """Read a table's log; changes nothing. `held`: folders of pinned points with data files of the table, by the file's path.
+
+    Raises `CheckpointUnreadable`, `LogDamaged`.
+    """
     log = root / LOG
     listed = names(log)
     commits = sorted(int(found[1]) for name in listed if (found := _COMMIT.fullmatch(name)))
@@ -132,8 +137,11 @@ def read_table(root: Path) -> Table:
         before, versions = _since_restored(before, versions, restored)
         openable = max(openable, restored)
     missing = _missing_files(root, versions)
-    gone, unfed = _lost(versions, missing)
-    return Table(root, frozenset(ids - {""}), tuple(versions), before, openable, gone, unfed, digest.hexdigest())
+    kept_in = tuple(sorted({held[path] for path in missing if path in held})) if held else ()
+    gone, unfed = _lost(versions, missing - held.keys() if held else missing)
+    return Table(
+        root, frozenset(ids - {""}), tuple(versions), before, openable, gone, unfed, digest.hexdigest(), kept_in
+    )
 
 
 def _openable(log: Path, oldest: int, newest: int, checkpoints: Sequence[int]) -> int:

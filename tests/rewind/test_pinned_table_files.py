@@ -1,0 +1,156 @@
+"""A point that holds the data files of its tables can be gone back to when VACUUM has taken them from the tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rewind_kit import WrittenTable
+
+from integration_tests.campaign.rewinds import settings_for
+from integration_tests.rewind.small_lake import SmallLake, checkpoints
+from spark_ckpt import failpoints
+from spark_ckpt.errors import RewindOutOfReach
+from spark_ckpt.failpoints import FailpointHit
+from spark_ckpt.rewind.applying import apply
+from spark_ckpt.rewind.pinning import PinRequest, take_pin
+from spark_ckpt.rewind.pins import Kept
+from spark_ckpt.rewind.plan import Plan
+from spark_ckpt.rewind.planning import Request, plan_rewind
+from spark_ckpt.rewind.points_told import told_points
+from spark_ckpt.rewind.positions import DeltaPosition
+from spark_ckpt.rewind.table_holding import hold
+from spark_ckpt.rewind.tables import read_table
+
+NAME = "before-the-bug"
+
+
+class Story:
+    """A lake that is pinned; then a bug comes, somebody deletes old rows, and VACUUM takes their files."""
+
+    def __init__(self, root: Path, *, table_files: bool = True) -> None:
+        self.pins = root / "pins"
+        self.lake = SmallLake(root / "lake")
+        self.lake.drop(3)
+        self.lake.settle()
+        self.lake.drop(1)
+        self.lake.queries["ingest"].run()  # a version that `dedup` has not read yet
+        folders = [str(each) for each in checkpoints(self.lake)]
+        self.request = Request(folders, NAME, [str(self.lake.root)], pins=self.pins)
+        self.point = take_pin(PinRequest(self.request, self.pins, NAME, None, table_files), 0).kept
+        broken = SmallLake(self.lake.root, broken=True)
+        broken.drop(2)
+        broken.settle()
+        for name in ("bronze", "gold"):
+            self._rid_of_old_rows(name)
+
+    def _rid_of_old_rows(self, name: str) -> None:
+        table = self.lake.tables[name]
+        pinned = next(each.version for each in self.point.point.tables if Path(each.path).name == name)
+        gone = table.files(pinned)
+        table.append([], removed=tuple(gone))
+        for path in gone:
+            (table.root / path).unlink()
+
+    def plan(self) -> Plan:
+        return plan_rewind(self.request, 0)
+
+
+FROM_THE_BEGINNING = {"ingest": -1, "dedup": -1, "publish": -1}
+
+
+def reached(plan: Plan) -> dict[str, int | None]:
+    return {each.name: each.batch for each in plan.queries}
+
+
+def held(point: Kept) -> list[Path]:
+    return sorted((point.folder / "tables").rglob("*.parquet"))
+
+
+def test_after_a_rewind_to_it_nothing_is_lost_and_nothing_repeated(tmp_path):
+    story = Story(tmp_path)
+    plan = story.plan()
+    assert reached(plan) == {each.name: each.batch for each in story.point.point.queries}
+    assert [[Path(folder).parent.name for folder in each.kept_in] for each in plan.tables if each.kept_in] == [
+        ["tables"],
+        ["tables"],
+    ]
+    apply(plan, settings_for(plan))
+    mended = SmallLake(story.lake.root)
+    mended.settle()
+    assert mended.held() == mended.wanted()
+
+
+def test_without_them_the_point_is_out_of_reach(tmp_path):
+    story = Story(tmp_path, table_files=False)
+    assert reached(story.plan()) == FROM_THE_BEGINNING
+    [told] = told_points(story.pins).points
+    assert any("VACUUM" in each for each in told.gone)
+
+
+def test_points_tells_that_it_can_be_had(tmp_path):
+    [told] = told_points(Story(tmp_path).pins).points
+    assert told.gone == []
+
+
+def test_files_are_linked_and_those_between_a_reader_and_the_version_too(tmp_path):
+    story = Story(tmp_path)
+    names = {path.name for path in held(story.point)}
+    silver = story.lake.tables["silver"]
+    assert {path for path in silver.files(silver.newest()) if (silver.root / path).stat().st_nlink == 2} <= names
+    pinned = {Path(each.path).name: each for each in story.point.point.tables}
+    bronze = story.lake.tables["bronze"]
+    assert {each.path for each in pinned["bronze"].files} == set(bronze.files(pinned["bronze"].version))
+
+
+def test_a_held_file_that_is_cut_off_does_not_count(tmp_path):
+    story = Story(tmp_path)
+    for path in held(story.point):
+        if path.stat().st_nlink == 1:
+            path.write_bytes(path.read_bytes()[:-1])
+    assert reached(story.plan()) == FROM_THE_BEGINNING
+
+
+def test_a_point_that_is_taken_away_after_the_plan_is_told_and_nothing_is_changed(tmp_path):
+    story = Story(tmp_path)
+    plan = story.plan()
+    for path in held(story.point):
+        path.unlink()
+    versions = {name: table.newest() for name, table in story.lake.tables.items()}
+    with pytest.raises(RewindOutOfReach, match="VACUUM"):
+        apply(plan, settings_for(plan))
+    assert {name: table.newest() for name, table in story.lake.tables.items()} == versions
+
+
+def test_a_command_that_died_with_files_put_back_is_run_again(tmp_path, monkeypatch):
+    story = Story(tmp_path)
+    plan = story.plan()
+    with monkeypatch.context() as dying:
+        dying.setattr(failpoints, "_armed", failpoints.parse("REWIND_DRAFTED:raise:1"))
+        with pytest.raises(FailpointHit):
+            apply(plan, settings_for(plan))
+    assert min(story.lake.held()["gold"]) < 0, "a file that no version names is none of the table's"
+    apply(plan, settings_for(plan))
+    mended = SmallLake(story.lake.root)
+    mended.settle()
+    assert mended.held() == mended.wanted()
+
+
+def test_held_files_count_in_the_budget(tmp_path):
+    story = Story(tmp_path)
+    point = sum(each.stat().st_size for each in held(story.point))
+    assert point > 0
+    assert told_points(story.pins).held_bytes >= point
+
+
+def test_a_file_that_came_and_went_before_the_version_is_held_for_a_reader_that_has_yet_to_meet_it(tmp_path):
+    table = WrittenTable(tmp_path / "bronze")
+    for removed in ((), (), ("part-1.parquet",)):
+        table.version(removed=removed)
+    behind = DeltaPosition(table.id, 1, -1, False)
+    files = hold(read_table(table.root), 2, [behind], tmp_path / "held")
+    assert [each.path for each in files] == ["part-0.parquet", "part-1.parquet", "part-2.parquet"]
+    assert [each.path for each in hold(read_table(table.root), 2, [], tmp_path / "other")] == [
+        "part-0.parquet",
+        "part-2.parquet",
+    ]
