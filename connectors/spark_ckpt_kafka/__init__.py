@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_ckpt_kafka.declared import CONNECTOR
+    from spark_ckpt_kafka.registry import Registry
     from spark_ckpt_kafka.sink import KafkaSink
     from spark_ckpt_kafka.source import KafkaSource
+    from spark_ckpt_kafka.values import Avro, JsonSchema, Protobuf
 
-__all__ = ["CONNECTOR", "KafkaSink", "KafkaSource"]
+__all__ = ["CONNECTOR", "Avro", "JsonSchema", "KafkaSink", "KafkaSource", "Protobuf", "Registry"]
 
 _HOMES = {
     "CONNECTOR": "spark_ckpt_kafka.declared",
     "KafkaSink": "spark_ckpt_kafka.sink",
     "KafkaSource": "spark_ckpt_kafka.source",
+    "Registry": "spark_ckpt_kafka.registry",
+    **dict.fromkeys(("Avro", "JsonSchema", "Protobuf"), "spark_ckpt_kafka.values"),
 }
 
 

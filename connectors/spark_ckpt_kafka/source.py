@@ -20,6 +20,8 @@ from spark_ckpt_kafka.options import Connection, redacted, split_options
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark_ckpt_kafka.values import Values
+
 _READER_OPTIONS = frozenset(
     {
         "includeHeaders",
@@ -58,6 +60,7 @@ class KafkaSource:
     `options`: Spark's reader options (maxOffsetsPerTrigger, includeHeaders, ...) and Kafka's dotted names,
     with or without `kafka.` in front. `shown_group`: a consumer group that has the offsets of the newest epoch, for Kafka's own
     tools to show position and lag; it is never read, and must have no members.
+    `value`: how values are written, if with a schema registry (`Avro`, `JsonSchema`, `Protobuf`); the column is then typed.
     Records of open and aborted transactions are not read (`isolation.level` is read_committed unless it is set).
     """
 
@@ -71,6 +74,7 @@ class KafkaSource:
         start: Start = "earliest",
         options: Mapping[str, object] | None = None,
         shown_group: str | None = None,
+        value: Values | None = None,
     ) -> None:
         named = [topic] if topic else list(topics)
         if bool(named) == bool(pattern) or (topic and topics):
@@ -82,6 +86,7 @@ class KafkaSource:
         self._connection = Connection(servers, security)
         self._consumer, self._reader = _split_reader_options(others)
         self._shown_group = shown_group
+        self._value = value
 
     def __repr__(self) -> str:
         return f"KafkaSource({dict(self.describe())})"
@@ -109,7 +114,8 @@ class KafkaSource:
             beginnings, ends = control.beginnings(partitions), control.ends(partitions, committed=False)
         positions.check_holes(positions.from_cursor(cursor), beginnings, ends)
         start = positions.to_cursor(positions.resumed(cursor, beginnings))
-        return self._stream(spark, json.dumps(start))
+        rows = self._stream(spark, json.dumps(start))
+        return rows if self._value is None else self._value.decoded(rows)
 
     def cursor(self, offset: str, previous: Cursor) -> Cursor:
         """The position in one line of Spark's offset log. Partitions that it does not name keep theirs."""

@@ -1,0 +1,88 @@
+"""What Spark columns an Avro schema makes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import types as T
+
+from spark_ckpt.errors import ConfigInvalid
+
+_PLAIN: Mapping[str, T.DataType] = {
+    "boolean": T.BooleanType(),
+    "int": T.IntegerType(),
+    "long": T.LongType(),
+    "float": T.FloatType(),
+    "double": T.DoubleType(),
+    "bytes": T.BinaryType(),
+    "string": T.StringType(),
+    "enum": T.StringType(),
+    "fixed": T.BinaryType(),
+}
+_LOGICAL: Mapping[tuple[str, str], T.DataType] = {
+    ("int", "date"): T.DateType(),
+    ("long", "timestamp-millis"): T.TimestampType(),
+    ("long", "timestamp-micros"): T.TimestampType(),
+    ("long", "local-timestamp-millis"): T.TimestampNTZType(),
+    ("long", "local-timestamp-micros"): T.TimestampNTZType(),
+    ("string", "uuid"): T.StringType(),
+}
+
+
+def avro_columns(schema: str) -> T.StructType:
+    """The columns of a record. Raises `ConfigInvalid` for what is no record, or has what a column cannot hold."""
+    try:
+        parsed = json.loads(schema)
+    except ValueError as error:
+        raise ConfigInvalid(f"the Avro schema is no JSON: {error}", hint="give the schema's text") from None
+    kind, _ = _type(parsed, {}, "value")
+    if not isinstance(kind, T.StructType):
+        raise ConfigInvalid("the Avro schema is of no record", hint='give {"type": "record", "fields": [...]}')
+    return kind
+
+
+def _type(schema: Any, named: dict[str, Any], path: str) -> tuple[T.DataType, bool]:
+    """(type, whether it may be null). `named`: what the schema has defined so far."""
+    if isinstance(schema, list):
+        kinds = [each for each in schema if each != "null"]
+        if len(kinds) != 1:
+            raise _refused(path, "a union of several types")
+        return _type(kinds[0], named, path)[0], True
+    if isinstance(schema, str):
+        schema = named.get(schema, {"type": schema})
+    kind = schema.get("type")
+    if isinstance(kind, dict | list):
+        return _type(kind, named, path)
+    if "name" in schema and kind in ("record", "enum", "fixed"):
+        if named.get(schema["name"]) is _OPEN:
+            raise _refused(path, f"record {schema['name']} inside itself")
+        named[schema["name"]] = _OPEN if kind == "record" else schema
+    return _made(schema, kind, named, path), False
+
+
+_OPEN: dict[str, str] = {"type": "a record that is not closed yet"}
+
+
+def _made(schema: Any, kind: Any, named: dict[str, Any], path: str) -> T.DataType:
+    if kind == "record":
+        fields = [
+            (field["name"], *_type(field["type"], named, f"{path}.{field['name']}")) for field in schema["fields"]
+        ]
+        named[schema.get("name", "")] = schema
+        return T.StructType([T.StructField(name, each, null) for name, each, null in fields])
+    if kind == "array":
+        return T.ArrayType(*_type(schema["items"], named, f"{path}[]"))
+    if kind == "map":
+        return T.MapType(T.StringType(), *_type(schema["values"], named, f"{path}{{}}"))
+    if schema.get("logicalType") == "decimal":
+        return T.DecimalType(int(schema["precision"]), int(schema.get("scale", 0)))
+    found = _LOGICAL.get((kind, schema.get("logicalType", ""))) or _PLAIN.get(kind)
+    if found is None:
+        raise _refused(path, str(kind))
+    return found
+
+
+def _refused(path: str, what: str) -> ConfigInvalid:
+    return ConfigInvalid(f"{path} is {what}, which no column can hold", hint="leave it out of the reader's schema")

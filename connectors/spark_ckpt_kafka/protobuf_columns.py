@@ -1,0 +1,102 @@
+"""What Spark columns a Protobuf message makes, and messages as plain values and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import types as T
+
+from spark_ckpt.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+    from google.protobuf.message import Message
+
+_INT32, _INT64, _UINT32, _UINT64, _DOUBLE, _FLOAT, _BOOL, _ENUM, _STRING, _MESSAGE = range(1, 11)
+"""`FieldDescriptor.CPPTYPE_...`: numbers of the format, not of a version."""
+_BYTES = 12
+"""`FieldDescriptor.TYPE_BYTES`."""
+_KINDS: Mapping[int, T.DataType] = {
+    _INT32: T.IntegerType(),
+    _INT64: T.LongType(),
+    _UINT32: T.LongType(),
+    _UINT64: T.DecimalType(20, 0),
+    _DOUBLE: T.DoubleType(),
+    _FLOAT: T.FloatType(),
+    _BOOL: T.BooleanType(),
+    _ENUM: T.StringType(),
+    _STRING: T.StringType(),
+}
+
+
+def protobuf_columns(message: Descriptor, above: tuple[str, ...] = ()) -> T.StructType:
+    """A column for each field. Raises `ConfigInvalid` for a message inside itself."""
+    if message.full_name in above:
+        raise ConfigInvalid(f"message {message.full_name} is inside itself, which no column can hold")
+    inside = (*above, message.full_name)
+    return T.StructType([T.StructField(field.name, _type(field, inside), True) for field in message.fields])
+
+
+def _type(field: FieldDescriptor, above: tuple[str, ...]) -> T.DataType:
+    if _is_map(field):
+        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        return T.MapType(_one(key, above), _one(value, above))
+    return T.ArrayType(_one(field, above)) if field.is_repeated else _one(field, above)
+
+
+def _one(field: FieldDescriptor, above: tuple[str, ...]) -> T.DataType:
+    if field.cpp_type == _MESSAGE:
+        return protobuf_columns(field.message_type, above)
+    return T.BinaryType() if field.type == _BYTES else _KINDS[field.cpp_type]
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return bool(field.message_type and field.message_type.GetOptions().map_entry)
+
+
+def as_dict(message: Message) -> dict[str, Any]:
+    """The message's fields by name; what was not set and can tell so is None, all else has its default."""
+    return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
+
+
+def _value(message: Message, field: FieldDescriptor) -> Any:
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    value = getattr(message, field.name)
+    if _is_map(field):
+        inner = field.message_type.fields_by_name["value"]
+        return [(key, _plain(each, inner)) for key, each in value.items()]
+    return [_plain(each, field) for each in value] if field.is_repeated else _plain(value, field)
+
+
+def _plain(value: Any, field: FieldDescriptor) -> Any:
+    if field.cpp_type == _MESSAGE:
+        return as_dict(value)
+    if field.cpp_type == _ENUM:
+        known = field.enum_type.values_by_number.get(value)
+        return known.name if known else str(value)
+    return value
+
+
+def filled(message: Message, value: Mapping[str, Any]) -> Message:
+    """The message with a row's values; null leaves a field unset."""
+    from google.protobuf.json_format import ParseDict
+
+    kept = {name: _written(each) for name, each in value.items() if each is not None}
+    filled_in: Message = ParseDict(kept, message)
+    return filled_in
+
+
+def _written(value: Any) -> Any:
+    """As Protobuf's JSON has it."""
+    if isinstance(value, Mapping):
+        return {name: _written(each) for name, each in value.items() if each is not None}
+    if isinstance(value, bytes):
+        from base64 import b64encode
+
+        return b64encode(value).decode()
+    if isinstance(value, list):
+        pairs = bool(value) and isinstance(value[0], tuple)
+        return {str(key): _written(each) for key, each in value} if pairs else [_written(each) for each in value]
+    return value

@@ -1,0 +1,89 @@
+"""A schema registry as tasks ask it: by Confluent's own client, one a process, its answers as errors that an operator knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import util
+from typing import TYPE_CHECKING, Any
+
+from spark_ckpt.errors import BadRecord, ConfigInvalid, EnvironmentUnfit, SourceInvalid
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+_NOT_FOUND = 404
+_REFUSED = (401, 403)
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Where the registry is. `options`: of Confluent's client, such as `basic.auth.user.info`; `repr` shows none of them."""
+
+    url: str
+    options: Mapping[str, object] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfigInvalid(f"{self.url!r} is no address of a schema registry", hint="write http://HOST:PORT")
+        if not all(util.find_spec(each) for each in ("confluent_kafka", "fastavro", "authlib")):
+            raise EnvironmentUnfit(
+                "schema registries need more of confluent-kafka", hint="pip install 'spark-ckpt[registry]'"
+            )
+
+    @classmethod
+    def of(cls, given: str | Registry) -> Registry:
+        """An address, or a registry as it is."""
+        return cls(given) if isinstance(given, str) else given
+
+    def client(self) -> SchemaRegistryClient:
+        """This process's client: it keeps schemas that it has seen."""
+        return _client(self.url, tuple(sorted(self.options.items())))
+
+
+@lru_cache(maxsize=8)
+def _client(url: str, options: tuple[tuple[str, Any], ...]) -> SchemaRegistryClient:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    return SchemaRegistryClient({"url": url, **dict(options)})
+
+
+def told(error: Exception, where: str) -> Exception:
+    """What is to be raised for what a (de)serialiser raised. `where`: the record. An outage stays an `OSError`: it may pass."""
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+    for cause in _chain(error):
+        if isinstance(cause, OSError) or _is_of_the_network(cause):
+            return ConnectionError(f"the schema registry does not answer: {cause}")
+        if isinstance(cause, SchemaRegistryError):
+            if cause.http_status_code in _REFUSED:
+                return SourceInvalid(
+                    f"the schema registry refuses: {cause.error_message}", hint="check the registry's user and rights"
+                )
+            if cause.http_status_code != _NOT_FOUND:
+                return ConnectionError(f"the schema registry does not serve: {cause.error_message}")
+            return _bad(f"its schema is not in the registry: {cause.error_message}", where)
+    return _bad(f"{type(error).__name__}: {error}", where)
+
+
+def _is_of_the_network(error: BaseException) -> bool:
+    """Whether the client's HTTP library met it; which library that is depends on the client's version."""
+    return any(
+        kind.__name__ == "TransportError" and kind.__module__.startswith("httpx") for kind in type(error).__mro__
+    )
+
+
+def _bad(why: str, where: str) -> BadRecord:
+    return BadRecord(
+        f"a value cannot be decoded: {why}"[:400].replace("\n", " "),
+        record=where or None,
+        hint="mend the producer; on_error='null' lets such records through with the reason in column value_error",
+    )
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__

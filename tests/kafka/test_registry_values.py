@@ -1,0 +1,188 @@
+"""Values that Confluent's own serialisers write are read as typed columns, and the other way round."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import struct_pb2
+from pyspark.sql.types import StructType
+from registry_kit import Order, RegistryServer
+from spark_ckpt_kafka.registry import Registry
+from spark_ckpt_kafka.values import Avro, JsonSchema, Protobuf, decoded_batch, encoded_batch
+
+from spark_ckpt.errors import BadRecord, ConfigInvalid, SourceInvalid
+from spark_ckpt.spark_private.arrow_types import arrow_schema_of
+
+WRITER = json.dumps({"type": "record", "name": "Order", "fields": [
+    {"name": "id", "type": "long"}, {"name": "secret", "type": "string"}, {"name": "amount", "type": ["null", "double"]},
+]})  # fmt: skip
+READER = json.dumps({"type": "record", "name": "Order", "fields": [
+    {"name": "id", "type": "long"}, {"name": "amount", "type": ["null", "double"]},
+    {"name": "currency", "type": "string", "default": "EUR"},
+]})  # fmt: skip
+JSON = json.dumps(
+    {
+        "title": "Order",
+        "type": "object",
+        "required": ["id"],
+        "properties": {"id": {"type": "integer"}, "name": {"type": "string"}},
+    }
+)
+READ = StructType().add("id", "long").add("name", "string")
+CONTEXT = SerializationContext("orders", MessageField.VALUE)
+
+
+@pytest.fixture
+def server():
+    running = RegistryServer()
+    yield running
+    running.close()
+
+
+def client(server):
+    return SchemaRegistryClient({"url": server.url})
+
+
+def decoded(values, *data):
+    """Value and error of each."""
+    places = [
+        pa.array(["orders"] * len(data)),
+        pa.array(["2"] * len(data)),
+        pa.array([str(at) for at in range(len(data))]),
+    ]
+    rows = decoded_batch(values, pa.array(data, pa.binary()), places).to_pylist()
+    return [row["value"] for row in rows], [row["error"] for row in rows]
+
+
+def test_avro_of_an_older_writer_is_read_by_the_readers_schema(server):
+    data = AvroSerializer(client(server), WRITER)({"id": 7, "secret": "x", "amount": 2.5}, CONTEXT)
+    values, errors = decoded(Avro(server.url, READER), data, None)
+    assert values == [{"id": 7, "amount": 2.5, "currency": "EUR"}, None]
+    assert errors == [None, None]
+
+
+def test_json_is_checked_against_its_schema(server):
+    data = JSONSerializer(JSON, client(server))({"id": 7, "name": "ada"}, CONTEXT)
+    described = JsonSchema(server.url, JSON, READ, on_error="null")
+    values, errors = decoded(described, data, data[:5] + b'{"name": "nobody"}')
+    assert values == [{"id": 7, "name": "ada"}, None]
+    assert "id" in errors[1]
+
+
+def in_protobuf(server, message):
+    serialise = ProtobufSerializer(type(message), client(server), {"use.deprecated.format": False})
+    return serialise(message, CONTEXT)
+
+
+def test_protobuf_is_read_field_by_field_with_enums_and_nested_messages(server):
+    message = Order(id=7, kind=1, tags=["a"], by={"x": 2}, customer={"name": "ada"})
+    [[value, empty], _] = decoded(
+        Protobuf(server.url, Order), in_protobuf(server, message), in_protobuf(server, Order())
+    )
+    assert value == {"id": 7, "kind": "SOLD", "tags": ["a"], "by": [("x", 2)], "customer": {"name": "ada"}, "data": b""}
+    assert (empty["id"], empty["kind"], empty["customer"]) == (0, "BOUGHT", None)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda data: b"\x01" + data[1:], "BadRecord|magic|Magic|Unknown|unknown"),
+        (lambda data: data[:1] + (999).to_bytes(4, "big") + data[5:], "not in the registry"),
+        (lambda data: data[:6], "cannot be decoded"),
+        (lambda data: b"", "cannot be decoded"),
+    ],
+    ids=["no magic byte", "unknown schema", "cut", "empty"],
+)
+def test_a_value_that_cannot_be_decoded_is_an_error_with_its_place_or_null_with_the_reason(server, damage, said):
+    good = AvroSerializer(client(server), WRITER)({"id": 7, "secret": "x", "amount": 2.5}, CONTEXT)
+    with pytest.raises(BadRecord) as caught:
+        decoded(Avro(server.url, READER), good, damage(good))
+    assert caught.value.context["record"] == "orders/2/1"
+
+    values, errors = decoded(Avro(server.url, READER, on_error="null"), damage(good), good)
+    assert [value is None for value in values] == [True, False]
+    assert errors[0].startswith("[CKPT_BAD_RECORD]")
+
+
+def test_an_outage_of_the_registry_is_no_bad_record_whatever_the_policy(server):
+    good = AvroSerializer(client(server), WRITER)({"id": 7, "secret": "x", "amount": 2.5}, CONTEXT)
+    fast = Registry(server.url, {"max.retries": 0})
+    server.failing = 503
+    with pytest.raises(ConnectionError, match="registry"):
+        decoded(Avro(fast, READER, on_error="null"), good)
+
+
+def test_a_refused_login_says_so(server):
+    good = AvroSerializer(client(server), WRITER)({"id": 7, "secret": "x", "amount": 2.5}, CONTEXT)
+    server.failing = 401
+    with pytest.raises(SourceInvalid, match="refuses"):
+        decoded(Avro(Registry(server.url, {"max.retries": 0}), READER), good)
+
+
+def test_what_is_written_is_what_the_official_deserialisers_read(server):
+    rows = pa.array([{"id": 7, "amount": 2.5, "currency": "USD"}, None])
+    avro, nothing = encoded_batch(Avro(server.url, READER), "orders-value", rows).to_pylist()
+    assert AvroDeserializer(client(server))(avro, CONTEXT) == {"id": 7, "amount": 2.5, "currency": "USD"}
+    assert nothing is None
+    assert list(server.subjects) == ["orders-value"]
+
+    order = {"id": 7, "kind": "SOLD", "tags": ["a"], "by": [("x", 2)], "customer": {"name": "ada"}, "data": b"\x00\xff"}
+    kind = arrow_schema_of(Protobuf(server.url, Order).columns)
+    [proto] = encoded_batch(
+        Protobuf(server.url, Order), "orders-value", pa.array([order], pa.struct(list(kind)))
+    ).to_pylist()
+    expected = Order(id=7, kind=1, tags=["a"], by={"x": 2}, customer={"name": "ada"}, data=b"\x00\xff")
+    assert ProtobufDeserializer(Order, {"use.deprecated.format": False})(proto, CONTEXT) == expected
+
+
+def test_columns_are_those_of_the_schema():
+    kind = {"type": "enum", "name": "K", "symbols": ["A"]}
+    inner = {"type": "record", "name": "I", "fields": [{"name": "kind", "type": kind}]}
+    types = {
+        "at": {"type": "long", "logicalType": "timestamp-millis"},
+        "price": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2},
+        "tags": {"type": "array", "items": "string"},
+        "by": {"type": "map", "values": ["null", "int"]},
+        "inner": inner,
+        "again": ["null", "I"],
+    }
+    schema = {"type": "record", "name": "R", "fields": [{"name": name, "type": each} for name, each in types.items()]}
+    found = Avro("http://x:1", json.dumps(schema)).columns
+    assert {field.name: field.dataType.simpleString() for field in found.fields} == {
+        "at": "timestamp",
+        "price": "decimal(10,2)",
+        "tags": "array<string>",
+        "by": "map<string,int>",
+        "inner": "struct<kind:string>",
+        "again": "struct<kind:string>",
+    }
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "no json",
+        '"string"',
+        json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": ["int", "string"]}]}),
+        json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "R"]}]}),
+    ],
+)
+def test_a_schema_that_makes_no_columns_is_refused_where_it_is_given(schema):
+    with pytest.raises(ConfigInvalid):
+        Avro("http://x:1", schema)
+
+
+def test_a_message_inside_itself_is_refused():
+    with pytest.raises(ConfigInvalid, match="inside itself"):
+        Protobuf("http://x:1", struct_pb2.Struct)
+
+
+def test_secrets_of_the_registry_are_not_shown():
+    assert "hunter2" not in repr(Avro(Registry("http://x:1", {"basic.auth.user.info": "me:hunter2"}), READER))
