@@ -23,7 +23,7 @@ ROOT = Path(spark_ckpt.__file__).parents[1]
 CORE = ROOT / "spark_ckpt"
 CONNECTORS = ROOT / "connectors"
 MODULES = sorted([*CORE.rglob("*.py"), *CONNECTORS.rglob("*.py")])
-MOST_FUNCTION_LINES, MOST_MODULE_LINES = 70, 600
+MOST_FUNCTION_LINES, MOST_MODULE_LINES = 50, 500
 
 MAY_IMPORT = {
     "spark_ckpt/protocol": {"spark_ckpt.protocol"},
