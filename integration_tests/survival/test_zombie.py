@@ -43,21 +43,3 @@ def test_a_zombie_is_fenced_after_a_takeover(job: KafkaJob, spark: SparkSession)
         zombie.wait_for_end()
         job.lives.drain_on(spark)
         _check_fenced(job, zombie, seen)
-
-
-def test_a_zombie_is_fenced_after_its_lease_ended(job: KafkaJob) -> None:
-    """Nobody asks for a takeover: the silent driver's lease ends, and its successor is at work when it wakes up."""
-    job.ledger.write(8_000)
-    with job.lives.start("--lease", "6 seconds") as zombie:
-        zombie.wait_for_events("published", 1)
-        job.ledger.write(8_000)
-        zombie.stop()
-        seen = len(zombie.events())
-
-        with job.lives.start("--lease", "6 seconds") as successor:
-            successor.wait_for_events("committed", 1)
-            zombie.resume()
-            zombie.wait_for_end()
-            successor.wait_for(lambda: job.watcher.records == job.ledger.records, "everything is published")
-            assert successor.exit_code is None, "the zombie did not disturb its successor"
-        _check_fenced(job, zombie, seen)

@@ -14,12 +14,14 @@ from spark_ckpt.cli.stores import open_store
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import HandoverFailed
 from spark_ckpt.store.epoch_log import EpochLog
-from spark_ckpt.store.holder import provably_dead
+from spark_ckpt.store.holder import provably_dead, runs_here
 from spark_ckpt.store.standbys import Standbys
 from spark_ckpt.store.tail import Tail
 
 _POLL_S = 0.05
 _FIRST_EPOCH_S = 15.0
+_HEARD_S = 20.0
+"""A standby writes its note every 5 s, but not while it runs the job's plan for the first time."""
 
 
 def handover(
@@ -35,7 +37,7 @@ def handover(
     """
     opened = open_store(store, storage_option)
     before = opened.log.tail()
-    _refuse(before, standbys=len(Standbys(opened.location).waiting()))
+    _refuse(before, Standbys(opened.location))
     opened.log.ask_handover(before.incarnation)
     watch = _Watch(opened.log, before)
     if not watch.until_begun(time.monotonic() + timeout):
@@ -92,10 +94,23 @@ class _Watch:
             self._first_s = time.monotonic()
 
 
-def _refuse(tail: Tail, standbys: int) -> None:
+def _is_heard(standbys: Standbys) -> bool:
+    """Whether a standby is alive: its process runs on this host, or it writes its note anew. One that died elsewhere left
+    one."""
+    known, deadline_s = {(note.holder, note.told_ms) for note in standbys.waiting()}, time.monotonic() + _HEARD_S
+    if any(runs_here(holder) for holder, _ in known):
+        return True
+    while time.monotonic() < deadline_s:
+        if {(note.holder, note.told_ms) for note in standbys.waiting()} - known:
+            return True
+        time.sleep(_POLL_S)
+    return False
+
+
+def _refuse(tail: Tail, standbys: Standbys) -> None:
     if tail.holder is None or tail.is_free or provably_dead(tail.holder):
         raise HandoverFailed("no driver runs the job", hint="there is nothing to hand over: start the job")
-    if not standbys:
+    if not _is_heard(standbys):
         raise HandoverFailed(
             "no standby waits: the job would stand still",
             holder=tail.holder,

@@ -151,6 +151,7 @@ class Follower(threading.Thread):
             warm=self.is_warm,
         )
         self._standbys.tell(self._id, note)
+        self._standbys.forget_silent(time.monotonic())
         self._told_s = time.monotonic()
 
     def _tidy(self) -> None:

@@ -28,6 +28,14 @@ def provably_dead(holder: Holder) -> bool:
     return _gone(holder.pid) if found is None else found[0] in _DEAD_STATES or found[1] != holder.pid_start
 
 
+def runs_here(holder: Holder) -> bool:
+    """Whether `holder` is a process of this very kernel that is running."""
+    here = current_holder()
+    return (
+        bool(here.boot_id) and (holder.host, holder.boot_id) == (here.host, here.boot_id) and not provably_dead(holder)
+    )
+
+
 def _gone(pid: int) -> bool:
     # /proc may hide other users' processes (hidepid); signal 0 does not.
     try:

@@ -16,6 +16,7 @@ from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.records import Count, Holder
 
 _FOLDER = "standbys"
+_SILENT_S = 600.0
 
 
 class StandbyNote(BaseModel):
@@ -42,6 +43,7 @@ class Standbys:
 
     def __init__(self, location: Location) -> None:
         self._location = location.child(_FOLDER)
+        self._seen: dict[str, tuple[int, float]] = {}
 
     def tell(self, name: str, note: StandbyNote) -> None:
         """Write, or write anew, what the standby `name` tells. Raises a `StoreOutage`."""
@@ -59,6 +61,16 @@ class Standbys:
     def forget_dead(self) -> None:
         """Remove what standbys left here that died on this host."""
         self._location.delete([path for path, note in self._notes() if provably_dead(note.holder)])
+
+    def forget_silent(self, now_s: float) -> None:
+        """Remove notes that this object has seen unchanged for long, by the caller's clock: somebody died elsewhere. Who lives
+        writes his anew."""
+        told = {path: note.told_ms for path, note in self._notes()}
+        self._seen = {
+            path: self._seen[path] if self._seen.get(path, (None,))[0] == told_ms else (told_ms, now_s)
+            for path, told_ms in told.items()
+        }
+        self._location.delete([path for path, (_, since_s) in self._seen.items() if now_s - since_s > _SILENT_S])
 
     def _notes(self) -> Sequence[tuple[str, StandbyNote]]:
         found = [(info.path, self._read(info.path)) for info in self._location.list() if info.path.endswith(".json")]

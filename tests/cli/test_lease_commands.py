@@ -7,12 +7,15 @@ import time
 
 import pytest
 
+from spark_ckpt.cli import handover as handover_module
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.store import Store
 from tests.store.store_world import ELSEWHERE, JOB, World
 
 NOTE = StandbyNote(holder=ELSEWHERE, waits_since_ms=0, told_ms=60_000, lease_of=1, epoch=3, renewals=4, warm=True)
+
+NEAR = NOTE.model_copy(update={"holder": current_holder(JOB)})
 
 
 @pytest.fixture
@@ -46,7 +49,11 @@ def test_a_lease_that_was_given_up_and_one_of_a_dead_process_are_told_apart(comm
     assert command("lease", store, "--json").json["lease"]["state"] == "holder gone"
 
 
-def test_nothing_is_handed_over_to_nobody(command, world, store):
+def test_nothing_is_handed_over_to_nobody(command, world, store, monkeypatch):
+    monkeypatch.setattr(handover_module, "_HEARD_S", 0.2)
+    Standbys(world.store.location).tell(
+        "far", NOTE
+    )  # what one leaves that died on another host: it is never written anew
     told = command("handover", store)
     assert told.code == 4
     assert "[CKPT_HANDOVER_FAILED] no standby waits: the job would stand still" in told.err
@@ -55,8 +62,23 @@ def test_nothing_is_handed_over_to_nobody(command, world, store):
     assert "no driver runs the job" in command("handover", store).err
 
 
+def test_a_standby_elsewhere_is_known_to_be_alive_by_what_it_tells(world, monkeypatch):
+    standbys = Standbys(world.store.location)
+    standbys.tell("far", NOTE)
+    waiting = standbys.waiting
+
+    def told_again():
+        monkeypatch.setattr(standbys, "waiting", waiting)
+        found = waiting()
+        standbys.tell("far", NOTE.model_copy(update={"told_ms": NOTE.told_ms + 5_000}))
+        return found
+
+    monkeypatch.setattr(standbys, "waiting", told_again)
+    assert handover_module._is_heard(standbys)
+
+
 def test_a_driver_that_does_not_end_is_told(command, world, store):
-    Standbys(world.store.location).tell("far", NOTE)
+    Standbys(world.store.location).tell("here", NEAR)
     told = command("handover", store, "--timeout", 1)
     assert told.code == 4
     assert "the driver has not ended within 1 s" in told.err
@@ -66,7 +88,7 @@ def test_a_driver_that_does_not_end_is_told(command, world, store):
 
 def test_a_handover_tells_the_final_epoch_and_the_gap(command, world, store):
     """The driver and its standby, as they act on the log: asked, a final epoch, the lease is free, the next incarnation."""
-    Standbys(world.store.location).tell("far", NOTE)
+    Standbys(world.store.location).tell("here", NEAR)
 
     def both() -> None:
         while not world.store.log.tail().handover_asked:
