@@ -54,6 +54,7 @@ class Slow(RunListener):
 def test_every_kind_of_event_is_passed_on_in_order_and_an_error_ends_nothing():
     listener = Slow()
     aside = Aside(listener)
+    aside.start()
     listener.free.set()
     for name, event in EVENTS.items():
         getattr(aside, name)(event)
@@ -65,12 +66,28 @@ def test_every_kind_of_event_is_passed_on_in_order_and_an_error_ends_nothing():
 def test_nobody_waits_for_it_and_what_is_too_much_is_left_out(caplog):
     listener = Slow()
     aside = Aside(listener, most=2)
+    aside.start()
     aside.onLag(EVENTS["onLag"])
     assert listener.began.wait(WAIT_S)
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
             aside.onEpochCommitted(EPOCH)
     listener.free.set()
-    assert aside.drained(WAIT_S) or aside.drained(WAIT_S)
+    assert aside.drained(WAIT_S)
     assert [name for name, _ in listener.heard].count("onEpochCommitted") == 2
     assert "events left out" in caplog.text
+
+
+def test_what_was_heard_before_the_end_is_passed_on_before_the_run_is_over():
+    listener = Slow()
+    listener.free.set()
+    aside = Aside(listener)
+    aside.onIncarnationStarted(LIFE)
+    aside.start()
+    aside.onIncarnationEnded(LIFE)
+    aside.close()
+    assert [name for name, _ in listener.heard] == ["onIncarnationStarted", "onIncarnationEnded"]
+
+
+def test_one_that_never_began_keeps_nobody_waiting_at_its_end():
+    Aside(Slow()).close()

@@ -37,7 +37,7 @@ def metrics_in(text):
     return set(re.findall(r"spark_ckpt_[a-z_]+", text))
 
 
-def test_a_job_is_scraped_shown_and_told_by_its_store(bench):
+def test_a_job_is_scraped_shown_and_told_by_its_store(bench, capsys):
     bench.put(("a", 1), ("b", 2))
     job = bench.job(metrics="prometheus://127.0.0.1:0", ui="0")
     totals(job.source("in", bench.source())).to(bench.sink(), name="out")
@@ -47,6 +47,9 @@ def test_a_job_is_scraped_shown_and_told_by_its_store(bench):
     try:
         assert run.savepoint("seen", timeout=ENOUGH_S)
         heard.wait("published", 2)
+        capsys.readouterr()
+        run.show(seconds=0.1)
+        drawn = capsys.readouterr().out
         [page] = [each for each in run._beside if hasattr(each, "url")]
         with urllib.request.urlopen(f"{page.url}api/jobs", timeout=30) as answer:
             [shown] = json.load(answer)
@@ -54,6 +57,7 @@ def test_a_job_is_scraped_shown_and_told_by_its_store(bench):
     finally:
         run.stop(ENOUGH_S)
 
+    assert "job job, incarnation 1" in drawn
     assert (shown["job"], shown["driver"]["holds_lease"]) == ("job", True)
     assert found["spark_ckpt_input_rows_total"].value == 2
     assert found["spark_ckpt_running"].value == 1

@@ -19,6 +19,7 @@ from spark_ckpt.driver.listener import (
 
 _log = logging.getLogger(__name__)
 _WAITING = 1000
+_CLOSE_S = 2.0
 
 
 class Aside(RunListener):
@@ -29,7 +30,16 @@ class Aside(RunListener):
         self._events: queue.Queue[Callable[[], None]] = queue.Queue(most)
         self._left_out = 0
         name = f"ckpt-{type(listener).__name__}"
-        threading.Thread(target=self._pass_on, name=name, daemon=True).start()
+        self._thread = threading.Thread(target=self._pass_on, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to pass on, what was heard before as well."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Pass on what is left, as far as that takes no longer than two seconds: the last event tells how a run ended."""
+        if self._thread.is_alive():
+            self.drained(_CLOSE_S)
 
     def onIncarnationStarted(self, event: IncarnationEvent) -> None:
         """Later."""
@@ -74,7 +84,10 @@ class Aside(RunListener):
     def drained(self, within_s: float) -> bool:
         """Wait until all that was heard so far is passed on; whether it was."""
         done = threading.Event()
-        self._put(done.set)
+        try:
+            self._events.put(done.set, timeout=within_s)
+        except queue.Full:
+            return False
         return done.wait(within_s)
 
     def _put(self, call: Callable[[], None]) -> None:

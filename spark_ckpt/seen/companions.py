@@ -11,6 +11,7 @@ from spark_ckpt.driver.lag_watch import LagWatch
 from spark_ckpt.driver.listener import LagEvent, RunListener
 from spark_ckpt.driver.shown_cursors import ShownCursors
 from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit
+from spark_ckpt.seen.aside import Aside
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -39,7 +40,7 @@ def listeners_of(plan: JobPlan) -> list[RunListener]:
 
 def companions_of(plan: JobPlan, progress: Progress, listeners: Sequence[RunListener]) -> list[Companion]:
     """Those that the settings ask for, not started. Raises `ConfigInvalid` for an address that is taken."""
-    found: list[Companion] = [each for each in listeners if isinstance(each, ShownCursors)]
+    found: list[Companion] = [each for each in listeners if isinstance(each, ShownCursors | Aside)]
     if plan.config.metrics or plan.config.ui:
         found += _lag_watch(plan, progress, listeners)
     if plan.config.ui:
@@ -81,8 +82,6 @@ def _lineage(plan: JobPlan, namespace: str) -> RunListener:
         from spark_ckpt.seen.lineage.openlineage import OpenLineage
     except ImportError as error:
         raise EnvironmentUnfit("lineage needs openlineage-python", hint="pip install 'spark-ckpt[lineage]'") from error
-    from spark_ckpt.seen.aside import Aside
-
     sources = [_end(node.name, node.source, node.schema) for node in plan.sources]
     sinks = [_end(binding.name, binding.sink, binding.schema) for binding in plan.bindings]
     return Aside(OpenLineage(OpenLineageClient(), namespace, plan.job, plan.store.id, sources, sinks))

@@ -204,7 +204,7 @@ function lives(job) {
   const columns = [
     ["incarnation", "number", (each) => each.incarnation], ["began", "", (each) => moment(each.began_ms)], ["ended", "", (each) => moment(each.ended_ms)],
     ["began from", "", (each) => each.base ? `epoch ${each.base} (${each.restored_from})` : each.restored_from], ["kept epochs", "number", (each) => each.epochs],
-    ["what ended it", "wide", (each) => el("span", { class: each.ended === "runs" ? "good" : each.ended.startsWith("in order") ? "" : "warn" }, each.ended)], ["driver", "wide", (each) => each.holder],
+    ["what ended it", "wide", (each) => el("span", { class: each.ended === "runs" ? "good" : each.ended.startsWith("in order") || each.ended === "stopped" ? "" : "warn" }, each.ended)], ["driver", "wide", (each) => each.holder],
   ];
   return el("section", {}, el("h2", {}, "Incarnations"), table(columns, [...job.lives].reverse(), { id: "lives" }));
 }
@@ -261,7 +261,7 @@ function show() {
   if (job.error) { place.replaceChildren(el("section", {}, el("p", { class: "bad mono" }, job.error))); return; }
   document.getElementById("taken").textContent = `as of ${moment(job.taken_ms)}${live ? "" : ", a report"}`;
   document.title = `${job.job} · spark_ckpt`;
-  const details = el("div", { id: "details" });
+  const details = el("div", { id: "details" }, el("section", {}, el("p", { class: "soft" }, job.latest ? "Reading the epoch …" : "No epoch yet.")));
   place.replaceChildren(summary(job), timeline(job), details, lives(job));
   closer(job, details);
   document.body.dataset.ready = Math.round(performance.now());
