@@ -12,9 +12,10 @@ from spark_ckpt.seen.page.facts import COLUMNS, epoch_of, facts_of, rows_of
 from spark_ckpt.seen.page.going_back import going_back
 from spark_ckpt.seen.page.state_at import state_at
 from spark_ckpt.store.records import CreatedRecord
+from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.tail import Tail, folded
 from tests.cli.cli_world import three_epochs, two_branches
-from tests.store.store_world import OPERATOR, SINK
+from tests.store.store_world import ELSEWHERE, OPERATOR, SINK
 
 NOW_MS = 1_700_000_000_000
 
@@ -80,6 +81,15 @@ def test_a_driver_whose_lease_is_over_is_not_said_to_run(world):
     facts = facts_of(world.store, NOW_MS + 3_600_000)
     assert facts["driver"]["holds_lease"] is False
     assert facts["lives"][-1]["ended"] == "without a word: its lease is over"
+
+
+def test_a_standby_that_waits_is_told(world):
+    note = StandbyNote(holder=ELSEWHERE, waits_since_ms=NOW_MS, told_ms=NOW_MS + 5, epoch=3, warm=True)
+    Standbys(world.store.location).tell("second", note)
+    [found] = facts_of(world.store, NOW_MS)["standbys"]
+    assert found == {
+        "holder": str(ELSEWHERE), "waits_since_ms": NOW_MS, "told_ms": NOW_MS + 5, "epoch": 3, "warm": True,
+    }  # fmt: skip
 
 
 def test_an_epoch_closely_has_its_graph_with_numbers(world):

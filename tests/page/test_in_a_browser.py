@@ -15,7 +15,9 @@ from spark_ckpt.seen.page.facts import COLUMNS, facts_of, rows_of
 from spark_ckpt.seen.page.report import report
 from spark_ckpt.seen.page.serving import PageServer
 from spark_ckpt.store.records import CreatedRecord
+from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.tail import Tail, folded
+from tests.store.store_world import ELSEWHERE
 
 NOW_MS = 1_700_000_000_000
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -41,7 +43,9 @@ def texts(dom: str) -> str:
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "run.html"
-    path.write_text(report(told_world(tmp_path / "store").store, NOW_MS))
+    store = told_world(tmp_path / "store").store
+    Standbys(store.location).tell("second", StandbyNote(holder=ELSEWHERE, waits_since_ms=NOW_MS, told_ms=NOW_MS))
+    path.write_text(report(store, NOW_MS))
     return path
 
 
@@ -52,7 +56,15 @@ def test_a_report_draws_epochs_graph_incarnations_and_what_going_back_means(file
     assert rows == ["3", "2", "1"]
     assert len([tag for tag, _ in page.elements if tag == "rect"]) == 3
     seen = texts(dom)
-    for expected in ("Job job", "7 rows wait", "job.start(restore=3)", "Incarnations", "400 ms", "unpublished"):
+    for expected in (
+        "Job job",
+        "7 rows wait",
+        "job.start(restore=3)",
+        "Incarnations",
+        "400 ms",
+        "unpublished",
+        "waits since",
+    ):
         assert expected in seen
 
 

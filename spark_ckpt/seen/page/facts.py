@@ -11,6 +11,7 @@ from spark_ckpt.connector import Json
 from spark_ckpt.errors import CkptError
 from spark_ckpt.json_values import plain
 from spark_ckpt.store.records import EdgeCut, EpochBrief, Manifest, OperatorSnapshot, StagedOutput
+from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.store import Store
 from spark_ckpt.store.tail import LifeTold, Tail
 
@@ -33,6 +34,7 @@ def facts_of(store: Store, now_ms: int) -> Facts:
         "taken_ms": now_ms,
         "latest": tail.latest,
         "driver": driver_of(tail, now_ms),
+        "standbys": [_standby(note) for note in Standbys(store.location).waiting()],
         "savepoints": dict(tail.savepoints),
         "acked": dict(tail.acked),
         "lives": [_life(each, tail, now_ms) for each in tail.lives],
@@ -52,6 +54,16 @@ def driver_of(tail: Tail, now_ms: int) -> Json:
         "lease_ms": tail.lease_ms,
         "lease_until_ms": tail.lease_expires_ms or None,
         "holds_lease": tail.lease_expires_ms > now_ms,
+    }
+
+
+def _standby(note: StandbyNote) -> Json:
+    return {
+        "holder": str(note.holder),
+        "waits_since_ms": note.waits_since_ms,
+        "told_ms": note.told_ms,
+        "epoch": note.epoch or None,
+        "warm": note.warm,
     }
 
 

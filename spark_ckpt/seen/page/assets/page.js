@@ -87,7 +87,13 @@ function summary(job) {
   ].map(([name, value, kind]) => el("div", {}, tile(name, value, kind)));
   const lease = driver ? `${driver.holder}, since ${moment(driver.since_ms)}; ` +
     (runs ? `lease until ${moment(driver.lease_until_ms)}` : driver.lease_until_ms ? `its lease ended ${moment(driver.lease_until_ms)}` : "its lease was freed") : "nobody has run this job yet";
-  return el("section", { id: "summary" }, el("h2", {}, `Job ${job.job}`), el("p", { class: "soft mono" }, job.store), el("dl", { class: "tiles" }, tiles), el("p", { class: "soft" }, lease));
+  return el("section", { id: "summary" }, el("h2", {}, `Job ${job.job}`), el("p", { class: "soft mono" }, job.store), el("dl", { class: "tiles" }, tiles), el("p", { class: "soft" }, lease), standbys(job));
+}
+
+function standbys(job) {
+  if (!job.standbys || !job.standbys.length) return null;
+  const columns = [["standby", "wide", (each) => each.holder], ["waits since", "", (each) => moment(each.waits_since_ms)], ["follows epoch", "number", (each) => number(each.epoch)], ["warm", "", (each) => each.warm ? "yes" : "not yet"], ["told", "", (each) => moment(each.told_ms)]];
+  return table(columns, job.standbys, { id: "standbys" });
 }
 
 function timeline(job) {
@@ -269,8 +275,8 @@ function show() {
 async function refresh() {
   try {
     const found = await asked("api/jobs");
-    const moved = JSON.stringify(found.map((each) => [each.latest, each.error, each.lives && each.lives.length, each.acked, each.savepoints, each.driver && each.driver.holds_lease])) !== refresh.seen;
-    refresh.seen = JSON.stringify(found.map((each) => [each.latest, each.error, each.lives && each.lives.length, each.acked, each.savepoints, each.driver && each.driver.holds_lease]));
+    const moved = JSON.stringify(found.map((each) => [each.latest, each.error, each.lives && each.lives.length, each.acked, each.savepoints, each.standbys, each.driver && each.driver.holds_lease])) !== refresh.seen;
+    refresh.seen = JSON.stringify(found.map((each) => [each.latest, each.error, each.lives && each.lives.length, each.acked, each.savepoints, each.standbys, each.driver && each.driver.holds_lease]));
     jobs = found;
     if (moved && !document.activeElement.closest("form")) show();
   } catch (error) {

@@ -1,0 +1,79 @@
+"""What hears a run, and what lives beside it, is what its settings ask for."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+
+import pytest
+from incarnation_kit import Bench
+
+from spark_ckpt.driver.announcer import Announcer
+from spark_ckpt.driver.progress import Progress
+from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.seen.companions import companions_of, listeners_of
+
+
+@pytest.fixture
+def beside(tmp_path, monkeypatch):
+    """A bench with settings, its listeners and companions; these end with the test."""
+    made = []
+
+    def make(**settings):
+        bench = Bench(tmp_path, monkeypatch, **settings)
+        listeners = listeners_of(bench.plan)
+        companions = companions_of(bench.plan, Progress("job"), listeners)
+        made.extend(companions)
+        for each in companions:
+            each.start()
+        return bench, listeners, companions
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_without_a_setting_nobody_hears_and_nothing_lives_beside(beside):
+    _, listeners, companions = beside()
+    assert (listeners, companions) == ([], [])
+
+
+def test_lineage_goes_where_the_clients_own_settings_say(beside, tmp_path, monkeypatch):
+    events = tmp_path / "events.jsonl"
+    for name, value in {"TYPE": "file", "LOG_FILE_PATH": str(events), "APPEND": "true"}.items():
+        monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{name}", value)
+    bench, listeners, companions = beside(lineage="tests")
+    life = bench.born()
+    life.life.request_savepoint("named")
+    life.epoch(2, 1)
+    life.stopped(2)
+    announcer = Announcer("job", 1, listeners)
+    announcer.started(0, "latest")
+    announcer.committed(2, {}, bench.store.reopened().log.manifest(2))
+    announcer.ended(2, "stopped")
+    for each in companions:
+        each.close()
+
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    assert [event["eventType"] for event in told] == ["START", "RUNNING", "COMPLETE"]
+    assert told[0]["job"]["namespace"] == "tests"
+    assert told[1]["inputs"][0]["inputFacets"]["spark_ckpt_cursor"]["cursor"] == {"n": 1}
+    assert told[1]["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 1
+    assert told[1]["outputs"][0]["facets"]["schema"]["fields"][0]["name"] == "v"
+
+
+def test_the_page_of_a_run_answers_at_its_address(beside):
+    _, _, [page] = beside(ui="0")
+    with urllib.request.urlopen(f"{page.url}api/jobs", timeout=30) as answer:
+        assert json.load(answer)[0]["job"] == "job"
+
+
+@pytest.mark.parametrize("address", ["here", "127.0.0.1:", ":4141", "127.0.0.1:99999"])
+def test_an_address_that_is_none_is_refused_at_the_start(beside, address):
+    with pytest.raises(ConfigInvalid, match="no address for the page"):
+        beside(ui=address)
+
+
+def test_metrics_that_go_nowhere_are_refused_at_the_start(beside):
+    with pytest.raises(ConfigInvalid, match="no place for metrics"):
+        beside(metrics="graphite")
