@@ -55,7 +55,9 @@ class Campaign:
         for repeat in range(self.repeats):
             for cell in self.cells:
                 for system in self.systems.values():
-                    if hasattr(job_module(cell.job), system.hook):
+                    if hasattr(job_module(cell.job), system.hook) and cell.measure in (
+                        system.measures or [cell.measure]
+                    ):
                         yield repeat, cell, system
 
 

@@ -1,4 +1,5 @@
-"""From `kill -9` of everything and an immediate restart to the first new committed record, and the faults that it cost."""
+"""From `kill -9` of everything and an immediate restart to the first new committed record, and the faults that it cost. Where a
+standby waits nothing is restarted: it goes on."""
 
 from __future__ import annotations
 
@@ -21,12 +22,14 @@ def measure(subject: Subject, topics: Topics, folder: Path, repeat: int) -> dict
     """Values of the result line."""
     with trial(subject, topics, folder) as one:
         started = one.start()
-        _run_to_the_kill(one, one.wait_for_first_record(), repeat)
+        began = one.wait_for_first_record()
+        one.start_standby()
+        _run_to_the_kill(one, began, repeat)
         killed = time.monotonic()
         one.processes.kill()
-        one.start()
+        one.go_on()
         _run_after_the_kill(one, topics)
-        one.processes.kill()
+        one.kill()
         verdict, progress = one.verdict()
         timeline = one.watch.timeline(progress)
     first = timeline.first_above(0)

@@ -25,7 +25,7 @@ from benchmarks.side_by_side.workloads import Inputs
 from benchmarks.systems import Run, System
 
 _POLL_S = 0.1
-FIRST_RECORD_TIMEOUT_S = 120.0
+FIRST_RECORD_TIMEOUT_S = STANDBY_TIMEOUT_S = 120.0
 
 
 class Failed(Exception):
@@ -51,13 +51,16 @@ class Subject:
 
 @dataclass(frozen=True)
 class Trial:
-    """A system that can be started and killed, and the watch over its target."""
+    """A system that can be started and killed, and the watch over its target. `standby`: the same program once more, for systems
+    that have one."""
 
     subject: Subject
     topics: Topics
     target: str
     processes: Processes
     watch: Watch
+    state: Path
+    standby: Processes | None = None
 
     def start(self) -> float:
         """The moment before."""
@@ -65,14 +68,32 @@ class Trial:
         self.processes.start()
         return moment
 
+    def start_standby(self) -> None:
+        """If the system has one: start it, until it is warm."""
+        is_warm = self.subject.system.has_warm_standby
+        if self.standby is not None and is_warm is not None:
+            self.standby.start()
+            self.wait(lambda: is_warm(str(self.state)), STANDBY_TIMEOUT_S, "the standby is not warm")
+
+    def go_on(self) -> None:
+        """After a kill: start again, unless a standby is there."""
+        if self.standby is None:
+            self.start()
+
+    def kill(self) -> None:
+        """All of it."""
+        for processes in filter(None, (self.processes, self.standby)):
+            processes.kill()
+
     def wait(self, until: Callable[[], bool], timeout_s: float, failure: str | None = None) -> bool:
         """Whether it came true in time; `failure` says what it means if not. A process that ends ends the trial."""
         deadline = time.monotonic() + timeout_s
         while not until():
             if self.watch.failure is not None:
                 raise self.watch.failure
-            if self.processes.one_has_ended:
-                raise Failed("a process ended", self.processes.log_tail())
+            for processes in filter(None, (self.processes, self.standby)):
+                if processes.one_has_ended:
+                    raise Failed("a process ended", processes.log_tail())
             if time.monotonic() > deadline:
                 if failure is not None:
                     raise Failed(failure, self.processes.log_tail())
@@ -116,14 +137,23 @@ def trial(subject: Subject, topics: Topics, folder: Path) -> Iterator[Trial]:
     hook, interval_ms = subject.system.hook, subject.interval_ms
     run = Run(hook, subject.job, topics.servers, subject.source, target, interval_ms, str(state), jars)
     processes = Processes(subject.system, subject.prepared, run, work)
+    standby = _standby(subject, run, work / "standby")
     os.sync()  # what filling the topic, or the trial before, left to be written would be written at this one's expense
     try:
         with Watch(lambda: topics.ends(target)) as watch:
-            yield Trial(subject, topics, target, processes, watch)
+            yield Trial(subject, topics, target, processes, watch, state, standby)
     finally:
-        processes.kill()
+        for each in filter(None, (processes, standby)):
+            each.kill()
         topics.delete(target)
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _standby(subject: Subject, run: Run, folder: Path) -> Processes | None:
+    if subject.system.has_warm_standby is None:
+        return None
+    folder.mkdir()
+    return Processes(subject.system, subject.prepared, run, folder)
 
 
 def faults(verdict: Verdict) -> dict[str, float]:

@@ -9,7 +9,7 @@ under the system's `hook`.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from types import ModuleType
@@ -35,7 +35,8 @@ class Environment:
 class System:
     """One contender. `hook`: its name in the jobs' files. `processes`: how many of the program run side by side.
     `every_input`: it puts out one record per input; else only some of the running values. `note`: what a reader of its
-    numbers has to know.
+    numbers has to know. `measures`: those that it is for, if not for all. `has_warm_standby`: the program is started twice, and the
+    second waits for the end of the first; whether it is ready for that, by the folder that both share.
     """
 
     name: str
@@ -47,6 +48,8 @@ class System:
     processes: int = 1
     every_input: bool = True
     note: str = ""
+    measures: tuple[str, ...] = ()
+    has_warm_standby: Callable[[str], bool] | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.systems import Environment, Run, System, is_nexmark
@@ -16,13 +18,24 @@ if TYPE_CHECKING:
 
     import spark_ckpt as ckpt
 
+
+def has_warm_standby(folder: str) -> bool:
+    """What `spark-ckpt lease` shows."""
+    notes = (Path(folder) / "store" / "standbys").glob("*.json")
+    return any(json.loads(note.read_text())["warm"] for note in notes)
+
+
 HERE = Environment("spark_ckpt", class_archive=True)
 MODULE = "benchmarks.systems.spark_ckpt"
 SYSTEMS = (
     System("spark_ckpt-builtin", "spark_ckpt, built-in", "spark_ckpt_builtin", "exactly-once", HERE, MODULE),
     System("spark_ckpt-vectorised", "spark_ckpt, vectorised", "spark_ckpt_vectorised", "exactly-once", HERE, MODULE),
+    System(
+        "spark_ckpt-standby", "spark_ckpt, built-in, a standby waits", "spark_ckpt_standby", "exactly-once", HERE, MODULE,
+        measures=("recovery",), has_warm_standby=has_warm_standby,
+    ),
     System("spark_ckpt-dropin", "spark_ckpt, per-key function", "spark_ckpt_dropin", "exactly-once", HERE, MODULE),
-)
+)  # fmt: skip
 RECORDS_PER_BATCH = 1_500_000
 """A batch costs a third of a second before its first record (planning, logs, tasks): a backlog is best read in large ones."""
 NEVER_MS = 24 * 3600 * 1000
@@ -31,7 +44,7 @@ NEVER_MS = 24 * 3600 * 1000
 def main() -> None:
     """Run one job until killed."""
     run = Run.of_command_line()
-    job(run, session(run)).start().awaitTermination()
+    job(run, session(run)).start(standby=run.hook == "spark_ckpt_standby").awaitTermination()
 
 
 def session(run: Run) -> SparkSession:

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from benchmarks.side_by_side.campaign import Campaign, Cell
+from benchmarks.side_by_side.plan import QUICK
 from benchmarks.side_by_side.workloads import WORKLOADS, Inputs, Workload, expected
-from benchmarks.systems import job_module
+from benchmarks.systems import job_module, systems
 
 RECORDS = 2000
 
@@ -89,3 +91,25 @@ def test_the_skewed_workload_follows_its_exponent() -> None:
 
     assert counts[0] / counts[9] == pytest.approx(10**1.2, rel=0.1)
     assert uniform.max() < 60
+
+
+def test_a_system_that_is_for_one_measurement_is_left_out_of_the_others():
+    chosen = {name: each for name, each in systems().items() if name in ("spark_ckpt-builtin", "spark_ckpt-standby")}
+    cells = [Cell(measure, "running_sum", "uniform-10k") for measure in ("throughput", "recovery")]
+    turns = Campaign(cells, chosen, QUICK, repeats=1).turns()
+    assert [(cell.measure, system.name) for _, cell, system in turns] == [
+        ("throughput", "spark_ckpt-builtin"),
+        ("recovery", "spark_ckpt-builtin"),
+        ("recovery", "spark_ckpt-standby"),
+    ]
+
+
+def test_a_standby_is_warm_when_it_says_so(tmp_path):
+    (warm,) = [each.has_warm_standby for each in systems().values() if each.has_warm_standby is not None]
+    notes = tmp_path / "store" / "standbys"
+    assert not warm(str(tmp_path))
+    notes.mkdir(parents=True)
+    (notes / "a.json").write_text('{"warm": false}')
+    assert not warm(str(tmp_path))
+    (notes / "b.json").write_text('{"warm": true}')
+    assert warm(str(tmp_path))
