@@ -266,4 +266,7 @@ def _standing_by(
 def _close(companions: Iterable[Companion]) -> None:
     """What lives beside a run ends with it."""
     for companion in companions:
-        companion.close()
+        try:
+            companion.close()
+        except Exception:  # noqa: BLE001 - the run is over, whatever lives beside it
+            _log.exception("%s did not close", type(companion).__name__)

@@ -6,10 +6,12 @@ import json
 import urllib.request
 
 import pytest
-from incarnation_kit import Bench
+from incarnation_kit import WAIT_S, Bench
+from run_kit import Bench as RunBench
 
 from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.progress import Progress
+from spark_ckpt.driver.run import Run
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.seen.companions import companions_of, listeners_of
 
@@ -77,3 +79,34 @@ def test_an_address_that_is_none_is_refused_at_the_start(beside, address):
 def test_metrics_that_go_nowhere_are_refused_at_the_start(beside):
     with pytest.raises(ConfigInvalid, match="no place for metrics"):
         beside(metrics="graphite")
+
+
+class Beside:
+    def __init__(self, fails=False):
+        self.fails, self.heard = fails, []
+
+    def start(self):
+        self.heard.append("start")
+
+    def close(self):
+        self.heard.append("close")
+        if self.fails:
+            raise OSError("the address is gone")
+
+
+def test_what_lives_beside_a_run_ends_with_it_and_cannot_keep_it_from_ending(tmp_path, monkeypatch):
+    bench = RunBench(tmp_path, monkeypatch)
+    failing, other = Beside(fails=True), Beside()
+    run = Run.start(bench.plan(), "latest", False, [], lambda plan, progress, listeners: [failing, other])
+    assert (failing.heard, other.heard) == (["start"], ["start"])
+    assert run.stop(WAIT_S)
+    assert failing.heard == other.heard == ["start", "close"]
+
+
+def test_what_was_made_for_a_run_that_could_not_begin_is_closed(tmp_path, monkeypatch):
+    bench = RunBench(tmp_path, monkeypatch)
+    bench.beginnings = [ValueError("no such table")]
+    made = Beside()
+    with pytest.raises(ValueError, match="no such table"):
+        Run.start(bench.plan(), "latest", False, [], lambda plan, progress, listeners: [made])
+    assert made.heard == ["close"]
