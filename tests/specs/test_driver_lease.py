@@ -1,0 +1,38 @@
+"""The driver's lease: every state of three drivers, whose clocks differ and who stand still, is safe; wrong rules are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.specs.tlc import check
+
+STATES = 22_506
+"""Distinct states: three drivers, two clocks at three quarters of the third one's rate, six rows, two pauses."""
+
+
+def test_every_state_of_six_rows_and_two_pauses_is_safe_and_no_lease_is_silent_for_too_long(tmp_path: Path) -> None:
+    result = check(tmp_path, "MCDriverLease")
+
+    assert result.ok, result.output
+    assert result.states == STATES
+
+
+MUTANTS = [
+    ("NoCompare", {"OneAtATime"}),
+    ("ShortTerm", {"NotEarly"}),
+    ("FirstReading", {"NotEarly"}),
+    ("NoToken", {"NotEarly"}),
+]
+
+
+@pytest.mark.parametrize(("mutant", "invariants"), MUTANTS)
+def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, invariants: set[str]) -> None:
+    result = check(tmp_path, "MCDriverLease", {"Mutant": f'"{mutant}"'})
+
+    assert result.violated in invariants, result.output
+
+
+def test_a_shorter_bound_than_the_slowest_clock_allows_does_not_hold(tmp_path: Path) -> None:
+    assert check(tmp_path, "MCDriverLease", {"Bound": "4"}).violated == "Soon"
