@@ -13,7 +13,7 @@ from integration_tests.campaign.hard_input import feeding
 from integration_tests.survival import driver as program
 from integration_tests.survival.driver import Events
 from integration_tests.survival.job import KafkaJob
-from integration_tests.survival.process import Driver, Life, Lives, wait_until
+from integration_tests.survival.process import STALLED_S, Driver, Life, Lives, wait_until
 from spark_ckpt.cli.app import exit_code
 from spark_ckpt.store import holder
 
@@ -63,6 +63,12 @@ def standby_here(job: KafkaJob, spark: SparkSession) -> Iterator[StandbyHere]:
         yield standby
 
 
+def in_order(one: Driver, other: Driver) -> tuple[Driver, Driver]:
+    """The primary and its standby: of two that start at once, either may be the first to hold the lease."""
+    wait_until(lambda: bool(one.events("started") or other.events("started")), "one of two leads", STALLED_S)
+    return (one, other) if one.events("started") else (other, one)
+
+
 def warm(driver: Driver) -> None:
     driver.wait_for(lambda: any(e["what"] == "is warm" for e in driver.events("standby")), "the standby is warm")
 
@@ -72,7 +78,8 @@ def test_standbys_go_on_when_one_driver_after_the_other_is_killed(
 ) -> None:
     """The first death is seen by its process, the second, as from another host, by nothing but the lease."""
     job.ledger.write(RECORDS)
-    with job.lives.start(*STANDBY) as first, job.lives.start(*STANDBY) as second:
+    with job.lives.start(*STANDBY) as one, job.lives.start(*STANDBY) as other:
+        first, second = in_order(one, other)
         first.wait_for_events("published", 1)
         warm(second)
         with feeding(job.ledger.write, FEED):
@@ -89,8 +96,8 @@ def test_standbys_go_on_when_one_driver_after_the_other_is_killed(
             (took,) = third.said("takes over")
             assert took["why"] == "not renewed for its 6000 ms"
             third.finish(job)
-    started = [event["incarnation"] for life in job.lives.drivers for event in life.events("started")]
-    assert started == [1, 2, 3]
+    lives: list[Life] = [first, second, third]
+    assert [event["incarnation"] for life in lives for event in life.events("started")] == [1, 2, 3]
 
 
 def test_a_driver_that_was_paused_past_the_takeover_never_commits_again(job: KafkaJob, spark: SparkSession) -> None:
