@@ -6,7 +6,7 @@ from spark_ckpt.simulator.campaign import Report, barrier_campaign, campaign
 from spark_ckpt.simulator.clockwork import Latencies, Measurement
 from spark_ckpt.simulator.diagram import html, svg
 from spark_ckpt.simulator.explore import Exploration, ScopeTooLarge, explore
-from spark_ckpt.simulator.faults import NO_FAULTS, Clock, Clocks, Faults
+from spark_ckpt.simulator.faults import HOSTILE, NO_FAULTS, Clock, Clocks, Faults, hostile
 from spark_ckpt.simulator.graphs import ACYCLIC, GRAPHS
 from spark_ckpt.simulator.message_world import MessageWorld
 from spark_ckpt.simulator.schedules import Outcome, barrier_world, drive, replay, run, run_barrier, run_spark
@@ -25,6 +25,7 @@ from spark_ckpt.simulator.scripted import (
 from spark_ckpt.simulator.shrink import NotFailing, Shrunk, shrink
 from spark_ckpt.simulator.spark_world import SparkWorld
 from spark_ckpt.simulator.story import chart, story
+from spark_ckpt.simulator.surroundings import CONTRACT, Surroundings
 from spark_ckpt.simulator.timed import TIMED, measure
 from spark_ckpt.simulator.timed_barrier import measure_barrier
 from spark_ckpt.simulator.violations import NoEnd, Violation
@@ -34,7 +35,9 @@ __all__ = [
     "ACYCLIC",
     "BARRIER",
     "BARRIER_GRAPHS",
+    "CONTRACT",
     "GRAPHS",
+    "HOSTILE",
     "LEASE",
     "NAMES",
     "NO_FAULTS",
@@ -62,6 +65,7 @@ __all__ = [
     "ScopeTooLarge",
     "Shrunk",
     "SparkWorld",
+    "Surroundings",
     "Trace",
     "Violation",
     "World",
@@ -72,6 +76,7 @@ __all__ = [
     "drive",
     "explore",
     "graphs_of",
+    "hostile",
     "html",
     "many",
     "measure",

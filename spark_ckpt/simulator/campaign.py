@@ -20,7 +20,7 @@ from spark_ckpt.protocol.recovery import Birth, Protocol, Settings
 from spark_ckpt.simulator.barrier_processes import LIMITS
 from spark_ckpt.simulator.barrier_storage import BarrierGraph
 from spark_ckpt.simulator.barrier_world import ROLES
-from spark_ckpt.simulator.faults import Faults
+from spark_ckpt.simulator.faults import Faults, hostile
 from spark_ckpt.simulator.lease_world import LeaseWorld
 from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
 from spark_ckpt.simulator.schedules import (
@@ -95,7 +95,7 @@ def campaign(
     settings: Settings = DEFAULT,
 ) -> Report:
     """One schedule per seed of a protocol over plain messages; in several processes if asked."""
-    make = partial(_message_world, protocol, graph, Faults() if faults is None else faults, inputs, settings)
+    make = partial(_message_world, protocol, graph, faults, inputs, settings)
     total = Report(protocol.name, graph.name, cells=handled_cells(_machines(protocol, graph)))
     return _spread(partial(_run, make, steps, fault_rate), total, list(seeds), processes)
 
@@ -151,9 +151,9 @@ def _machines(protocol: Protocol, graph: Graph) -> list[type[Machine[object]]]: 
 
 
 def _message_world(
-    protocol: Protocol, graph: Graph, faults: Faults, inputs: int, settings: Settings, seed: int
+    protocol: Protocol, graph: Graph, faults: Faults | None, inputs: int, settings: Settings, seed: int
 ) -> World:
-    return MessageWorld(protocol, graph, faults, inputs, settings=settings)
+    return MessageWorld(protocol, graph, hostile(seed) if faults is None else faults, inputs, settings=settings)
 
 
 def _run(make: Callable[[int], World], steps: int, fault_rate: float, seeds: Sequence[int]) -> Report:

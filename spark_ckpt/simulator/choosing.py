@@ -6,6 +6,7 @@ Called at every step of every schedule, so they look at nothing twice and build 
 from __future__ import annotations
 
 from spark_ckpt.simulator.job import Job
+from spark_ckpt.simulator.job_recovery import RecoverableJob
 from spark_ckpt.simulator.process import PERIODIC, Process
 from spark_ckpt.simulator.recovering import channel_of
 from spark_ckpt.simulator.world import Choice
@@ -61,7 +62,8 @@ def _deliveries(job: Job, found: list[Choice]) -> None:
 
 def _recovery(job: Job, found: list[Choice]) -> None:
     if job.alarm:
-        found.append(("recover",))
+        unaware = [process.name for process in job.everybody if job.budget.staggered and _can_hear(job, process)]
+        found.extend([("freeze", name) for name in unaware] or [("recover",)])
     if job.recovering:
         found.extend([("restore", process.name) for process in job.everybody if _can_restore(job, process)])
 
@@ -70,6 +72,11 @@ def _can_restore(job: Job, process: Process) -> bool:
     if job.plan is None or process.incarnation == job.incarnation or process.paused:
         return False
     return process.machine is not None or process.name in job.planned_for
+
+
+def _can_hear(job: Job, process: Process) -> bool:
+    """It has to stop for a recovery and works: who stands still keeps everybody waiting no longer than that."""
+    return job.protocol.rejoin is None and process.works and not process.suspected
 
 
 def timers(job: Job) -> list[Choice]:
@@ -95,13 +102,16 @@ def is_periodic(job: Job, choice: Choice) -> bool:
     )
 
 
-def faults(job: Job) -> list[Choice]:
+def faults(job: RecoverableJob) -> list[Choice]:
     """Whatever the budget still pays for, and the ends of pauses and partitions."""
     found: list[Choice] = []
     _faults_of_processes(job, found)
+    _haunting(job, found)
     _faults_of_links(job, found)
     if not job.network.reliable:
         _faults_of_messages(job, found)
+    if job.lossy:
+        _faults_of_controls(job, found)
     return found
 
 
@@ -119,6 +129,15 @@ def _faults_of_processes(job: Job, found: list[Choice]) -> None:
             found.extend(("stored", name, number, "failed") for number in writes)
         if budget.torn and process.machine is None:
             found.extend(("stored", name, number, "torn") for number in writes)
+        if budget.suspicions and process.works and not process.suspected:
+            found.append(("suspect", name))
+        if budget.late:
+            found.extend(("late", name, number) for number in range(len(process.late)))
+
+
+def _haunting(job: RecoverableJob, found: list[Choice]) -> None:
+    for number, zombie in enumerate(job.zombies):
+        found.extend(("haunt", number, what) for what in zombie.can(job.app.inputs))
 
 
 def _faults_of_links(job: Job, found: list[Choice]) -> None:
@@ -128,6 +147,14 @@ def _faults_of_links(job: Job, found: list[Choice]) -> None:
     if job.budget.partitions:
         links = dict.fromkeys(network.links.values())
         found.extend(("cut", *sorted(link)) for link in links if len(link) > 1 and link not in network.cut)
+
+
+def _faults_of_controls(job: Job, found: list[Choice]) -> None:
+    for channel, queue in job.network.controls.items():
+        if job.budget.control_losses:
+            found.extend(("lose", channel, position) for position in range(len(queue)))
+        if job.budget.control_repeats:
+            found.extend(("repeat", channel, position) for position in range(len(queue)))
 
 
 def _faults_of_messages(job: Job, found: list[Choice]) -> None:

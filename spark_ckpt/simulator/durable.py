@@ -11,10 +11,11 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 from zlib import crc32
 
-from spark_ckpt.protocol.ids import Epoch, ProcessId
+from spark_ckpt.protocol.ids import Epoch, Incarnation, ProcessId
 from spark_ckpt.protocol.incarnation import RollbackTable
 from spark_ckpt.protocol.recovery import Key, Record
 from spark_ckpt.protocol.vocabulary import Json
+from spark_ckpt.protocol.writer_fence import WriterFence
 from spark_ckpt.simulator.state import Cut
 
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
@@ -53,7 +54,8 @@ class Write(NamedTuple):
 class Storage:
     """Durable records of one process. `erased` are gone for everybody but the oracle that watches erasures."""
 
-    def __init__(self) -> None:
+    def __init__(self, fence: WriterFence | None = None) -> None:
+        self.fence = fence or WriterFence()
         self.framed: dict[Key, str] = {}
         self.cuts: dict[Key, Cut] = {}
         self.erased: dict[Key, str] = {}
@@ -67,6 +69,13 @@ class Storage:
         self.erased.pop(write.key, None)
         if write.cut is not None:
             self.cuts[write.key] = write.cut
+
+    def admit(self, incarnation: Incarnation, write: Write) -> str:
+        """The record is there, if its writer may still write: `ok` or `failed`."""
+        if not self.fence.admits(incarnation):
+            return "failed"
+        self.write(write)
+        return "ok"
 
     def tear(self, write: Write) -> None:
         """Only a part is there. What the key named before stays: files are replaced by renaming."""

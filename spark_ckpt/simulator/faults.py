@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,28 @@ class Faults:
     """Processes that stand still for a while, with everything due to them."""
     partitions: int = 1
     """Pairs of processes that cannot reach each other for a while."""
+    control_losses: int = 0
+    control_repeats: int = 0
+    """Control messages that are lost, or come twice: the control channels are lines, and a `Transport` stands at both ends."""
+    late: int = 0
+    """What a life that is over had under way reaches a store or a sink after all."""
+    suspicions: int = 0
+    """Processes that are taken for dead and are not: each is replaced, and goes on as a zombie."""
+    staggered: bool = False
+    """A recovery reaches the processes one by one, before it is decided: who has not heard of it works on."""
 
 
 NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0)
+
+
+HOSTILE = Faults(control_losses=2, control_repeats=2, late=2, suspicions=1)
+"""Everything that the contract speaks of."""
+
+
+def hostile(seed: int) -> Faults:
+    """Everything that the contract speaks of: recoveries are staggered under every other seed, lines fail under every other two."""
+    lost, repeated = (HOSTILE.control_losses, HOSTILE.control_repeats) if seed % 4 < 2 else (0, 0)
+    return replace(HOSTILE, staggered=seed % 2 == 1, control_losses=lost, control_repeats=repeated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,19 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from spark_ckpt.protocol.graph import COORDINATOR, Graph
-from spark_ckpt.protocol.ids import Incarnation, ProcessId
+from spark_ckpt.protocol.ids import ChannelId, Incarnation, ProcessId
 from spark_ckpt.protocol.incarnation import Line
 from spark_ckpt.protocol.machine import Effect, Event, ProtocolViolation
 from spark_ckpt.protocol.message_machine import APP
 from spark_ckpt.protocol.recovery import Key, Plan, Protocol, Settings
+from spark_ckpt.protocol.transport import Asked
 from spark_ckpt.protocol.vocabulary import (
     OUT,
     AppSent,
     Capture,
     Deliver,
     Drop,
+    Envelope,
     Erase,
     Hold,
     Note,
@@ -38,6 +40,7 @@ from spark_ckpt.simulator.outside_world import Publication, Sink, refuse_no_sink
 from spark_ckpt.simulator.process import Process, Timer
 from spark_ckpt.simulator.state import Cut, Item, initial_cut
 from spark_ckpt.simulator.stored_size import StoredSize
+from spark_ckpt.simulator.surroundings import Surroundings
 from spark_ckpt.simulator.truth import Truth
 from spark_ckpt.simulator.violations import Violation
 from spark_ckpt.simulator.world import World
@@ -55,6 +58,7 @@ class Job(World):
         loops: int,
         settings: Settings,
         clocks: Clocks,
+        surroundings: Surroundings,
     ) -> None:
         if protocol.needs.acyclic and graph.back_edges:
             back = sorted(graph.back_edges)
@@ -66,7 +70,13 @@ class Job(World):
         self.network = Network(graph, protocol.needs)
         self.truth = Truth(protocol.needs, graph)
         names = [*graph.processes, *([COORDINATOR] if protocol.coordinator else [])]
-        self.processes = {name: Process(name, number, len(names), clocks.of(name)) for number, name in enumerate(names)}
+        self.surroundings = surroundings
+        self.lossy = bool(faults.control_losses or faults.control_repeats)
+        """Control channels are lines, and need a transport."""
+        self.processes = {
+            name: Process(name, number, len(names), clocks.of(name), surroundings.fence())
+            for number, name in enumerate(names)
+        }
         self.everybody = tuple(self.processes.values())
         for name in graph.sources:
             self.processes[name].is_source = True
@@ -144,14 +154,35 @@ class Job(World):
             bit = self.truth.register(message, tuple(process.state.clock))
             if message.kind == APP and message.source == process.name:
                 process.state.sent |= bit
+        if process.transport is not None and effect.channel not in self.network.queues:
+            self.carry(process, Asked(message))
+        else:
+            self.put(process, effect.channel, message, bit)
+
+    def put(self, process: Process, channel: ChannelId, message: Envelope, bit: int = 0) -> None:
+        """The message is on its way."""
         self.uid += 1
         if message.kind == APP:
             self.sent_by_application += 1
         else:
             self.sent_by_protocol += 1
-        self.network.put(effect.channel, Item(self.uid, message, bit))
+        self.network.put(channel, Item(self.uid, message, bit))
         if self.moments is not None:
             self.tell(process.name, "send", str(message.body) if message.kind == APP else message.kind, self.uid)
+
+    def carry(self, process: Process, event: Event) -> None:
+        """One event to the process's transport: what it hands in goes to the machine."""
+        assert process.transport is not None  # noqa: S101 - callers looked
+        for effect in process.transport.handle(event):
+            match effect:
+                case Send(channel, message):
+                    self.put(process, channel, message)
+                case Deliver(received):
+                    self.hand(process, received)
+                case SetTimer():
+                    self._set_timer(process, effect)
+                case Drop():
+                    self.note("drop by transport")
 
     def _deliver(self, process: Process, effect: Deliver) -> None:
         event = effect.event
@@ -159,7 +190,7 @@ class Job(World):
             raise ProtocolViolation(f"{process.name} delivers {event}, which is no message")
         bit = oracles.judge_delivery(self.truth, self.processes, process, event.message)
         state = process.state
-        state.pending.pop(bit, None)
+        state.settle(event.message)
         state.received |= bit
         state.taken |= bit
         state.depend_on(self.truth.clocks[bit])
@@ -188,9 +219,7 @@ class Job(World):
         self.note("drop")
         event = effect.event
         if isinstance(event, Received) and event.message.kind == APP:
-            bit = self.truth.of(event.message)
-            if bit is not None:
-                process.state.pending.pop(bit, None)
+            process.state.settle(event.message)
         if self.moments is not None:
             self.tell(process.name, "drop", effect.why)
 
@@ -232,7 +261,8 @@ class Job(World):
             self.size.staged_bytes += sum(len(str(self.truth.message(bit).body)) for bit in staged)
 
     def _erase(self, process: Process, effect: Erase) -> None:
-        process.storage.erase(effect.keys)
+        if process.storage.fence.admits(process.incarnation):
+            process.storage.erase(effect.keys)
         self.tell(process.name, "erase", " ".join("/".join(key) for key in effect.keys))
 
     def _restore(self, process: Process, effect: Restore) -> None:
@@ -257,6 +287,11 @@ class Job(World):
     def publish(self, process: Process) -> Publication:
         """The sink of the process does the oldest thing that it was told: for good, as it was told."""
         publication = process.publishing.pop(0)
+        self.show(process, publication)
+        return publication
+
+    def show(self, process: Process, publication: Publication) -> None:
+        """It is in the sink's record."""
         sink = self.sinks.get(process.name)
         if publication.rows:
             self.tell(process.name, "publish", f"..{publication.last}")
@@ -265,7 +300,6 @@ class Job(World):
             wrong = sink.show(self.app, self.protocol.output.keeps_order, publication)
             if wrong is not None:
                 self.condemn_output(wrong)
-        return publication
 
     def _set_timer(self, process: Process, effect: SetTimer) -> None:
         process.timers.append(Timer(process.clock.after(self.now, effect.delay_ms), effect))

@@ -14,6 +14,7 @@ from spark_ckpt.protocol.graph import COORDINATOR
 from spark_ckpt.protocol.ids import Incarnation, ProcessId
 from spark_ckpt.protocol.machine import ProtocolViolation
 from spark_ckpt.protocol.recovery import Birth, Failure, Key, Part, Plan, Record
+from spark_ckpt.protocol.transport import Joined
 from spark_ckpt.protocol.vocabulary import Commanded
 from spark_ckpt.simulator import lines, oracles, recovering
 from spark_ckpt.simulator.durable import CHECKPOINT
@@ -22,6 +23,7 @@ from spark_ckpt.simulator.lines import Line
 from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.state import Cut, State
 from spark_ckpt.simulator.violations import ErasedTooEarly, Incomplete, Violation
+from spark_ckpt.simulator.zombies import Zombie
 
 NO_PLAN = (KeyError, IndexError, ValueError, StopIteration, ProtocolViolation)
 """How a planner fails that does not find what it needs."""
@@ -48,6 +50,9 @@ class RecoverableJob(Job):
     complete: Line | None = None
     """The newest line that was called complete."""
 
+    zombies: list[Zombie]
+    """Lives that were replaced and have not noticed."""
+
     # -- lives ---------------------------------------------------------------------------------------------------
 
     def begin(self, process: Process, checkpoint: Record | None) -> None:
@@ -56,9 +61,19 @@ class RecoverableJob(Job):
         make = self.protocol.coordinator if process.name == COORDINATOR else self.protocol.worker
         assert make is not None  # noqa: S101 - there is no process without a role
         process.begin_life(make(self._birth(process, checkpoint)))
+        process.storage.fence.raise_to(self.incarnation)
+        self._connect(process)
         if self.incarnation > 1:
             self._judge_beginning(process)
         self.hand(process, Commanded("start", {"local_ms": process.clock.local(self.now)}))
+
+    def _connect(self, process: Process) -> None:
+        """Its end of the control channels: a new one, or that of the life before, which goes on."""
+        make = self.surroundings.transport
+        if process.transport is not None:
+            self.carry(process, Joined(self.incarnation))
+        elif self.lossy and make is not None:
+            process.transport = make(process.name, self.incarnation)
 
     def _judge_beginning(self, process: Process) -> None:
         oracles.judge_restored(self.truth, self.everybody, process)
@@ -82,10 +97,32 @@ class RecoverableJob(Job):
 
     # -- a recovery ----------------------------------------------------------------------------------------------
 
+    def suspect(self, process: Process) -> None:
+        """Somebody takes it for dead. It is not, and works on."""
+        self.budget = replace(self.budget, suspicions=self.budget.suspicions - 1)
+        process.suspected = self.alarm = True
+        self.note("suspicion")
+        self.tell(process.name, "suspect")
+
+    def _replace_suspects(self) -> None:
+        """From here on whoever is taken for dead is dead to everybody, and goes on without them."""
+        for process in self.everybody:
+            if process.suspected:
+                names = [self.app.lineage(self.truth.message(bit).body) for bit in process.state.rows]
+                self.zombies.append(Zombie(process, self.network, names))
+                process.die()
+
+    def freeze(self, process: Process) -> None:
+        """It has heard that a recovery begins, and does nothing until it knows its part."""
+        process.frozen = True
+        self.note("freeze")
+        self.tell(process.name, "freeze")
+
     def recover(self) -> None:
         """Decide everybody's part, and make the new row durable: the fence."""
-        failed = self._failed()
         number = Incarnation(self.incarnation + 1)
+        self._replace_suspects()
+        failed = self._failed()
         given = self._failure(number, failed)
         plan = self._plan(given)
         if plan.incarnation != number:
@@ -94,6 +131,8 @@ class RecoverableJob(Job):
         self.incarnation = number
         self.table = recovering.with_row(self.table, plan)
         self.plan, self.planned_for = plan, failed
+        if self.recovering:
+            self.note("recovery within a recovery")
         self.alarm, self.recovering = False, True
         for process in self.everybody:
             self._fence(process, process.name in failed)
@@ -107,9 +146,11 @@ class RecoverableJob(Job):
 
     def _fence(self, process: Process, failed: bool) -> None:
         if failed:
-            process.machine = None
-            process.writes = []
-            process.publishing = []
+            process.machine = process.transport = None
+            process.let_go()
+            process.storage.fence.raise_to(self.incarnation)
+        if not self.budget.late:
+            process.late = []
         process.frozen = failed or self.protocol.rejoin is None
 
     def _failed(self) -> frozenset[ProcessId]:
@@ -117,7 +158,10 @@ class RecoverableJob(Job):
         void = {
             each.name
             for each in self.everybody
-            if self.plan and each.frozen and recovering.moves(self.plan.parts.get(each.name, recovering.KEEP))
+            if self.plan
+            and each.frozen
+            and each.incarnation < self.incarnation
+            and recovering.moves(self.plan.parts.get(each.name, recovering.KEEP))
         }
         return frozenset(void.union(each.name for each in self.everybody if each.machine is None))
 

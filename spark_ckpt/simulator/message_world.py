@@ -12,6 +12,10 @@ Choices (processes and channels by name, others by position):
 | `timer, p, i` | a timer of `p` runs out |
 | `tick, ms` | it is `ms` now; only timed runs say so |
 | `crash, p` `recover` `restore, p` | a failure; everybody's part is decided; one process does its part |
+| `freeze, p` | survivor `p` hears that a recovery begins; where recoveries are staggered they are decided when all have |
+| `suspect, p` | `p` is taken for dead and is not: the next recovery replaces it |
+| `haunt, i, what` | the i-th replaced life, which has not noticed, takes its next message, input, timer or answer |
+| `late, p, i` | what a life of `p` that is over had under way arrives: the i-th of these |
 | `pause, p` `resume, p` `cut, p, q` `heal, p, q` `lose, channel, i` `repeat, channel, i` | other faults and their ends |
 """
 
@@ -24,8 +28,10 @@ from spark_ckpt.protocol.graph import COORDINATOR, Graph
 from spark_ckpt.protocol.ids import ChannelId, ProcessId
 from spark_ckpt.protocol.message_machine import APP
 from spark_ckpt.protocol.recovery import Protocol, Settings
+from spark_ckpt.protocol.transport import REPEAT
 from spark_ckpt.protocol.vocabulary import Received, SinkReplied, Stored, TimerElapsed
 from spark_ckpt.simulator import choosing, oracles, outside_world
+from spark_ckpt.simulator.durable import Write
 from spark_ckpt.simulator.faults import NO_FAULTS, Clocks, Faults
 from spark_ckpt.simulator.job_recovery import RecoverableJob
 from spark_ckpt.simulator.leaks import judge_leaks
@@ -34,6 +40,7 @@ from spark_ckpt.simulator.picture import canonical, unordered
 from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.recovering import channel_of
 from spark_ckpt.simulator.state import Cut, Item
+from spark_ckpt.simulator.surroundings import CONTRACT, Surroundings
 from spark_ckpt.simulator.violations import NoEnd
 from spark_ckpt.simulator.world import Choice
 
@@ -59,8 +66,10 @@ class MessageWorld(RecoverableJob):
         loops: int = 1,
         settings: Settings = DEFAULT,
         clocks: Clocks | None = None,
+        surroundings: Surroundings = CONTRACT,
     ) -> None:
-        super().__init__(protocol, graph, faults, inputs, loops, settings, clocks or Clocks())
+        super().__init__(protocol, graph, faults, inputs, loops, settings, clocks or Clocks(), surroundings)
+        self.zombies = []
         self.complete_before_calm = 0
         for process in self.everybody:
             self.begin(process, None)
@@ -106,7 +115,10 @@ class MessageWorld(RecoverableJob):
                 process.state.pending[item.bit] = (channel, item)
         if self.moments is not None:
             self.tell(process.name, "receive", message.kind, item.uid)
-        self.hand(process, Received(channel, message))
+        if process.transport is not None and channel in self.network.controls:
+            self.carry(process, Received(channel, message))
+        else:
+            self.hand(process, Received(channel, message))
 
     def _do_replay(self, name: ProcessId) -> None:
         process = self.processes[name]
@@ -119,7 +131,7 @@ class MessageWorld(RecoverableJob):
         write = process.writes.pop(number)
         self.tell(name, "stored" if how == "ok" else how, "/".join(write.key))
         if how == "ok":
-            process.storage.write(write)
+            how = process.storage.admit(process.incarnation, write)
         elif how == "torn":
             self.budget = replace(self.budget, torn=self.budget.torn - 1)
             process.storage.tear(write)
@@ -145,7 +157,10 @@ class MessageWorld(RecoverableJob):
         if isinstance(elapsed, TimerElapsed):
             elapsed = TimerElapsed(elapsed.name, elapsed.timer, process.clock.local(self.now))
         self.tell(name, "timer", timer.setting.name)
-        self.hand(process, elapsed)
+        if timer.setting.name == REPEAT:
+            self.carry(process, elapsed)
+        else:
+            self.hand(process, elapsed)
 
     def _do_pause(self, name: ProcessId) -> None:
         self.budget = replace(self.budget, pauses=self.budget.pauses - 1)
@@ -166,19 +181,44 @@ class MessageWorld(RecoverableJob):
         self.tell(one, "heal", other)
 
     def _do_lose(self, channel: ChannelId, position: int) -> None:
-        self.budget = replace(self.budget, losses=self.budget.losses - 1)
+        if channel in self.network.controls:
+            self.budget = replace(self.budget, control_losses=self.budget.control_losses - 1)
+        else:
+            self.budget = replace(self.budget, losses=self.budget.losses - 1)
         item = self.network.take(channel, position)
-        self.tell(item.message.target, "lose", str(item.message.body), item.uid)
+        what = str(item.message.body) if item.message.kind == APP else item.message.kind
+        self.tell(item.message.target, "lose", what, item.uid)
 
     def _do_repeat(self, channel: ChannelId, position: int) -> None:
-        self.budget = replace(self.budget, duplicates=self.budget.duplicates - 1)
+        if channel in self.network.controls:
+            self.budget = replace(self.budget, control_repeats=self.budget.control_repeats - 1)
+        else:
+            self.budget = replace(self.budget, duplicates=self.budget.duplicates - 1)
         self.network.repeat(channel, position)
+
+    def _do_late(self, name: ProcessId, number: int) -> None:
+        self.budget = replace(self.budget, late=self.budget.late - 1)
+        process = self.processes[name]
+        incarnation, late = process.late.pop(number)
+        what = "/".join(late.key) if isinstance(late, Write) else f"..{late.last}"
+        self.tell(name, "late", f"{what} of incarnation {incarnation}")
+        if isinstance(late, Write):
+            process.storage.admit(incarnation, late)
+        elif process.storage.fence.admits(incarnation):
+            self.show(process, late)
+
+    def _do_haunt(self, number: int, what: str) -> None:
+        zombie = self.zombies[number]
+        self.tell(zombie.name, "haunt", what)
+        if not zombie.act(self, what):
+            self.zombies.remove(zombie)
 
     def calm(self) -> None:
         """No more faults."""
         self.budget = NO_FAULTS
         self.complete_before_calm = self.count.get("complete", 0)
         self.network.cut.clear()
+        self.zombies.clear()
         for process in self.everybody:
             process.paused = False
 
@@ -303,6 +343,14 @@ def _restore(world: MessageWorld, name: ProcessId) -> None:
     world.join(world.processes[name])
 
 
+def _freeze(world: MessageWorld, name: ProcessId) -> None:
+    world.freeze(world.processes[name])
+
+
+def _suspect(world: MessageWorld, name: ProcessId) -> None:
+    world.suspect(world.processes[name])
+
+
 def _crash(world: MessageWorld, name: ProcessId) -> None:
     world.crash(world.processes[name])
 
@@ -321,10 +369,14 @@ _KINDS = [
     "heal",
     "lose",
     "repeat",
+    "late",
+    "haunt",
 ]
 _DO: dict[str, Callable[..., None]] = {
     "crash": _crash,
     "recover": MessageWorld.recover,
     "restore": _restore,
+    "freeze": _freeze,
+    "suspect": _suspect,
     **{kind: getattr(MessageWorld, f"_do_{kind}") for kind in _KINDS},
 }

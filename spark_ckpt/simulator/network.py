@@ -54,7 +54,9 @@ class Network:
 
     def repeat(self, channel: ChannelId, position: int) -> None:
         """The message at a position is there twice."""
-        queue = self.queues[channel]
+        queue = self.queues.get(channel)
+        if queue is None:
+            queue = self.controls[channel]
         queue.insert(position, queue[position])
 
     def give_back(self, pending: Mapping[int, tuple[ChannelId, Item]], taken: int) -> None:

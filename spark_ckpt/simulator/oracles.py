@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def judge_delivery(truth: Truth, processes: Mapping[ProcessId, Process], at: Process, message: Envelope) -> int:
     """O1, O3, O9 for one delivery; the message's bit."""
-    bit = truth.of(message)
+    bit = truth.of(message) or truth.believe(message, at.incarnation)
     if bit is None:
         raise Orphan(f"{at.name} delivers {describe(message)}, which nobody sent", [at.name], [describe(message)])
     if at.state.received & bit:

@@ -6,11 +6,16 @@ from collections import deque
 
 from spark_ckpt.protocol.ids import ChannelId, Incarnation, ProcessId
 from spark_ckpt.protocol.message_machine import AnyMessageMachine
+from spark_ckpt.protocol.transport import Transport
 from spark_ckpt.protocol.vocabulary import Envelope, SetTimer
+from spark_ckpt.protocol.writer_fence import WriterFence
 from spark_ckpt.simulator.durable import Storage, Write
 from spark_ckpt.simulator.faults import Clock
 from spark_ckpt.simulator.outside_world import Publication
 from spark_ckpt.simulator.state import Cut, State
+
+Late = tuple[Incarnation, Write | Publication]
+"""What a life had under way, and which life it was."""
 
 PERIODIC = "checkpoint"
 """The timer that comes back for ever; every other one is a timeout."""
@@ -29,11 +34,15 @@ class Timer:
 class Process:
     """Volatile and durable parts of a process. `machine` is None while it is down."""
 
-    def __init__(self, name: ProcessId, number: int, processes: int, clock: Clock) -> None:
+    def __init__(
+        self, name: ProcessId, number: int, processes: int, clock: Clock, fence: WriterFence | None = None
+    ) -> None:
         self.name = name
         self.number = number
         self.clock = clock
-        self.storage = Storage()
+        self.storage = Storage(fence)
+        self.transport: Transport | None = None
+        """What makes its control channels reliable; None where they are."""
         self.machine: AnyMessageMachine | None = None
         self.incarnation = Incarnation(0)
         self.events = 0
@@ -45,6 +54,10 @@ class Process:
         self.frozen = False
         """A recovery has begun and this process has not done its part."""
         self.paused = False
+        self.suspected = False
+        """The next recovery takes it for dead."""
+        self.late: list[Late] = []
+        """What lives that are over had under way, and is not there yet."""
         self.held: set[ChannelId] = set()
         self.timers: list[Timer] = []
         self.writes: list[Write] = []
@@ -60,18 +73,24 @@ class Process:
 
     def begin_life(self, machine: AnyMessageMachine) -> None:
         """A new machine: what was due to the old one is not due to this one."""
+        self.let_go()
         self.machine = machine
         self.incarnation = machine.incarnation
         self.frozen = False
         self.held = set()
         self.timers = []
-        self.writes = []
-        self.publishing = []
+
+    def let_go(self) -> None:
+        """What this life has under way is a dead life's from now on."""
+        self.late += [(self.incarnation, write) for write in self.writes]
+        self.late += [(self.incarnation, publication) for publication in self.publishing]
+        self.writes, self.publishing = [], []
 
     def die(self) -> None:
         """The machine and the state are gone; writes and rows under way may still land until the fence."""
         self.machine = None
-        self.frozen = self.paused = False
+        self.frozen = self.paused = self.suspected = False
+        self.transport = None
         self.held = set()
         self.timers, self.captures = [], {}
         self.replay.clear()

@@ -17,7 +17,7 @@ from spark_ckpt.protocol.recovery import Protocol, Settings
 from spark_ckpt.simulator.barrier_processes import LIMITS
 from spark_ckpt.simulator.barrier_storage import BarrierGraph
 from spark_ckpt.simulator.barrier_world import ROLES, BarrierWorld, Roles
-from spark_ckpt.simulator.faults import Faults
+from spark_ckpt.simulator.faults import Faults, hostile
 from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
 from spark_ckpt.simulator.spark_driver import CoreOf, shipped
 from spark_ckpt.simulator.spark_world import SparkWorld
@@ -194,7 +194,7 @@ def run(
     story: bool = False,
 ) -> Outcome:
     """One schedule of a protocol over plain messages."""
-    world = MessageWorld(protocol, graph, Faults() if faults is None else faults, inputs, settings=settings)
+    world = MessageWorld(protocol, graph, hostile(seed) if faults is None else faults, inputs, settings=settings)
     if story:
         world.watch()
     return drive(world, seed, steps)

@@ -18,7 +18,7 @@ from spark_ckpt.protocol.vocabulary import Json
 from spark_ckpt.simulator.barrier_processes import LIMITS
 from spark_ckpt.simulator.barrier_storage import BARRIER_GRAPHS, BarrierGraph
 from spark_ckpt.simulator.campaign import Report, barrier_campaign, campaign, lease_campaign, spark_campaign
-from spark_ckpt.simulator.faults import NO_FAULTS, Faults
+from spark_ckpt.simulator.faults import NO_FAULTS, Faults, hostile
 from spark_ckpt.simulator.graphs import ACYCLIC, GRAPHS
 from spark_ckpt.simulator.lease_world import LeaseWorld
 from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
@@ -139,7 +139,7 @@ class Scenario:
 
     def budget(self) -> Faults:
         """What may go wrong: the named crashes, and what a seed may draw."""
-        budget = Faults() if self.faults else NO_FAULTS
+        budget = hostile(self.seed) if self.faults else NO_FAULTS
         return replace(budget, crashes=budget.crashes + len(self.crashes))
 
 
@@ -187,7 +187,8 @@ def many(scenario: Scenario, schedules: int, processes: int = 1) -> Report:
     if isinstance(graph, BarrierGraph):
         return barrier_campaign(graph, seeds, processes, steps, rate, scenario.limits())
     protocol, settings = MENU[scenario.protocol], scenario.settings()
-    return campaign(protocol, graph, seeds, processes, steps, scenario.budget(), scenario.inputs, rate, settings)
+    faults = None if scenario.faults and not scenario.crashes else scenario.budget()
+    return campaign(protocol, graph, seeds, processes, steps, faults, scenario.inputs, rate, settings)
 
 
 def options_of(protocol: str, written: Mapping[str, str]) -> dict[str, Json]:

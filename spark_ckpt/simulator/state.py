@@ -94,6 +94,13 @@ class State:
             tuple(self.clock),
         )
 
+    def settle(self, message: Envelope) -> None:
+        """The machine is through with what it was given."""
+        for bit, (_, item) in self.pending.items():
+            if item.message is message or item.message == message:
+                del self.pending[bit]
+                return
+
     @classmethod
     def of(cls, cut: Cut) -> State:
         """A state that continues from a cut."""

@@ -9,8 +9,10 @@ what it sent, in the same incarnation.  Everywhere else a number that is used tw
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spark_ckpt.protocol.graph import Graph
-from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.ids import Incarnation, ProcessId
 from spark_ckpt.protocol.message_machine import APP
 from spark_ckpt.protocol.recovery import Needs
 from spark_ckpt.protocol.vocabulary import Envelope
@@ -32,6 +34,8 @@ class Truth:
         self.stride = len(graph.channels)
         self.next_number = {ends: number for number, ends in enumerate(graph.ends.values())}
         self.clocks: dict[int, tuple[int, ...]] = {}
+        self.ghostly: list[tuple[Envelope, tuple[int, ...]]] = []
+        """What replaced lives said (`Zombie`), and when. Sent by nobody, unless its sender does what it did."""
         self.sent_by: dict[ProcessId, int] = {}
         """Mask of every application message that a process ever sent, undone or not."""
 
@@ -56,6 +60,22 @@ class Truth:
         self.clocks[bit] = clock
         self.sent_by[message.source] = self.sent_by.get(message.source, 0) | bit
         return bit
+
+    def hear_ghost(self, message: Envelope, clock: Sequence[int]) -> int:
+        """A replaced life's message has a bit, so that channels know it, and its name stays free for its successor."""
+        if message.kind == APP:
+            self.ghostly.append((message, tuple(clock)))
+        return self._new(message)
+
+    def believe(self, message: Envelope, incarnation: Incarnation) -> int | None:
+        """The bit of a replaced life's message that somebody delivers in `incarnation`; None if nobody may.
+
+        Where lives repeat each other its successor has to send the same, and no other.  Elsewhere only those may deliver it
+        who have not heard of the recovery, and they have to undo it when they do.
+        """
+        clock = next((clock for said, clock in self.ghostly if said == message), None)
+        unaware = message.incarnation == incarnation
+        return self.register(message, clock) if clock and (self.deterministic or unaware) else None
 
     def describe(self, mask: int) -> list[str]:
         """The messages of a mask, for people."""

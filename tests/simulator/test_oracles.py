@@ -55,7 +55,7 @@ def test_a_violation_says_where_and_replays_from_its_trace() -> None:
     outcome = next(o for o in (sim.run(protocol, sim.GRAPHS[graph], seed) for seed in range(200)) if not o.ok)
     assert isinstance(outcome.error, Violation)
 
-    again = sim.replay(lambda: MessageWorld(protocol, sim.GRAPHS[graph], sim.Faults()), outcome)
+    again = sim.replay(lambda: MessageWorld(protocol, sim.GRAPHS[graph], sim.hostile(outcome.seed)), outcome)
 
     assert outcome.error.seed == outcome.seed
     assert outcome.error.trace == outcome.trace

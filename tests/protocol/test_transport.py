@@ -1,0 +1,172 @@
+"""Control messages over lines that lose and repeat: each is handed in once, or its sender goes on saying it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from spark_ckpt.protocol.graph import control_between
+from spark_ckpt.protocol.ids import Incarnation, ProcessId, TimerId
+from spark_ckpt.protocol.machine import Drop, Effect, InvariantBroken, missing_cells
+from spark_ckpt.protocol.transport import (
+    DOUBLINGS_MAX,
+    HEARD,
+    REPEAT,
+    REPEAT_MS,
+    Asked,
+    Joined,
+    Transport,
+    TransportPhase,
+)
+from spark_ckpt.protocol.vocabulary import Deliver, Envelope, Received, Send, SetTimer, TimerElapsed
+
+P, Q = ProcessId("p"), ProcessId("q")
+ONE, TWO = Incarnation(1), Incarnation(2)
+
+
+def word(kind: str = "vote", incarnation: Incarnation = ONE) -> Envelope:
+    return Envelope(P, Q, incarnation, 0, 3, kind, {}, {"of": 3})
+
+
+def sent(effects: Sequence[Effect]) -> list[Envelope]:
+    return [effect.message for effect in effects if isinstance(effect, Send)]
+
+
+def arrives(transport: Transport, message: Envelope) -> list[Effect]:
+    return transport.handle(Received(control_between(message.source, message.target), message))
+
+
+def handed_in(effects: Sequence[Effect]) -> list[Envelope]:
+    return [each.event.message for each in effects if isinstance(each, Deliver) and isinstance(each.event, Received)]
+
+
+def rings(transport: Transport, effects: Sequence[Effect]) -> list[Effect]:
+    timer = next(effect for effect in effects if isinstance(effect, SetTimer))
+    return transport.handle(timer.elapsed)
+
+
+def test_the_table_is_total() -> None:
+    assert missing_cells(Transport) == []
+
+
+def test_a_message_that_comes_twice_is_handed_in_once_and_as_it_was() -> None:
+    (numbered,) = sent(Transport(P, ONE).handle(Asked(word())))
+    there = Transport(Q, ONE)
+
+    first, second = arrives(there, numbered), arrives(there, numbered)
+
+    assert handed_in(first) == [word()]
+    assert handed_in(second) == []
+    assert any(isinstance(effect, Drop) for effect in second)
+
+
+def test_each_copy_is_acknowledged_because_the_first_acknowledgement_may_be_lost() -> None:
+    (numbered,) = sent(Transport(P, ONE).handle(Asked(word())))
+    there = Transport(Q, ONE)
+
+    answers = [*sent(arrives(there, numbered)), *sent(arrives(there, numbered))]
+
+    assert [(each.kind, each.target, each.seq) for each in answers] == [(HEARD, P, 1)] * 2
+
+
+def test_what_nobody_acknowledges_is_said_again_and_ever_more_slowly() -> None:
+    here = Transport(P, ONE)
+    effects = here.handle(Asked(word()))
+    delays = []
+    for _ in range(DOUBLINGS_MAX + 2):
+        delays += [effect.delay_ms for effect in effects if isinstance(effect, SetTimer)]
+        effects = rings(here, effects)
+        assert [each.body for each in sent(effects)] == [{"of": 3}]
+
+    assert delays == [REPEAT_MS * 2**doublings for doublings in (*range(DOUBLINGS_MAX + 1), DOUBLINGS_MAX)]
+
+
+def test_what_was_acknowledged_is_not_said_again() -> None:
+    here, there = Transport(P, ONE), Transport(Q, ONE)
+    effects = here.handle(Asked(word()))
+    answers = sent(arrives(there, sent(effects)[0]))
+    arrives(here, answers[0])
+
+    assert here.phase is TransportPhase.QUIET
+    assert rings(here, effects) == []
+    assert isinstance(arrives(here, answers[0])[0], Drop)
+
+
+def test_only_what_is_missing_is_said_again() -> None:
+    here, there = Transport(P, ONE), Transport(Q, ONE)
+    effects = here.handle(Asked(word("first")))
+    (second,) = sent(here.handle(Asked(word("second"))))
+    arrives(here, sent(arrives(there, second))[0])
+
+    assert [each.kind for each in sent(rings(here, effects))] == ["first"]
+
+
+def test_a_timer_of_before_says_nothing() -> None:
+    here = Transport(P, ONE)
+    effects = here.handle(Asked(word()))
+    rings(here, effects)
+
+    assert rings(here, effects) == []
+    assert here.handle(TimerElapsed(REPEAT, TimerId(99), 0)) == []
+
+
+def test_whoever_joins_a_newer_incarnation_repeats_nothing_of_the_older_one() -> None:
+    here = Transport(P, ONE)
+    effects = here.handle(Asked(word()))
+    here.handle(Joined(TWO))
+
+    assert rings(here, effects) == []
+    assert sent(here.handle(Asked(word(incarnation=TWO))))[0].seq == 1
+
+
+def test_what_told_of_the_newer_incarnation_is_not_handed_in_again_after_it_was_joined() -> None:
+    (numbered,) = sent(Transport(P, TWO).handle(Asked(word(incarnation=TWO))))
+    there = Transport(Q, ONE)
+    assert handed_in(arrives(there, numbered)) == [word(incarnation=TWO)]
+    there.handle(Joined(TWO))
+
+    assert handed_in(arrives(there, numbered)) == []
+
+
+def test_numbers_of_two_lives_of_one_sender_are_two_messages() -> None:
+    old = sent(Transport(P, ONE).handle(Asked(word())))[0]
+    new = sent(Transport(P, TWO).handle(Asked(word(incarnation=TWO))))[0]
+    there = Transport(Q, ONE)
+
+    assert old.seq == new.seq
+    assert len(handed_in(arrives(there, old)) + handed_in(arrives(there, new))) == 2
+
+
+def test_a_message_of_a_life_that_is_over_is_acknowledged_and_not_handed_in() -> None:
+    (numbered,) = sent(Transport(P, ONE).handle(Asked(word())))
+    there = Transport(Q, TWO)
+
+    effects = arrives(there, numbered)
+
+    assert handed_in(effects) == []
+    assert [each.kind for each in sent(effects)] == [HEARD]
+
+
+def test_an_acknowledgement_of_another_life_counts_for_nothing() -> None:
+    here = Transport(P, TWO)
+    here.handle(Asked(word(incarnation=TWO)))
+    old = Envelope(Q, P, ONE, 1, 3, HEARD, {}, None)
+
+    assert isinstance(arrives(here, old)[0], Drop)
+    assert here.phase is TransportPhase.WAITING
+
+
+def test_what_was_heard_is_remembered_in_as_little_as_is_under_way() -> None:
+    here, there = Transport(P, ONE), Transport(Q, ONE)
+    numbered = [sent(here.handle(Asked(word())))[0] for _ in range(100)]
+    for message in (*numbered[1:], numbered[0]):
+        arrives(there, message)
+
+    (heard,) = there.heard.values()
+    assert (heard.all_up_to, heard.beyond) == (100, set())
+
+
+def test_incarnations_do_not_go_back() -> None:
+    with pytest.raises(InvariantBroken, match="incarnations grow"):
+        Transport(P, TWO).handle(Joined(ONE))

@@ -1,0 +1,120 @@
+"""Surroundings with one thing wrong each: what the contract's own parts keep from the machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_ckpt.protocol.ids import Incarnation
+from spark_ckpt.protocol.machine import Effect
+from spark_ckpt.protocol.menu import MENU
+from spark_ckpt.protocol.transport import Transport
+from spark_ckpt.protocol.vocabulary import Received, TimerElapsed
+from spark_ckpt.protocol.writer_fence import WriterFence
+from spark_ckpt.simulator import GRAPHS, Faults, MessageWorld, Outcome, drive
+from spark_ckpt.simulator.process import Process
+from spark_ckpt.simulator.surroundings import CONTRACT, Surroundings
+
+
+class HandsInAgain(Transport):
+    """Forgets what it heard."""
+
+    def _on_received(self, event: Received) -> list[Effect]:
+        self.heard.clear()
+        return super()._on_received(event)
+
+
+class NeverRepeats(Transport):
+    """Says everything once."""
+
+    def _on_timer(self, event: TimerElapsed) -> list[Effect]:
+        return []
+
+
+class BelievesItIsHeard(Transport):
+    """Whatever came back acknowledges everything."""
+
+    def _acknowledged(self, event: Received) -> list[Effect]:
+        effects = super()._acknowledged(event)
+        self.said.clear()
+        self.phase = self.PHASES.QUIET  # type: ignore[attr-defined]
+        return effects
+
+
+class NoFence(WriterFence):
+    """Everybody may write for ever."""
+
+    def admits(self, incarnation: Incarnation) -> bool:
+        return True
+
+
+class FencedAtTheNextRecovery(WriterFence):
+    """One recovery too late."""
+
+    def admits(self, incarnation: Incarnation) -> bool:
+        return incarnation >= self.newest - 1
+
+
+class NobodyStops(MessageWorld):
+    """Survivors work on between the decision and their part of it."""
+
+    def _fence(self, process: Process, failed: bool) -> None:
+        super()._fence(process, failed)
+        if not failed:
+            process.frozen = False
+
+
+REPEATED = Faults(2, 0, 0, 0, 0, 0, 0, control_repeats=9)
+LOST = Faults(control_losses=6)
+LATE = Faults(6, 0, 0, 0, 0, 0, 0, late=20, suspicions=3)
+LATE_WRITES = Faults(8, 0, 0, 0, 0, 0, 0, late=20)
+CRASHES = Faults(crashes=6)
+FORGETFUL = Surroundings(transport=HandsInAgain)
+SILENT = Surroundings(transport=NeverRepeats)
+GULLIBLE = Surroundings(transport=BelievesItIsHeard)
+BARE = Surroundings(transport=None)
+OPEN = Surroundings(fence=NoFence)
+TARDY = Surroundings(fence=FencedAtTheNextRecovery)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A protocol of the menu, and what is wrong around it."""
+
+    protocol: str
+    faults: Faults
+    surroundings: Surroundings = CONTRACT
+    world: type[MessageWorld] = MessageWorld
+
+    def run(self, seed: int) -> Outcome:
+        """One schedule with the bug."""
+        return self._run(seed, self.world, self.surroundings)
+
+    def run_without(self, seed: int) -> Outcome:
+        """The same faults and none."""
+        return self._run(seed, MessageWorld, CONTRACT)
+
+    def _run(self, seed: int, make: type[MessageWorld], surroundings: Surroundings) -> Outcome:
+        protocol = MENU[self.protocol]
+        graphs = [graph for graph in GRAPHS.values() if not (protocol.needs.acyclic and graph.back_edges)]
+        world = make(protocol, graphs[seed % len(graphs)], self.faults, 4, surroundings=surroundings)
+        return drive(world, seed, 150, 0.3)
+
+
+PLANTED: Mapping[str, Planted] = {
+    "coordinated without a memory of what was heard": Planted("coordinated", REPEATED, FORGETFUL),
+    "uncoordinated without a memory of what was heard": Planted("uncoordinated", REPEATED, FORGETFUL),
+    "epochs without a memory of what was heard": Planted("epochs", REPEATED, FORGETFUL),
+    "uncoordinated over bare lines that lose": Planted("uncoordinated", LOST, BARE),
+    "coordinated over bare lines that lose": Planted("coordinated", LOST, BARE),
+    "uncoordinated, nothing is said again": Planted("uncoordinated", LOST, SILENT),
+    "asynchronous-logging, nothing is said again": Planted("asynchronous-logging", LOST, SILENT),
+    "uncoordinated, one acknowledgement for all": Planted("uncoordinated", LOST, GULLIBLE),
+    "synchronous-logging, stores without a fence": Planted("synchronous-logging", LATE_WRITES, OPEN),
+    "markers, sinks without a fence": Planted("markers", LATE, OPEN),
+    "epochs, zombies that erase": Planted("epochs", LATE, OPEN),
+    "uncoordinated, stores without a fence": Planted("uncoordinated", LATE, OPEN),
+    "markers, fenced one recovery late": Planted("markers", LATE, TARDY),
+    "epochs, nobody stops for a recovery": Planted("epochs", CRASHES, world=NobodyStops),
+    "coordinated, nobody stops for a recovery": Planted("coordinated", CRASHES, world=NobodyStops),
+}

@@ -1,0 +1,150 @@
+"""What a real process does not have: lines that repeat and lose, late writes of the dead, zombies, recoveries step by step."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.protocol.ids import Incarnation, ProcessId
+from spark_ckpt.protocol.menu import MENU
+from spark_ckpt.protocol.vocabulary import Envelope
+from spark_ckpt.protocol.writer_fence import WriterFence
+from spark_ckpt.simulator.schedules import Outcome
+from tests.simulator.surroundings_bugs import PLANTED, Planted
+
+SEEDS = 60
+"""Until a bug counts as not found."""
+
+S, K = ProcessId("s"), ProcessId("k")
+ONE = Incarnation(1)
+
+
+def first_failure(planted: Planted) -> Outcome:
+    """The first schedule that somebody complains about."""
+    return next(outcome for outcome in map(planted.run, range(SEEDS)) if not outcome.ok)
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_wrong_surroundings_are_condemned_and_the_contracts_own_are_not(bug: str) -> None:
+    found = first_failure(PLANTED[bug])
+    print(f"{bug}: seed {found.seed}, {type(found.error).__name__}")
+
+    assert PLANTED[bug].run_without(found.seed).ok
+
+
+SOUND = [name for name, protocol in MENU.items() if protocol.sound]
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_no_schedule_breaks_a_promise_when_everything_goes_wrong(name: str) -> None:
+    counts = Counter[str]()
+    for graph in sim.graphs_of(name):
+        report = sim.many(sim.Scenario(name, graph, seed=70_000), 16)
+        assert not report.failures, f"{name} on {graph}, seed {report.failures[0].seed}: {report.failures[0].error}"
+        counts.update(report.counts)
+
+    assert counts["suspicion"] > 5
+    assert counts["recovery within a recovery"] > 5
+
+
+def test_a_fence_keeps_out_who_is_older_and_never_falls() -> None:
+    fence = WriterFence()
+    fence.raise_to(Incarnation(3))
+    fence.raise_to(Incarnation(2))
+
+    assert [fence.admits(Incarnation(number)) for number in (1, 2, 3, 4)] == [False, False, True, True]
+
+
+def crashed() -> sim.MessageWorld:
+    """A pair whose source has a write under way, and has crashed, and was replaced."""
+    world = sim.MessageWorld(MENU["synchronous-logging"], sim.GRAPHS["pair"], sim.Faults(1, 0, 0, 0, 0, 0, 0, late=3))
+    for choice in [("read", "s"), ("deliver", "s->k", 0), ("crash", "k"), ("recover",), ("restore", "k")]:
+        world.follow([choice])
+    return world
+
+
+def test_a_dead_lifes_write_arrives_after_the_fence_and_is_not_there() -> None:
+    world = crashed()
+    before = dict(world.processes[K].storage.framed)
+    late = [choice for choice in world.faults() if choice[0] == "late"]
+
+    world.follow(late[:1])
+
+    assert late
+    assert world.processes[K].storage.framed == before
+
+
+def suspected(name: str = "markers") -> sim.MessageWorld:
+    """A pair whose source is taken for dead, replaced, and works on."""
+    world = sim.MessageWorld(MENU[name], sim.GRAPHS["pair"], sim.Faults(0, 0, 0, 0, 0, 0, 0, suspicions=1))
+    return world.follow([("suspect", "s"), ("recover",)])
+
+
+def test_a_zombie_reads_on_and_sends_what_nobody_delivers() -> None:
+    world = suspected().follow([("haunt", 0, "read"), ("restore", "s"), ("restore", "k")])
+    zombies = [item.message for item in world.network.queues["s->k"]]  # type: ignore[index]
+    world.follow([("deliver", "s->k", 0)])
+
+    assert [(message.incarnation, message.body) for message in zombies] == [(1, "s.0>k")]
+    assert world.count["drop"] == 1
+    assert world.processes[K].state.rows == []
+
+
+def test_a_zombie_is_not_asked_for_anything_after_the_faults_are_over() -> None:
+    world = suspected()
+    world.calm()
+
+    assert not [choice for choice in world.possible() if choice[0] == "haunt"]
+
+
+def test_whoever_is_only_suspected_works_until_it_is_replaced() -> None:
+    world = sim.MessageWorld(MENU["markers"], sim.GRAPHS["pair"], sim.Faults(0, 0, 0, 0, 0, 0, 0, suspicions=1))
+    world.follow([("suspect", "s"), ("read", "s"), ("deliver", "s->k", 0)])
+
+    assert len(world.processes[K].state.rows) == 1
+
+
+def test_a_staggered_recovery_is_decided_when_all_have_heard_of_it() -> None:
+    world = sim.MessageWorld(MENU["markers"], sim.GRAPHS["pair"], sim.Faults(2, 0, 0, 0, 0, 0, 0, staggered=True))
+    world.follow([("read", "s"), ("crash", "k")])
+    before = {choice for choice in world.choices() if choice[0] in ("freeze", "recover")}
+    world.follow([("freeze", "s"), ("freeze", "coordinator")])
+    after = {choice for choice in world.choices() if choice[0] in ("freeze", "recover", "read")}
+
+    assert before == {("freeze", "s"), ("freeze", "coordinator")}
+    assert after == {("recover",)}
+
+
+def test_who_crashes_after_it_has_heard_of_a_recovery_has_failed_in_it() -> None:
+    world = sim.MessageWorld(MENU["markers"], sim.GRAPHS["pair"], sim.Faults(2, 0, 0, 0, 0, 0, 0, staggered=True))
+    world.follow([("crash", "k"), ("freeze", "s"), ("crash", "s"), ("freeze", "coordinator"), ("recover",)])
+
+    assert world.planned_for == {S, K}
+
+
+def test_lines_without_a_transport_hand_in_whatever_comes() -> None:
+    bare = sim.MessageWorld(
+        MENU["markers"],
+        sim.GRAPHS["pair"],
+        sim.Faults(control_repeats=1),
+        surroundings=sim.Surroundings(transport=None),
+    )
+
+    assert all(process.transport is None for process in bare.everybody)
+
+
+def test_control_channels_that_nothing_happens_to_need_no_transport() -> None:
+    kind = sim.MessageWorld(MENU["markers"], sim.GRAPHS["pair"], sim.Faults())
+
+    assert all(process.transport is None for process in kind.everybody)
+
+
+def test_a_message_of_a_zombie_is_believed_only_by_who_has_not_heard_of_the_recovery() -> None:
+    truth = suspected().truth
+    message = Envelope(S, K, ONE, 1, 0, "app", {}, "s.0>k")
+    truth.ghostly.append((message, (1, 0, 0)))
+
+    assert truth.believe(message, Incarnation(2)) is None
+    assert truth.believe(message, ONE) is not None
