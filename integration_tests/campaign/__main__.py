@@ -17,6 +17,7 @@ from integration_tests.campaign.brokers import broker_kills
 from integration_tests.campaign.damaged_starts import damaged_starts
 from integration_tests.campaign.damages import damages
 from integration_tests.campaign.delta_kills import delta_kills
+from integration_tests.campaign.failovers import failovers, paused, unfenced
 from integration_tests.campaign.full_disks import full_disks
 from integration_tests.campaign.kafka_kills import kafka_kills
 from integration_tests.campaign.page import write_page
@@ -33,6 +34,9 @@ WITH_BROKER: dict[str, Callable[[Broker, Path, int, int, Results], None]] = {
     "brokers": broker_kills,
     "disks": full_disks,
     "soak": soak,
+    "failovers": failovers,
+    "paused": paused,
+    "unfenced": unfenced,
 }
 WITHOUT: dict[str, Callable[[Path, int, int, Results], None]] = {
     "delta": delta_kills,
@@ -50,6 +54,9 @@ USUAL = {
     "disks": 20,
     "soak": 60,
     "rewinds": 500,
+    "failovers": 200,
+    "paused": 300,
+    "unfenced": 1,
 }
 """Trials of each campaign; minutes of the soak."""
 

@@ -20,6 +20,9 @@ WORDS = {
     "starts": "a file of the store damaged, the job started",
     "disks": "the store's disk full for up to 12 s",
     "soak": "a long run, an epoch each second",
+    "failovers": "the leading driver killed, a standby goes on",
+    "paused": "the leading driver frozen past the takeover, and woken",
+    "unfenced": "a driver with the bug that it does not look at the lease, frozen and woken: found",
     "rewinds": "plain queries taken back and put back by commands that are killed",
 }
 COUNTED = {

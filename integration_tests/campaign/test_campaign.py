@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -14,6 +15,7 @@ import pytest
 from deltalake import write_deltalake
 
 from integration_tests.campaign import damages, deaths, delta_kills
+from integration_tests.campaign.failovers import failovers_of, judged, pauses_of
 from integration_tests.campaign.page import MARK, write_page
 from integration_tests.campaign.trial import RESULTS, Results, Trial, read
 from integration_tests.survival.process import Driver
@@ -128,6 +130,46 @@ def test_a_merged_table_holds_the_newest_figures_of_each_key(tmp_path: Path) -> 
     last = {row[0]: row for row in sorted(inbox.appended(), key=lambda row: row[1])}
 
     assert inbox.merged() == Counter(last.values())
+
+
+FENCED = {"event": "failed", "condition": "CKPT_FENCED"}
+BEFORE = {"event": "committed", "epoch": 4}
+
+
+def test_a_driver_that_is_woken_behind_its_successor_says_that_it_is_fenced_and_ends() -> None:
+    assert judged(4, [BEFORE, FENCED], 1, 4) == ""
+
+
+def test_what_was_decided_before_the_takeover_may_be_told_behind_it() -> None:
+    assert judged(4, [BEFORE, {"event": "committed", "epoch": 5}, FENCED], 1, 5) == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (4, [BEFORE, {"event": "committed", "epoch": 5}, FENCED]),
+        (4, [BEFORE, {"event": "published", "epoch": 5}, FENCED]),
+        (0, [BEFORE]),
+        (4, [BEFORE]),
+        (3, [BEFORE, {"event": "failed", "condition": "CKPT_RUN_FAILED"}]),
+    ],
+    ids=["commits", "publishes", "ends well", "says nothing", "says something else"],
+)
+def test_a_woken_driver_that_goes_on_or_hides_its_end_is_found(code: int, told: list[dict[str, object]]) -> None:
+    assert judged(code, told, 1, 4)
+
+
+def test_a_seed_repeats_the_schedule_of_failovers_and_of_pauses() -> None:
+    assert failovers_of(5, 40) == failovers_of(5, 40) != failovers_of(6, 40)
+    assert pauses_of(5, 40) == pauses_of(5, 40) != pauses_of(6, 40)
+
+
+def test_nobody_waits_for_more_than_the_start_of_a_successor_whose_publisher_will_freeze() -> None:
+    pauses = pauses_of(5, 200)
+    behind = [one.wake for one, following in pairwise(pauses) if following.point]
+
+    assert {pause.wake for pause in pauses} == {"started", "committed", "published"}
+    assert set(behind) == {"started"}
 
 
 def test_the_page_counts_what_the_lines_say(tmp_path: Path) -> None:
