@@ -5,6 +5,7 @@ from spark_ckpt.simulator.barrier_world import BarrierWorld
 from spark_ckpt.simulator.campaign import Report, barrier_campaign, campaign
 from spark_ckpt.simulator.clockwork import Latencies, Measurement
 from spark_ckpt.simulator.diagram import html, svg
+from spark_ckpt.simulator.drawing import drawn_world
 from spark_ckpt.simulator.explore import Exploration, ScopeTooLarge, explore
 from spark_ckpt.simulator.faults import HOSTILE, NO_FAULTS, Clock, Clocks, Faults, hostile
 from spark_ckpt.simulator.graphs import ACYCLIC, GRAPHS
@@ -73,6 +74,7 @@ __all__ = [
     "barrier_world",
     "campaign",
     "chart",
+    "drawn_world",
     "drive",
     "explore",
     "graphs_of",

@@ -1,0 +1,54 @@
+"""Measure what the simulator tries and write `docs/proof.md`: `python -m integration_tests.proof all --seconds 20`."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+import spark_ckpt.simulator as sim
+from integration_tests.proof.caught import caught
+from integration_tests.proof.page import RESULTS, write_page
+from integration_tests.proof.tried import tried
+from integration_tests.survival.process import ROOT
+from spark_ckpt.protocol.menu import MENU
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
+Seconds = Annotated[float, typer.Option("--seconds", help="Processor time per protocol.")]
+First = Annotated[int, typer.Option("--first", help="The first seed.")]
+
+
+@app.command("all")
+def everything(seconds: Seconds = 20.0, first: First = 0) -> None:
+    """Schedules of every protocol, planted bugs, and the page."""
+    names = [name for name in sim.NAMES if name not in MENU or MENU[name].sound]
+    measured = {
+        "commit": _git("rev-parse", "--short", "HEAD"),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": f"{os.cpu_count()} processors, {platform.machine()}, Python {platform.python_version()}",
+        "first": first,
+        "tried": [vars(tried(name, seconds, first)) for name in names],
+        "caught": [asdict(each) for each in caught()],
+    }
+    RESULTS.write_text(json.dumps(measured, indent=1) + "\n")
+    write_page()
+
+
+@app.command()
+def page() -> None:
+    """The page again, from what was measured."""
+    write_page()
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+app()

@@ -1,0 +1,99 @@
+"""Planted bugs, and how many seeds it takes until some schedule is condemned."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+import spark_ckpt.simulator as sim
+from integration_tests.survival.process import ROOT
+from spark_ckpt.protocol.recovery import Protocol
+from spark_ckpt.simulator.spark_driver import shipped
+from tests.protocol import test_line_bugs, test_logging_bugs, test_snapshot_bugs
+from tests.protocol.barrier_runs import run as run_barrier
+from tests.protocol.long_runs import play
+from tests.protocol.test_planted_bugs import GRAPHS as BARRIER_GRAPHS
+from tests.protocol.test_planted_bugs import PLANTED as IN_BARRIERS
+from tests.simulator.planted import PLANTED as IN_MARKERS
+from tests.simulator.surroundings_bugs import PLANTED as IN_SURROUNDINGS
+
+sys.path.insert(0, str(ROOT / "tests" / "simulator"))
+SEEDS = 400
+"""Until a bug counts as not caught."""
+
+Fails = Callable[[int], bool]
+
+
+@dataclass(frozen=True)
+class Caught:
+    """`seeds` schedules were run, the last one was condemned; None: none was."""
+
+    where: str
+    bug: str
+    seeds: int | None
+
+
+def caught() -> Iterator[Caught]:
+    """All of them."""
+    for where, bug, fails in _planted():
+        yield Caught(where, bug, _seeds(fails))
+    yield from _in_the_rules()
+
+
+def _seeds(fails: Fails) -> int | None:
+    return next((seed + 1 for seed in range(SEEDS) if fails(seed)), None)
+
+
+def _planted() -> Iterator[tuple[str, str, Fails]]:
+    for bug, planted in IN_SURROUNDINGS.items():
+        yield "surroundings", bug, lambda seed, planted=planted: not planted.run(seed).ok
+    for protocol, graph, oracle in IN_MARKERS:
+        name = f"{oracle} on {graph}, {getattr(protocol.worker, '__name__', protocol.name)}"
+        yield "markers of the tests", name, lambda seed, p=protocol, g=graph: not sim.run(p, sim.GRAPHS[g], seed).ok
+    for bug, (protocol, graph, _) in test_logging_bugs.BUGS.items():
+        yield "logging", bug, lambda seed, p=protocol, g=graph: not play(p, sim.GRAPHS[g], seed).ok
+    for bug, (protocol, _) in test_line_bugs.BUGS.items():
+        yield "checkpoints", bug, lambda seed, p=protocol: not _line(p, seed).ok
+    for bug, (protocol, _) in test_snapshot_bugs.BUGS.items():
+        yield "snapshots", bug, lambda seed, p=protocol: not _snapshot(p, seed).ok
+    for role, machine, _ in IN_BARRIERS:
+        yield "shipped machines", machine.__name__, lambda seed, r=role, m=machine: _barrier(seed, {r: m})
+
+
+def _line(protocol: Protocol, seed: int) -> sim.Outcome:
+    graphs = list(sim.GRAPHS.values())
+    faults, settings = sim.Faults(crashes=4), test_line_bugs.SETTINGS
+    return sim.run(protocol, graphs[seed % len(graphs)], seed, steps=60, faults=faults, inputs=4, settings=settings)
+
+
+def _snapshot(protocol: Protocol, seed: int) -> sim.Outcome:
+    graphs = test_snapshot_bugs.graphs_for(protocol)
+    return test_snapshot_bugs.play(protocol, graphs[seed % len(graphs)], seed)
+
+
+def _barrier(seed: int, machines: dict[str, type]) -> bool:
+    """One seed is one graph here, in turn."""
+    graph = BARRIER_GRAPHS[seed % len(BARRIER_GRAPHS)]
+    try:
+        run_barrier(graph, seed, machines)
+    except Exception:  # noqa: BLE001 - whatever a machine raises is the verdict
+        return True
+    return False
+
+
+def _in_the_rules() -> Iterator[Caught]:
+    from host_bugs import PLANTED, core_with
+    from rules_bugs import PLANTED_BESIDE
+
+    for plant in PLANTED:
+        core = core_with(plant)
+        yield Caught(
+            "rules of an incarnation", plant.__name__, _seeds(lambda seed, c=core: not sim.run_spark(seed, c).ok)
+        )
+    for plant in PLANTED_BESIDE:
+        with pytest.MonkeyPatch.context() as patch:
+            plant(patch)
+            yield Caught("rules beside it", plant.__name__, _seeds(lambda seed: not sim.run_spark(seed, shipped).ok))

@@ -1,0 +1,40 @@
+"""Graphs, times, options and clocks from a seed: as many shapes as one likes, and the same ones again."""
+
+from __future__ import annotations
+
+import pytest
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.protocol.menu import MENU
+
+SOUND = [name for name, protocol in MENU.items() if protocol.sound]
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_no_drawn_world_breaks_a_promise(name: str) -> None:
+    for seed in range(25):
+        outcome = sim.drive(sim.drawn_world(MENU[name], seed), seed)
+
+        assert outcome.ok, f"seed {seed}: {outcome.error}"
+
+
+def test_seeds_differ_in_everything_that_is_drawn() -> None:
+    worlds = [sim.drawn_world(MENU["epochs"], seed) for seed in range(80)]
+
+    assert len({world.graph.edges for world in worlds}) > 40
+    assert 10 < sum(bool(world.graph.back_edges) for world in worlds) < 70
+    assert len({world.settings.interval_ms for world in worlds}) == 3
+    assert any(world.settings.options for world in worlds)
+    assert len({process.clock for world in worlds for process in world.everybody}) > 10
+
+
+def test_a_seed_is_one_world() -> None:
+    traces = {sim.drive(sim.drawn_world(MENU["markers"], 11), 11).trace for _ in range(2)}
+
+    assert len(traces) == 1
+
+
+def test_protocols_without_loops_get_none() -> None:
+    graphs = [sim.drawn_world(MENU["snapshots"], seed).graph for seed in range(60)]
+
+    assert not [graph for graph in graphs if graph.back_edges]
