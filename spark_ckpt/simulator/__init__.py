@@ -1,5 +1,6 @@
 """A deterministic host for protocols: worlds, schedules, oracles, exploration, measurements, stories."""
 
+from spark_ckpt.simulator.application import Application
 from spark_ckpt.simulator.barrier_storage import BARRIER_GRAPHS, BarrierGraph
 from spark_ckpt.simulator.barrier_world import BarrierWorld
 from spark_ckpt.simulator.campaign import Report, barrier_campaign, campaign
@@ -44,6 +45,7 @@ __all__ = [
     "NO_FAULTS",
     "SPARK",
     "TIMED",
+    "Application",
     "BarrierGraph",
     "BarrierWorld",
     "Choice",

@@ -11,8 +11,11 @@ running anything, in whatever order merges take it.  A loop is left after `loops
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import groupby
+from operator import itemgetter
 from zlib import crc32
 
 from spark_ckpt.protocol.graph import Graph
@@ -38,13 +41,17 @@ class Application:
         new = deque((source, f"{source}.{k}", 0) for source in self.graph.sources for k in range(self.inputs))
         while new:
             at, lineage, hops = new.popleft()
-            ways = [(channel, hops + (channel in self.graph.back_edges)) for channel in self.graph.outputs[at]]
+            ways = [(channel, hops + (channel in self.graph.back_edges)) for channel in self.ways(at, lineage)]
             ways = [(channel, looped) for channel, looped in ways if looped <= self.loops]
             found[lineage] = tuple((channel, f"{lineage}>{self.graph.ends[channel][1]}") for channel, _ in ways)
             new.extend(
                 (self.graph.ends[channel][1], f"{lineage}>{self.graph.ends[channel][1]}", n) for channel, n in ways
             )
         return found
+
+    def ways(self, at: ProcessId, lineage: str) -> Sequence[ChannelId]:
+        """Where a process sends a record on to: everywhere, unless a workload of its own says otherwise."""
+        return self.graph.outputs[at]
 
     @cached_property
     def bits(self) -> dict[str, int]:
@@ -54,7 +61,12 @@ class Application:
     @cached_property
     def places(self) -> dict[str, tuple[str, int]]:
         """Lineage to the way it took, from its source on, and its place among all that took this way."""
-        return {lineage: _place(lineage) for lineage in self.routes}
+        named = sorted((*_place(lineage), lineage) for lineage in self.routes)
+        return {
+            lineage: (way, place)
+            for way, together in groupby(named, key=itemgetter(0))
+            for place, (_, _, lineage) in enumerate(together)
+        }
 
     @cached_property
     def expected(self) -> dict[ProcessId, int]:

@@ -14,6 +14,8 @@ from spark_ckpt.simulator.world import Moment
 
 STEP, LANE, MARGIN_X, MARGIN_Y = 16, 70, 120, 56
 LEGEND = 74
+FOLD = 1_280
+"""A page is no wider: what is longer goes on in a band below."""
 PROTOCOL_KINDS = frozenset({"drop", "lose"})
 LEASE = {
     "elected": ("primary", -10),
@@ -69,7 +71,21 @@ class _Sheet:
 
     @property
     def height(self) -> int:
-        return MARGIN_Y + LANE * len(self.lanes) + LEGEND
+        """Of one band, without the legend."""
+        return MARGIN_Y + LANE * len(self.lanes)
+
+    @property
+    def bands(self) -> int:
+        """How often time begins again at the left."""
+        return 1 if self.width <= FOLD else -(-(self.width - MARGIN_X) // (FOLD - MARGIN_X))
+
+    @property
+    def page_width(self) -> int:
+        return min(self.width, FOLD)
+
+    @property
+    def page_height(self) -> int:
+        return self.height * self.bands + LEGEND
 
 
 def svg(moments: Sequence[Moment], title: str = "") -> str:
@@ -80,15 +96,20 @@ def svg(moments: Sequence[Moment], title: str = "") -> str:
         {step: number for number, step in enumerate(sorted({moment.step for moment in drawn}))},
     )
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {sheet.width} {sheet.height}" '
-        f'width="{sheet.width}" height="{sheet.height}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {sheet.page_width} {sheet.page_height}" '
+        f'width="{sheet.page_width}" height="{sheet.page_height}" role="img">',
         f"<title>{escape(title)}</title><style>{STYLE}</style>{_heads()}",
-        f'<rect class="canvas" width="{sheet.width}" height="{sheet.height}"/>',
+        f'<rect class="canvas" width="{sheet.page_width}" height="{sheet.page_height}"/>',
         f'<text class="ink" x="16" y="24">{escape(title)}</text>',
-        *_lanes(sheet, drawn),
-        *_recoveries(sheet, drawn),
-        *_arrows(sheet, drawn),
-        *(_mark(sheet, moment) for moment in drawn if moment.process in sheet.lanes),
+        *_folded(
+            sheet,
+            [
+                *_lanes(sheet, drawn),
+                *_recoveries(sheet, drawn),
+                *_arrows(sheet, drawn),
+                *(_mark(sheet, moment) for moment in drawn if moment.process in sheet.lanes),
+            ],
+        ),
         *_legend(sheet),
         "</svg>",
     ]
@@ -103,6 +124,24 @@ def html(moments: Sequence[Moment], title: str = "", story: str = "") -> str:
         ".sheet { overflow-x: auto } pre { font: 12px ui-monospace, monospace }</style></head>\n"
         f'<body><div class="sheet">\n{svg(moments, title)}</div>\n<pre>{escape(story)}</pre></body></html>\n'
     )
+
+
+def _folded(sheet: _Sheet, parts: Sequence[str]) -> list[str]:
+    """One band if the page is wide enough; else the drawing once, and a window onto it for each band."""
+    if sheet.bands == 1:
+        return list(parts)
+    span = FOLD - MARGIN_X
+    windows = []
+    for band in range(sheet.bands):
+        top, left = band * sheet.height, MARGIN_X - STEP + band * span
+        windows.append(
+            f'<svg class="band" x="{MARGIN_X - STEP}" y="{top}" width="{span}" height="{sheet.height}" '
+            f'viewBox="{left} 0 {span} {sheet.height}"><use href="#drawing"/></svg>'
+        )
+        windows += [
+            f'<text class="ink" x="16" y="{top + sheet.y(name) + 4}">{escape(name)}</text>' for name in sheet.lanes
+        ]
+    return ['<defs><g id="drawing">', *parts, "</g></defs>", *windows]
 
 
 def _heads() -> str:
@@ -145,7 +184,7 @@ def _outages(sheet: _Sheet, name: str, moments: Sequence[Moment], end: int) -> l
 
 def _recoveries(sheet: _Sheet, moments: Sequence[Moment]) -> list[str]:
     """Per recovery: when it was decided, and the line through the states that everybody went back to."""
-    bottom = sheet.height - LEGEND - LANE // 3
+    bottom = sheet.height - LANE // 3
     parts: list[str] = []
     for place, moment in enumerate(moments):
         if moment.kind == "recover" and not moment.process:
@@ -247,7 +286,7 @@ def _lease_mark(x: int, y: int, moment: Moment, tip: str) -> str:
 
 
 def _legend(sheet: _Sheet) -> list[str]:
-    y = sheet.height - 40
+    y = sheet.page_height - 40
     entries = [
         ('<path class="row" marker-end="url(#row)" d="M0 0h26"/>', "row"),
         ('<path class="control" marker-end="url(#control)" d="M0 0h26"/>', "barrier, marker, control"),
@@ -262,7 +301,7 @@ def _legend(sheet: _Sheet) -> list[str]:
     ]
     parts, x = [], 16
     for sign, text in entries:
-        if x > sheet.width - 150:
+        if x > sheet.page_width - 150:
             x, y = 16, y + 24
         parts.append(f'<g transform="translate({x} {y})">{sign}<text class="soft" x="34" y="4">{text}</text></g>')
         x += 52 + 7 * len(text)

@@ -32,7 +32,7 @@ from spark_ckpt.protocol.vocabulary import (
     Store,
 )
 from spark_ckpt.simulator import oracles
-from spark_ckpt.simulator.application import application
+from spark_ckpt.simulator.application import Application, application
 from spark_ckpt.simulator.durable import CHECKPOINT, Write, frame
 from spark_ckpt.simulator.faults import Clocks, Faults
 from spark_ckpt.simulator.network import Network
@@ -65,7 +65,7 @@ class Job(World):
             raise ProtocolViolation(f"{protocol.name} needs an acyclic graph, {graph.name} has {back}")
         self.protocol = protocol
         self.graph = graph
-        self.app = application(graph, inputs, loops, protocol.needs.deterministic)
+        self.app = self.workload(graph, inputs, loops, protocol.needs.deterministic)
         self.settings = settings
         self.network = Network(graph, protocol.needs)
         self.truth = Truth(protocol.needs, graph)
@@ -99,6 +99,10 @@ class Job(World):
         self.count: dict[str, int] = {}
         self.sent_by_application = self.sent_by_protocol = self.stored = self.stored_bytes = 0
         self.size = StoredSize()
+
+    def workload(self, graph: Graph, inputs: int, loops: int, ordered: bool) -> Application:
+        """What runs on the graph. A subclass may bring its own."""
+        return application(graph, inputs, loops, ordered)
 
     @abstractmethod
     def join(self, process: Process) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from spark_ckpt.simulator.world import Moment
 
@@ -29,21 +29,28 @@ SIGNS = {
 }
 """One character per kind of moment; a later one of the same step on the same process wins by this order's end."""
 
+ARRIVALS = frozenset({"receive", "lose"})
+"""What happens to a message where it was meant to go."""
+
 QUIET = frozenset({"begin", "receive", "timer", "stored"})
 """Moments that a story leaves out unless it is asked for everything."""
 
 
 def story(moments: Iterable[Moment], everything: bool = False) -> str:
     """One line per moment: step, process, what, and the number of the message if there is one."""
+    moments = list(moments)
     told = [moment for moment in moments if everything or moment.kind not in QUIET]
     width = max((len(moment.process) for moment in told), default=0)
-    return "".join(_line(moment, width) for moment in told)
+    ends = {moment.message: moment.process for moment in moments if moment.kind in ARRIVALS and moment.message >= 0}
+    return "".join(_line(moment, width, ends) for moment in told)
 
 
-def _line(moment: Moment, width: int) -> str:
+def _line(moment: Moment, width: int, ends: Mapping[int, str]) -> str:
     number = f" [{moment.message}]" if moment.message >= 0 else ""
+    to = f" to {ends.get(moment.message, 'nobody: it is on its way for ever')}" if moment.kind == "send" else ""
     return (
-        f"{moment.step:5d}  {moment.process or '*':<{width}}  {moment.kind:<8} {moment.label}{number}".rstrip() + "\n"
+        f"{moment.step:5d}  {moment.process or '*':<{width}}  {moment.kind:<8} {moment.label}{to}{number}".rstrip()
+        + "\n"
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
 
 import spark_ckpt.simulator as sim
+from spark_ckpt.simulator.diagram import FOLD
 from spark_ckpt.simulator.schedules import Outcome
 from spark_ckpt.simulator.world import Moment
 from tests.simulator import markers
@@ -116,3 +118,43 @@ def test_the_barrier_world_tells_its_story_too() -> None:
 
 def test_runs_without_a_story_remember_nothing() -> None:
     assert sim.run(markers.protocol(), sim.GRAPHS["pair"], 1).moments == ()
+
+
+def test_a_story_says_where_a_message_goes() -> None:
+    moments = [
+        Moment(1, "s", "send", "s.0>a", 1),
+        Moment(2, "a", "receive", "app", 1),
+        Moment(3, "a", "send", "vote", 2),
+        Moment(4, "k", "send", "vote", 3),
+        Moment(5, "c", "lose", "vote", 3),
+    ]
+
+    lines = sim.story(moments).splitlines()
+
+    assert "send     s.0>a to a [1]" in lines[0]
+    assert "send     vote to nobody: it is on its way for ever [2]" in lines[1]
+    assert "send     vote to c [3]" in lines[2]
+
+
+def test_a_long_run_is_folded_and_nothing_of_it_is_cut_off() -> None:
+    run = sim.run(markers.protocol(), sim.GRAPHS["nested_cycle"], 3, steps=200, story=True)
+    document = ElementTree.fromstring(sim.svg(run.moments))
+    bands = [each for each in document.iter(f"{SVG}svg") if each.get("class") == "band"]
+    views = [[int(number) for number in each.get("viewBox", "").split()] for each in bands]
+    last = max(int(each.get("x2", "0")) for each in document.iter(f"{SVG}line"))
+
+    assert int(document.get("width", "")) <= FOLD
+    assert len(bands) > 1
+    assert all(before[0] + before[2] == after[0] for before, after in pairwise(views))
+    assert views[-1][0] + views[-1][2] >= last
+    assert marks(document, "checkpoint") == sum(moment.kind == "capture" for moment in run.moments)
+
+
+def test_every_band_names_its_processes() -> None:
+    run = sim.run(markers.protocol(), sim.GRAPHS["pair"], 3, steps=200, story=True)
+    document = ElementTree.fromstring(sim.svg(run.moments))
+    bands = sum(each.get("class") == "band" for each in document.iter(f"{SVG}svg"))
+    names = [each.text for each in document.findall(f"{SVG}text")]
+
+    assert bands > 1
+    assert names.count("k") == bands
