@@ -14,6 +14,7 @@ import typer
 
 import spark_ckpt.simulator as sim
 from integration_tests.proof.caught import caught
+from integration_tests.proof.mutants import mutants
 from integration_tests.proof.page import RESULTS, write_page
 from integration_tests.proof.tried import tried
 from integration_tests.survival.process import ROOT
@@ -45,6 +46,15 @@ def everything(seconds: Seconds = 20.0, first: First = 0) -> None:
 def page() -> None:
     """The page again, from what was measured."""
     write_page()
+
+
+@app.command("mutants")
+def mutants_of(module: str, tests: list[str]) -> None:
+    """Mutants of a module that its tests do not kill. Minutes per module; needs the extra `mutation`."""
+    found = mutants([module], tests)
+    typer.echo(f"{found.tried} mutants, {found.score:.1%} killed")
+    for survivor in found.survivors:
+        typer.echo(survivor)
 
 
 def _git(*arguments: str) -> str:
