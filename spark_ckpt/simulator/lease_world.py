@@ -252,13 +252,9 @@ class LeaseWorld(World):
         judge_rights(self.nodes, self.nodes.get(self.leader) if self.leader else None, self.log, self.now)
 
     def _handle(self, node: Node, event: Event) -> None:
-        self._reach(_replica(node), event)
+        self.reach(_replica(node), event)
         for effect in _replica(node).handle(event):
             self._carry_out(node, effect)
-
-    def _reach(self, machine: Replica | Primary, event: Event) -> None:
-        if self.cells is not None:
-            self.cells.add((type(machine).__name__, machine.phase.name, type(event).__name__))
 
     def _carry_out(self, node: Node, effect: Effect) -> None:
         match effect:
@@ -350,7 +346,7 @@ class LeaseWorld(World):
         self._lead(node, Ticked(local_ms, draw))
 
     def _lead(self, node: Node, event: Event) -> None:
-        self._reach(_primary(node), event)
+        self.reach(_primary(node), event)
         for effect in _primary(node).handle(event):
             self._carry_out(node, effect)
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import ClassVar, Self
 
+from spark_ckpt.protocol.machine import Event, Machine
 from spark_ckpt.simulator.copying import Frozen
 
 Scalar = None | bool | int | str
@@ -145,6 +147,11 @@ class World(ABC):
         """Remember moments from now on, every process once to begin with."""
         self.moments = [Moment(self.step, name, "begin") for name in self.names()]
         return self
+
+    def reach(self, machine: Machine[Enum], event: Event) -> None:
+        """A machine meets an event in the phase that it is in, if anybody counts cells."""
+        if self.cells is not None:
+            self.cells.add((type(machine).__name__, machine.phase.name, type(event).__name__))
 
     def crash_of(self, process: str) -> Choice:
         """The choice that kills a process, whether it is possible now or not."""
