@@ -170,3 +170,23 @@ def test_what_was_heard_is_remembered_in_as_little_as_is_under_way() -> None:
 def test_incarnations_do_not_go_back() -> None:
     with pytest.raises(InvariantBroken, match="incarnations grow"):
         Transport(P, TWO).handle(Joined(ONE))
+
+
+def test_a_number_far_below_the_newest_is_not_handed_in_again() -> None:
+    here, there = Transport(P, ONE), Transport(Q, ONE)
+    numbered = [sent(here.handle(Asked(word())))[0] for _ in range(3)]
+    for message in numbered:
+        arrives(there, message)
+
+    assert [handed_in(arrives(there, message)) for message in numbered] == [[], [], []]
+
+
+def test_whoever_joins_forgets_lives_that_are_over_and_no_other() -> None:
+    there = Transport(Q, ONE)
+    for life in (1, 2, 3):
+        incarnation = Incarnation(life)
+        (numbered,) = sent(Transport(P, incarnation).handle(Asked(word(incarnation=incarnation))))
+        arrives(there, numbered)
+    there.handle(Joined(TWO))
+
+    assert set(there.heard) == {(P, TWO), (P, Incarnation(3))}
