@@ -51,6 +51,17 @@ def _checked_ms(milliseconds: float, written: object) -> int:
 
 Duration = Annotated[int, BeforeValidator(duration_ms)]
 
+EVERY_BATCH = "every batch"
+"""As an interval: each micro-batch ends an epoch."""
+
+
+def interval_ms(value: object) -> int:
+    """Milliseconds from one epoch to the next, 0 for `EVERY_BATCH`."""
+    return 0 if isinstance(value, str) and value.strip().lower() == EVERY_BATCH else duration_ms(value)
+
+
+Interval = Annotated[int, BeforeValidator(interval_ms)]
+
 
 def _names(value: object) -> object:
     """Names as a text with commas, or several texts."""
@@ -70,7 +81,9 @@ class JobConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    interval_ms: Duration = _duration("interval", "10 seconds", "time between two epochs")
+    interval_ms: Interval = _duration(
+        "interval", "10 seconds", "time between two epochs, or `every batch`: each micro-batch ends an epoch"
+    )
     timeout_ms: Duration = _duration("timeout", "10 minutes", "an epoch that takes longer is aborted")
     trigger_ms: Duration = _duration("trigger", "100 milliseconds", "shortest time between two micro-batches")
     lease_ms: Duration = _duration("lease", "30 seconds", "a driver silent for longer may be replaced")
@@ -137,6 +150,11 @@ class JobConfig(BaseModel):
     ui: str | None = Field(
         None, description="address at which the driver shows the job's page, such as `127.0.0.1:4141`; default: none"
     )
+
+    @property
+    def every_batch(self) -> bool:
+        """Whether each micro-batch ends an epoch."""
+        return self.interval_ms == 0
 
     @classmethod
     def of(cls, arguments: Mapping[str, object], conf: Mapping[str, str]) -> Self:

@@ -34,6 +34,10 @@ SYSTEMS = (
         "spark_ckpt-standby", "spark_ckpt, built-in, a standby waits", "spark_ckpt_standby", "exactly-once", HERE, MODULE,
         measures=("recovery",), has_warm_standby=has_warm_standby,
     ),
+    System(
+        "spark_ckpt-every-batch", "spark_ckpt, built-in, an epoch per batch", "spark_ckpt_every_batch", "exactly-once", HERE,
+        MODULE, measures=("latency", "throughput"),
+    ),
     System("spark_ckpt-dropin", "spark_ckpt, per-key function", "spark_ckpt_dropin", "exactly-once", HERE, MODULE),
 )  # fmt: skip
 RECORDS_PER_BATCH = 1_500_000
@@ -64,8 +68,10 @@ def job(run: Run, spark: SparkSession, **settings: object) -> ckpt.Job:
 
     import spark_ckpt as ckpt
     from benchmarks.nexmark.streams import as_records
+    from spark_ckpt.config import EVERY_BATCH
 
-    interval = f"{run.interval_ms or NEVER_MS} milliseconds"
+    every_batch = run.hook == "spark_ckpt_every_batch"
+    interval = EVERY_BATCH if every_batch else f"{run.interval_ms or NEVER_MS} milliseconds"
     described = ckpt.Job(spark, run.job, store=f"{run.folder}/store", interval=interval, **settings)
     source = KafkaSource(run.servers, run.source, options={"maxOffsetsPerTrigger": RECORDS_PER_BATCH})
     express: Callable[[ckpt.Stream], ckpt.Stream] = run.implementation  # type: ignore[assignment]

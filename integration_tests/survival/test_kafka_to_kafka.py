@@ -25,6 +25,8 @@ RANDOM_KILLS = 2
 LANE_POINTS = IN_CHILDREN[1:]
 SMALL_STEPS = ("--max-offsets", "1000")
 """No life gets to the end of its input before it is killed."""
+INTERVALS = ("1 second", "every batch")
+"""In turn: what a life with short epochs leaves behind, one with longer ones goes on from, and back."""
 
 
 @pytest.mark.timeout(3600)
@@ -39,10 +41,12 @@ def test_every_kill_leaves_every_record_exactly_once(job: KafkaJob, spark: Spark
     (job.lives.folder / "pinning").mkdir()
     kills = [at_point("EPOCH_COMMITTED", job.lives.folder / "pinning"), *later]
 
-    for number, (kill, damage) in enumerate(zip(kills, cycle(DAMAGES), strict=False), start=1):
+    for number, (kill, damage, interval) in enumerate(
+        zip(kills, cycle(DAMAGES), cycle(INTERVALS), strict=False), start=1
+    ):
         job.ledger.write(RECORDS // (len(kills) + 1))
-        print(f"life {number}: {kill.name}; then {damage.__name__}", flush=True)
-        _live_and_die(job, kill)
+        print(f"life {number}: {kill.name}; then {damage.__name__}; {interval}", flush=True)
+        _live_and_die(job, kill, interval)
         damage_newest(job.store, damage)
     job.ledger.write(RECORDS - job.ledger.records)
     job.lives.drain_on(spark, "--max-offsets", "20000")
@@ -51,8 +55,8 @@ def test_every_kill_leaves_every_record_exactly_once(job: KafkaJob, spark: Spark
     _check_lives(job, len(kills))
 
 
-def _live_and_die(job: KafkaJob, kill: Kill) -> None:
-    with job.lives.start(*SMALL_STEPS, environment=kill.environment) as driver:
+def _live_and_die(job: KafkaJob, kill: Kill, interval: str) -> None:
+    with job.lives.start(*SMALL_STEPS, "--interval", interval, environment=kill.environment) as driver:
         kill.strike(driver)
         assert driver.exit_code == -9, driver.log()
     job.check_watcher()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Json
@@ -13,9 +14,9 @@ from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.control_source import Control
 from spark_ckpt.driver.coordinator import CoordinatorLoop
 from spark_ckpt.driver.epoch_clock import EpochClock
-from spark_ckpt.driver.inputs import InputRetention
 from spark_ckpt.driver.lanes import Lanes
 from spark_ckpt.driver.progress import Progress
+from spark_ckpt.driver.settling import Settling
 from spark_ckpt.errors import ConfigInvalid, Fenced
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.host.manifests import measured, stamped, summary_of
@@ -39,13 +40,13 @@ from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.protocol.machine import Effect
 from spark_ckpt.protocol.vocabulary import Note
 from spark_ckpt.store.records import Manifest, Timings
-from spark_ckpt.store.retention import Retention
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
     from spark_ckpt.store.tail import Tail
 
 _log = logging.getLogger(__name__)
+_LOOK_S = 0.1
 
 
 class Effects:
@@ -59,6 +60,7 @@ class Effects:
         progress: Progress,
         control: Control,
         lanes: Lanes,
+        settling: Settling,
         loop: CoordinatorLoop,
         served: Callable[[Tail], None],
         finish: Callable[[Outcome, BaseException | None], None],
@@ -68,13 +70,14 @@ class Effects:
         self._progress = progress
         self._control = control
         self._lanes = lanes
+        self._settling = settling
         self._loop = loop
         self._served = served
         self._finish = finish
-        self._inputs = InputRetention(plan)
         self._graph = plan.graph
         self._clock = EpochClock()
         self._decision_ms = 0
+        self._taken_in = threading.Event()
 
     def carry_out(self, effect: Effect) -> None:
         """Do it now: effects come in order."""
@@ -82,17 +85,18 @@ class Effects:
             case ArmTimer(delay_ms=delay_ms, elapsed=elapsed):
                 self._loop.set_timer(delay_ms, TimerRanOut(elapsed))
             case OfferMarker(marker=marker):
-                self._clock.offered(time.monotonic())
+                self._clock.offered(marker.epoch, time.monotonic())
                 self._control.inject(marker)
             case StoreManifest():
+                self.let_plan()
                 self._store(effect)
             case NameEpoch(name=name, epoch=epoch):
                 self._name(name, epoch)
             case Publish(sink=sink, output=output):
                 self._clock.publishing(sink, output.epoch, time.monotonic())
                 self._lanes.submit(sink, output)
-            case SettleTables(manifest=manifest, spent=spent):
-                self._loop.post(lambda: self._settle(manifest, spent))
+            case SettleTables():
+                self._settling.ask(effect)
             case CountBatch():
                 self._count(effect)
             case SayCommitted(manifest=manifest):
@@ -109,9 +113,22 @@ class Effects:
             case _:
                 _log.debug("job=%s incarnation=%d dropped %s", self._plan.job, self._announcer.incarnation, effect)
 
+    def hold_plan(self) -> None:
+        """A batch is over; the rules are about to hear of it."""
+        self._taken_in.clear()
+
+    def let_plan(self) -> None:
+        """The rules have taken in the last batch: the barrier that goes ahead is in the stream, if there is one."""
+        self._taken_in.set()
+
+    def wait_for_barrier(self, is_over: Callable[[], bool]) -> None:
+        """On Spark's thread, behind a batch: until `let_plan`. A decision is not waited for."""
+        while not self._taken_in.wait(_LOOK_S) and not is_over():
+            pass
+
     def _store(self, effect: StoreManifest) -> None:
         """The decision. An error other than a fence leaves its outcome unknown and ends the incarnation."""
-        timings = self._clock.timings(time.monotonic(), self._progress.lag)
+        timings = self._clock.timings(effect.manifest.epoch, time.monotonic(), self._progress.lag)
         manifest = measured(effect.manifest, timings, self._graph)
         manifest = stamped(manifest, uuid.uuid4().hex, time.time_ns() // 1_000_000)
         hit(Failpoint.EPOCH_COMMITTING)
@@ -131,13 +148,6 @@ class Effects:
             self._plan.store.log.add_savepoint(savepoint, epoch)
         except ConfigInvalid as error:
             _log.warning("job=%s epoch=%d is kept without a name: %s", self._plan.job, epoch, error)
-
-    def _settle(self, manifest: Manifest, spent: Mapping[str, Sequence[str]]) -> None:
-        store, config = self._plan.store, self._plan.config
-        store.settle(manifest)
-        for edge, paths in spent.items():
-            store.edge(edge).remove(paths)
-        self._inputs.follow(store.retain(Retention(keep_last=config.keep_epochs, keep_age_ms=config.keep_age_ms)))
 
     def _count(self, effect: CountBatch) -> None:
         incarnation = self._announcer.incarnation

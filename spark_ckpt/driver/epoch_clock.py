@@ -19,24 +19,26 @@ _MOST = 64
 class EpochClock:
     """Of one incarnation. Times are seconds of a clock that only grows."""
 
-    _offered_s: float = 0.0
+    _offered_s: dict[int, float] = field(default_factory=dict)
     _batch_ms: int = 0
     _decided_s: dict[tuple[str, int], float] = field(default_factory=dict)
     _told_later: list[PartTime] = field(default_factory=list)
 
-    def offered(self, now_s: float) -> None:
-        """A barrier goes into the control stream."""
-        self._offered_s = now_s
+    def offered(self, epoch: int, now_s: float) -> None:
+        """A barrier goes into the control stream. That of the next epoch may go ahead while one is being decided."""
+        self._offered_s[epoch] = now_s
 
     def batch_ended(self, duration_ms: int) -> None:
         """A batch is over; the one that a barrier is in is the last one before its epoch is stored."""
         self._batch_ms = duration_ms
 
-    def timings(self, now_s: float, lag_rows: Mapping[str, int]) -> Timings:
+    def timings(self, epoch: int, now_s: float, lag_rows: Mapping[str, int]) -> Timings:
         """What is known when an epoch's manifest is about to be stored, and what earlier ones could not say of themselves."""
-        if not self._offered_s:
+        offered_s = self._offered_s.get(epoch)
+        self._offered_s = {later: at_s for later, at_s in self._offered_s.items() if later > epoch}
+        if offered_s is None:
             return Timings(earlier=tuple(self._told_later), lag_rows=dict(lag_rows))
-        took_ms = max(0, round((now_s - self._offered_s) * 1000))
+        took_ms = max(0, round((now_s - offered_s) * 1000))
         snapshot_ms = min(self._batch_ms, took_ms)
         return Timings(
             barrier_ms=took_ms - snapshot_ms,

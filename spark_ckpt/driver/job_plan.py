@@ -160,6 +160,7 @@ class JobPlan:
             limits=_limits(self.config),
             edges=tuple(EdgeShape(each.edge.name, ddl(each.edge.schema)) for each in self.edges),
             store=self.store.location.uri,
+            every_batch=self.config.every_batch,
         )
 
     def _place(self, sink: str) -> SinkPlace:

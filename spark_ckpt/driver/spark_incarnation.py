@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from spark_ckpt.driver.local_folder import LocalFolder
 from spark_ckpt.driver.offset_log import BatchOffsets
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query_failures import failure_of, is_running
+from spark_ckpt.driver.settling import Settling
 from spark_ckpt.driver.stage import Stage
 from spark_ckpt.driver.stage_query import RunningQuery, stop_within
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
@@ -90,8 +91,17 @@ class SparkIncarnation:
         )
         self._loop = CoordinatorLoop(self._rules, lambda effect: self._effects.carry_out(effect), self._fail)
         self._lanes = Lanes(plan, point.incarnation, point.last, self._core.standing, self._loop.post)
+        self._settling = Settling(plan, self._fail)
         self._effects = Effects(
-            plan, announcer, progress, self._control, self._lanes, self._loop, self._served, self._finish
+            plan,
+            announcer,
+            progress,
+            self._control,
+            self._lanes,
+            self._settling,
+            self._loop,
+            self._served,
+            self._finish,
         )
 
     @property
@@ -135,10 +145,19 @@ class SparkIncarnation:
         behind = self._stage.is_behind()
         self._loop.tell(QueryStarting(behind))
         self._loop.start()
+        self._settling.start()
         self._query = self._stage.start(behind, self._on_batch, self._over.is_set)
 
     def _on_batch(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> None:
-        self._loop.post(lambda: self._loop.tell(self._stage.batch_done(offsets, reports, duration_ms)))
+        """On Spark's thread. Where each batch ends an epoch, the next one is planned when its barrier is in the stream."""
+        self._effects.hold_plan()
+        self._loop.post(lambda: self._take_in(offsets, reports, duration_ms))
+        if self._plan.config.every_batch:
+            self._effects.wait_for_barrier(self._over.is_set)
+
+    def _take_in(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> None:
+        self._loop.tell(self._stage.batch_done(offsets, reports, duration_ms))
+        self._effects.let_plan()
 
     # -- the lease --------------------------------------------------------------------------------------------------------
 
@@ -222,9 +241,9 @@ class SparkIncarnation:
     def _end_threads(self, deadline_s: float) -> None:
         self._lanes.stop()
         self._loop.close()
-        for thread in (*self._lanes.threads(), self._loop):
-            if thread.is_alive():
-                thread.join(timeout=max(0.0, deadline_s - time.monotonic()))
+        _join((*self._lanes.threads(), self._loop), deadline_s)
+        self._settling.close()
+        _join([self._settling], deadline_s)
 
     def _leave(self, ending: Ending) -> None:
         """Say what was published since the last epoch and what it ended with, and free the lease if the run ends with it."""
@@ -234,6 +253,12 @@ class SparkIncarnation:
             self._plan.store.log.release(self.incarnation, _in_short(ending), keeps=goes_on)
         except CkptError as error:
             _log.warning("job=%s incarnation=%d could not free its lease: %s", self._plan.job, self.incarnation, error)
+
+
+def _join(threads: Iterable[threading.Thread], deadline_s: float) -> None:
+    for thread in threads:
+        if thread.is_alive():
+            thread.join(timeout=max(0.0, deadline_s - time.monotonic()))
 
 
 def _in_short(ending: Ending) -> str:

@@ -88,7 +88,7 @@ class EpochBuilder:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing has happened since the last barrier: no source or edge moved on, no operator wrote."""
+        """Whether nothing has happened since the last barrier: no source or edge moved on, no operator wrote or changed."""
         gathered = self._open
         return not (self._moved or gathered.rows_in or gathered.rows_out or gathered.rejected or gathered.staged)
 
@@ -166,11 +166,16 @@ class EpochBuilder:
         if ended is not None:
             self._open, self._moved = ended.gathered.put_before(self._open), True
 
+    def passed_over(self, epoch: int) -> None:
+        """A barrier of `epoch` ended nothing; another one may come."""
+        self._acked.pop(epoch, None)
+
     def _snapshot(self, group: Group, body: Mapping[str, Json]) -> None:
         if "file" in body and body["file"] is not None:
             file = StateFile.model_validate(body["file"])
             kept = () if file.kind == "full" else self._chains.get(group, ())
             self._chains[group] = (*kept, file)
+            self._moved = True
         if "epoch" in body:
             self._acked.setdefault(int(str(body["epoch"])), set()).add(group)
 

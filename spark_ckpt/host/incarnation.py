@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 
 from spark_ckpt.connector import Cursor, StagedFile
 from spark_ckpt.errors import CkptError, Fenced, PublishFailed, RunFailed
+from spark_ckpt.host.ahead import Ahead
 from spark_ckpt.host.edges import spent
 from spark_ckpt.host.epoch_builder import Chains, EpochBuilder
 from spark_ckpt.host.job_shape import JobShape
 from spark_ckpt.host.manifests import Lineage, manifest_of
-from spark_ckpt.host.markers import BARRIER, OPEN, Markers
+from spark_ckpt.host.markers import AHEAD, BARRIER, OPEN, Markers
 from spark_ckpt.host.messages import (
     ArmTimer,
     BatchDone,
@@ -48,6 +49,7 @@ from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import Manifest, Reason, SinkAck
 from spark_ckpt.store.restore import RecoveryPoint
 
+_FINAL = ("stop", "drained")
 _TOLD_BEHIND_THE_END = (SayCommitted, SayPublished, NameEpoch)
 
 
@@ -68,6 +70,7 @@ class IncarnationCore:
         self._cursors: dict[str, Cursor] = self.standing.goes_on(point.manifest.cursors)
         self._builder = EpochBuilder(point.manifest, shape.delays_ms, next(iter(shape.sinks), None), shape.edges)
         self._markers = Markers()
+        self._ahead = Ahead()
         self._machine: barrier.Coordinator | None = None
         self._base = point.manifest
         self._previous = point.last
@@ -167,7 +170,7 @@ class IncarnationCore:
                 return self._told(now_ms, barrier.StopRequested())
             case SavepointAsked(name=name):
                 return self._told(now_ms, barrier.EpochRequested(barrier.Reason.SAVEPOINT, name))
-            case TimerRanOut(elapsed=barrier.IntervalElapsed() as elapsed) if self._builder.idle:
+            case TimerRanOut(elapsed=barrier.IntervalElapsed() as elapsed) if self._nothing_to_end:
                 return self._wait_for_rows(elapsed)
             case TimerRanOut(elapsed=elapsed):
                 return self._told(now_ms, elapsed)
@@ -203,23 +206,47 @@ class IncarnationCore:
         counts = self._builder.add(event.watermark_ms, event.reports, moved, event.taken)
         in_flight = self._builder.rows_in_flight
         by_name = (in_flight, self._builder.late_rows)
-        effects: list[Effect] = [
-            CountBatch(event.batch, self._base.epoch, counts, event.duration_ms, dict(self._cursors), *by_name)
-        ]
-        epoch = self._markers.ended_by(event.markers, self.open_epoch)
-        if epoch is not None:
-            effects += self._told(now_ms, *self._votes(Epoch(epoch)))
-        if self._idle_interval is not None and not self._builder.idle:
+        count = CountBatch(event.batch, self._base.epoch, counts, event.duration_ms, dict(self._cursors), *by_name)
+        epoch = self._markers.ended_by(event.markers, self._ahead.epoch or self.open_epoch)
+        effects = [*([] if epoch is None else self._passed(Epoch(epoch), now_ms)), count]
+        if self._idle_interval is not None and not self._nothing_to_end:
             elapsed, self._idle_interval = self._idle_interval, None
             effects += self._told(now_ms, elapsed)
-        if event.drained and not any(in_flight.values()) and not self._drained:
+        # What is held was complete before this batch; the final epoch has everything. The barrier behind it brings another batch.
+        if event.drained and not any(in_flight.values()) and not self._drained and not self._ahead.is_held:
             self._drained = True
             effects += self._told(now_ms, barrier.StopRequested(barrier.Reason.DRAINED))
         return effects
 
+    def _passed(self, epoch: Epoch, now_ms: float) -> list[Effect]:
+        """The barrier of `epoch` was in the batch that was taken in last."""
+        idle = self._builder.idle
+        if epoch == self.open_epoch:
+            self._ahead.over()
+            return self._voted(now_ms, self._votes(epoch), idle)
+        if idle:
+            self._ahead.over()
+            self._builder.passed_over(epoch)
+        else:
+            self._ahead.hold(self._votes(epoch))
+        return []
+
+    def _voted(self, now_ms: float, votes: Sequence[Event], idle: bool) -> list[Effect]:
+        """The next barrier goes ahead before anything else is done: Spark waits for it, and plans the next batch."""
+        effects = self._told(now_ms, *votes)
+        stored = next((each.manifest for each in effects if isinstance(each, StoreManifest)), None)
+        if stored is None or idle or not self._shape.every_batch or stored.reason in _FINAL:
+            return effects
+        self._ahead.offer(Epoch(stored.epoch + 1), now_ms)
+        return [OfferMarker(self._markers.offer(AHEAD, stored.epoch + 1)), *effects]
+
+    @property
+    def _nothing_to_end(self) -> bool:
+        """An idle stream takes no epochs."""
+        return self._builder.idle and not self._ahead.is_held
+
     def _wait_for_rows(self, elapsed: barrier.IntervalElapsed) -> list[Effect]:
-        """An idle stream takes no epochs. The newest interval waits for the first rows: an older one, should it run out
-        later, is stale."""
+        """The newest interval waits for the first rows: an older one, should it run out later, is stale."""
         if self._idle_interval is None or elapsed.timer > self._idle_interval.timer:
             self._idle_interval = elapsed
         return []
@@ -275,6 +302,10 @@ class IncarnationCore:
         match effect:
             case SetTimer(delay_ms=delay_ms, elapsed=elapsed):
                 return [ArmTimer(delay_ms, elapsed)]
+            case barrier.InjectBarrier(epoch=epoch) if epoch == self._ahead.epoch:
+                self._barrier_at_ms = self._ahead.offered_ms
+                votes = self._ahead.opened()
+                return self._voted(now_ms, votes, idle=False) if votes else []
             case barrier.InjectBarrier(epoch=epoch):
                 self._barrier_at_ms = now_ms
                 return [OfferMarker(self._markers.offer(BARRIER, epoch))]
@@ -284,6 +315,8 @@ class IncarnationCore:
                 return [Publish(sink, self._publication.output(sink, epoch, self._previous))]
             case barrier.AbortEpoch(epoch=epoch, why=why):
                 self._builder.aborted(epoch)
+                if epoch == self._ahead.epoch:
+                    self._ahead.over()
                 return [SayAborted(epoch, why)]
             case barrier.Finish(outcome=outcome, why=why):
                 return [End(outcome, self._why(outcome, why))]

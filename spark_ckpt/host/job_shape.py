@@ -44,6 +44,7 @@ class JobShape:
 
     `operators`: each behind those that it reads from.
     `sinks`: in the order in which they are declared; rows out are counted at the first one. `store`: its URI, for messages.
+    `every_batch`: each batch that has done something ends an epoch.
     """
 
     job: str
@@ -53,6 +54,7 @@ class JobShape:
     limits: barrier.Limits
     edges: tuple[EdgeShape, ...] = ()
     store: str = ""
+    every_batch: bool = False
 
     @property
     def delays_ms(self) -> dict[tuple[str, str], int]:

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-OPEN, BARRIER = 1, 2
-"""Kinds of control rows: OPEN lets every key group restore and arm its timers, BARRIER ends an epoch. Data rows are 0."""
+OPEN, BARRIER, AHEAD = 1, 2, 3
+"""Kinds of control rows: OPEN lets every key group restore and arm its timers, BARRIER ends an epoch. AHEAD is the barrier of an
+epoch that is not open yet: a key group in which nothing has changed votes for it and stays where it is, so that the epoch's barrier
+may come again. Data rows are 0."""
+
+BARRIERS = (BARRIER, AHEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,6 @@ class Markers:
         was given up ends nothing: its snapshots stay in the chains, its rows belong to the next epoch.
         """
         before, self._reached = self._reached, self._offered[markers]
-        if self._reached.number <= before.number or self._reached.kind != BARRIER:
+        if self._reached.number <= before.number or self._reached.kind not in BARRIERS:
             return None
         return self._reached.epoch if self._reached.epoch == open_epoch else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from spark_ckpt.connector import Json, StagedFile
 from spark_ckpt.host.edges import segments_in
 from spark_ckpt.host.epoch_builder import Chains
-from spark_ckpt.host.markers import BARRIER, Marker
+from spark_ckpt.host.markers import AHEAD, BARRIERS, Marker
 from spark_ckpt.host.messages import BatchDone
 from spark_ckpt.host.reports import EDGE, Report, Step, latest_attempts, scope_of_group
 from spark_ckpt.host.watermarks import event_times
@@ -43,12 +43,13 @@ Rows = dict[str, list[Row]]
 
 @dataclass
 class Group:
-    """One key group's state in a Python worker. `chain`: files since the last full one."""
+    """One key group's state in a Python worker. `chain`: files since the last full one. `epoch`: of its last barrier."""
 
     number: int
     counts: dict[int, int]
     changed: set[int] = field(default_factory=set)
     chain: int = 0
+    epoch: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Query:
         if self.planned is None or self.planned.markers == self.seen:
             return None
         marker = self.markers[self.planned.markers - 1]
-        return marker if marker.kind == BARRIER else None
+        return marker if marker.kind in BARRIERS else None
 
     def news(self, rows: int) -> bool:
         """Whether Spark would plan a batch: rows, segments, or a marker."""
@@ -202,11 +203,21 @@ class Query:
         if marker is None:
             return []
         return [
-            self._snapshot(operator, attempt, group, marker.epoch, planned.batch)
-            for group in self.groups[operator][:reached]
+            self._vote(operator, attempt, group, marker, planned.batch) for group in self.groups[operator][:reached]
         ]
 
-    def _snapshot(self, operator: str, attempt: int, group: Group, epoch: int, batch: int) -> Report:
+    def _vote(self, operator: str, attempt: int, group: Group, marker: Marker, batch: int) -> Report:
+        """As the group's own machine has it: a barrier that is not newer than its last one is stale."""
+        scope, epoch = scope_of_group(operator, group.number), marker.epoch
+        told: dict[str, Json] = {}
+        if marker.kind == AHEAD and not group.changed:
+            told = {"epoch": epoch}
+        elif epoch > group.epoch:
+            group.epoch = epoch
+            told = {"epoch": epoch, "file": self._snapshot(operator, group, epoch, batch)}
+        return Report("operator", group.number, attempt, scope, told)
+
+    def _snapshot(self, operator: str, group: Group, epoch: int, batch: int) -> Json:
         full = group.chain >= LONGEST_CHAIN
         keys = set(group.counts) if full else group.changed
         file = None
@@ -219,8 +230,7 @@ class Query:
                 path=path, size_bytes=1, rows=len(keys), key_group=group.number, epoch=epoch,
                 incarnation=self.incarnation, kind="full" if full else "changes",
             ).model_dump(mode="json")  # fmt: skip
-        scope = scope_of_group(operator, group.number)
-        return Report("operator", group.number, attempt, scope, {"epoch": epoch, "file": file})
+        return file
 
 
 def _file(path: str, rows: int, batch: int, task: int = 0, part: int = 0) -> dict[str, Json]:

@@ -86,12 +86,14 @@ class SparkDriver:
     `trash`: files that it has yet to delete.
     """
 
-    def __init__(self, shared: Shared, core_of: CoreOf, restore: RestoreTarget = LATEST) -> None:
+    def __init__(
+        self, shared: Shared, core_of: CoreOf, restore: RestoreTarget = LATEST, every_batch: bool = False
+    ) -> None:
         self.shared = shared
         self.log = shared.log()
         point = self.log.begin_incarnation(HOLDER, restore, 1_000, takeover=True)
         self.incarnation = point.incarnation
-        self.core = core_of(SHAPE, point, self.log.tail().acked)
+        self.core = core_of(replace(SHAPE, every_batch=every_batch), point, self.log.tail().acked)
         self.base = point.manifest
         self.now_ms = 0
         self.timers: list[tuple[int, Event]] = []

@@ -30,17 +30,24 @@ OUTAGE = 6
 
 class SparkWorld(World):
     """`rows`: how many each source has. `draining`: the job ends by itself once it has read them. `deaths`: drivers
-    and queries die. Drivers are numbered in the order of their incarnations; the last one is the job's."""
+    and queries die. `every_batch`: each ends an epoch. Drivers are numbered in the order of their incarnations; the last one is
+    the job's."""
 
     LAGGARDS = ("", "coordinate", "ask", "publish", "plan", "run", "store", "delete")
 
     def __init__(
-        self, core_of: CoreOf = shipped, rows: int = ROWS, draining: bool = False, deaths: bool = True
+        self,
+        core_of: CoreOf = shipped,
+        rows: int = ROWS,
+        draining: bool = False,
+        deaths: bool = True,
+        every_batch: bool = False,
     ) -> None:
         self.core_of = core_of
         self.rows = rows
         self.draining = draining
         self.deaths = deaths
+        self.every_batch = every_batch
         self.durable = Shared()
         self.sinks = {sink: SparkSink(sink) for sink in SINKS}
         self.drivers: list[SparkDriver] = []
@@ -133,7 +140,7 @@ class SparkWorld(World):
     def _do_begin(self, how: str = "ok") -> None:
         self.durable.mood = self._mood(how)
         try:
-            driver = SparkDriver(self.durable, self.core_of)
+            driver = SparkDriver(self.durable, self.core_of, every_batch=self.every_batch)
         except CkptError as error:
             ensure(error.retriable, "O10", f"the job cannot begin: {error}")
             self._follow(error, 0, progressed=False, committed=False)

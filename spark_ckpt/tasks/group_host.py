@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from spark_ckpt.connector import Json
-from spark_ckpt.host.markers import BARRIER
+from spark_ckpt.host.markers import AHEAD, BARRIERS
 from spark_ckpt.host.reports import scope_of_group
 from spark_ckpt.protocol import barrier
 from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, TaskId
@@ -158,9 +158,10 @@ class _GroupCall:
         outputs = self._host.operator.process(unpacked.rows, self._held, self._clock())
         yield from self._put_out(outputs)
         account = self._account()
-        barriers = [epoch for kind, epoch in unpacked.controls if kind == BARRIER]
-        for epoch in barriers[-1:]:  # an older one in the same batch is of an epoch that was given up
-            account |= self._on_barrier(epoch)
+        barriers = [(kind, epoch) for kind, epoch in unpacked.controls if kind in BARRIERS]
+        for kind, epoch in barriers[-1:]:  # an older one in the same batch is of an epoch that was given up
+            stays = kind == AHEAD and not self._held.changed_rows
+            account |= {"epoch": epoch} if stays else self._on_barrier(epoch)
         self._state.update((self._held.encode(),))
         self._arm_timeout()
         self._reports.send("operator", scope_of_group(self._host.name, self._group), account)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spark_ckpt.errors import Fenced, PublishFailed
 from spark_ckpt.host.incarnation import IncarnationCore
 from spark_ckpt.host.job_shape import JobShape, SinkPlace
 from spark_ckpt.host.manifests import stamped
-from spark_ckpt.host.markers import BARRIER, OPEN
+from spark_ckpt.host.markers import AHEAD, BARRIER, OPEN
 from spark_ckpt.host.messages import (
     ArmTimer,
     BatchDone,
@@ -20,6 +22,7 @@ from spark_ckpt.host.messages import (
     PublishEnded,
     QueryStarting,
     SavepointAsked,
+    SayAborted,
     SayCommitted,
     SayPublished,
     SourcesPinned,
@@ -39,8 +42,10 @@ EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="initial", created_m
 class Bench:
     """A core and what it asked for."""
 
+    shape = SHAPE
+
     def __init__(self):
-        self.core = IncarnationCore(SHAPE, RecoveryPoint(1, EMPTY, 0, "latest"))
+        self.core = IncarnationCore(self.shape, RecoveryPoint(1, EMPTY, 0, "latest"))
         self.effects = []
         self.rows = 0
 
@@ -153,3 +158,70 @@ def test_an_epoch_is_told_once_it_is_in_the_log_and_not_before(bench):
     bench.stored()
     assert [said.manifest.epoch for said in bench.of(SayCommitted)] == [2]
     assert bench.core.base.epoch == 2
+
+
+class EveryBatch(Bench):
+    """Each batch ends an epoch."""
+
+    shape = replace(SHAPE, every_batch=True)
+
+    def begun(self):
+        """Behind its first epoch: a barrier has gone ahead."""
+        self.tell(SourcesPinned({"in": {"n": 0}}))
+        self.stored()
+        self.tell(QueryStarting(behind=True))
+        self.tick = self.intervals()[-1]
+        self.batch(markers=2)
+        return self
+
+    def ahead(self):
+        return [offer.marker.epoch for offer in self.of(OfferMarker) if offer.marker.kind == AHEAD]
+
+
+@pytest.fixture
+def short():
+    return EveryBatch().begun()
+
+
+def test_the_next_barrier_goes_ahead_before_the_last_epoch_is_stored(short):
+    assert short.ahead() == [3]
+    kinds = [type(effect) for effect in short.effects]
+    assert kinds.index(OfferMarker) < kinds.index(StoreManifest)
+
+
+def test_a_batch_that_ends_while_the_last_epoch_is_stored_is_decided_behind_it(short):
+    (store,) = short.of(StoreManifest)
+    assert not short.batch(markers=3)[1:], "nothing but its count"
+    short.tell(ManifestStored(stamped(store.manifest, "attempt 2", 1), store.names))
+    short.tell(short.tick)
+    (store,) = short.of(StoreManifest)
+    assert (store.manifest.epoch, store.manifest.cursors) == (3, {"in": {"n": 2}})
+    assert short.ahead() == [4]
+
+
+def test_a_barrier_that_goes_ahead_of_an_idle_stream_ends_nothing_and_comes_again_with_rows(short):
+    short.stored()
+    short.tell(short.tick)
+    assert not short.batch(markers=3, rows=0)[1:]
+    short.batch(markers=3)
+    (offer,) = short.of(OfferMarker)
+    assert (offer.marker.kind, offer.marker.epoch) == (BARRIER, 3)
+
+
+def test_a_stop_ends_with_the_barrier_that_has_gone_ahead(short):
+    short.stored()
+    short.tell(StopAsked())
+    assert not short.of(OfferMarker)
+    short.batch(markers=3, rows=0)
+    (store,) = short.of(StoreManifest)
+    assert (store.manifest.epoch, store.manifest.reason) == (3, "stop")
+    assert not short.ahead(), "nothing follows a final epoch"
+
+
+def test_an_epoch_that_takes_too_long_takes_the_barrier_that_went_ahead_with_it(short):
+    short.stored()
+    short.tell(SavepointAsked("named"))
+    (timeout,) = [each for each in short.of(ArmTimer) if type(each.elapsed).__name__ == "TimeoutElapsed"]
+    short.tell(TimerRanOut(timeout.elapsed))
+    assert [each.epoch for each in short.of(SayAborted)] == [3]
+    assert not short.batch(markers=3)[1:]

@@ -8,10 +8,10 @@ from spark_ckpt.store.records import PartTime
 
 def test_the_barrier_ends_where_its_batch_begins_and_the_snapshot_is_that_batch():
     clock = EpochClock()
-    clock.offered(10.0)
+    clock.offered(1, 10.0)
     clock.batch_ended(400)
 
-    told = clock.timings(10.5, {"in": 7})
+    told = clock.timings(1, 10.5, {"in": 7})
 
     assert (told.barrier_ms, told.snapshot_ms, told.lag_rows) == (100, 400, {"in": 7})
 
@@ -19,23 +19,23 @@ def test_the_barrier_ends_where_its_batch_begins_and_the_snapshot_is_that_batch(
 def test_a_batch_that_began_before_its_barrier_was_offered_waited_for_nothing():
     """The control stream is read when the batch is planned, so that a barrier may be offered while that goes on."""
     clock = EpochClock()
-    clock.offered(10.0)
+    clock.offered(1, 10.0)
     clock.batch_ended(900)
 
-    told = clock.timings(10.5, {})
+    told = clock.timings(1, 10.5, {})
 
     assert (told.barrier_ms, told.snapshot_ms) == (0, 500)
 
 
 def test_an_epoch_without_a_barrier_has_no_parts():
     """The first one pins the sources."""
-    told = EpochClock().timings(10.0, {})
+    told = EpochClock().timings(1, 10.0, {})
     assert (told.barrier_ms, told.snapshot_ms) == (None, None)
 
 
 def test_what_was_over_too_late_is_told_by_the_next_epoch_once():
     clock = EpochClock()
-    clock.offered(10.0)
+    clock.offered(1, 10.0)
     assert clock.stored(4, 20.0, 20.02) == 20
     clock.publishing("out", 4, 20.02)
     assert clock.published("out", 4, 20.05) == 30
@@ -44,9 +44,9 @@ def test_what_was_over_too_late_is_told_by_the_next_epoch_once():
         PartTime(epoch=4, part="publish", sink="out", duration_ms=30),
     )
 
-    assert clock.timings(25.0, {}).earlier == expected
+    assert clock.timings(1, 25.0, {}).earlier == expected
     clock.stored(5, 25.0, 25.0)
-    assert clock.timings(26.0, {}).earlier == (PartTime(epoch=5, part="decision", duration_ms=0),)
+    assert clock.timings(1, 26.0, {}).earlier == (PartTime(epoch=5, part="decision", duration_ms=0),)
 
 
 def test_a_publish_lasts_from_the_first_attempt_to_the_last():
@@ -61,4 +61,4 @@ def test_a_sink_that_never_answers_fills_no_memory():
     for epoch in range(1000):
         clock.publishing("out", epoch, 0.0)
         clock.published("out", epoch, 1.0)
-    assert len(clock.timings(2.0, {}).earlier) <= 64
+    assert len(clock.timings(1, 2.0, {}).earlier) <= 64

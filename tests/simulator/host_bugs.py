@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_ckpt.errors import Fenced
+from spark_ckpt.host.ahead import Ahead
 from spark_ckpt.host.epoch_builder import Gathered
 from spark_ckpt.host.incarnation import IncarnationCore
 from spark_ckpt.host.markers import BARRIER, OPEN
@@ -61,6 +62,35 @@ def late_barrier_ends_the_open_epoch(core):
 def opening_marker_ends_an_epoch(core):
     markers = core._markers
     markers.ended_by = lambda count, open_epoch: open_epoch if markers._offered[count].kind == OPEN else None
+
+
+def a_batch_that_ends_before_its_epoch_is_open_is_forgotten(core):
+    class Forgets(Ahead):
+        def hold(self, votes):
+            self.over()
+
+    core._ahead = Forgets()
+
+
+def an_epoch_that_waits_to_be_opened_reads_on(core):
+    """Its cut is that of its barrier's batch, not of the newest one."""
+    take = core._builder.take
+    core._builder.take = lambda epoch: replace(take(epoch), cursors=dict(core._cursors))
+
+
+def a_job_drains_with_an_epoch_that_was_complete_before(core):
+    """The final epoch lacks what came behind it."""
+    take_in = core._take_in
+
+    def hurried(event, now_ms):
+        ahead, drains = core._ahead, event.drained
+        effects = take_in(event, now_ms)
+        if drains and ahead.is_held and not core._drained:
+            core._drained = True
+            effects += core._told(now_ms, barrier.StopRequested(barrier.Reason.DRAINED))
+        return effects
+
+    core._take_in = hurried
 
 
 # -- what belongs to an epoch -------------------------------------------------------------------------------------------
@@ -460,6 +490,9 @@ def every_incarnation_makes_progress(core):
 
 
 PLANTED = [
+    a_batch_that_ends_before_its_epoch_is_open_is_forgotten,
+    an_epoch_that_waits_to_be_opened_reads_on,
+    a_job_drains_with_an_epoch_that_was_complete_before,
     marker_ends_an_epoch_in_every_batch,
     late_barrier_ends_the_open_epoch,
     opening_marker_ends_an_epoch,
