@@ -20,9 +20,10 @@ from integration_tests.campaign.kafka_kills import ARGUMENTS, RECORDS_A_FEED, RE
 from integration_tests.campaign.trial import Results
 from integration_tests.survival.job import KafkaJob
 from integration_tests.survival.kills import IN_CHILDREN, frozen
-from integration_tests.survival.process import Driver
+from integration_tests.survival.process import STALLED_S, Driver, wait_until
 
 FENCED_CODE = 4
+WENT_ON = "it went on behind its successor"
 OF_A_JOB = 50
 READY = ("waits", "follows", "is warm", "is warm")
 POINTS = ("", "", "", *IN_CHILDREN[1:])
@@ -193,48 +194,52 @@ def _pause(pair: Pair, pause: Pause, successor: Driver) -> str:
     time.sleep(pause.delay_s)  # the moment of the freeze is what is random here
     zombie.stop()
     seen = len(zombie.events())
+    assert not successor.events("started"), "the standby led before the primary was frozen"
     try:
         successor.wait_for_events(pause.wake, 1)
         time.sleep(pause.wake_s)  # the moment of the awakening is what is random here
         zombie.resume()
-        code = zombie.wait_for_end()
-        return judged(code, zombie.events(), seen, successor.events("started")[0]["base"])
+        base = successor.events("started")[0]["base"]
+        wait_until(
+            lambda: zombie.exit_code is not None or bool(_late(zombie.events(), seen, base)), "it ends", STALLED_S
+        )
+        return judged(zombie.exit_code, zombie.events(), seen, base)
     finally:
         zombie.kill()
         pair.primary = successor
 
 
-def judged(code: int, told: Sequence[Mapping[str, Any]], seen: int, base: int) -> str:
-    """What a woken driver did that it must not, if anything. `told`: its events, of which `seen` were told before it was frozen.
-    `base`: the epoch behind which its successor began. What was decided before the takeover, and told behind it, is in the base."""
-    late = [e for e in told[seen:] if e["event"] in ("committed", "published") and e["epoch"] > base]
-    if late:
-        return f"it went on behind its successor, which began at epoch {base}: {late}"
+def judged(code: int | None, told: Sequence[Mapping[str, Any]], seen: int, base: int) -> str:
+    """What a woken driver did that it must not, if anything. `code`: None if it still runs. `told`: its events, `seen` of them told
+    before it was frozen. `base`: the epoch behind which its successor began."""
+    if late := _late(told, seen, base):
+        return f"{WENT_ON}, which began at epoch {base}: {late}"
     said = [event["condition"] for event in told if event["event"] == "failed"]
     return "" if (code, said) == (FENCED_CODE, ["CKPT_FENCED"]) else f"it ended with {code} and said {said}"
+
+
+def _late(told: Sequence[Mapping[str, Any]], seen: int, base: int) -> list[Mapping[str, Any]]:
+    """What was decided before the takeover, and told behind it, is in the base."""
+    return [e for e in told[seen:] if e["event"] in ("committed", "published") and e["epoch"] > base]
 
 
 def unfenced(broker: Broker, folder: Path, trials: int, seed: int, results: Results) -> None:
     """The campaign's own trial: a primary that commits without looking at the lease is found, each of `trials` times."""
     draw = random.Random(seed)
     for number in range(trials):
-        job = hard_job(broker, folder / f"unfenced-{number}", draw.randrange(10**6))
+        job, found = hard_job(broker, folder / f"unfenced-{number}", draw.randrange(10**6)), ""
         try:
             pair = Pair(job, "6 seconds", {}, UNFENCED)
             pause = Pause("", draw.uniform(0, 1.5), "started", draw.uniform(0, 1))
             with feeding(job.ledger.write, RECORDS_A_FEED):
-                found = _found(pair, pause)
-            print(f"found: {found}", flush=True)
+                found = _pause(pair, pause, pair.stand_by())
+            why = "" if found.startswith(WENT_ON) else f"it was not found: {found}"
+        except AssertionError as error:
+            why = f"it was not tried: {error}"
         finally:
             job.close()
-        results.add("a primary that does not look at the lease", why="" if found else "it was not found")
-
-
-def _found(pair: Pair, pause: Pause) -> str:
-    try:
-        return _pause(pair, pause, pair.stand_by())
-    except AssertionError as error:
-        return str(error)
+        print(f"found: {found}", flush=True)
+        results.add("a primary that does not look at the lease", why=why)
 
 
 def _armed(job: KafkaJob, point: str, number: int) -> Mapping[str, str]:
