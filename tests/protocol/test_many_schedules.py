@@ -1,4 +1,4 @@
-"""Random schedules of every protocol, over all graphs it runs on, with every kind of fault: a thousand, or as many as asked.
+"""Random schedules of every protocol, over all graphs it runs on, with every kind of fault: 250, or as many as asked.
 
 Seeds are fixed, so a failure here can be seen again: `spark-ckpt simulate --protocol P --graph G --seed N`.
 Ten thousand: `SPARK_CKPT_SCHEDULES=10000 pytest tests/protocol/test_many_schedules.py`, ten minutes of one processor.
@@ -14,7 +14,7 @@ import pytest
 import spark_ckpt.simulator as sim
 from spark_ckpt.protocol.menu import MENU
 
-SCHEDULES = int(os.environ.get("SPARK_CKPT_SCHEDULES", "1000"))
+SCHEDULES = int(os.environ.get("SPARK_CKPT_SCHEDULES", "250"))
 PROCESSES = 1 if SCHEDULES <= 1000 else os.cpu_count() or 1
 """Starting another one takes longer than the schedules of a graph."""
 SOUND = ["barrier", "lease", *(name for name, protocol in MENU.items() if protocol.sound)]

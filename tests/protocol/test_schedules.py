@@ -11,7 +11,8 @@ from spark_ckpt.protocol.machine import Effect, Event
 from spark_ckpt.simulator.barrier_storage import DIAMOND, JOIN, PIPELINE, BarrierGraph
 from tests.protocol.barrier_runs import GRAPHS, run
 
-SEEDS = 700
+SEEDS = 150
+"""Per graph. More of them: `python -m integration_tests.proof`."""
 
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
