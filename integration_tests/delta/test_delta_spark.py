@@ -94,6 +94,7 @@ def beside(
     return paused
 
 
+@pytest.mark.long
 def test_a_merge_waits_for_another_writer_longer_each_time(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_merge_waits_for_another_writer_longer_each_time(
     assert rows_of(spark, table) == [("a", 2), ("other", 0), ("other", 0)]
 
 
+@pytest.mark.long
 def test_a_merge_that_starves_says_so_and_stays_to_be_published(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +130,7 @@ def test_a_merge_that_starves_says_so_and_stays_to_be_published(
     assert ("a", 2) in rows_of(spark, table)
 
 
+@pytest.mark.long
 def test_a_writer_of_other_partitions_does_not_disturb_a_merge(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,6 +391,7 @@ def test_t16_an_epoch_of_a_restored_table_is_written_only_under_a_number_of_its_
         table.perform(line)
 
 
+@pytest.mark.long
 def test_the_users_own_writes_are_not_swallowed_by_our_transaction_settings(
     spark: SparkSession, tmp_path: Path
 ) -> None:

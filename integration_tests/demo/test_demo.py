@@ -85,6 +85,7 @@ def test_the_demo_kills_its_driver_and_proves_every_figure(tmp_path: Path) -> No
 
 
 @pytest.mark.kafka
+@pytest.mark.long
 def test_the_demo_runs_from_kafka_to_kafka_and_removes_its_topics(tmp_path: Path, broker: Broker) -> None:
     with Control(Connection(broker.servers)) as control:
         control.create_topic("somebody-elses", 1)

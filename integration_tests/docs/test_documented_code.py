@@ -88,6 +88,7 @@ def test_the_page_about_operators_runs_as_written(tmp_path):
         names["spark"].stop()
 
 
+@pytest.mark.long
 def test_the_porting_pages_jobs_run_as_written(tmp_path):
     (tmp_path / "inbox").mkdir()
     (tmp_path / "inbox" / "any-name.json").write_text(
@@ -105,6 +106,7 @@ def test_the_porting_pages_jobs_run_as_written(tmp_path):
         names["spark"].stop()
 
 
+@pytest.mark.long
 def test_the_migrating_page_moves_a_query_as_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = "docs/migrating.md"

@@ -20,6 +20,7 @@ runpy.run_path("job.py")
 """
 
 
+@pytest.mark.long
 def test_the_pages_job_goes_on_where_it_ended(tmp_path: Path) -> None:
     install(tmp_path)
     (tmp_path / "inbox").mkdir()

@@ -90,7 +90,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "RECORDS_PER_BATCH", COUNT // 3)
 
 
-@pytest.mark.parametrize("query", [0, 1, 2])
+@pytest.mark.parametrize("query", [0, *(pytest.param(query, marks=pytest.mark.long) for query in (1, 2))])
 def test_a_query_without_state_answers_as_a_plain_computation_does(query: int, house: House, tmp_path: Path) -> None:
     run = house.run(f"nexmark_q{query}", tmp_path)
 
@@ -99,7 +99,10 @@ def test_a_query_without_state_answers_as_a_plain_computation_does(query: int, h
     assert house.faults(run) == NO_FAULTS
 
 
-@pytest.mark.parametrize(("query", "way"), [(3, "spark_ckpt_vectorised"), *((query, "") for query in (3, 4, 5, 7, 8))])
+@pytest.mark.parametrize(
+    ("query", "way"),
+    [(3, "spark_ckpt_vectorised"), *(pytest.param(query, "", marks=pytest.mark.long) for query in (3, 4, 5, 7, 8))],
+)
 def test_a_query_that_crashed_between_two_batches_answers_as_a_plain_computation_does(
     query: int, way: str, house: House, tmp_path: Path
 ) -> None:
@@ -112,6 +115,7 @@ def test_a_query_that_crashed_between_two_batches_answers_as_a_plain_computation
     assert house.faults(run) == NO_FAULTS
 
 
+@pytest.mark.long
 def test_windows_of_the_machines_clock_hold_every_bid_once(house: House, tmp_path: Path) -> None:
     run = house.run("nexmark_q12", tmp_path)
 

@@ -30,7 +30,7 @@ def feed(tmp_path: Path, disk: SmallDisk) -> Iterator[Feed]:
         yield feed
 
 
-@pytest.mark.parametrize("trouble", ["full", "taken away"])
+@pytest.mark.parametrize("trouble", ["full", pytest.param("taken away", marks=pytest.mark.long)])
 def test_a_job_outlasts_its_stores_outage_and_its_output_is_exact(feed: Feed, disk: SmallDisk, trouble: str) -> None:
     damage, repair = (disk.fill, disk.free) if trouble == "full" else (disk.take_away, disk.put_back)
     feed.put(100)
@@ -53,6 +53,7 @@ def test_a_job_outlasts_its_stores_outage_and_its_output_is_exact(feed: Feed, di
     assert driver.events("done")[0]["progress"]["outage"] is None
 
 
+@pytest.mark.long
 def test_a_stop_while_the_disk_is_full_ends_in_time_and_the_next_start_goes_on(
     feed: Feed, disk: SmallDisk, spark: SparkSession
 ) -> None:

@@ -51,7 +51,7 @@ def check_stopped_in_order(feed: Feed, driver: Driver, spark: SparkSession) -> N
     feed.go_on(spark)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_signal_to_the_program_takes_a_final_epoch_and_frees_the_lease(
     feed: Feed, spark: SparkSession, number: int
 ) -> None:
@@ -60,7 +60,7 @@ def test_a_signal_to_the_program_takes_a_final_epoch_and_frees_the_lease(
     check_stopped_in_order(feed, driver, spark)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_signal_to_the_whole_group_does_not_end_spark_before_the_final_epoch(
     feed: Feed, spark: SparkSession, number: int
 ) -> None:
@@ -81,6 +81,7 @@ def test_a_batch_that_hangs_does_not_hold_up_the_end(feed: Feed, spark: SparkSes
     feed.go_on(spark)
 
 
+@pytest.mark.long
 def test_a_second_signal_ends_the_program_at_once(feed: Feed, spark: SparkSession) -> None:
     driver = hanging(feed)
     driver.signal(signal.SIGTERM)
@@ -91,6 +92,7 @@ def test_a_second_signal_ends_the_program_at_once(feed: Feed, spark: SparkSessio
     feed.go_on(spark)
 
 
+@pytest.mark.long
 def test_a_sparks_own_session_that_is_signalled_with_its_program_still_frees_the_lease(
     feed: Feed, spark: SparkSession
 ) -> None:

@@ -39,7 +39,11 @@ KINDS = {
     "RocksDB, snapshots": WHOLE,
     "RocksDB, snapshots, checkpoint format 2": WHOLE | FORMAT_2,
 }
-TAKEN_BACK = ("RocksDB, changelog", "RocksDB, changelog, checkpoint format 2", "RocksDB, snapshots")
+TAKEN_BACK = (
+    "RocksDB, changelog",
+    pytest.param("RocksDB, changelog, checkpoint format 2", marks=pytest.mark.long),
+    pytest.param("RocksDB, snapshots", marks=pytest.mark.long),
+)
 """The others are tried in what follows."""
 GOOD, ALL = 4, 8
 

@@ -142,6 +142,7 @@ def wanted(sign_of: Mapping[int, int]) -> Mapping[str, list[int]]:
     return {"bronze": sorted(bronze), "silver": sorted(2 * each for each in bronze)}
 
 
+@pytest.mark.long
 def test_after_a_rewind_tables_and_flows_are_those_of_runs_that_never_had_the_bug(tmp_path):
     pipeline = Pipeline(tmp_path)
     with application(tmp_path) as run:

@@ -22,9 +22,10 @@ pytestmark = pytest.mark.spark
 PAGE = Path(__file__).parents[2] / "docs" / "rewind.md"
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+HDFS, ROCKSDB_2 = "HDFS-backed", "RocksDB, changelog, checkpoint format 2"
 KINDS = {
-    "HDFS-backed": {},
-    "RocksDB, changelog, checkpoint format 2": {
+    HDFS: {},
+    ROCKSDB_2: {
         f"{STATE}.providerClass": ROCKSDB,
         f"{STATE}.rocksdb.changelogCheckpointing.enabled": "true",
         f"{STATE}.checkpointFormatVersion": "2",
@@ -37,7 +38,7 @@ def spark() -> Iterator[SparkSession]:
     yield from session_with("delta", {"spark.databricks.delta.snapshotPartitions": "1"})
 
 
-@pytest.fixture(scope="module", params=KINDS, ids=KINDS)
+@pytest.fixture(scope="module", params=[HDFS, pytest.param(ROCKSDB_2, marks=pytest.mark.long)])
 def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return made_lake(tmp_path_factory.mktemp("lake"), spark, KINDS[request.param])
 

@@ -113,9 +113,10 @@ WITH_TIMERS = {
     f"{STATE}.checkpointFormatVersion": "2",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # a batch for each number, and no other
 }
+SHORTEST = "applyInPandasWithState"
 KINDS = {
     "a window's aggregate": Kind(windowed),
-    "applyInPandasWithState": Kind(per_key),
+    SHORTEST: Kind(per_key),
     "transformWithStateInPandas": Kind(with_timers, WITH_TIMERS, closes=True),
 }
 
@@ -218,7 +219,9 @@ def wanted(numbers: int, kind: Kind) -> list[tuple[str, int]]:
     return sorted(sums + closed)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [SHORTEST, *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS if kind != SHORTEST)]
+)
 def test_the_table_is_that_of_queries_that_never_had_the_bug(
     broker: Broker, spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:

@@ -32,6 +32,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "emptied": lambda path: path.write_bytes(b"") and None,
     "deleted": Path.unlink,
 }
+KINDS = ["flipped", "deleted", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("cut", "emptied"))]
 
 
 class RottingPublisher:
@@ -67,7 +68,7 @@ def totals_job(bench: Bench, sink: DeltaSink | None = None) -> ckpt.Job:
     return job
 
 
-@pytest.mark.parametrize("kind", DAMAGES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_damaged_rows_of_a_decided_epoch_are_made_again_from_the_sources(bench: Bench, kind: str) -> None:
     bench.put(("a", 1))
     drain(totals_job(bench))
@@ -100,7 +101,7 @@ def test_starting_again_without_the_way_out_says_the_same_and_publishes_nothing(
     assert bench.values() == []
 
 
-@pytest.mark.parametrize("kind", DAMAGES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_state_file_ends_a_recovery_and_an_older_epoch_begins_one(bench: Bench, kind: str) -> None:
     bench.put(("a", 1))
     drain(totals_job(bench))

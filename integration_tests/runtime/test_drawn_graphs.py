@@ -20,7 +20,7 @@ from spark_ckpt import failpoints
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(24 * 3600)]
 
-DRAWN = int(os.environ.get("SPARK_CKPT_DRAWN_GRAPHS", "3"))
+DRAWN = int(os.environ.get("SPARK_CKPT_DRAWN_GRAPHS", "2"))
 MOST_ROWS = 2000
 DRAW = (Phase.explicit, Phase.reuse, Phase.generate)  # every try of a smaller example would take ten seconds
 POINTS = [

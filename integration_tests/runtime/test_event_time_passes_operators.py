@@ -51,6 +51,7 @@ def counted(bench: Bench) -> ckpt.Run:
     return drain(job)
 
 
+@pytest.mark.long
 def test_what_an_operator_puts_out_at_a_timeout_is_in_time_for_the_next_one_whatever_stops_between(
     bench: Bench,
 ) -> None:

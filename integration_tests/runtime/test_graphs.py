@@ -109,6 +109,7 @@ def joined(bench: Bench) -> ckpt.Job:
     return job
 
 
+@pytest.mark.long
 def test_an_operator_reads_two_operators_and_a_source_each_from_its_own_position(bench: Bench) -> None:
     for into, count in (("left", 4), ("right", 6), ("plain", 3)):
         bench.put(*[("a", number) for number in range(count)], into=into)
@@ -313,6 +314,7 @@ def test_one_stream_feeds_several_operators_and_sinks_that_all_see_each_row_once
     assert list(manifest_of(run, run.epochs()[-1].epoch)["cursors"]) == ["in"]
 
 
+@pytest.mark.long
 def test_an_older_epoch_takes_all_branches_back_together(bench: Bench) -> None:
     bench.put(*ROWS[:25])
     before = drain(parted(bench)).epochs()[-1].epoch

@@ -73,6 +73,7 @@ def test_what_the_loop_holds_at_a_barrier_comes_round_after_a_failure(bench: Ben
     assert any(held), "no barrier found the loop at work: the test shows nothing"
 
 
+@pytest.mark.long
 def test_an_older_epoch_goes_on_with_what_its_loop_held(bench: Bench) -> None:
     put(bench, *LONG)
     run = drain(labelling(bench, interval="10 ms"))

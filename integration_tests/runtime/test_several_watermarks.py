@@ -92,6 +92,7 @@ def summed(bench: Bench) -> ckpt.Run:
     return drain(job)
 
 
+@pytest.mark.long
 def test_a_union_of_two_event_times_has_sparks_watermark_although_ours_starts_anew_every_time(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:

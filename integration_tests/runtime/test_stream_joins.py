@@ -38,6 +38,7 @@ def test_rows_of_two_streams_meet_whichever_comes_first_and_whatever_stops_betwe
     assert bench.values() == [("a", 1, 10), ("b", 2, 20), ("b", 4, 20), ("c", 3, 30)]
 
 
+@pytest.mark.long
 def test_an_older_epoch_takes_both_sides_back(bench: Bench) -> None:
     bench.put(("a", 1), into="orders")
     before = drain(joined(bench)).epochs()[-1].epoch

@@ -106,7 +106,10 @@ def windows_kept(bench: Bench) -> int:
 
 @pytest.mark.parametrize(
     "windows",
-    [lambda: F.window("at", WINDOW), lambda: F.window("at", "20 seconds", WINDOW)],
+    [
+        lambda: F.window("at", WINDOW),
+        pytest.param(lambda: F.window("at", "20 seconds", WINDOW), marks=pytest.mark.long),
+    ],
     ids=["tumbling", "sliding"],
 )
 def test_every_batch_shows_what_sparks_update_mode_shows(bench: Bench, without_idle_batches: None, windows) -> None:

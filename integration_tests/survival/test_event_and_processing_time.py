@@ -82,6 +82,7 @@ def row(key: str, seconds: int) -> dict[str, object]:
     return {"k": key, "at": at(seconds), "n": seconds}
 
 
+@pytest.mark.long
 def test_an_event_time_timeout_set_before_a_restart_fires_after_it(place: Place) -> None:
     place.write(1, [row("a", 0), row("a", 3)])
     drained(sessions(place))

@@ -120,6 +120,7 @@ def test_three_operators_one_behind_another_agree_whatever_was_killed(tmp_path: 
         assert set(log.manifest(log.tail().latest).operators) == {"first", "second", "third"}
 
 
+@pytest.mark.long
 def test_branches_of_one_source_that_meet_or_end_by_themselves_agree_whatever_was_killed(tmp_path: Path) -> None:
     draw = random.Random(8)
     with feeding(tmp_path, "tree", "rows", "others") as feed:
@@ -133,6 +134,7 @@ def test_branches_of_one_source_that_meet_or_end_by_themselves_agree_whatever_wa
         feed.check_aside()
 
 
+@pytest.mark.long
 def test_a_join_of_two_branches_agrees_with_them_whatever_was_killed(tmp_path: Path, spark: SparkSession) -> None:
     draw = random.Random(9)
     with feeding(tmp_path, "diamond", "rows", "others") as feed:
@@ -147,6 +149,7 @@ def test_a_join_of_two_branches_agrees_with_them_whatever_was_killed(tmp_path: P
         assert met == mets_output(feed.keys["rows"], feed.keys["others"]), "an operator with two inputs, aside"
 
 
+@pytest.mark.long
 def test_windows_of_two_event_times_agree_whatever_was_killed(tmp_path: Path, spark: SparkSession) -> None:
     """No row is late, whichever source the dead were ahead in: every new life knows both watermarks again."""
     draw = random.Random(11)
@@ -171,6 +174,7 @@ def test_windows_of_two_event_times_agree_whatever_was_killed(tmp_path: Path, sp
         assert windows.watermarks == {"rows": (newest - 1) * 1000, "others": (newest - 3) * 1000}
 
 
+@pytest.mark.long
 def test_an_executor_lost_in_the_middle_of_a_chain_costs_a_retry(tmp_path: Path) -> None:
     """The files behind the first operator are durable, nobody knows of them, and two operators are still to come."""
     once = tmp_path / "once"

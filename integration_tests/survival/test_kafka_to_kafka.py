@@ -23,6 +23,9 @@ RECORDS = 60_000
 RANDOM_KILLS = 2
 """Beside every named point. Many more: `python -m integration_tests.campaign run kafka`."""
 LANE_POINTS = IN_CHILDREN[1:]
+AROUND_THE_DECISION = ("STAGED", "EPOCH_COMMITTED", "MID_SEND", "PRE_COMMIT", "COMMITTING")
+"""What the two phases of a commit are about. All other points take as long again twice."""
+EVERY_POINT = (*IN_DRIVER, *IN_CHILDREN)
 SMALL_STEPS = ("--max-offsets", "1000")
 """No life gets to the end of its input before it is killed."""
 INTERVALS = ("1 second", "every batch")
@@ -30,12 +33,17 @@ INTERVALS = ("1 second", "every batch")
 
 
 @pytest.mark.timeout(3600)
-def test_every_kill_leaves_every_record_exactly_once(job: KafkaJob, spark: SparkSession) -> None:
-    """Random moments and every named point; Spark's own checkpoint is damaged after each death, to no effect.
+@pytest.mark.parametrize(
+    "named", [AROUND_THE_DECISION, pytest.param(EVERY_POINT, marks=pytest.mark.long)], ids=["decision", "every point"]
+)
+def test_every_kill_leaves_every_record_exactly_once(
+    job: KafkaJob, spark: SparkSession, named: tuple[str, ...]
+) -> None:
+    """Random moments and named points; Spark's own checkpoint is damaged after each death, to no effect.
 
     The first death is on the epoch that only pins where the sources start: nothing of Spark exists yet.
     """
-    points = [at_point(point, job.lives.folder) for point in (*IN_DRIVER, *IN_CHILDREN)]
+    points = [at_point(point, job.lives.folder) for point in named]
     later = [*points, *(at_random(job.random) for _ in range(RANDOM_KILLS))]
     job.random.shuffle(later)
     (job.lives.folder / "pinning").mkdir()
@@ -87,6 +95,7 @@ def test_a_killed_publishing_process_costs_no_incarnation(job: KafkaJob) -> None
     job.check_exact()
 
 
+@pytest.mark.long
 def test_a_broker_killed_in_the_middle_of_a_publish_costs_no_incarnation(job: KafkaJob) -> None:
     once = job.lives.folder / "once"
     once.mkdir()

@@ -59,13 +59,16 @@ def test_every_life_of_a_killed_job_is_recorded_to_its_end(traces: list[Recorded
     assert _asked_last(traces[0]) == "StoreManifest", "the manifest whose commit was the driver's last deed"
     assert min(kinds.count("BatchDone") for kinds in (first, second, third)) >= 1
     assert "PublishEnded" in second
-    assert traces[2].lines[-1].effects[-1]["kind"] == "End"
+    assert _effects(traces[2])[-1] == "End"
     assert not any(each.cut for each in traces)
 
 
 def _asked_last(recorded: Recorded) -> object:
-    effects = [effect["kind"] for line in recorded.lines for effect in line.effects]
-    return next(kind for kind in reversed(effects) if kind in ("StoreManifest", "SayCommitted"))
+    return next(kind for kind in reversed(_effects(recorded)) if kind in ("StoreManifest", "SayCommitted"))
+
+
+def _effects(recorded: Recorded) -> list[object]:
+    return [effect["kind"] for line in recorded.lines for effect in line.effects]
 
 
 def test_the_trace_says_nothing_of_a_row(traces: list[Recorded]) -> None:

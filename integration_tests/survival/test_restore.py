@@ -43,6 +43,7 @@ def job(place: Place, **settings: object) -> Any:
     return made
 
 
+@pytest.mark.long
 def test_another_number_of_shuffle_partitions_changes_nothing(place: Place) -> None:
     batches = [records(0), records(50), records(100)]
     for number, (batch, partitions) in enumerate(zip(batches, (2, 5, 1), strict=True)):

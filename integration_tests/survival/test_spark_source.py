@@ -38,6 +38,7 @@ def check_every_value_once(rows: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.kill
+@pytest.mark.long
 def test_rates_values_and_times_are_those_of_one_life_whatever_was_killed(tmp_path: Path) -> None:
     (tmp_path / "once").mkdir()
     environment = os.environ | {

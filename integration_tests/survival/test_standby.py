@@ -118,6 +118,7 @@ def test_a_driver_that_was_paused_past_the_takeover_never_commits_again(job: Kaf
             successor.finish(job)
 
 
+@pytest.mark.long
 def test_a_handover_ends_the_driver_in_order_and_the_standby_goes_on(
     job: KafkaJob, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:

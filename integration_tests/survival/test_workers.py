@@ -42,6 +42,7 @@ def test_on_one_machine_a_killed_python_worker_costs_an_incarnation(job: KafkaJo
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.long
 def test_on_a_cluster_killed_workers_and_executors_cost_a_retry(job: KafkaJob) -> None:
     """Real executor processes: a worker dies behind its staged files, then a whole executor dies at work."""
     job.ledger.write(10_000)
