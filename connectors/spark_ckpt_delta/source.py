@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from deltalake import DeltaTable
@@ -27,7 +28,15 @@ from spark_ckpt_delta.changes import (
     check_mapping,
     check_readable,
 )
-from spark_ckpt_delta.log import filesystem, identity_of, oldest_readable, open_table, read_commit, snapshot_files
+from spark_ckpt_delta.log import (
+    filesystem,
+    identity_of,
+    location,
+    oldest_readable,
+    open_table,
+    read_commit,
+    snapshot_files,
+)
 from spark_ckpt_delta.spark_offset import position_of_spark
 from spark_ckpt_delta.stream import FORMAT_NAME, DeltaDataSource, Settings
 
@@ -104,10 +113,13 @@ class DeltaSource:
             schema.jsonValue()["fields"],
         )
         history.require(position, opened.version())
+        here = replace(
+            self._settings, table=location(self._settings.table)
+        )  # Spark's Python workers are where Java was started
         spark.dataSource.register(DeltaDataSource)
         return (
             spark.readStream.format(FORMAT_NAME)
-            .options(**self._settings.options())
+            .options(**here.options())
             .option("schema", schema.json())
             .option("cursor", json.dumps(position.cursor()))
             .load()

@@ -141,10 +141,11 @@ class FilesSource:
         consumed = self._consumed(cursor)
         files = self._ledger.files(consumed)
         self._check_sizes(files)
+        here = place_of(self._settings.path)  # Spark's Python workers are where Java was started
         spark.dataSource.register(FilesDataSource)
         return (
             spark.readStream.format(FORMAT_NAME)
-            .option("settings", replace(self._settings, time_zone=session_zone(spark)).to_json())
+            .option("settings", replace(self._settings, path=here, time_zone=session_zone(spark)).to_json())
             .option("schema", output_schema(self._data_schema(), self._settings).json())
             .option("offset", json.dumps(Offset(consumed.count, consumed.newest_ms).json()))
             .option("consumed", str(self._written(files.values())) if files else "")

@@ -214,6 +214,16 @@ def test_a_source_over_a_table_of_delta_spark_restarts_exactly_at_every_cut(
     assert source.reached(source.cursor(log[-1], begin), source.end(spark))
 
 
+def test_a_relative_path_is_the_drivers_though_java_was_started_elsewhere(spark, tmp_path, monkeypatch) -> None:
+    spark.range(3).write.format("delta").save(str(tmp_path / "table"))
+    monkeypatch.chdir(tmp_path)
+    source = DeltaSource("table")
+
+    batches, _ = collect_ids(source.read(spark, source.start(spark)), tmp_path / "checkpoint")
+
+    assert sorted(each for batch in batches for each in batch) == [0, 1, 2]
+
+
 def test_values_of_a_table_of_delta_spark_arrive_unchanged(spark: SparkSession, tmp_path: Path) -> None:
     table = tmp_path / "table"
     frame = spark.range(4).selectExpr(

@@ -55,6 +55,14 @@ def collected(frame: DataFrame, checkpoint: Path) -> list[int]:
     return ids
 
 
+def test_a_relative_path_is_the_drivers_though_java_was_started_elsewhere(spark, tmp_path, monkeypatch) -> None:
+    fill(tmp_path / "in", 0, 1)
+    monkeypatch.chdir(tmp_path)
+    source = FilesSource("in", "csv", SCHEMA)
+
+    assert len(collected(source.read(spark, source.start(spark)), tmp_path / "checkpoint")) == 10
+
+
 def test_native_operations_see_every_row_once_in_bounded_batches(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path / "in", 0, 5)
     source = FilesSource(str(tmp_path / "in"), "csv", SCHEMA, files_per_batch=2)

@@ -208,7 +208,7 @@ class IncarnationCore:
         by_name = (in_flight, self._builder.late_rows)
         count = CountBatch(event.batch, self._base.epoch, counts, event.duration_ms, dict(self._cursors), *by_name)
         epoch = self._markers.ended_by(event.markers, self._ahead.epoch or self.open_epoch)
-        effects = [*([] if epoch is None else self._passed(Epoch(epoch), now_ms)), count]
+        effects = [count, *([] if epoch is None else self._passed(Epoch(epoch), now_ms))]
         if self._idle_interval is not None and not self._nothing_to_end:
             elapsed, self._idle_interval = self._idle_interval, None
             effects += self._told(now_ms, elapsed)
