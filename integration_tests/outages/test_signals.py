@@ -61,6 +61,7 @@ def test_a_signal_to_the_program_takes_a_final_epoch_and_frees_the_lease(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_a_signal_to_the_whole_group_does_not_end_spark_before_the_final_epoch(
     feed: Feed, spark: SparkSession, number: int
 ) -> None:

@@ -102,6 +102,7 @@ def the_state(lake: Lake) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", TAKEN_BACK)
+@pytest.mark.long
 def test_tables_are_those_of_queries_that_never_had_the_bug(lake_of, kind):
     lake = lake_of(kind)
     apply(planned(lake), SETTINGS)

@@ -25,6 +25,7 @@ def inode(path):
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_driver_takes_its_classes_from_the_archive(tmp_path):
     log = tmp_path / "classes.log"
     before = inode(class_archive.path())

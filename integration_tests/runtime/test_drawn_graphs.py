@@ -54,6 +54,7 @@ def shown(bench: Bench, sink: int) -> Counter[int]:
 
 @settings(max_examples=DRAWN, deadline=None, suppress_health_check=list(HealthCheck), phases=DRAW)
 @given(graph=graphs(), rounds=ROUNDS)
+@pytest.mark.long
 def test_every_sink_has_what_plain_python_computes(
     bench: Bench, tmp_path_factory: pytest.TempPathFactory, graph: Graph, rounds: list[tuple[list[list[int]], ...]]
 ) -> None:

@@ -326,6 +326,7 @@ def test_a_program_that_ends_without_stopping_its_run_ends_properly_and_frees_th
     assert Store.open(str(bench.folder / "store"), "submitted").log.tail().lease_expires_ms == 0
 
 
+@pytest.mark.long
 def test_a_program_runs_under_spark_submit(bench: Bench) -> None:
     import pyspark
 

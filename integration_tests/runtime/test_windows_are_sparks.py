@@ -123,6 +123,7 @@ def test_every_batch_shows_what_sparks_update_mode_shows(bench: Bench, without_i
     sparks.end()
 
 
+@pytest.mark.long
 def test_restarts_change_nothing(bench: Bench) -> None:
     """Ours starts anew for every file; Spark's query goes on, and idles until its watermark has caught up."""
     windows = lambda: F.window("at", WINDOW)  # noqa: E731

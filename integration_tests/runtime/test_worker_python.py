@@ -59,12 +59,14 @@ def assert_refused(said: str, folder: Path, python: str) -> None:
 
 
 @pytest.mark.parametrize("conf", [[], ["spark.python.daemon.module=spark_ckpt.tasks.python_daemon"]])
+@pytest.mark.long
 def test_workers_without_the_packages_are_refused_at_the_start(tmp_path: Path, conf: list[str]) -> None:
     venv.create(tmp_path / "bare", with_pip=False)
     python = str(tmp_path / "bare" / "bin" / "python")
     assert_refused(answer(tmp_path, python, *conf), tmp_path, python)
 
 
+@pytest.mark.long
 def test_workers_of_another_version_are_refused_at_the_start(tmp_path: Path) -> None:
     python = other_version()
     if python is None:

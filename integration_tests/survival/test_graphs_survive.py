@@ -194,6 +194,7 @@ def test_an_executor_lost_in_the_middle_of_a_chain_costs_a_retry(tmp_path: Path)
         feed.check_way()
 
 
+@pytest.mark.long
 def test_a_loop_agrees_with_itself_whatever_was_killed(tmp_path: Path) -> None:
     """Every life ends with rows on their way round, and the last one goes on with them on a cluster."""
     draw = random.Random(10)

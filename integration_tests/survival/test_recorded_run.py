@@ -24,7 +24,7 @@ from tests.specs.recorded_steps import SOURCES, recorded_steps
 from tests.specs.tla import Step, traces_module
 from tests.specs.tlc import check
 
-pytestmark = [pytest.mark.spark, pytest.mark.kill]
+pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

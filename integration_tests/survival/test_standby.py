@@ -73,6 +73,7 @@ def warm(driver: Driver) -> None:
     driver.wait_for(lambda: any(e["what"] == "is warm" for e in driver.events("standby")), "the standby is warm")
 
 
+@pytest.mark.long
 def test_standbys_go_on_when_one_driver_after_the_other_is_killed(
     job: KafkaJob, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
