@@ -110,7 +110,7 @@ LOSSES: tuple[Callable[[Path], None] | None, ...] = (None, zeroed, emptied, gone
 """What happens to unsynced files: nothing (only the process died), or one of three kinds of power loss."""
 
 
-@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("shift", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_recovery_after_a_crash_before_every_durable_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shift: int
 ) -> None:

@@ -41,6 +41,7 @@ def manifest(epoch: int) -> Manifest:
     )
 
 
+@pytest.mark.long
 def test_two_thousand_commits_stay_cheap_without_any_retention(tmp_path: Path) -> None:
     location = Location(str(tmp_path / "epochs"))
     log = EpochLog.open(location, JOB)

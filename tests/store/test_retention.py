@@ -262,7 +262,7 @@ class RetentionMachine(RuleBasedStateMachine):
 
 
 RetentionMachine.TestCase.settings = settings(
-    max_examples=15,
+    max_examples=8,
     stateful_step_count=15,
     deadline=None,
     database=None,
