@@ -1,5 +1,6 @@
 """Where Spark's archived classes are, and how they are made."""
 
+import os
 import subprocess
 
 import pytest
@@ -23,6 +24,28 @@ def archive(cache):
 
 
 def test_without_an_archive_there_are_no_options(cache):
+    assert class_archive.options() == ""
+
+
+def test_java_says_nothing_of_an_archive_it_cannot_use(archive):
+    """It would say so on standard output, in the middle of a command's JSON."""
+    archive.unlink()
+    jar = next(class_archive.jars.pyspark_jars().glob("spark-launcher*.jar"))
+    _said_by_java(f"-XX:ArchiveClassesAtExit={archive}", "-cp", jar, "org.apache.spark.launcher.Main")
+
+    options = class_archive.options().split()
+
+    assert b"Unable to use" in _said_by_java("-Xlog:cds=off", *options[:2], "-version")
+    assert _said_by_java(*options, "-version") == b""
+
+
+def _said_by_java(*arguments):
+    return subprocess.run([class_archive.jars.find_java(), *arguments], check=False, capture_output=True).stdout
+
+
+def test_an_archive_of_jars_that_were_installed_anew_is_left_alone(archive):
+    before = min(each.stat().st_mtime for each in class_archive.jars.pyspark_jars().glob("*.jar")) - 1
+    os.utime(archive, (before, before))
     assert class_archive.options() == ""
 
 

@@ -39,9 +39,20 @@ def path() -> Path:
 
 
 def options() -> str:
-    """Java options for a driver of this machine: empty if there is no archive. Never raises for a broken one."""
+    """Java options for a driver of this machine: empty if there is no archive. Never raises for a broken one.
+
+    Java tells on its standard output that it starts without an archive it cannot use; a program's own output stands there.
+    """
     archive = path()
-    return f"-XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:cds=off" if archive.is_file() else ""
+    return f"-XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:cds*=off" if _is_of_these_jars(archive) else ""
+
+
+def _is_of_these_jars(archive: Path) -> bool:
+    """Java refuses an archive of jars that were installed anew since."""
+    if not archive.is_file():
+        return False
+    jar = max((each.stat().st_mtime_ns for each in jars.pyspark_jars().glob("*.jar")), default=0)
+    return archive.stat().st_mtime_ns >= jar
 
 
 def create() -> Path:
