@@ -345,6 +345,17 @@ class Tidies(Protocol):
 
 
 @runtime_checkable
+class CostlyCommits(Protocol):
+    """A sink whose readers pay for every commit, such as a table with a file for each.
+
+    `publish_every_ms`: at least so long from one publish to the next where each micro-batch ends an epoch, unless the user says
+    otherwise.
+    """
+
+    publish_every_ms: int
+
+
+@runtime_checkable
 class Sink(Protocol):
     """An output that takes rows exactly once."""
 

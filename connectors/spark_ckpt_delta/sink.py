@@ -41,7 +41,12 @@ class DeltaSink:
     `partition_by` is for creating the table (`create=True`: when the job starts, with engine "spark" with the
     first epoch); an existing table keeps its own. `storage_options` are deltalake's; with engine "spark" Hadoop's
     settings must give access as well.
+
+    With `interval="every batch"` the table gets a commit every ten seconds, with the rows of all epochs between:
+    `to(sink, publish_every="1 second")` says otherwise.
     """
+
+    publish_every_ms = 10_000
 
     def __init__(
         self,

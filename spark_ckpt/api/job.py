@@ -13,7 +13,7 @@ from spark_ckpt.api.elsewhere import not_on_job
 from spark_ckpt.api.feedback import Feedback
 from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
 from spark_ckpt.api.stream import Stream
-from spark_ckpt.config import JobConfig
+from spark_ckpt.config import JobConfig, duration_ms
 from spark_ckpt.connector import Sink, Source
 from spark_ckpt.driver.job_plan import JobPlan, planned
 from spark_ckpt.driver.listener import RunListener
@@ -194,14 +194,14 @@ class Job:
             dropped_operators=_names(dropped) | set(config.accept_dropped_operator),
         )
 
-    def _bind(self, sink: Sink, node: Node, schema: StructType, name: str | None) -> None:
+    def _bind(self, sink: Sink, node: Node, schema: StructType, name: str | None, publish_every: object = None) -> None:
         _checked_sink(sink)
         chosen = valid_name("sink", name or sink.describe().get("kind", "sink"))
         if chosen == REJECTED:
             raise GraphInvalid(f"'{REJECTED}' is the name of the side output", hint="give the sink another name")
         if chosen in self._bindings:
             raise GraphInvalid(f"there are two sinks named '{chosen}'", hint='name them: to(sink, name="...")')
-        self._bindings[chosen] = SinkBinding(chosen, sink, node, schema)
+        self._bindings[chosen] = SinkBinding(chosen, sink, node, schema, _publish_every_ms(chosen, publish_every))
 
     def _edge_name(self, name: str) -> str:
         if name in self._edges:
@@ -235,6 +235,13 @@ def _checked_sink(sink: Sink) -> Sink:
     if isinstance(sink, type) or not isinstance(sink, Sink):
         raise SinkInvalid(_no_connector(sink, Sink), hint=_SINKS)
     return sink
+
+
+def _publish_every_ms(sink: str, written: object) -> int | None:
+    try:
+        return None if written is None else duration_ms(written)
+    except (ValueError, TypeError) as error:
+        raise ConfigInvalid(f"publish_every of sink '{sink}': {error}") from None
 
 
 def _no_connector(given: object, protocol: type) -> str:

@@ -267,10 +267,15 @@ class Stream:
             raise GraphInvalid("groupBy needs at least one key")
         return GroupedStream(stream, tuple(names))
 
-    def to(self, sink: Sink, name: str | None = None) -> Stream:
+    def to(self, sink: Sink, name: str | None = None, publish_every: str | float | None = None) -> Stream:
         """Write this stream's rows to a sink, exactly once; the stream may go on to an operator and other sinks. `name` identifies
-        the sink in the store; default: its kind."""
-        self._job._bind(sink, self._node, self.schema, name)
+        the sink in the store; default: its kind.
+
+        `publish_every`: epochs between two publishes hold the rows back, and one publish shows the rows of them all; a duration
+        such as "1 minute", "0 seconds" for every epoch. Savepoints and a stop publish at once. Default: every epoch; where each
+        micro-batch ends an epoch, what the sink prefers.
+        """
+        self._job._bind(sink, self._node, self.schema, name, publish_every)
         return self
 
     def through(self, name: str) -> Stream:

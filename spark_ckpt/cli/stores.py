@@ -32,8 +32,9 @@ def chosen_epoch(tail: Tail, epoch: int | None, savepoint: str | None = None) ->
 
 
 def status_of(tail: Tail, brief: EpochBrief) -> str:
-    """ "abandoned": not of the current lineage; "unpublished": a sink is owed it; else "published"."""
+    """ "abandoned": not of the current lineage; "unpublished": a sink is owed it or rows of it; else "published"."""
     if brief.epoch not in {each.epoch for each in tail.lineage()}:
         return "abandoned"
     owed = any(brief.epoch in tail.unacked(sink) for sink in brief.sinks)
-    return "unpublished" if owed else "published"
+    held = any(brief.epoch > tail.acked.get(sink, 0) for sink in brief.holds)
+    return "unpublished" if owed or held else "published"

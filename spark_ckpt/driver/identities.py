@@ -11,6 +11,7 @@ from spark_ckpt.errors import CkptError
 from spark_ckpt.plan.graph import SinkBinding, SourceNode
 from spark_ckpt.store import identity
 from spark_ckpt.store.identity import Confirmed, Found, Parts, Standing
+from spark_ckpt.store.restore import owed_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,4 +70,5 @@ def reconciled(
     log: EpochLog, tail: Tail, base: Manifest, owed: Mapping[str, Sequence[Manifest]], now: Found, confirmed: Confirmed
 ) -> Standing:
     """What a start from `base` goes on with. Raises `IdentityChanged`, `ConfigInvalid`; changes nothing."""
-    return identity.reconciled(identity.known(tail, base, log.manifest), now, confirmed, owed, tail.last)
+    known = identity.known(tail, base, log.manifest)
+    return identity.reconciled(known, now, confirmed, owed_rows(base, owed), tail.last)

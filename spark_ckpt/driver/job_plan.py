@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_ckpt.connector import MayNeverEnd, StagePlan
+from spark_ckpt.connector import CostlyCommits, MayNeverEnd, StagePlan
 from spark_ckpt.driver import identities
 from spark_ckpt.driver.inputs import check_inputs, remember_in
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, StateSchemaChanged
@@ -164,10 +164,18 @@ class JobPlan:
         )
 
     def _place(self, sink: str) -> SinkPlace:
-        plan, outbox = self.stage_plans[sink], self.store.outbox(sink).location
+        plan, outbox, every_ms = self.stage_plans[sink], self.store.outbox(sink).location, self._publish_every_ms(sink)
         if plan.root is None:
-            return SinkPlace(outbox.uri, outbox.storage_options)
-        return SinkPlace(plan.root, plan.storage_options, plan.root)
+            return SinkPlace(outbox.uri, outbox.storage_options, publish_every_ms=every_ms)
+        return SinkPlace(plan.root, plan.storage_options, plan.root, every_ms)
+
+    def _publish_every_ms(self, sink: str) -> int:
+        binding = next(each for each in self.bindings if each.name == sink)
+        if binding.publish_every_ms is not None:
+            return binding.publish_every_ms
+        if self.config.every_batch and isinstance(binding.sink, CostlyCommits):
+            return binding.sink.publish_every_ms
+        return 0
 
     def check_ends(self) -> None:
         """Raise `ConfigInvalid` if a source has no end that a run could drain it to."""
@@ -190,7 +198,8 @@ class JobPlan:
                 f"epoch {base.epoch} has cursors of sources that the job {_lacks(base)}: {', '.join(lost)}",
                 hint=_names_hint(base, "source", lost[0], known, "keep the sources' names, or start with a new store"),
             )
-        gone = sorted(set(unpublished) - {binding.name for binding in self.bindings})
+        holds = {sink for sink, held in base.held.items() if held.files}
+        gone = sorted({*unpublished, *holds} - {binding.name for binding in self.bindings})
         if gone:
             raise GraphInvalid(
                 f"decided epochs are still to be published to sinks that the job no longer has: {', '.join(gone)}",

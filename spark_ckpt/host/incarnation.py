@@ -7,6 +7,7 @@ Events come one at a time; an answer that is at hand while effects are carried o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from spark_ckpt.connector import Cursor, StagedFile
@@ -14,6 +15,7 @@ from spark_ckpt.errors import CkptError, Fenced, PublishFailed, RunFailed
 from spark_ckpt.host.ahead import Ahead
 from spark_ckpt.host.edges import spent
 from spark_ckpt.host.epoch_builder import Chains, EpochBuilder
+from spark_ckpt.host.holding import Holding
 from spark_ckpt.host.job_shape import JobShape
 from spark_ckpt.host.manifests import Lineage, manifest_of
 from spark_ckpt.host.markers import AHEAD, BARRIER, OPEN, Markers
@@ -69,6 +71,7 @@ class IncarnationCore:
         self._publication = Publication(shape, point, standing or Standing(), acked or {})
         self._cursors: dict[str, Cursor] = self.standing.goes_on(point.manifest.cursors)
         self._builder = EpochBuilder(point.manifest, shape.delays_ms, next(iter(shape.sinks), None), shape.edges)
+        self._holding = Holding(shape.sinks, point.manifest)
         self._markers = Markers()
         self._ahead = Ahead()
         self._machine: barrier.Coordinator | None = None
@@ -171,7 +174,7 @@ class IncarnationCore:
             case SavepointAsked(name=name):
                 return self._told(now_ms, barrier.EpochRequested(barrier.Reason.SAVEPOINT, name))
             case TimerRanOut(elapsed=barrier.IntervalElapsed() as elapsed) if self._nothing_to_end:
-                return self._wait_for_rows(elapsed)
+                return self._wait_for_rows(elapsed, now_ms)
             case TimerRanOut(elapsed=elapsed):
                 return self._told(now_ms, elapsed)
         raise TypeError(f"not an event of an incarnation: {event}")
@@ -245,11 +248,18 @@ class IncarnationCore:
         """An idle stream takes no epochs."""
         return self._builder.idle and not self._ahead.is_held
 
-    def _wait_for_rows(self, elapsed: barrier.IntervalElapsed) -> list[Effect]:
-        """The newest interval waits for the first rows: an older one, should it run out later, is stale."""
-        if self._idle_interval is None or elapsed.timer > self._idle_interval.timer:
-            self._idle_interval = elapsed
-        return []
+    def _wait_for_rows(self, elapsed: barrier.IntervalElapsed, now_ms: float) -> list[Effect]:
+        """The newest interval waits for the first rows: an older one, should it run out later, is stale.
+
+        It waits no longer than until what is held back is due.
+        """
+        wait_ms = self._holding.due_in_ms(now_ms)
+        if wait_ms == 0:
+            return self._told(now_ms, elapsed)
+        if self._idle_interval is not None and elapsed.timer < self._idle_interval.timer:
+            return []
+        self._idle_interval = elapsed
+        return [] if wait_ms is None else [ArmTimer(math.ceil(wait_ms), elapsed)]
 
     def _votes(self, epoch: Epoch) -> list[Event]:
         """A batch is atomic: with it, whatever took part in the epoch is durable."""
@@ -264,6 +274,7 @@ class IncarnationCore:
         manifest = event.manifest
         unnamed = spent(self._builder.decided(manifest.epoch), self._base)
         self._base, self._previous = manifest, manifest.epoch
+        self._holding.decided(manifest, now_ms)
         self._publication.decided(manifest)
         said: list[Effect] = [SayCommitted(manifest)]
         if self._machine is None:
@@ -311,6 +322,8 @@ class IncarnationCore:
                 return [OfferMarker(self._markers.offer(BARRIER, epoch))]
             case barrier.StoreEpoch(epoch=epoch, reason=reason, names=names):
                 return [StoreManifest(self._manifest(epoch, reason.value, now_ms), names)]
+            case barrier.CommitSink(sink=sink, epoch=epoch) if self._publication.holds_back(sink, epoch):
+                return self._told(now_ms, barrier.SinkCommitted(sink, epoch, self._incarnation))
             case barrier.CommitSink(sink=sink, epoch=epoch):
                 return [Publish(sink, self._publication.output(sink, epoch, self._previous))]
             case barrier.AbortEpoch(epoch=epoch, why=why):
@@ -328,7 +341,8 @@ class IncarnationCore:
 
     def _lineage(self, now_ms: float) -> Lineage:
         took_ms = round(now_ms - self._barrier_at_ms)
-        return Lineage(self._incarnation, self._base.epoch, self._previous, took_ms, self.standing)
+        numbers = (self._incarnation, self._base.epoch, self._previous)
+        return Lineage(*numbers, now_ms, took_ms, self._holding, self.standing)
 
     def _why(self, outcome: barrier.Outcome, why: str) -> CkptError | None:
         blamed = self._publication.error

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from spark_ckpt.connector import Json
 from spark_ckpt.host.epoch_builder import EndedEpoch
+from spark_ckpt.host.holding import Holding
 from spark_ckpt.host.job_shape import JobShape, OperatorShape
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import (
@@ -24,16 +25,18 @@ from spark_ckpt.store.records import (
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Where a new epoch stands: who decides it, on which epoch, after which id, how long after its barrier was offered.
+    """Where a new epoch stands: who decides it, on which epoch, after which id, when, how long after its barrier was offered.
 
-    `standing`: which tables, topics and folders its names mean.
+    `holding`: what sinks wait for. `standing`: which tables, topics and folders its names mean.
     """
 
     incarnation: int
     base: int
     previous: int
+    now_ms: float
     took_ms: int
-    standing: Standing = field(default_factory=Standing)
+    holding: Holding
+    standing: Standing
 
 
 def manifest_of(
@@ -41,6 +44,7 @@ def manifest_of(
 ) -> Manifest:
     """Everything the epoch consists of. `attempt` and `created_ms` are for whoever stores it to say (`stamped`)."""
     gathered = ended.gathered
+    outputs, held = lineage.holding.divided(_staged(shape, ended), reason, lineage.now_ms)
     return Manifest(
         job=shape.job,
         epoch=ended.epoch,
@@ -55,7 +59,8 @@ def manifest_of(
         watermark_ms=ended.watermark_ms,
         late_watermark_ms=ended.late_ms,
         operators=_operators(shape, ended),
-        outputs=_outputs(shape, ended),
+        outputs=outputs,
+        held=held,
         edges=dict(ended.edges),
         rows_in=gathered.rows_in,
         rows_out=gathered.rows_out,
@@ -93,13 +98,13 @@ def _snapshot(operator: OperatorShape, ended: EndedEpoch) -> OperatorSnapshot:
     )
 
 
-def _outputs(shape: JobShape, ended: EndedEpoch) -> dict[str, StagedOutput]:
-    outputs = {}
+def _staged(shape: JobShape, ended: EndedEpoch) -> dict[str, StagedOutput]:
+    staged = {}
     for sink, place in shape.sinks.items():
         files = tuple(StagedFileRecord(**asdict(file)) for file in ended.gathered.staged.get(sink, []))
         rows = sum(file.rows for file in files)
-        outputs[sink] = StagedOutput(sink=sink, root=place.recorded_root, files=files, rows=rows)
-    return outputs
+        staged[sink] = StagedOutput(sink=sink, root=place.recorded_root, files=files, rows=rows)
+    return staged
 
 
 def summary_of(manifest: Manifest) -> dict[str, Json]:

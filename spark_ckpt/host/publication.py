@@ -59,6 +59,10 @@ class Publication:
         """Manifests of epochs that no sink owes are not needed any more."""
         self._decided = {epoch: manifest for epoch, manifest in self._decided.items() if epoch in owed}
 
+    def holds_back(self, sink: str, epoch: int) -> bool:
+        """Whether a decided epoch has nothing to publish there: its rows come with a later one."""
+        return sink in self._decided[epoch].held
+
     def output(self, sink: str, epoch: int, newest: int) -> EpochOutput:
         """What the sink has to publish for a decided epoch. `newest`: the highest epoch ever decided."""
         manifest, place = self._decided[epoch], self._shape.sinks[sink]

@@ -123,12 +123,13 @@ Node = Leaf | TransformNode | InputNode | UnionNode | WatermarkNode | EventTimeN
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SinkBinding:
-    """A sink and the stream that ends in it."""
+    """A sink and the stream that ends in it. `publish_every_ms`: as the user says; None: nothing was said."""
 
     name: str
     sink: Sink
     node: Node
     schema: StructType
+    publish_every_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

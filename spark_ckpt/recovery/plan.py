@@ -36,7 +36,8 @@ class SinkPlan:
     `publish`: decided, in the restored lineage, not known to be published: will be. `again`: behind the restored epoch
     and visible already: their input is read and their rows are produced once more. `never`: behind it and not
     published: their staged rows never become visible, the restored job produces them anew. `elsewhere`:
-    visible epochs of branches that were left before; they may hold rows of the same input.
+    visible epochs of branches that were left before; they may hold rows of the same input. `held_rows`: what the restored epoch
+    holds back for a later publish: its rows go out with the first new epoch.
     """
 
     sink: str
@@ -50,6 +51,7 @@ class SinkPlan:
     """Another table or topic takes its place: it begins with the first new epoch."""
     complete: bool = True
     """False if epochs between were forgotten by retention: `again` may be more than the log can tell."""
+    held_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,8 @@ def plan(
     choice = restore.choose(tail, target, read, verify)
     base = choice.base
     for sink in sorted(new_sinks):
-        check_owed(sink, choice.unpublished.get(sink, []))
-    sinks = tuple(_sink(tail, sink, base.epoch, choice.unpublished.get(sink, []), read) for sink in tail.sinks)
+        check_owed(sink, restore.owed_rows(base, choice.unpublished).get(sink, []))
+    sinks = tuple(_sink(tail, sink, base, choice.unpublished.get(sink, []), read) for sink in tail.sinks)
     return RestorePlan(
         job=tail.job,
         restored_from=choice.restored_from,
@@ -146,17 +148,19 @@ def _state(base: Manifest) -> tuple[StateToLoad, ...]:
     )
 
 
-def _sink(tail: Tail, sink: str, base: int, publish: Iterable[Manifest], read: restore.Read) -> SinkPlan:
+def _sink(tail: Tail, sink: str, base: Manifest, publish: Iterable[Manifest], read: restore.Read) -> SinkPlan:
     due = list(publish)
-    followers, complete = behind(tail, base)
+    followers, complete = behind(tail, base.epoch)
     unacked = set(tail.unacked(sink))
-    known = {brief.epoch for brief in followers} | ({brief.epoch for brief in tail.lineage(base)} if base else set())
+    lineage = tail.lineage(base.epoch) if base.epoch else ()
+    known = {brief.epoch for brief in (*followers, *lineage)}
     others = (each.epoch for each in tail.epochs if each.epoch not in known and sink in each.sinks)
     again = tuple(brief.epoch for brief in followers if sink in brief.sinks and brief.epoch not in unacked)
     return SinkPlan(
         sink=sink,
         publish=tuple(each.epoch for each in due),
         publish_rows=_rows(sink, due),
+        held_rows=base.held[sink].rows if sink in base.held else 0,
         again=again,
         again_rows=_rows(sink, map(read, again)),
         never=tuple(brief.epoch for brief in followers if brief.epoch in unacked),

@@ -15,6 +15,8 @@ def sink_lines(epoch: int, sink: SinkPlan) -> Iterable[str]:
         return
     if sink.publish:
         yield f"{epochs(sink.publish)} ({counted(sink.publish_rows, 'row')}) will be published first"
+    if sink.held_rows:
+        yield f"{counted(sink.held_rows, 'row')} that this epoch holds back will be published with the first new one"
     if sink.again:
         stay = one_or_many(len(sink.again), "stays", "stay")
         yield (
@@ -28,5 +30,5 @@ def sink_lines(epoch: int, sink: SinkPlan) -> Iterable[str]:
         yield f"{epochs(sink.never)} {was} never published: what was staged is dropped and produced anew"
     if sink.elsewhere:
         yield f"visible of branches left before: {epochs(sink.elsewhere)}; rows of the same input may be among them"
-    if not (sink.publish or sink.again or sink.never or sink.elsewhere):
+    if not (sink.publish or sink.held_rows or sink.again or sink.never or sink.elsewhere):
         yield "has everything up to this epoch and nothing behind it"

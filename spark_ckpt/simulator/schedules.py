@@ -19,7 +19,7 @@ from spark_ckpt.simulator.barrier_storage import BarrierGraph
 from spark_ckpt.simulator.barrier_world import ROLES, BarrierWorld, Roles
 from spark_ckpt.simulator.faults import Faults, hostile
 from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
-from spark_ckpt.simulator.spark_driver import CoreOf, shipped
+from spark_ckpt.simulator.spark_driver import CoreOf, shape_of, shipped
 from spark_ckpt.simulator.spark_world import SparkWorld
 from spark_ckpt.simulator.violations import NoEnd, Violation
 from spark_ckpt.simulator.world import CALM, Choice, Moment, Scalar, World
@@ -44,6 +44,8 @@ BARRIER_FAULT_RATE = 0.03
 
 SPARK_STEPS = 250
 SPARK_FAULT_RATE = 0.08
+PATIENT = {2: ("tap",), 3: ("out",), 5: ("tap", "out")}
+"""By a seed's remainder: sinks that get the rows of several epochs at once."""
 
 LEASE_STEPS = 120
 LEASE_FAULT_RATE = 0.08
@@ -243,5 +245,6 @@ def run_spark(seed: int, core_of: CoreOf = shipped, steps: int = SPARK_STEPS) ->
 
 def spark_world(seed: int, core_of: CoreOf = shipped) -> SparkWorld:
     """The world that a seed's schedule begins in: every other job drains, the driver of every third one does not die, in two of
-    five each batch ends an epoch."""
-    return SparkWorld(core_of, draining=seed % 2 == 1, deaths=seed % 3 > 0, every_batch=seed % 5 in (1, 3))
+    five each batch ends an epoch, in three of seven a sink or both get the rows of several epochs at once."""
+    shape = shape_of(every_batch=seed % 5 in (1, 3), patient=PATIENT.get(seed % 7, ()))
+    return SparkWorld(core_of, draining=seed % 2 == 1, deaths=seed % 3 > 0, shape=shape)

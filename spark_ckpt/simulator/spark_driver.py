@@ -7,7 +7,7 @@ sink publishes.  Spark runs batches.  Whatever they say to each other waits in a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_ckpt.connector import EpochOutput
@@ -54,6 +54,16 @@ SHAPE = JobShape(
     ), LIMITS,
     edges=tuple(EdgeShape(edge, "k int, n int") for edge in EDGES),
 )  # fmt: skip
+PUBLISH_EVERY_MS = 50
+"""Of a patient sink: two epochs are in between."""
+
+
+def shape_of(every_batch: bool, patient: Collection[str]) -> JobShape:
+    """The job's shape where each batch ends an epoch, or not; with sinks that get the rows of several epochs at once."""
+    sinks = {sink: SinkPlace("", publish_every_ms=PUBLISH_EVERY_MS if sink in patient else 0) for sink in SINKS}
+    return replace(SHAPE, every_batch=every_batch, sinks=sinks)
+
+
 HOLDER = Holder(host="h", boot_id="b", pid=1, pid_start=1, name=JOB)
 
 CoreOf = Callable[[JobShape, RecoveryPoint, Mapping[str, int]], IncarnationCore]
@@ -87,13 +97,13 @@ class SparkDriver:
     """
 
     def __init__(
-        self, shared: Shared, core_of: CoreOf, restore: RestoreTarget = LATEST, every_batch: bool = False
+        self, shared: Shared, core_of: CoreOf, restore: RestoreTarget = LATEST, shape: JobShape = SHAPE
     ) -> None:
         self.shared = shared
         self.log = shared.log()
         point = self.log.begin_incarnation(HOLDER, restore, 1_000, takeover=True)
         self.incarnation = point.incarnation
-        self.core = core_of(replace(SHAPE, every_batch=every_batch), point, self.log.tail().acked)
+        self.core = core_of(shape, point, self.log.tail().acked)
         self.base = point.manifest
         self.now_ms = 0
         self.timers: list[tuple[int, Event]] = []

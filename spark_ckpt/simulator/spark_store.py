@@ -94,7 +94,8 @@ class Shared:
 
     def verify(self, manifest: Manifest) -> None:
         """Every file that the manifest names is there."""
-        paths = [file.path for output in manifest.outputs.values() for file in output.files]
+        staged = (*manifest.outputs.values(), *manifest.held.values())
+        paths = [file.path for output in staged for file in output.files]
         files = [file.path for snapshot in manifest.operators.values() for file in snapshot.files]
         missing = [path for path in paths if path not in self.staged]
         missing += [path for path in files if path not in self.state]
@@ -150,7 +151,8 @@ class Shared:
         ensure(bool(manifest.attempt) and all(manifest.attempt != each.attempt for each in known), "O8", name)
         ensure(set(manifest.cursors) == set(SOURCES), "O7", f"{name} has cursors of {sorted(manifest.cursors)} only")
         if manifest.reason != "initial":
-            ensure(set(manifest.outputs) == set(SINKS), "O7", f"{name} has outputs {sorted(manifest.outputs)} only")
+            sinks = sorted([*manifest.outputs, *manifest.held])
+            ensure(sinks == sorted(SINKS), "O7", f"{name} has outputs of {sinks} only, or twice")
         ensure(set(manifest.edges) == set(EDGES), "O7", f"{name} has edges {sorted(manifest.edges)} only")
         in_flight = {edge: self._rows_on(cut) for edge, cut in manifest.edges.items()}
         cursors = numbers(manifest.cursors)
@@ -189,7 +191,9 @@ class Shared:
         return [row for file in cut.files for row in self.segment(file.path)]
 
     def _rows_of(self, lineage: Mapping[int, Manifest], newest: int, sink: str) -> list[Row]:
-        rows: list[Row] = []
+        """What its epochs put out, and what the newest one holds back."""
+        held = lineage[newest].held if newest else {}
+        rows = [row for file in (held[sink].files if sink in held else ()) for row in self.staged[file.path]]
         while newest:
             manifest = lineage[newest]
             files = manifest.outputs[sink].files if sink in manifest.outputs else ()

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from spark_ckpt.errors import CkptError
+from spark_ckpt.host.job_shape import JobShape
 from spark_ckpt.host.messages import OfferMarker, SavepointAsked, StopAsked
 from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.simulator.barrier_storage import ensure
 from spark_ckpt.simulator.spark_choices import faults_of, missed_by, work_of
-from spark_ckpt.simulator.spark_driver import CoreOf, SparkDriver, shipped
+from spark_ckpt.simulator.spark_driver import SHAPE, CoreOf, SparkDriver, shipped
 from spark_ckpt.simulator.spark_restores import judge_restores
 from spark_ckpt.simulator.spark_rows import GETS, SINKS, by_key, in_order, in_the_end, outputs_of
 from spark_ckpt.simulator.spark_run import SparkRun
@@ -30,7 +31,7 @@ OUTAGE = 6
 
 class SparkWorld(World):
     """`rows`: how many each source has. `draining`: the job ends by itself once it has read them. `deaths`: drivers
-    and queries die. `every_batch`: each ends an epoch. Drivers are numbered in the order of their incarnations; the last one is
+    and queries die. `shape`: the job's. Drivers are numbered in the order of their incarnations; the last one is
     the job's."""
 
     LAGGARDS = ("", "coordinate", "ask", "publish", "plan", "run", "store", "delete")
@@ -41,13 +42,13 @@ class SparkWorld(World):
         rows: int = ROWS,
         draining: bool = False,
         deaths: bool = True,
-        every_batch: bool = False,
+        shape: JobShape = SHAPE,
     ) -> None:
         self.core_of = core_of
         self.rows = rows
         self.draining = draining
         self.deaths = deaths
-        self.every_batch = every_batch
+        self.shape = shape
         self.durable = Shared()
         self.sinks = {sink: SparkSink(sink) for sink in SINKS}
         self.drivers: list[SparkDriver] = []
@@ -140,7 +141,7 @@ class SparkWorld(World):
     def _do_begin(self, how: str = "ok") -> None:
         self.durable.mood = self._mood(how)
         try:
-            driver = SparkDriver(self.durable, self.core_of, every_batch=self.every_batch)
+            driver = SparkDriver(self.durable, self.core_of, shape=self.shape)
         except CkptError as error:
             ensure(error.retriable, "O10", f"the job cannot begin: {error}")
             self._follow(error, 0, progressed=False, committed=False)

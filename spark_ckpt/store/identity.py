@@ -220,7 +220,7 @@ def _unneeded(confirmed: Confirmed, sources: Collection[str], sinks: Collection[
 
 def check_owed(sink: str, manifests: Iterable[Manifest]) -> None:
     """Raise `IdentityChanged` if the old sink may have rows of decided epochs or not: in the new one they could be twice."""
-    rows = [each for each in manifests if sink in each.outputs and each.outputs[sink].files]
+    rows = [each for each in manifests for of in (each.outputs, each.held) if sink in of and of[sink].files]
     if rows:
         epochs = ", ".join(str(each.epoch) for each in rows)
         raise IdentityChanged(

@@ -174,6 +174,7 @@ class Manifest(Record):
 
     The identities say what the names of `cursors` and `outputs` stood for; those of sinks that the job has dropped
     stay, in case their names come back. Absent: written before there were any, or by connectors that have none.
+    `held`: rows that were staged up to this epoch and are published with a later one; a sink is in `outputs` or here.
     `late_watermark_ms`: what rows of the next batch are late by, a batch older than `watermark_ms`. None if an older version
     wrote the manifest. `timings` and `graph`: for those who look.
     """
@@ -193,6 +194,7 @@ class Manifest(Record):
     late_watermark_ms: int | None = None
     operators: dict[OperatorName, OperatorSnapshot] = {}
     outputs: dict[SinkName, StagedOutput] = {}
+    held: dict[SinkName, StagedOutput] = {}
     edges: dict[EdgeName, EdgeCut] = {}
     rows_in: int = 0
     rows_out: int = 0
@@ -241,7 +243,7 @@ class IncarnationRecord(Entry):
 
 
 class EpochBrief(Entry):
-    """What the log's tail remembers of a manifest."""
+    """What the log's tail remembers of a manifest. `holds`: sinks whose rows are published with a later epoch."""
 
     epoch: Count
     incarnation: Count
@@ -254,6 +256,7 @@ class EpochBrief(Entry):
     rows_in: int
     rows_out: int
     sinks: tuple[SinkName, ...]
+    holds: tuple[SinkName, ...] = ()
     acks: tuple[SinkAck, ...]
     lease_expires_ms: int = 0
     timings: Timings | None = None
@@ -264,8 +267,11 @@ class EpochBrief(Entry):
         """The brief of a manifest whose commit renews the lease."""
         shared = {name: getattr(manifest, name) for name in cls.model_fields if name in Manifest.model_fields}
         state_bytes = sum(file.size_bytes for each in manifest.operators.values() for file in each.files)
-        sinks = tuple(sorted(manifest.outputs))
-        return cls(**shared, sinks=sinks, lease_expires_ms=lease_expires_ms, state_bytes=state_bytes)
+        sinks, holds = (
+            tuple(sorted(manifest.outputs)),
+            tuple(sorted(sink for sink, held in manifest.held.items() if held.files)),
+        )
+        return cls(**shared, sinks=sinks, holds=holds, lease_expires_ms=lease_expires_ms, state_bytes=state_bytes)
 
 
 class Heartbeat(Entry):

@@ -10,7 +10,7 @@ reach the sink (`RecoveryPoint.dropped` names them, so that a sink's marker can 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -58,6 +58,12 @@ class Choice:
     restored_from: str
     unpublished: Mapping[str, list[Manifest]]
     skipped: tuple[tuple[int, str], ...] = ()
+
+
+def owed_rows(base: Manifest, unpublished: Mapping[str, Sequence[Manifest]]) -> dict[str, list[Manifest]]:
+    """Per sink the decided epochs with rows that it is not known to have: unpublished ones, and `base` if it holds some back."""
+    holds = {sink: [base] for sink, held in base.held.items() if held.files}
+    return {sink: [*unpublished.get(sink, ()), *holds.get(sink, ())] for sink in {**unpublished, **holds}}
 
 
 Read = Callable[[int], Manifest]
@@ -162,7 +168,7 @@ def _checked(tail: Tail, epoch: int, described: str, read: Read, verify: Verify)
 def _verified(manifests: dict[int, Manifest], epoch: int, read: Read, verify: Verify) -> Manifest:
     if epoch not in manifests:
         manifest = read(epoch)
-        verify(manifest.model_copy(update={"operators": {}, "edges": {}}))
+        verify(manifest.model_copy(update={"operators": {}, "edges": {}, "held": {}}))
         manifests[epoch] = manifest
     return manifests[epoch]
 

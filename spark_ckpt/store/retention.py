@@ -45,14 +45,16 @@ def kept_epochs(tail: Tail, policy: Retention, now_ms: int) -> set[int]:
 
     The newest by number and the newest of the current lineage (an older branch stays for a while after a restore),
     young ones, savepoints, the epoch the job stands on, everything some sink is still owed, and what comes before that:
-    where to go back to if owed rows are damaged.
+    where to go back to if owed rows are damaged, or rows that are held back.
     """
     by_number = sorted(tail.by_id)[-policy.keep_last :]
     lineage = [brief.epoch for brief in tail.lineage()][: policy.keep_last]
     young = [epoch for epoch, brief in tail.by_id.items() if brief.created_ms > now_ms - policy.keep_age_ms]
     owed = [epoch for sink in tail.sinks for epoch in tail.unacked(sink)]
     behind_owed = [tail.by_id[epoch].base for epoch in owed]
-    wanted = {tail.latest, tail.base, *by_number, *lineage, *young, *owed, *behind_owed, *tail.savepoints.values()}
+    behind_held = next((brief.epoch for brief in tail.lineage() if not brief.holds), 0)
+    owed_or_behind = {*owed, *behind_owed, behind_held}
+    wanted = {tail.latest, tail.base, *by_number, *lineage, *young, *owed_or_behind, *tail.savepoints.values()}
     return wanted & tail.by_id.keys()
 
 
@@ -63,8 +65,8 @@ def state_files(manifests: Iterable[Manifest], operator: str) -> set[str]:
 
 
 def staged_files(manifests: Iterable[Manifest], sink: str) -> set[str]:
-    """Paths of one sink's files in the outbox that some of the manifests need."""
-    outputs = [manifest.outputs[sink] for manifest in manifests if sink in manifest.outputs]
+    """Paths of one sink's files in the outbox that some of the manifests need, to publish or held back."""
+    outputs = [each[sink] for manifest in manifests for each in (manifest.outputs, manifest.held) if sink in each]
     return {file.path for output in outputs if not output.root for file in output.files}
 
 

@@ -106,7 +106,7 @@ class Store:
             _verify(place, snapshot.files, deep, epoch=manifest.epoch, operator=operator)
         for edge, cut in manifest.edges.items():
             _verify(self.edge(edge).location, cut.files, deep, epoch=manifest.epoch, edge=edge)
-        for sink, output in manifest.outputs.items():
+        for sink, output in (*manifest.outputs.items(), *manifest.held.items()):
             staged_at = self._staged_at(sink, output.root, manifest.epoch)
             if staged_at is not None:
                 _verify(staged_at, output.files, deep, epoch=manifest.epoch, sink=sink)

@@ -115,8 +115,8 @@ class Tail:
 
     @property
     def sinks(self) -> list[str]:
-        """Every sink that a kept epoch has an output for."""
-        return sorted({sink for brief in self.by_id.values() for sink in brief.sinks})
+        """Every sink that a kept epoch has an output for, or rows of."""
+        return sorted({sink for brief in self.by_id.values() for sink in (*brief.sinks, *brief.holds)})
 
 
 def folded(tail: Tail, records: Sequence[tuple[At, AnyRecord]]) -> Tail:

@@ -8,12 +8,15 @@ import pytest
 
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.host.epoch_builder import EndedEpoch, Gathered
+from spark_ckpt.host.holding import Holding
 from spark_ckpt.host.job_shape import JobShape, OperatorShape, SinkPlace
 from spark_ckpt.host.manifests import Lineage, manifest_of, stamped, summary_of
 from spark_ckpt.protocol.barrier import Limits
+from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import Manifest, SinkAck, StateFile
 
-LINEAGE = Lineage(incarnation=3, base=7, previous=8, took_ms=12)
+EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="initial", created_ms=0, reason="initial")
+LINEAGE = Lineage(3, 7, 8, now_ms=0.0, took_ms=12, holding=Holding({}, EMPTY), standing=Standing())
 TOTALS = OperatorShape("totals", "k string", "total bigint", key_groups=4)
 
 

@@ -102,7 +102,8 @@ def rows_of(tail: Tail) -> Iterable[tuple[Json, ...]]:
             (brief.timings.barrier_ms, brief.timings.snapshot_ms) if brief.timings else (None, None)
         )
         yield (
-            brief.epoch, _status(brief, lineage, owed), brief.incarnation, brief.base, brief.created_ms, brief.duration_ms,
+            brief.epoch, _status(brief, lineage, owed, tail.acked),
+            brief.incarnation, brief.base, brief.created_ms, brief.duration_ms,
             barrier_ms, snapshot_ms, later.get((brief.epoch, "decision")), later.get((brief.epoch, "publish")),
             brief.rows_in, brief.rows_out, brief.state_bytes, brief.reason, names.get(brief.epoch, []),
         )  # fmt: skip
@@ -117,10 +118,11 @@ def _told_later(briefs: Iterable[EpochBrief]) -> dict[tuple[int, str], int]:
     return found
 
 
-def _status(brief: EpochBrief, lineage: set[int], owed: Mapping[str, set[int]]) -> str:
+def _status(brief: EpochBrief, lineage: set[int], owed: Mapping[str, set[int]], acked: Mapping[str, int]) -> str:
     if brief.epoch not in lineage:
         return "abandoned"
-    return "unpublished" if any(brief.epoch in owed[sink] for sink in brief.sinks) else "published"
+    held = any(brief.epoch > acked.get(sink, 0) for sink in brief.holds)
+    return "unpublished" if held or any(brief.epoch in owed[sink] for sink in brief.sinks) else "published"
 
 
 def _newest(store: Store, tail: Tail) -> Json:

@@ -1,0 +1,79 @@
+"""Bugs planted in what an epoch holds back for a later publish."""
+
+from __future__ import annotations
+
+from spark_ckpt.host.holding import Holding
+
+
+class Forgetful(Holding):
+    """What the epoch before held back is not in the next one."""
+
+    def divided(self, staged, reason, now_ms):
+        self._held = {}
+        return super().divided(staged, reason, now_ms)
+
+
+class Repeating(Holding):
+    """What is published is held back as well."""
+
+    def divided(self, staged, reason, now_ms):
+        outputs, held = super().divided(staged, reason, now_ms)
+        return outputs, {**held, **outputs}
+
+
+class Hasty(Holding):
+    """An epoch's own rows are published at once, those from before stay back."""
+
+    def divided(self, staged, reason, now_ms):
+        _, held = super().divided(staged, reason, now_ms)
+        before = {sink: self._held[sink] for sink in held if sink in self._held}
+        return {sink: own for sink, own in staged.items() if sink not in before}, before
+
+
+class Endless(Holding):
+    """A final epoch is divided as any other."""
+
+    def divided(self, staged, reason, now_ms):
+        return super().divided(staged, "interval", now_ms)
+
+
+class Backwards(Holding):
+    """What was held back comes last."""
+
+    def divided(self, staged, reason, now_ms):
+        held, self._held = self._held, {}
+        outputs, kept = super().divided(staged, reason, now_ms)
+        self._held = held
+        return {sink: _behind(held, each) for sink, each in outputs.items()}, {
+            sink: _behind(held, each) for sink, each in kept.items()
+        }
+
+
+def _behind(held, output):
+    files = held[output.sink].files if output.sink in held else ()
+    return output.model_copy(update={"files": (*output.files, *files)})
+
+
+def what_the_restored_epoch_holds_back_is_forgotten(core):
+    core._holding._held = {}
+
+
+def an_epoch_of_held_rows_counts_as_unpublished(core):
+    core._publication.holds_back = lambda sink, epoch: False
+
+
+def in_place(kind):
+    """The core with another `Holding`."""
+
+    def plant(core):
+        core._holding = kind(core._shape.sinks, core._point.manifest)
+
+    plant.__name__ = kind.__name__
+    return plant
+
+
+PLANTED = [
+    what_the_restored_epoch_holds_back_is_forgotten,
+    an_epoch_of_held_rows_counts_as_unpublished,
+    *map(in_place, (Forgetful, Repeating, Hasty, Endless, Backwards)),
+]

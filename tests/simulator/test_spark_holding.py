@@ -1,0 +1,38 @@
+"""Sinks that get the rows of several epochs at once: none is lost or comes twice, and what would lose one is caught."""
+
+from __future__ import annotations
+
+import pytest
+from holding_bugs import PLANTED
+from host_bugs import core_with
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.protocol.machine import ProtocolViolation
+from spark_ckpt.simulator.schedules import PATIENT, spark_world
+from spark_ckpt.simulator.violations import Violation
+
+ENOUGH = 200
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_in_what_is_held_back_is_caught(plant):
+    outcomes = (sim.run_spark(seed, core_with(plant)) for seed in range(ENOUGH) if seed % 7 in PATIENT)
+    condemned = next((each for each in outcomes if not each.ok), None)
+    assert condemned is not None, f"not caught in {ENOUGH} seeds"
+    print(f"seed {condemned.seed}, {len(condemned.trace)} steps: {condemned.error}")
+    assert isinstance(condemned.error, Violation | ProtocolViolation), condemned.error
+
+
+def test_schedules_hold_rows_back_over_epochs_and_crashes():
+    held, inherited = 0, 0
+    for seed in (seed for seed in range(40) if seed % 7 in PATIENT):
+        outcome = sim.run_spark(seed)
+        world = spark_world(seed)
+        for choice in outcome.trace:
+            world.perform(choice)
+        epochs = {each.epoch: each for each in world.durable.manifests()}
+        holding = {number for number, each in epochs.items() if any(output.files for output in each.held.values())}
+        held += len(holding)
+        inherited += sum(driver.base.epoch in holding for driver in world.drivers)
+    assert held > 20, "epochs that hold rows back"
+    assert inherited > 5, "lives that begin with rows that are held back"
