@@ -55,6 +55,7 @@ def _fields(log: EpochLog, tail: Tail, manifest: Manifest) -> dict[str, Json]:
             "sinks": {name: dict(each.parts) for name, each in manifest.sink_identities.items()},
         },
         "outputs": [_output_fields(tail, manifest.epoch, each) for each in manifest.outputs.values()],
+        "held": [_held_fields(each) for each in manifest.held.values()],
         "rejected": dict(manifest.rejected),
     }
 
@@ -85,13 +86,16 @@ def _edge_fields(cut: EdgeCut) -> dict[str, Json]:
 
 
 def _output_fields(tail: Tail, epoch: int, output: StagedOutput) -> dict[str, Json]:
+    return {**_held_fields(output), "published": epoch not in tail.unacked(output.sink)}
+
+
+def _held_fields(output: StagedOutput) -> dict[str, Json]:
     return {
         "sink": output.sink,
         "rows": output.rows,
         "files": len(output.files),
         "bytes": sum(file.size_bytes for file in output.files),
         "staged_in": output.root or "outbox",
-        "published": epoch not in tail.unacked(output.sink),
     }
 
 
@@ -156,14 +160,16 @@ def _edge_row(cut: EdgeCut) -> tuple[object, ...]:
 
 
 def _print_outputs(tail: Tail, manifest: Manifest) -> None:
-    if manifest.outputs:
+    rows = [_output_row(each, manifest.epoch not in tail.unacked(each.sink)) for each in manifest.outputs.values()]
+    rows += [_output_row(each, "with a later epoch") for each in manifest.held.values()]
+    if rows:
         print_line()
-        rows = []
-        for output in manifest.outputs.values():
-            total = size(sum(file.size_bytes for file in output.files))
-            published = manifest.epoch not in tail.unacked(output.sink)
-            rows.append((output.sink, output.rows, len(output.files), total, published))
         print_table(("sink", "rows", "files", "size", "published"), rows)
+
+
+def _output_row(output: StagedOutput, published: object) -> tuple[object, ...]:
+    total = size(sum(file.size_bytes for file in output.files))
+    return (output.sink, output.rows, len(output.files), total, published)
 
 
 def _print_identities(manifest: Manifest) -> None:

@@ -32,7 +32,8 @@ class Holding:
         Only epochs that the clock asked for hold something back, and those that only pin where new sources start. At a savepoint
         or a final epoch every sink gets everything.
         """
-        outputs, held = {}, {}
+        outputs: dict[str, StagedOutput] = {}
+        held: dict[str, StagedOutput] = {}
         for sink, own in staged.items():
             whole = _joined(self._held.get(sink), own)
             waits = bool(whole.files) if reason == "initial" else reason == "interval" and now_ms < self._due_ms[sink]

@@ -238,13 +238,16 @@ def replay(make: Callable[[], World], outcome: Outcome) -> Outcome:
     return Outcome(outcome.seed, outcome.trace, error, world.counts(), tuple(world.moments or ()))
 
 
-def run_spark(seed: int, core_of: CoreOf = shipped, steps: int = SPARK_STEPS) -> Outcome:
+def run_spark(
+    seed: int, core_of: CoreOf = shipped, steps: int = SPARK_STEPS, fault_rate: float = SPARK_FAULT_RATE
+) -> Outcome:
     """One schedule of a job on Spark, with the rules that ship."""
-    return drive(spark_world(seed, core_of), seed, steps, SPARK_FAULT_RATE)
+    return drive(spark_world(seed, core_of), seed, steps, fault_rate)
 
 
 def spark_world(seed: int, core_of: CoreOf = shipped) -> SparkWorld:
     """The world that a seed's schedule begins in: every other job drains, the driver of every third one does not die, in two of
-    five each batch ends an epoch, in three of seven a sink or both get the rows of several epochs at once."""
-    shape = shape_of(every_batch=seed % 5 in (1, 3), patient=PATIENT.get(seed % 7, ()))
+    five each batch ends an epoch, in three of seven too, where a sink or both get the rows of several epochs at once."""
+    patient = PATIENT.get(seed % 7, ())
+    shape = shape_of(every_batch=seed % 5 in (1, 3) or bool(patient), patient=patient)
     return SparkWorld(core_of, draining=seed % 2 == 1, deaths=seed % 3 > 0, shape=shape)

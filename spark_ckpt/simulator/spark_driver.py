@@ -54,8 +54,8 @@ SHAPE = JobShape(
     ), LIMITS,
     edges=tuple(EdgeShape(edge, "k int, n int") for edge in EDGES),
 )  # fmt: skip
-PUBLISH_EVERY_MS = 50
-"""Of a patient sink: two epochs are in between."""
+PUBLISH_EVERY_MS = 200
+"""Of a patient sink: several epochs are in between."""
 
 
 def shape_of(every_batch: bool, patient: Collection[str]) -> JobShape:

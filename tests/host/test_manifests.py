@@ -16,7 +16,15 @@ from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import Manifest, SinkAck, StateFile
 
 EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="initial", created_ms=0, reason="initial")
-LINEAGE = Lineage(3, 7, 8, now_ms=0.0, took_ms=12, holding=Holding({}, EMPTY), standing=Standing())
+LINEAGE = Lineage(
+    3,
+    7,
+    8,
+    now_ms=0.0,
+    took_ms=12,
+    holding=Holding({"out": SinkPlace(""), "aside": SinkPlace("")}, EMPTY),
+    standing=Standing(),
+)
 TOTALS = OperatorShape("totals", "k string", "total bigint", key_groups=4)
 
 

@@ -25,9 +25,10 @@ class Hasty(Holding):
     """An epoch's own rows are published at once, those from before stay back."""
 
     def divided(self, staged, reason, now_ms):
-        _, held = super().divided(staged, reason, now_ms)
-        before = {sink: self._held[sink] for sink in held if sink in self._held}
-        return {sink: own for sink, own in staged.items() if sink not in before}, before
+        before = dict(self._held)
+        outputs, held = super().divided(staged, reason, now_ms)
+        early = {sink: staged[sink] for sink in held if sink in before}
+        return {**outputs, **early}, {sink: before.get(sink, each) for sink, each in held.items()}
 
 
 class Endless(Holding):

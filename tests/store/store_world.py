@@ -154,6 +154,14 @@ class World:
             acks=acks,
         )
 
+    def epoch_that_holds_back(self, changes: Changes) -> Manifest:
+        """One more epoch, whose rows are to be published with a later one."""
+        self.snapshot(changes, full=True)
+        whole = self.manifest()
+        manifest = whole.model_copy(update={"held": whole.outputs, "outputs": {}})
+        self.decide(manifest)
+        return manifest
+
     def decide(self, manifest: Manifest) -> None:
         """Commit, and only then believe it."""
         self.store.log.commit_epoch(manifest)

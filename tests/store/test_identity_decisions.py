@@ -167,6 +167,13 @@ def test_a_new_sink_is_refused_while_the_old_one_is_owed_rows():
     assert "job.start(restore=5, accept_new_sink='out')" in caught.value.hint
 
 
+def test_a_new_sink_is_refused_while_rows_for_the_old_one_are_held_back():
+    holding = manifest(6, base=5, rows=3)
+    holding = holding.model_copy(update={"held": holding.outputs, "outputs": {}})
+    with pytest.raises(IdentityChanged, match="decided epochs: 6"):
+        standing(A, B, {"out": [holding]}, new_sinks=["out"])
+
+
 def test_epochs_without_rows_for_the_sink_hold_up_no_new_sink():
     owed = {"out": [manifest(6, base=5)], "other": [manifest(6, base=5, rows=3, sink="other")]}
     assert standing(A, B, owed, new_sinks=["out"]).sinks["out"].after == 7

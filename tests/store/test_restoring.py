@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from store_world import JOB, OPERATOR, SINK, World
 
+from spark_ckpt.cli.stores import status_of
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, FormatUnknown, StoreForeign
 from spark_ckpt.store import log_table, records
 from spark_ckpt.store.records import SinkAck
+from spark_ckpt.store.restore import owed_rows
 from spark_ckpt.store.store import Store
 
 
@@ -107,6 +109,31 @@ def test_an_epoch_that_still_owes_damaged_rows_is_passed_over(world: World, tmp_
     point = world.begin()
     assert point.manifest.epoch == 1
     assert [epoch for epoch, _ in point.skipped] == [3, 2]
+
+
+def test_an_epoch_whose_held_rows_are_damaged_is_passed_over(world: World, tmp_path: Path) -> None:
+    world.epoch({"a": 1})
+    holding = world.epoch_that_holds_back({"a": 2})
+    (tmp_path / "store/edges" / SINK / holding.held[SINK].files[0].path).unlink()
+    point = world.begin()
+    assert point.manifest.epoch == 1
+    assert [epoch for epoch, _ in point.skipped] == [2]
+
+
+def test_an_epoch_that_holds_rows_back_owes_them_and_counts_as_unpublished(world: World) -> None:
+    world.epoch({"a": 1}, acked=1)
+    holding = world.epoch_that_holds_back({"a": 2})
+    tail = world.store.log.tail()
+    assert status_of(tail, tail.by_id[2]) == "unpublished"
+    point = world.begin()
+    assert (point.manifest.held, point.unpublished) == (holding.held, {})
+    assert owed_rows(point.manifest, point.unpublished) == {SINK: [point.manifest]}
+    assert world.epoch({"a": 3}, acked=1).held == {}
+    tail = world.store.log.tail()
+    assert [status_of(tail, tail.by_id[epoch]) for epoch in (1, 2, 3)] == ["published", "unpublished", "unpublished"]
+    world.epoch({"a": 4}, acked=3)
+    tail = world.store.log.tail()
+    assert [status_of(tail, tail.by_id[epoch]) for epoch in (2, 3)] == ["published", "published"]
 
 
 @pytest.mark.parametrize("target", [2, "named"])

@@ -86,6 +86,19 @@ def test_what_a_sink_is_owed_stays(world: World) -> None:
     assert [manifest.epoch for manifest in point.unpublished[SINK]] == [2, 3, 4, 5]
 
 
+def test_rows_that_are_held_back_stay_and_so_does_where_to_go_back_to_if_they_are_damaged(
+    world: World, tmp_path: Path
+) -> None:
+    for number in range(1, 4):
+        world.epoch({"a": number}, full=True, acked=number)
+    held = [world.epoch_that_holds_back({"a": number}) for number in range(4, 7)]
+    world.store.retain(Retention(keep_last=1, slack=0))
+    assert [brief.epoch for brief in world.store.log.tail().epochs] == [3, 6]
+    kept = files_below(tmp_path / "store/edges" / SINK)
+    assert {file.path for file in held[-1].held[SINK].files} <= kept
+    assert not {file.path for file in held[0].held[SINK].files} & kept
+
+
 def test_slack_batches_the_work(world: World) -> None:
     for number in range(1, 6):
         world.epoch({"a": number}, full=True, acked=number)

@@ -144,7 +144,7 @@ def epoch_of(store: Store, epoch: int) -> Facts:
         "sources": [_source(name, cursor, manifest) for name, cursor in manifest.cursors.items()],
         "operators": [_operator(each) for each in manifest.operators.values()],
         "edges": [_edge(each) for each in manifest.edges.values()],
-        "sinks": [_sink(each, tail, manifest) for each in manifest.outputs.values()],
+        "sinks": [_sink(each, tail, manifest) for each in (*manifest.outputs.values(), *manifest.held.values())],
         "rejected": sum(manifest.rejected.values()),
         "graph": [{"id": each.id, "inputs": list(each.inputs)} for each in manifest.graph],
     }
@@ -190,6 +190,7 @@ def _sink(output: StagedOutput, tail: Tail, manifest: Manifest) -> Json:
         "rows": output.rows,
         "files": len(output.files),
         "bytes": sum(file.size_bytes for file in output.files),
-        "published": manifest.epoch not in tail.unacked(output.sink),
+        "published": output.sink in manifest.outputs and manifest.epoch not in tail.unacked(output.sink),
+        "held": output.sink in manifest.held,
         "identity": dict(identity.parts) if identity else {},
     }
