@@ -164,18 +164,12 @@ class JobPlan:
         )
 
     def _place(self, sink: str) -> SinkPlace:
-        plan, outbox, every_ms = self.stage_plans[sink], self.store.outbox(sink).location, self._publish_every_ms(sink)
+        plan, outbox = self.stage_plans[sink], self.store.outbox(sink).location
+        binding = next(each for each in self.bindings if each.name == sink)
+        every_ms = _publish_every_ms(binding, self.config)
         if plan.root is None:
             return SinkPlace(outbox.uri, outbox.storage_options, publish_every_ms=every_ms)
         return SinkPlace(plan.root, plan.storage_options, plan.root, every_ms)
-
-    def _publish_every_ms(self, sink: str) -> int:
-        binding = next(each for each in self.bindings if each.name == sink)
-        if binding.publish_every_ms is not None:
-            return binding.publish_every_ms
-        if self.config.every_batch and isinstance(binding.sink, CostlyCommits):
-            return binding.sink.publish_every_ms
-        return 0
 
     def check_ends(self) -> None:
         """Raise `ConfigInvalid` if a source has no end that a run could drain it to."""
@@ -284,6 +278,14 @@ def _limits(config: JobConfig) -> Limits:
         max_unpublished=config.max_unpublished,
         max_publish_attempts=max(1, config.publish_timeout_ms // 1000),
     )
+
+
+def _publish_every_ms(binding: SinkBinding, config: JobConfig) -> int:
+    if binding.publish_every_ms is not None:
+        return binding.publish_every_ms
+    if config.every_batch and isinstance(binding.sink, CostlyCommits):
+        return binding.sink.publish_every_ms
+    return 0
 
 
 def _fits(written: tuple[str, str], declared: tuple[str, str]) -> bool:
