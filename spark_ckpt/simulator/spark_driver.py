@@ -54,7 +54,7 @@ SHAPE = JobShape(
     ), LIMITS,
     edges=tuple(EdgeShape(edge, "k int, n int") for edge in EDGES),
 )  # fmt: skip
-PUBLISH_EVERY_MS = 200
+PUBLISH_EVERY_MS = 1000
 """Of a patient sink: several epochs are in between."""
 
 

@@ -8,7 +8,7 @@ from host_bugs import core_with
 
 import spark_ckpt.simulator as sim
 from spark_ckpt.protocol.machine import ProtocolViolation
-from spark_ckpt.simulator.schedules import PATIENT, spark_world
+from spark_ckpt.simulator.schedules import PATIENT, SPARK_STEPS, Driver, drive, spark_world
 from spark_ckpt.simulator.violations import Violation
 
 ENOUGH = 200
@@ -25,17 +25,30 @@ def test_a_planted_bug_in_what_is_held_back_is_caught(plant):
     assert isinstance(condemned.error, Violation | ProtocolViolation | KeyError), condemned.error
 
 
-def test_schedules_hold_rows_back_over_epochs_and_crashes():
-    held, inherited = 0, 0
-    for seed in (seed for seed in range(120) if seed % 7 in PATIENT):
-        outcome = sim.run_spark(seed, fault_rate=RARE)
-        assert outcome.ok, outcome.error
-        world = spark_world(seed)
-        for choice in outcome.trace:
-            world.perform(choice)
-        manifests = world.durable.manifests()
-        holding = {each.epoch for each in manifests if any(output.files for output in each.held.values())}
-        held += len(holding)
-        inherited += sum(driver.base.epoch in holding for driver in world.drivers)
-    assert held > 10, "epochs that hold rows back"
-    assert inherited > 2, "lives that begin with rows that are held back"
+class Ambush(Driver):
+    """A driver dies as soon as an epoch is decided that holds rows back."""
+
+    died = 0
+
+    def do(self, choice):
+        before = len(self.world.durable.manifests())
+        super().do(choice)
+        decided = self.world.durable.manifests()
+        if len(decided) > before and any(output.files for output in decided[-1].held.values()) and self.world.current:
+            self.died += 1
+            super().do(("end", "crash", self.world.drivers.index(self.world.current)))
+
+
+def test_a_driver_that_dies_with_rows_held_back_leaves_them_to_the_next_one():
+    ambushed = 0
+    for seed in (seed for seed in range(60) if seed % 7 in PATIENT):
+        drivers = []
+
+        def ambush(world, seed, rate, drivers=drivers):
+            drivers.append(Ambush(world, seed, rate))
+            return drivers[-1]
+
+        outcome = drive(spark_world(seed), seed, SPARK_STEPS, RARE, ambush)
+        assert outcome.ok, (seed, outcome.error)
+        ambushed += drivers[0].died
+    assert ambushed > 5
