@@ -11,7 +11,6 @@ from spark_ckpt.simulator.schedules import spark_world
 from spark_ckpt.simulator.spark_driver import shipped
 from spark_ckpt.simulator.spark_rows import OPERATORS
 
-SCHEDULES = 600
 ENOUGH = 400
 
 
@@ -21,19 +20,20 @@ def first_failure(core_of):
     return next((outcome for outcome in outcomes if not outcome.ok), None)
 
 
-def test_no_schedule_is_condemned_and_every_kind_of_fault_happens():
+@pytest.mark.parametrize("schedules", [300, pytest.param(600, marks=pytest.mark.long)])
+def test_no_schedule_is_condemned_and_every_kind_of_fault_happens(schedules):
     happened = dict.fromkeys(
         ["crash", "usurped", "query lost", "store away", "store fail", "store silent", "publish fail", "publish silent",
          "begin fail", "begin silent", "run twice", *(f"miss {operator}" for operator in OPERATORS),
          "complete", "given up", "in flight", "delete"], 0,
     )  # fmt: skip
-    for seed in range(SCHEDULES):
+    for seed in range(schedules):
         outcome = sim.run_spark(seed)
         assert outcome.ok, f"seed {seed}: {outcome.error}"
         for what in happened:
             happened[what] += outcome.counts.get(what, 0)
-    assert min(happened.values()) > 10, happened
-    assert happened["complete"] > 3 * SCHEDULES
+    assert min(happened.values()) > schedules // 60, happened
+    assert happened["complete"] > 3 * schedules
 
 
 def caught(name, core_of):
