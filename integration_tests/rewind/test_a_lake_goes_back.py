@@ -111,6 +111,7 @@ def test_tables_are_those_of_queries_that_never_had_the_bug(lake_of, kind):
     assert the_state(lake) == wanted(lambda number: 1)["silver"]
 
 
+@pytest.mark.long
 def test_after_an_undo_tables_are_those_of_queries_that_were_never_taken_back(lake_of):
     lake = lake_of("RocksDB, snapshots, checkpoint format 2")
     plan = planned(lake)

@@ -131,6 +131,9 @@ def _faults_of_processes(job: Job, found: list[Choice]) -> None:
             found.extend(("stored", name, number, "torn") for number in writes)
         if budget.suspicions and process.works and not process.suspected:
             found.append(("suspect", name))
+        if budget.damages:
+            records = range(len(process.storage.intact()))
+            found.extend(("damage", name, number, how) for number in records for how in ("lost", "torn"))
         if budget.late:
             found.extend(("late", name, number) for number in range(len(process.late)))
 

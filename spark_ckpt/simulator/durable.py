@@ -1,7 +1,7 @@
 """What survives crashes: one process's records, written whole or not at all, and the cut each checkpoint is.
 
 A record is kept as text behind a checksum.  A torn write leaves a part of that text, which no reader takes for a
-record.
+record.  An acknowledged record may be lost or torn later; who reads next finds it missing, and an operator brings back its copy.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 from zlib import crc32
 
+from spark_ckpt.protocol.acknowledgements import Acknowledgements
 from spark_ckpt.protocol.ids import Epoch, Incarnation, ProcessId
 from spark_ckpt.protocol.incarnation import RollbackTable
 from spark_ckpt.protocol.recovery import Key, Record
@@ -54,11 +55,16 @@ class Write(NamedTuple):
 class Storage:
     """Durable records of one process. `erased` are gone for everybody but the oracle that watches erasures."""
 
-    def __init__(self, fence: WriterFence | None = None) -> None:
+    def __init__(self, fence: WriterFence | None = None, acknowledgements: Acknowledgements | None = None) -> None:
         self.fence = fence or WriterFence()
+        self.acknowledgements = acknowledgements or Acknowledgements()
         self.framed: dict[Key, str] = {}
         self.cuts: dict[Key, Cut] = {}
         self.erased: dict[Key, str] = {}
+        self.copies: dict[Key, str] = {}
+        """Of acknowledged records that are lost or torn: what an operator has to bring back."""
+        self.found = 0
+        """Lost and torn records that a reader missed."""
         self._read: dict[Key, Record] | None = None
         self._fuller: dict[Key, Record] | None = None
 
@@ -67,6 +73,7 @@ class Storage:
         self._read = self._fuller = None
         self.framed[write.key] = write.framed
         self.erased.pop(write.key, None)
+        self.copies.pop(write.key, None)
         if write.cut is not None:
             self.cuts[write.key] = write.cut
 
@@ -82,9 +89,25 @@ class Storage:
         self._read = self._fuller = None
         self.framed.setdefault(write.key, write.framed[: 8 + len(write.framed) // 2])
 
+    def intact(self) -> list[Key]:
+        """Acknowledged records that can still be damaged."""
+        return sorted(self.acknowledgements.keys & (self.framed.keys() - self.copies.keys()))
+
+    def damage(self, key: Key, how: str) -> None:
+        """An acknowledged record is `lost`, or `torn`. Nobody is told."""
+        self._read = self._fuller = None
+        framed = self.copies[key] = self.framed.pop(key)
+        if how == "torn":
+            self.framed[key] = framed[: 8 + len(framed) // 2]
+
+    def _bring_back(self, keys: Collection[Key]) -> None:
+        self.framed.update({key: self.copies.pop(key) for key in keys if key in self.copies})
+
     def erase(self, keys: tuple[Key, ...]) -> None:
         """The records are gone."""
         self._read = self._fuller = None
+        self._bring_back(keys)
+        self.acknowledgements.take_back(keys)
         for key in keys:
             if key in self.framed:
                 self.erased[key] = self.framed.pop(key)
@@ -92,19 +115,28 @@ class Storage:
     def discard(self, keys: Collection[Key]) -> None:
         """The records are gone, and their cuts: what they are of is undone."""
         self._read = self._fuller = None
+        self.acknowledgements.take_back(keys)
         for key in keys:
             del self.framed[key]
             self.cuts.pop(key, None)
 
     def readable(self) -> dict[Key, Record]:
-        """Every record that is whole, by key. The same object until something is written: not to be changed."""
+        """Every record that is whole, by key. The same object until something is written: not to be changed.
+
+        A reader that misses an acknowledged record does not go on without it.
+        """
         if self._read is None:
             self._read = _readable(self.framed)
+            if missing := self.acknowledgements.missing(self._read):
+                self.found += len(missing)
+                self._bring_back(missing)
+                self._read = _readable(self.framed)
         return self._read
 
     def readable_with_erased(self) -> dict[Key, Record]:
         """As if nothing had ever been erased."""
         if self._fuller is None:
+            self.readable()
             self._fuller = _readable({**self.framed, **self.erased})
         return self._fuller
 

@@ -26,6 +26,8 @@ class Faults:
     """Control messages that are lost, or come twice: the control channels are lines, and a `Transport` stands at both ends."""
     late: int = 0
     """What a life that is over had under way reaches a store or a sink after all."""
+    damages: int = 0
+    """Acknowledged records that are lost or torn afterwards."""
     suspicions: int = 0
     """Processes that are taken for dead and are not: each is replaced, and goes on as a zombie."""
     staggered: bool = False

@@ -74,7 +74,7 @@ class Job(World):
         self.lossy = bool(faults.control_losses or faults.control_repeats)
         """Control channels are lines, and need a transport."""
         self.processes = {
-            name: Process(name, number, len(names), clocks.of(name), surroundings.fence())
+            name: Process(name, number, len(names), clocks.of(name), surroundings.storage())
             for number, name in enumerate(names)
         }
         self.everybody = tuple(self.processes.values())

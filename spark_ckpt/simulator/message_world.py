@@ -15,6 +15,7 @@ Choices (processes and channels by name, others by position):
 | `freeze, p` | survivor `p` hears that a recovery begins; where recoveries are staggered they are decided when all have |
 | `suspect, p` | `p` is taken for dead and is not: the next recovery replaces it |
 | `haunt, i, what` | the i-th replaced life, which has not noticed, takes its next message, input, timer or answer |
+| `damage, p, i, how` | the i-th acknowledged record of `p` is `lost` or `torn`, and nobody is told |
 | `late, p, i` | what a life of `p` that is over had under way arrives: the i-th of these |
 | `pause, p` `resume, p` `cut, p, q` `heal, p, q` `lose, channel, i` `repeat, channel, i` | other faults and their ends |
 """
@@ -138,6 +139,8 @@ class MessageWorld(RecoverableJob):
         else:
             self.budget = replace(self.budget, store_errors=self.budget.store_errors - 1)
         if process.machine is not None:
+            if how == "ok":
+                process.storage.acknowledgements.give(write.key)
             self.hand(process, Stored(write.token, how == "ok"))
 
     def _do_publish(self, name: ProcessId) -> None:
@@ -195,6 +198,14 @@ class MessageWorld(RecoverableJob):
         else:
             self.budget = replace(self.budget, duplicates=self.budget.duplicates - 1)
         self.network.repeat(channel, position)
+
+    def _do_damage(self, name: ProcessId, number: int, how: str) -> None:
+        self.budget = replace(self.budget, damages=self.budget.damages - 1)
+        storage = self.processes[name].storage
+        key = storage.intact()[number]
+        storage.damage(key, how)
+        self.note(f"acknowledged, then {how}")
+        self.tell(name, how, "/".join(key))
 
     def _do_late(self, name: ProcessId, number: int) -> None:
         self.budget = replace(self.budget, late=self.budget.late - 1)
@@ -290,6 +301,7 @@ class MessageWorld(RecoverableJob):
             "protocol messages": self.sent_by_protocol,
             "writes": self.stored,
             "bytes written": self.stored_bytes,
+            **({"damage found": found} if (found := sum(each.storage.found for each in self.everybody)) else {}),
         }
 
     def names(self) -> list[str]:
@@ -369,6 +381,7 @@ _KINDS = [
     "heal",
     "lose",
     "repeat",
+    "damage",
     "late",
     "haunt",
 ]

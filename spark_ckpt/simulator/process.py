@@ -8,7 +8,6 @@ from spark_ckpt.protocol.ids import ChannelId, Incarnation, ProcessId
 from spark_ckpt.protocol.message_machine import AnyMessageMachine
 from spark_ckpt.protocol.transport import Transport
 from spark_ckpt.protocol.vocabulary import Envelope, SetTimer
-from spark_ckpt.protocol.writer_fence import WriterFence
 from spark_ckpt.simulator.durable import Storage, Write
 from spark_ckpt.simulator.faults import Clock
 from spark_ckpt.simulator.outside_world import Publication
@@ -35,12 +34,12 @@ class Process:
     """Volatile and durable parts of a process. `machine` is None while it is down."""
 
     def __init__(
-        self, name: ProcessId, number: int, processes: int, clock: Clock, fence: WriterFence | None = None
+        self, name: ProcessId, number: int, processes: int, clock: Clock, storage: Storage | None = None
     ) -> None:
         self.name = name
         self.number = number
         self.clock = clock
-        self.storage = Storage(fence)
+        self.storage = storage or Storage()
         self.transport: Transport | None = None
         """What makes its control channels reliable; None where they are."""
         self.machine: AnyMessageMachine | None = None

@@ -18,6 +18,7 @@ SIGNS = {
     "stored": "w",
     "failed": "!",
     "torn": "!",
+    "lost": "!",
     "timer": "t",
     "crash": "X",
     "restore": "R",

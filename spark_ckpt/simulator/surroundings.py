@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from spark_ckpt.protocol.acknowledgements import Acknowledgements
 from spark_ckpt.protocol.ids import Incarnation, ProcessId
 from spark_ckpt.protocol.transport import Transport
 from spark_ckpt.protocol.writer_fence import WriterFence
+from spark_ckpt.simulator.durable import Storage
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,11 @@ class Surroundings:
     transport: Callable[[ProcessId, Incarnation], Transport] | None = Transport
     """Of control channels that lose and repeat. None: machines hear whatever comes."""
     fence: Callable[[], WriterFence] = WriterFence
+    acknowledgements: Callable[[], Acknowledgements] = Acknowledgements
+
+    def storage(self) -> Storage:
+        """A process's durable records."""
+        return Storage(self.fence(), self.acknowledgements())
 
 
 CONTRACT = Surroundings()

@@ -25,6 +25,7 @@ def test_every_interleaving_of_one_epoch_ends_well(graph: BarrierGraph, states: 
     assert explored.ends > 0
 
 
+@pytest.mark.long
 def test_every_single_fault_in_every_state_is_survived() -> None:
     explored = explore(BarrierWorld(LINE, faults_max=1))
 

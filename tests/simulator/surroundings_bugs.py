@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from spark_ckpt.protocol.acknowledgements import Acknowledgements
 from spark_ckpt.protocol.ids import Incarnation
 from spark_ckpt.protocol.machine import Effect
 from spark_ckpt.protocol.menu import MENU
+from spark_ckpt.protocol.recovery import Key
 from spark_ckpt.protocol.transport import Transport
 from spark_ckpt.protocol.vocabulary import Received, TimerElapsed
 from spark_ckpt.protocol.writer_fence import WriterFence
@@ -55,6 +57,13 @@ class FencedAtTheNextRecovery(WriterFence):
         return incarnation >= self.newest - 1
 
 
+class TakesWhatIsThere(Acknowledgements):
+    """A reader that does not know what was acknowledged."""
+
+    def missing(self, whole: Collection[Key]) -> list[Key]:
+        return []
+
+
 class NobodyStops(MessageWorld):
     """Survivors work on between the decision and their part of it."""
 
@@ -74,6 +83,8 @@ SILENT = Surroundings(transport=NeverRepeats)
 GULLIBLE = Surroundings(transport=BelievesItIsHeard)
 BARE = Surroundings(transport=None)
 OPEN = Surroundings(fence=NoFence)
+DAMAGED = Faults(6, 0, 0, 0, 0, 0, 0, damages=6)
+UNAWARE = Surroundings(acknowledgements=TakesWhatIsThere)
 TARDY = Surroundings(fence=FencedAtTheNextRecovery)
 
 
@@ -115,6 +126,11 @@ PLANTED: Mapping[str, Planted] = {
     "epochs, zombies that erase": Planted("epochs", LATE, OPEN),
     "uncoordinated, stores without a fence": Planted("uncoordinated", LATE, OPEN),
     "markers, fenced one recovery late": Planted("markers", LATE, TARDY),
+    "markers, readers that do not know what was acknowledged": Planted("markers", DAMAGED, UNAWARE),
+    "coordinated, readers that do not know what was acknowledged": Planted("coordinated", DAMAGED, UNAWARE),
+    "synchronous-logging, readers that do not know what was acknowledged": Planted(
+        "synchronous-logging", DAMAGED, UNAWARE
+    ),
     "epochs, nobody stops for a recovery": Planted("epochs", CRASHES, world=NobodyStops),
     "coordinated, nobody stops for a recovery": Planted("coordinated", CRASHES, world=NobodyStops),
 }

@@ -12,7 +12,7 @@ from spark_ckpt.protocol.menu import MENU
 from spark_ckpt.protocol.vocabulary import Envelope
 from spark_ckpt.protocol.writer_fence import WriterFence
 from spark_ckpt.simulator.schedules import Outcome
-from tests.simulator.surroundings_bugs import PLANTED, Planted
+from tests.simulator.surroundings_bugs import DAMAGED, PLANTED, Planted
 
 SEEDS = 60
 """Until a bug counts as not found."""
@@ -47,6 +47,22 @@ def test_no_schedule_breaks_a_promise_when_everything_goes_wrong(name: str) -> N
 
     assert counts["suspicion"] > 5
     assert counts["recovery within a recovery"] > 5
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_an_acknowledged_record_that_is_lost_or_torn_is_found_by_whoever_reads_next(name: str) -> None:
+    """Each run then goes on with the copy, and all its promises are kept."""
+    counts = Counter[str]()
+    for seed in range(40):
+        graphs = sim.graphs_of(name)
+        world = sim.MessageWorld(MENU[name], sim.GRAPHS[graphs[seed % len(graphs)]], DAMAGED, 4)
+        outcome = sim.drive(world, seed, 150, 0.3)
+        assert outcome.ok, f"{name}, seed {seed}: {outcome.error}"
+        counts.update(outcome.counts)
+
+    assert counts["acknowledged, then lost"] > 10
+    assert counts["acknowledged, then torn"] > 10
+    assert counts["damage found"] > 10
 
 
 def test_a_fence_keeps_out_who_is_older_and_never_falls() -> None:

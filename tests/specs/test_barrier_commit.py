@@ -13,6 +13,7 @@ STATES = 331_994
 """Distinct states: two sources of one row each, two epochs, one crash."""
 
 
+@pytest.mark.long
 def test_every_state_of_two_epochs_and_one_crash_is_exactly_once(tmp_path: Path) -> None:
     result = check(tmp_path, "BarrierCommit")
 

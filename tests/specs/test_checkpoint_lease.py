@@ -13,6 +13,7 @@ STATES = 330_333
 """Distinct states, three nodes, two leases, one crash, one clock at half the rate."""
 
 
+@pytest.mark.long
 def test_every_state_of_two_leases_and_one_crash_is_safe(tmp_path: Path) -> None:
     result = check(tmp_path, "MCCheckpointLease")
 
