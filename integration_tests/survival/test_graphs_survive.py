@@ -104,12 +104,10 @@ def feeding(folder: Path, shape: str, *inputs: str) -> Iterator[Feed]:
 
 
 def test_three_operators_one_behind_another_agree_whatever_was_killed(tmp_path: Path, spark: SparkSession) -> None:
-    draw = random.Random(7)
     with feeding(tmp_path, "chain", "rows") as feed:
         for number, point in enumerate(POINTS):
             (tmp_path / f"death-{number}").mkdir()
             feed.killed(at_point(point, tmp_path / f"death-{number}"))
-        feed.killed(at_random(draw))
         feed.lives.drain_on(spark)
 
         output = chains_output(feed.keys["rows"])
