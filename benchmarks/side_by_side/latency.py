@@ -28,7 +28,7 @@ class Receipts(Sampling):
 
     def __init__(self, topics: Topics, target: str) -> None:
         self._batches: list[tuple[float, list[Message]]] = []
-        self._consumer = reader(topics.servers, {"fetch.wait.max.ms": 10})
+        self._consumer = reader(topics.servers, {"fetch.wait.max.ms": 100})
         self._consumer.assign([TopicPartition(target, partition, 0) for partition in range(PARTITIONS)])
         super().__init__("receipts")
 

@@ -13,9 +13,9 @@ Between two operators that nothing lies between but names of columns, the first 
 
 What comes out of an edge begins like a source: the rows that a batch before has put on it, read from their files by tasks.
 
-Streams may part behind a source or an edge: each branch reads the same rows of it, from its own scan. A job with one end stages
-its rows in the batch's own plan; with several ends, each stages its rows as they come, and the query puts out none. Streams that
-part behind an operator do so in the batch's own plan, behind one shuffle more: Spark would run the operator for each of them.
+Streams may part behind a source or an edge: each branch reads the same rows of it, from its own scan. Every end stages its rows as
+they come, and the query puts out none: a batch's own plan, made anew for each batch, would cost a tenth of a small batch. Streams
+that part behind an operator do so in the batch's own plan, behind one shuffle more: Spark would run the operator for each of them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from spark_ckpt.tasks.packing import PACKED_DDL, tables_of_blobs
 from spark_ckpt.tasks.rejects import Diverter, divert_rejects, diverting_with
 from spark_ckpt.tasks.reports import Reports
 from spark_ckpt.tasks.rows import EVENT_TIME, REJECT
-from spark_ckpt.tasks.stage_tasks import Step, Tables, exploder, first_met, large_tables, packer, stager, tapper
+from spark_ckpt.tasks.stage_tasks import Step, exploder, first_met, large_tables, packer, stager, tapper
 from spark_ckpt.tasks.staging import SinkStage
 
 if TYPE_CHECKING:
@@ -106,19 +106,12 @@ class StageFrames:
         self._pass = _Passage(stage, reports)
 
     def streaming(self) -> DataFrame:
-        """What `foreachBatch` gets: rows, or the blobs of one operator; nothing of a job with several ends but those that part
-        behind the operator."""
+        """What `foreachBatch` gets: no rows, or the blobs of the operator behind which streams part."""
         return diverting_with(self._diverter, self._streaming)
 
-    def staged(self, frame: DataFrame, batch: int) -> DataFrame:
-        """What the batch's one action runs: the rows of `frame` go to the sinks' files."""
-        if self._parting is not None:
-            return self._parted(self._parting, frame)
-        if len(self._stage.ends) > 1:
-            return frame
-        (end,) = self._stage.ends
-        rows, tables = self._tables(end, frame)
-        return rows.mapInArrow(stager(tables, self._stage.stages[end], self._reports, "stage", batch), STAGED)
+    def staged(self, frame: DataFrame) -> DataFrame:
+        """What the batch's one action runs: rows go to the sinks' files."""
+        return frame if self._parting is None else self._parted(self._parting, frame)
 
     # -- the streaming plan -------------------------------------------------------------------------------------------
 
@@ -138,26 +131,15 @@ class StageFrames:
                 checked_behind(self._spark, end)
             blobs = self._blobs(self._parting)
             return reduce(DataFrame.union, [self._staged_end(node, blobs.schema) for node in others], blobs)
-        if not others:
-            return self._streamed(first)
         staged = reduce(DataFrame.union, [self._staged_end(node, STAGED) for node in (first, *others)])
         return staged if self._stage.hosts else _no_rows(self._control, staged).union(staged)
-
-    def _streamed(self, node: Node) -> DataFrame:
-        operator = _only_operator(node)
-        if operator is None:
-            rows = self._rows(node)
-            return rows if self._stage.hosts else _no_rows(self._control, rows).union(rows)
-        if operator is not node:
-            checked_behind(self._spark, node)
-        return self._blobs(operator)
 
     def _staged_end(self, node: Node, schema: StructType | str) -> DataFrame:
         """The rows of `node` go to its sinks' files; nothing comes out, in columns of `schema`."""
         rows = self._blobs(node) if isinstance(node, OperatorNode) else self._rows(node)
         rejects = self._diverter() if REJECT in rows.columns else None
         tables = tables_of_blobs if isinstance(node, OperatorNode) else first_met(rejects)
-        return rows.mapInArrow(stager(tables, self._stage.stages[node], self._reports, "tap"), schema)
+        return rows.mapInArrow(stager(tables, self._stage.stages[node], self._reports), schema)
 
     @cached_property
     def _control(self) -> DataFrame:
@@ -217,17 +199,6 @@ class StageFrames:
 
     # -- one batch ----------------------------------------------------------------------------------------------------
 
-    def _tables(self, node: Node, frame: DataFrame) -> tuple[DataFrame, Tables]:
-        """The frame that goes to the sinks, and how its rows are read."""
-        operator = _only_operator(node)
-        if operator is None:
-            return frame, first_met(self._diverter() if REJECT in frame.columns else None)
-        if node is operator:
-            return frame, tables_of_blobs
-        passage = _Passage(self._stage, self._reports)
-        behind = lambda: divert_rejects(build(node, lambda _: passage.exploded(operator, frame), passage))  # noqa: E731
-        return diverting_with(self._diverter, behind), large_tables
-
     def _parted(self, operator: OperatorNode, frame: DataFrame) -> DataFrame:
         """Every branch behind the operator reads its blobs from one shuffle, so that the operator runs once. A group's blobs stay
         together and in order."""
@@ -246,7 +217,7 @@ class StageFrames:
 
     def _branch(self, end: Node, rows: Callable[[Leaf], DataFrame], passage: _Passage) -> DataFrame:
         behind = divert_rejects(build(end, rows, passage))
-        return behind.mapInArrow(stager(large_tables, self._stage.stages[end], self._reports, "tap"), STAGED)
+        return behind.mapInArrow(stager(large_tables, self._stage.stages[end], self._reports), STAGED)
 
 
 class _Clocks:

@@ -120,7 +120,7 @@ class StageQuery:
                 self._late.begin(self._offsets(batch).watermark_ms)
             if batch == 0 and len(self._stage.marks) > 1:
                 self._running.seed_clocks(self._stage.newest_ms)
-            self._frames.staged(frame, batch).collect()
+            self._frames.staged(frame).collect()
             reports = [*self._reports.drain(), *self._seen()]
             for edge, segments in segments_in(reports).items():
                 self._stage.edges[edge].put(segments)

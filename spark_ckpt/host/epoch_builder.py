@@ -191,7 +191,7 @@ def _gathered(reports: Sequence[Report], rows_from: str | None) -> Gathered:
             batch.late[operator] = batch.late.get(operator, 0) + late
         if edge_of(report) is not None:
             continue
-        if report.step in ("tap", "stage") or report.scope.endswith(FILE):
+        if report.step == "tap" or report.scope.endswith(FILE):
             sink = report.scope.split("/", 1)[0]
             batch.staged.setdefault(sink, []).append(staged_file(report.body))
             batch.rows_out += _count(report, "rows") if sink == rows_from else 0

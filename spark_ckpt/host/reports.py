@@ -9,11 +9,11 @@ from typing import Literal
 
 from spark_ckpt.connector import Json, StagedFile
 
-Step = Literal["input", "operator", "tap", "stage"]
-"""A sink on the way gets its rows in a "tap", those at the stream's end in the last step, "stage"."""
+Step = Literal["input", "operator", "tap"]
+"""A sink gets its rows in a "tap", on a stream's way or at its end."""
 
 FILE = "/file"
-"""Ends the scope of a report of a staged file that does not come from the last step."""
+"""Ends the scope of an "input" step's report of a staged file."""
 
 
 EDGE = "edge:"
@@ -73,6 +73,4 @@ def _place(report: Report) -> tuple[str, int, str]:
             return report.step, report.partition, report.scope.removesuffix(FILE)
         case "operator":
             return report.step, report.partition, group_of(report)[0]
-        case "tap":
-            return report.step, report.partition, report.scope
-    return report.step, report.partition, ""
+    return report.step, report.partition, report.scope

@@ -15,7 +15,7 @@ from spark_ckpt.host.edges import segments_in
 from spark_ckpt.host.epoch_builder import Chains
 from spark_ckpt.host.markers import AHEAD, BARRIERS, Marker
 from spark_ckpt.host.messages import BatchDone
-from spark_ckpt.host.reports import EDGE, Report, Step, latest_attempts, scope_of_group
+from spark_ckpt.host.reports import EDGE, Report, latest_attempts, scope_of_group
 from spark_ckpt.host.watermarks import event_times
 from spark_ckpt.simulator.spark_rows import (
     DELAY_MS,
@@ -176,8 +176,7 @@ class Query:
     def _staged(self, batch: int, attempt: int, sink: str, rows: list[Row]) -> Report:
         path = f"ckpt-{sink}-i{self.incarnation}-b{batch}-a{attempt}"
         self.shared.staged[path] = tuple(rows)
-        step: Step = "tap" if GETS[sink] != OPERATORS[-1] else "stage"
-        return Report(step, 0, attempt, sink, _file(path, len(rows), batch))
+        return Report("tap", 0, attempt, sink, _file(path, len(rows), batch))
 
     # -- edges --------------------------------------------------------------------------------------------------------
 

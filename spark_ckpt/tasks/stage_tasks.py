@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -52,18 +52,12 @@ def exploder(schema: StructType, tap: Step | None = None) -> Step:
     return exploded
 
 
-def stager(
-    tables: Tables,
-    stages: Sequence[SinkStage],
-    reports: Reports,
-    step: Literal["stage", "tap"],
-    batch: int | None = None,
-) -> Step:
-    """Rows, as `tables` reads them, to the files of the sinks; nothing comes out. `batch`: None for the task's own."""
+def stager(tables: Tables, stages: Sequence[SinkStage], reports: Reports) -> Step:
+    """Rows, as `tables` reads them, to the files of the sinks; nothing comes out."""
 
     def staged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare_worker()
-        with staging(stages, running_batch() if batch is None else batch, reports, step) as write:
+        with staging(stages, running_batch(), reports) as write:
             for table in tables(batches):
                 write(table)
         return iter(())
@@ -76,7 +70,7 @@ def tapper(stages: Sequence[SinkStage], reports: Reports) -> Step:
 
     def tapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare_worker()
-        with staging(stages, running_batch(), reports, "tap") as write:
+        with staging(stages, running_batch(), reports) as write:
             passed: list[pa.RecordBatch] = []
             rows = 0
             for batch in batches:

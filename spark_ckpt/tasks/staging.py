@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
 import numpy as np
@@ -170,11 +170,9 @@ def running_batch() -> int:
 
 
 @contextmanager
-def staging(
-    stages: Sequence[SinkStage], batch: int, reports: Reports, step: Literal["stage", "tap"]
-) -> Iterator[Callable[[pa.Table], None]]:
+def staging(stages: Sequence[SinkStage], batch: int, reports: Reports) -> Iterator[Callable[[pa.Table], None]]:
     """One task's files for all of `stages`: what is called with a table writes it to each. At the end they are durable and
-    reported as of `step`; an error removes them."""
+    reported; an error removes them."""
     with ExitStack() as stack:
         writers = [stack.enter_context(StageWriter(stage, batch)) for stage in stages]
 
@@ -185,7 +183,7 @@ def staging(
         yield write
         for stage, writer in zip(stages, writers, strict=True):
             for file in writer.close():
-                reports.send(step, stage.scope, asdict(file))
+                reports.send("tap", stage.scope, asdict(file))
 
 
 def _by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:

@@ -26,7 +26,7 @@ def offsets(batch=0, watermark_ms=0):
 
 def staged(path, task=0, part=0, rows=1, sink="out"):
     file = StagedFile(path, 10, rows, 0, 0, task, part)
-    return Report("stage", task, 1, sink, asdict(file))
+    return Report("tap", task, 1, sink, asdict(file))
 
 
 def told(group=0, **body):

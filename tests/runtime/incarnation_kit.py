@@ -248,7 +248,7 @@ class Spark:
         stage = SinkStage("out", StagePlan(), plan.store.outbox("out").location, life.incarnation)
         with StageWriter(stage, number) as writer:
             writer.write(pa.table({"v": pa.array(values, pa.int64())}))
-            staged = [Report("stage", 0, number, "out", asdict(file)) for file in writer.close()]
+            staged = [Report("tap", 0, number, "out", asdict(file)) for file in writer.close()]
         if not self.query.is_over():
             self.query.on_batch(offsets, [*staged, *reports], 5)
 

@@ -16,13 +16,13 @@ def test_a_map_task_that_ran_again_counts_once_with_its_latest_attempt():
 
 
 def test_every_account_of_one_attempt_counts():
-    reports = [report("stage", 0, 1, "a"), report("stage", 0, 1, "b")]
+    reports = [report("tap", 0, 1, "a"), report("tap", 0, 1, "b")]
 
     assert len(latest_attempts(reports)) == 2
 
 
 def test_steps_are_told_apart():
-    reports = [report("input", 0, 1), report("stage", 0, 5)]
+    reports = [report("input", 0, 1), report("tap", 0, 5)]
 
     assert len(latest_attempts(reports)) == 2
 

@@ -182,7 +182,7 @@ def test_a_task_that_fails_leaves_no_file_of_any_sink(tmp_path):
 
     stages = [stage(tmp_path / "one", "one"), stage(tmp_path / "two", "two", partition_by=("k",))]
     reported = Reported()
-    with pytest.raises(RuntimeError), staging(stages, 0, reported, "stage") as write:
+    with pytest.raises(RuntimeError), staging(stages, 0, reported) as write:
         for table in rows():
             write(table)
     assert reported.sent == []
@@ -192,12 +192,12 @@ def test_a_task_that_fails_leaves_no_file_of_any_sink(tmp_path):
 def test_every_sink_gets_every_row_and_every_file_is_reported(tmp_path):
     stages = [stage(tmp_path / "one", "one"), stage(tmp_path / "two", "two", lanes=2, lane_by="k")]
     reported = Reported()
-    with staging(stages, 5, reported, "stage") as write:
+    with staging(stages, 5, reported) as write:
         for _ in range(2):
             write(rows_of(KEYS))
     rows = {}
     for report in reported.sent:
-        assert report.step == "stage"
+        assert report.step == "tap"
         file = staged_file(report.body)
         assert read(tmp_path / report.scope, file).num_rows == file.rows
         rows[report.scope] = rows.get(report.scope, 0) + file.rows

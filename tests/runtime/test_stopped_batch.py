@@ -16,7 +16,7 @@ class Interrupted:
     def __init__(self, *description):
         pass
 
-    def staged(self, frame, batch):
+    def staged(self, frame):
         return self
 
     def collect(self):

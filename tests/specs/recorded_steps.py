@@ -274,7 +274,7 @@ def _after(base: int, rows: Sequence[int]) -> int:
 
 
 def _is_for(report: Mapping[str, Any], sink: str) -> bool:
-    return report["step"] in ("tap", "stage") and report["scope"] == sink and report["body"]["rows"] > 0
+    return report["step"] == "tap" and report["scope"] == sink and report["body"]["rows"] > 0
 
 
 def _acknowledged(event: Mapping[str, Any], epoch: int) -> set[tuple[str, int]]:

@@ -100,7 +100,7 @@ def told(rules, staged_path="k=" + SECRET + "/ckpt-out.parquet"):
     rules.handle(QueryStarting(True), 2.0)
     file = StagedFile(staged_path, 1, 3, 0, 0, 0, 0, {"k": SECRET}, json.dumps({"minValues": {"k": SECRET}}), "")
     body = {field.name: getattr(file, field.name) for field in fields(file)}
-    rules.handle(BatchDone(0, {"rows": {"n": 3}}, 0, 2, (Report("stage", 0, 0, "out", body), NOTE)), 3.0)
+    rules.handle(BatchDone(0, {"rows": {"n": 3}}, 0, 2, (Report("tap", 0, 0, "out", body), NOTE)), 3.0)
 
 
 def test_a_trace_says_nothing_of_rows_and_secrets_and_replays_without_them(tmp_path):
