@@ -7,7 +7,7 @@ finds closing a loop; without them the graph is acyclic (Carbone et al. 2015, se
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from spark_ckpt.protocol.ids import ChannelId, ProcessId
 from spark_ckpt.protocol.machine import ProtocolViolation
@@ -16,11 +16,13 @@ COORDINATOR = ProcessId("coordinator")
 """The process that has no share of the application: it begins, counts, decides."""
 
 
+@cache
 def channel_between(source: str, target: str) -> ChannelId:
     """The channel of application messages, barriers and markers from one process to another."""
     return ChannelId(f"{source}->{target}")
 
 
+@cache
 def control_between(source: str, target: str) -> ChannelId:
     """The control channel: reliable while both live, in no order, not part of the graph."""
     return ChannelId(f"{source}=>{target}")

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import starmap
 from typing import ClassVar, Generic, TypeVar
 
 from spark_ckpt.protocol.ids import Incarnation
@@ -117,20 +118,21 @@ class Machine(ABC, Generic[PhaseT]):
     def __init__(self, phase: PhaseT, incarnation: Incarnation) -> None:
         self.phase: PhaseT = phase
         self.incarnation = incarnation
-        self._story: deque[Chapter] = deque(maxlen=STORY_LENGTH)
+        self._story: deque[tuple[Enum, Event, Enum, Sequence[Effect]]] = deque(maxlen=STORY_LENGTH)
+        """Chapters to be: they are made when somebody reads them."""
 
     def handle(self, event: Event) -> list[Effect]:
         """Take in one event; what the host must do now, in order. Raises a `ProtocolViolation`."""
         before = self.phase
         effects = self._react(self.TABLE.get((before, type(event)), INVALID), event)
-        self._story.append(Chapter(before, event, self.phase, effects))
+        self._story.append((before, event, self.phase, effects))
         self.validate()
         return effects
 
     @property
     def story(self) -> tuple[Chapter, ...]:
         """The most recent events, oldest first."""
-        return tuple(self._story)
+        return tuple(starmap(Chapter, self._story))
 
     @abstractmethod
     def validate(self) -> None:
@@ -166,12 +168,12 @@ class Machine(ABC, Generic[PhaseT]):
 
     def _invalid(self, event: Event, why: str) -> InvalidTransition:
         what = f"{type(self).__name__} in phase {self.phase.name} met {event}: {why}"
-        return InvalidTransition(what, self._story)
+        return InvalidTransition(what, self.story)
 
     def _ensure(self, holds: bool, what: str) -> None:
         """Asserts that survive `python -O`."""
         if not holds:
-            raise InvariantBroken(f"{type(self).__name__} in phase {self.phase.name}: {what}", self._story)
+            raise InvariantBroken(f"{type(self).__name__} in phase {self.phase.name}: {what}", self.story)
 
 
 def missing_cells(machine: type[Machine[PhaseT]]) -> list[tuple[Enum, type[Event]]]:

@@ -16,7 +16,7 @@ unbounded window (Bartlett, Scantlebury and Wilkinson 1969; Stenning 1976).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 from spark_ckpt.protocol.graph import control_between
@@ -100,15 +100,17 @@ class Transport(Machine[TransportPhase]):
 
     def validate(self) -> None:
         """What always holds between two events."""
-        self._ensure((self.phase is W) == bool(self.said), "it waits iff something is not acknowledged")
-        self._ensure(all(number <= self.newest for _, number in self.said), "what is under way was numbered")
-        self._ensure(
-            all(life >= self.incarnation for _, life in self.heard), "it remembers nothing of lives that are over"
-        )
+        said, heard = self.said, self.heard
+        self._ensure((self.phase is W) == bool(said), "it waits iff something is not acknowledged")
+        if said:
+            self._ensure(max([number for _, number in said]) <= self.newest, "what is under way was numbered")
+        if heard:
+            oldest = min([life for _, life in heard])
+            self._ensure(oldest >= self.incarnation, "it remembers nothing of lives that are over")
 
     def _on_asked(self, event: Asked) -> list[Effect]:
         self.newest += 1
-        numbered = replace(event.message, seq=self.newest)
+        numbered = _numbered(event.message, self.newest)
         self.said[numbered.target, numbered.seq] = numbered
         effects: list[Effect] = [_on_its_way(numbered)]
         return effects if self.phase is W else [*effects, *self._wait()]
@@ -123,7 +125,7 @@ class Transport(Machine[TransportPhase]):
         heard = self.heard.setdefault((message.source, message.incarnation), Heard())
         if not heard.is_new(message.seq):
             return [*effects, Drop(event, f"{message.kind} was handed in before")]
-        return [*effects, Deliver(Received(event.channel, replace(message, seq=0)))]
+        return [*effects, Deliver(Received(event.channel, _numbered(message, 0)))]
 
     def _acknowledged(self, event: Received) -> list[Effect]:
         message = event.message
@@ -161,6 +163,12 @@ class Transport(Machine[TransportPhase]):
         target = message.source
         heard = Envelope(self.me, target, message.incarnation, message.seq, message.index, HEARD, {}, None)
         return _on_its_way(heard)
+
+
+def _numbered(message: Envelope, seq: int) -> Envelope:
+    """`dataclasses.replace`, which takes twice as long."""
+    m = message
+    return Envelope(m.source, m.target, m.incarnation, seq, m.index, m.kind, m.header, m.body)
 
 
 def _on_its_way(message: Envelope) -> Send:

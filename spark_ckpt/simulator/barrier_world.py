@@ -120,7 +120,7 @@ class BarrierWorld(World):
         """Everything but faults and timers."""
         return [
             *(("emit", name) for name, task in self.tasks.items() if task and self._can_emit(task)),
-            *(("receive", *channel) for channel in self.channels if self._can_receive(*channel)),
+            *(("receive", *each) for each, items in self.channels.items() if items and self._can_receive(*each)),
             *(("message", number) for number in range(len(self.messages))),
             *(("stored", number, "ok") for number in range(len(self.stores))),
             *((("takeover",),) if self.needs_takeover else ()),
@@ -156,8 +156,7 @@ class BarrierWorld(World):
 
     def _can_receive(self, source: str, target: str) -> bool:
         task = self.tasks[target]
-        free = task is not None and not task.restoring and source not in task.machine.held
-        return free and bool(self.channels[source, target])
+        return task is not None and not task.restoring and source not in task.machine.held
 
     # -- making it happen ------------------------------------------------------------------------------------
 

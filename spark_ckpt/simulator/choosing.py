@@ -5,59 +5,76 @@ Called at every step of every schedule, so they look at nothing twice and build 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+from spark_ckpt.protocol.ids import ChannelId, ProcessId
 from spark_ckpt.simulator.job import Job
 from spark_ckpt.simulator.job_recovery import RecoverableJob
 from spark_ckpt.simulator.process import PERIODIC, Process
 from spark_ckpt.simulator.recovering import channel_of
 from spark_ckpt.simulator.world import Choice
 
+CHOICES_KEPT = 4_096
+"""The same few choices are offered again and again."""
+
 
 def work(job: Job) -> list[Choice]:
     """Reads, deliveries, replays, writes that succeed, recovery."""
     found: list[Choice] = []
+    idle: set[ProcessId] = set()
+    """Who takes part in nothing that is handed to a machine."""
     for process in job.everybody:
-        if process.works:
-            _work_of(job, process, found)
-        elif process.machine is None:
+        if process.machine is None:
+            idle.add(process.name)
             _under_way(process, found)
-    _deliveries(job, found)
+        elif process.frozen or process.paused:
+            idle.add(process.name)
+        else:
+            _under_way(process, found)
+            _own_steps(job, process, found)
+    _deliveries(job, idle, found)
     if job.recovering or job.alarm:
         _recovery(job, found)
     return found
 
 
-def _work_of(job: Job, process: Process, found: list[Choice]) -> None:
-    name = process.name
-    _under_way(process, found)
+def _own_steps(job: Job, process: Process, found: list[Choice]) -> None:
     if process.replay:
         if channel_of(process.replay[0]) not in process.held:
-            found.append(("replay", name))
+            found.append(("replay", process.name))
     elif process.is_source and process.state.cursor < job.app.inputs and not process.state.outbox:
-        found.append(("read", name))
+        found.append(("read", process.name))
 
 
 def _under_way(process: Process, found: list[Choice]) -> None:
     """Writes and rows land also when whoever sent them is dead."""
     if process.writes:
-        found.extend([("stored", process.name, number, "ok") for number in range(len(process.writes))])
+        found += _endings(process.name, len(process.writes))
     if process.publishing:
         found.append(("publish", process.name))
 
 
-def _deliveries(job: Job, found: list[Choice]) -> None:
-    network, processes, cut = job.network, job.processes, job.network.cut
+def _deliveries(job: Job, idle: set[ProcessId], found: list[Choice]) -> None:
+    network, processes = job.network, job.processes
+    targets, links, cut = network.targets, network.links, network.cut
     for channel, queue in network.queues.items():
-        if queue:
-            process = processes[network.targets[channel]]
-            if not process.works or process.replay or channel in process.held or network.links[channel] in cut:
-                continue
-            if network.fifo:
-                found.append(("deliver", channel, 0))
-            else:
-                found.extend([("deliver", channel, position) for position in range(len(queue))])
+        if queue and (target := targets[channel]) not in idle:
+            process = processes[target]
+            if not (process.replay or channel in process.held or (cut and links[channel] in cut)):
+                found += _arrivals(channel, 1 if network.fifo else len(queue))
     for channel, queue in network.controls.items():
-        if queue and processes[network.targets[channel]].works and network.links[channel] not in cut:
-            found.extend([("deliver", channel, position) for position in range(len(queue))])
+        if queue and targets[channel] not in idle and not (cut and links[channel] in cut):
+            found += _arrivals(channel, len(queue))
+
+
+@lru_cache(maxsize=CHOICES_KEPT)
+def _endings(name: ProcessId, writes: int) -> tuple[Choice, ...]:
+    return tuple(("stored", name, number, "ok") for number in range(writes))
+
+
+@lru_cache(maxsize=CHOICES_KEPT)
+def _arrivals(channel: ChannelId, messages: int) -> tuple[Choice, ...]:
+    return tuple(("deliver", channel, position) for position in range(messages))
 
 
 def _recovery(job: Job, found: list[Choice]) -> None:

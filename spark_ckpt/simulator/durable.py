@@ -7,14 +7,15 @@ record.  An acknowledged record may be lost or torn later; who reads next finds 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 from zlib import crc32
 
 from spark_ckpt.protocol.acknowledgements import Acknowledgements
-from spark_ckpt.protocol.ids import Epoch, Incarnation, ProcessId
+from spark_ckpt.protocol.ids import Incarnation, ProcessId
 from spark_ckpt.protocol.incarnation import RollbackTable
-from spark_ckpt.protocol.recovery import Key, Record
+from spark_ckpt.protocol.recovery import Key, Record, Records
 from spark_ckpt.protocol.vocabulary import Json
 from spark_ckpt.protocol.writer_fence import WriterFence
 from spark_ckpt.simulator.state import Cut
@@ -65,12 +66,21 @@ class Storage:
         """Of acknowledged records that are lost or torn: what an operator has to bring back."""
         self.found = 0
         """Lost and torn records that a reader missed."""
+        self.version = 0
+        """Grows with every change."""
         self._read: dict[Key, Record] | None = None
         self._fuller: dict[Key, Record] | None = None
+        self._unframed: dict[Key, tuple[str, Record | None]] = {}
+        """What was read, and the text that it was read from: a record is read once."""
+        self._standing: dict[bool, tuple[int, RollbackTable, Records]] = {}
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._read = self._fuller = None
 
     def write(self, write: Write) -> None:
         """The whole record is there from now on."""
-        self._read = self._fuller = None
+        self._changed()
         self.framed[write.key] = write.framed
         self.erased.pop(write.key, None)
         self.copies.pop(write.key, None)
@@ -86,7 +96,7 @@ class Storage:
 
     def tear(self, write: Write) -> None:
         """Only a part is there. What the key named before stays: files are replaced by renaming."""
-        self._read = self._fuller = None
+        self._changed()
         self.framed.setdefault(write.key, write.framed[: 8 + len(write.framed) // 2])
 
     def intact(self) -> list[Key]:
@@ -95,7 +105,7 @@ class Storage:
 
     def damage(self, key: Key, how: str) -> None:
         """An acknowledged record is `lost`, or `torn`. Nobody is told."""
-        self._read = self._fuller = None
+        self._changed()
         framed = self.copies[key] = self.framed.pop(key)
         if how == "torn":
             self.framed[key] = framed[: 8 + len(framed) // 2]
@@ -105,7 +115,7 @@ class Storage:
 
     def erase(self, keys: tuple[Key, ...]) -> None:
         """The records are gone."""
-        self._read = self._fuller = None
+        self._changed()
         self._bring_back(keys)
         self.acknowledgements.take_back(keys)
         for key in keys:
@@ -114,7 +124,7 @@ class Storage:
 
     def discard(self, keys: Collection[Key]) -> None:
         """The records are gone, and their cuts: what they are of is undone."""
-        self._read = self._fuller = None
+        self._changed()
         self.acknowledgements.take_back(keys)
         for key in keys:
             del self.framed[key]
@@ -126,24 +136,38 @@ class Storage:
         A reader that misses an acknowledged record does not go on without it.
         """
         if self._read is None:
-            self._read = _readable(self.framed)
+            self._read = self._readable(self.framed)
             if missing := self.acknowledgements.missing(self._read):
                 self.found += len(missing)
                 self._bring_back(missing)
-                self._read = _readable(self.framed)
+                self._read = self._readable(self.framed)
         return self._read
 
     def readable_with_erased(self) -> dict[Key, Record]:
         """As if nothing had ever been erased."""
         if self._fuller is None:
             self.readable()
-            self._fuller = _readable({**self.framed, **self.erased})
+            self._fuller = self._readable({**self.framed, **self.erased})
         return self._fuller
 
+    def standing(self, process: ProcessId, table: RollbackTable, erased_too: bool = False) -> Records:
+        """The readable records without those of undone futures: worked out once for every change and every table."""
+        found = self.readable_with_erased() if erased_too else self.readable()
+        kept = self._standing.get(erased_too)
+        if kept is None or kept[0] != self.version or kept[1] is not table:
+            kept = self._standing[erased_too] = (self.version, table, standing(process, found, table))
+        return kept[2]
 
-def _readable(framed: Mapping[Key, str]) -> dict[Key, Record]:
-    read = {key: unframe(framed[key]) for key in sorted(framed)}
-    return {key: record for key, record in read.items() if record is not None}
+    def _readable(self, framed: Mapping[Key, str]) -> dict[Key, Record]:
+        found: dict[Key, Record] = {}
+        for key in sorted(framed):
+            text = framed[key]
+            read = self._unframed.get(key)
+            if read is None or read[0] != text:
+                read = self._unframed[key] = (text, unframe(text))
+            if read[1] is not None:
+                found[key] = read[1]
+        return found
 
 
 def standing(process: ProcessId, records: Mapping[Key, Record], table: RollbackTable) -> dict[Key, Record]:
@@ -156,13 +180,10 @@ def standing(process: ProcessId, records: Mapping[Key, Record], table: RollbackT
 def _undone(process: ProcessId, key: Key, record: Record, table: RollbackTable) -> bool:
     index = int(key[1]) if key[0] == CHECKPOINT else _number(record, "index")
     written_in = _number(record, "incarnation")
-    return any(number > written_in and index > _line_at(row, process) for number, row in table.items())
-
-
-def _line_at(row: Epoch | Mapping[ProcessId, Epoch], process: ProcessId) -> float:
-    if isinstance(row, Mapping):
-        return row.get(process, float("inf"))
-    return row
+    for number, row in table.items():
+        if number > written_in and index > (row if isinstance(row, int) else row.get(process, math.inf)):
+            return True
+    return False
 
 
 def _number(record: Record, name: str) -> int:

@@ -47,6 +47,9 @@ class RecoverableJob(Job):
     judged: tuple[Incarnation, str] | None = None
     """The latest word of a complete checkpoint: who says the same again says nothing new."""
 
+    planned_total: tuple[tuple[int, ...], Plan] | None = None
+    """What would be done if everybody failed, and the durable state that it follows from."""
+
     complete: Line | None = None
     """The newest line that was called complete."""
 
@@ -287,11 +290,15 @@ class RecoverableJob(Job):
     def _total_failure(self, why: str) -> Plan:
         """What would be done if everybody failed now. Raises `Incomplete` if nothing could be."""
         number = Incarnation(self.incarnation + 1)
+        durable = (number, *(each.storage.version for each in self.everybody))
+        if self.planned_total is not None and self.planned_total[0] == durable:
+            return self.planned_total[1]
         try:
             plan = self._plan(self._failure(number, frozenset(self.processes)))
         except NO_PLAN as error:
             raise Incomplete(f"{why}, and if all failed now there would be no plan: {error!r}") from error
         self._judge_erasures(plan, frozenset(self.processes))
+        self.planned_total = (durable, plan)
         return plan
 
     def judge_complete(self, process: Process, index: str) -> None:

@@ -206,14 +206,20 @@ class LeaseWorld(World):
 
     def _may_lead(self, node: Node) -> bool:
         """The current primary is not able to work, and this node has executed what was chosen."""
-        if node.primary is not None or not _replica(node).executes or not self._has_quorum(node.name):
+        if node.primary is not None or not _replica(node).executes:
             return False
-        if self.leader is not None and self.nodes[self.leader].awake and self._has_quorum(self.leader):
+        has_all = (_replica(node).applied if self.rules.executed else len(node.log)) == len(self.log)
+        if not has_all or not self._has_quorum(node.name):
             return False
-        return (_replica(node).applied if self.rules.executed else len(node.log)) == len(self.log)
+        return self.leader is None or not self._has_quorum(self.leader)
 
     def _has_quorum(self, name: ProcessId) -> bool:
-        reached = sum(self._connected(name, other) and self._connected(other, name) for other in self.nodes)
+        if not self.nodes[name].awake:
+            return False
+        reached, cuts = 0, self.cuts
+        for other, node in self.nodes.items():
+            if node.awake and not (cuts and ((name, other) in cuts or (other, name) in cuts)):
+                reached += 1
         return 2 * reached > len(self.nodes)
 
     def _connected(self, source: ProcessId, target: ProcessId) -> bool:
@@ -221,7 +227,8 @@ class LeaseWorld(World):
         return self.nodes[source].awake and self.nodes[target].awake and (source, target) not in self.cuts
 
     def _lacks(self, source: ProcessId, target: ProcessId) -> bool:
-        return self._connected(source, target) and bool(self.nodes[source].log.keys() - self.nodes[target].log.keys())
+        has, lacks = self.nodes[source].log.keys(), self.nodes[target].log.keys()
+        return self._connected(source, target) and not has <= lacks
 
     def _has_news(self, node: Node) -> bool:
         """The primary has not heard from it at this time."""

@@ -22,7 +22,7 @@ Choices (processes and channels by name, others by position):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 from spark_ckpt.protocol.graph import COORDINATOR, Graph
@@ -79,11 +79,14 @@ class MessageWorld(RecoverableJob):
         """Reads, deliveries, replays, writes that succeed, recovery."""
         return choosing.work(self)
 
-    def lag(self, choice: Choice) -> str:
-        """Deliveries of the protocol's own messages apart from others."""
-        if choice[0] == "deliver" and choice[1] in self.network.controls:
-            return "control"
-        return str(choice[0])
+    def put_off(self, choices: Sequence[Choice], laggard: str) -> Sequence[Choice]:
+        """Deliveries of the protocol's own messages (`control`) are a sort apart from other deliveries."""
+        controls = self.network.controls
+        if laggard == "control":
+            return [choice for choice in choices if choice[0] != "deliver" or choice[1] not in controls]
+        if laggard == "deliver":
+            return [choice for choice in choices if choice[0] != "deliver" or choice[1] in controls]
+        return [choice for choice in choices if choice[0] != laggard]
 
     def timers(self) -> list[Choice]:
         """All timers of all who work, the earliest first."""

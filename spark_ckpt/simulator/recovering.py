@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 
 from spark_ckpt.protocol.graph import Graph, channel_between
 from spark_ckpt.protocol.ids import ChannelId, Incarnation, ProcessId
 from spark_ckpt.protocol.incarnation import Line, RollbackTable
 from spark_ckpt.protocol.recovery import Birth, Failure, Key, Part, Plan, Record, Records, Settings
 from spark_ckpt.protocol.vocabulary import Envelope, Json
-from spark_ckpt.simulator.durable import as_stored, standing
+from spark_ckpt.simulator.durable import as_stored
 from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.violations import NotDurable
 
@@ -49,15 +50,13 @@ def now(process: Process) -> Record:
 
 def records_of(process: Process, table: RollbackTable, erased_too: bool = False) -> Records:
     """Durable records without those of undone futures."""
-    storage = process.storage
-    found = storage.readable_with_erased() if erased_too else storage.readable()
-    return standing(process.name, found, table)
+    return process.storage.standing(process.name, table, erased_too)
 
 
 def forget_undone(process: Process, table: RollbackTable) -> None:
     """Undone once is undone for ever: nobody is shown these records again, and their writer does not know of them."""
     readable = process.storage.readable()
-    undone = readable.keys() - standing(process.name, readable, table).keys()
+    undone = readable.keys() - process.storage.standing(process.name, table).keys()
     if undone:
         process.storage.discard(undone)
 
@@ -110,4 +109,4 @@ def messages_in(value: Json) -> list[Envelope]:
     return []
 
 
-_ENVELOPE = set(Envelope.__slots__)
+_ENVELOPE = {field.name for field in fields(Envelope)}

@@ -141,7 +141,7 @@ class Driver:
         world = self.world
         choices = world.choices()
         if self.laggard and choices:
-            choices = [choice for choice in choices if world.lag(choice) != self.laggard] or choices
+            choices = world.put_off(choices, self.laggard) or choices
         if choices:
             return choices[int(self.draw() * len(choices))]
         timers = world.timers()

@@ -9,7 +9,7 @@ missing at a cut follows from its cursors and from the rows in flight, whatever 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -81,6 +81,7 @@ def watermark_ms(cursors: Mapping[str, int]) -> int:
     return min(event_ms(source, cursors[source] - 1) - DELAY_MS if cursors.get(source) else 0 for source in SOURCES)
 
 
+@cache
 def key_of(name: Name) -> int:
     """The first operator's key."""
     return (name.number + SOURCES.index(name.source) + name.rounds) % KEYS
@@ -133,11 +134,10 @@ def _arrived(cursors: Mapping[str, int], going_round: Sequence[Row]) -> set[Name
     return whole.difference(still)
 
 
-def _rounds(name: Name) -> Iterator[Name]:
-    yield name
-    while name.goes_round:
-        name = name.next
-        yield name
+@cache
+def _rounds(name: Name) -> tuple[Name, ...]:
+    """The row in this round and all that follow."""
+    return (name, *_rounds(name.next)) if name.goes_round else (name,)
 
 
 def lanes(names: Iterable[Name]) -> Lanes:

@@ -53,6 +53,8 @@ class Shared:
     attempts: int = 0
     begins: dict[tuple[int, str], list[Mapping[str, int]]] = field(default_factory=dict)
     """Where the batches of an incarnation began that ended at the same place, see `batch_ran`."""
+    incarnation: int = 0
+    """The newest that a row speaks of."""
     mood: str = "ok"
     """How the next append goes: "ok", "fail" (not done) or "silent" (done, but the answer does not come)."""
 
@@ -60,7 +62,7 @@ class Shared:
         """The same in the hands of somebody else."""
         return Shared(
             list(self.rows), dict(self.staged), dict(self.state), dict(self.segments), set(self.named), set(self.spent),
-            list(self._manifests), self.attempts, dict(self.begins),
+            list(self._manifests), self.attempts, dict(self.begins), self.incarnation,
         )  # fmt: skip
 
     def batch_ran(self, incarnation: int, begins: Mapping[str, int], ends: Mapping[str, int]) -> None:
@@ -79,6 +81,7 @@ class Shared:
         if new.kind == "epoch":
             self._keep(Manifest.model_validate_json(new.body))
         self.rows.append((row, new.body))
+        self.incarnation = max(self.incarnation, row.incarnation)
         if mood == "silent":
             raise StoreUnreachable("no answer; done")
         return row

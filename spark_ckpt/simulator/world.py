@@ -103,6 +103,10 @@ class World(ABC):
         """The sort of a choice."""
         return str(choice[0])
 
+    def put_off(self, choices: Sequence[Choice], laggard: str) -> Sequence[Choice]:
+        """The choices of other sorts than `laggard`."""
+        return [choice for choice in choices if self.lag(choice) != laggard]
+
     def periodic(self) -> Sequence[Choice]:
         """What comes back for ever: a drain lets it happen a few more times."""
         return ()
