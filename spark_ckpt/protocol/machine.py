@@ -100,6 +100,10 @@ class InvariantBroken(ProtocolViolation):
     """The machine itself is wrong: its state contradicts what must always hold."""
 
 
+class Story(deque[tuple[Enum, Event, Enum, Sequence[Effect]]]):
+    """A machine's newest chapters to be: they are made when somebody reads them."""
+
+
 PhaseT = TypeVar("PhaseT", bound=Enum, covariant=True)
 
 
@@ -118,8 +122,7 @@ class Machine(ABC, Generic[PhaseT]):
     def __init__(self, phase: PhaseT, incarnation: Incarnation) -> None:
         self.phase: PhaseT = phase
         self.incarnation = incarnation
-        self._story: deque[tuple[Enum, Event, Enum, Sequence[Effect]]] = deque(maxlen=STORY_LENGTH)
-        """Chapters to be: they are made when somebody reads them."""
+        self._story = Story((), STORY_LENGTH)
 
     def handle(self, event: Event) -> list[Effect]:
         """Take in one event; what the host must do now, in order. Raises a `ProtocolViolation`."""

@@ -1,14 +1,18 @@
 """Copies of worlds: constants, classes and functions are kept, everything else is a value of its own.
 
-Within one process only: a frozen world refers to what it keeps by address.
+Machines begin a new story. Within one process only: a frozen world refers to what it keeps by address.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+from dataclasses import fields
+from functools import cache
 from types import FunctionType
 from typing import Any, Generic, Protocol, TypeVar
+
+from spark_ckpt.protocol.machine import STORY_LENGTH, Story
 
 _KEPT: dict[int, object] = {}
 
@@ -46,10 +50,31 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: object) -> Any:
         if value is _kept:
             return NotImplemented
-        if id(value) in self.constants or isinstance(value, type | FunctionType):
+        kind = type(value)
+        if id(value) in self.constants or kind is FunctionType or isinstance(value, type):
             _KEPT[id(value)] = value
             return _kept, (id(value),)
-        return NotImplemented
+        if kind is Story:
+            return Story, ((), STORY_LENGTH)
+        names = _fields_of(kind)
+        return (_made, (kind, *[getattr(value, name) for name in names])) if names else NotImplemented
+
+
+@cache
+def _fields_of(kind: type) -> tuple[str, ...]:
+    """Of a frozen dataclass with slots, whose own way of being copied asks for its fields each time."""
+    parameters = getattr(kind, "__dataclass_params__", None)
+    if parameters is None or not parameters.frozen or not hasattr(kind, "__slots__"):
+        return ()
+    return tuple(field.name for field in fields(kind))
+
+
+def _made(kind: type, *values: object) -> object:
+    """The value, without asking its constructor: it was one."""
+    value: object = object.__new__(kind)
+    for name, each in zip(_fields_of(kind), values, strict=True):
+        object.__setattr__(value, name, each)
+    return value
 
 
 def _kept(address: int) -> object:

@@ -56,7 +56,7 @@ def explore(world: World, states_max: int = STATES_MAX, timers_max: int = 1, jud
             _blame(done, partial(settle, node.frozen.thaw(), done))
         for choice in choices:
             transitions += 1
-            following, left = _follow(node, choice)
+            following, left = _follow(node, choice, here if choice is choices[-1] else node.frozen.thaw())
             mark = _mark(following, left)
             if mark not in seen:
                 seen.add(mark)
@@ -89,8 +89,7 @@ def _scope(world: World, timers_left: int) -> Sequence[Choice]:
     return [*world.choices(), *timers, *world.faults()]
 
 
-def _follow(node: _Node, choice: Choice) -> tuple[World, int]:
-    following = node.frozen.thaw()
+def _follow(node: _Node, choice: Choice, following: World) -> tuple[World, int]:
     _blame([*node.trace, choice], lambda: following.do(choice))
     return following, node.timers_left - (choice[0] == "timer")
 

@@ -15,17 +15,21 @@ UNORDERED = frozenset({"messages", "stores", "timers"})
 """Lists whose order means nothing: any of them can be next."""
 
 
+_PLAIN = frozenset({type(None), bool, int, str, float})
+_ALSO_PLAIN = (int, str, float, type, Enum)
+
+
 def canonical(value: Any) -> Hashable:
     """A picture of any value made of plain data, dataclasses and simple objects."""
-    if value is None or isinstance(value, int | str | float | type | Enum):
+    kind = type(value)
+    if kind in _PLAIN or isinstance(value, _ALSO_PLAIN):
         return value
+    if isinstance(value, list | tuple | deque):
+        return tuple([canonical(each) for each in value])
     if isinstance(value, Mapping):
-        return tuple((canonical(key), canonical(value[key])) for key in sorted(value, key=str))
+        return tuple([(canonical(key), canonical(value[key])) for key in sorted(value, key=str)])
     if isinstance(value, set | frozenset):
         return unordered(value)
-    if isinstance(value, list | tuple | deque):
-        return tuple(map(canonical, value))
-    kind = type(value)
     return (kind.__name__, *(_named(name, getattr(value, name)) for name in _names(kind) or vars(value)))
 
 
