@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 import spark_ckpt.simulator as sim
+from spark_ckpt.cli import schedule_file
 from spark_ckpt.cli.graph_file import chosen_graph
 from spark_ckpt.cli.options import AsJson, Interval, ProtocolOptions, Timeout, pairs, process_at
 from spark_ckpt.cli.output import print_facts, print_json, print_line
@@ -43,10 +44,15 @@ Picture = Annotated[
         "--diagram", metavar="FILE", help="Write the space-time diagram there: .svg, or .html with the story."
     ),
 ]
+Record = Annotated[Path | None, typer.Option("--record", metavar="FILE", help="Write every step there, as JSON lines.")]
+Replay = Annotated[
+    Path | None, typer.Option("--replay", metavar="FILE", help="Run what was recorded; 1 if it goes another way now.")
+]
 Everything = Annotated[bool, typer.Option("--everything", help="Tell also of timers, receipts and stores.")]
 
 
 def simulate(
+    context: typer.Context,
     protocol: ProtocolName = "barrier",
     graph: GraphName = None,
     seed: Seed = 0,
@@ -61,9 +67,16 @@ def simulate(
     option: ProtocolOptions = None,
     diagram: Picture = None,
     everything: Everything = False,
+    record: Record = None,
+    replay: Replay = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a protocol under failures and judge it. The same arguments give the same run, byte for byte."""
+    check_picture(diagram)
+    if replay is not None:
+        schedule_file.refuse_other_options(context)
+        _again(replay, diagram, everything, as_json)
+        return
     graph = graph or _asked(lambda: sim.graphs_of(protocol))[0]
     own = chosen_graph(graph) if graph.endswith(".json") else None
     crashes = tuple(sim.Crash(*process_at(each, "STEP", "a@20")) for each in crash or ())
@@ -80,11 +93,12 @@ def simulate(
         timeout_ms,
         pairs(option, "--option"),
     )
-    check_picture(diagram)
+    if schedules > 1 and record is not None:
+        raise ConfigInvalid("--record and --schedules", hint="record one seed: a file holds one run")
     if schedules > 1:
         _many(scenario, schedules, processes, as_json)
     else:
-        _one(scenario, diagram, everything, as_json)
+        _one(scenario, diagram, everything, record, as_json)
 
 
 def _asked(question: Callable[[], T]) -> T:
@@ -95,8 +109,10 @@ def _asked(question: Callable[[], T]) -> T:
         raise ConfigInvalid(error.what, hint=f"there are: {', '.join(error.options)}") from error
 
 
-def _one(scenario: sim.Scenario, diagram: Path | None, everything: bool, as_json: bool) -> None:
+def _one(scenario: sim.Scenario, diagram: Path | None, everything: bool, record: Path | None, as_json: bool) -> None:
     outcome = _asked(scenario.run)
+    if record is not None:
+        schedule_file.write(record, scenario, outcome)
     title = f"{scenario.protocol} on {scenario.graph}, seed {scenario.seed}"
     told = sim.story(outcome.moments, everything)
     if diagram is not None:
@@ -111,6 +127,23 @@ def _one(scenario: sim.Scenario, diagram: Path | None, everything: bool, as_json
         if not outcome.ok:
             _smallest(scenario, outcome)
     if not outcome.ok:
+        raise typer.Exit(VIOLATED)
+
+
+def _again(file: Path, diagram: Path | None, everything: bool, as_json: bool) -> None:
+    """A recorded run as it was recorded, and whether the same choices still lead there."""
+    recorded, differs = _asked(lambda: schedule_file.read(file))
+    error = recorded.judged.error
+    told = sim.story(recorded.moments, everything)
+    if diagram is not None:
+        write_picture(diagram, recorded.moments, str(file), told)
+    verdict = error or f"exactly as without failures; shown: {_promise(recorded.begun.scenario)}"
+    if as_json:
+        print_json({"steps": len(recorded.chosen), "verdict": verdict, "difference": differs})
+    else:
+        print_line(f"{told}\n{sim.chart(recorded.moments)}")
+        print_facts({"verdict": verdict, "replayed": differs or f"{len(recorded.chosen)} steps, all as recorded"})
+    if error or differs:
         raise typer.Exit(VIOLATED)
 
 

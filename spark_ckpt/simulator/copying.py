@@ -8,13 +8,13 @@ from __future__ import annotations
 import io
 import pickle
 from dataclasses import fields
-from functools import cache
 from types import FunctionType
 from typing import Any, Generic, Protocol, TypeVar
 
 from spark_ckpt.protocol.machine import STORY_LENGTH, Story
 
 _KEPT: dict[int, object] = {}
+_FIELDS: dict[type, tuple[str, ...]] = {}
 
 
 class HasConstants(Protocol):
@@ -60,9 +60,14 @@ class _Pickler(pickle.Pickler):
         return (_made, (kind, *[getattr(value, name) for name in names])) if names else NotImplemented
 
 
-@cache
 def _fields_of(kind: type) -> tuple[str, ...]:
     """Of a frozen dataclass with slots, whose own way of being copied asks for its fields each time."""
+    if kind not in _FIELDS:
+        _FIELDS[kind] = _asked_for_fields(kind)
+    return _FIELDS[kind]
+
+
+def _asked_for_fields(kind: type) -> tuple[str, ...]:
     parameters = getattr(kind, "__dataclass_params__", None)
     if parameters is None or not parameters.frozen or not hasattr(kind, "__slots__"):
         return ()

@@ -23,7 +23,8 @@ def canonical(value: Any) -> Hashable:
     """A picture of any value made of plain data, dataclasses and simple objects."""
     kind = type(value)
     if kind in _PLAIN or isinstance(value, _ALSO_PLAIN):
-        return value
+        plain: Hashable = value
+        return plain
     if isinstance(value, list | tuple | deque):
         return tuple([canonical(each) for each in value])
     if isinstance(value, Mapping):

@@ -1,0 +1,131 @@
+"""A simulated run as a file: it replays, it tells the same, and whatever was changed in it is found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.cli.app import exit_code
+from spark_ckpt.errors import TraceInvalid
+from spark_ckpt.protocol.graph import Graph
+from spark_ckpt.protocol.menu import MENU
+from spark_ckpt.trace.schedules import Recording, difference, read_recording, recording
+
+Captured = pytest.CaptureFixture[str]
+SOUND = [name for name in sim.NAMES if name not in MENU or MENU[name].sound]
+SEEDS = (2, 5)
+
+
+def recorded(protocol: str, seed: int, folder: Path) -> tuple[sim.Outcome, Recording]:
+    """A run, and what is read back of it."""
+    scenario = sim.Scenario(protocol, sim.graphs_of(protocol)[-1], seed)
+    outcome, file = scenario.run(), folder / "run.jsonl"
+    file.write_text(recording(scenario, outcome.trace).as_text())
+    return outcome, read_recording(file)
+
+
+@pytest.mark.parametrize("protocol", SOUND)
+def test_a_recorded_run_of_every_protocol_replays_and_tells_the_same(protocol: str, tmp_path: Path) -> None:
+    for seed in SEEDS:
+        outcome, found = recorded(protocol, seed, tmp_path)
+
+        assert (found.trace, found.moments) == (outcome.trace, outcome.moments)
+        assert found.judged.error is None
+        assert difference(found) is None
+
+
+def test_a_condemned_run_is_condemned_for_the_same_reason_by_its_file(tmp_path: Path) -> None:
+    condemned = 0
+    for seed in range(60):
+        outcome, found = recorded("wall-clock", seed, tmp_path)
+        error = outcome.error and f"{type(outcome.error).__name__}: {str(outcome.error).splitlines()[0]}"
+
+        assert found.judged.error == error
+        assert difference(found) is None
+        condemned += error is not None
+
+    assert condemned > 0
+
+
+def changed(lines: list[dict], number: int, **fields: object) -> str:
+    """The file with other fields in one line."""
+    return "".join(f"{json.dumps({**line, **fields} if n == number else line)}\n" for n, line in enumerate(lines, 1))
+
+
+def test_whatever_was_changed_in_a_file_is_found(tmp_path: Path) -> None:
+    _, found = recorded("epochs", 5, tmp_path)
+    lines = [json.loads(line) for line in found.as_text().splitlines()]
+    file, told = tmp_path / "other.jsonl", next(n for n, line in enumerate(lines[1:], 2) if line["moments"])
+
+    def told_of(text: str) -> str:
+        file.write_text(text)
+        return difference(read_recording(file)) or "nothing"
+
+    another = [[*lines[told - 1]["moments"][0][:3], "another label", -1]]
+    assert told_of(changed(lines, told, moments=another)).startswith(f"line {told}:")
+    assert told_of(changed(lines, len(lines), error="Orphan: never")).startswith(f"line {len(lines)}:")
+    assert told_of(changed(lines, 1, protocol="markers")).startswith("line ")
+    assert "NotPossible" in told_of(changed(lines, told, choice=["crash", "nobody"], moments=[]))
+    assert told_of(changed([*lines[:-2], lines[-1]], 0)).startswith("line ")
+    assert told_of(changed(lines, 0)) == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda text: text[: len(text) // 2], "line "),
+        (lambda text: "\n".join(text.splitlines()[1:]), "is no simulated run"),
+        (lambda text: text.replace('"format":1', '"format":2', 1), "line 1: schedule.format"),
+        (lambda text: text.replace('"edges":null', '"edges":[]', 1).replace("[]", '[["s","s"]]', 1), "graph"),
+        (lambda text: "", "is no simulated run"),
+    ],
+)
+def test_a_damaged_file_is_refused_and_the_line_named(damage, says: str, tmp_path: Path) -> None:
+    _, found = recorded("markers", 2, tmp_path)
+    file = tmp_path / "damaged.jsonl"
+    file.write_text(damage(found.as_text()))
+
+    with pytest.raises(TraceInvalid, match=says):
+        read_recording(file)
+
+
+def test_a_graph_of_ones_own_is_in_the_file(tmp_path: Path) -> None:
+    own = Graph("mine", (("s", "a"), ("a", "a"), ("a", "k")))
+    scenario = sim.Scenario("epochs", "mine", 3, own=own)
+    file = tmp_path / "run.jsonl"
+    file.write_text(recording(scenario, scenario.run().trace).as_text())
+
+    assert read_recording(file).begun.scenario.own == own
+    assert difference(read_recording(file)) is None
+
+
+def test_the_command_replays_what_it_has_recorded(tmp_path: Path, capsys: Captured) -> None:
+    file = str(tmp_path / "run.jsonl")
+    assert exit_code(("simulate", "-p", "coordinated", "-g", "cycle", "--seed", "4", "--record", file)) == 0
+    told = capsys.readouterr().out.partition("verdict")[0]
+
+    assert exit_code(("simulate", "--replay", file, "--diagram", str(tmp_path / "run.svg"))) == 0
+    again = capsys.readouterr().out
+    assert told.partition("\n\n")[2].splitlines()[:10] == again.splitlines()[:10]
+    assert "all as recorded" in again
+    assert (tmp_path / "run.svg").read_text().startswith("<svg")
+
+    Path(file).write_text(Path(file).read_text().replace('"send"', '"sent"', 1))
+    assert exit_code(("simulate", "--replay", file)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--replay", "run.jsonl", "--seed", "4"), "--replay and --seed"),
+        (("--record", "run.jsonl", "--schedules", "4"), "--record and --schedules"),
+        (("--record", "/nowhere/run.jsonl"), "--record /nowhere/run.jsonl"),
+        (("--replay", "/nowhere/run.jsonl"), "/nowhere/run.jsonl: No such file"),
+    ],
+)
+def test_what_does_not_go_together_is_said(arguments: tuple[str, ...], says: str, capsys: Captured) -> None:
+    assert exit_code(("simulate", *arguments)) == 2
+    assert says in capsys.readouterr().err
