@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from time import process_time
+from typing import Self
 
 import spark_ckpt.simulator as sim
 from spark_ckpt.protocol.menu import MENU
+from spark_ckpt.simulator.eager import Guided
 from spark_ckpt.simulator.lease_world import LeaseWorld, Scope
 from spark_ckpt.simulator.schedules import FAULT_RATE, STEPS, Driver
 from spark_ckpt.simulator.scripted import PACE
-from spark_ckpt.simulator.world import Cell, Choice, World
+from spark_ckpt.simulator.world import CALM, Cell, Choice, Trace, World
 from tests.simulator.lease_runs import FAULTS as LEASE_FAULTS
 from tests.simulator.lease_runs import RATES, SICK
 
 CURVE_POINTS = 10
+PLAIN = (0,)
+"""Seeds by their remainder of eight that draw as `simulate` does; the others are eager, two in seven on a way."""
+ON_A_WAY = 2
+WAYS_MAX = 64
 
 CLASSES = {
     "crash": "a process dies",
@@ -59,25 +65,44 @@ class Tried:
     seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
     happened: Counter[str] = field(default_factory=Counter)
+    could: Counter[str] = field(default_factory=Counter)
+    """In how many schedules a class could happen at all."""
     curve: list[tuple[int, int]] = field(default_factory=list)
     replayed: int = 0
 
 
-class Witness(Driver):
-    """Draws as ever, and says what goes wrong."""
+@dataclass(frozen=True)
+class Way:
+    """How a schedule came to something new: the seed of its world, and what was chosen in it."""
 
-    def __init__(self, world: World, seed: int, fault_rate: float, states: States) -> None:
-        super().__init__(world, seed, fault_rate)
-        self.states, self.happened = states, set[str]()
+    world: int
+    trace: Trace = ()
+
+
+class Watching(Driver):
+    """What every driver here does beside its drawing: it says what goes wrong, and how it came to the newest state."""
+
+    states: States
+    happened: set[str]
+    could: set[str]
+    newest: Trace = ()
+
+    def watch(self, states: States) -> Self:
+        """From now on."""
+        self.states, self.happened, self.could = states, set(), classes_of(self.world)
         states.fault = ""
-        world.cells = states
+        self.world.cells = states
+        return self
 
     def do(self, choice: Choice) -> None:
         kind = class_of(choice)
         if kind:
             self.happened.add(kind)
             self.states.fault = kind
+        known = len(self.states)
         super().do(choice)
+        if len(self.states) > known and CALM not in self.trace:
+            self.newest = tuple(self.trace)
 
     def _fault(self) -> Choice | None:
         choice = super()._fault()
@@ -86,12 +111,49 @@ class Witness(Driver):
         return choice
 
 
+class Plain(Watching):
+    """Draws as ever."""
+
+
+class Eagerly(Watching, Guided):
+    """Lets go wrong what has not, on the way of another schedule."""
+
+
+class Corpus:
+    """Ways to new states, the newest of them."""
+
+    def __init__(self) -> None:
+        self.ways: deque[Way] = deque(maxlen=WAYS_MAX)
+
+    def way(self, seed: int) -> Way:
+        """Where the schedule of a seed begins."""
+        goes_on = seed % 4 == ON_A_WAY and self.ways
+        return self.ways[seed // 4 % len(self.ways)] if goes_on else Way(seed)
+
+    def learn(self, way: Way, newest: Trace) -> None:
+        """A schedule on this way reached something new."""
+        if newest:
+            self.ways.append(Way(way.world, newest))
+
+
 def class_of(choice: Choice) -> str:
     """The class of a fault among those of the message world; nothing for work."""
     kind = str(choice[-1] if choice[0] == "stored" else choice[0])
     if kind in ("lose", "repeat") and "=>" in str(choice[1]):
         return f"control {kind}"
     return kind if kind in CLASSES else ""
+
+
+def classes_of(world: World) -> set[str]:
+    """The classes of faults that a world may have: lines that fail, recoveries by steps and lossy channels are not in all."""
+    if not isinstance(world, sim.MessageWorld):
+        return set()
+    lacks = set() if world.lossy else {"control lose", "control repeat"}
+    if world.network.reliable:
+        lacks |= {"lose", "repeat"}
+    if world.protocol.rejoin is not None or not world.budget.staggered:
+        lacks.add("freeze")
+    return CLASSES.keys() - lacks
 
 
 def world_of(protocol: str, seed: int) -> World:
@@ -104,15 +166,17 @@ def world_of(protocol: str, seed: int) -> World:
     return sim.Scenario(protocol, graphs[seed // 2 % len(graphs)], seed).world()
 
 
-def one(protocol: str, seed: int, states: States) -> tuple[sim.Outcome, Witness, World]:
-    """One schedule, watched."""
+def one(protocol: str, seed: int, states: States, way: Way) -> tuple[sim.Outcome, Watching, World]:
+    """One schedule, watched. What is not in the menu has few faults on purpose: more of them, and nothing is ever decided."""
     steps, rate = PACE.get(protocol, (STEPS, FAULT_RATE))
-    world = world_of(protocol, seed)
-    drivers: list[Witness] = []
+    world = world_of(protocol, way.world)
+    drivers: list[Watching] = []
 
-    def driver_of(world: World, seed: int, fault_rate: float) -> Witness:
-        drivers.append(Witness(world, seed, fault_rate, states))
-        return drivers[0]
+    def driver_of(world: World, seed: int, fault_rate: float) -> Watching:
+        plain = protocol not in MENU or seed % 8 in PLAIN
+        driver = Plain(world, seed, fault_rate) if plain else Eagerly(world, seed, fault_rate, way=way.trace)
+        drivers.append(driver.watch(states))
+        return driver
 
     return sim.drive(world, seed, steps, rate, driver_of), drivers[0], world
 
@@ -120,11 +184,14 @@ def one(protocol: str, seed: int, states: States) -> tuple[sim.Outcome, Witness,
 def tried(protocol: str, seconds: float, first: int = 0) -> Tried:
     """Schedules for so long, of processor time; every tenth is run again and has to be the same to the byte."""
     found, states, begun, seed = Tried(protocol), States(), process_time(), first
+    corpus = Corpus()
     while (used := process_time() - begun) < seconds:
-        outcome, witness, world = one(protocol, seed, states)
+        way = corpus.way(seed) if protocol in MENU else Way(seed)
+        outcome, witness, world = one(protocol, seed, states, way)
+        corpus.learn(way, witness.newest)
         _add(found, outcome, witness, world)
         if seed % 10 == 0:
-            again = one(protocol, seed, States())[0]
+            again = one(protocol, seed, States(), way)[0]
             assert json.dumps(again.trace) == json.dumps(outcome.trace)
             found.replayed += 1
         if used >= seconds * (len(found.curve) + 1) / CURVE_POINTS:
@@ -135,11 +202,12 @@ def tried(protocol: str, seconds: float, first: int = 0) -> Tried:
     return found
 
 
-def _add(found: Tried, outcome: sim.Outcome, witness: Witness, world: World) -> None:
+def _add(found: Tried, outcome: sim.Outcome, witness: Watching, world: World) -> None:
     found.schedules += 1
     found.steps += len(outcome.trace)
     found.simulated_ms += float(getattr(world, "now", 0)) / getattr(world, "unit", 1)
     found.happened.update(witness.happened)
+    found.could.update(witness.could)
     found.happened["within"] += bool(outcome.counts.get("recovery within a recovery"))
     if not outcome.ok:
         found.failures.append(f"seed {outcome.seed}: {outcome.error}".splitlines()[0])

@@ -131,11 +131,11 @@ class Driver:
     def _fault(self) -> Choice | None:
         """Every kind of fault is as likely as every other, however many ways there are to have it."""
         faults = self.world.faults()
-        kinds = list(dict.fromkeys(_kind(choice) for choice in faults))
+        kinds = list(dict.fromkeys(kind_of(choice) for choice in faults))
         if not kinds:
             return None
         kind = self.pick(kinds)
-        return self.pick([choice for choice in faults if _kind(choice) == kind])
+        return self.pick([choice for choice in faults if kind_of(choice) == kind])
 
     def _work(self) -> Choice | None:
         world = self.world
@@ -160,7 +160,8 @@ def _no_end(trace: Sequence[Choice]) -> NoEnd:
     return NoEnd(f"no end after {CALM_STEPS_MAX} calm steps; last {list(trace[-12:])}")
 
 
-def _kind(choice: Choice) -> Scalar:
+def kind_of(choice: Choice) -> Scalar:
+    """The kind of a fault: of a write, how it ends."""
     return choice[-1] if choice[0] == "stored" else choice[0]
 
 

@@ -1,0 +1,89 @@
+"""Schedules in which much goes wrong: what has not happened yet in this one happens as soon as it can.
+
+A seed of `Driver` has few faults, so most of its schedules lack most kinds, and those that need another one first (a torn write
+needs a crash, a late one a life that is over) are rare.  Here every seed has faults, a kind that is new to the schedule goes
+before those that it has had, and whoever is told of a recovery may die within it.
+"""
+
+from __future__ import annotations
+
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.simulator.message_world import MessageWorld
+from spark_ckpt.simulator.schedules import FAULT_RATE, Driver, kind_of
+from spark_ckpt.simulator.world import Choice, Scalar, Trace, World
+
+MENDS = frozenset({"heal", "resume", "wake"})
+"""Ends of faults: none is new."""
+
+TORN, LATE = "torn", "late"
+PASSING = (TORN, LATE)
+"""What they need, a write of somebody dead, does not last: they go before all others."""
+
+PASSING_EAGERNESS = 0.8
+
+EAGERNESS = 0.35
+"""Share of the steps, once faults may happen, at which a new kind of them does if it can."""
+
+BACKGROUND = 0.5
+"""How much of the usual rate is left for faults that the schedule has had."""
+
+
+class Eager(Driver):
+    """Draws as ever from one seeded stream, but faults by what the schedule still lacks."""
+
+    def __init__(self, world: World, seed: int, fault_rate: float = FAULT_RATE, timer_rate: float = 0.08) -> None:
+        super().__init__(world, seed, fault_rate, timer_rate)
+        self.fault_rate = fault_rate * BACKGROUND
+        self.quiet = min(self.quiet, self.pick((0.0, 0.15, 0.3)))
+        self.had: set[Scalar] = set(MENDS)
+
+    def do(self, choice: Choice) -> None:
+        """Remember its kind: a fault is new once."""
+        self.had.add(self.sort_of(choice))
+        super().do(choice)
+
+    def sort_of(self, choice: Choice) -> Scalar:
+        """The kind of a fault; of a crash, whether it comes within a recovery."""
+        kind = kind_of(choice)
+        return "crash within" if kind == "crash" and getattr(self.world, "recovering", False) else kind
+
+    def _next(self) -> Choice | None:
+        fresh: list[Choice] = []
+        if self.fault_rate:
+            fresh = [choice for choice in self.world.faults() if self.sort_of(choice) not in self.had]
+            if self.draw() < PASSING_EAGERNESS:
+                fresh = [choice for choice in fresh if self._is_useful(choice)]
+        kinds = dict.fromkeys(map(self.sort_of, fresh))
+        passing = next((kind for kind in PASSING if kind in kinds), None)
+        if kinds and self.draw() < (PASSING_EAGERNESS if passing else EAGERNESS):
+            kind = passing or self.pick(list(kinds))
+            return self.pick([choice for choice in fresh if self.sort_of(choice) == kind])
+        return super()._next()
+
+    def _fault(self) -> Choice | None:
+        """What is not useful mostly waits."""
+        choice = super()._fault()
+        useless = choice is not None and not self._is_useful(choice)
+        return None if useless and self.draw() < PASSING_EAGERNESS else choice
+
+    def _is_useful(self, choice: Choice) -> bool:
+        """Until a write has torn, only crashes of those who are writing: there are few crashes."""
+        if choice[0] != "crash" or TORN in self.had or not isinstance(self.world, MessageWorld):
+            return True
+        return bool(self.world.processes[ProcessId(str(choice[1]))].writes)
+
+
+class Guided(Eager):
+    """Goes the way of another schedule first, up to where that one reached something new, and on from there by its own draws."""
+
+    def __init__(
+        self, world: World, seed: int, fault_rate: float = FAULT_RATE, timer_rate: float = 0.08, way: Trace = ()
+    ) -> None:
+        super().__init__(world, seed, fault_rate, timer_rate)
+        self.way = way
+
+    def chaos(self, steps: int) -> None:
+        """The way, then so many steps of anything."""
+        for choice in self.way:
+            self.do(choice)
+        super().chaos(steps)

@@ -1,0 +1,99 @@
+"""Schedules in which much goes wrong, and schedules that go on from another one's way."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import partial
+
+import pytest
+
+import spark_ckpt.simulator as sim
+from integration_tests.proof.tried import CLASSES, Corpus, States, Way, class_of, one, tried
+from spark_ckpt.protocol.menu import MENU
+from spark_ckpt.simulator.eager import Eager, Guided
+from spark_ckpt.simulator.schedules import FAULT_RATE, STEPS, Driver
+from tests.protocol import test_snapshot_bugs
+
+SEEDS = range(40)
+OF_LINES = {"control lose", "control repeat", "lose", "repeat"}
+
+
+def drawn(protocol: str, seed: int, driver: type[Driver]) -> sim.Outcome:
+    return sim.drive(sim.drawn_world(MENU[protocol], seed), seed, STEPS, FAULT_RATE, driver)
+
+
+def shares(protocol: str, driver: type[Driver]) -> Counter[str]:
+    """In how many schedules a class of faults happened."""
+    outcomes = [drawn(protocol, seed, driver) for seed in SEEDS]
+    assert all(outcome.ok for outcome in outcomes)
+    return Counter(kind for outcome in outcomes for kind in set(map(class_of, outcome.trace)))
+
+
+@pytest.mark.parametrize("protocol", ["markers", "synchronous-logging"])
+def test_every_kind_of_fault_happens_more_often_than_by_chance_and_nobody_is_condemned(protocol: str) -> None:
+    eager, plain = shares(protocol, Eager), shares(protocol, Driver)
+
+    kinds = [kind for kind in CLASSES if kind != "within" and plain[kind] and kind not in OF_LINES]
+    assert len(kinds) >= 8
+    assert all(eager[kind] > plain[kind] for kind in kinds)
+    assert all(eager[kind] >= 0.4 * len(SEEDS) for kind in ("crash", "suspect", "haunt", "failed", "pause", "cut"))
+
+
+def test_the_same_seed_is_the_same_eager_schedule_and_it_replays() -> None:
+    for seed in range(6):
+        first, again = drawn("epochs", seed, Eager), drawn("epochs", seed, Eager)
+        assert json.dumps(first.trace) == json.dumps(again.trace)
+
+        replayed = sim.replay(partial(sim.drawn_world, MENU["epochs"], seed), first)
+        assert (replayed.ok, replayed.counts) == (True, first.counts)
+
+
+def test_a_guided_schedule_goes_the_way_and_then_one_of_its_own() -> None:
+    way = drawn("markers", 3, Eager).trace[:20]
+    traces = set()
+    for seed in range(5):
+        world = sim.drawn_world(MENU["markers"], 3)
+        outcome = sim.drive(world, seed, STEPS, FAULT_RATE, partial(Guided, way=way))
+        assert outcome.ok
+        assert outcome.trace[:20] == way
+        traces.add(outcome.trace)
+
+    assert len(traces) == 5
+
+
+def test_a_bug_that_needs_faults_in_a_row_is_caught_by_fewer_eager_schedules() -> None:
+    protocol, _ = test_snapshot_bugs.BUGS["P5a never holds"]
+    graphs = list(test_snapshot_bugs.graphs_for(protocol))
+
+    def caught(driver: type[Driver]) -> int:
+        worlds = (
+            (seed, sim.MessageWorld(protocol, graphs[seed % len(graphs)], sim.hostile(seed))) for seed in range(60)
+        )
+        outcomes = (sim.drive(world, seed, STEPS, FAULT_RATE, driver) for seed, world in worlds)
+        return next((number for number, outcome in enumerate(outcomes, 1) if not outcome.ok), 61)
+
+    assert caught(Eager) < caught(Driver)
+
+
+def test_a_campaign_learns_ways_and_its_schedules_replay_from_seed_and_way() -> None:
+    corpus, states, went = Corpus(), States(), 0
+    for seed in range(24):
+        way = corpus.way(seed)
+        outcome, driver, _ = one("coordinated", seed, states, way)
+        assert outcome.trace[: len(way.trace)] == way.trace
+        again = one("coordinated", seed, States(), way)[0]
+        assert json.dumps(again.trace) == json.dumps(outcome.trace)
+        corpus.learn(way, driver.newest)
+        went += bool(way.trace)
+
+    assert went > 3
+    assert corpus.way(0) == Way(0)
+
+
+def test_what_is_counted_as_possible_is_what_happens() -> None:
+    found = tried("partial-recovery", 1.0)
+
+    assert not found.failures
+    assert all(found.happened[kind] <= found.could[kind] for kind in found.could)
+    assert all(found.could[kind] for kind in CLASSES if found.happened[kind])
