@@ -16,7 +16,7 @@ from spark_ckpt.rewind.pins import Kept
 from spark_ckpt.rewind.places import find_places
 from spark_ckpt.rewind.positions import DeltaPosition
 from spark_ckpt.rewind.reading import local_folder
-from spark_ckpt.rewind.source_files import SinkLog, read_sink_log
+from spark_ckpt.rewind.sink_logs import SinkLog, read_sink_log, require_own
 from spark_ckpt.rewind.table_holding import held_in
 from spark_ckpt.rewind.tables import LOG, Table, find_tables, read_table
 from spark_ckpt.spark_private.query_logs import SINK_LOG
@@ -128,4 +128,6 @@ def _sinks(inputs: Inputs) -> Iterator[tuple[Checkpoint, SinkLog]]:
             raise CheckpointForeign(
                 f"{folder} has no log of a file sink: no {SINK_LOG} in it", hint="name the sink's own folder"
             )
-        yield inputs.query(each.written_by), read_sink_log(folder / SINK_LOG)
+        query, log = inputs.query(each.written_by), read_sink_log(folder / SINK_LOG)
+        require_own(query, log)
+        yield query, log

@@ -10,7 +10,7 @@ from rewind_kit import WrittenQuery, unpacked
 from spark_ckpt.errors import FormatUnknown
 from spark_ckpt.rewind.checkpoint import Checkpoint, read_checkpoint
 from spark_ckpt.rewind.positions import DeltaPosition, FilesPosition, KafkaPosition, OtherPosition, position_of
-from spark_ckpt.rewind.source_files import read_sink_log
+from spark_ckpt.rewind.sink_logs import read_sink_log
 from spark_ckpt.rewind.tables import read_table
 
 
