@@ -139,6 +139,9 @@ def _move(files: Sequence[str], source: Path, target: Path) -> None:
         old, new = source / each, target / each
         with written(new):
             make_folder(new.parent, old.parent) if not new.parent.exists() else None
+            checksum = old.with_name(f".{old.name}.crc")
+            if checksum.exists():
+                checksum.rename(new.with_name(checksum.name))
             if old.exists():
                 old.rename(new)
                 touched |= {old.parent, new.parent}

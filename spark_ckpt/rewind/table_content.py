@@ -12,9 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from spark_ckpt.errors import LogDamaged, RewindUnsupported
 from spark_ckpt.rewind.reading import names, text_of, told
 from spark_ckpt.rewind.tables import LOG
@@ -147,6 +144,10 @@ def _from_checkpoint(log: Path, version: int) -> Content:
 
 
 def _rows(path: Path) -> Iterator[Action]:
+    """Arrow is loaded here: planning, which imports this module, needs none as a rule."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         with told(path):
             table = pq.read_table(path)
