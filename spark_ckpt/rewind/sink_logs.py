@@ -8,7 +8,7 @@ single files stay for about as long as those of the query's own logs; without th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +64,13 @@ def read_sink_log(log: Path) -> SinkLog:
     numbers = frozenset(number for number, _, _ in listed)
     folds = frozenset(number for number, folded, _ in listed if folded)
     return SinkLog(log.parent, found, numbers, folds, digest.hexdigest())
+
+
+def folders_with_log(paths: Iterable[str]) -> set[Path]:
+    """Folders of file sinks that files of a log lie in. Files elsewhere are passed over."""
+    parents = {file_of(each) for each in {path.rpartition("/")[0] for path in paths}}
+    around = {folder for each in parents if each is not None for folder in (each, *each.parents)}
+    return {each for each in around if (each / SINK_LOG).is_dir()}
 
 
 def require_own(query: Checkpoint, log: SinkLog) -> None:
