@@ -128,6 +128,10 @@ def _require_folders(inputs: Inputs) -> None:
     known |= {local_folder(each).resolve() for each in inputs.declared.other_folders}
     for query in inputs.queries.values():
         read = folders_with_log(path for log in query.files.values() for path in log.entries)
+        own = {log.folder.resolve() for writer, log in inputs.sinks if writer is query}
+        if both := sorted(each for each in read if each.resolve() in own):
+            hint = "another query writes it: declare that one"
+            raise ConfigInvalid(f"{query.name} is declared to write {both[0]}, and reads files of it", hint=hint)
         strange = next((each for each in sorted(read) if each.resolve() not in known), None)
         if strange is not None:
             hint = "declare who writes it under folders; if none of the queries does, name it under other_folders"

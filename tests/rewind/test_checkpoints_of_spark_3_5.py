@@ -1,4 +1,4 @@
-"""Checkpoints, tables and a folder of files that Spark 3.5.7 and Delta 3.3.2 left are planned for, taken back and put back."""
+"""What Spark 3.5.7 and Delta 3.3.2 left is planned for, taken back, put back and adopted: checkpoints, tables, files of a sink."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from rewind_kit import planned, query_of
 
 from integration_tests.campaign.rewinds import settings_for
+from spark_ckpt.cli.app import exit_code
 from spark_ckpt.rewind.applying import apply, undo
 from spark_ckpt.rewind.checkpoint import Checkpoint, read_checkpoint
 from spark_ckpt.rewind.plan import Plan
@@ -106,3 +107,15 @@ def test_all_queries_go_back_together_and_come_back(tmp_path):
     assert [shop.read(name).state_gone(shop.read(name).batches[-1]) for name in STATES] == [None] * len(STATES)
     undo(plan, settings_for(plan))
     assert shop.orders() == dict.fromkeys(("silver", "fromexport", "files"), DAYS * ORDERS_OF_A_DAY)
+
+
+def test_a_place_is_adopted_and_a_state_asks_for_spark_4(as_left, tmp_path, capsys):
+    names = ["--job", "orders", "--source", "silver"]
+    checkpoints = as_left.root / "checkpoints"
+    assert exit_code(["adopt", str(checkpoints / "export"), str(tmp_path / "store"), *names]) == 0
+    assert "before version 6" in capsys.readouterr().out
+    assert (
+        exit_code(["adopt", str(checkpoints / "totals"), str(tmp_path / "other"), *names, "--operator", "add_up"]) == 5
+    )
+    assert "start the query once with Spark 4" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
