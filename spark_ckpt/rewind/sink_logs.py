@@ -16,7 +16,7 @@ from spark_ckpt.errors import CheckpointDamaged, RewindOutOfReach, RewindUnsuppo
 from spark_ckpt.rewind.checkpoint import Checkpoint
 from spark_ckpt.rewind.durable import link_or_copy
 from spark_ckpt.rewind.reading import file_of, text_of
-from spark_ckpt.rewind.source_files import entries_of, ordered
+from spark_ckpt.rewind.source_files import entries_in, ordered
 from spark_ckpt.spark_private.query_logs import SINK_LOG
 
 
@@ -57,13 +57,22 @@ def read_sink_log(log: Path) -> SinkLog:
     found: dict[str, int] = {}
     listed, digest = ordered(log), hashlib.sha256()
     for number, folded, path in sorted(listed, key=lambda each: (each[1], each[0])):
-        digest.update(f"\0{number}\0{folded}\0{text_of(path)}".encode())
-        for entry in entries_of(path):
+        text = _text(path)
+        digest.update(f"\0{number}\0{folded}\0{text}".encode())
+        for entry in entries_in(path, text):
             if entry.get("action") == "add" and not (folded and entry["path"] in found):
                 found[entry["path"]] = number
     numbers = frozenset(number for number, _, _ in listed)
     folds = frozenset(number for number, folded, _ in listed if folded)
     return SinkLog(log.parent, found, numbers, folds, digest.hexdigest())
+
+
+def _text(path: Path) -> str:
+    try:
+        return text_of(path)
+    except FileNotFoundError:
+        hint = "its query is running and folds its log: stop it first, or try again"
+        raise CheckpointDamaged(f"{path} went away while it was read", hint=hint) from None
 
 
 def folders_with_log(paths: Iterable[str]) -> set[Path]:

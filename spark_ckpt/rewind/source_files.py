@@ -78,9 +78,15 @@ def ordered(folder: Path) -> list[tuple[int, bool, Path]]:
 def entries_of(path: Path) -> list[Mapping[str, Any]]:
     """What one of them says; nothing if it is gone. Raises as `raw_entries` does."""
     try:
-        return parse_file_entries(text_of(path))
+        return entries_in(path, text_of(path))
     except FileNotFoundError:
         return []
+
+
+def entries_in(path: Path, text: str) -> list[Mapping[str, Any]]:
+    """What a text of one says. Raises as `raw_entries` does."""
+    try:
+        return parse_file_entries(text)
     except UnknownFormat as error:
         raise FormatUnknown(f"{path}: {error}", hint="use a version of spark-ckpt that knows this format") from error
     except Unreadable as error:

@@ -75,11 +75,12 @@ def _changed(now: Content, then: Content) -> str | None:
 
 def _domains(now: Content, then: Content, replayed: Sequence[Sequence[Action]]) -> str | None:
     said = [domain_of(each) for actions in replayed for each in actions if "domainMetadata" in each]
-    then_too = [dict(then.domains)] if then.metadata else []
-    everything = [dict(now.domains), *then_too, *said]
-    if strange := sorted({name for each in everything for name in each} - {CLUSTERING}):
+    if then.metadata:
+        said.append(dict(then.domains))
+    named = {*now.domains, *(name for each in said for name in each)}
+    if strange := sorted(named - {CLUSTERING}):
         return f"it has metadata of the domain {strange[0]}"
-    if any(each.get(CLUSTERING) != now.domains.get(CLUSTERING) for each in (*then_too, *said)):
+    if any(each.get(CLUSTERING) != now.domains.get(CLUSTERING) for each in said):
         return f"the columns that it is clustered by were changed after version {then.version}"
     return None
 

@@ -16,7 +16,7 @@ from integration_tests.rewind.small_lake import ExportingLake, checkpoints, hist
 from spark_ckpt import failpoints
 from spark_ckpt.errors import CheckpointDamaged, RewindOutOfReach, RewindStale, RewindUnsupported
 from spark_ckpt.failpoints import FailpointHit
-from spark_ckpt.rewind import carrying, folders
+from spark_ckpt.rewind import carrying, folders, sink_logs
 from spark_ckpt.rewind.applying import apply, undo
 from spark_ckpt.rewind.plan import Plan
 from spark_ckpt.rewind.reading import file_of
@@ -201,6 +201,20 @@ def test_batches_that_were_folded_away_are_no_points(tmp_path):
     assert {each.point for each in back.passed_over} == set(range(folded))
     assert "later ones were folded over it" in back.passed_over[0].why
     assert query_of(plan_of(lake, f"export@{folded}"), "export").batch == folded
+
+
+def test_a_log_that_is_folded_while_it_is_read_is_told(story, monkeypatch):
+    lake, _ = story
+    listed = sink_logs.ordered
+
+    def late(folder: Path) -> list[tuple[int, bool, Path]]:
+        found = listed(folder)
+        found[0][2].unlink()
+        return found
+
+    monkeypatch.setattr(sink_logs, "ordered", late)
+    with pytest.raises(CheckpointDamaged, match="went away while it was read"):
+        read_sink_log(lake.exports.log.folder)
 
 
 def no_cut(log: Path, batch: int, target: Path) -> None:
