@@ -14,7 +14,7 @@ from rewind_kit import planned, query_of
 from integration_tests.campaign.rewinds import settings_for
 from integration_tests.rewind.small_lake import ExportingLake, checkpoints, history
 from spark_ckpt import failpoints
-from spark_ckpt.errors import CheckpointDamaged, RewindOutOfReach, RewindStale, RewindUnsupported
+from spark_ckpt.errors import CheckpointDamaged, ConfigInvalid, RewindOutOfReach, RewindStale, RewindUnsupported
 from spark_ckpt.failpoints import FailpointHit
 from spark_ckpt.rewind import carrying, folders, sink_logs
 from spark_ckpt.rewind.applying import apply, undo
@@ -146,9 +146,12 @@ def test_a_folder_that_was_written_since_the_plan(story):
 
 
 def test_a_folder_that_is_a_copy_is_refused_for_its_log_names_the_files_of_the_original(story, tmp_path):
-    lake, plan = story
-    lake = ExportingLake(shutil.copytree(lake.root, tmp_path / "elsewhere"))
-    moved = plan_of(lake, plan.target.text)
+    original, plan = story
+    lake = ExportingLake(shutil.copytree(original.root, tmp_path / "elsewhere"))
+    with pytest.raises(ConfigInvalid, match=r"mirror reads files of .*/lake/exports, which a file sink writes"):
+        plan_of(lake, plan.target.text)
+    declared = lake.declared() | {"other_folders": [str(original.exports.root)]}
+    moved = planned(checkpoints(lake), plan.target.text, [lake.root], declared)
     harmed(lake, moved, RewindUnsupported, "the folder was moved or copied")
 
 
