@@ -68,6 +68,9 @@ class SmallLake:
         """Of file sinks."""
         return []
 
+    def catch_up(self, draw: Random) -> None:
+        """So that the bug reaches what is to be tried."""
+
     def drop(self, count: int) -> None:
         """More files; each has ten ids, and three of the file before."""
         first = len(list(self.inbox.iterdir()))
@@ -130,6 +133,11 @@ class ExportingLake(SmallLake):
         """Its one."""
         return [self.exports.root]
 
+    def catch_up(self, draw: Random) -> None:
+        """The folder, and in two of three histories who reads it."""
+        for name in ("dedup", "export", *(["mirror"] if draw.random() < 0.67 else [])):
+            self.queries[name].run(draw.randint(2, 6))
+
     def moved_to(self, root: Path, *, broken: bool) -> SmallLake:
         """Logs name files by their whole paths: those of the copy."""
         copied = super().moved_to(root, broken=broken)
@@ -156,6 +164,7 @@ def history(root: Path, seed: int, *, steps: int = 12, kind: type[SmallLake] = S
     good = max(int(path.name) for path in (lake.queries["ingest"].folder / "commits").iterdir())
     broken = kind(root, broken=True)
     run_some_steps(broken, draw, draw.randint(2, steps))
+    broken.catch_up(draw)
     return broken, good
 
 
