@@ -165,7 +165,8 @@ def exported(lake: Lake) -> list[list[int]]:
         ("mirror", lambda: read.parquet(str(out)), "delta", mirrored),
     ):
         writer = rows().writeStream.format(form).option("checkpointLocation", str(lake.checkpoint(name)))
-        writer.trigger(availableNow=True).start(str(target)).awaitTermination()
+        with lake._settings():
+            writer.trigger(availableNow=True).start(str(target)).awaitTermination()
     by_log, by_table = (lake.spark.read.format(form).load(str(path)) for form, path in
                         (("parquet", out), ("delta", mirrored)))  # fmt: skip
     listed = [each for path in out.glob("*.parquet") for each in pq.read_table(path).column("id").to_pylist()]
@@ -178,7 +179,6 @@ FOLDED = "spark.sql.streaming.fileSink.log.compactInterval"
 @pytest.mark.long
 def test_files_of_a_sink_and_a_clustered_table_go_back_and_spark_goes_on_from_there(spark, tmp_path):
     lake = Lake(tmp_path / "lake", spark, {FOLDED: "3"})
-    spark.conf.set(FOLDED, "3")
     spark.sql(f"CREATE TABLE delta.`{lake.table('bronze')}` (id LONG) USING delta CLUSTER BY (id)")
     lake.drop(GOOD)
     before = exported(lake)
