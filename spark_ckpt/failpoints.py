@@ -48,6 +48,8 @@ class Failpoint(Enum):
         "a new checkpoint has its query's place, the one before has no name of its own (hit once per query)"
     )
     REWIND_KEPT = "the checkpoint before has a name of its own (hit once per query)"
+    REWIND_LOG_SWAPPED = "a file sink's new log has its place, no file was moved on the way back (hit once per folder)"
+    REWIND_FILE_MOVED = "a file of a file sink was moved (hit once per file)"
     REWIND_PUBLISHED = "everything is in its place, and every query is fenced"
     REWIND_UNFENCED = "the fences of a query are gone (hit once per query)"
     REWIND_DONE = "the rewind is noted as done"

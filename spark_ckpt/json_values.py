@@ -6,8 +6,10 @@ import datetime
 import decimal
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from spark_ckpt.connector import Json
+if TYPE_CHECKING:
+    from spark_ckpt.connector import Json
 
 
 def plain(value: object) -> Json:

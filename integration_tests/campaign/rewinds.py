@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from integration_tests.campaign.trial import Results
-from integration_tests.rewind.small_lake import SmallLake, checkpoints, history
+from integration_tests.rewind.small_lake import ExportingLake, SmallLake, checkpoints, history
 from integration_tests.rewind.small_spark import Refused
 from spark_ckpt import failpoints
 from spark_ckpt.errors import CkptError
@@ -32,6 +32,7 @@ REPEATED = (
     "REWIND_TABLE_COMMITTED",
     "REWIND_SWAPPED",
     "REWIND_KEPT",
+    "REWIND_FILE_MOVED",
     "REWIND_UNFENCED",
 )
 """Points that are hit once per query or commit."""
@@ -57,9 +58,12 @@ class Trial:
     deaths: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.lake, good = history(self.root / "lake", self.seed)
+        exporting = self.seed % 2 == 1
+        kind, steps = (ExportingLake, 20) if exporting else (SmallLake, 12)
+        self.lake, good = history(self.root / "lake", self.seed, steps=steps, kind=kind)
         folders = [str(path) for path in checkpoints(self.lake)]
-        self.plan = plan_rewind(Request(folders, f"ingest@{good}", [str(self.lake.root)], Declared()), 0)
+        declared = Declared.model_validate(self.lake.declared())
+        self.plan = plan_rewind(Request(folders, f"ingest@{good}", [str(self.lake.root)], declared), 0)
         self.file = self.root / "plan.json"
         self.file.write_text(self.plan.model_dump_json())
         self.never = self.lake.moved_to(self.root / "never", broken=True)
@@ -98,7 +102,7 @@ class Trial:
         require(not left, f"{left} is left over")
         if self.verb == "apply":
             self._judge_kept()
-            mended = SmallLake(self.lake.root)
+            mended = type(self.lake)(self.lake.root)
             mended.settle()
             compare(mended.held(), mended.wanted())
         else:
@@ -157,6 +161,7 @@ World = Mapping[str, object]
 def world(lake: SmallLake) -> World:
     """What queries would go by, fences aside: logs of the checkpoints, and versions of the tables. Hidden files are nobody's."""
     found: dict[str, object] = {name: table.newest() for name, table in lake.tables.items()}
+    found |= {f"files of {folder.name}": shown_in(folder) for folder in lake.folders}
     for path in checkpoints(lake):
         logs = {
             each: text
@@ -169,6 +174,16 @@ def world(lake: SmallLake) -> World:
             if not text.startswith(b"spark-ckpt rewind ") and not each.split("/")[-1].startswith(".")
         }
     return found
+
+
+def shown_in(folder: Path) -> dict[str, bytes]:
+    """What readers go by: the log, and files whose folders are not hidden."""
+    there = {Path(each).parts: text for each, text in files_of(folder).items()}
+    return {
+        "/".join(parts): text
+        for parts, text in there.items()
+        if parts[0] == "_spark_metadata" or not parts[0].startswith((".", "_"))
+    }
 
 
 def contents(lake: SmallLake) -> dict[str, dict[str, bytes]]:

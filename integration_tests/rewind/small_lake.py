@@ -11,7 +11,7 @@ from random import Random
 
 from deltalake import DeltaTable
 
-from integration_tests.rewind.small_spark import DeltaStream, Died, FileStream, SmallQuery, SmallTable
+from integration_tests.rewind.small_spark import DeltaStream, Died, FileStream, SmallFolder, SmallQuery, SmallTable
 
 NAMES = ("ingest", "dedup", "publish")
 TABLES = ("bronze", "silver", "gold")
@@ -33,14 +33,17 @@ def _not_known(rows: list[int], known: set[int]) -> list[int]:
 class SmallLake:
     """files -> bronze -> what has not come yet -> silver -> gold."""
 
+    names: Sequence[str] = NAMES
+    table_names: Sequence[str] = TABLES
+
     def __init__(self, root: Path, *, broken: bool = False) -> None:
         self.root = root
         self.inbox = root / "inbox"
         self.inbox.mkdir(parents=True, exist_ok=True)
-        tables = {name: SmallTable(root / name) for name in TABLES}
+        tables = {name: SmallTable(root / name) for name in self.table_names}
         self.tables = tables
         place = root / "checkpoints"
-        bronze, silver, gold = tables.values()
+        bronze, silver, gold = (tables[name] for name in TABLES)
         self.queries = {
             each.name: each
             for each in (
@@ -55,6 +58,18 @@ class SmallLake:
                 SmallQuery("publish", place / "publish", DeltaStream(silver, 1), gold, _as_they_are),
             )
         }
+
+    def declared(self) -> dict[str, object]:
+        """What a user has to say beside naming folders."""
+        return {}
+
+    @property
+    def folders(self) -> list[Path]:
+        """Of file sinks."""
+        return []
+
+    def catch_up(self, draw: Random) -> None:
+        """So that the bug reaches what is to be tried."""
 
     def drop(self, count: int) -> None:
         """More files; each has ten ids, and three of the file before."""
@@ -71,7 +86,7 @@ class SmallLake:
     def held(self) -> dict[str, list[int]]:
         """What the tables hold, as another library reads them."""
         found = {}
-        for name in TABLES:
+        for name in self.table_names:
             there = (self.root / name / "_delta_log").is_dir()
             found[name] = (
                 sorted(DeltaTable(str(self.root / name)).to_pyarrow_table().column("id").to_pylist()) if there else []
@@ -86,7 +101,7 @@ class SmallLake:
     def moved_to(self, root: Path, *, broken: bool) -> SmallLake:
         """A copy elsewhere, run by other code. Files that were read keep their place."""
         shutil.copytree(self.root, root, symlinks=True, ignore=shutil.ignore_patterns("inbox"))
-        copied = SmallLake(root, broken=broken)
+        copied = type(self)(root, broken=broken)
         copied.inbox.rmdir()
         copied.inbox.symlink_to(self.inbox)
         copied.inbox = self.inbox
@@ -94,15 +109,62 @@ class SmallLake:
         return copied
 
 
-def history(root: Path, seed: int, *, steps: int = 12) -> tuple[SmallLake, int]:
+class ExportingLake(SmallLake):
+    """The same, and silver -> files of a file sink -> mirror."""
+
+    names = (*NAMES, "export", "mirror")
+    table_names = (*TABLES, "mirrored")
+
+    def __init__(self, root: Path, *, broken: bool = False) -> None:
+        super().__init__(root, broken=broken)
+        self.exports, place = SmallFolder(root / "exports"), root / "checkpoints"
+        silver, mirrored = DeltaStream(self.tables["silver"], 2), self.tables["mirrored"]
+        exported = FileStream(self.exports.root, 1)
+        self.queries["export"] = SmallQuery("export", place / "export", silver, self.exports, _as_they_are)
+        self.queries["mirror"] = SmallQuery("mirror", place / "mirror", exported, mirrored, _as_they_are)
+
+    def declared(self) -> dict[str, object]:
+        """Of the folder, once it is there."""
+        there = {"folders": [{"path": str(self.exports.root), "written_by": "export"}]}
+        return there if self.exports.log.folder.is_dir() else {}
+
+    @property
+    def folders(self) -> list[Path]:
+        """Its one."""
+        return [self.exports.root]
+
+    def catch_up(self, draw: Random) -> None:
+        """The folder, and in two of three histories who reads it."""
+        for name in ("dedup", "export", *(["mirror"] if draw.random() < 0.67 else [])):
+            self.queries[name].run(draw.randint(2, 6))
+
+    def moved_to(self, root: Path, *, broken: bool) -> SmallLake:
+        """Logs name files by their whole paths: those of the copy."""
+        copied = super().moved_to(root, broken=broken)
+        for log in (root / "exports" / "_spark_metadata", root / "checkpoints" / "mirror" / "sources" / "0"):
+            for path in log.glob("*"):
+                path.write_text(path.read_text().replace(self.root.as_uri(), root.as_uri()))
+        return copied
+
+    def held(self) -> dict[str, list[int]]:
+        exported = self.exports.ids() if self.exports.log.folder.is_dir() else []
+        return super().held() | {"exported": exported, "listed": self.exports.ids_without_log()}
+
+    def wanted(self) -> dict[str, list[int]]:
+        found = super().wanted()
+        return found | dict.fromkeys(("mirrored", "exported", "listed"), found["silver"])
+
+
+def history(root: Path, seed: int, *, steps: int = 12, kind: type[SmallLake] = SmallLake) -> tuple[SmallLake, int]:
     """A lake that has been running, and the last batch of `ingest` before the bug. Some batches are begun and not over."""
     draw = Random(seed)
-    lake = SmallLake(root)
+    lake = kind(root)
     lake.drop(2)
     run_some_steps(lake, draw, draw.randint(steps // 2, steps))
     good = max(int(path.name) for path in (lake.queries["ingest"].folder / "commits").iterdir())
-    broken = SmallLake(root, broken=True)
+    broken = kind(root, broken=True)
     run_some_steps(broken, draw, draw.randint(2, steps))
+    broken.catch_up(draw)
     return broken, good
 
 
@@ -112,12 +174,12 @@ def run_some_steps(lake: SmallLake, draw: Random, steps: int) -> None:
     lake.queries["ingest"].run()
     for _ in range(steps):
         lake.drop(draw.choice((0, 1, 1, 2)))
-        query = lake.queries[draw.choice(NAMES)]
+        query = lake.queries[draw.choice(lake.names)]
         death = draw.choice(("", "", "", "offsets", "state", "sink"))
         with suppress(Died):
             query.run(draw.randint(1, 3), death)
 
 
-def checkpoints(lake: SmallLake, names: Sequence[str] = NAMES) -> list[Path]:
+def checkpoints(lake: SmallLake) -> list[Path]:
     """Of queries that have been started."""
-    return [lake.queries[name].folder for name in names if lake.queries[name].folder.is_dir()]
+    return [lake.queries[name].folder for name in lake.names if lake.queries[name].folder.is_dir()]

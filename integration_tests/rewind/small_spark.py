@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -177,35 +178,32 @@ def _within(version: int, index: int, end: Place | None) -> bool:
 
 
 @dataclass
-class FileStream:
-    """A file source, one JSON list of ids a file, `most` files a batch, with its own log."""
+class FoldedLog:
+    """A log of files: one file a batch, every so many batches all before are folded into it. `keeps`: how many batches stay."""
 
-    inbox: Path
-    most: int
+    folder: Path
+    keeps: int = FOLD
 
-    def next_end(self, folder: Path, start: int | None, written: str | None) -> str | None:
-        log = folder / "sources" / "0"
-        log.mkdir(parents=True, exist_ok=True)
-        newest = max((_number(path.name) for path in log.iterdir()), default=-1)
-        seen = {each["path"] for each in self._all(log, newest)}
-        new = [
-            path for path in sorted(self.inbox.iterdir(), key=lambda path: int(path.stem)) if path.as_uri() not in seen
-        ]
-        if new:
-            newest += 1
-            entries = [{"path": path.as_uri(), "timestamp": 0, "batchId": newest} for path in new[: self.most]]
-            fold = self._folds(log, newest)
-            kept = [*self._all(log, newest - 1), *entries] if fold else entries
-            name = f"{newest}.compact" if fold else f"{newest}"
-            (log / name).write_text("\n".join(["v1", *map(json.dumps, kept)]))
-            if fold:
-                for path in log.iterdir():
-                    if _number(path.name) < newest - FOLD:
-                        path.unlink()
-        return None if newest < 0 else json.dumps({"logOffset": newest}, separators=(",", ":"))
+    def newest(self) -> int:
+        return max(map(_number, self._names()), default=-1) if self.folder.is_dir() else -1
 
-    def _interval(self, log: Path) -> int:
-        folded = sorted(_number(path.name) for path in log.iterdir() if path.suffix == ".compact")
+    def add(self, number: int, entries: list[dict]) -> None:
+        fold = (number + 1) % self._interval() == 0
+        kept = [*self.all(number - 1), *entries] if fold else entries
+        name = f"{number}.compact" if fold else f"{number}"
+        part = self.folder / f".{name}.tmp"
+        part.write_text("\n".join(["v1", *map(json.dumps, kept)]))
+        part.rename(self.folder / name)
+        if fold:
+            for each in self._names():
+                if _number(each) < number - self.keeps:
+                    (self.folder / each).unlink()
+
+    def _names(self) -> list[str]:
+        return [path.name for path in self.folder.iterdir() if path.name[0] != "."]
+
+    def _interval(self) -> int:
+        folded = sorted(_number(name) for name in self._names() if name.endswith(".compact"))
         if len(folded) >= 2:
             return folded[-1] - folded[-2]
         if not folded:
@@ -219,36 +217,97 @@ class FileStream:
             else newest
         )
 
-    def _folds(self, log: Path, number: int) -> bool:
-        return (number + 1) % self._interval(log) == 0
-
-    def _all(self, log: Path, newest: int) -> list[dict]:
+    def all(self, newest: int) -> list[dict]:
         if newest < 0:
             return []
-        interval = self._interval(log)
+        interval = self._interval()
         first = max(0, (newest + 1) // interval * interval - 1)
-        return [entry for number in range(first, newest + 1) for entry in self._read(log, number, interval)]
+        return [entry for number in range(first, newest + 1) for entry in self._read(number, interval)]
 
-    def _read(self, log: Path, number: int, interval: int) -> list[dict]:
+    def _read(self, number: int, interval: int) -> list[dict]:
         name = f"{number}.compact" if (number + 1) % interval == 0 else f"{number}"
-        version, *lines = (log / name).read_text().split("\n")
+        version, *lines = (self.folder / name).read_text().split("\n")
         assert version == "v1"
         return [json.loads(line) for line in lines]
 
+
+@dataclass
+class FileStream:
+    """A file source, one JSON list of ids a file, `most` files a batch, with its own log. Where there is a sink's, that counts."""
+
+    inbox: Path
+    most: int
+
+    def next_end(self, folder: Path, start: int | None, written: str | None) -> str | None:
+        log = FoldedLog(folder / "sources" / "0")
+        log.folder.mkdir(parents=True, exist_ok=True)
+        newest = log.newest()
+        seen = {each["path"] for each in log.all(newest)}
+        new = [each for each in self._there() if each not in seen]
+        if new:
+            newest += 1
+            log.add(newest, [{"path": each, "timestamp": 0, "batchId": newest} for each in new[: self.most]])
+        return None if newest < 0 else json.dumps({"logOffset": newest}, separators=(",", ":"))
+
+    def _there(self) -> list[str]:
+        written = FoldedLog(self.inbox / "_spark_metadata")
+        if written.folder.is_dir():
+            return [each["path"] for each in written.all(written.newest())]
+        return [path.as_uri() for path in sorted(self.inbox.glob("[0-9]*"), key=lambda path: int(path.stem))]
+
     def rows(self, folder: Path, start: str | None, end: str) -> list[int]:
-        log = folder / "sources" / "0"
         first = json.loads(start)["logOffset"] if start is not None else -1
         last = json.loads(end)["logOffset"]
-        entries = {entry["path"]: entry["batchId"] for entry in self._all(log, last)}
+        entries = {entry["path"]: entry["batchId"] for entry in FoldedLog(folder / "sources" / "0").all(last)}
         paths = [path for path, batch in entries.items() if first < batch <= last]
-        return [each for path in paths for each in json.loads(Path(path.removeprefix("file://")).read_text())]
+        return [each for path in paths for each in json.loads(_local(path).read_text())]
 
     def place(self, text: str) -> int:
         return int(json.loads(text)["logOffset"])
 
 
+def _local(uri: str) -> Path:
+    return Path(unquote(uri.removeprefix("file://")))
+
+
 def _number(name: str) -> int:
     return int(name.removesuffix(".compact"))
+
+
+@dataclass
+class SmallFolder:
+    """What a file sink writes: files with a JSON list of ids each, and the log that says which of them count."""
+
+    root: Path
+
+    @property
+    def log(self) -> FoldedLog:
+        return FoldedLog(self.root / "_spark_metadata", keeps=100)
+
+    def newest(self) -> int:
+        return self.log.newest()
+
+    def transaction(self, app: str) -> int:
+        return self.newest()
+
+    def append(self, files: list[list[int]], txn: tuple[str, int]) -> None:
+        self.log.folder.mkdir(parents=True, exist_ok=True)
+        entries = []
+        for number, ids in enumerate(files):
+            path = self.root / f"part=%3A{number}" / f"{uuid.uuid4()}.json"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(ids))
+            entries.append({"path": path.as_uri(), "size": 1, "isDir": False, "modificationTime": 0, "action": "add"})
+        self.log.add(txn[1], entries)
+
+    def ids(self) -> list[int]:
+        """By the log. Raises FileNotFoundError for a file that it names and that is not there."""
+        paths = [_local(each["path"]) for each in self.log.all(self.newest())]
+        return sorted(each for path in paths for each in json.loads(path.read_text()))
+
+    def ids_without_log(self) -> list[int]:
+        """As a reader finds them that lists folders, and passes over hidden ones."""
+        return sorted(each for path in self.root.glob("part=*/*.json") for each in json.loads(path.read_text()))
 
 
 @dataclass
@@ -261,7 +320,7 @@ class SmallQuery:
     name: str
     folder: Path
     source: DeltaStream | FileStream
-    sink: SmallTable
+    sink: SmallTable | SmallFolder
     code: Callable[[list[int], set[int]], list[int]]
     state: bool = False
     files: int = 2

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
 
+import pyarrow.parquet as pq
 import pytest
 from lake import STATE, Lake, ids_of_file
 from pyspark.sql import SparkSession
@@ -15,6 +16,7 @@ from spark_ckpt import failpoints
 from spark_ckpt.failpoints import FailpointHit
 from spark_ckpt.rewind.applying import Settings, apply, undo
 from spark_ckpt.rewind.checkpoint import read_checkpoint
+from spark_ckpt.rewind.declared import Declared
 from spark_ckpt.rewind.fences import fence_paths, put_fences, remove_fences
 from spark_ckpt.rewind.pin_listener import PinListener
 from spark_ckpt.rewind.pins import kept_points
@@ -152,6 +154,46 @@ def a_running_query_stops_at_a_fence(lake: Lake) -> None:
     finally:
         running.stop()
     remove_fences(fences, "x")
+
+
+def exported(lake: Lake) -> list[list[int]]:
+    """`export` writes a clustered table's rows as files, `mirror` those as a table: what the log, the folder and it hold then."""
+    out, mirrored = lake.root / "out", lake.table("mirrored")
+    read = lake.spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
+    for name, rows, form, target in (
+        ("export", lambda: lake._stream("bronze"), "parquet", out),
+        ("mirror", lambda: read.parquet(str(out)), "delta", mirrored),
+    ):
+        writer = rows().writeStream.format(form).option("checkpointLocation", str(lake.checkpoint(name)))
+        with lake._settings():
+            writer.trigger(availableNow=True).start(str(target)).awaitTermination()
+    by_log, by_table = (lake.spark.read.format(form).load(str(path)) for form, path in
+                        (("parquet", out), ("delta", mirrored)))  # fmt: skip
+    listed = [each for path in out.glob("*.parquet") for each in pq.read_table(path).column("id").to_pylist()]
+    return [sorted(row.id for row in by_log.collect()), sorted(listed), sorted(row.id for row in by_table.collect())]
+
+
+FOLDED = "spark.sql.streaming.fileSink.log.compactInterval"
+
+
+@pytest.mark.long
+def test_files_of_a_sink_and_a_clustered_table_go_back_and_spark_goes_on_from_there(spark, tmp_path):
+    lake = Lake(tmp_path / "lake", spark, {FOLDED: "3"})
+    spark.sql(f"CREATE TABLE delta.`{lake.table('bronze')}` (id LONG) USING delta CLUSTER BY (id)")
+    lake.drop(GOOD)
+    before = exported(lake)
+    lake.sign = -1
+    lake.drop(2)
+    exported(lake)
+    declared = Declared.model_validate({"folders": [{"path": str(lake.root / "out"), "written_by": "export"}]})
+    names = [str(lake.checkpoint(name)) for name in ("ingest", "export", "mirror")]
+    apply(plan_rewind(Request(names, f"ingest@{GOOD - 1}", [str(lake.root)], declared), 0), SETTINGS)
+    assert exported(lake) == before
+    lake.sign = 1
+    lake.drop(1)
+    rows = sorted(each for number in range(ALL - 1) for each in ids_of_file(number))
+    assert exported(lake) == [rows] * 3
+    assert list((lake.root / "out" / "_spark_metadata").glob("*.compact"))
 
 
 class Companion(PinListener):

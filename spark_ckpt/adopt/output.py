@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from spark_ckpt.errors import CheckpointForeign
-from spark_ckpt.rewind.source_files import read_sink_log
+from spark_ckpt.rewind.sink_logs import read_sink_log
 from spark_ckpt.rewind.tables import LOG, read_table
 from spark_ckpt.spark_private.query_logs import SINK_LOG
 

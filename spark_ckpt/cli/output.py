@@ -6,12 +6,15 @@ import datetime
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
-from spark_ckpt.connector import Json
 from spark_ckpt.json_values import plain
+
+if TYPE_CHECKING:
+    from spark_ckpt.connector import Json
 
 Row = Sequence[object]
 

@@ -10,7 +10,7 @@ import typer
 
 from spark_ckpt.cli import rewind_apply, rewind_pins
 from spark_ckpt.cli.options import AsJson
-from spark_ckpt.cli.output import print_json
+from spark_ckpt.cli.output import print_line
 from spark_ckpt.cli.rewind_pins import Checkpoints, DeclaredFile, Tables
 from spark_ckpt.cli.rewind_text import print_plan
 from spark_ckpt.errors import ConfigInvalid
@@ -69,7 +69,7 @@ def plan(
         if broker is not None:
             broker.close()
     if as_json:
-        print_json(found.model_dump(mode="json"))
+        print_line(found.model_dump_json(indent=2))
     else:
         print_plan(found)
 

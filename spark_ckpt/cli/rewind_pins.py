@@ -1,25 +1,28 @@
-"""`spark-ckpt rewind pin`, `points`, `unpin`: consistent points that are kept for longer than the queries keep them."""
+"""`spark-ckpt rewind pin`, `points`, `unpin`: consistent points that are kept for longer than the queries keep them.
+
+What they need is loaded when they run: planning, in the same application, needs none of it.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spark_ckpt.cli.options import AsJson
 from spark_ckpt.cli.output import iso, print_json, print_line, print_table, size, utc
-from spark_ckpt.connector import Json
 from spark_ckpt.rewind.declared import Declared, read_declared
-from spark_ckpt.rewind.pinning import PinRequest, take_pin
-from spark_ckpt.rewind.pins import Point
-from spark_ckpt.rewind.pins import unpin as take_away
 from spark_ckpt.rewind.planning import Request
-from spark_ckpt.rewind.points_told import PointTold, told_points
 from spark_ckpt.rewind.sizes import bytes_of
 from spark_ckpt.wording import counted
+
+if TYPE_CHECKING:
+    from spark_ckpt.connector import Json
+    from spark_ckpt.rewind.pins import Point
+    from spark_ckpt.rewind.points_told import PointTold
 
 Pins = Annotated[Path, typer.Argument(metavar="PINS", help="The folder of pinned points.")]
 Checkpoints = Annotated[
@@ -55,6 +58,8 @@ def pin(
     as_json: AsJson = False,
 ) -> None:
     """Keep the greatest consistent line as of now, with what its batches need. The queries may run."""
+    from spark_ckpt.rewind.pinning import PinRequest, take_pin
+
     known = read_declared(declared) if declared is not None else Declared()
     plan = Request(checkpoints, "", table or (), known)
     taken = take_pin(
@@ -80,6 +85,8 @@ def pin(
 
 def points(pins: Pins, as_json: AsJson = False) -> None:
     """What is pinned, and whether it can still be had."""
+    from spark_ckpt.rewind.points_told import told_points
+
     found = told_points(pins)
     if as_json:
         print_json(
@@ -102,6 +109,8 @@ def unpin(
     pins: Pins, name: Annotated[str, typer.Argument(metavar="NAME", help="The point's name, or its id.")]
 ) -> None:
     """Take a pinned point away."""
+    from spark_ckpt.rewind.pins import unpin as take_away
+
     gone = take_away(pins, name)
     print_line(f"point {gone.point.label if gone.point else gone.folder.name} is taken away")
 

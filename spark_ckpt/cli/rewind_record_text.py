@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from spark_ckpt.cli.output import Id, print_line, print_table
-from spark_ckpt.rewind.records import QueryChange, Record, TableChange
+from spark_ckpt.rewind.records import FolderChange, QueryChange, Record, TableChange
 
 _TITLES = {"apply": "taken back", "undo": "put back"}
 
@@ -22,6 +23,12 @@ def print_record(record: Record, *, dry: bool) -> None:
         print_line()
         columns = ("table", "version before", "holds again", "new versions", "files back", "files gone")
         print_table(columns, map(_table_row, record.tables))
+    if record.folders:
+        print_line()
+        print_table(
+            ("folder", "batch before", "newest batch", "files", "log before is kept as"),
+            map(_folder_row, record.folders),
+        )
     for title, lines in (("what is not known:", record.notes), ("next:", list(_next(record, dry)))):
         if lines:
             print_line(f"\n{title}")
@@ -44,6 +51,12 @@ def _table_row(table: TableChange) -> Sequence[object]:
     return table.path, Id(table.newest), line, versions, table.files_back, table.files_gone
 
 
+def _folder_row(folder: FolderChange) -> Sequence[object]:
+    files = f"{len(folder.files)} {'set aside in' if folder.away else 'back from'} {Path(folder.aside).name}"
+    batch = Id(folder.batch) if folder.batch >= 0 else "none"
+    return folder.path, Id(folder.newest), batch, files, folder.kept
+
+
 def _next(record: Record, dry: bool) -> Iterator[str]:
     if dry:
         yield "stop the queries, then run the same command without --dry-run"
@@ -55,6 +68,7 @@ def _next(record: Record, dry: bool) -> Iterator[str]:
             yield "records of undone batches are in topics: their readers will meet them again, see the plan"
     else:
         yield "start the queries as ever: they go on where they were"
-    kept = [each.kept for each in record.queries if each.changed]
+    kept = [each.kept for each in record.queries if each.changed] + [each.kept for each in record.folders]
+    kept += [each.aside for each in record.folders if each.away and each.files]
     if kept:
         yield f"when all is well: delete {', '.join(kept)}"

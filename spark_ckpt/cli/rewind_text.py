@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.tree import Tree
 
 from spark_ckpt.cli.output import Id, print_line, print_table
-from spark_ckpt.rewind.plan import Plan, PublicRange, QueryPlan, Reason, TablePlan, UndoneVersion
+from spark_ckpt.rewind.plan import FolderPlan, Plan, PublicRange, QueryPlan, Reason, TablePlan, UndoneVersion
 from spark_ckpt.wording import counted
 
 _WIDE = 10_000
@@ -27,6 +27,10 @@ def print_plan(plan: Plan) -> None:
         print_line()
         columns = ("table", "newest version", "goes back to", "versions undone", "written by", "read by")
         print_table(columns, map(_table_row, plan.tables))
+    if plan.folders:
+        print_line()
+        columns = ("folder", "newest batch", "goes back to", "files that go", "written by", "read by")
+        print_table(columns, map(_folder_row, plan.folders))
     _print_reasons(plan)
     _print_details(plan)
     print_line("\nNothing was changed.")
@@ -56,6 +60,12 @@ def _table_row(table: TablePlan) -> Sequence[object]:
         ", ".join(table.written_by) or None,
         ", ".join(table.read_by) or None,
     )
+
+
+def _folder_row(folder: FolderPlan) -> Sequence[object]:
+    goes = _goes_to(folder.stays, folder.batch, "batch")
+    readers = ", ".join(folder.read_by) or None
+    return folder.path, Id(folder.newest), goes, folder.files_gone, folder.written_by, readers
 
 
 def _goes_to(stays: bool, point: int | None, what: str) -> str:

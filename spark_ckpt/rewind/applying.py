@@ -13,16 +13,17 @@ from spark_ckpt.rewind.carrying import Carrier, commit_path
 from spark_ckpt.rewind.checkpoint import Checkpoint, read_checkpoint
 from spark_ckpt.rewind.checkpoint_copy import check_known
 from spark_ckpt.rewind.drafting import QueryWish, TableDraft, TableWish, query_change, stamp_of, table_draft
+from spark_ckpt.rewind.folders import Labels, brought_back, folders_to_write, taken_back
 from spark_ckpt.rewind.journal import Journal
 from spark_ckpt.rewind.liveness import watch
 from spark_ckpt.rewind.pinned_points import whole_copy
 from spark_ckpt.rewind.plan import Plan, QueryPlan, TablePlan
 from spark_ckpt.rewind.positions import DeltaPosition
-from spark_ckpt.rewind.records import QueryChange, Record, TableChange
+from spark_ckpt.rewind.records import FolderChange, QueryChange, Record, TableChange
 from spark_ckpt.rewind.stages import Move, Phase, on_apply, on_undo
 from spark_ckpt.rewind.swapping import check_swap
 from spark_ckpt.rewind.tables import LOG, Table, read_table
-from spark_ckpt.spark_private.query_logs import COMMITS, OFFSETS
+from spark_ckpt.spark_private.query_logs import COMMITS, OFFSETS, SINK_LOG
 
 _PLAN_AGAIN = "plan again, and apply that plan; nothing was changed"
 
@@ -59,6 +60,7 @@ def apply(plan: Plan, settings: Settings, *, dry: bool = False) -> Record:
             if record is not None:
                 carrier.clean_up(record)
             record, drafts = _drafted(plan, journal, settings)
+            _require_writable(*(place for each in record.folders for place in folders_to_write(each)))
             record = _watched(record, settings)
             return carrier.begin(record, drafts, settings.settle)
         return _moved_on(carrier, record, move)
@@ -113,6 +115,7 @@ def _not_carried_out(applied: Record | None) -> Exception:
 def _watched(record: Record, settings: Settings) -> Record:
     folders = {each.name: [Path(each.folder)] for each in record.queries}
     folders |= {f"a writer of {each.path}": [Path(each.path, LOG)] for each in record.tables}
+    folders |= {f"a writer of {each.path}": [Path(each.path, SINK_LOG)] for each in record.folders}
     quiet = watch(folders, settings.wait, settings.now_ms * 1_000_000)
     return record.model_copy(update={"notes": [*record.notes, *quiet]})
 
@@ -123,7 +126,7 @@ def _watched(record: Record, settings: Settings) -> Record:
 def _drafted(plan: Plan, journal: Journal, settings: Settings) -> tuple[Record, list[TableDraft]]:
     """What a plan comes to. Changes nothing."""
     back = [each for each in plan.tables if not each.stays]
-    _refuse_what_cannot(plan, back, settings)
+    _refuse_what_cannot(plan, back)
     tables = [_read_table(each) for each in back]
     found = {each.name: _read_query(each) for each in plan.queries}
     ids = {each for table in tables for each in table.ids}
@@ -139,9 +142,13 @@ def _drafted(plan: Plan, journal: Journal, settings: Settings) -> tuple[Record, 
     ]
     endings = (f".rewinding-{journal.id}", f".before-rewind-{journal.id}")
     record, drafts = _record("apply", journal.id, wishes, table_wishes, endings, settings)
+    labels = Labels(endings[0], endings[1], f".before-rewind-{journal.id}")
+    folders = [taken_back(each, labels) for each in plan.folders if not each.stays]
+    notes = [*plan.notes, *_foreign_readers(back, folders)]
+    update = {"target": plan.target.text, "public": plan.public, "notes": notes, "folders": folders}
+    record = record.model_copy(update=update)
     _refuse_taken_names(record)
-    update = {"target": plan.target.text, "public": plan.public, "notes": [*plan.notes, *_foreign_readers(back)]}
-    return record.model_copy(update=update), drafts
+    return record, drafts
 
 
 def _record(
@@ -197,19 +204,9 @@ def _read_table(table: TablePlan) -> Table:
     return found
 
 
-def _refuse_what_cannot(plan: Plan, back: Sequence[TablePlan], settings: Settings) -> None:
+def _refuse_what_cannot(plan: Plan, back: Sequence[TablePlan]) -> None:
     if all(each.stays for each in plan.queries) and not back:
         raise RewindUnsupported("nothing goes back in this plan", hint="there is nothing to do")
-    for query in plan.queries:
-        if query.file_sinks and not query.stays:
-            hint = (
-                f"take the entries after batch {query.batch} out of its _spark_metadata, with the files, by hand, and begin "
-                "its readers anew; or plan without it"
-            )
-            what = (
-                f"{query.name} writes files into {query.file_sinks[0]}, and a log of written files cannot be taken back"
-            )
-            raise RewindUnsupported(what, hint=hint)
 
 
 def _refuse_unknown_beginnings(wishes: Sequence[QueryWish], ids: set[str], settings: Settings) -> None:
@@ -228,13 +225,17 @@ def _refuse_unknown_beginnings(wishes: Sequence[QueryWish], ids: set[str], setti
 
 
 def _refuse_taken_names(record: Record) -> None:
-    for query in record.queries:
-        for each in (query.side, query.kept) if query.changed else ():
-            if Path(each).exists():
-                raise RewindNotPermitted(f"{each} is there already", hint="move it away; nothing was changed")
+    taken = [each for query in record.queries if query.changed for each in (query.side, query.kept)]
+    taken += [each for folder in record.folders for each in (folder.side, folder.kept)]
+    taken += [folder.aside for folder in record.folders if folder.away]
+    for each in taken:
+        if Path(each).exists():
+            raise RewindNotPermitted(f"{each} is there already", hint="move it away; nothing was changed")
 
 
-def _foreign_readers(back: Sequence[TablePlan]) -> Iterator[str]:
+def _foreign_readers(back: Sequence[TablePlan], folders: Sequence[FolderChange]) -> Iterator[str]:
+    for folder in folders:
+        yield f"folder {folder.path}: a reader that is none of these queries keeps what it has read of files that go"
     for table in back:
         yield (
             f"table {table.path}: a reader that is none of these queries keeps what it has read of versions that go, and "
@@ -254,6 +255,10 @@ def check_rights(plan: Plan) -> None:
     for table in plan.tables:
         if not table.stays:
             _require_writable(Path(table.path, LOG))
+    for each in plan.folders:
+        if not each.stays:
+            _require_writable(Path(each.path), Path(each.path, SINK_LOG))
+            check_swap(Path(each.path))
 
 
 def _require_writable(*folders: Path) -> None:
@@ -272,8 +277,10 @@ def _undo_drafted(applied: Record, settings: Settings) -> tuple[Record, list[Tab
     wishes = [_undo_wish(each) for each in applied.queries]
     endings = (f".undoing-{applied.id}", f".rewound-{applied.id}")
     record, drafts = _record("undo", applied.id, wishes, tables, endings, settings)
+    folders = [brought_back(each, Labels(endings[0], endings[1], "")) for each in applied.folders]
+    record = record.model_copy(update={"target": f"before --to {applied.target}", "folders": folders})
     _refuse_taken_names(record)
-    return record.model_copy(update={"target": f"before --to {applied.target}"}), drafts
+    return record, drafts
 
 
 def _unwritten(change: TableChange) -> Table:

@@ -7,27 +7,24 @@ takes away what it finds and begins again; after it, it goes on. The fences keep
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from spark_ckpt.errors import CheckpointDamaged, RewindOutOfReach, RewindStale
 from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt.rewind import folders
 from spark_ckpt.rewind.checkpoint import read_checkpoint
 from spark_ckpt.rewind.checkpoint_copy import Cut, copy_checkpoint
 from spark_ckpt.rewind.drafting import TableDraft
-from spark_ckpt.rewind.durable import make_folder, remove_tree, sync_folder, write_new, written
+from spark_ckpt.rewind.durable import make_folder, remove_tree, sync_folder, write_new
 from spark_ckpt.rewind.fences import put_fences, remove_fences
 from spark_ckpt.rewind.journal import Journal
 from spark_ckpt.rewind.records import QueryChange, Record, TableChange
 from spark_ckpt.rewind.redrafting import redraft
+from spark_ckpt.rewind.replacing import put_in_place, write_mark
 from spark_ckpt.rewind.stages import Phase
-from spark_ckpt.rewind.swapping import swap
 from spark_ckpt.rewind.table_holding import put_back
 from spark_ckpt.rewind.tables import LOG, read_table
-
-MARK = ".spark-ckpt-rewind.json"
-"""In a checkpoint that a rewind made: which one did."""
 
 _STALE = "plan again, and apply that plan; nothing was changed"
 
@@ -61,9 +58,13 @@ class Carrier:
     def go_on(self, record: Record) -> Record:
         """From the decision to done. Raises `RewindStale` if somebody wrote a table before anything was public."""
         record = self._committed(record)
+        for folder in record.folders:
+            folders.publish(folder, record.identity)
         for query in record.queries:
             if query.changed:
-                self._put_in_place(record, query)
+                place, side, kept = Path(query.folder), Path(query.side), Path(query.kept)
+                put_in_place(place, side, kept, record.identity, Failpoint.REWIND_SWAPPED)
+                hit(Failpoint.REWIND_KEPT)
         self.journal.write(record.at(Phase.PUBLISHED))
         hit(Failpoint.REWIND_PUBLISHED)
         return self.finish(record)
@@ -88,6 +89,8 @@ class Carrier:
             if query.changed:
                 remove_tree(Path(query.side))
             remove_fences(_below(query.folder, query.fences_before), record.identity)
+        for folder in record.folders:
+            folders.clean_up(folder)
         self.journal.remove_texts(record)
         self.journal.forget(record)
 
@@ -101,19 +104,20 @@ class Carrier:
             settle()
         check_unmoved(record)
         changes = [self._copied(record, query) if query.changed else query for query in record.queries]
+        logs = [folders.prepare(each, record.identity) for each in record.folders]
         for number, draft in enumerate(drafts):
             self._keep_texts(record, number, draft)
             _put_files_back(draft.change)
         hit(Failpoint.REWIND_DRAFTED)
         check_unmoved(record)
-        return self.journal.write(record.model_copy(update={"queries": changes, "phase": Phase.DECIDED}))
+        decided = {"queries": changes, "folders": logs, "phase": Phase.DECIDED}
+        return self.journal.write(record.model_copy(update=decided))
 
     def _copied(self, record: Record, query: QueryChange) -> QueryChange:
         """A new checkpoint, with a marker that tells it from the one before, and fences of its own."""
         source = read_checkpoint(Path(query.source), query.name, fenced_by=record.identity)
         copy = copy_checkpoint(source, Cut(query.batch, query.ends), Path(query.side))
-        mark = json.dumps({"rewind": record.identity, "made_of": query.kept}).encode()
-        write_new(Path(query.side) / MARK, mark)
+        write_mark(Path(query.side), record.identity, query.kept)
         put_fences(_below(query.side, query.fences_after), record.identity)
         hit(Failpoint.REWIND_COPIED)
         return query.model_copy(update={"digest_after": copy.digest})
@@ -171,18 +175,6 @@ class Carrier:
         notes = [*record.notes, f"{told} while the rewind was carried out: that version is undone, too"]
         return self.journal.write(record.model_copy(update={"queries": changes, "tables": tables, "notes": notes}))
 
-    def _put_in_place(self, record: Record, query: QueryChange) -> None:
-        place, side, kept = Path(query.folder), Path(query.side), Path(query.kept)
-        if not is_made_by(place, record.identity):
-            swap(side, place)
-            sync_folder(place.parent)
-            hit(Failpoint.REWIND_SWAPPED)
-        if side.exists():
-            with written(kept):
-                side.rename(kept)
-                sync_folder(kept.parent)
-        hit(Failpoint.REWIND_KEPT)
-
 
 def _put_files_back(table: TableChange) -> None:
     """Until a commit names them they mean nothing to the table, and VACUUM takes them again if none does."""
@@ -225,19 +217,13 @@ def check_unmoved(record: Record) -> None:
     for table in record.tables:
         if read_table(Path(table.path)).digest != table.digest_before:
             raise RewindStale(f"table {table.path} was written in the meantime", hint=_STALE)
+    for folder in record.folders:
+        folders.check_unmoved(folder, _STALE)
 
 
 def commit_path(table: TableChange, version: int) -> Path:
     """A commit in a table's log."""
     return Path(table.path, LOG, f"{version:020d}.json")
-
-
-def is_made_by(folder: Path, identity: str) -> bool:
-    """Whether a rewind made a checkpoint."""
-    try:
-        return bool(json.loads((folder / MARK).read_bytes())["rewind"] == identity)
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return False
 
 
 def _below(folder: str, paths: Sequence[str]) -> list[Path]:

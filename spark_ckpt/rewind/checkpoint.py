@@ -165,14 +165,20 @@ def read_checkpoint(folder: Path, name: str, fenced_by: str | None = None) -> Ch
 
 
 def _query_id(folder: Path) -> str:
+    if folder.is_file():
+        raise _foreign(folder, "is no folder")
     try:
         return query_logs.parse_id(text_of(folder / query_logs.ID_FILE))
     except FileNotFoundError:
         what = "is no folder" if not folder.is_dir() else f"holds no file `{query_logs.ID_FILE}`"
-        raise CheckpointForeign(f"{folder} is not the checkpoint of a query: it {what}", hint=HINT_FOREIGN) from None
+        raise _foreign(folder, what) from None
     except Unreadable as error:
         what = f"{folder} is not the checkpoint of a query: {query_logs.ID_FILE}: {error}"
         raise CheckpointForeign(what, hint=HINT_FOREIGN) from error
+
+
+def _foreign(folder: Path, what: str) -> CheckpointForeign:
+    return CheckpointForeign(f"{folder} is not the checkpoint of a query: it {what}", hint=HINT_FOREIGN)
 
 
 def _log(folder: Path) -> dict[int, Path]:

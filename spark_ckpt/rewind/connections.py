@@ -22,7 +22,7 @@ from spark_ckpt.protocol.ids import ChannelId, ProcessId
 from spark_ckpt.rewind.checkpoint import Batch, Checkpoint
 from spark_ckpt.rewind.positions import DeltaPosition, FilesPosition, KafkaPosition, TopicPartition
 from spark_ckpt.rewind.reading import file_of
-from spark_ckpt.rewind.source_files import SinkLog
+from spark_ckpt.rewind.sink_logs import SinkLog
 from spark_ckpt.rewind.tables import Table
 from spark_ckpt.rewind.topics import TopicIndex, boundaries
 

@@ -63,7 +63,8 @@ class Declared(_Part):
     """The whole file. Queries are named as in the plan: by their folder's name, or by their id.
 
     `clock_skew_ms`: how far the clocks of drivers, and of producers, may be apart.
-    `other_tables`: ids of Delta tables that are read, and that none of the queries writes.
+    `other_tables`: ids of Delta tables that are read, and that none of the queries writes. `other_folders`: folders of file
+    sinks, likewise.
     """
 
     format: int = Field(default=1, ge=1, le=1)
@@ -73,6 +74,7 @@ class Declared(_Part):
     folders: list[DeclaredFolder] = []
     edges: list[DeclaredEdge] = []
     other_tables: list[Name] = []
+    other_folders: list[Name] = []
 
 
 def read_declared(path: Path) -> Declared:

@@ -15,6 +15,7 @@ from spark_ckpt.rewind.intervals import named
 from spark_ckpt.rewind.line import Line
 from spark_ckpt.rewind.notes import notes_of
 from spark_ckpt.rewind.plan import (
+    FolderPlan,
     InFlight,
     PassedOver,
     Plan,
@@ -27,6 +28,7 @@ from spark_ckpt.rewind.plan import (
 )
 from spark_ckpt.rewind.positions import DeltaPosition, FilesPosition, KafkaPosition, Position
 from spark_ckpt.rewind.public_records import public_records
+from spark_ckpt.rewind.sink_logs import SinkLog
 from spark_ckpt.rewind.tables import Table
 from spark_ckpt.rewind.targets import Target
 from spark_ckpt.rewind.topics import TopicIndex
@@ -39,6 +41,7 @@ def plan_of(inputs: Inputs, line: Line, target: Target, broker: TopicIndex | Non
     teller = _Teller(inputs, line, target)
     queries = [teller.query(ProcessId(name), each) for name, each in inputs.queries.items()]
     tables = [teller.table(name, each) for name, each in inputs.tables.items() if name in line.intervals.points]
+    folders = [teller.folder(writer, log) for writer, log in inputs.sinks]
     public = list(public_records(inputs, line, broker))
     asked = TargetPlan(kind=target.kind, text=str(target), most=target.most, process=target.process)
     notes = [
@@ -46,7 +49,15 @@ def plan_of(inputs: Inputs, line: Line, target: Target, broker: TopicIndex | Non
         *(note for each in inputs.queries.values() for note in each.notes),
         *notes_of(inputs, line, tables, broker),
     ]
-    return Plan(made_at_ms=now_ms, target=asked, queries=queries, tables=tables, public=public, notes=notes)
+    return Plan(
+        made_at_ms=now_ms,
+        target=asked,
+        queries=queries,
+        tables=tables,
+        public=public,
+        notes=notes,
+        folders=folders,
+    )
 
 
 class _Teller:
@@ -85,7 +96,6 @@ class _Teller:
             reasons=self.reasons(name),
             passed_over=self.passed_over(name),
             digest=query.digest,
-            file_sinks=[str(log.folder) for writer, log in self.inputs.sinks if writer.name == name],
             kept_in=str(pinned.folder) if pinned else None,
             point=pinned.point if pinned else None,
         )
@@ -107,6 +117,22 @@ class _Teller:
             passed_over=self.passed_over(name),
             digest=table.digest,
             kept_in=[] if self.stays(name) else [str(each) for each in table.kept_in],
+        )
+
+    def folder(self, writer: Checkpoint, log: SinkLog) -> FolderPlan:
+        name = ProcessId(writer.name)
+        index, stays = self.at(name), self.stays(name)
+        batch = log.newest if stays or index is None else min(index, log.newest)
+        channels = [each for each in self.line.intervals.channels.values() if each.what == str(log.folder)]
+        return FolderPlan(
+            path=str(log.folder),
+            newest=log.newest,
+            batch=batch,
+            stays=stays,
+            files_gone=len(log.after(batch)),
+            written_by=writer.name,
+            read_by=sorted({each.reader for each in channels}),
+            digest=log.digest,
         )
 
     def reasons(self, process: ProcessId) -> list[Reason]:

@@ -111,7 +111,12 @@ def _query_point(
 
 def _sources_gone(query: Checkpoint, index: int, inputs: Inputs, kept: Mapping[str, Mapping[int, int]]) -> str | None:
     batch = batch_at(query, index)
-    reasons = [*_files_gone(query, batch), *_versions_gone(query, index, inputs), *_records_gone(query, index, kept)]
+    reasons = [
+        *_files_gone(query, batch),
+        *_versions_gone(query, index, inputs),
+        *_records_gone(query, index, kept),
+        *_written_gone(query, index, inputs),
+    ]
     return next(iter(reasons), None)
 
 
@@ -131,6 +136,13 @@ def _versions_gone(query: Checkpoint, index: Index, inputs: Inputs) -> Iterator[
         why = table.restore_gone(position.version) if position.snapshot else table.feed_gone(position.version)
         if why is not None:
             yield f"it would read on in {table.root} at version {position.version}: {why}"
+
+
+def _written_gone(query: Checkpoint, index: Index, inputs: Inputs) -> Iterator[str]:
+    """What it has written as files can go back only as far as the sink's own log tells batches apart."""
+    if index is not None:
+        reasons = (log.cut_gone(index) for writer, log in inputs.sinks if writer is query)
+        yield from (each for each in reasons if each is not None)
 
 
 def _kept_offsets(query: Checkpoint, broker: TopicIndex | None) -> dict[str, Mapping[int, int]]:

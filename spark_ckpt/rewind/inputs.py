@@ -16,7 +16,7 @@ from spark_ckpt.rewind.pins import Kept
 from spark_ckpt.rewind.places import find_places
 from spark_ckpt.rewind.positions import DeltaPosition
 from spark_ckpt.rewind.reading import local_folder
-from spark_ckpt.rewind.source_files import SinkLog, read_sink_log
+from spark_ckpt.rewind.sink_logs import SinkLog, folders_with_log, read_sink_log, require_own
 from spark_ckpt.rewind.table_holding import held_in
 from spark_ckpt.rewind.tables import LOG, Table, find_tables, read_table
 from spark_ckpt.spark_private.query_logs import SINK_LOG
@@ -70,7 +70,9 @@ def read_inputs(
     _refuse_copied_tables(read)
     _require_tables(pinned.queries.values(), read.values(), declared)
     inputs = Inputs(pinned.queries, read, (), declared, (*places.notes, *pinned.notes), pinned.refused)
-    return replace(inputs, sinks=tuple(_sinks(inputs)))
+    inputs = replace(inputs, sinks=tuple(_sinks(inputs)))
+    _require_folders(inputs)
+    return inputs
 
 
 def _refuse_copies(queries: Sequence[Checkpoint]) -> None:
@@ -121,6 +123,21 @@ def _require_tables(queries: Iterable[Checkpoint], tables: Iterable[Table], decl
                     )
 
 
+def _require_folders(inputs: Inputs) -> None:
+    known = {log.folder.resolve() for _, log in inputs.sinks}
+    known |= {local_folder(each).resolve() for each in inputs.declared.other_folders}
+    for query in inputs.queries.values():
+        read = folders_with_log(path for log in query.files.values() for path in log.entries)
+        own = {log.folder.resolve() for writer, log in inputs.sinks if writer is query}
+        if both := sorted(each for each in read if each.resolve() in own):
+            hint = "another query writes it: declare that one"
+            raise ConfigInvalid(f"{query.name} is declared to write {both[0]}, and reads files of it", hint=hint)
+        strange = next((each for each in sorted(read) if each.resolve() not in known), None)
+        if strange is not None:
+            hint = "declare who writes it under folders; if none of the queries does, name it under other_folders"
+            raise ConfigInvalid(f"{query.name} reads files of {strange}, which a file sink writes", hint=hint)
+
+
 def _sinks(inputs: Inputs) -> Iterator[tuple[Checkpoint, SinkLog]]:
     for each in inputs.declared.folders:
         folder = local_folder(each.path)
@@ -128,4 +145,6 @@ def _sinks(inputs: Inputs) -> Iterator[tuple[Checkpoint, SinkLog]]:
             raise CheckpointForeign(
                 f"{folder} has no log of a file sink: no {SINK_LOG} in it", hint="name the sink's own folder"
             )
-        yield inputs.query(each.written_by), read_sink_log(folder / SINK_LOG)
+        query, log = inputs.query(each.written_by), read_sink_log(folder / SINK_LOG)
+        require_own(query, log)
+        yield query, log

@@ -45,7 +45,10 @@ def _outputs(inputs: Inputs, line: Line) -> Iterator[str]:
     writers |= {ProcessId(query.name) for query, _ in inputs.sinks}
     for name in inputs.queries:
         if ProcessId(name) not in writers:
-            yield f"{name}: where it writes is not known. What it wrote after its batch stays there, and it writes it once more"
+            yield (
+                f"{name}: where it writes is not known. What it wrote after its batch stays there, and it writes it once more. "
+                "If it writes files with Spark's own sink, declare the folder: that sink would skip the batches that are done again"
+            )
 
 
 def _unseen(inputs: Inputs, line: Line) -> Iterator[str]:

@@ -53,7 +53,7 @@ class QueryPlan(_Part):
     """What happens to a query. `batch`: it goes back to the state after it; None: it stays; -1: it begins anew.
 
     `state_version`: what its operators load, None without any. `newest`: the newest committed batch. `unfinished`: a batch that
-    was begun. `digest`: of its logs when the plan was made. `file_sinks`: folders that it was declared to write files into.
+    was begun. `digest`: of its logs when the plan was made.
     `kept_in`: the checkpoint folder that holds the files of `batch`, if it is a pinned one; None: they are in `folder`. `point`:
     what that was pinned as.
     """
@@ -72,7 +72,6 @@ class QueryPlan(_Part):
     reasons: list[Reason]
     passed_over: list[PassedOver]
     digest: str
-    file_sinks: list[str] = []
     kept_in: str | None = None
     point: str | None = None
 
@@ -117,6 +116,22 @@ class TablePlan(_Part):
     kept_in: list[str] = []
 
 
+class FolderPlan(_Part):
+    """What happens to the folder of a file sink. `batch`: its log goes back to it, -1: to none; the newest if it stays.
+
+    `files_gone`: how many files go. `digest`: of the log.
+    """
+
+    path: str
+    newest: int
+    batch: int
+    stays: bool
+    files_gone: int
+    written_by: str
+    read_by: list[str]
+    digest: str
+
+
 class PublicRange(_Part):
     """Records of undone batches that are public, in one partition: they are somewhere in the offsets `first` to `last`.
 
@@ -152,3 +167,4 @@ class Plan(_Part):
     tables: list[TablePlan]
     public: list[PublicRange]
     notes: list[str]
+    folders: list[FolderPlan] = []

@@ -68,6 +68,27 @@ class TableChange(_Part):
         return Shift(self.base, self.line, self.first)
 
 
+class FolderChange(_Part):
+    """What happens to a file sink's folder. `newest`: batch of its log before. `batch`: the newest of the new log, which is made of
+    the log `source` in `side`; the one before is called `kept` afterwards.
+
+    `files`: by their path below the folder, they are moved into `aside`, or if not `away` out of it. `digest_before`,
+    `digest_after`: of the log.
+    """
+
+    path: str
+    newest: int
+    batch: int
+    source: str
+    side: str
+    kept: str
+    aside: str
+    files: list[str]
+    away: bool
+    digest_before: str
+    digest_after: str
+
+
 class Record(_Part):
     """One rewind, or one undo of it. `id`: of the plan. `public`: records that nobody takes back. `notes`: sentences."""
 
@@ -81,6 +102,7 @@ class Record(_Part):
     tables: list[TableChange]
     public: list[PublicRange]
     notes: list[str]
+    folders: list[FolderChange] = []
 
     @property
     def identity(self) -> str:

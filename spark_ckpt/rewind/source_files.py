@@ -1,4 +1,4 @@
-"""What a file source has read and what a file sink has written, from their logs."""
+"""What a file source has read, from its log; and how such logs, the file sink's too, are read."""
 
 from __future__ import annotations
 
@@ -42,19 +42,6 @@ class FileLog:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class SinkLog:
-    """Files that a file sink wrote, with the batch that did; `at most` this batch where the log was compacted."""
-
-    folder: Path
-    batches: Mapping[str, int]
-
-    @property
-    def newest(self) -> int:
-        """The newest batch that wrote a file; -1 if none has."""
-        return max(self.batches.values(), default=-1)
-
-
 def read_file_logs(folder: Path, ends: Sequence[Mapping[str, Position | None]]) -> dict[str, FileLog]:
     """Logs of the sources that read files, by source. Raises `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`."""
     sources = {name for each in ends for name, position in each.items() if isinstance(position, FilesPosition)}
@@ -74,34 +61,32 @@ def raw_entries(folder: Path) -> list[tuple[int, Mapping[str, Any]]]:
     Raises `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`.
     """
     found: dict[tuple[int, str], Mapping[str, Any]] = {}
-    for number, _, path in _ordered(folder):
-        for entry in _entries(path):
+    for number, _, path in ordered(folder):
+        for entry in entries_of(path):
             batch = entry.get("batchId")
             taken = batch if isinstance(batch, int) else number
             found.setdefault((taken, entry["path"]), entry)
     return [(number, entry) for (number, _), entry in found.items()]
 
 
-def read_sink_log(folder: Path) -> SinkLog:
-    """The log in `_spark_metadata`. A compacted file holds entries of all batches up to it, without their numbers."""
-    found: dict[str, int] = {}
-    for number, compacted, path in sorted(_ordered(folder), key=lambda each: (each[1], each[0])):
-        for entry in _entries(path):
-            if entry.get("action") == "add" and not (compacted and entry["path"] in found):
-                found[entry["path"]] = number
-    return SinkLog(folder.parent, found)
-
-
-def _ordered(folder: Path) -> list[tuple[int, bool, Path]]:
+def ordered(folder: Path) -> list[tuple[int, bool, Path]]:
+    """(number, whether others are folded into it, path) of every file of such a log."""
     found = [(batch_number(name), name.endswith(COMPACT), folder / name) for name in names(folder)]
     return sorted((number, compacted, path) for number, compacted, path in found if number is not None)
 
 
-def _entries(path: Path) -> list[Mapping[str, Any]]:
+def entries_of(path: Path) -> list[Mapping[str, Any]]:
+    """What one of them says; nothing if it is gone. Raises as `raw_entries` does."""
     try:
-        return parse_file_entries(text_of(path))
+        return entries_in(path, text_of(path))
     except FileNotFoundError:
         return []
+
+
+def entries_in(path: Path, text: str) -> list[Mapping[str, Any]]:
+    """What a text of one says. Raises as `raw_entries` does."""
+    try:
+        return parse_file_entries(text)
     except UnknownFormat as error:
         raise FormatUnknown(f"{path}: {error}", hint="use a version of spark-ckpt that knows this format") from error
     except Unreadable as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
@@ -27,12 +27,14 @@ _NO_STORES = ("SSTs", "logs")
 class Store:
     """One store of one partition; most operators have one, joins may have four.
 
-    `files`: lists its folder, once, when names that should be there are not.
+    `files`: lists its folder, once, when names that should be there are not. `looked_up`: the file that loading a version begins
+    with, once somebody has asked.
     """
 
     folder: Path
     files: Callable[[], StoreFiles]
     ids: Callable[[int], Ids]
+    looked_up: dict[int, str | None] = field(default_factory=dict, compare=False)
 
     def gone(self, version: int) -> str | None:
         """Why a version cannot be loaded."""
@@ -48,8 +50,11 @@ class Store:
         return missing_in_snapshot(self.folder / name) if name else None
 
     def _first(self, version: int) -> str | None:
-        where = f"{self.folder}{os.sep}"
-        return first_file(version, self.ids, lambda name: os.path.exists(where + name))  # noqa: PTH110 - ten thousand of them
+        if version not in self.looked_up:
+            where = f"{self.folder}{os.sep}"
+            found = first_file(version, self.ids, lambda name: os.path.exists(where + name))  # noqa: PTH110 - ten thousand of them
+            self.looked_up[version] = found
+        return self.looked_up[version]
 
 
 Partitions = Mapping[int, tuple[Store, ...]]

@@ -13,15 +13,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_ckpt.rewind.shifts import Shift
-from spark_ckpt.rewind.table_content import Action, Content, FileKey
+from spark_ckpt.rewind.table_content import Action, Content, FileKey, domain_of
 from spark_ckpt.rewind.tables import REWIND
 
 KNOWN_FEATURES = frozenset(
     ("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "columnMapping", "deletionVectors",
-     "timestampNtz", "v2Checkpoint", "inCommitTimestamp", "vacuumProtocolCheck", "variantType", "variantType-preview"),
+     "timestampNtz", "v2Checkpoint", "inCommitTimestamp", "vacuumProtocolCheck", "variantType", "variantType-preview",
+     "clustering", "domainMetadata"),
 )  # fmt: skip
-"""Features of a table that commits made here are right for. The others keep counts of their own (row ids, identity columns,
-clustering), or want another way of committing (a catalog)."""
+"""Features of a table that commits made here are right for. The others keep counts of their own (row ids, identity columns), or
+want another way of committing (a catalog)."""
+
+CLUSTERING = "delta.clustering"
+"""The one domain that is known: the columns that a table is clustered by. A file that comes back has the statistics of then, which
+are the right ones as long as these columns are the same."""
 
 _COLUMN_MAPPING, _TIMESTAMPS = "delta.columnMapping.mode", "delta.enableInCommitTimestamps"
 
@@ -52,7 +57,7 @@ def refusal(now: Content, then: Content, replayed: Sequence[Sequence[Action]]) -
         return "nothing may be removed from it (delta.appendOnly): unset that for the time"
     if "delta.identity." in str(now.metadata.get("schemaString")):
         return "it has an identity column"
-    return _changed(now, then) or _vectors(now, then, replayed)
+    return _changed(now, then) or _domains(now, then, replayed) or _vectors(now, then, replayed)
 
 
 def _changed(now: Content, then: Content) -> str | None:
@@ -65,6 +70,18 @@ def _changed(now: Content, then: Content) -> str | None:
         return f"{_TIMESTAMPS} was changed after version {then.version}"
     if _COLUMN_MAPPING in {*before, *after}:
         return f"its metadata was changed after version {then.version}, and it maps columns ({_COLUMN_MAPPING})"
+    return None
+
+
+def _domains(now: Content, then: Content, replayed: Sequence[Sequence[Action]]) -> str | None:
+    said = [domain_of(each) for actions in replayed for each in actions if "domainMetadata" in each]
+    if then.metadata:
+        said.append(dict(then.domains))
+    named = {*now.domains, *(name for each in said for name in each)}
+    if strange := sorted(named - {CLUSTERING}):
+        return f"it has metadata of the domain {strange[0]}"
+    if any(each.get(CLUSTERING) != now.domains.get(CLUSTERING) for each in said):
+        return f"the columns that it is clustered by were changed after version {then.version}"
     return None
 
 

@@ -12,9 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from spark_ckpt.errors import LogDamaged, RewindUnsupported
 from spark_ckpt.rewind.reading import names, text_of, told
 from spark_ckpt.rewind.tables import LOG
@@ -31,13 +28,17 @@ _LEFT_OUT = ("stats_parsed", "partitionValues_parsed")
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A table as of a version; at -1 it has no files. `transactions`: the newest number of each application."""
+    """A table as of a version; at -1 it has no files. `transactions`: the newest number of each application.
+
+    `domains`: what features and applications keep of the table beside its metadata, by their names (`domainMetadata`).
+    """
 
     version: int = -1
     protocol: Action = field(default_factory=dict)
     metadata: Action = field(default_factory=dict)
     files: Mapping[FileKey, Action] = field(default_factory=dict)
     transactions: Mapping[str, int] = field(default_factory=dict)
+    domains: Mapping[str, str] = field(default_factory=dict)
 
     def after(self, version: int, actions: Iterable[Action]) -> Content:
         """The table after one more commit."""
@@ -96,6 +97,7 @@ def key_of(file: Action) -> FileKey:
 def _reconciled(content: Content, version: int, actions: Iterable[Action]) -> Content:
     files, transactions = dict(content.files), dict(content.transactions)
     protocol, metadata = content.protocol, content.metadata
+    domains: dict[str, str | None] = dict(content.domains)
     adds = []
     for each in actions:
         if "remove" in each:
@@ -104,10 +106,19 @@ def _reconciled(content: Content, version: int, actions: Iterable[Action]) -> Co
             adds.append(each["add"])
         elif "txn" in each:
             transactions[str(each["txn"]["appId"])] = int(each["txn"]["version"])
+        elif "domainMetadata" in each:
+            domains |= domain_of(each)
         protocol = each.get("protocol", protocol)
         metadata = each.get("metaData", metadata)
     files |= {key_of(each): each for each in adds}
-    return Content(version, protocol, metadata, files, transactions)
+    kept = {name: text for name, text in domains.items() if text is not None}
+    return Content(version, protocol, metadata, files, transactions, kept)
+
+
+def domain_of(action: Action) -> dict[str, str | None]:
+    """A domain and its text as an action sets it; None for one that is taken away."""
+    said = action["domainMetadata"]
+    return {str(said["domain"]): None if said.get("removed") else str(said.get("configuration", ""))}
 
 
 # -- checkpoints of the log ----------------------------------------------------------------------------------------------
@@ -147,6 +158,10 @@ def _from_checkpoint(log: Path, version: int) -> Content:
 
 
 def _rows(path: Path) -> Iterator[Action]:
+    """Arrow is loaded here: planning, which imports this module, needs none as a rule."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         with told(path):
             table = pq.read_table(path)
@@ -154,7 +169,7 @@ def _rows(path: Path) -> Iterator[Action]:
         raise LogDamaged(f"{path} cannot be read", hint=_HINT) from error
     if "sidecar" in table.column_names and table.column("sidecar").null_count < len(table):
         raise RewindUnsupported(f"{path} is a checkpoint with sidecars", hint="restore the table by hand")
-    for kind in ("protocol", "metaData", "add", "txn"):
+    for kind in ("protocol", "metaData", "add", "txn", "domainMetadata"):
         if kind in table.column_names:
             yield from ({kind: _row(kind, row)} for row in table.column(kind).to_pylist() if row is not None)
 

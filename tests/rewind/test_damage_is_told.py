@@ -16,7 +16,7 @@ from spark_ckpt.errors import CkptError
 DAMAGES = int(os.environ.get("REWIND_DAMAGES", "60"))
 TIME = "2026-11-23T01:00:00Z"
 """Long before the queries ran, as they say themselves; their commits' files are as new as this test."""
-QUERIES = ("hdfs_snap", "rocks_log", "rocks_v2", "join", "rate")
+QUERIES = ("hdfs_snap", "rocks_log", "rocks_v2", "join", "rate", "filesink")
 
 
 def cut(content: bytes, draw: Random) -> bytes:
@@ -69,7 +69,7 @@ def test_one_file_in_any_state_leads_to_a_plan_or_a_typed_error(tmp_path):
         where = damaged(made, draw)
         before = content_of(made)
         folders = [made / "ckpt" / name for name in QUERIES]
-        declared = {"folders": [{"path": str(made / "tables" / "filesink"), "written_by": "rate"}]}
+        declared = {"folders": [{"path": str(made / "tables" / "filesink"), "written_by": "filesink"}]}
         try:
             to = draw.choice(["rocks_log@4", "rocks_v2@5", "hdfs_snap@5", TIME, TIME])
             planned(folders, to, [made / "tables" / "a2"], declared)

@@ -253,7 +253,35 @@ def test_who_reads_files_of_a_sink_goes_back_with_it(tmp_path):
     plan = planned(folders, "writer@1", declared=declared)
     assert query_of(plan, "reader").batch == 1
     assert query_of(plan, "reader").reasons[-1].exact
-    assert query_of(planned(folders, "writer@1"), "reader").stays
+    assert (plan.folders[0].batch, plan.folders[0].files_gone, plan.folders[0].read_by) == (1, 2, ["reader"])
+
+
+def test_the_reader_of_a_folder_is_not_its_writer(tmp_path):
+    reader, taken = WrittenQuery(tmp_path / "reader"), tmp_path / "reader" / "sources" / "0"
+    log = tmp_path / "out" / "_spark_metadata"
+    log.mkdir(parents=True)
+    taken.mkdir(parents=True)
+    entry = {"path": (tmp_path / "out" / "a.json").as_uri(), "action": "add", "timestamp": 0, "batchId": 0}
+    for folder in (log, taken):
+        (folder / "0").write_text(f"v1\n{json.dumps(entry)}")
+    reader.batch({"logOffset": 0})
+    declared = {"folders": [{"path": str(tmp_path / "out"), "written_by": "reader"}]}
+    with pytest.raises(ConfigInvalid, match=r"reader is declared to write .*/out, and reads files of it"):
+        planned([reader.folder], "reader@0", declared=declared)
+
+
+def test_a_folder_of_a_file_sink_that_nobody_named_is_an_error(tmp_path):
+    """As with a table: an edge that is not seen would make the line wrong."""
+    reader, taken = WrittenQuery(tmp_path / "reader"), tmp_path / "reader" / "sources" / "0"
+    (tmp_path / "out" / "_spark_metadata").mkdir(parents=True)
+    taken.mkdir(parents=True)
+    entry = {"path": (tmp_path / "out" / "day=1" / "a.json").as_uri(), "timestamp": 0, "batchId": 0}
+    (taken / "0").write_text(f"v1\n{json.dumps(entry)}")
+    reader.batch({"logOffset": 0})
+    with pytest.raises(ConfigInvalid, match=r"reader reads files of .*/out, which a file sink writes"):
+        planned([reader.folder], "reader@0")
+    declared = {"other_folders": [str(tmp_path / "out")]}
+    assert query_of(planned([reader.folder], "reader@0", declared=declared), "reader").stays
 
 
 def test_a_declared_edge_is_bounded_by_time(tmp_path):

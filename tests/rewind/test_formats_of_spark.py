@@ -10,7 +10,7 @@ from rewind_kit import WrittenQuery, unpacked
 from spark_ckpt.errors import FormatUnknown
 from spark_ckpt.rewind.checkpoint import Checkpoint, read_checkpoint
 from spark_ckpt.rewind.positions import DeltaPosition, FilesPosition, KafkaPosition, OtherPosition, position_of
-from spark_ckpt.rewind.source_files import read_sink_log
+from spark_ckpt.rewind.sink_logs import read_sink_log
 from spark_ckpt.rewind.tables import read_table
 
 
@@ -141,24 +141,6 @@ def test_kafka_offsets_are_known_by_their_shape():
     assert position_of('{"orders":{"0":42,"1":0}}') == KafkaPosition({("orders", 0): 42, ("orders", 1): 0})
     assert position_of('{"orders":{"0":"42"}}') == OtherPosition('{"orders":{"0":"42"}}')
     assert position_of("17") == OtherPosition("17")
-
-
-def test_the_log_of_spark_3_5_is_read(tmp_path):
-    """Spark 3.5's `OffsetSeqLog` and `CommitLog` have version 1 only, its metadata fewer settings, its RocksDB files no ids."""
-    query = WrittenQuery(tmp_path / "old")
-    query.batch({"logOffset": 0}, state=True)
-    metadata = (
-        '{"batchWatermarkMs":0,"batchTimestampMs":1700000010000,"conf":{"spark.sql.streaming.stateStore.providerClass":'
-        '"org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",'
-        '"spark.sql.streaming.join.stateFormatVersion":"2","spark.sql.streaming.stateStore.compression.codec":"lz4",'
-        '"spark.sql.streaming.stateStore.rocksdb.formatVersion":"5","spark.sql.streaming.statefulOperator.useStrictDistribution":"true",'
-        '"spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion":"2","spark.sql.streaming.multipleWatermarkPolicy":"min",'
-        '"spark.sql.streaming.aggregation.stateFormatVersion":"2","spark.sql.shuffle.partitions":"1"}}'
-    )
-    (tmp_path / "old" / "offsets" / "1").write_text(f'v1\n{metadata}\n{{"logOffset":1}}')
-    read_back = read_checkpoint(tmp_path / "old", "old")
-    assert [each.ends["0"] for each in read_back.batches] == [FilesPosition(0), FilesPosition(1)]
-    assert (read_back.committed, read_back.batches[1].began_ms) == (0, 1_700_000_010_000)
 
 
 @pytest.mark.parametrize(

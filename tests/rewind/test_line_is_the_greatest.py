@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import integers
 from simulated import Simulated
 
 from spark_ckpt.rewind import connections, graph, intervals, line
@@ -15,13 +16,13 @@ from spark_ckpt.rewind.graph import graph_of
 from spark_ckpt.rewind.line import find_line
 from spark_ckpt.rewind.positions import DeltaPosition
 
-HISTORIES = int(os.environ.get("REWIND_HISTORIES", "400"))
-"""Ten thousand were compared once; the gate takes fewer."""
+HISTORIES, LONG_HISTORIES = 400, 10_000
+DRAWN = 2**32
 
 
-def difference(seed: int, *, pins: bool = False) -> str | None:
+def difference(seed: int, *, pins: bool = False, steps: int = 14) -> str | None:
     """What planner and oracle do not agree on; None if they do."""
-    history = Simulated(seed, pins=pins)
+    history = Simulated(seed, steps, pins=pins)
     target = history.target()
     inputs = history.inputs()
     found = find_line(graph_of(inputs, None, target.process), target.allows)
@@ -36,6 +37,15 @@ def difference(seed: int, *, pins: bool = False) -> str | None:
     if again != history.in_flight(expected):
         return f"in flight {again}, by the ledger {history.in_flight(expected)}"
     return None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pins", [False, True])
+@settings(max_examples=LONG_HISTORIES // 2, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=integers(0, DRAWN), steps=integers(5, 20))
+def test_it_is_the_greatest_in_ten_thousand_histories_that_nobody_chose(seed, steps, pins):
+    """Of other lengths, too; half of them with pinned points."""
+    assert difference(seed, pins=pins, steps=steps) is None
 
 
 def test_it_is_the_greatest_of_all_lines_by_brute_force():

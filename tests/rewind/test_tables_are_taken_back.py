@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from rewind_kit import WrittenQuery, planned
@@ -64,11 +66,65 @@ def test_a_file_that_would_come_back_with_a_deletion_vector_is_refused():
 
 
 @pytest.mark.parametrize(
-    "features", [(), ("appendOnly", "invariants"), ("inCommitTimestamp",), ("deletionVectors", "columnMapping")]
+    "features",
+    [
+        (),
+        ("appendOnly", "invariants"),
+        ("inCommitTimestamp",),
+        ("deletionVectors", "columnMapping"),
+        ("clustering", "domainMetadata"),
+    ],
 )
 def test_features_that_change_nothing_here_are_let_be(features):
     same = with_features(*features)
     assert refusal(content(protocol=same), content(protocol=same), []) is None
+
+
+BY_A, BY_B = ({"domain": "delta.clustering", "configuration": f'{{"clusteringColumns":[["{name}"]]}}'} for name in "ab")
+CLUSTERED = with_features("clustering", "domainMetadata")
+
+
+def of_domains(*actions: dict, version: int = 0) -> Content:
+    said = [{"domainMetadata": {"removed": False, **each}} for each in actions]
+    return content(version, protocol=CLUSTERED).after(version, said)
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "replayed", "told"),
+    [
+        (of_domains(BY_A), of_domains(BY_A), [], None),
+        (of_domains(BY_A), of_domains(BY_A), [BY_A], None),
+        (of_domains(BY_A), Content(), [BY_A], None),
+        (of_domains(BY_B), of_domains(BY_A), [], "clustered by were changed after version 0"),
+        (of_domains(BY_A), of_domains(), [], "clustered by were changed"),
+        (of_domains(BY_A, {**BY_A, "removed": True}), of_domains(BY_A), [], "clustered by were changed"),
+        (of_domains(BY_A), of_domains(BY_A), [BY_B], "clustered by were changed"),
+        (of_domains(BY_B), Content(), [BY_A], "clustered by were changed"),
+        (of_domains({"domain": "delta.rowTracking"}), of_domains(), [], "the domain delta.rowTracking"),
+        (of_domains(), of_domains({"domain": "mine"}), [], "the domain mine"),
+    ],
+)
+def test_a_clustered_table_goes_back_while_its_columns_stay_the_same(now, then, replayed, told):
+    found = refusal(now, then, [[{"domainMetadata": {"removed": False, **each}}] for each in replayed])
+    assert found is None if told is None else told in (found or "")
+
+
+def test_what_is_said_of_clustering_is_read_from_a_checkpoint_of_the_log_too(tmp_path):
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    row = {"domain": BY_A["domain"], "configuration": BY_A["configuration"], "removed": False}
+    columns = {"protocol": [CLUSTERED, None], "metaData": [{"id": "t"}, None], "domainMetadata": [None, row]}
+    pq.write_table(pa.table(columns), log / f"{4:020d}.checkpoint.parquet")
+    assert content_at(tmp_path, 4).domains == {BY_A["domain"]: BY_A["configuration"]}
+
+
+def test_a_file_that_comes_back_keeps_what_clustered_it():
+    file = {"path": "a", "size": 1, "clusteringProvider": "liquid", "stats": '{"numRecords":1}'}
+    then = Content(0, CLUSTERED, {"id": "t"}, {("a", ""): file}, {}, of_domains(BY_A).domains)
+    [text] = commits(Shift(0, 0, 2), of_domains(BY_A, version=1), then, [], [], STAMP)
+    adds = [json.loads(line)["add"] for line in text.splitlines() if "add" in json.loads(line)]
+    assert adds == [{**file, "dataChange": True}]
+    assert "domainMetadata" not in text
 
 
 def test_in_commit_timestamps_go_on_growing_and_come_first():

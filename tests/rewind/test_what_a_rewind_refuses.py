@@ -199,11 +199,6 @@ def test_a_query_that_begins_anew_at_a_place_that_nobody_knows(tmp_path):
     assert mended.held() == mended.wanted()
 
 
-def test_a_query_that_writes_files(story):
-    queries = [each.model_copy(update={"file_sinks": ["/exports"]}) for each in story.plan.queries]
-    story.refused(RewindUnsupported, "writes files into /exports", story.plan.model_copy(update={"queries": queries}))
-
-
 def test_a_plan_in_which_nothing_goes_back(story):
     lake = story.lake
     lake.settle()

@@ -77,6 +77,10 @@ def other_metadata(world: World) -> None:
     (world.a.folder / "metadata").write_text('{"format": 2}')
 
 
+def a_file(world: World) -> None:
+    world.folders[0] = world.folders[0] / "metadata"
+
+
 def no_folder(world: World) -> None:
     world.folders[0] = world.folder / "nowhere"
 
@@ -155,6 +159,7 @@ CASES = {
     goes_backwards: (CheckpointDamaged, "b goes backwards in"),
     no_metadata: (CheckpointForeign, "it holds no file `metadata`"),
     other_metadata: (CheckpointForeign, "it names no query"),
+    a_file: (CheckpointForeign, "metadata is not the checkpoint of a query: it is no folder"),
     no_folder: (CheckpointForeign, "nowhere is not the checkpoint of a query: it is no folder"),
     a_table_as_a_checkpoint: (CheckpointForeign, "is not the checkpoint of a query"),
     a_folder_without_tables: (CheckpointForeign, "empty holds no Delta table"),
