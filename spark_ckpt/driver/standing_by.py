@@ -123,8 +123,10 @@ class StandingBy:
         self._upkeep.start()
 
     def _leave(self) -> None:
-        for thread in filter(None, (self._follower, self._upkeep)):
-            thread.leave()
+        if self._upkeep is not None:
+            self._upkeep.leave()
+        if self._follower is not None:
+            self._follower.leave()
 
     def _say(self, what: str, epoch: int, why: str = "") -> None:
         tail = self._lookout.tail

@@ -195,12 +195,16 @@ class Holding:
         machine.handle(CheckpointStarted(self._token, local_ms))
         return self._token if machine.taking else None
 
-    def goes_on(self, local_ms: int) -> bool:
-        """Whether the turn may take another step."""
+    def may_work(self, local_ms: int) -> bool:
+        """Whether a turn is under way, in its time."""
         machine = self._at_work()
-        if machine.until_ms is not None and local_ms >= machine.until_ms:
-            machine.handle(LeaseElapsed(self._token))
-        return machine.taking
+        return machine.taking and machine.until_ms is not None and local_ms < machine.until_ms
+
+    def goes_on(self, local_ms: int) -> bool:
+        """Whether the turn may take another step; it is over if not."""
+        if self._at_work().taking and not self.may_work(local_ms):
+            self._at_work().handle(LeaseElapsed(self._token))
+        return self._at_work().taking
 
     def is_done(self, local_ms: int) -> bool:
         """The work is done: whether the log may be told so, under the token. Answered by `told`."""
