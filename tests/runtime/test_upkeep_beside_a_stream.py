@@ -1,4 +1,4 @@
-"""A driver with a stream, a standby with the checkpoint lease: tables and epochs are the standby's to care for while it is there."""
+"""A driver with a stream, a standby with the checkpoint lease: tables and epochs are the care of the standby while it is there."""
 
 from __future__ import annotations
 
