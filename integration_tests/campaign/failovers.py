@@ -156,8 +156,7 @@ def _fail_over_often(job: KafkaJob, schedule: Sequence[Failover], results: Resul
 
 
 def _fail_over(pair: Pair, failover: Failover, seen: str) -> dict[str, float]:
-    """One failover: seconds from the death to the successor's first epoch, and until somebody who reads what is committed has a record
-    more."""
+    """One failover: seconds from the death to the successor's first epoch, and to the next record that a committed reader gets."""
     if failover.standby_dies_s is not None:
         with pair.stand_by():
             time.sleep(failover.standby_dies_s)  # the moment of death is what is random here
