@@ -77,9 +77,10 @@ class Upkeep(threading.Thread):
         self._over.set()
 
     def leave(self) -> None:
-        """End, and wait a little for what is under way."""
+        """End, and wait a little for what is under way; not if it was told to end before, for then there is no time."""
+        is_hurried = self._over.is_set()
         self.end()
-        if self.is_alive():
+        if self.is_alive() and not is_hurried:
             self.join(_LEAVE_S)
 
     # -- thread body ---------------------------------------------------------------------------------------------------------
@@ -121,10 +122,11 @@ class Upkeep(threading.Thread):
         except (_TurnOver, Fenced) as over:
             self._holding.failed()
             self._tell_of("given up", token, 0, str(over))
-        except CkptError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the lease goes back and somebody else tries
             self._holding.failed()
             self._tell_of("given up", token, 0, str(error))
-            self._rows.end(UpkeepEnded(token=token, failure=_in_short(str(error))))
+            with suppress(Fenced):
+                self._rows.end(UpkeepEnded(token=token, failure=_in_short(str(error) or type(error).__name__)))
 
     def _work(self, token: int) -> None:
         config = self._plan.config

@@ -376,6 +376,8 @@ class Process:
     turn: int | None = None
     steps: int = 0
     proposed: int = 0
+    is_near: bool = False
+    """Where its death is seen by its process."""
 
     def clock_ms(self, now_ms: float) -> int:
         return round(now_ms * self.rate + self.offset_ms)
@@ -439,7 +441,9 @@ class World:
     def _standby(self) -> Process:
         self.named += 1
         name = ProcessId(f"s{self.named}")
-        return Process(name, self.draw.uniform(SLOWEST, FASTEST), self.draw.uniform(0, 1e9), self.holder(name))
+        process = Process(name, self.draw.uniform(SLOWEST, FASTEST), self.draw.uniform(0, 1e9), self.holder(name))
+        process.is_near = self.draw.random() < 0.5
+        return process
 
     def _hurt(self, now_ms: int) -> None:
         if self.draw.random() < 0.004:
@@ -503,7 +507,8 @@ class World:
     def _tick(self, local_ms: int, now_ms: int) -> None:
         if self.ended is not None and self.lease is not None:
             self.delegation.ended(self.lease, *self.ended, False, local_ms)
-        self.delegation.heard([standby.told for standby in self.standbys if standby.told], local_ms)
+        there = [standby for standby in self.standbys if not (standby.dead and standby.is_near)]
+        self.delegation.heard([standby.told for standby in there if standby.told], local_ms)
         if self.kept_up >= self.epoch:
             return
         if self.delegation.is_ours(local_ms):
