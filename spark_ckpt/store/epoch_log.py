@@ -310,13 +310,7 @@ class EpochLog:
             or manifest.epoch <= tail.last
             or (manifest.base, manifest.previous) != (tail.latest, tail.last)
         ):
-            raise RunFailed(
-                "the manifest does not extend the log",
-                manifest=f"epoch {manifest.epoch}, base {manifest.base}, previous {manifest.previous}",
-                log=f"latest {tail.latest}, last {tail.last}",
-                job=f"{manifest.job} in the manifest, {tail.job} in the log",
-                hint="start the job again; it continues from the last epoch",
-            )
+            raise _not_behind(tail, manifest)
         brief = EpochBrief.of(manifest, self._now_ms() + tail.lease_ms)
         body = manifest.model_dump_json()
         return NewRow("epoch", manifest.epoch, manifest.incarnation, manifest.attempt, brief.model_dump_json(), body)
@@ -337,6 +331,16 @@ class EpochLog:
         contradiction = self._tail.contradiction()
         if contradiction:
             raise EpochDamaged(contradiction, hint=HINT_DAMAGED)
+
+
+def _not_behind(tail: Tail, manifest: Manifest) -> RunFailed:
+    return RunFailed(
+        "the manifest does not extend the log",
+        manifest=f"epoch {manifest.epoch}, base {manifest.base}, previous {manifest.previous}",
+        log=f"latest {tail.latest}, last {tail.last}",
+        job=f"{manifest.job} in the manifest, {tail.job} in the log",
+        hint="start the job again; it continues from the last epoch",
+    )
 
 
 def _passed_over(tail: Tail, target: RestoreTarget, choice: restore.Choice) -> set[int]:

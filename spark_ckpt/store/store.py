@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 from typing import Self
 
 from spark_ckpt.content import check_size
@@ -116,17 +115,6 @@ class Store:
             if staged_at is not None:
                 _verify(staged_at, output.files, deep, epoch=manifest.epoch, sink=sink)
 
-    def checks_of(self, manifest: Manifest) -> Iterator[tuple[str, Callable[[], None]]]:
-        """A deep check of each of the epoch's files in the store, by a name of its own. Each raises `EpochDamaged`."""
-        for operator, snapshot in manifest.operators.items():
-            place = self.state(operator).location
-            yield from _checks(place, snapshot.files, epoch=manifest.epoch, operator=operator)
-        for edge, cut in manifest.edges.items():
-            yield from _checks(self.edge(edge).location, cut.files, epoch=manifest.epoch, edge=edge)
-        for sink, output in (*manifest.outputs.items(), *manifest.held.items()):
-            if not output.root:
-                yield from _checks(self.outbox(sink).location, output.files, epoch=manifest.epoch, sink=sink)
-
     def settle(self, manifest: Manifest, incarnation: int | None = None, guard: Callable[[], None] = _go_on) -> None:
         """Idempotent redo after the decision: the store's tables show what the manifest says.
 
@@ -135,14 +123,13 @@ class Store:
         """
         ours = incarnation or self.log.own_incarnation or manifest.incarnation
         with self._lock:
-            for table in self._tables_of(manifest):
+            tables: list[StateTable | Outbox | InFlight] = []
+            tables += map(self.state, sorted({*manifest.operators, *self._tables(_STATE)}))
+            tables += map(self.outbox, sorted({*manifest.outputs, *self._tables(_EDGES)}))
+            tables += map(self.edge, sorted({*manifest.edges, *self._tables(_INFLIGHT)}))
+            for table in tables:
                 guard()
                 table.settle(manifest, ours)
-
-    def _tables_of(self, manifest: Manifest) -> Iterator[StateTable | Outbox | InFlight]:
-        yield from map(self.state, sorted({*manifest.operators, *self._tables(_STATE)}))
-        yield from map(self.outbox, sorted({*manifest.outputs, *self._tables(_EDGES)}))
-        yield from map(self.edge, sorted({*manifest.edges, *self._tables(_INFLIGHT)}))
 
     def retain(
         self, policy: Retention, guard: Callable[[], None] = _go_on, fence: Fence = lambda tail: None
@@ -250,17 +237,11 @@ def _verify(place: Location, files: Sequence[StateFile | StagedFileRecord], deep
     for file in files:
         check_size(file, found.get(file.path), **where, location=place.uri)
         if deep:
-            _compare(place, file, **where)
+            compare(place, file, **where)
 
 
-def _checks(
-    place: Location, files: Sequence[StateFile | StagedFileRecord], **where: object
-) -> Iterator[tuple[str, Callable[[], None]]]:
-    for file in files:
-        yield f"{place.uri}/{file.path}", partial(_compare, place, file, **where)
-
-
-def _compare(place: Location, file: StateFile | StagedFileRecord, **where: object) -> None:
+def compare(place: Location, file: StateFile | StagedFileRecord, **where: object) -> None:
+    """Read the file and compare it with what was committed. Raises `EpochDamaged` with `where`."""
     if file.sha256:
         place.verify(file, **where, location=place.uri)
     else:

@@ -6,20 +6,22 @@ compares, so that of two holders only the newest is believed. Whatever a holder 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_ckpt.errors import CkptError, Fenced
+from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_rows import row_of
 from spark_ckpt.store.log_table import NewRow
-from spark_ckpt.store.records import Manifest, UpkeepEnded, UpkeepLeased
+from spark_ckpt.store.records import Manifest, StagedFileRecord, StateFile, UpkeepEnded, UpkeepLeased
 from spark_ckpt.store.retention import Retention, RetentionReport
+from spark_ckpt.store.store import Store, compare
 from spark_ckpt.store.tail import Tail, UpkeepTold
 
 if TYPE_CHECKING:
     from spark_ckpt.store.epoch_log import EpochLog
-    from spark_ckpt.store.store import Store
 
 Guard = Callable[[], None]
 """Called before each step; raises if the work must not go on."""
@@ -89,7 +91,7 @@ def damage_of(store: Store, manifest: Manifest, known: AbstractSet[str], guard: 
     """
     whole: set[str] = set()
     try:
-        for name, check in store.checks_of(manifest):
+        for name, check in checks_of(store, manifest):
             if name not in known:
                 guard()
                 check()
@@ -99,6 +101,25 @@ def damage_of(store: Store, manifest: Manifest, known: AbstractSet[str], guard: 
             raise
         return str(error), whole
     return "", whole
+
+
+def checks_of(store: Store, manifest: Manifest) -> Iterator[tuple[str, Callable[[], None]]]:
+    """A deep check of each of the epoch's files in the store, by a name of its own. Each raises `EpochDamaged`."""
+    for operator, snapshot in manifest.operators.items():
+        place = store.state(operator).location
+        yield from _checks(place, snapshot.files, epoch=manifest.epoch, operator=operator)
+    for edge, cut in manifest.edges.items():
+        yield from _checks(store.edge(edge).location, cut.files, epoch=manifest.epoch, edge=edge)
+    for sink, output in (*manifest.outputs.items(), *manifest.held.items()):
+        if not output.root:
+            yield from _checks(store.outbox(sink).location, output.files, epoch=manifest.epoch, sink=sink)
+
+
+def _checks(
+    place: Location, files: Sequence[StateFile | StagedFileRecord], **where: object
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    for file in files:
+        yield f"{place.uri}/{file.path}", partial(compare, place, file, **where)
 
 
 def _newest_is(told: UpkeepTold | None, record: UpkeepLeased) -> bool:

@@ -9,7 +9,7 @@ from spark_ckpt.errors import Fenced
 from spark_ckpt.store.records import UpkeepEnded, UpkeepLeased
 from spark_ckpt.store.retention import Retention
 from spark_ckpt.store.store import Store
-from spark_ckpt.store.upkeep import UpkeepLog, damage_of, under_lease
+from spark_ckpt.store.upkeep import UpkeepLog, checks_of, damage_of, under_lease
 
 KEEP = Retention(keep_last=1, slack=0)
 
@@ -134,7 +134,7 @@ def test_the_newest_lease_and_its_end_outlive_what_retention_drops(world, other)
 def test_a_damaged_file_of_an_epoch_is_found_and_whole_ones_are_read_once(world, other, monkeypatch):
     manifest = world.epoch({"a": 1})
     damage, whole = damage_of(other, manifest, set(), goes_on)
-    assert (damage, len(whole)) == ("", sum(1 for _ in other.checks_of(manifest)))
+    assert (damage, len(whole)) == ("", sum(1 for _ in checks_of(other, manifest)))
     read = []
     assert damage_of(other, manifest, whole, lambda: read.append(1)) == ("", whole)
     assert read == []
