@@ -105,7 +105,7 @@ def test_a_system_that_is_for_one_measurement_is_left_out_of_the_others():
 
 
 def test_a_standby_is_warm_when_it_says_so(tmp_path):
-    (warm,) = [each.has_warm_standby for each in systems().values() if each.has_warm_standby is not None]
+    (warm,) = {each.has_warm_standby for each in systems().values() if each.has_warm_standby is not None}
     notes = tmp_path / "store" / "standbys"
     assert not warm(str(tmp_path))
     notes.mkdir(parents=True)
