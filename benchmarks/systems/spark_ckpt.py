@@ -35,7 +35,7 @@ SYSTEMS = (
     System("spark_ckpt-vectorised", "spark_ckpt, vectorised", "spark_ckpt_vectorised", "exactly-once", HERE, MODULE),
     System(
         "spark_ckpt-standby", "spark_ckpt, built-in, a standby waits", "spark_ckpt_standby", "exactly-once", HERE, MODULE,
-        measures=("recovery",), has_warm_standby=has_warm_standby,
+        measures=("recovery", "throughput"), has_warm_standby=has_warm_standby,
     ),
     System(
         "spark_ckpt-standby-far", f"spark_ckpt, built-in, a standby elsewhere waits ({FAR_LEASE})", "spark_ckpt_standby_far",
