@@ -188,3 +188,40 @@ def test_damage_is_found_by_the_standby_and_told_on_both_sides(bench):
     assert "a file is missing" in standby.said("found damage")[0].why
     assert life.stopped().outcome is Outcome.STOPPED
     standby.thread.leave()
+
+
+def test_an_incarnation_that_begins_beside_a_standby_leaves_its_base_to_it(bench):
+    """A takeover with another standby behind it: the query does not wait for tables."""
+    life = bench.born()
+    epoch(life, 2)
+    assert life.stopped().outcome is Outcome.STOPPED
+    base = bench.tail().latest
+    before = list(bench.ours)
+    standby = Standing(bench)
+    eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
+    life = bench.born()
+    eventually(lambda: [each for each in standby.said("done") if each.epoch == base], "the base, by the standby")
+    assert bench.ours == before
+    assert bench.tail().upkeep.ended.incarnation == 2
+    assert life.stopped().outcome is Outcome.STOPPED
+    standby.thread.leave()
+
+
+def test_a_standby_that_takes_over_leaves_its_turn_and_its_upkeep_is_the_new_drivers(bench):
+    standby = Standing(bench)
+    eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
+    life = bench.born()
+    first = epoch(life, 2)
+    eventually(lambda: first in standby.settled, "settled by the standby")
+    held = threading.Event()
+    settle = standby.settle
+    standby.settle = lambda *arguments: held.wait(60) and settle(*arguments)
+    epoch(life, 3)
+    eventually(lambda: bench.tail().upkeep.ended is None, "a turn that takes long")
+    standby.thread.end()
+    assert life.stopped().outcome is Outcome.STOPPED
+    held.set()
+    life = bench.born()
+    newest = epoch(life, bench.tail().last + 1)
+    eventually(lambda: newest in bench.ours, "settled by the new driver")
+    assert life.stopped().outcome is Outcome.STOPPED
