@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         ProgressEvent,
         RunListener,
         StandbyEvent,
+        UpkeepEvent,
     )
     from spark_ckpt.driver.run import Run
     from spark_ckpt.errors import CkptError
@@ -51,6 +52,7 @@ _HOME = {
     "api.job": ("Job",),
     "driver.listener": (
         "EpochEvent", "IncarnationEvent", "LagEvent", "OutageEvent", "ProgressEvent", "RunListener", "StandbyEvent",
+        "UpkeepEvent",
     ),
     "protocol.ids": ("Epoch", "Incarnation"),
     "tasks.operators.aggregations": ("Aggregate", "count", "first", "last", "max", "mean", "min", "stddev", "sum"),
@@ -94,6 +96,7 @@ __all__ = [
     "StagedFile",
     "StandbyEvent",
     "Stream",
+    "UpkeepEvent",
     "count",
     "first",
     "last",

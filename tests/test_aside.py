@@ -13,6 +13,7 @@ from spark_ckpt.driver.listener import (
     ProgressEvent,
     RunListener,
     StandbyEvent,
+    UpkeepEvent,
 )
 from spark_ckpt.seen.aside import Aside
 
@@ -28,6 +29,7 @@ EVENTS = {
     "onEpochPublished": EPOCH,
     "onOutage": OutageEvent("job", 1, "CKPT_STORE_FULL", "full", 1, 1, 1, 1),
     "onStandby": StandbyEvent("job", "waits", 1, 0, "a driver", ""),
+    "onUpkeep": UpkeepEvent("job", "leased", 7, "standby-1"),
     "onHandover": LIFE,
     "onIncarnationEnded": LIFE,
 }

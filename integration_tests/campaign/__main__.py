@@ -17,7 +17,7 @@ from integration_tests.campaign.brokers import broker_kills
 from integration_tests.campaign.damaged_starts import damaged_starts
 from integration_tests.campaign.damages import damages
 from integration_tests.campaign.delta_kills import delta_kills
-from integration_tests.campaign.failovers import failovers, paused, unfenced
+from integration_tests.campaign.failovers import failovers, paused, silences, unfenced
 from integration_tests.campaign.full_disks import full_disks
 from integration_tests.campaign.kafka_kills import kafka_kills
 from integration_tests.campaign.page import write_page
@@ -35,6 +35,7 @@ WITH_BROKER: dict[str, Callable[[Broker, Path, int, int, Results], None]] = {
     "disks": full_disks,
     "soak": soak,
     "failovers": failovers,
+    "silences": silences,
     "paused": paused,
     "unfenced": unfenced,
 }
@@ -55,6 +56,7 @@ USUAL = {
     "soak": 60,
     "rewinds": 500,
     "failovers": 200,
+    "silences": 50,
     "paused": 300,
     "unfenced": 1,
 }

@@ -21,6 +21,7 @@ WORDS = {
     "disks": "the store's disk full for up to 12 s",
     "soak": "a long run, an epoch each second",
     "failovers": "the leading driver killed, a standby goes on",
+    "silences": "the leading driver killed, a standby on another host goes on when the lease is over",
     "paused": "the leading driver frozen past the takeover, and woken",
     "unfenced": "a driver with the bug that it does not look at the lease, frozen and woken: found",
     "rewinds": "plain queries taken back and put back by commands that are killed",

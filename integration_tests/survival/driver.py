@@ -60,6 +60,11 @@ class Events(ckpt.RunListener):
     def onStandby(self, event: ckpt.StandbyEvent) -> None:
         self.write("standby", what=event.what, lease_of=event.lease_of, epoch=event.epoch, why=event.why)
 
+    def onUpkeep(self, event: ckpt.UpkeepEvent) -> None:
+        self.write(
+            "upkeep", what=event.what, token=event.token, standby=event.standby, epoch=event.epoch, why=event.why
+        )
+
     def onHandover(self, event: ckpt.IncarnationEvent) -> None:
         self.write("handover", incarnation=event.incarnation, base=event.base)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,7 +19,7 @@ from spark_ckpt.cli.app import exit_code
 from spark_ckpt.store import holder
 
 pytestmark = [pytest.mark.kafka, pytest.mark.kill]
-RECORDS, FEED = 4_000, 200
+RECORDS, FEED, TURNS = 4_000, 200, 3
 STANDBY = ("--standby", "--lease", "6 seconds")
 
 
@@ -61,6 +62,22 @@ def standby_here(job: KafkaJob, spark: SparkSession) -> Iterator[StandbyHere]:
         assert standby.run.isStandby
         standby.waits_warm()
         yield standby
+
+
+def upkeep(life: Life, what: str) -> list[dict[str, Any]]:
+    return [event for event in life.events("upkeep") if event["what"] == what]
+
+
+def done(life: Life) -> list[int]:
+    """Epochs up to which its turns went, in their order."""
+    return [event["epoch"] for event in upkeep(life, "done")]
+
+
+def settled(job: KafkaJob) -> list[int]:
+    """Epochs that the operator's table has shown, in their order: what its own log says, without the library."""
+    commits = sorted((job.store / "state" / "sums" / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for commit in commits for line in commit.read_text().splitlines()]
+    return [action["txn"]["version"] & (1 << 40) - 1 for action in actions if "txn" in action]
 
 
 def in_order(one: Driver, other: Driver) -> tuple[Driver, Driver]:
@@ -117,6 +134,27 @@ def test_a_driver_that_was_paused_past_the_takeover_never_commits_again(job: Kaf
             assert [event["condition"] for event in zombie.events("failed")] == ["CKPT_FENCED"], zombie.log()
             assert not [event for event in zombie.events()[seen:] if event["event"] == "committed"]
             successor.finish(job)
+
+
+@pytest.mark.long
+def test_a_standby_does_the_upkeep_until_it_is_killed_and_then_the_driver_does(
+    job: KafkaJob, spark: SparkSession
+) -> None:
+    job.ledger.write(RECORDS)
+    with contextlib.closing(StandbyHere(job.lives, spark)) as primary:
+        primary.leads()
+        with job.lives.start(*STANDBY) as standby, feeding(job.ledger.write, FEED):
+            standby.wait_for(lambda: len(done(standby)) >= TURNS, "some turns of upkeep")
+            turns = done(standby)
+            assert {epoch for epoch in settled(job) if turns[0] <= epoch <= turns[-1]} == set(turns)
+            standby.kill()
+            wait_until(lambda: bool(upkeep(primary, "taken back")), "the driver takes the upkeep back")
+            newest = max(done(standby))
+            wait_until(lambda: max(settled(job)) > newest, "the driver settles later epochs")
+        assert {event["standby"] for event in upkeep(primary, "leased")} == {
+            event["standby"] for event in upkeep(standby, "done")
+        }
+        primary.finish(job)
 
 
 @pytest.mark.long

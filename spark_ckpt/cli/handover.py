@@ -21,7 +21,8 @@ from spark_ckpt.store.tail import Tail
 _POLL_S = 0.05
 _FIRST_EPOCH_S = 15.0
 _HEARD_S = 20.0
-"""A standby writes its note every 5 s, but not while it runs the job's plan for the first time."""
+"""A standby writes its note every 2 s; one of an older version every 5 s, but not while it runs the job's plan for the first time.
+"""
 
 
 def handover(

@@ -1,33 +1,42 @@
-"""`spark-ckpt lease`: who has a job, for how long, and who waits behind."""
+"""`spark-ckpt lease`: who has a job, for how long, who waits behind, and who of those does its upkeep."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, iso, print_facts, print_json, print_line, print_table, utc
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.connector import Json
+from spark_ckpt.host.upkeep import SETTINGS
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.lease.messages import Turn
+from spark_ckpt.protocol.lease.rotation import weights
 from spark_ckpt.store.holder import provably_dead
 from spark_ckpt.store.standbys import StandbyNote, Standbys
-from spark_ckpt.store.tail import Tail
+from spark_ckpt.store.tail import Tail, UpkeepTold
 
 
 def lease(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
-    """Who holds the job's lease, since when, and which standbys wait behind.
+    """Who holds the job's lease, since when, which standbys wait behind, and which of them does the job's upkeep.
 
     Whether a holder on another host is alive cannot be seen from here: a standby sees it, by its own clock. Moments are told by the
     clock of the host that wrote them.
     """
     opened = open_store(store, storage_option)
-    tail, waiting = opened.log.tail(), Standbys(opened.location).waiting()
+    tail, named = opened.log.tail(), Standbys(opened.location).named()
+    waiting = dict(sorted(named.items(), key=lambda each: (each[1].waits_since_ms, str(each[1].holder))))
+    shares = next_shares(tail, waiting)
     if as_json:
         fields: dict[str, Json] = {"job": tail.job, "store": opened.location.uri, "lease": _fields(tail)}
-        print_json({**fields, "standbys": [_standby_fields(note) for note in waiting]})
+        fields["upkeep"] = _upkeep_fields(tail, waiting)
+        print_json({**fields, "standbys": [_standby_fields(note, shares.get(name)) for name, note in waiting.items()]})
         return
-    print_facts({"job": tail.job, "store": opened.location.uri, **_facts(tail)})
+    print_facts({"job": tail.job, "store": opened.location.uri, **_facts(tail), **_upkeep_facts(tail, waiting)})
     print_line()
     if waiting:
-        columns = ("standby", "waits since", "behind", "follows epoch", "renewals seen", "warm", "told")
-        print_table(columns, [_row(note) for note in waiting])
+        columns = ("standby", "waits since", "behind", "follows epoch", "renewals seen", "warm", "next upkeep", "told")
+        print_table(columns, [_row(note, shares.get(name)) for name, note in waiting.items()])
     else:
         print_line("no standby waits; start one with job.start(standby=True), see docs/second-driver.md")
 
@@ -39,6 +48,64 @@ def state_of(tail: Tail) -> str:
     if tail.is_free:
         return "free"
     return "holder gone" if provably_dead(tail.holder) else "held"
+
+
+def next_shares(tail: Tail, waiting: Mapping[str, StandbyNote]) -> dict[str, int]:
+    """How probably each standby has the next checkpoint lease, in percent: as the driver draws it. Not those that take none."""
+    turns = {} if tail.upkeep is None else tail.upkeep.lease.turns
+    known = {ProcessId(name): Turn(turn.since, turn.ttl_ms) for name, turn in turns.items()}
+    takes = {ProcessId(name): note.health for name, note in waiting.items() if note.clock_ms is not None}
+    if not takes:
+        return {}
+    drawn = weights(takes, known, SETTINGS)
+    total = sum(drawn.values())
+    return {name: round(100 * drawn.get(ProcessId(name), 0) / total) for name in takes}
+
+
+def _upkeep_facts(tail: Tail, waiting: Mapping[str, StandbyNote]) -> dict[str, object]:
+    """In words. What the driver does itself is in no log."""
+    upkeep = tail.upkeep
+    if upkeep is None:
+        return {
+            "upkeep": None if tail.holder is None else "the driver's own: no standby has had the checkpoint lease yet"
+        }
+    who = (
+        waiting[upkeep.lease.holder].holder
+        if upkeep.lease.holder in waiting
+        else f"{upkeep.lease.holder}, which is gone"
+    )
+    lease = f"checkpoint lease {upkeep.token} since {utc(upkeep.since_ms)}, for {upkeep.lease.ttl_ms / 1000:g} s"
+    return {
+        "upkeep": f"{who}, {lease}; {_state_of_turn(upkeep)}",
+        "damage": upkeep.ended.damage if upkeep.ended else None,
+    }
+
+
+def _state_of_turn(upkeep: UpkeepTold) -> str:
+    if upkeep.ended is None:
+        return "not reported as done"
+    if upkeep.ended.failure:
+        return f"given back: {upkeep.ended.failure}"
+    return f"done up to epoch {upkeep.ended.epoch} at {utc(upkeep.ended_ms)}"
+
+
+def _upkeep_fields(tail: Tail, waiting: Mapping[str, StandbyNote]) -> Json:
+    upkeep = tail.upkeep
+    if upkeep is None:
+        return None
+    note, ended = waiting.get(upkeep.lease.holder), upkeep.ended
+    return {
+        "token": upkeep.token,
+        "standby": upkeep.lease.holder,
+        "host": None if note is None else note.holder.host,
+        "pid": None if note is None else note.holder.pid,
+        "since": iso(upkeep.since_ms),
+        "ttl_ms": upkeep.lease.ttl_ms,
+        "ended": None if ended is None else iso(upkeep.ended_ms),
+        "epoch": None if ended is None or ended.failure else ended.epoch,
+        "failure": (ended.failure or None) if ended else None,
+        "damage": (ended.damage or None) if ended else None,
+    }
 
 
 def _facts(tail: Tail) -> dict[str, object]:
@@ -68,12 +135,12 @@ def _fields(tail: Tail) -> Json:
     }
 
 
-def _row(note: StandbyNote) -> tuple[object, ...]:
-    since, told = utc(note.waits_since_ms), utc(note.told_ms)
-    return (str(note.holder), since, Id(note.lease_of), Id(note.epoch), note.renewals, note.warm, told)
+def _row(note: StandbyNote, share: int | None) -> tuple[object, ...]:
+    since, told, turn = utc(note.waits_since_ms), utc(note.told_ms), "-" if share is None else f"{share} %"
+    return (str(note.holder), since, Id(note.lease_of), Id(note.epoch), note.renewals, note.warm, turn, told)
 
 
-def _standby_fields(note: StandbyNote) -> Json:
+def _standby_fields(note: StandbyNote, share: int | None) -> Json:
     return {
         "host": note.holder.host,
         "pid": note.holder.pid,
@@ -83,4 +150,5 @@ def _standby_fields(note: StandbyNote) -> Json:
         "epoch": note.epoch,
         "renewals": note.renewals,
         "warm": note.warm,
+        "next_upkeep_percent": share,
     }

@@ -15,6 +15,7 @@ from spark_ckpt.driver.listener import (
     ProgressEvent,
     RunListener,
     StandbyEvent,
+    UpkeepEvent,
 )
 from spark_ckpt.tasks.user_frames import user_traceback
 
@@ -67,6 +68,13 @@ class Announcer:
         detail = f"behind incarnation {event.lease_of} of {event.holder}" if event.holder else "behind nobody"
         _log.info("job=%s epoch=%d standby %s %s %s", self.job, event.epoch, event.what, detail, event.why)
         self._tell(lambda listener: listener.onStandby(event))
+
+    def kept_up(self, event: UpkeepEvent) -> None:
+        """The upkeep is leased, done, given up, taken back; a file is damaged."""
+        level = logging.ERROR if event.what == "found damage" else logging.INFO
+        told = (self.job, event.epoch, event.what, event.token, event.standby, event.why)
+        _log.log(level, "job=%s epoch=%d upkeep %s lease=%d %s %s", *told)
+        self._tell(lambda listener: listener.onUpkeep(event))
 
     def hands_over(self, epoch: int) -> None:
         """A final epoch is taken, then a standby goes on; `epoch` is the last committed one so far."""

@@ -12,7 +12,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,25 +19,28 @@ from spark_ckpt.driver.rehearsal import can_rehearse, rehearse, remove, runs_her
 from spark_ckpt.errors import CkptError, EpochDamaged, EpochNotFound
 from spark_ckpt.store.holder import current_holder, provably_dead
 from spark_ckpt.store.records import Manifest
-from spark_ckpt.store.standbys import StandbyNote, Standbys
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.driver.lookout import Lookout
     from spark_ckpt.driver.stage import Stage
 
 _log = logging.getLogger(__name__)
 _FOLLOW_S = 0.25
-_TELL_S = 5.0
 _LEAVE_S = 5.0
 _REHEARSALS = 3
 _PREFIX = "standby"
 
 
-class Follower(threading.Thread):
-    """Of one wait of one standby. `lookout`: what it sees of the other driver. `say(what, epoch)`: what this has come to."""
+def name_of_a_wait() -> str:
+    """Of one wait of this process: of its note, its folder, and of whoever has the checkpoint lease."""
+    holder = current_holder()
+    return f"{_PREFIX}-{holder.pid}-{holder.pid_start}-{uuid.uuid4().hex[:8]}"
 
-    def __init__(self, plan: JobPlan, lookout: Lookout, say: Callable[[str, int], None]) -> None:
+
+class Follower(threading.Thread):
+    """Of the wait `name` of one standby. `say(what, epoch)`: what this has come to."""
+
+    def __init__(self, plan: JobPlan, name: str, say: Callable[[str, int], None]) -> None:
         super().__init__(name="ckpt-standby", daemon=True)
         self.failure: CkptError | None = None
         """What this job would end with if it took over now."""
@@ -47,19 +49,13 @@ class Follower(threading.Thread):
         self.is_warm = False
         """The job's own plan has run here."""
         self._plan = plan
-        self._lookout = lookout
         self._say = say
         self._store = plan.store.reopened()
-        self._standbys = Standbys(self._store.location)
-        self._holder = current_holder(plan.job)
-        self._id = f"{_PREFIX}-{self._holder.pid}-{self._holder.pid_start}-{uuid.uuid4().hex[:8]}"
-        self._folder = plan.cache / self._id
-        self._scratch = scratch_for(plan, f"{self._id}-scratch")
+        self._folder = plan.cache / name
+        self._scratch = scratch_for(plan, f"{name}-scratch")
         self._over = threading.Event()
         self._busy = threading.Lock()
         self._handed_over = False
-        self._since_ms = _wall_ms()
-        self._told_s = float("-inf")
         self._tried = self._rehearsals = 0
 
     # -- from the run's thread --------------------------------------------------------------------------------------------
@@ -92,13 +88,9 @@ class Follower(threading.Thread):
             self.failure = error
         except Exception:  # noqa: BLE001 - a takeover does without
             _log.warning("job=%s standby: nothing is kept warm any more", self._plan.job, exc_info=True)
-        finally:
-            with suppress(CkptError):
-                self._standbys.withdraw(self._id)
 
     def _look(self) -> None:
         try:
-            self._tell()
             tail = self._store.log.tail()
             if tail.latest != self._tried:
                 self._tried = tail.latest
@@ -122,7 +114,6 @@ class Follower(threading.Thread):
         self._say("follows", base.epoch)
         if not self.is_warm and self._rehearsals < _REHEARSALS and can_rehearse(self._plan, base):
             self._rehearse(stage)
-        self._tell()
 
     def _rehearse(self, stage: Stage) -> None:
         self._rehearsals += 1
@@ -133,37 +124,12 @@ class Follower(threading.Thread):
             remove(self._scratch)
         if self.is_warm:
             _log.info("job=%s standby: the plan has run within %.1f s", self._plan.job, time.monotonic() - started_s)
-            self._told_s = float("-inf")
             self._say("is warm", self.epoch)
-
-    # -- for others to see -------------------------------------------------------------------------------------------------
-
-    def _tell(self) -> None:
-        if time.monotonic() - self._told_s < _TELL_S:
-            return
-        note = StandbyNote(
-            holder=self._holder,
-            waits_since_ms=self._since_ms,
-            told_ms=_wall_ms(),
-            lease_of=self._lookout.tail.incarnation,
-            epoch=self.epoch,
-            renewals=self._lookout.rules.renewals,
-            warm=self.is_warm,
-        )
-        self._standbys.tell(self._id, note)
-        self._standbys.forget_silent(time.monotonic())
-        self._told_s = time.monotonic()
 
     def _tidy(self) -> None:
         """What standbys left behind that died on this host."""
-        self._standbys.forget_dead()
         for left in self._plan.cache.glob(f"{_PREFIX}-*-*-*"):
             pid, started = left.name.split("-")[1:3]
-            dead = self._holder.model_copy(update={"pid": int(pid), "pid_start": int(started)})
+            dead = current_holder().model_copy(update={"pid": int(pid), "pid_start": int(started)})
             if provably_dead(dead):
                 shutil.rmtree(left, ignore_errors=True)
-
-
-def _wall_ms() -> int:
-    """To be shown."""
-    return time.time_ns() // 1_000_000

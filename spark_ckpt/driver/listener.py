@@ -84,6 +84,22 @@ class StandbyEvent:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class UpkeepEvent:
+    """What becomes of a job's upkeep under checkpoint lease `token`, which standby `standby` has.
+
+    Of the driver: "leased" to a standby; "taken back", for there is none, with token 0. Of the standby: "done" up to `epoch`,
+    "given up". Of both: "found damage" in the epoch's files; `why` says what.
+    """
+
+    job: str
+    what: str
+    token: int
+    standby: str
+    epoch: int = 0
+    why: str = ""
+
+
 class RunListener:
     """Listens to a run. An exception in a listener is logged and does not touch the run."""
 
@@ -110,6 +126,9 @@ class RunListener:
 
     def onStandby(self, event: StandbyEvent) -> None:
         """This driver waits behind another one. Called from threads of the standby."""
+
+    def onUpkeep(self, event: UpkeepEvent) -> None:
+        """Who does the job's upkeep, and what it came to. Called from threads of the driver and of the standby."""
 
     def onHandover(self, event: IncarnationEvent) -> None:
         """Somebody asked this driver to hand over: it takes a final epoch and ends, and a standby goes on."""

@@ -91,7 +91,7 @@ class SparkIncarnation:
         )
         self._loop = CoordinatorLoop(self._rules, lambda effect: self._effects.carry_out(effect), self._fail)
         self._lanes = Lanes(plan, point.incarnation, point.last, self._core.standing, self._loop.post)
-        self._settling = Settling(plan, self._fail)
+        self._settling = Settling(plan, point.incarnation, announcer.kept_up, self._fail)
         self._effects = Effects(
             plan,
             announcer,
@@ -136,7 +136,7 @@ class SparkIncarnation:
         """Pin the sources, start the publishers, the query and the coordinator."""
         self._folder.make(self._levels)
         if self.last_epoch:
-            self._plan.store.settle(self._core.base)
+            self._settling.begin(self._core.base)
         self._loop.tell(SourcesPinned(self._stage.starts()))
         if self._ending is not None and self._ending.error is not None:
             raise self._ending.error

@@ -1,7 +1,7 @@
 """A run before its first incarnation, where another driver has the job: it waits warm, and takes over when that one is gone.
 
 The run's thread only looks, so that nothing delays what follows from a look. What keeps the standby warm has a thread of its own
-(`follower`).
+(`follower`), and so has what it does for the job meanwhile (`upkeep`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Json
 from spark_ckpt.driver.announcer import Announcer
-from spark_ckpt.driver.follower import Follower
-from spark_ckpt.driver.listener import RunListener, StandbyEvent
+from spark_ckpt.driver.follower import Follower, name_of_a_wait
+from spark_ckpt.driver.listener import RunListener, StandbyEvent, UpkeepEvent
 from spark_ckpt.driver.lookout import Lookout
+from spark_ckpt.driver.upkeep import Upkeep
 from spark_ckpt.errors import StoreInUse, StoreOutage
 from spark_ckpt.host.standby import TakeOver, TakeoverLost, TakeoverWon
 from spark_ckpt.store.restore import LATEST
@@ -39,6 +40,7 @@ class StandingBy:
         self._listeners = tuple(listeners)
         self._lookout = Lookout(plan.store.log, plan.config.lease_ms)
         self._follower: Follower | None = None
+        self._upkeep: Upkeep | None = None
         self._away = False
         self.waits = False
         """Whether another driver has the job."""
@@ -92,6 +94,8 @@ class StandingBy:
     def _taken_over(self, taking: TakeOver) -> bool:
         """Try to begin. The log refuses if it has moved on since; an outage is waited for, like any other time."""
         follower, before = self._follower, self._lookout.tail
+        if self._upkeep is not None:
+            self._upkeep.end()
         levels = None if follower is None else follower.handed_over()
         try:
             self._supervisor.begin(LATEST, takeover=False, ended=taking.token, levels=levels)
@@ -111,11 +115,16 @@ class StandingBy:
     def _follow(self) -> None:
         """Wait from now on, with nothing followed yet."""
         self._leave()
-        self._follower = Follower(self._plan, self._lookout, self._say)
+        name = name_of_a_wait()
+        self._follower = Follower(self._plan, name, self._say)
+        self._upkeep = Upkeep(self._plan, name, self._lookout, self._follower, self._kept_up)
         self._say("waits", 0)
         self._follower.start()
+        self._upkeep.start()
 
     def _leave(self) -> None:
+        if self._upkeep is not None:
+            self._upkeep.leave()
         if self._follower is not None:
             self._follower.leave()
 
@@ -123,3 +132,6 @@ class StandingBy:
         tail = self._lookout.tail
         event = StandbyEvent(self._plan.job, what, tail.incarnation, epoch, str(tail.holder or ""), why)
         Announcer(self._plan.job, event.lease_of, self._listeners).stood_by(event)
+
+    def _kept_up(self, event: UpkeepEvent) -> None:
+        Announcer(self._plan.job, self._lookout.tail.incarnation, self._listeners).kept_up(event)

@@ -15,6 +15,7 @@ from spark_ckpt.driver.listener import (
     ProgressEvent,
     RunListener,
     StandbyEvent,
+    UpkeepEvent,
 )
 
 _log = logging.getLogger(__name__)
@@ -72,6 +73,10 @@ class Aside(RunListener):
     def onStandby(self, event: StandbyEvent) -> None:
         """Later."""
         self._put(lambda: self._listener.onStandby(event))
+
+    def onUpkeep(self, event: UpkeepEvent) -> None:
+        """Later."""
+        self._put(lambda: self._listener.onUpkeep(event))
 
     def onHandover(self, event: IncarnationEvent) -> None:
         """Later."""

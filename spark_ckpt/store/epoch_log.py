@@ -13,14 +13,11 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 
-from pydantic import ValidationError
-
 from spark_ckpt.errors import (
     ConfigInvalid,
     EpochDamaged,
     EpochNotFound,
     Fenced,
-    FormatUnknown,
     RunFailed,
     StoreForeign,
     StoreInUse,
@@ -29,14 +26,12 @@ from spark_ckpt.store import restore
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.holder import provably_dead
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.log_table import HINT_DAMAGED, LogRow, LogTable, NewRow
+from spark_ckpt.store.log_rows import manifest_of, needed_rows, record_of, row_of, totals
+from spark_ckpt.store.log_table import HINT_DAMAGED, LogTable, NewRow
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.records import (
-    READABLE,
-    AnyRecord,
     CreatedRecord,
     EpochBrief,
-    Folded,
     HandoverAsked,
     Heartbeat,
     Holder,
@@ -52,24 +47,13 @@ from spark_ckpt.store.records import (
 from spark_ckpt.store.restore import LATEST, RecoveryPoint, RestoreTarget
 from spark_ckpt.store.tail import At, Tail, folded
 
-_KINDS: dict[str, type[AnyRecord]] = {
-    "created": CreatedRecord,
-    "incarnation": IncarnationRecord,
-    "epoch": EpochBrief,
-    "heartbeat": Heartbeat,
-    "released": Released,
-    "handover": HandoverAsked,
-    "published": Published,
-    "savepoint": SavepointRecord,
-    "savepoint-dropped": SavepointDropped,
-    "folded": Folded,
-    "loss-accepted": LossAccepted,
-}
-_NAMES = {model: name for name, model in _KINDS.items()}
 __all__ = ["EpochLog", "RecoveryPoint", "RestoreTarget", "Tail", "wall_ms"]
 
 Propose = Callable[[Tail], NewRow | None]
 """Given everything decided so far: the row to append, None if there is nothing to do, or an error."""
+
+Fence = Callable[[Tail], None]
+"""Raises `Fenced` if the caller must not write any more, by everything decided so far."""
 
 
 def wall_ms() -> int:
@@ -107,8 +91,8 @@ class EpochLog:
             return None
         log = cls(table, verify, now_ms)
         if not log.tail().store_id:
-            log._append(
-                lambda tail: None if tail.store_id else _row(CreatedRecord(job=job, store_id=str(uuid.uuid4())))
+            log.append(
+                lambda tail: None if tail.store_id else row_of(CreatedRecord(job=job, store_id=str(uuid.uuid4())))
             )
         if log.tail().job != job:
             raise StoreForeign(
@@ -151,7 +135,7 @@ class EpochLog:
             return self._incarnation_row(begun[0], holder, lease_ms)
 
         with self._lock:
-            self._append(propose)
+            self.append(propose)
             self._own_incarnation = begun[0].incarnation
         return begun[0]
 
@@ -160,26 +144,26 @@ class EpochLog:
 
         Raises `Fenced` if a newer incarnation exists, a `StoreOutage` (retriable) if the outcome is unknown.
         """
-        return self._append(lambda tail: self._epoch_row(tail, manifest))
+        return self.append(lambda tail: self._epoch_row(tail, manifest))
 
     def renew(self, incarnation: int, lease_ms: int) -> Tail:
         """Heartbeat of an idle holder; the tail before it. Raises `Fenced`."""
 
         def propose(tail: Tail) -> NewRow:
             _fence(tail, incarnation)
-            return _row(Heartbeat(incarnation=incarnation, lease_expires_ms=self._now_ms() + lease_ms), incarnation)
+            return row_of(Heartbeat(incarnation=incarnation, lease_expires_ms=self._now_ms() + lease_ms), incarnation)
 
-        return self._append(propose)
+        return self.append(propose)
 
     def release(self, incarnation: int, why: str = "", keeps: bool = False) -> None:
         """The incarnation ends: `why`. The lease is free at once, unless the run `keeps` it for the next incarnation. Nothing
         happens if it is free, or if a newer incarnation exists."""
-        self._append(lambda tail: _release_row(tail, Released(incarnation=incarnation, why=why, keeps=keeps)))
+        self.append(lambda tail: _release_row(tail, Released(incarnation=incarnation, why=why, keeps=keeps)))
 
     def ask_handover(self, incarnation: int) -> None:
         """Ask the driver of `incarnation` to end in order, so that a standby goes on; it reads this with its next renewal or epoch.
         Raises `StoreInUse` if another incarnation runs."""
-        self._append(lambda tail: _handover_row(tail, incarnation))
+        self.append(lambda tail: _handover_row(tail, incarnation))
 
     def record_acks(self, incarnation: int, acks: Sequence[SinkAck]) -> None:
         """Acks that no later epoch will carry. Raises `Fenced`."""
@@ -187,9 +171,9 @@ class EpochLog:
         def propose(tail: Tail) -> NewRow | None:
             _fence(tail, incarnation)
             news = tuple(ack for ack in acks if ack.epoch > tail.acked.get(ack.sink, 0))
-            return _row(Published(incarnation=incarnation, acks=news), incarnation) if news else None
+            return row_of(Published(incarnation=incarnation, acks=news), incarnation) if news else None
 
-        self._append(propose)
+        self.append(propose)
 
     def accept_loss(self, epoch: int, incarnation: int) -> range:
         """Go on although sinks have epochs up to `epoch`, by incarnations up to `incarnation`, that the log has lost.
@@ -204,9 +188,9 @@ class EpochLog:
             lost = range(tail.last + 1, epoch + 1)
             if not lost and incarnation <= tail.incarnation:
                 return None
-            return _row(LossAccepted(after=tail.last, epoch=max(epoch, tail.last), incarnation=incarnation))
+            return row_of(LossAccepted(after=tail.last, epoch=max(epoch, tail.last), incarnation=incarnation))
 
-        self._append(propose)
+        self.append(propose)
         return lost
 
     def add_savepoint(self, name: str, epoch: int) -> None:
@@ -216,7 +200,7 @@ class EpochLog:
             raise ConfigInvalid(
                 f"'{name}' cannot name a savepoint", hint="it would be taken for an epoch when restoring"
             )
-        self._append(lambda tail: _savepoint_row(tail, name, epoch))
+        self.append(lambda tail: _savepoint_row(tail, name, epoch))
 
     def drop_savepoint(self, name: str) -> None:
         """Forget a savepoint's name; its epoch is subject to retention again. `EpochNotFound` if there is none."""
@@ -226,9 +210,9 @@ class EpochLog:
             if name not in tail.savepoints:
                 known = ", ".join(sorted(tail.savepoints)) or "none"
                 raise EpochNotFound(f"there is no savepoint '{name}'", savepoints=known)
-            return _row(SavepointDropped(name=name), epoch=tail.savepoints[name])
+            return row_of(SavepointDropped(name=name), epoch=tail.savepoints[name])
 
-        self._append(propose)
+        self.append(propose)
 
     def manifest(self, epoch: int) -> Manifest:
         """One epoch, checked. Raises `EpochNotFound`, `EpochDamaged`, `FormatUnknown`."""
@@ -236,20 +220,23 @@ class EpochLog:
             self.tail()
             return self._manifest(epoch)
 
-    def shorten(self, keep_epochs: Callable[[Tail], set[int]]) -> tuple[Tail, list[Manifest]]:
+    def shorten(
+        self, keep_epochs: Callable[[Tail], set[int]], fence: Fence = lambda tail: None
+    ) -> tuple[Tail, list[Manifest]]:
         """Drop all epochs but those `keep_epochs` names; the tail they were chosen from and what was dropped.
 
         One commit: after it the dropped epochs cannot be restored by anybody. Raises `Fenced` if this object's own
-        incarnation was replaced.  Repeats itself when other commits come between.
+        incarnation was replaced, and what `fence` raises.  Repeats itself when other commits come between.
         """
         with self._lock:
             while True:
                 tail = self.tail()
                 if self._own_incarnation is not None:
                     _fence(tail, self._own_incarnation)
+                fence(tail)
                 kept = keep_epochs(tail)
                 dropped = [self._manifest(epoch) for epoch in sorted(tail.by_id.keys() - kept)]
-                if not dropped or self._table.shorten(_needed_rows(self._table.rows, kept), _row(_totals(tail))):
+                if not dropped or self._table.shorten(needed_rows(self._table.rows, kept), row_of(totals(tail))):
                     return tail, dropped
 
     def trim(self, before_ms: int) -> None:
@@ -260,7 +247,7 @@ class EpochLog:
 
     # -- the one way in -------------------------------------------------------------------------------------------
 
-    def _append(self, propose: Propose) -> Tail:
+    def append(self, propose: Propose) -> Tail:
         """Propose on what is decided so far, append by compare-and-swap, start over when others were faster.
 
         Returns the tail the row was proposed on.
@@ -276,7 +263,7 @@ class EpochLog:
                     self._table.append(row)
                 except CommitLost:
                     continue
-                self._table.fold_if_due(_row(_totals(tail)))
+                self._table.fold_if_due(row_of(totals(tail)))
                 return tail
 
     def _recovery_point(self, tail: Tail, target: RestoreTarget) -> RecoveryPoint:
@@ -303,7 +290,7 @@ class EpochLog:
             lease_expires_ms=self._now_ms() + lease_ms,
             passed_over=point.passed_over,
         )
-        return _row(record, point.incarnation, point.manifest.epoch)
+        return row_of(record, point.incarnation, point.manifest.epoch)
 
     def _refuse_if_held(self, tail: Tail, takeover: bool, ended: int | None = None) -> None:
         if takeover or tail.holder is None or tail.incarnation == self._own_incarnation:
@@ -323,13 +310,7 @@ class EpochLog:
             or manifest.epoch <= tail.last
             or (manifest.base, manifest.previous) != (tail.latest, tail.last)
         ):
-            raise RunFailed(
-                "the manifest does not extend the log",
-                manifest=f"epoch {manifest.epoch}, base {manifest.base}, previous {manifest.previous}",
-                log=f"latest {tail.latest}, last {tail.last}",
-                job=f"{manifest.job} in the manifest, {tail.job} in the log",
-                hint="start the job again; it continues from the last epoch",
-            )
+            raise _not_behind(tail, manifest)
         brief = EpochBrief.of(manifest, self._now_ms() + tail.lease_ms)
         body = manifest.model_dump_json()
         return NewRow("epoch", manifest.epoch, manifest.incarnation, manifest.attempt, brief.model_dump_json(), body)
@@ -341,58 +322,30 @@ class EpochLog:
             raise EpochNotFound(
                 f"epoch {epoch} is not in the log", kept=kept, hint="choose a kept epoch or a savepoint"
             )
-        return _manifest_of(row, self._table.body(row))
+        return manifest_of(row, self._table.body(row))
 
     def _absorb(self) -> None:
         news = self._table.news()
         tail, rows = (Tail(), self._table.rows) if news is None else (self._tail, news)
-        self._tail = folded(tail, [(At(row.seq, row.time_ms), _record(row)) for row in rows])
+        self._tail = folded(tail, [(At(row.seq, row.time_ms), record_of(row)) for row in rows])
         contradiction = self._tail.contradiction()
         if contradiction:
             raise EpochDamaged(contradiction, hint=HINT_DAMAGED)
 
 
+def _not_behind(tail: Tail, manifest: Manifest) -> RunFailed:
+    return RunFailed(
+        "the manifest does not extend the log",
+        manifest=f"epoch {manifest.epoch}, base {manifest.base}, previous {manifest.previous}",
+        log=f"latest {tail.latest}, last {tail.last}",
+        job=f"{manifest.job} in the manifest, {tail.job} in the log",
+        hint="start the job again; it continues from the last epoch",
+    )
+
+
 def _passed_over(tail: Tail, target: RestoreTarget, choice: restore.Choice) -> set[int]:
     """Epochs left out without anybody's word; naming an epoch is a word about everything behind it."""
     return {*tail.passed_over, *(epoch for epoch, _ in choice.skipped)} if target == LATEST else set()
-
-
-def _row(record: AnyRecord, incarnation: int = 0, epoch: int = 0) -> NewRow:
-    text = record.model_dump_json()
-    return NewRow(_NAMES[type(record)], epoch, incarnation, uuid.uuid4().hex, text, text)
-
-
-def _record(row: LogRow) -> AnyRecord:
-    model = _KINDS.get(row.kind)
-    if model is None:
-        raise FormatUnknown(
-            f"the control log has a row of kind '{row.kind}'", hint="upgrade spark_ckpt on this machine"
-        )
-    try:
-        return model.model_validate_json(row.brief)
-    except ValidationError as error:
-        raise EpochDamaged(
-            f"row {row.seq} ({row.kind}) of the control log has fields this version does not know",
-            hint="it was written by another version of spark_ckpt: use that one",
-            field=".".join(str(part) for part in error.errors()[0]["loc"]),
-        ) from None
-
-
-def _manifest_of(row: LogRow, body: str) -> Manifest:
-    try:
-        manifest = Manifest.model_validate_json(body)
-    except ValidationError as error:
-        raise EpochDamaged(
-            f"the manifest of epoch {row.epoch} has fields this version does not know",
-            hint="it was written by another version of spark_ckpt: use that one",
-            field=".".join(str(part) for part in error.errors()[0]["loc"]),
-        ) from None
-    if manifest.format not in READABLE:
-        raise FormatUnknown(
-            f"epoch {row.epoch} is in format {manifest.format}, this version knows {READABLE[-1]} and older",
-            hint="upgrade spark_ckpt",
-        )
-    return manifest
 
 
 def _savepoint_row(tail: Tail, name: str, epoch: int) -> NewRow | None:
@@ -401,7 +354,7 @@ def _savepoint_row(tail: Tail, name: str, epoch: int) -> NewRow | None:
         raise EpochNotFound(f"epoch {epoch} is not in the log", kept=kept, hint="choose a kept epoch")
     known = tail.savepoints.get(name)
     if known is None:
-        return _row(SavepointRecord(name=name, epoch=epoch), epoch=epoch)
+        return row_of(SavepointRecord(name=name, epoch=epoch), epoch=epoch)
     if known != epoch:
         raise ConfigInvalid(
             f"savepoint '{name}' is epoch {known} already", hint="drop it first, or choose another name"
@@ -440,39 +393,13 @@ def _in_use(tail: Tail) -> StoreInUse:
 
 def _release_row(tail: Tail, record: Released) -> NewRow | None:
     held = tail.incarnation == record.incarnation and not tail.is_free
-    return _row(record, record.incarnation) if held else None
+    return row_of(record, record.incarnation) if held else None
 
 
 def _handover_row(tail: Tail, incarnation: int) -> NewRow | None:
     if tail.incarnation != incarnation:
         raise StoreInUse(f"incarnation {tail.incarnation} runs the job now", holder=tail.holder)
-    return None if tail.handover_asked else _row(HandoverAsked(incarnation=incarnation), incarnation)
-
-
-def _totals(tail: Tail) -> Folded:
-    return Folded(last=tail.last, acked=dict(tail.acked))
-
-
-def _needed_rows(rows: Sequence[LogRow], epochs: set[int]) -> set[int]:
-    """`seq` of the rows that the log still needs when only `epochs` are kept."""
-    needed: set[int] = set()
-    newest: dict[str, int] = {}
-    savepoints: dict[str, int] = {}
-    lives = {row.incarnation for row in rows if row.kind == "epoch" and row.epoch in epochs}
-    for row in rows:
-        newest[row.kind] = row.seq
-        if row.kind in ("incarnation", "released") and row.incarnation in lives:
-            needed.add(row.seq)
-        if row.kind in ("created", "loss-accepted") or (row.kind == "epoch" and row.epoch in epochs):
-            needed.add(row.seq)
-        elif row.kind in ("savepoint", "savepoint-dropped"):
-            record = _record(row)
-            if isinstance(record, SavepointRecord):
-                savepoints[record.name] = row.seq
-            elif isinstance(record, SavepointDropped):
-                savepoints.pop(record.name, None)
-    lease = {newest[kind] for kind in ("incarnation", "heartbeat", "released", "handover") if kind in newest}
-    return needed | lease | set(savepoints.values())
+    return None if tail.handover_asked else row_of(HandoverAsked(incarnation=incarnation), incarnation)
 
 
 def _utc(ms: int) -> str:

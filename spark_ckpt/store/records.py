@@ -29,6 +29,7 @@ OperatorName = Annotated[str, AfterValidator(lambda name: valid_name("operator",
 EdgeName = Annotated[str, AfterValidator(lambda name: valid_name("edge", name))]
 SinkName = Annotated[str, AfterValidator(lambda name: valid_name("sink", name))]
 SavepointName = Annotated[str, AfterValidator(lambda name: valid_name("savepoint", name))]
+StandbyName = Annotated[str, AfterValidator(lambda name: valid_name("standby", name))]
 Count = Annotated[int, Field(ge=0)]
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 """SHA-256 of a file's bytes, in hexadecimal; empty in format 1: not known, such a file is checked by its size."""
@@ -296,6 +297,45 @@ class HandoverAsked(Entry):
     incarnation: Count
 
 
+class UpkeepTurn(Record):
+    """Leases to others since this standby had one, and how long its last one was (0: it had none)."""
+
+    since: Count = 0
+    ttl_ms: Count = 0
+
+
+class UpkeepLeased(Entry):
+    """The checkpoint lease: standby `holder` does the job's upkeep, and the driver of `incarnation` leaves it alone. The row's
+    number is the lease's token.
+
+    `boot`, `reported_ms`: of the holder's own clock, at a moment before the issue; it may work for `budget_ms` of that clock.
+    `ttl_ms`: of the driver's. `turns`: everybody's, with this lease.
+    """
+
+    incarnation: Count
+    holder: StandbyName
+    boot: Count
+    reported_ms: Count
+    budget_ms: Count
+    ttl_ms: Count
+    turns: dict[StandbyName, UpkeepTurn] = Field(default_factory=dict)
+
+
+class UpkeepEnded(Entry):
+    """Its holder has used lease `token`, or gives it back: `failure` says why.
+
+    What `epoch` says, as incarnation `incarnation` stands on it, is shown by the tables; what is not kept any more is gone; the
+    epoch's files were read and compared, and `damage` says what is wrong with them. `clock_ms`: the holder's own.
+    """
+
+    token: Count
+    incarnation: Count = 0
+    epoch: Count = 0
+    clock_ms: Count = 0
+    failure: str = ""
+    damage: str = ""
+
+
 class Published(Entry):
     """Acks that no later epoch will carry."""
 
@@ -341,6 +381,8 @@ AnyRecord = (
     | Heartbeat
     | Released
     | HandoverAsked
+    | UpkeepLeased
+    | UpkeepEnded
     | Published
     | SavepointRecord
     | SavepointDropped

@@ -16,6 +16,7 @@ from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.records import Count, Holder
 
 _FOLDER = "standbys"
+_ENDING = ".json"
 _SILENT_S = 600.0
 
 
@@ -23,7 +24,8 @@ class StandbyNote(BaseModel):
     """What a standby tells. Times are its own wall clock's, in ms since 1970 UTC: to be shown, never compared with another host's.
 
     `lease_of`: the incarnation behind which it waits. `epoch`: the newest one that it has followed, 0 for none. `renewals`: how
-    often it has seen the lease renewed. `warm`: the job's own plan has run here once.
+    often it has seen the lease renewed. `warm`: the job's own plan has run here once. `clock_ms`: its own clock of no
+    date, if it takes the checkpoint lease (`host.upkeep`); `health` in percent: how much of the upkeep it may get.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -36,6 +38,8 @@ class StandbyNote(BaseModel):
     epoch: Count = 0
     renewals: Count = 0
     warm: bool = False
+    clock_ms: Count | None = None
+    health: Count = 100
 
 
 class Standbys:
@@ -58,6 +62,10 @@ class Standbys:
         notes = [note for _, note in self._notes() if not provably_dead(note.holder)]
         return sorted(notes, key=lambda note: (note.waits_since_ms, str(note.holder)))
 
+    def named(self) -> dict[str, StandbyNote]:
+        """The same by name. Raises a `StoreOutage`."""
+        return {path.removesuffix(_ENDING): note for path, note in self._notes() if not provably_dead(note.holder)}
+
     def forget_dead(self) -> None:
         """Remove what standbys left here that died on this host."""
         self._location.delete([path for path, note in self._notes() if provably_dead(note.holder)])
@@ -73,7 +81,7 @@ class Standbys:
         self._location.delete([path for path, (_, since_s) in self._seen.items() if now_s - since_s > _SILENT_S])
 
     def _notes(self) -> Sequence[tuple[str, StandbyNote]]:
-        found = [(info.path, self._read(info.path)) for info in self._location.list() if info.path.endswith(".json")]
+        found = [(info.path, self._read(info.path)) for info in self._location.list() if info.path.endswith(_ENDING)]
         return [(path, note) for path, note in found if note is not None]
 
     def _read(self, path: str) -> StandbyNote | None:
@@ -85,4 +93,4 @@ class Standbys:
 
 
 def _file(name: str) -> str:
-    return f"{valid_name('standby', name)}.json"
+    return f"{valid_name('standby', name)}{_ENDING}"

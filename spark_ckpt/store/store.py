@@ -10,7 +10,7 @@ from typing import Self
 from spark_ckpt.content import check_size
 from spark_ckpt.errors import StoreForeign
 from spark_ckpt.store.delta_log import LOG
-from spark_ckpt.store.epoch_log import EpochLog, wall_ms
+from spark_ckpt.store.epoch_log import EpochLog, Fence, wall_ms
 from spark_ckpt.store.inflight import InFlight
 from spark_ckpt.store.location import FileInfo, Location, total_size
 from spark_ckpt.store.names import valid_name
@@ -31,6 +31,10 @@ from spark_ckpt.store.tail import Tail
 from spark_ckpt.store.trim import HORIZON_MS, trim
 
 _STATE, _EDGES, _INFLIGHT, _RUNS, _EPOCHS = "state", "edges", "inflight", "runs", "epochs"
+
+
+def _go_on() -> None:
+    """Nothing stands in the way."""
 
 
 class Store:
@@ -111,24 +115,29 @@ class Store:
             if staged_at is not None:
                 _verify(staged_at, output.files, deep, epoch=manifest.epoch, sink=sink)
 
-    def settle(self, manifest: Manifest) -> None:
+    def settle(self, manifest: Manifest, incarnation: int | None = None, guard: Callable[[], None] = _go_on) -> None:
         """Idempotent redo after the decision: the store's tables show what the manifest says.
 
-        After a restore, call it once with `RecoveryPoint.manifest`: tables go back to the restored epoch.
+        After a restore, call it once with `RecoveryPoint.manifest`: tables go back to the restored epoch. `incarnation`: the one
+        that stands on the epoch, by default this object's own. `guard` is called before each table, and may raise.
         """
-        incarnation = self.log.own_incarnation or manifest.incarnation
+        ours = incarnation or self.log.own_incarnation or manifest.incarnation
         with self._lock:
-            for operator in sorted({*manifest.operators, *self._tables(_STATE)}):
-                self.state(operator).settle(manifest, incarnation)
-            for sink in sorted({*manifest.outputs, *self._tables(_EDGES)}):
-                self.outbox(sink).settle(manifest, incarnation)
-            for edge in sorted({*manifest.edges, *self._tables(_INFLIGHT)}):
-                self.edge(edge).settle(manifest, incarnation)
+            tables: list[StateTable | Outbox | InFlight] = []
+            tables += map(self.state, sorted({*manifest.operators, *self._tables(_STATE)}))
+            tables += map(self.outbox, sorted({*manifest.outputs, *self._tables(_EDGES)}))
+            tables += map(self.edge, sorted({*manifest.edges, *self._tables(_INFLIGHT)}))
+            for table in tables:
+                guard()
+                table.settle(manifest, ours)
 
-    def retain(self, policy: Retention) -> RetentionReport:
+    def retain(
+        self, policy: Retention, guard: Callable[[], None] = _go_on, fence: Fence = lambda tail: None
+    ) -> RetentionReport:
         """Forget old epochs and delete what no kept epoch needs. Safe to stop at any point and to repeat.
 
-        Raises `Fenced` if this object's own incarnation was replaced.
+        Raises `Fenced` if this object's own incarnation was replaced, and what `fence` raises of the log that epochs are dropped
+        from. `guard` is called before each table's files go, and may raise.
         """
 
         def kept(tail: Tail) -> set[int]:
@@ -136,22 +145,26 @@ class Store:
             return keep if len(tail.by_id) - len(keep) > policy.slack else set(tail.by_id)
 
         with self._lock:
-            tail, dropped = self.log.shorten(kept)
+            tail, dropped = self.log.shorten(kept, fence)
             if not dropped and self._swept_for == tail.incarnation:
                 return RetentionReport()
-            report = self._swept(tail, dropped)
+            report = self._swept(tail, dropped, guard)
             self._swept_for = tail.incarnation
             return report
 
-    def _swept(self, tail: Tail, dropped: Sequence[Manifest]) -> RetentionReport:
+    def _swept(self, tail: Tail, dropped: Sequence[Manifest], guard: Callable[[], None]) -> RetentionReport:
         incarnation = self.log.own_incarnation or tail.incarnation
         files: list[FileInfo] = []
         for sink in self._tables(_EDGES):
+            guard()
             files += self._sweep_outbox(self.outbox(sink), dropped, incarnation)
         for operator in self._tables(_STATE):
+            guard()
             files += self._sweep_state(self.state(operator), dropped, incarnation)
         for edge in self._tables(_INFLIGHT):
+            guard()
             files += self._sweep_edge(self.edge(edge), dropped, incarnation)
+        guard()
         self._trim_logs()
         dead = [name for name in self.location.folders(_RUNS) if name.isdigit() and int(name) < incarnation]
         for name in dead:
@@ -223,10 +236,16 @@ def _verify(place: Location, files: Sequence[StateFile | StagedFileRecord], deep
     found = place.sizes(file.path for file in files)
     for file in files:
         check_size(file, found.get(file.path), **where, location=place.uri)
-        if deep and file.sha256:
-            place.verify(file, **where, location=place.uri)
-        elif deep:
-            place.read_committed(file, file.rows, **where)
+        if deep:
+            compare(place, file, **where)
+
+
+def compare(place: Location, file: StateFile | StagedFileRecord, **where: object) -> None:
+    """Read the file and compare it with what was committed. Raises `EpochDamaged` with `where`."""
+    if file.sha256:
+        place.verify(file, **where, location=place.uri)
+    else:
+        place.read_committed(file, file.rows, **where)
 
 
 def _delete_garbage(

@@ -21,6 +21,8 @@ from spark_ckpt.store.records import (
     SavepointDropped,
     SavepointRecord,
     SinkAck,
+    UpkeepEnded,
+    UpkeepLeased,
 )
 
 
@@ -45,6 +47,19 @@ class LifeTold:
 
 
 @dataclass(frozen=True, slots=True)
+class UpkeepTold:
+    """The newest checkpoint lease. `token`: its row's number; `since_ms` and `ended_ms`: its authors' clocks, ms since 1970.
+    `ended`: None while it is out; `ended_token`: that row's number."""
+
+    token: int
+    since_ms: int
+    lease: UpkeepLeased
+    ended: UpkeepEnded | None = None
+    ended_token: int = 0
+    ended_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Tail:
     """Everything decided so far.
 
@@ -53,7 +68,8 @@ class Tail:
     `lease_token` is the number of the newest row that began, renewed or freed the lease, `renewed_ms` its author's clock;
     `handover_of` the incarnation that was last asked to hand over;
     `passed_over` the damaged epochs that "latest" left out by itself; `lost` ids of epochs that sinks may have and that
-    somebody accepted as lost; `lives` the incarnations that the log still tells of, in their order.
+    somebody accepted as lost; `lives` the incarnations that the log still tells of, in their order; `upkeep` who has the checkpoint
+    lease, or had it last.
     """
 
     job: str = ""
@@ -75,6 +91,7 @@ class Tail:
     passed_over: frozenset[int] = frozenset()
     lost: frozenset[int] = frozenset()
     lives: tuple[LifeTold, ...] = ()
+    upkeep: UpkeepTold | None = None
 
     @property
     def is_free(self) -> bool:
@@ -190,6 +207,18 @@ def _handover_asked(tail: Tail, record: HandoverAsked, at: At) -> Tail:
     return replace(tail, handover_of=record.incarnation)
 
 
+def _upkeep_leased(tail: Tail, record: UpkeepLeased, at: At) -> Tail:
+    return replace(tail, upkeep=UpkeepTold(at.seq, at.time_ms, record))
+
+
+def _upkeep_ended(tail: Tail, record: UpkeepEnded, at: At) -> Tail:
+    """Behind a newer lease it says nothing."""
+    if tail.upkeep is None or tail.upkeep.token != record.token:
+        return tail
+    ended = replace(tail.upkeep, ended=record, ended_token=at.seq, ended_ms=at.time_ms)
+    return replace(tail, upkeep=ended)
+
+
 def _published(tail: Tail, record: Published, at: At) -> Tail:
     return _acked(tail, record.acks)
 
@@ -235,6 +264,8 @@ _APPLY: Mapping[type, _Apply] = {
         (Heartbeat, _heartbeat),
         (Released, _released),
         (HandoverAsked, _handover_asked),
+        (UpkeepLeased, _upkeep_leased),
+        (UpkeepEnded, _upkeep_ended),
         (Published, _published),
         (SavepointRecord, _savepoint),
         (SavepointDropped, _savepoint_dropped),

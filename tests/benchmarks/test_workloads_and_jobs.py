@@ -94,18 +94,20 @@ def test_the_skewed_workload_follows_its_exponent() -> None:
 
 
 def test_a_system_that_is_for_one_measurement_is_left_out_of_the_others():
-    chosen = {name: each for name, each in systems().items() if name in ("spark_ckpt-builtin", "spark_ckpt-standby")}
+    chosen = {
+        name: each for name, each in systems().items() if name in ("spark_ckpt-builtin", "spark_ckpt-standby-far")
+    }
     cells = [Cell(measure, "running_sum", "uniform-10k") for measure in ("throughput", "recovery")]
     turns = Campaign(cells, chosen, QUICK, repeats=1).turns()
     assert [(cell.measure, system.name) for _, cell, system in turns] == [
         ("throughput", "spark_ckpt-builtin"),
         ("recovery", "spark_ckpt-builtin"),
-        ("recovery", "spark_ckpt-standby"),
+        ("recovery", "spark_ckpt-standby-far"),
     ]
 
 
 def test_a_standby_is_warm_when_it_says_so(tmp_path):
-    (warm,) = [each.has_warm_standby for each in systems().values() if each.has_warm_standby is not None]
+    (warm,) = {each.has_warm_standby for each in systems().values() if each.has_warm_standby is not None}
     notes = tmp_path / "store" / "standbys"
     assert not warm(str(tmp_path))
     notes.mkdir(parents=True)

@@ -9,8 +9,10 @@ import pytest
 
 from spark_ckpt.cli import handover as handover_module
 from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.records import UpkeepEnded, UpkeepLeased, UpkeepTurn
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.store import Store
+from spark_ckpt.store.upkeep import UpkeepLog
 from tests.store.store_world import ELSEWHERE, JOB, World
 
 NOTE = StandbyNote(holder=ELSEWHERE, waits_since_ms=0, told_ms=60_000, lease_of=1, epoch=3, renewals=4, warm=True)
@@ -29,7 +31,8 @@ def test_the_lease_is_told_with_its_holder_and_the_standbys_behind(command, worl
     assert told.code == 0
     assert "holder        test (process 1 on another-host)" in told.out
     assert "lease         held; 30 s from each renewal, the last at 2023-11-14" in told.out
-    assert told.out.splitlines()[-1].split()[-5:] == ["3", "4", "yes", "1970-01-01", "00:01:00Z"]
+    assert "upkeep        the driver's own: no standby has had the checkpoint lease yet" in told.out
+    assert told.out.splitlines()[-1].split()[-6:] == ["3", "4", "yes", "-", "1970-01-01", "00:01:00Z"]
 
 
 def test_the_lease_is_told_as_json(command, world, store):
@@ -39,6 +42,27 @@ def test_the_lease_is_told_as_json(command, world, store):
     assert told["lease"]["state"] == "held"
     assert (told["lease"]["incarnation"], told["lease"]["latest"], told["lease"]["handover_asked"]) == (1, 3, True)
     assert [(note["host"], note["epoch"], note["warm"]) for note in told["standbys"]] == [("another-host", 3, True)]
+
+
+def test_the_checkpoint_lease_is_told_with_its_holder_and_who_may_be_next(command, world, store):
+    """Who has waited longer for a turn, or is warmer, has the larger share."""
+    near = NEAR.model_copy(update={"clock_ms": 5, "health": 50})
+    Standbys(world.store.location).tell("far", NOTE.model_copy(update={"clock_ms": 5}))
+    Standbys(world.store.location).tell("near", near)
+    rows = UpkeepLog(world.store.log)
+    numbers = {"boot": 1, "reported_ms": 5, "budget_ms": 7_000, "ttl_ms": 10_000}
+    turns = {"near": UpkeepTurn(since=0, ttl_ms=10_000), "far": UpkeepTurn(since=2, ttl_ms=10_000)}
+    token = rows.lease(UpkeepLeased(incarnation=1, holder="near", **numbers, turns=turns))
+    told = command("lease", store)
+    assert f"upkeep        {near.holder}, checkpoint lease {token} since 2023-11-14" in told.out
+    assert "for 10 s; not reported as done" in told.out
+    rows.end(UpkeepEnded(token=token, incarnation=1, epoch=3, damage="a file is missing"))
+    told = command("lease", store)
+    assert "done up to epoch 3 at 2023-11-14" in told.out
+    assert "damage        a file is missing" in told.out
+    found = command("lease", store, "--json").json
+    assert (found["upkeep"]["token"], found["upkeep"]["standby"], found["upkeep"]["epoch"]) == (token, "near", 3)
+    assert [note["next_upkeep_percent"] for note in found["standbys"]] == [14, 86]
 
 
 def test_a_lease_that_was_given_up_and_one_of_a_dead_process_are_told_apart(command, world, store):

@@ -22,6 +22,7 @@ from spark_ckpt.protocol.lease.messages import (
     Lease,
     LeaseChosen,
     LeaseElapsed,
+    LeaseReturned,
     LeaseSettings,
     PublishAnswered,
     PublishCheckpoint,
@@ -250,6 +251,7 @@ PRIMARY_EVENTS: dict[type[Event], Event] = {
     HealthReported: HealthReported(Report(C, 1, 0, 0), 400),
     Ticked: Ticked(400, 0),
     LeaseChosen: LeaseChosen(Lease(1, FOR_B), 400),
+    LeaseReturned: LeaseReturned(1),
 }
 
 
@@ -323,6 +325,20 @@ def test_a_payload_beyond_the_lease_ends_it_and_is_measured_from_the_report() ->
     assert machine.estimate(B) == first_estimate(0, SETTINGS).succeeded(300, SETTINGS)
 
 
+def test_a_lease_that_is_returned_is_over_at_once_and_says_nothing_about_times() -> None:
+    machine = waiting()
+
+    assert machine.handle(LeaseReturned(1)) == [Note("lease returned", "b will not use 1")]
+    assert (machine.phase, machine.estimate(B)) == (P.FREE, first_estimate(0, SETTINGS))
+
+
+def test_another_lease_that_is_returned_does_not_end_this_one() -> None:
+    machine = waiting()
+
+    assert [type(effect) for effect in machine.handle(LeaseReturned(0))] == [Drop]
+    assert machine.phase is P.WAITING
+
+
 def test_a_new_primary_counts_the_whole_time_again_on_its_own_clock() -> None:
     machine = primary(Lease(7, FOR_B), local_ms=5_000)
 
@@ -392,7 +408,7 @@ def test_every_cell_does_what_the_table_says(make: Any, phase: Any, event: Event
     if isinstance(cell, str):
         assert not any(isinstance(effect, Drop) for effect in machine.handle(event))
         return
-    if hasattr(event, "token") and phase in (R.FOLLOWING, R.LEADING):
+    if hasattr(event, "token") and phase in (R.FOLLOWING, R.LEADING, P.FREE, P.ISSUING):
         assert [type(effect) for effect in machine.handle(event)] == [Drop]
         return
     with pytest.raises(InvalidTransition):

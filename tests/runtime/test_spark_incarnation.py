@@ -363,7 +363,7 @@ def test_a_slow_table_does_not_hold_up_the_renewal(bench_of, monkeypatch):
     bench = bench_of(lease="300 ms")
     life = bench.born()
     served = threading.Event()
-    monkeypatch.setattr(bench.store, "settle", lambda manifest: served.wait(60))
+    monkeypatch.setattr(bench.store, "settle", lambda *_: served.wait(60))
     life.life.request_savepoint("named")
     life.epoch(2, 1)
     before = bench.tail().lease_expires_ms

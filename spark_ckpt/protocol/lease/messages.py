@@ -267,6 +267,13 @@ class LeaseChosen(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseReturned(Event):
+    """Its holder will not use the lease any more: it has said so, or its life is known to be over. Nothing was published."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
 class AppendLease(Effect):
     """Append it to the log. If nobody knows whether it was chosen, the primary waits until it is known."""
 

@@ -4,9 +4,10 @@
 
 A machine is made at each election and dropped when the replica is deposed.
 
-- A lease is over when its holder reports a payload beyond it, or when its whole time has passed on this primary's
-  clock, counted from when the primary knew it: late is safe.  The seed's new primary goes on with the deadline of
-  the old one; here it begins anew, which is safe in whatever time the new clock runs, as long as the rates fit.
+- A lease is over when its holder reports a payload beyond it, when the host knows that its holder will not use it
+  any more, or when its whole time has passed on this primary's clock, counted from when the primary knew it: late
+  is safe.  The seed's new primary goes on with the deadline of the old one; here it begins anew, which is safe in
+  whatever time the new clock runs, as long as the rates fit.
 - A primary that was itself the holder waits like any other.  To pre-empt its own lease is the published model's
   twelve-state counterexample: after a crash it would execute the lease again.
 - An append whose fate is unknown is waited for: the log may still choose it.
@@ -23,6 +24,7 @@ from spark_ckpt.protocol.lease.messages import (
     HealthReported,
     Lease,
     LeaseChosen,
+    LeaseReturned,
     LeaseSettings,
     Report,
     Terms,
@@ -48,7 +50,7 @@ class PrimaryPhase(Enum):
 
 P = PrimaryPhase
 
-_EVENTS = (HealthReported, Ticked, LeaseChosen)
+_EVENTS = (HealthReported, Ticked, LeaseChosen, LeaseReturned)
 
 
 class Primary(Machine[PrimaryPhase]):
@@ -60,10 +62,12 @@ class Primary(Machine[PrimaryPhase]):
         {
             P.FREE: {HealthReported: "_on_report", Ticked: "_on_tick_free"},
             P.ISSUING: {HealthReported: "_on_report", Ticked: "_on_tick_issuing", LeaseChosen: "_on_chosen"},
-            P.WAITING: {HealthReported: "_on_report_waiting", Ticked: "_on_tick_waiting"},
+            P.WAITING: {
+                HealthReported: "_on_report_waiting", Ticked: "_on_tick_waiting", LeaseReturned: "_on_returned",
+            },
         },
         _EVENTS,
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -124,6 +128,9 @@ class Primary(Machine[PrimaryPhase]):
     # -- reports ---------------------------------------------------------------------------------------------
 
     def _stale(self, event: Event) -> str | None:
+        if isinstance(event, LeaseReturned):
+            out = None if self.lease is None else self.lease.token
+            return None if event.token == out else f"lease {event.token} is not out"
         if not isinstance(event, HealthReported) or event.report.node not in self.heard:
             return None
         known, theirs = self.heard[event.report.node][0], event.report
@@ -155,6 +162,12 @@ class Primary(Machine[PrimaryPhase]):
         if not self._is_over(event.local_ms):
             return []
         return [*self._missed(self._outstanding()), *self._on_tick_free(event)]
+
+    def _on_returned(self, event: LeaseReturned) -> list[Effect]:
+        """How long it would have taken is not known: the estimate stays."""
+        holder = self._outstanding().terms.holder
+        self._release()
+        return [Note("lease returned", f"{holder} will not use {event.token}")]
 
     def _issue(self, holder: ProcessId) -> list[Effect]:
         report, self._counted_from = self.heard[holder]

@@ -1,0 +1,146 @@
+"""A driver's duty of upkeep: whether it does it itself, or leaves it to a standby under the checkpoint lease (`host.upkeep`)."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from spark_ckpt.driver.listener import UpkeepEvent
+from spark_ckpt.errors import StoreOutage
+from spark_ckpt.host.upkeep import SETTINGS, Delegation, Told, turns_of
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.lease.messages import Lease, Terms
+from spark_ckpt.protocol.lease.rotation import DRAWS
+from spark_ckpt.store.holder import runs_here
+from spark_ckpt.store.records import UpkeepLeased, UpkeepTurn
+from spark_ckpt.store.standbys import StandbyNote, Standbys
+from spark_ckpt.store.upkeep import UpkeepLog
+
+if TYPE_CHECKING:
+    from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.store.records import Manifest
+    from spark_ckpt.store.tail import Tail, UpkeepTold
+
+_log = logging.getLogger(__name__)
+LOOK_S = 1.0
+"""Between two readings of the standbys' notes: a request to list them, and one for each."""
+
+Say = Callable[[UpkeepEvent], None]
+
+
+class Duty:
+    """Of one incarnation. On one thread at a time. Notes are read when there is something to do, no more often than `LOOK_S`."""
+
+    def __init__(self, plan: JobPlan, incarnation: int, say: Say) -> None:
+        self._job = plan.job
+        self._incarnation = incarnation
+        self._log = plan.store.log
+        self._standbys = Standbys(plan.store.location)
+        self._say = say
+        self._rules: Delegation | None = None
+        self._looked_s = float("-inf")
+        self._is_left = self._is_away = False
+        self._done = (0, 0)
+        """Incarnation and epoch of the newest turn that went well."""
+
+    def is_ours(self) -> bool:
+        """Whether this driver is to do the upkeep now. Raises what ends the incarnation."""
+        self._look()
+        ours = self._delegation().is_ours(_now_ms())
+        if ours and self._is_left:
+            self._is_left = False
+            self._say(UpkeepEvent(self._job, "taken back", 0, "", why="no standby is left"))
+        return ours
+
+    def is_done(self, manifest: Manifest) -> bool:
+        """Whether a standby has done what the epoch asks for; otherwise somebody is asked to, if there is a candidate."""
+        self._is_left = True
+        if self._done >= (self._incarnation, manifest.epoch):
+            return True
+        try:
+            self._lease()
+        except StoreOutage as outage:
+            self._missed(outage)
+        return False
+
+    def _look(self) -> None:
+        """An outage ends nothing here: what is known stays."""
+        if time.monotonic() - self._looked_s < LOOK_S:
+            return
+        self._looked_s = time.monotonic()
+        rules = self._delegation()
+        try:
+            if rules.out is not None:
+                self._take_in(self._log.tail(), rules)
+            rules.heard([_told(name, note) for name, note in self._standbys.named().items()], _now_ms())
+        except StoreOutage as outage:
+            self._missed(outage)
+        else:
+            self._is_away = False
+
+    def _missed(self, outage: StoreOutage) -> None:
+        if not self._is_away:
+            _log.warning("job=%s the checkpoint lease waits: %s", self._job, outage)
+        self._is_away = True
+
+    def _delegation(self) -> Delegation:
+        if self._rules is None:
+            upkeep = self._log.tail().upkeep
+            inherited = None if upkeep is None or upkeep.ended is not None else lease_of(upkeep)
+            turns = {} if upkeep is None else _turns_in(upkeep.lease.turns)
+            self._rules = Delegation(self._incarnation, SETTINGS, inherited, turns_of(turns), _now_ms())
+        return self._rules
+
+    def _take_in(self, tail: Tail, rules: Delegation) -> None:
+        upkeep = tail.upkeep
+        if upkeep is None or upkeep.ended is None or rules.out is None or rules.out.token != upkeep.token:
+            return
+        ended = upkeep.ended
+        rules.ended(lease_of(upkeep), upkeep.ended_token, ended.clock_ms, bool(ended.failure), _now_ms())
+        if ended.failure:
+            _log.warning("job=%s standby %s gave the upkeep back: %s", self._job, upkeep.lease.holder, ended.failure)
+            return
+        self._done = max(self._done, (ended.incarnation, ended.epoch))
+        if ended.damage:
+            self._say(
+                UpkeepEvent(self._job, "found damage", upkeep.token, upkeep.lease.holder, ended.epoch, ended.damage)
+            )
+
+    def _lease(self) -> None:
+        rules = self._delegation()
+        terms = rules.asks(_now_ms(), random.randrange(DRAWS))  # noqa: S311 - fairness, no secret
+        if terms is None:
+            return
+        token = UpkeepLog(self._log).lease(_record(self._incarnation, terms, rules))
+        rules.chosen(token, _now_ms())
+        self._say(UpkeepEvent(self._job, "leased", token, terms.holder))
+
+
+def lease_of(told: UpkeepTold) -> Lease:
+    """A lease as its machines know it."""
+    lease = told.lease
+    terms = Terms(ProcessId(lease.holder), lease.boot, lease.reported_ms, lease.budget_ms, lease.ttl_ms)
+    return Lease(told.token, terms)
+
+
+def _record(incarnation: int, terms: Terms, rules: Delegation) -> UpkeepLeased:
+    turns = {str(node): UpkeepTurn(since=turn.since, ttl_ms=turn.ttl_ms) for node, turn in rules.turns.items()}
+    return UpkeepLeased(
+        incarnation=incarnation, holder=terms.holder, boot=terms.boot, reported_ms=terms.reported_ms,
+        budget_ms=terms.budget_ms, ttl_ms=terms.ttl_ms, turns=turns,
+    )  # fmt: skip
+
+
+def _turns_in(turns: Mapping[str, UpkeepTurn]) -> Mapping[str, tuple[int, int]]:
+    return {node: (turn.since, turn.ttl_ms) for node, turn in turns.items()}
+
+
+def _told(name: str, note: StandbyNote) -> Told:
+    return Told(ProcessId(name), note.lease_of, note.clock_ms, note.health, runs_here(note.holder))
+
+
+def _now_ms() -> int:
+    return round(time.monotonic() * 1000)

@@ -1,0 +1,212 @@
+"""A standby that lets itself be known, and does the job's upkeep while it has the checkpoint lease (`host.upkeep`).
+
+On a thread of its own: its note is written also while the plan is rehearsed, and its turn delays no takeover. A step that is under
+way when the standby begins to lead ends late and harms nobody: what it writes is guarded by the log and by each table.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from spark_ckpt.driver.duty import lease_of
+from spark_ckpt.driver.listener import UpkeepEvent
+from spark_ckpt.errors import CkptError, Fenced
+from spark_ckpt.host.upkeep import Holding
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.records import UpkeepEnded
+from spark_ckpt.store.retention import Retention
+from spark_ckpt.store.standbys import StandbyNote, Standbys
+from spark_ckpt.store.upkeep import UpkeepLog, damage_of, under_lease
+
+if TYPE_CHECKING:
+    from spark_ckpt.driver.duty import Say
+    from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.driver.lookout import Lookout
+    from spark_ckpt.store.tail import Tail
+
+_log = logging.getLogger(__name__)
+LOOK_S = 0.05
+"""Between two looks at what the lookout has read of the log: no request."""
+TELL_S = 2.0
+_LEAVE_S = 5.0
+_COLD_HEALTH = 50
+_MOST_TOLD = 500
+
+
+class Followed(Protocol):
+    """What is known of how warm the standby is."""
+
+    epoch: int
+    is_warm: bool
+
+
+class _TurnOver(Exception):
+    """No further step: the turn's time is up, or the standby ends."""
+
+
+class Upkeep(threading.Thread):
+    """Of the wait `name` of one standby. `lookout`: what it sees of the other driver."""
+
+    def __init__(self, plan: JobPlan, name: str, lookout: Lookout, followed: Followed, say: Say) -> None:
+        super().__init__(name="ckpt-upkeep", daemon=True)
+        self._plan = plan
+        self._name = name
+        self._lookout = lookout
+        self._followed = followed
+        self._say = say
+        self._store = plan.store.reopened()
+        self._rows = UpkeepLog(self._store.log)
+        self._standbys = Standbys(self._store.location)
+        self._holding = Holding(ProcessId(name))
+        self._whole: set[str] = set()
+        """Files that were read and compared."""
+        self._over = threading.Event()
+        self._since_ms = _wall_ms()
+        self._told: tuple[object, ...] = ()
+        self._told_s = float("-inf")
+
+    # -- from the run's thread -----------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Take no further step. Does not wait."""
+        self._over.set()
+
+    def leave(self) -> None:
+        """End, and wait a little for what is under way; not if it was told to end before, for then there is no time."""
+        is_hurried = self._over.is_set()
+        self.end()
+        if self.is_alive() and not is_hurried:
+            self.join(_LEAVE_S)
+
+    # -- thread body ---------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until it is over. An outage ends nothing."""
+        try:
+            self._look()  # before anybody knows of this standby, so that no lease is missed
+            self._standbys.forget_dead()
+            while not self._over.wait(LOOK_S):
+                self._step()
+        except Exception:  # noqa: BLE001 - the job's driver does the upkeep if nobody else does
+            _log.warning("job=%s standby: takes no part in the upkeep any more", self._plan.job, exc_info=True)
+        finally:
+            with suppress(CkptError):
+                self._standbys.withdraw(self._name)
+
+    def _step(self) -> None:
+        try:
+            self._tell()
+            if self._look():
+                self._turn()
+        except CkptError as error:
+            if not error.retriable:
+                raise
+            _log.warning("job=%s standby: no part in the upkeep for now: %s", self._plan.job, error)
+
+    def _look(self) -> bool:
+        """Whether there is a turn to take."""
+        upkeep = self._lookout.tail.upkeep
+        return self._holding.looked(None if upkeep is None else lease_of(upkeep), _now_ms())
+
+    def _turn(self) -> None:
+        token = self._holding.begins(_now_ms())
+        if token is None:
+            return
+        try:
+            self._work(token)
+        except (_TurnOver, Fenced) as over:
+            self._holding.failed()
+            self._tell_of("given up", token, 0, str(over))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the lease goes back and somebody else tries
+            self._holding.failed()
+            self._tell_of("given up", token, 0, str(error))
+            with suppress(Fenced):
+                self._rows.end(UpkeepEnded(token=token, failure=_in_short(str(error) or type(error).__name__)))
+
+    def _work(self, token: int) -> None:
+        config = self._plan.config
+        kept = Retention(keep_last=config.keep_epochs, keep_age_ms=config.keep_age_ms)
+        tail, _ = under_lease(self._store, token, kept, self._guard)
+        damage = self._damage(tail)
+        if not self._holding.is_done(_now_ms()):
+            raise _TurnOver("its time was up when it was done")
+        done = UpkeepEnded(
+            token=token, incarnation=tail.incarnation, epoch=tail.latest, clock_ms=_now_ms(), damage=_in_short(damage)
+        )
+        self._holding.told(self._is_admitted(done))
+        if damage:
+            self._tell_of("found damage", token, tail.latest, damage)
+        self._tell_of("done", token, tail.latest)
+
+    def _is_admitted(self, done: UpkeepEnded) -> bool:
+        """The log compares the token. It is asked until it answers: the work is done, whoever believes it."""
+        while True:
+            try:
+                self._rows.end(done)
+            except Fenced:
+                return False
+            except CkptError as error:
+                if not error.retriable or self._over.wait(TELL_S):
+                    return False
+            else:
+                return True
+
+    def _damage(self, tail: Tail) -> str:
+        if not tail.latest:
+            return ""
+        damage, self._whole = damage_of(
+            self._store, self._store.log.manifest(tail.latest), frozenset(self._whole), self._guard
+        )
+        return damage
+
+    def _guard(self) -> None:
+        """Before each step. Whoever works is alive: that is told meanwhile."""
+        if self._over.is_set():
+            raise _TurnOver("this standby waits no more")
+        if not self._holding.goes_on(_now_ms()):
+            raise _TurnOver("the lease's time is up")
+        self._tell()
+
+    # -- for others to see -----------------------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        """Write the note anew, each `TELL_S` and whenever it says something else."""
+        followed, tail = self._followed, self._lookout.tail
+        told = (tail.incarnation, followed.epoch > 0, followed.is_warm)
+        if told == self._told and time.monotonic() - self._told_s < TELL_S:
+            return
+        note = StandbyNote(
+            holder=current_holder(self._plan.job),
+            waits_since_ms=self._since_ms,
+            told_ms=_wall_ms(),
+            lease_of=tail.incarnation,
+            epoch=followed.epoch,
+            renewals=self._lookout.rules.renewals,
+            warm=followed.is_warm,
+            clock_ms=_now_ms(),
+            health=100 if followed.is_warm else _COLD_HEALTH,
+        )
+        self._standbys.tell(self._name, note)
+        self._standbys.forget_silent(time.monotonic())
+        self._told, self._told_s = told, time.monotonic()
+
+    def _tell_of(self, what: str, token: int, epoch: int, why: str = "") -> None:
+        self._say(UpkeepEvent(self._plan.job, what, token, self._name, epoch, why))
+
+
+def _in_short(text: str) -> str:
+    return text.partition("\n")[0][:_MOST_TOLD]
+
+
+def _wall_ms() -> int:
+    """To be shown."""
+    return time.time_ns() // 1_000_000
+
+
+def _now_ms() -> int:
+    return round(time.monotonic() * 1000)

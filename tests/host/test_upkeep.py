@@ -1,0 +1,573 @@
+"""Who does a job's upkeep: one standby at a time, the driver only without one, always somebody. Each rule sees a planted bug."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import pytest
+
+from spark_ckpt.host.upkeep import SETTINGS, SPARED_MS, Delegation, Holding, Told
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.lease.messages import Lease, Terms, Turns
+
+B, C = ProcessId("b"), ProcessId("c")
+FRESH_MS = SETTINGS.fresh_ms
+Kind = type[Delegation]
+Holder = type[Holding]
+
+
+def told(node: ProcessId = B, clock_ms: int | None = 0, lease_of: int = 1, is_here: bool = False) -> Told:
+    return Told(node, lease_of, clock_ms, 100, is_here)
+
+
+def driver(kind: Kind, inherited: Lease | None = None, incarnation: int = 1) -> Delegation:
+    return kind(incarnation, SETTINGS, inherited, {}, 0)
+
+
+def heard_twice(delegation: Delegation, *nodes: ProcessId, at_ms: int = 0) -> None:
+    """Each has written its note anew."""
+    delegation.heard([told(node, 1_000) for node in nodes], at_ms)
+    delegation.heard([told(node, 1_500) for node in nodes], at_ms + 500)
+
+
+def leased(delegation: Delegation, at_ms: int, token: int = 7) -> Lease:
+    terms = delegation.asks(at_ms, 0)
+    assert terms is not None
+    delegation.chosen(token, at_ms)
+    return Lease(token, terms)
+
+
+# -- the driver's part -------------------------------------------------------------------------------------------------------
+
+
+def does_it_itself_where_nobody_waits(kind: Kind) -> None:
+    delegation = driver(kind)
+    delegation.heard([], 0)
+    assert delegation.is_ours(0)
+    assert delegation.asks(0, 0) is None
+
+
+def leaves_it_alone_while_a_standby_may_be_alive(kind: Kind) -> None:
+    """Also before that is known: a note is there."""
+    delegation = driver(kind)
+    delegation.heard([told()], 0)
+    assert not delegation.is_ours(FRESH_MS)
+    assert delegation.asks(FRESH_MS, 0) is None, "nobody has a lease whose note may be a dead one's"
+
+
+def leaves_it_alone_while_a_lease_is_out(kind: Kind) -> None:
+    delegation = driver(kind)
+    heard_twice(delegation, B)
+    lease = leased(delegation, 600)
+    assert not delegation.is_ours(600 + lease.terms.ttl_ms)
+
+
+def takes_it_back_when_the_last_one_is_silent(kind: Kind) -> None:
+    delegation = driver(kind)
+    heard_twice(delegation, B)
+    assert delegation.is_ours(501 + FRESH_MS)
+
+
+def takes_it_back_when_the_holders_time_is_over(kind: Kind) -> None:
+    delegation = driver(kind)
+    heard_twice(delegation, B)
+    lease = leased(delegation, 600)
+    assert delegation.is_ours(601 + lease.terms.ttl_ms)
+
+
+def takes_it_back_at_once_when_the_holder_is_gone(kind: Kind) -> None:
+    delegation = driver(kind)
+    heard_twice(delegation, B)
+    leased(delegation, 600)
+    delegation.heard([], 700)
+    assert delegation.is_ours(700)
+
+
+def gives_it_to_a_process_that_is_seen_at_once(kind: Kind) -> None:
+    delegation = driver(kind)
+    delegation.heard([told(is_here=True)], 0)
+    assert leased(delegation, 0).terms.holder == B
+
+
+def gives_nothing_to_who_waits_behind_another_incarnation(kind: Kind) -> None:
+    """It may be this very driver's own note, of before it led."""
+    delegation = driver(kind, incarnation=2)
+    delegation.heard([told(is_here=True, lease_of=1)], 0)
+    delegation.heard([told(clock_ms=500, is_here=True, lease_of=1)], 500)
+    assert delegation.asks(500, 0) is None
+
+
+def gives_nothing_to_who_takes_no_lease(kind: Kind) -> None:
+    """A standby of an older version: the upkeep stays the driver's."""
+    delegation = driver(kind)
+    delegation.heard([told(clock_ms=None, is_here=True)], 0)
+    assert delegation.asks(0, 0) is None
+    assert delegation.is_ours(0)
+
+
+def gives_one_lease_at_a_time(kind: Kind) -> None:
+    delegation = driver(kind)
+    heard_twice(delegation, B, C)
+    leased(delegation, 600)
+    heard_twice(delegation, B, C, at_ms=1_000)
+    assert delegation.asks(1_600, 0) is None
+
+
+def goes_on_when_a_turn_is_over(kind: Kind) -> None:
+    """The note that was written later may have been read sooner than the log."""
+    delegation = driver(kind)
+    heard_twice(delegation, B)
+    lease = leased(delegation, 600)
+    delegation.heard([told(clock_ms=9_000)], 700)
+    delegation.ended(lease, 9, 8_000, False, 800)
+    assert leased(delegation, 900, token=10).terms.reported_ms == 9_000
+
+
+def waits_for_a_lease_that_it_inherits(kind: Kind) -> None:
+    inherited = Lease(5, Terms(C, 1, 0, 14_000, 20_000))
+    delegation = driver(kind, inherited, incarnation=2)
+    delegation.heard([told(C, 0, 1), told(B, 1_000, 2, is_here=True)], 0)
+    assert delegation.asks(0, 0) is None
+    assert not delegation.is_ours(0)
+
+
+def spares_who_gives_it_back(kind: Kind) -> None:
+    """What fails there is tried here: a standby that cannot do it must not keep the job from its upkeep."""
+    delegation = driver(kind)
+    heard_twice(delegation, B)
+    lease = leased(delegation, 600)
+    delegation.ended(lease, 9, 8_000, True, 800)
+    delegation.heard([told(clock_ms=9_000)], 900)
+    assert delegation.is_ours(900)
+    assert delegation.asks(900, 0) is None
+    delegation.heard([told(clock_ms=70_000)], 801 + SPARED_MS)
+    assert delegation.asks(801 + SPARED_MS, 0) is not None
+
+
+def keeps_asking_for_what_nobody_knows_the_fate_of(kind: Kind) -> None:
+    delegation = driver(kind)
+    heard_twice(delegation, B)
+    asked = delegation.asks(600, 0)
+    assert asked is not None
+    assert delegation.asks(700, 99) == asked
+
+
+DRIVERS: list[Callable[[Kind], None]] = [
+    does_it_itself_where_nobody_waits,
+    leaves_it_alone_while_a_standby_may_be_alive,
+    leaves_it_alone_while_a_lease_is_out,
+    takes_it_back_when_the_last_one_is_silent,
+    takes_it_back_when_the_holders_time_is_over,
+    takes_it_back_at_once_when_the_holder_is_gone,
+    gives_it_to_a_process_that_is_seen_at_once,
+    gives_nothing_to_who_waits_behind_another_incarnation,
+    gives_nothing_to_who_takes_no_lease,
+    gives_one_lease_at_a_time,
+    goes_on_when_a_turn_is_over,
+    waits_for_a_lease_that_it_inherits,
+    spares_who_gives_it_back,
+    keeps_asking_for_what_nobody_knows_the_fate_of,
+]
+
+
+@pytest.mark.parametrize("rule", DRIVERS, ids=lambda rule: rule.__name__)
+def test_a_driver_keeps_the_rule(rule: Callable[[Kind], None]) -> None:
+    rule(Delegation)
+
+
+# -- the standby's part ------------------------------------------------------------------------------------------------------
+
+FOR_B = Terms(B, 1, 100, 700, 1_000)
+
+
+def holding(kind: Holder, *leases: Lease, at_ms: int = 200) -> Holding:
+    machine = kind(B)
+    machine.looked(None, 0)
+    for lease in leases:
+        machine.looked(lease, at_ms)
+    return machine
+
+
+def takes_one_turn_of_its_own_lease(kind: Holder) -> None:
+    machine = holding(kind, Lease(7, FOR_B))
+    assert machine.looked(Lease(7, FOR_B), 200)
+    assert machine.begins(300) == 7
+    assert machine.goes_on(799)
+    assert machine.is_done(799)
+    machine.told(True)
+    assert not machine.looked(Lease(7, FOR_B), 300), "one lease, one turn"
+
+
+def takes_no_turn_of_anothers(kind: Holder) -> None:
+    assert not holding(kind).looked(Lease(7, replace(FOR_B, holder=C)), 200)
+
+
+def stops_when_its_share_of_the_time_is_up(kind: Holder) -> None:
+    """Seven tenths of what the driver waits, from its own clock's reading in the note that was answered."""
+    machine = holding(kind, Lease(7, FOR_B))
+    machine.begins(300)
+    assert not machine.goes_on(800)
+    machine = holding(kind, Lease(7, FOR_B))
+    machine.begins(300)
+    assert not machine.is_done(800)
+    assert holding(kind, Lease(7, FOR_B)).begins(800) is None
+
+
+def takes_nothing_up_from_before_it_was_there(kind: Holder) -> None:
+    machine = kind(B)
+    assert not machine.looked(Lease(7, FOR_B), 200)
+
+
+HOLDERS: list[Callable[[Holder], None]] = [
+    takes_one_turn_of_its_own_lease,
+    takes_no_turn_of_anothers,
+    stops_when_its_share_of_the_time_is_up,
+    takes_nothing_up_from_before_it_was_there,
+]
+
+
+@pytest.mark.parametrize("rule", HOLDERS, ids=lambda rule: rule.__name__)
+def test_a_standby_keeps_the_rule(rule: Callable[[Holder], None]) -> None:
+    rule(Holding)
+
+
+# -- planted bugs ------------------------------------------------------------------------------------------------------------
+
+
+class WorksBesideStandbys(Delegation):
+    """A driver that does the upkeep while a standby may."""
+
+    def is_ours(self, local_ms: int) -> bool:
+        return True
+
+
+class WorksBesideTheHolder(Delegation):
+    """It has given the upkeep away, and does it all the same."""
+
+    def is_ours(self, local_ms: int) -> bool:
+        return self.out is not None or super().is_ours(local_ms)
+
+
+class LeavesItForEver(Delegation):
+    """What was once a standby's is never the driver's again."""
+
+    def is_ours(self, local_ms: int) -> bool:
+        return super().is_ours(local_ms) and not self.turns
+
+
+class BelievesAnyNote(Delegation):
+    """A note is a standby, changed or not."""
+
+    def _hear(self, told: Told, local_ms: int) -> None:
+        super()._hear(replace(told, is_here=True), local_ms)
+
+
+class LooksOnlyForLeases(Delegation):
+    """As long as no lease is out, there is nobody."""
+
+    def _may_live(self, local_ms: int) -> bool:
+        return False
+
+
+class ForgetsWhatItInherits(Delegation):
+    def __init__(
+        self, incarnation: int, settings: object, inherited: Lease | None, turns: Turns, local_ms: int
+    ) -> None:
+        super().__init__(incarnation, SETTINGS, None, turns, local_ms)
+
+
+class WaitsForTheDead(Delegation):
+    """A holder that is gone has its time all the same."""
+
+    def heard(self, notes: Sequence[Told], local_ms: int) -> None:
+        super().heard([*notes, *(known.told for known in self._known.values())], local_ms)
+
+
+class WaitsForTheSilent(Delegation):
+    """Nobody looks whether the time is over, unless there is a candidate."""
+
+    def _give_up_on_silent(self, local_ms: int) -> None:
+        pass
+
+
+class SparesNobody(Delegation):
+    def _is_spared(self, node: ProcessId, local_ms: int) -> bool:
+        return False
+
+
+class LeasesToItself(Delegation):
+    """Behind whom a standby waits does not matter."""
+
+    def _hear(self, told: Told, local_ms: int) -> None:
+        super()._hear(replace(told, lease_of=self._incarnation), local_ms)
+
+
+BUGS: list[tuple[Kind, Callable[[Kind], None]]] = [
+    (WorksBesideStandbys, leaves_it_alone_while_a_lease_is_out),
+    (WorksBesideStandbys, leaves_it_alone_while_a_standby_may_be_alive),
+    (WorksBesideTheHolder, leaves_it_alone_while_a_lease_is_out),
+    (LeavesItForEver, takes_it_back_when_the_holders_time_is_over),
+    (BelievesAnyNote, leaves_it_alone_while_a_standby_may_be_alive),
+    (LooksOnlyForLeases, leaves_it_alone_while_a_standby_may_be_alive),
+    (ForgetsWhatItInherits, waits_for_a_lease_that_it_inherits),
+    (WaitsForTheDead, takes_it_back_at_once_when_the_holder_is_gone),
+    (WaitsForTheSilent, takes_it_back_when_the_holders_time_is_over),
+    (SparesNobody, spares_who_gives_it_back),
+    (LeasesToItself, gives_nothing_to_who_waits_behind_another_incarnation),
+]
+
+
+@pytest.mark.parametrize(("bug", "rule"), BUGS, ids=lambda each: each.__name__)
+def test_the_rule_sees_the_drivers_planted_bug(bug: Kind, rule: Callable[[Kind], None]) -> None:
+    with pytest.raises(AssertionError):
+        rule(bug)
+
+
+class UsesTheWholeTime(Holding):
+    """Takes the driver's time for its own."""
+
+    def looked(self, lease: Lease | None, local_ms: int) -> bool:
+        if lease is not None:
+            lease = Lease(lease.token, replace(lease.terms, budget_ms=lease.terms.ttl_ms))
+        return super().looked(lease, local_ms)
+
+
+class NeverLooksAtTheTime(Holding):
+    def may_work(self, local_ms: int) -> bool:
+        return True
+
+
+HOLDER_BUGS = [UsesTheWholeTime, NeverLooksAtTheTime]
+
+
+@pytest.mark.parametrize("bug", HOLDER_BUGS, ids=lambda each: each.__name__)
+def test_the_rule_sees_the_standbys_planted_bug(bug: Holder) -> None:
+    with pytest.raises(AssertionError):
+        stops_when_its_share_of_the_time_is_up(bug)
+
+
+# -- drivers whose clocks drift, a log that decides ----------------------------------------------------------------------------
+
+SLOWEST, FASTEST = 0.85, 1.2
+"""Of true time: any two clocks run at a ratio of 0.7 or more."""
+STEP_MS = 50
+TICK_MS, NOTE_MS = 1_000, 2_000
+TURNS = (3, 3, 3, 100)
+"""Steps of a turn: half a second or, sometimes, more than a first lease has time for."""
+LONG_TURN_MS = 20_000
+
+
+@dataclass
+class Process:
+    """A driver or a standby, with a clock of its own. `work_ms`: left of its turn, by true time. `proposed`: the token under which
+    its next write was looked at, and is made with its next step, whenever that is."""
+
+    name: ProcessId
+    rate: float
+    offset_ms: float
+    holding: Holding
+    paused_until_ms: float = 0.0
+    dead: bool = False
+    told: Told | None = None
+    told_ms: float = float("-inf")
+    turn: int | None = None
+    steps: int = 0
+    proposed: int = 0
+    is_near: bool = False
+    """Where its death is seen by its process."""
+
+    def clock_ms(self, now_ms: float) -> int:
+        return round(now_ms * self.rate + self.offset_ms)
+
+    def works(self, now_ms: float) -> bool:
+        return not self.dead and now_ms >= self.paused_until_ms
+
+
+@dataclass
+class Judged:
+    """What went wrong, in words."""
+
+    two: list[str] = field(default_factory=list)
+    beside: list[str] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
+    longest_ms: int = 0
+    ttl_ms: int = 0
+
+    @property
+    def bound_ms(self) -> float:
+        """Of upkeep that nobody does: a holder dies in its turn, and the one who has the next lease dies in its own."""
+        return 2 * (self.ttl_ms + FRESH_MS + 2 * TICK_MS + LONG_TURN_MS) / SLOWEST
+
+
+class World:
+    """One driver that never dies, standbys that do, pause and come back; an epoch each second. A turn is steps, some turns have
+    more than there is time for; a step is a look at clock and log and, with the next step, a write. `fenced`: the log compares the
+    token of a write. `comes_back`: how probably a dead standby is there again, in a step of the world."""
+
+    def __init__(
+        self, seed: int, kind: Kind = Delegation, holder: Holder = Holding, fenced: bool = True, standbys: int = 2,
+        comes_back: float = 0.005,
+    ) -> None:  # fmt: skip
+        self.kind, self.holder, self.fenced, self.draw = kind, holder, fenced, random.Random(seed)
+        self.comes_back = comes_back
+        self.lease: Lease | None = None
+        self.ended: tuple[int, int] | None = None
+        self.rows = self.named = self.epoch = self.kept_up = self.kept_up_ms = 0
+        self.judged = Judged()
+        self.rate, self.offset_ms = self.draw.uniform(SLOWEST, FASTEST), self.draw.uniform(0, 1e9)
+        self.delegation = kind(1, SETTINGS, None, {}, round(self.offset_ms))
+        self.standbys = [self._standby() for _ in range(standbys)]
+        self.paused_until_ms = 0.0
+        self.next_tick_ms = 0.0
+
+    def run(self, for_ms: int) -> Judged:
+        for now_ms in range(0, for_ms, STEP_MS):
+            self.epoch = now_ms // 1_000
+            self._hurt(now_ms)
+            for number, standby in enumerate(self.standbys):
+                if standby.works(now_ms):
+                    self._live(standby, now_ms)
+                elif standby.dead and self.draw.random() < self.comes_back:
+                    self.standbys[number] = self._standby()
+            if now_ms >= max(self.next_tick_ms, self.paused_until_ms):
+                self.next_tick_ms = now_ms + TICK_MS
+                self._tick(round(now_ms * self.rate + self.offset_ms), now_ms)
+            self._judge(now_ms)
+        return self.judged
+
+    def _standby(self) -> Process:
+        self.named += 1
+        name = ProcessId(f"s{self.named}")
+        process = Process(name, self.draw.uniform(SLOWEST, FASTEST), self.draw.uniform(0, 1e9), self.holder(name))
+        process.is_near = self.draw.random() < 0.5
+        return process
+
+    def _hurt(self, now_ms: int) -> None:
+        if self.draw.random() < 0.004:
+            at_work = [standby for standby in self.standbys if standby.turn is not None and standby.works(now_ms)]
+            victim = self.draw.choice(at_work or self.standbys)
+            victim.dead = victim.dead or self.draw.random() < 0.3
+            victim.paused_until_ms = now_ms + self.draw.uniform(100, 60_000)
+        if self.draw.random() < 0.0005:
+            self.paused_until_ms = now_ms + self.draw.uniform(100, 20_000)
+
+    # -- a standby -----------------------------------------------------------------------------------------------------------
+
+    def _live(self, standby: Process, now_ms: int) -> None:
+        local_ms = standby.clock_ms(now_ms)
+        if now_ms - standby.told_ms >= NOTE_MS:
+            standby.told, standby.told_ms = Told(standby.name, 1, local_ms), now_ms
+        if standby.turn is None:
+            if standby.holding.looked(self.lease, local_ms):
+                standby.turn, standby.steps = standby.holding.begins(local_ms), self.draw.choice(TURNS)
+            return
+        self._write(standby, now_ms)
+        if standby.turn is None or self.draw.random() < 0.7:
+            return
+        standby.steps -= 1
+        if standby.steps:
+            self._propose(standby, local_ms)
+        else:
+            self._end(standby, local_ms, now_ms)
+
+    def _propose(self, standby: Process, local_ms: int) -> None:
+        """It looks at its clock and at the log, and is about to write."""
+        if standby.holding.goes_on(local_ms):
+            standby.proposed = standby.turn or 0
+        else:
+            standby.turn = None
+
+    def _write(self, standby: Process, now_ms: int) -> None:
+        token, standby.proposed = standby.proposed, 0
+        if not token:
+            return
+        newest = 0 if self.lease is None else self.lease.token
+        if token != newest and self.fenced:
+            standby.holding.failed()
+            standby.turn = None
+        elif token != newest:
+            self.judged.stale.append(f"{standby.name} writes under {token} after {newest}, at {now_ms} ms")
+
+    def _end(self, standby: Process, local_ms: int, now_ms: int) -> None:
+        turn, standby.turn = standby.turn, None
+        if not standby.holding.is_done(local_ms):
+            return
+        admitted = self.lease is not None and self.lease.token == turn
+        standby.holding.told(admitted)
+        if admitted:
+            self.rows += 1
+            self.ended = (self.rows, local_ms)
+            self._done(now_ms)
+
+    # -- the driver ----------------------------------------------------------------------------------------------------------
+
+    def _tick(self, local_ms: int, now_ms: int) -> None:
+        if self.ended is not None and self.lease is not None:
+            self.delegation.ended(self.lease, *self.ended, False, local_ms)
+        there = [standby for standby in self.standbys if not (standby.dead and standby.is_near)]
+        self.delegation.heard([standby.told for standby in there if standby.told], local_ms)
+        if self.kept_up >= self.epoch:
+            return
+        if self.delegation.is_ours(local_ms):
+            self._done(now_ms)
+            busy = [each.name for each in self.standbys if each.works(now_ms) and self._has_right(each, now_ms)]
+            self.judged.beside += [f"the driver works beside {busy}, at {now_ms} ms"] if busy else []
+        elif (terms := self.delegation.asks(local_ms, self.draw.randrange(2**32))) is not None:
+            self.rows += 1
+            self.lease, self.ended = Lease(self.rows, terms), None
+            self.delegation.chosen(self.rows, local_ms)
+            self.judged.ttl_ms = max(self.judged.ttl_ms, terms.ttl_ms)
+
+    def _done(self, now_ms: int) -> None:
+        self.kept_up, self.kept_up_ms = self.epoch, now_ms
+
+    def _has_right(self, standby: Process, now_ms: int) -> bool:
+        return standby.turn is not None and standby.holding.may_work(standby.clock_ms(now_ms))
+
+    def _judge(self, now_ms: int) -> None:
+        at_work = [each.name for each in self.standbys if each.works(now_ms) and self._has_right(each, now_ms)]
+        if len(at_work) > 1:
+            self.judged.two.append(f"{at_work} at {now_ms} ms")
+        if now_ms >= self.paused_until_ms + TICK_MS:
+            self.judged.longest_ms = max(self.judged.longest_ms, now_ms - max(self.kept_up_ms, self.paused_until_ms))
+
+
+SEEDS = range(12)
+
+
+@cache
+def judged(for_ms: int = 240_000, **options: object) -> list[Judged]:
+    return [World(seed, **options).run(for_ms) for seed in SEEDS]  # type: ignore[arg-type]
+
+
+def test_whatever_clocks_deaths_and_pauses_one_works_at_a_time_and_the_driver_beside_nobody() -> None:
+    found = judged()
+    assert [each.two for each in found if each.two] == []
+    assert [each.beside for each in found if each.beside] == []
+    assert [each.stale for each in found if each.stale] == []
+
+
+def test_the_upkeep_is_never_left_alone_for_longer_than_the_bound() -> None:
+    assert [each.longest_ms for each in judged() if each.longest_ms > each.bound_ms] == []
+
+
+def test_the_world_sees_a_driver_that_works_beside_its_standbys() -> None:
+    assert any(each.beside for each in judged(kind=WorksBesideTheHolder))
+
+
+def test_the_world_sees_a_holder_whose_old_token_is_not_compared() -> None:
+    assert any(each.stale for each in judged(fenced=False))
+
+
+def test_the_world_sees_that_nobody_does_it_after_the_last_holders_death() -> None:
+    assert any(
+        each.longest_ms > each.bound_ms for each in judged(600_000, kind=LeavesItForEver, standbys=1, comes_back=0.0)
+    )
+    assert not any(each.longest_ms > each.bound_ms for each in judged(600_000, standbys=1, comes_back=0.0))
+
+
+def test_the_world_sees_two_at_once_where_a_holder_looks_at_no_clock() -> None:
+    assert any(each.two for each in judged(holder=NeverLooksAtTheTime))

@@ -1,0 +1,227 @@
+"""A driver with a stream, a standby with the checkpoint lease: tables and epochs are the care of the standby while it is there."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+from incarnation_kit import Bench, eventually
+
+from spark_ckpt.driver import duty as duty_module
+from spark_ckpt.driver import upkeep as upkeep_module
+from spark_ckpt.driver.follower import name_of_a_wait
+from spark_ckpt.driver.upkeep import Upkeep
+from spark_ckpt.errors import StateSchemaChanged
+from spark_ckpt.protocol.barrier import Outcome
+from spark_ckpt.protocol.lease.messages import LeaseSettings
+from spark_ckpt.store.standbys import Standbys
+
+QUICK = LeaseSettings(least_ms=1_000, first_ms=3_000, most_ms=10_000, fresh_ms=2_000, margin_ms=200)
+
+
+class Looking:
+    """A lookout whose last look is never old."""
+
+    rules = SimpleNamespace(renewals=0)
+
+    def __init__(self, log):
+        self._log = log
+
+    @property
+    def tail(self):
+        return self._log.tail()
+
+
+class Standing:
+    """A standby's part in the upkeep, without the rest of it. `settled`: epochs that it has settled, `heard`: of its turns."""
+
+    def __init__(self, bench):
+        self.settled, self.heard = [], []
+        lookout = Looking(bench.store.reopened().log)
+        followed = SimpleNamespace(epoch=1, is_warm=True)
+        self.thread = Upkeep(bench.plan, name_of_a_wait(), lookout, followed, self.heard.append)
+        self.settle = self.thread._store.settle
+        self.thread._store.settle = self._settle
+        self.thread.start()
+
+    def _settle(self, manifest, *arguments):
+        self.settle(manifest, *arguments)
+        self.settled.append(manifest.epoch)
+
+    def said(self, what):
+        return [event for event in self.heard if event.what == what]
+
+    def dies(self):
+        """As by kill -9: its note stays, and what it holds."""
+        self.thread._standbys.withdraw = lambda name: None
+        self.thread.end()
+        self.thread.join()
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    monkeypatch.setattr(duty_module, "SETTINGS", QUICK)
+    monkeypatch.setattr(duty_module, "LOOK_S", 0.02)
+    monkeypatch.setattr(upkeep_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(upkeep_module, "TELL_S", 0.2)
+    bench = Bench(tmp_path, monkeypatch, keep_epochs=2)
+    bench.ours = []
+    settle = bench.store.settle
+
+    def counted(manifest, *arguments):
+        settle(manifest, *arguments)
+        bench.ours.append(manifest.epoch)
+
+    monkeypatch.setattr(bench.store, "settle", counted)
+    return bench
+
+
+def epoch(life, number):
+    """One that is decided; numbers begin with 2, behind the sources' positions."""
+    life.life.request_savepoint(f"s{number}")
+    life.epoch(number, number)
+    return number
+
+
+def test_a_standby_settles_what_is_decided_and_the_driver_does_not(bench):
+    standby = Standing(bench)
+    eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
+    life = bench.born()
+    newest = [epoch(life, number) for number in (2, 3, 4)][-1]
+    eventually(lambda: newest in standby.settled, "settled by the standby")
+    eventually(lambda: standby.said("done"), "its turn")
+    assert bench.ours == []
+    upkeep = eventually(lambda: bench.tail().upkeep, "the lease")
+    assert upkeep.lease.holder == standby.thread._name
+    assert life.stopped().outcome is Outcome.STOPPED
+    standby.thread.leave()
+
+
+def test_when_the_standby_is_killed_the_driver_takes_the_upkeep_back(bench):
+    standby = Standing(bench)
+    eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
+    life = bench.born()
+    first = epoch(life, 2)
+    eventually(lambda: first in standby.settled, "settled by the standby")
+    standby.dies()
+    second = epoch(life, 3)
+    eventually(lambda: second in bench.ours, "settled by the driver")
+    assert second not in standby.settled
+    assert life.stopped().outcome is Outcome.STOPPED
+
+
+def test_a_standby_that_leaves_hands_the_upkeep_back_at_once(bench, monkeypatch):
+    monkeypatch.setattr(duty_module, "SETTINGS", LeaseSettings(fresh_ms=600_000, first_ms=600_000, least_ms=600_000))
+    standby = Standing(bench)
+    eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
+    life = bench.born()
+    first = epoch(life, 2)
+    eventually(lambda: first in standby.settled, "settled by the standby")
+    standby.thread.leave()
+    second = epoch(life, 3)
+    eventually(lambda: second in bench.ours, "settled by the driver")
+    assert life.stopped().outcome is Outcome.STOPPED
+
+
+def test_a_turn_that_fails_is_given_back_and_the_driver_does_it(bench):
+    standby = Standing(bench)
+    standby.settle = _raises
+    eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
+    life = bench.born()
+    first = epoch(life, 2)
+    eventually(lambda: first in bench.ours, "settled by the driver")
+    assert "no column" in standby.said("given up")[0].why
+    assert life.stopped().outcome is Outcome.STOPPED
+    standby.thread.leave()
+
+
+def _raises(*_):
+    raise StateSchemaChanged("no column")
+
+
+def test_a_turn_that_takes_too_long_is_over_and_somebody_else_has_the_next_one(bench):
+    first, held = Standing(bench), threading.Event()
+    slow = first.settle
+    first.settle = lambda *arguments: held.wait(60) and slow(*arguments)
+    eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
+    life = bench.born()
+    decided = epoch(life, 2)
+    eventually(lambda: bench.tail().upkeep, "the first lease")
+    second = Standing(bench)
+    eventually(lambda: decided in second.settled, "settled by the other standby")
+    held.set()
+    eventually(lambda: first.said("given up"), "the zombie's end")
+    assert first.said("done") == []
+    assert bench.ours == []
+    assert life.stopped().outcome is Outcome.STOPPED
+    first.thread.leave()
+    second.thread.leave()
+
+
+def test_epochs_are_forgotten_by_the_standby_alone(bench, monkeypatch):
+    ours, theirs = [], []
+    monkeypatch.setattr(bench.store, "retain", lambda *_: ours.append(1))
+    standby = Standing(bench)
+    retain = standby.thread._store.retain
+    standby.thread._store.retain = lambda *arguments: theirs.append(retain(*arguments))
+    eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
+    life = bench.born()
+    for number in (2, 3, 4):
+        epoch(life, number)
+    eventually(lambda: 4 in standby.settled, "the newest is settled")
+    assert life.stopped().outcome is Outcome.STOPPED
+    assert (bench.ours, ours) == ([], [])
+    assert theirs
+    standby.thread.leave()
+
+
+def test_damage_is_found_by_the_standby_and_told_on_both_sides(bench):
+    heard = []
+    bench.heard.onUpkeep = heard.append
+    standby = Standing(bench)
+    standby.thread._damage = lambda tail: "[CKPT_EPOCH_DAMAGED] a file is missing"
+    eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
+    life = bench.born()
+    epoch(life, 2)
+    eventually(lambda: [each for each in heard if each.what == "found damage"], "it is told here")
+    assert "a file is missing" in standby.said("found damage")[0].why
+    assert life.stopped().outcome is Outcome.STOPPED
+    standby.thread.leave()
+
+
+def test_an_incarnation_that_begins_beside_a_standby_leaves_its_base_to_it(bench):
+    """A takeover with another standby behind it: the query does not wait for tables."""
+    life = bench.born()
+    epoch(life, 2)
+    assert life.stopped().outcome is Outcome.STOPPED
+    base = bench.tail().latest
+    before = list(bench.ours)
+    standby = Standing(bench)
+    eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
+    life = bench.born()
+    eventually(lambda: [each for each in standby.said("done") if each.epoch == base], "the base, by the standby")
+    assert bench.ours == before
+    assert bench.tail().upkeep.ended.incarnation == 2
+    assert life.stopped().outcome is Outcome.STOPPED
+    standby.thread.leave()
+
+
+def test_a_standby_that_takes_over_leaves_its_turn_and_its_upkeep_is_the_new_drivers(bench):
+    standby = Standing(bench)
+    eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
+    life = bench.born()
+    first = epoch(life, 2)
+    eventually(lambda: first in standby.settled, "settled by the standby")
+    held = threading.Event()
+    settle = standby.settle
+    standby.settle = lambda *arguments: held.wait(60) and settle(*arguments)
+    epoch(life, 3)
+    eventually(lambda: bench.tail().upkeep.ended is None, "a turn that takes long")
+    standby.thread.end()
+    assert life.stopped().outcome is Outcome.STOPPED
+    held.set()
+    life = bench.born()
+    newest = epoch(life, bench.tail().last + 1)
+    eventually(lambda: newest in bench.ours, "settled by the new driver")
+    assert life.stopped().outcome is Outcome.STOPPED

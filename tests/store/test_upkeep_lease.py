@@ -1,0 +1,145 @@
+"""The checkpoint lease in the log: one at a time, of the driver that runs; a write of its holder counts under the newest token."""
+
+from __future__ import annotations
+
+import pytest
+from store_world import ELSEWHERE, JOB, OPERATOR, Clock, World
+
+from spark_ckpt.errors import Fenced
+from spark_ckpt.store.records import UpkeepEnded, UpkeepLeased
+from spark_ckpt.store.retention import Retention
+from spark_ckpt.store.store import Store
+from spark_ckpt.store.upkeep import UpkeepLog, checks_of, damage_of, under_lease
+
+KEEP = Retention(keep_last=1, slack=0)
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = World(tmp_path / "store")
+    world.begin()
+    return world
+
+
+@pytest.fixture
+def other(world):
+    """The store as a standby sees it."""
+    return Store.open(world.store.location.uri, JOB, now_ms=Clock())
+
+
+def lease(holder: str = "b", reported_ms: int = 1, incarnation: int = 1) -> UpkeepLeased:
+    numbers = {"boot": 1, "reported_ms": reported_ms, "budget_ms": 700, "ttl_ms": 1_000}
+    return UpkeepLeased(incarnation=incarnation, holder=holder, **numbers)
+
+
+def goes_on() -> None:
+    """Nothing stands in the way."""
+
+
+def test_a_lease_is_appended_once_however_often_it_is_tried(world, other):
+    rows = UpkeepLog(world.store.log)
+    token = rows.lease(lease())
+    assert rows.lease(lease()) == token
+    assert other.log.tail().upkeep.token == token
+    assert rows.lease(lease(reported_ms=2)) > token
+
+
+def test_a_driver_that_was_replaced_leases_nothing(world, other):
+    other.log.begin_incarnation(ELSEWHERE, takeover=True)
+    with pytest.raises(Fenced):
+        UpkeepLog(world.store.log).lease(lease())
+    assert other.log.tail().upkeep is None
+
+
+def test_a_standby_under_the_lease_does_what_the_driver_would(world, other):
+    for value in range(4):
+        world.epoch({"a": value}, settle=False, acked=world.last)
+    token = UpkeepLog(world.store.log).lease(lease())
+    tail, report = under_lease(other, token, KEEP, goes_on)
+    assert (tail.incarnation, tail.latest) == (1, 4)
+    assert world.store.state(OPERATOR).table.settled_key() == 1 << 40 | 4
+    assert report.epochs
+    assert [brief.epoch for brief in world.store.log.tail().epochs] == [
+        brief.epoch for brief in other.log.tail().epochs
+    ]
+    assert 1 not in world.store.log.tail().by_id
+
+
+def test_tables_show_the_epoch_as_the_newest_incarnation_stands_on_it(world, other):
+    """A job that goes back: the tables go back with it, whoever settles them."""
+    world.epoch({"a": 1})
+    world.epoch({"a": 2})
+    world.begin(restore=1)
+    token = UpkeepLog(world.store.log).lease(lease(incarnation=2))
+    under_lease(other, token, Retention(), goes_on)
+    assert world.store.state(OPERATOR).table.settled_key() == 2 << 40 | 1
+
+
+@pytest.mark.parametrize("what", ["replaced", "over"])
+def test_a_holder_of_an_old_token_writes_nothing(world, other, what):
+    rows = UpkeepLog(world.store.log)
+    token = rows.lease(lease())
+    for value in range(4):
+        world.epoch({"a": value}, settle=False)
+    if what == "replaced":
+        rows.lease(lease("c"))
+    else:
+        rows.end(UpkeepEnded(token=token, failure="it was ill"))
+    before = world.store.log.tail()
+    with pytest.raises(Fenced):
+        under_lease(other, token, KEEP, goes_on)
+    assert world.store.log.tail() == before
+    assert world.store.state(OPERATOR).table.settled_key() == -1
+
+
+def test_a_holder_that_stood_still_between_its_look_and_the_log_drops_no_epoch(world, other, monkeypatch):
+    """The next lease comes when the tables are settled and the log is about to forget: by compare-and-swap."""
+    rows = UpkeepLog(world.store.log)
+    token = rows.lease(lease())
+    for value in range(4):
+        world.epoch({"a": value}, settle=False)
+    shorten = other.log.shorten
+
+    def late(*arguments):
+        rows.lease(lease("c"))
+        return shorten(*arguments)
+
+    monkeypatch.setattr(other.log, "shorten", late)
+    with pytest.raises(Fenced):
+        under_lease(other, token, KEEP, goes_on)
+    assert len(world.store.log.tail().epochs) == 4
+
+
+def test_the_end_of_an_old_lease_is_not_believed(world, other):
+    rows = UpkeepLog(world.store.log)
+    old = rows.lease(lease())
+    new = rows.lease(lease("c"))
+    with pytest.raises(Fenced):
+        UpkeepLog(other.log).end(UpkeepEnded(token=old, epoch=9))
+    told = world.store.log.tail().upkeep
+    assert (told.token, told.ended) == (new, None)
+
+
+def test_the_newest_lease_and_its_end_outlive_what_retention_drops(world, other):
+    rows = UpkeepLog(world.store.log)
+    for value in range(4):
+        token = rows.lease(lease(reported_ms=value))
+        world.epoch({"a": value})
+        ended = rows.end(UpkeepEnded(token=token, incarnation=1, epoch=value))
+    world.store.retain(KEEP)
+    told = Store.open(world.store.location.uri, JOB, now_ms=Clock()).log.tail().upkeep
+    assert (told.token, told.ended_token, told.ended.epoch) == (token, ended, 3)
+
+
+def test_a_damaged_file_of_an_epoch_is_found_and_whole_ones_are_read_once(world, other, monkeypatch):
+    manifest = world.epoch({"a": 1})
+    damage, whole = damage_of(other, manifest, set(), goes_on)
+    assert (damage, len(whole)) == ("", sum(1 for _ in checks_of(other, manifest)))
+    read = []
+    assert damage_of(other, manifest, whole, lambda: read.append(1)) == ("", whole)
+    assert read == []
+    (file,) = manifest.operators[OPERATOR].files
+    path = other.state(OPERATOR).location.local / file.path
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    damage, _ = damage_of(other, manifest, set(), goes_on)
+    assert file.path in damage
