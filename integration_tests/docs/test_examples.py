@@ -39,7 +39,9 @@ class Example:
         shutil.copytree(EXAMPLES / "inputs" / name, folder)
         for number, path in enumerate(sorted(folder.rglob("*.*"))):
             os.utime(path, (FIRST_S + number,) * 2)
-        self._later = {path: path.rename(folder / f"later-{path.name}") for path in folder.glob("inbox/[2-9].*")}
+        self._later = {
+            path: path.rename(folder / f"later-{path.parent.name}-{path.name}") for path in folder.glob("*/[2-9].*")
+        }
 
     def run(self, *words: str) -> None:
         """As `python NAME.py FOLDER WORDS drain`."""
@@ -122,8 +124,12 @@ def test_an_order_has_its_price_and_one_without_is_told(example: Example) -> Non
 
 @of("match_payments")
 def test_an_order_meets_its_payments_and_an_unpaid_one_is_told(example: Example) -> None:
-    example.run("1 second")
+    example.run("10 milliseconds")
     assert example.rows("paid") == [(1, "ada", 30.0, 10.0), (1, "ada", 30.0, 20.0)]
+
+    example.more()  # by then the patience is over
+    example.run("10 milliseconds")
+    assert example.rows("paid")[2:] == [(4, "joe", 8.0, 8.0)]
     assert example.rows("unpaid") == [(2, "bob", 20.0)]
 
 
