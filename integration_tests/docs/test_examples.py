@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import runpy
 import shutil
 import sys
@@ -15,8 +17,10 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
+import spark_ckpt as ckpt
 from integration_tests.spark import session_with
 from spark_ckpt.cli.app import exit_code
+from spark_ckpt.errors import SinkInvalid
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 FIRST_S = 1_700_000_000
@@ -55,9 +59,12 @@ class Example:
 
     def rows(self, table: str) -> list[tuple[object, ...]]:
         """What a reader of an output table sees."""
-        opened = DeltaTable(str(self.folder / table))
-        found = pa.table(QueryBuilder().register("t", opened).execute("select * from t").read_all())
-        return sorted((tuple(map(plain, row.values())) for row in found.to_pylist()), key=repr)
+        return read(str(self.folder / table))
+
+
+def read(table: str) -> list[tuple[object, ...]]:
+    found = pa.table(QueryBuilder().register("t", DeltaTable(table)).execute("select * from t").read_all())
+    return sorted((tuple(map(plain, row.values())) for row in found.to_pylist()), key=repr)
 
 
 def plain(value: object) -> object:
@@ -88,6 +95,32 @@ def of(name: str) -> pytest.MarkDecorator:
 
 def may(hour: int, minute: int, day: int = 1) -> datetime:
     return datetime(2024, 5, day, hour, minute)
+
+
+def test_the_page_about_changes_runs_as_written(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column more in state and table; then the older program, which does not fit any more."""
+
+    def arrived(*orders: tuple[str, float]) -> None:
+        number = sum(1 for _ in (tmp_path / "inbox").iterdir())
+        rows = [json.dumps({"customer": customer, "amount": amount}) for customer, amount in orders]
+        (tmp_path / "inbox" / f"{number}.json").write_text("\n".join(rows))
+
+    monkeypatch.setattr("spark_ckpt.session", lambda *names: spark)
+    (tmp_path / "inbox").mkdir()
+    arrived(("ada", 4.0), ("bob", 1.0), ("ada", 6.0))
+    names = {name: str(tmp_path / name) for name in ("store", "inbox", "table")} | {"arrived": arrived}
+    page = (EXAMPLES.parent / "changing.md").read_text()
+
+    exec(compile("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), "changing.md", "exec"), names)
+
+    rows = read(names["table"])
+    assert rows == [("ada", 10.0, None), ("ada", 12.0, 1), ("bob", 1.0, None)]
+    state = ckpt.read_state(names["store"], "totals").sort_by("customer")
+    assert (state["total"].to_pylist(), state["orders"].to_pylist()) == ([12.0, 1.0], [1, None])
+    with pytest.raises(SinkInvalid, match="orders"):
+        names["described"](names["add_up"], "customer string, total double", "total double").start(availableNow=True)
 
 
 @of("deduplicate")

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from kafka_kit import Cluster, read_committed
+from kafka_kit import Cluster, described, read_committed
 from pyspark.sql import SparkSession
 from spark_ckpt_kafka.library import KafkaProducer
 
@@ -90,6 +90,7 @@ def test_a_large_order_leaves_typed_and_what_is_no_order_goes_to_a_topic_of_its_
     read = AvroDeserializer(client)(large.value, SerializationContext("large-orders", MessageField.VALUE))
     assert (large.key, read) == (b"ada", {"customer": "ada", "amount": 250.0, "currency": "EUR"})
     assert [record.key for record in read_committed(cluster.broker.servers, "broken-orders")] == [b"orders/0/2"]
+    assert described(cluster, "typed-orders")[0] == (3, 0), "Kafka's own tools see how far the job is"
 
 
 def test_a_hot_device_and_a_silent_one_are_told_once(
