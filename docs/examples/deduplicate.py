@@ -1,4 +1,4 @@
-"""Each payment once, although its notice arrives several times: the first notice of an id counts, for a week.
+"""Each payment once, although its notice arrives several times: the first notice of an id counts, until none has come for a week.
 
 python deduplicate.py FOLDER [drain]      FOLDER/inbox/*.json: id string, account string, amount double
 """
