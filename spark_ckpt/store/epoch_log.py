@@ -92,13 +92,13 @@ class EpochLog:
     def open(
         cls,
         location: Location,
-        job: str,
+        job: str | None,
         *,
         create: bool = True,
         verify: restore.Verify = restore.no_check,
         now_ms: Callable[[], int] = wall_ms,
     ) -> EpochLog | None:
-        """The log at `location`; None if there is none and `create` is False.
+        """The log at `location`; None if there is none and `create` is False. `job`: None for whosever it is, to read.
 
         Raises `StoreForeign` for another job's log, `FormatUnknown` for a newer one, `EpochDamaged` for a damaged one.
         """
@@ -106,6 +106,8 @@ class EpochLog:
         if table is None:
             return None
         log = cls(table, verify, now_ms)
+        if job is None:
+            return log._told_whose(location)
         if not log.tail().store_id:
             log._append(
                 lambda tail: None if tail.store_id else _row(CreatedRecord(job=job, store_id=str(uuid.uuid4())))
@@ -115,6 +117,15 @@ class EpochLog:
                 f"this store belongs to job '{log.tail().job}'", store=location.uri, hint="give another location"
             )
         return log
+
+    def _told_whose(self, location: Location) -> EpochLog:
+        if not self.tail().store_id:
+            raise EpochDamaged(
+                "the store's log does not say whose it is",
+                log=location.uri,
+                hint="its creation was cut short: start the job, it completes it",
+            )
+        return self
 
     @property
     def own_incarnation(self) -> int | None:
