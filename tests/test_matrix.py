@@ -65,6 +65,28 @@ def test_a_step_that_fails_is_told_by_its_error() -> None:
         matrix.step("job", [sys.executable, "-c", "raise ValueError('planted')"])
 
 
+def test_a_conflict_is_told_by_who_has_it() -> None:
+    """As pip says it; the end of it is an address."""
+    text = """ERROR: Cannot install pyspark==4.2.1 and spark-ckpt because these package versions have conflicting dependencies.
+    The conflict is caused by:
+        The user requested pyspark==4.2.1
+        spark-ckpt 0.1.0 depends on pyspark<4.3 and >=4.2.0
+        delta-spark 4.4.1 depends on pyspark<=4.2.0 and >=4.0.1
+    ERROR: ResolutionImpossible: for help see the documentation"""
+    assert matrix.last_error(text) == "delta-spark 4.4.1 depends on pyspark<=4.2.0 and >=4.0.1"
+
+
+def test_what_delta_spark_does_not_take_is_tried_without_it(built: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text(
+        '#!/bin/sh\ncase "$*" in *,delta]*)\necho "The conflict is caused by:"\n'
+        'echo "delta-spark 1 depends on pyspark<1"\nexit 1;;\nesac\n'
+    )
+    program.chmod(0o755)
+    told = matrix.installed(program, built, matrix.requirements(built), "4.2.1")
+    assert told == ", without the extra delta (delta-spark 1 depends on pyspark<1)"
+
+
 def test_a_job_that_gives_other_rows_does_not_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that writes one row where three belong."""
     program = tmp_path / "program"
