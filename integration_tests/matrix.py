@@ -6,7 +6,7 @@ python -m integration_tests.matrix --python 3.13 --pyspark 4.2.1 --demo
 A cell builds an environment, installs the wheel with connectors and extras, asks `spark-ckpt doctor`, and runs two of the examples
 to their end, whose output is counted; `--demo` runs `spark-ckpt demo` as well. A PySpark that delta-spark does not take is tried
 without the extra `delta`, and the table says so. Of a PySpark outside of the wheel's range the other requirements are installed as
-they are, without delta-spark, and the wheel comes without its requirements: such a cell says what would break, and promises nothing.
+they are, without delta-spark, and the wheel comes without its requirements: such a cell says what would break, no more.
 """
 
 from __future__ import annotations

@@ -60,6 +60,7 @@ def rows(uri: str, options: dict[str, str]) -> list[tuple[str, int]]:
     return sorted(zip(found["k"].to_pylist(), found["total"].to_pylist(), strict=True))
 
 
+@pytest.mark.long  # the store itself against such a server: tests/store/test_object_store.py
 def test_a_job_whose_store_and_table_are_in_s3_goes_on_where_it_was(
     bench: Bench, options: dict[str, str], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
