@@ -106,26 +106,15 @@ class EpochLog:
         if table is None:
             return None
         log = cls(table, verify, now_ms)
-        if job is None:
-            return log._told_whose(location)
-        if not log.tail().store_id:
+        if job is not None and not log.tail().store_id:
             log._append(
                 lambda tail: None if tail.store_id else _row(CreatedRecord(job=job, store_id=str(uuid.uuid4())))
             )
-        if log.tail().job != job:
+        if job is not None and log.tail().job != job:
             raise StoreForeign(
                 f"this store belongs to job '{log.tail().job}'", store=location.uri, hint="give another location"
             )
         return log
-
-    def _told_whose(self, location: Location) -> EpochLog:
-        if not self.tail().store_id:
-            raise EpochDamaged(
-                "the store's log does not say whose it is",
-                log=location.uri,
-                hint="its creation was cut short: start the job, it completes it",
-            )
-        return self
 
     @property
     def own_incarnation(self) -> int | None:

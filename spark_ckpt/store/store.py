@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from typing import Self
 
 from spark_ckpt.content import check_size
-from spark_ckpt.errors import StoreForeign
+from spark_ckpt.errors import EpochDamaged, StoreForeign
 from spark_ckpt.store.delta_log import LOG
 from spark_ckpt.store.epoch_log import EpochLog, wall_ms
 from spark_ckpt.store.inflight import InFlight
@@ -204,10 +204,10 @@ class Store:
     def _opened_log(self, job: str | None) -> EpochLog:
         epochs = self.location.child(_EPOCHS)
         log = EpochLog.open(epochs, job, create=False, verify=self.verify, now_ms=self._now_ms)
+        if job is None:
+            return _somebodys(log, self.location)
         if log is not None:
             return log
-        if job is None:
-            raise StoreForeign("there is no store here", store=self.location.uri, hint=HINT_NO_STORE)
         others: set[str] = set(self.location.entries()) - {_EPOCHS}
         if others:
             raise StoreForeign(
@@ -220,6 +220,19 @@ class Store:
         if log is None:
             raise StoreForeign("the control log could not be created", store=self.location.uri)
         return log
+
+
+def _somebodys(log: EpochLog | None, store: Location) -> EpochLog:
+    """To read: nothing is created, and nothing completed."""
+    if log is None:
+        raise StoreForeign("there is no store here", store=store.uri, hint=HINT_NO_STORE)
+    if not log.tail().store_id:
+        raise EpochDamaged(
+            "the store's log does not say whose it is",
+            store=store.uri,
+            hint="its creation was cut short: start the job, it completes it",
+        )
+    return log
 
 
 def _verify(place: Location, files: Sequence[StateFile | StagedFileRecord], deep: bool, **where: object) -> None:
