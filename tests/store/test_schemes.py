@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.errors import ConfigInvalid, EpochNotFound, StoreForeign
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, StoreForeign
+from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.existing import existing_store
+from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_table import LogTable
 from spark_ckpt.store.restore import resolve
 from spark_ckpt.store.schemes import SCHEMES, store_location
@@ -46,3 +48,11 @@ def test_looking_creates_no_store(tmp_path):
     with pytest.raises(StoreForeign, match="there is no store here"):
         existing_store(str(tmp_path / "none"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_whose_creation_was_cut_short_is_told_and_left_as_it_is(tmp_path):
+    LogTable.open(Location(str(tmp_path / "store")).child("epochs"), wall_ms, create=True)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(EpochDamaged, match="does not say whose it is"):
+        existing_store(str(tmp_path / "store"))
+    assert sorted(tmp_path.rglob("*")) == before
