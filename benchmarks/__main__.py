@@ -26,7 +26,7 @@ from benchmarks.systems import System, is_nexmark, systems
 HERE = Path(__file__).parent
 JOBS = tuple(sorted(path.stem for path in (HERE / "jobs").glob("[a-z]*.py")))
 INSIDE = tuple(sorted(path.stem for path in (HERE / "inside").glob("[a-z]*.py") if "__main__" in path.read_text()))
-IN_ROUNDS = frozenset({"epochs", "first_batch", "state_size"})
+IN_ROUNDS = frozenset({"epochs", "first_batch", "metrics", "page", "state_size"})
 STATEFUL, USUAL = "running_sum", "uniform-10k"
 
 Measure = StrEnum("Measure", [*MEASURES, "inside"])

@@ -76,6 +76,10 @@ def _duration(name: str, default: str, description: str) -> int:
     return field
 
 
+PAGE = "127.0.0.1:4141"
+"""Where a job's page is if it is asked for without an address."""
+
+
 class JobConfig(BaseModel):
     """Everything that can be set on a job, under the names that arguments and conf keys have (`interval`, not `interval_ms`)."""
 
@@ -155,6 +159,12 @@ class JobConfig(BaseModel):
     def every_batch(self) -> bool:
         """Whether each micro-batch ends an epoch."""
         return self.interval_ms == 0
+
+    def with_page(self, ui: bool | str | None) -> Self:
+        """With the page as a start asks for it; None leaves the setting as it is."""
+        if ui is None:
+            return self
+        return self.model_copy(update={"ui": PAGE if ui is True else ui or None})
 
     @classmethod
     def of(cls, arguments: Mapping[str, object], conf: Mapping[str, str]) -> Self:

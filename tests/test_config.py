@@ -61,3 +61,10 @@ def test_confirmed_names_are_a_text_with_commas_or_several_texts():
 
     assert (conf.accept_new_sink, conf.accept_moved, conf.accept_new_source) == (("out", "side"), ("in",), ())
     assert JobConfig.of({"accept_new_source": ["a", "b"]}, {}).accept_new_source == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"), [(None, "0.0.0.0:80"), (True, "127.0.0.1:4141"), ("4142", "4142"), (False, None)]
+)
+def test_a_start_says_where_the_page_is_else_the_setting_does(asked, shown):
+    assert JobConfig.of({"ui": "0.0.0.0:80"}, {}).with_page(asked).ui == shown

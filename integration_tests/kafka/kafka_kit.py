@@ -18,7 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
 from spark_ckpt_kafka.control import Control, ControlError
 from spark_ckpt_kafka.marker import Marker
 from spark_ckpt_kafka.options import Connection
@@ -222,6 +223,22 @@ def _record(message: Any) -> Record:
     headers = tuple(message.headers() or ())
     place = (message.partition(), message.offset())
     return Record(*place, message.key(), message.value(), message.timestamp()[1], headers)
+
+
+def described(cluster: Cluster, group: str) -> dict[int, tuple[int, int]]:
+    """Committed offset and lag by partition, as `kafka-consumer-groups --describe` computes them."""
+    admin = AdminClient({"bootstrap.servers": cluster.broker.servers})
+    [asked] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    places = asked.result(30).topic_partitions
+    consumer = Consumer({"bootstrap.servers": cluster.broker.servers, "group.id": "looks"})
+    try:
+        ends = {
+            each.partition: consumer.get_watermark_offsets(TopicPartition(each.topic, each.partition), 30)[1]
+            for each in places
+        }
+    finally:
+        consumer.close()
+    return {each.partition: (each.offset, ends[each.partition] - each.offset) for each in places}
 
 
 def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:

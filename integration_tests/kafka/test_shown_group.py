@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient
-from kafka_kit import Cluster
+from confluent_kafka import Consumer
+from kafka_kit import Cluster, described
 from spark_ckpt_kafka import KafkaSource
 from spark_ckpt_kafka.library import KafkaProducer
 
@@ -21,22 +20,6 @@ def fill(cluster: Cluster, per_partition: int) -> None:
         producer.flush(30)
     finally:
         producer.close()
-
-
-def described(cluster: Cluster, group: str) -> dict[int, tuple[int, int]]:
-    """Committed offset and lag by partition, as `kafka-consumer-groups --describe` computes them."""
-    admin = AdminClient({"bootstrap.servers": cluster.broker.servers})
-    [asked] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-    places = asked.result(30).topic_partitions
-    consumer = Consumer({"bootstrap.servers": cluster.broker.servers, "group.id": "looks"})
-    try:
-        ends = {
-            each.partition: consumer.get_watermark_offsets(TopicPartition(each.topic, each.partition), 30)[1]
-            for each in places
-        }
-    finally:
-        consumer.close()
-    return {each.partition: (each.offset, ends[each.partition] - each.offset) for each in places}
 
 
 def test_the_group_shows_the_cursors_and_their_lag_and_a_consumer_in_it_is_left_alone(cluster: Cluster) -> None:

@@ -39,11 +39,11 @@ def metrics_in(text):
 
 def test_a_job_is_scraped_shown_and_told_by_its_store(bench, capsys):
     bench.put(("a", 1), ("b", 2))
-    job = bench.job(metrics="prometheus://127.0.0.1:0", ui="0")
+    job = bench.job(metrics="prometheus://127.0.0.1:0")
     totals(job.source("in", bench.source())).to(bench.sink(), name="out")
     heard = Heard()
     job.addListener(heard)
-    run = job.start()
+    run = job.start(ui="0")
     try:
         assert run.savepoint("seen", timeout=ENOUGH_S)
         heard.wait("published", 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from py4j.protocol import Py4JError
@@ -129,6 +130,7 @@ class Job:
         accept_moved: str | Sequence[str] = (),
         accept_dropped_operator: str | Sequence[str] = (),
         standby: bool | None = None,
+        ui: bool | str | None = None,
     ) -> Run:
         """Run the job from its newest epoch, an epoch number, or a savepoint's name; a new store starts at the sources' starts.
 
@@ -139,13 +141,14 @@ class Job:
         job any more is refused likewise; `accept_dropped_operator` goes on without its state.
         `standby` (by default the setting of this name): if another driver has the job, wait warm for its end and take over; the run
         is returned at once.
+        `ui` (by default the setting of this name): the driver shows the job's page, `True` at `127.0.0.1:4141`, or at an address.
         Raises at once what would fail later: `GraphInvalid`, `SourceInvalid`, `SinkInvalid`, `StoreInUse`, `EpochNotFound`, ...
         """
         confirmed = self._confirmed(accept_new_sink, accept_new_source, accept_moved, accept_dropped_operator)
         stands_by = self._config.standby if standby is None else standby
         if stands_by:
             self._check_standby(restore, availableNow)
-        plan = self.plan(restore, confirmed)
+        plan = replace(self.plan(restore, confirmed), config=self._config.with_page(ui))
         if availableNow:
             plan.check_ends()
         listeners = [*self._listeners, *listeners_of(plan)]

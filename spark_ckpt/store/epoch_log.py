@@ -76,13 +76,13 @@ class EpochLog:
     def open(
         cls,
         location: Location,
-        job: str,
+        job: str | None,
         *,
         create: bool = True,
         verify: restore.Verify = restore.no_check,
         now_ms: Callable[[], int] = wall_ms,
     ) -> EpochLog | None:
-        """The log at `location`; None if there is none and `create` is False.
+        """The log at `location`; None if there is none and `create` is False. `job`: None for whosever it is, to read.
 
         Raises `StoreForeign` for another job's log, `FormatUnknown` for a newer one, `EpochDamaged` for a damaged one.
         """
@@ -90,11 +90,11 @@ class EpochLog:
         if table is None:
             return None
         log = cls(table, verify, now_ms)
-        if not log.tail().store_id:
+        if job is not None and not log.tail().store_id:
             log.append(
                 lambda tail: None if tail.store_id else row_of(CreatedRecord(job=job, store_id=str(uuid.uuid4())))
             )
-        if log.tail().job != job:
+        if job is not None and log.tail().job != job:
             raise StoreForeign(
                 f"this store belongs to job '{log.tail().job}'", store=location.uri, hint="give another location"
             )

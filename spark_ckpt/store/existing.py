@@ -10,22 +10,19 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_table import LogTable
 from spark_ckpt.store.records import CreatedRecord
 from spark_ckpt.store.schemes import store_location
-from spark_ckpt.store.store import Store
+from spark_ckpt.store.store import HINT_NO_STORE, Store
 
 
 def existing_store(uri: str, storage_options: Mapping[str, str] | None = None) -> Store:
     """The store at `uri`; nothing is created. Raises `StoreForeign` (also if there is none), a `StoreOutage`."""
-    options = dict(storage_options or {})
-    return Store.open(uri, job_of(store_location(uri, options)), options)
+    return Store(store_location(uri, storage_options), None)
 
 
 def job_of(location: Location) -> str:
     """The job that the store at `location` belongs to: the first row of its log says so."""
     table = LogTable.open(location.child("epochs"), wall_ms, create=False)
     if table is None:
-        raise StoreForeign(
-            "there is no store here", store=location.uri, hint="check the path; a job creates its store when it starts"
-        )
+        raise StoreForeign("there is no store here", store=location.uri, hint=HINT_NO_STORE)
     table.refresh()
     created = next((row for row in table.rows if row.kind == "created"), None)
     if created is None:

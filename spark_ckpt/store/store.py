@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from typing import Self
 
 from spark_ckpt.content import check_size
-from spark_ckpt.errors import StoreForeign
+from spark_ckpt.errors import EpochDamaged, StoreForeign
 from spark_ckpt.store.delta_log import LOG
 from spark_ckpt.store.epoch_log import EpochLog, Fence, wall_ms
 from spark_ckpt.store.inflight import InFlight
@@ -30,6 +30,7 @@ from spark_ckpt.store.state_table import StateTable
 from spark_ckpt.store.tail import Tail
 from spark_ckpt.store.trim import HORIZON_MS, trim
 
+HINT_NO_STORE = "check the path; a job creates its store when it starts"
 _STATE, _EDGES, _INFLIGHT, _RUNS, _EPOCHS = "state", "edges", "inflight", "runs", "epochs"
 
 
@@ -40,9 +41,8 @@ def _go_on() -> None:
 class Store:
     """Opened by `Store.open`. Calls from several threads are serialised."""
 
-    def __init__(self, location: Location, job: str, now_ms: Callable[[], int] = wall_ms) -> None:
+    def __init__(self, location: Location, job: str | None, now_ms: Callable[[], int] = wall_ms) -> None:
         self.location = location
-        self.job = job
         self._now_ms = now_ms
         self._lock = threading.RLock()
         self._states: dict[str, StateTable] = {}
@@ -50,7 +50,8 @@ class Store:
         self._inflight: dict[str, InFlight] = {}
         self._swept_for = -1
         self._moved: dict[str, str] = {}
-        self.log = self._opened_log()
+        self.log = self._opened_log(job)
+        self.job = valid_name("job", self.log.tail().job)
         self.id = self.log.tail().store_id
 
     @classmethod
@@ -213,9 +214,11 @@ class Store:
         elsewhere = Location(self._moved.get(sink, root), self.location.storage_options)
         return elsewhere if elsewhere.local is not None or elsewhere.bucket == self.location.bucket else None
 
-    def _opened_log(self) -> EpochLog:
+    def _opened_log(self, job: str | None) -> EpochLog:
         epochs = self.location.child(_EPOCHS)
-        log = EpochLog.open(epochs, self.job, create=False, verify=self.verify, now_ms=self._now_ms)
+        log = EpochLog.open(epochs, job, create=False, verify=self.verify, now_ms=self._now_ms)
+        if job is None:
+            return _somebodys(log, self.location)
         if log is not None:
             return log
         others: set[str] = set(self.location.entries()) - {_EPOCHS}
@@ -226,10 +229,23 @@ class Store:
                 found=", ".join(sorted(others)[:5]),
                 hint="give an empty folder, or the folder of this job's store",
             )
-        log = EpochLog.open(epochs, self.job, create=True, verify=self.verify, now_ms=self._now_ms)
+        log = EpochLog.open(epochs, job, create=True, verify=self.verify, now_ms=self._now_ms)
         if log is None:
             raise StoreForeign("the control log could not be created", store=self.location.uri)
         return log
+
+
+def _somebodys(log: EpochLog | None, store: Location) -> EpochLog:
+    """To read: nothing is created, and nothing completed."""
+    if log is None:
+        raise StoreForeign("there is no store here", store=store.uri, hint=HINT_NO_STORE)
+    if not log.tail().store_id:
+        raise EpochDamaged(
+            "the store's log does not say whose it is",
+            store=store.uri,
+            hint="its creation was cut short: start the job, it completes it",
+        )
+    return log
 
 
 def _verify(place: Location, files: Sequence[StateFile | StagedFileRecord], deep: bool, **where: object) -> None:

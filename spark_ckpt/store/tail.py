@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import NamedTuple, cast
 
 from spark_ckpt.store.records import (
@@ -141,11 +142,22 @@ def folded(tail: Tail, records: Sequence[tuple[At, AnyRecord]]) -> Tail:
     if not records:
         return tail
     by_id = dict(tail.by_id)  # in one piece: a copy for each of ten thousand epochs would take seconds
-    for at, record in records:
-        tail = _APPLY[type(record)](tail, record, at)
-        if isinstance(record, EpochBrief):
-            by_id[record.epoch] = record
+    for _, group in groupby(records, _alike):
+        rows = list(group)
+        at, newest = rows[-1]
+        if isinstance(newest, EpochBrief):
+            briefs = [record for _, record in rows if isinstance(record, EpochBrief)]
+            by_id |= {brief.epoch: brief for brief in briefs}
+            tail = _epochs(tail, briefs, at)
+        else:
+            tail = _APPLY[type(newest)](tail, newest, at)
     return replace(tail, by_id=by_id)
+
+
+def _alike(row: tuple[At, AnyRecord]) -> object:
+    """Epochs of one incarnation behind each other are taken together, any other row by itself."""
+    _, record = row
+    return record.incarnation if isinstance(record, EpochBrief) else object()
 
 
 def _created(tail: Tail, record: CreatedRecord, at: At) -> Tail:
@@ -173,13 +185,15 @@ def _begun(record: IncarnationRecord, time_ms: int) -> LifeTold:
     return LifeTold(record.incarnation, str(record.holder), record.base, record.restored_from, time_ms)
 
 
-def _epoch(tail: Tail, record: EpochBrief, at: At) -> Tail:
+def _epochs(tail: Tail, briefs: Sequence[EpochBrief], at: At) -> Tail:
+    """Epochs of one incarnation behind each other, of which the newest was decided at `at`."""
+    newest = briefs[-1]
     following = replace(
-        _acked(tail, record.acks),
-        last=max(tail.last, record.epoch),
-        latest=record.epoch,
+        _acked(tail, [ack for brief in briefs for ack in brief.acks]),
+        last=max(tail.last, *(brief.epoch for brief in briefs)),
+        latest=newest.epoch,
     )
-    return _renewed(following, record.incarnation, record.lease_expires_ms, at)
+    return _renewed(following, newest.incarnation, newest.lease_expires_ms, at)
 
 
 def _heartbeat(tail: Tail, record: Heartbeat, at: At) -> Tail:
@@ -260,7 +274,6 @@ _APPLY: Mapping[type, _Apply] = {
     for kind, apply in (
         (CreatedRecord, _created),
         (IncarnationRecord, _incarnation),
-        (EpochBrief, _epoch),
         (Heartbeat, _heartbeat),
         (Released, _released),
         (HandoverAsked, _handover_asked),

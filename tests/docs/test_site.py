@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -68,3 +69,21 @@ def test_every_page_is_on_the_site(config):
 def test_the_page_of_the_command_line_is_what_the_commands_say():
     """Regenerate with: python -m spark_ckpt.pages.command_line > docs/cli.md"""
     assert (ROOT / "docs" / "cli.md").read_text() == cli_page()
+
+
+def test_every_example_is_on_its_page():
+    page = (ROOT / "docs" / "examples.md").read_text()
+    names = {path.stem for path in (ROOT / "docs" / "examples").glob("*.py")}
+    assert set(re.findall(r"^\| \[(\w+)\]\(#\1\) \|", page, re.MULTILINE)) == names
+    assert (
+        set(re.findall(r'^## (\w+)\n\n``` {.python}\n--8<-- "docs/examples/\1\.py"\n```$', page, re.MULTILINE)) == names
+    )
+    assert len(names) == 13
+    assert "Thirteen" in page
+
+
+def test_every_example_has_a_test_that_runs_it():
+    tests = "".join(path.read_text() for path in (ROOT / "integration_tests").glob("*/test_*.py"))
+    names = {path.stem for path in (ROOT / "docs" / "examples").glob("*.py")}
+    marks = ('@of("{}")', '\n    run("{}", ', '"examples" / "{}.py"')
+    assert [name for name in sorted(names) if not any(mark.format(name) in tests for mark in marks)] == []

@@ -59,6 +59,7 @@ def test_a_report_draws_epochs_graph_incarnations_and_what_going_back_means(file
     for expected in (
         "Job job",
         "7 rows wait",
+        "1 row, not published",
         "job.start(restore=3)",
         "Incarnations",
         "400 ms",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.errors import ConfigInvalid, EpochNotFound
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, StoreForeign
+from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.existing import existing_store
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.log_table import LogTable
 from spark_ckpt.store.restore import resolve
 from spark_ckpt.store.schemes import SCHEMES, store_location
 from spark_ckpt.store.store import Store
@@ -30,3 +33,26 @@ def test_digits_mean_an_epoch_unless_a_savepoint_has_that_name():
     assert resolve(Tail(savepoints={"7": 3}), "7") == (3, "savepoint 7")
     with pytest.raises(EpochNotFound, match="epoch 7 is not in the log"):
         resolve(Tail(), "7")
+
+
+def test_a_store_that_is_looked_at_is_read_once(tmp_path, monkeypatch):
+    Store.open(str(tmp_path / "store"), "orders")
+    opened = []
+    real = LogTable.open
+    monkeypatch.setattr(LogTable, "open", lambda *given, **named: opened.append(given) or real(*given, **named))
+    assert existing_store(str(tmp_path / "store")).job == "orders"
+    assert len(opened) == 1
+
+
+def test_looking_creates_no_store(tmp_path):
+    with pytest.raises(StoreForeign, match="there is no store here"):
+        existing_store(str(tmp_path / "none"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_whose_creation_was_cut_short_is_told_and_left_as_it_is(tmp_path):
+    LogTable.open(Location(str(tmp_path / "store")).child("epochs"), wall_ms, create=True)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(EpochDamaged, match="does not say whose it is"):
+        existing_store(str(tmp_path / "store"))
+    assert sorted(tmp_path.rglob("*")) == before

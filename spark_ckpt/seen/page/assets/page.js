@@ -19,6 +19,7 @@ const SVG_TAGS = new Set(["svg", "g", "rect", "path", "text"]);
 
 // -- values as people read them
 const number = (value) => value === null || value === undefined ? "–" : value.toLocaleString("en-US");
+const counted = (value, what) => `${number(value)} ${what}${value === 1 ? "" : "s"}`;
 const seconds = (ms) => ms === null || ms === undefined ? "–" : ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(2)} s`;
 const moment = (ms) => ms ? new Date(ms).toISOString().replace("T", " ").slice(0, 19) + "Z" : "–";
 function size(bytes) {
@@ -173,10 +174,10 @@ function epochTable(job) {
 
 function graph(detail) {
   const about = {};
-  for (const each of detail.sources) about[`source/${each.name}`] = [each.name, each.lag === null ? "lag not known" : `${number(each.lag)} rows wait`];
+  for (const each of detail.sources) about[`source/${each.name}`] = [each.name, each.lag === null ? "lag not known" : `${counted(each.lag, "row")} ${each.lag === 1 ? "waits" : "wait"}`];
   for (const each of detail.operators) about[`operator/${each.name}`] = [each.name, `state ${size(each.bytes)}, ${number(each.late_rows)} late`];
-  for (const each of detail.edges) about[`edge/${each.name}`] = [each.name, `${number(each.produced - each.consumed)} rows in flight`];
-  for (const each of detail.sinks) about[`sink/${each.name}`] = [each.name, `${number(each.rows)} rows${each.published ? "" : ", not published"}`];
+  for (const each of detail.edges) about[`edge/${each.name}`] = [each.name, `${counted(each.produced - each.consumed, "row")} in flight`];
+  for (const each of detail.sinks) about[`sink/${each.name}`] = [each.name, `${counted(each.rows, "row")}${each.published ? "" : ", not published"}`];
   const nodes = new Map(detail.graph.map((node) => [node.id, node]));
   if (!nodes.size) return el("p", { class: "soft" }, "The epoch does not say how these are connected: an older version wrote it.");
   const depth = new Map();
@@ -203,7 +204,7 @@ function graph(detail) {
     const [name, note] = about[id] || [id.split("/").slice(1).join("/"), ""];
     drawn.push(el("g", {}, el("rect", { x, y, width: W, height: H, rx: 6 }), el("text", { x: x + 10, y: y + 19 }, `${id.split("/")[0]} ${name}`.slice(0, 30)), el("text", { x: x + 10, y: y + 36, class: "soft" }, note)));
   }
-  return el("svg", { id: "graph", width: wide, height: tall, viewBox: `0 0 ${wide} ${tall}`, role: "img", "aria-label": "The job's graph" }, drawn);
+  return el("div", { class: "scroll" }, el("svg", { id: "graph", width: wide, height: tall, viewBox: `0 0 ${wide} ${tall}`, role: "img", "aria-label": "The job's graph" }, drawn));
 }
 
 function lives(job) {
@@ -256,7 +257,7 @@ function stateForm(job, detail) {
 function sideBySide(found) {
   const cell = (row, side, other) => el("code", { class: JSON.stringify(row[side]) === JSON.stringify(row[other]) ? "" : "changed" }, row[side] === null ? "no state" : said(row[side]));
   const columns = [["key", "wide", (row) => el("code", {}, said(row.key))], [`epoch ${found.before}`, "wide", (row) => cell(row, "before", "after")], [`epoch ${found.after}`, "wide", (row) => cell(row, "after", "before")]];
-  return el("div", {}, el("p", { class: "soft" }, `${number(found.matching)} keys match; ${found.rows.length} shown, those that differ first`), table(columns, found.rows, { id: "keys" }));
+  return el("div", {}, el("p", { class: "soft" }, `${counted(found.matching, "key")} ${found.matching === 1 ? "matches" : "match"}; ${found.rows.length} shown, those that differ first`), table(columns, found.rows, { id: "keys" }));
 }
 
 // -- putting it together
@@ -270,7 +271,7 @@ function show() {
   const details = el("div", { id: "details" }, el("section", {}, el("p", { class: "soft" }, job.latest ? "Reading the epoch …" : "No epoch yet.")));
   place.replaceChildren(summary(job), timeline(job), details, lives(job));
   closer(job, details);
-  document.body.dataset.ready = Math.round(performance.now());
+  document.body.dataset.ready ??= Math.round(performance.now());
 }
 async function refresh() {
   try {

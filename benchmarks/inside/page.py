@@ -1,0 +1,147 @@
+"""How long a store of ten thousand epochs takes to be looked at: `spark-ckpt ui` asked as a browser asks it, and a browser's page.
+
+The store is a real one on the local disk, each epoch decided by the log as a driver does it. `first`: a page that has read nothing
+yet reads the whole log. `again`: the same page, with one epoch more. `drawn`: Chromium opens a file with that answer in it, and its
+own clock says when the page's script has drawn it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.request
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.inside.sessions import median_and_spread
+from spark_ckpt.seen.page.drawn import drawn
+from spark_ckpt.seen.page.serving import PageServer
+from spark_ckpt.store.records import Holder, Manifest, PartTime, SinkAck, StagedOutput, Timings
+from spark_ckpt.store.store import Store
+
+EPOCHS = 10_000
+TARGET_MS = 1000
+SINK = "out"
+PATHS = ("", "page.css", "page.js", "api/jobs")
+WAIT_S = 120
+
+
+class Filled:
+    """A store that epochs are decided in, without rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.uri = str(folder)
+        self._store = Store.open(self.uri, "page")
+        holder = Holder(host="here", boot_id="b", pid=1, pid_start=1, name="benchmark")
+        self._incarnation = self._store.log.begin_incarnation(holder, lease_ms=3_600_000).incarnation
+        self._last = 0
+
+    def decide(self, count: int) -> None:
+        """So many more epochs, one commit of the log each."""
+        for _ in range(count):
+            self._store.log.commit_epoch(self._next())
+            self._last += 1
+
+    def _next(self) -> Manifest:
+        epoch = self._last + 1
+        earlier = tuple(
+            PartTime(epoch=self._last, part=part, sink=sink, duration_ms=20)
+            for part, sink in (("decision", ""), ("publish", SINK))
+        )
+        return Manifest(
+            job="page",
+            epoch=epoch,
+            incarnation=self._incarnation,
+            attempt=uuid.uuid4().hex,
+            base=self._last,
+            previous=self._last,
+            created_ms=1_700_000_000_000 + epoch * 5000,
+            duration_ms=400 + epoch % 300,
+            reason="interval",
+            outputs={SINK: StagedOutput(sink=SINK, files=(), rows=0)},
+            acks=(SinkAck(sink=SINK, epoch=self._last),) if self._last else (),
+            timings=Timings(
+                barrier_ms=100,
+                snapshot_ms=250 + epoch % 300,
+                earlier=earlier if self._last else (),
+                lag_rows={"in": epoch},
+            ),
+        )
+
+
+class Asked(NamedTuple):
+    """What a browser is given when it opens the page, and how long it waits for all of it."""
+
+    jobs: bytes
+    ms: float
+
+
+def asked(server: PageServer) -> Asked:
+    """One after the other; the jobs come last."""
+    began_s = time.perf_counter()
+    for path in PATHS:
+        with urllib.request.urlopen(server.url + path, timeout=WAIT_S) as answer:
+            body = answer.read()
+    return Asked(body, 1000 * (time.perf_counter() - began_s))
+
+
+def drawn_ms(chromium: str, jobs: bytes, folder: Path) -> float:
+    """What the page itself says. Raises `RuntimeError` if it has drawn nothing."""
+    folder.mkdir()
+    page = folder / "page.html"
+    page.write_text(drawn("page", json.loads(jobs)))
+    command = [
+        chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+        f"--user-data-dir={folder / 'profile'}", "--dump-dom", page.as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    ready = re.search(r'data-ready="(\d+)"', done.stdout)
+    if ready is None:
+        raise RuntimeError("the page was not drawn")
+    return float(ready[1])
+
+
+def measured(rounds: int, epochs: int) -> dict[str, list[float]]:
+    """Milliseconds by what was asked."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    found: dict[str, list[float]] = {"first": [], "again": [], "drawn": []}
+    with tempfile.TemporaryDirectory() as name:
+        store = Filled(Path(name) / "store")
+        store.decide(epochs)
+        for repeat in range(rounds):
+            server = PageServer([store.uri])
+            server.start()
+            try:
+                found["first"].append(asked(server).ms)
+                store.decide(1)
+                jobs, again_ms = asked(server)
+                found["again"].append(again_ms)
+                if chromium is not None:
+                    found["drawn"].append(drawn_ms(chromium, jobs, Path(name) / str(repeat)))
+            finally:
+                server.close()
+    return found
+
+
+def table(found: Mapping[str, Sequence[float]], epochs: int) -> list[str]:
+    """Against the target of a second."""
+    head = [f"| the page of {epochs:,} epochs | ms, median (min-max) | under {TARGET_MS} ms |", "|---|---|---|"]
+    return head + [
+        f"| {what} | {median_and_spread(ms)} | {'yes' if ms and max(ms) < TARGET_MS else 'no' if ms else 'no browser'} |"
+        for what, ms in found.items()
+    ]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    options = parser.parse_args()
+    print("\n".join(table(measured(options.rounds, options.epochs), options.epochs)))

@@ -1,0 +1,89 @@
+"""A whole job against an S3 server: store, output table, state read back. Tasks get the options, too; nothing shows them."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from runtime_kit import Bench, drain, totals
+from spark_ckpt_delta import DeltaSink
+
+import spark_ckpt as ckpt
+from spark_ckpt.cli.app import exit_code
+
+pytest.importorskip("moto.server", reason="needs moto[server], part of the test extra")
+
+SECRET = "not-for-anybodys-eyes"
+
+
+@pytest.fixture(scope="module")
+def options() -> Iterator[dict[str, str]]:
+    """Of deltalake, for a server of its own; no word about conditional writes: they are the default."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        make_bucket(url, server)
+        yield {
+            "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true", "AWS_ENDPOINT_URL": url,
+        }  # fmt: skip
+    finally:
+        server.kill()
+        server.wait()
+
+
+def make_bucket(url: str, server: subprocess.Popen[bytes]) -> None:
+    """Asks until the server is there."""
+    while server.poll() is None:
+        try:
+            urllib.request.urlopen(urllib.request.Request(f"{url}/bucket", method="PUT"), timeout=10).close()
+        except (urllib.error.URLError, ConnectionError):
+            continue
+        return
+    raise AssertionError("the server ended")
+
+
+def rows(uri: str, options: dict[str, str]) -> list[tuple[str, int]]:
+    table = DeltaTable(uri, storage_options=options)
+    found = QueryBuilder().register("t", table).execute("select k, total from t").read_all()
+    return sorted(zip(found["k"].to_pylist(), found["total"].to_pylist(), strict=True))
+
+
+@pytest.mark.long  # the store itself against such a server: tests/store/test_object_store.py
+def test_a_job_whose_store_and_table_are_in_s3_goes_on_where_it_was(
+    bench: Bench, options: dict[str, str], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store, table = "s3://bucket/orders/store", "s3://bucket/orders/totals"
+    caplog.set_level(logging.DEBUG, "spark_ckpt")
+
+    def run() -> ckpt.Run:
+        settings = {"interval": "1 hour", "trigger": "10 ms", "key_groups": 4}
+        job = ckpt.Job(bench.spark, "orders", store, storage_options=options, **settings)
+        totals(job.source("in", bench.source())).to(DeltaSink(table, storage_options=options))
+        return drain(job)
+
+    bench.put(("a", 1), ("b", 2))
+    run()
+    bench.put(("a", 10))
+    epoch = run().epochs()[-1].epoch
+
+    assert rows(table, options) == [("a", 1), ("a", 11), ("b", 2)]
+    state = ckpt.read_state(store, "totals", storage_options=options).sort_by("k")
+    assert state["total"].to_pylist() == [11, 2]
+    words = [word for name, value in options.items() for word in ("--storage-option", f"{name}={value}")]
+    assert exit_code(["doctor", "--store", store, *words]) == 0
+    assert exit_code(["show", store, str(epoch), *words]) == 0
+    told = "".join(capfd.readouterr()) + caplog.text
+    assert "of two writers exactly one wins" in told
+    assert SECRET not in told
