@@ -18,7 +18,7 @@ from spark_ckpt.host.epoch_builder import Chains, EpochBuilder
 from spark_ckpt.host.holding import Holding
 from spark_ckpt.host.job_shape import JobShape
 from spark_ckpt.host.manifests import Lineage, manifest_of
-from spark_ckpt.host.markers import AHEAD, BARRIER, OPEN, Markers
+from spark_ckpt.host.markers import AHEAD, BARRIER, OPEN, ControlMarkers
 from spark_ckpt.host.messages import (
     ArmTimer,
     BatchDone,
@@ -72,7 +72,7 @@ class IncarnationCore:
         self._cursors: dict[str, Cursor] = self.standing.goes_on(point.manifest.cursors)
         self._builder = EpochBuilder(point.manifest, shape.delays_ms, next(iter(shape.sinks), None), shape.edges)
         self._holding = Holding(shape.sinks, point.manifest)
-        self._markers = Markers()
+        self._markers = ControlMarkers()
         self._ahead = Ahead()
         self._machine: barrier.Coordinator | None = None
         self._base = point.manifest

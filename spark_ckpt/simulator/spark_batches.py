@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from spark_ckpt.connector import Json, StagedFile
 from spark_ckpt.host.edges import Bound, segments_in
 from spark_ckpt.host.epoch_builder import Chains
-from spark_ckpt.host.markers import AHEAD, BARRIERS, Marker
+from spark_ckpt.host.markers import AHEAD, BARRIERS, ControlMarker
 from spark_ckpt.host.messages import BatchDone
 from spark_ckpt.host.reports import EDGE, Report, latest_attempts, scope_of_group
 from spark_ckpt.host.watermarks import event_times
@@ -86,7 +86,7 @@ class Query:
         self.taken = dict.fromkeys(EDGES, 0)
         self.resting = False
         """An edge was full behind the batch before."""
-        self.markers: list[Marker] = []
+        self.markers: list[ControlMarker] = []
         self.seen = 0
         self.batch = 0
         self.watermark_ms = 0
@@ -101,7 +101,7 @@ class Query:
         return max(len(self.added[edge]) - self.taken[edge] for edge in EDGES)
 
     @property
-    def barrier(self) -> Marker | None:
+    def barrier(self) -> ControlMarker | None:
         """The barrier that the planned batch ends with, if it is one that does."""
         if self.planned is None or self.planned.markers == self.seen:
             return None
@@ -218,7 +218,7 @@ class Query:
             self._vote(operator, attempt, group, marker, planned.batch) for group in self.groups[operator][:reached]
         ]
 
-    def _vote(self, operator: str, attempt: int, group: Group, marker: Marker, batch: int) -> Report:
+    def _vote(self, operator: str, attempt: int, group: Group, marker: ControlMarker, batch: int) -> Report:
         """As the group's own machine has it: a barrier that is not newer than its last one is stale."""
         scope, epoch = scope_of_group(operator, group.number), marker.epoch
         told: dict[str, Json] = {}
