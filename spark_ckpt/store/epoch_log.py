@@ -29,7 +29,8 @@ from spark_ckpt.store import restore
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.holder import provably_dead
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.log_table import HINT_DAMAGED, LogRow, LogTable, NewRow
+from spark_ckpt.store.log_content import HINT_DAMAGED
+from spark_ckpt.store.log_table import LogRow, LogTable, NewRow
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.records import (
     READABLE,
