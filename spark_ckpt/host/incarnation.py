@@ -80,6 +80,7 @@ class IncarnationCore:
         self._barrier_at_ms = 0.0
         self._idle_interval: barrier.IntervalElapsed | None = None
         self._drained = False
+        self._fence: Fenced | None = None
         self._progressed = False
         self._over = False
 
@@ -289,7 +290,8 @@ class IncarnationCore:
 
     def _publish_ended(self, event: PublishEnded, now_ms: float) -> list[Effect]:
         if isinstance(event.error, Fenced):
-            return [End(barrier.Outcome.FENCED, event.error)]
+            self._fence = event.error
+            return self._told(now_ms, barrier.Fenced(self._incarnation, event.error.what))
         sink, epoch = SinkId(event.sink), Epoch(event.epoch)
         if event.error is not None:
             error = self._publication.failed(event.sink, event.epoch, event.error)
@@ -347,7 +349,7 @@ class IncarnationCore:
     def _why(self, outcome: barrier.Outcome, why: str) -> CkptError | None:
         blamed = self._publication.error
         if outcome is barrier.Outcome.FENCED:
-            return Fenced(
+            return self._fence or Fenced(
                 why, incarnation=self._incarnation, hint="another driver runs this job; this one can be ended"
             )
         if outcome is barrier.Outcome.FAILED:
