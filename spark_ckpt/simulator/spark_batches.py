@@ -38,7 +38,7 @@ from spark_ckpt.simulator.spark_store import Shared
 from spark_ckpt.store.records import StateFile
 
 LONGEST_CHAIN = 3
-BOUND = Bound(4)
+BOUND = Bound(6)
 """Rows on an edge: schedules go over it."""
 Rows = dict[str, list[Row]]
 

@@ -258,8 +258,7 @@ def one_tasks_segments_are_lost(patch):
 
 
 def a_large_segment_never_leaves_its_edge(patch):
-    bound = spark_batches.BOUND.rows
-    patch(edges.Bound, "portion", lambda self, segments: sum(each.rows < bound // 2 for each in segments))
+    patch(edges.Bound, "portion", lambda self, segments: sum(each.rows < 2 for each in segments))
 
 
 def sources_rest_while_an_edge_holds_nothing(patch):
