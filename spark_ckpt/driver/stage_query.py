@@ -113,7 +113,8 @@ class StageQuery:
     def _run_batch(self, frame: DataFrame, batch: int) -> None:
         started_s = time.monotonic()
         try:
-            self._running.wake()
+            if self._execution is not None:
+                self._execution.wake()
             if batch == 0 and self._stage.behind:
                 inputs = enumerate(self._order.sources)
                 lift_limits(self._spark, self._stage.name, {number: each.source for number, each in inputs if each})
