@@ -113,6 +113,9 @@ class JobConfig(BaseModel):
     max_unpublished: int = Field(
         4, ge=1, description="decided epochs that may wait for a sink before barriers are held back"
     )
+    max_in_flight: int = Field(
+        1_000_000, ge=1, description="rows that an edge may hold before sources rest, and that a batch takes off it"
+    )
     keep_epochs: int = Field(20, ge=1, description="epochs kept by number")
     keep_age_ms: Duration = _duration("keep_age", "0 seconds", "epochs younger than this are kept too")
     takeover: bool = Field(False, description="replace a live driver instead of refusing to start")

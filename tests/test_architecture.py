@@ -410,11 +410,11 @@ def test_functions_and_modules_stay_short(module):
     assert len(text.splitlines()) < MOST_MODULE_LINES
 
 
-MACHINES = {"Machine", "MessageMachine", "World", "Job", "RecoverableJob", "ABC"}
+MACHINES = {"Machine", "MessageMachine", "World", "JobWorld", "RecoverableJob", "ABC"}
 """A handler per event, or per kind of choice, is their nature: classes with one of these bases, and the bases."""
 MIRRORS = {"Stream", "KeyGroupState", "IncarnationCore"}
 """One mirrors Spark's DataFrame, one Spark's GroupState; the last is a machine with another machine inside."""
-TO_COME_APART = {"EpochLog": (23, 273), "LogTable": (31, 284), "Location": (29, 237)}
+TO_COME_APART = {"EpochLog": (23, 273)}
 """Too large still: methods and lines that they may have, which only shrink."""
 
 

@@ -31,7 +31,7 @@ _ENGINES: tuple[Engine, ...] = ("deltalake", "spark")
 
 
 @dataclass(frozen=True, slots=True)
-class Marker:
+class TableMarker:
     """The newest epoch whose rows are in the table, and the incarnation that published it; 0 if not recorded.
 
     `decision` is the fingerprint of the manifest it was published for; 0 if the publish named none.
@@ -69,7 +69,7 @@ def incarnation_id(application: str) -> str:
     return f"{application}/incarnation"
 
 
-def read_marker(opened: DeltaTable, application: str) -> Marker | None:
+def read_marker(opened: DeltaTable, application: str) -> TableMarker | None:
     """The marker in a table, None before the first publish."""
     version = opened.transaction_version(application)
     if version is None:
@@ -78,7 +78,7 @@ def read_marker(opened: DeltaTable, application: str) -> Marker | None:
     epoch, decision = version >> _DECISION_BITS, version & (1 << _DECISION_BITS) - 1
     if not epoch:  # written before versions carried the decision
         epoch, decision = version, _decision_in_history(opened, application, version)
-    return Marker(Epoch(epoch), incarnation, decision)
+    return TableMarker(Epoch(epoch), incarnation, decision)
 
 
 def _decision_in_history(opened: DeltaTable, application: str, epoch: int) -> int:
@@ -104,7 +104,7 @@ def check_owner(table: str, opened: DeltaTable, context: SinkContext, engine: En
             )
 
 
-def is_published(marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+def is_published(marker: TableMarker | None, output: EpochOutput, context: SinkContext) -> bool:
     """Whether the table has the output already.
 
     The first epoch of all leaves a marker even without rows, later ones only with rows: a marker may lag behind
@@ -144,7 +144,7 @@ def is_published(marker: Marker | None, output: EpochOutput, context: SinkContex
     return False
 
 
-def _check_decision(marker: Marker, output: EpochOutput, context: SinkContext) -> None:
+def _check_decision(marker: TableMarker, output: EpochOutput, context: SinkContext) -> None:
     """The log gave the number of a lost newest epoch again: its rows are not these."""
     if marker.epoch == output.epoch and not marker.is_of(output.decision):
         raise PublishConflict(

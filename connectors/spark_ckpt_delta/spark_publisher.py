@@ -19,7 +19,7 @@ from spark_ckpt.errors import EnvironmentUnfit, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt_delta.log import local_root, open_table, table_exists
 from spark_ckpt_delta.marker import (
-    Marker,
+    TableMarker,
     application_id,
     check_owner,
     commit_metadata,
@@ -125,7 +125,7 @@ class SparkPublisher:
     def close(self) -> None:
         """Nothing is held open; the session shares the user's context."""
 
-    def _marker(self) -> Marker | None:
+    def _marker(self) -> TableMarker | None:
         if not self._exists():
             return None
         try:

@@ -23,7 +23,7 @@ from spark_ckpt_kafka.library import (
     kafka_errors,
     open_admin,
 )
-from spark_ckpt_kafka.marker import Marker, decode
+from spark_ckpt_kafka.marker import TopicMarker, decode
 from spark_ckpt_kafka.options import Connection
 
 REQUEST_TIMEOUT_S = 6.0
@@ -124,7 +124,7 @@ class Control:
         found = self._offsets(partitions, max(at_ms, 0), IsolationLevel.READ_UNCOMMITTED)
         return {place: offset for place, offset in found.items() if offset >= 0}
 
-    def marker(self, group: str, topic: str) -> Marker | None:
+    def marker(self, group: str, topic: str) -> TopicMarker | None:
         """The lane's marker, waiting while a transaction on it is being decided.
 
         None only for "no error and no offset": while the offset is unstable the broker answers -1 with an
@@ -133,7 +133,7 @@ class Control:
         offset, metadata = self._call(lambda admin: _fetch_offset(admin, group, topic), _UNDECIDED, MARKER_TIMEOUT_S)
         return None if offset == -1 else decode(offset, metadata, group)
 
-    def decided_marker(self, group: str, topic: str) -> Marker | None:
+    def decided_marker(self, group: str, topic: str) -> TopicMarker | None:
         """The lane's marker of its last committed transaction, without waiting for one that is being decided."""
         offset, metadata = self._call(lambda admin: _fetch_offset(admin, group, topic, stable=False), _UNDECIDED)
         return None if offset == -1 else decode(offset, metadata, group)

@@ -17,7 +17,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Marker:
+class TopicMarker:
     """What the last committed transaction of a lane published.
 
     `lanes` is how many lanes that epoch had, `lanes_before` how many the epoch before it had: a lane that
@@ -38,12 +38,12 @@ class Marker:
         return json.dumps({"v": VERSION} | asdict(self), separators=(",", ":"))
 
 
-def decode(offset: int, metadata: str, group: str) -> Marker:
+def decode(offset: int, metadata: str, group: str) -> TopicMarker:
     """The marker in a committed offset, or `PublishConflict` when somebody else wrote it."""
     try:
         fields = json.loads(metadata.rstrip("\0"))
         version = fields.pop("v")
-        marker = Marker(**fields)
+        marker = TopicMarker(**fields)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _foreign(offset, group) from error
     if version != VERSION or marker.epoch != offset:
@@ -85,7 +85,7 @@ class Decision(Enum):
     ASK_FIRST_LANE = "ask the first lane's marker whether this lane is new"
 
 
-def decide(marker: Marker | None, wanted: Wanted) -> Decision:
+def decide(marker: TopicMarker | None, wanted: Wanted) -> Decision:
     """What the lane's marker says about the wanted epoch. Raises when publishing would be a guess."""
     if marker is not None and marker.epoch >= wanted.epoch:
         _check_decided(marker, wanted)
@@ -99,7 +99,7 @@ def decide(marker: Marker | None, wanted: Wanted) -> Decision:
     raise contradiction(marker, wanted)
 
 
-def _check_decided(marker: Marker, wanted: Wanted) -> None:
+def _check_decided(marker: TopicMarker, wanted: Wanted) -> None:
     """A marker above everything the log decided is another store's, or the log lost epochs.
 
     So is one of the same number under another decision: the log lost its newest epoch and gave the number again.
@@ -122,7 +122,7 @@ def _check_decided(marker: Marker, wanted: Wanted) -> None:
     )
 
 
-def _check_incarnation(marker: Marker, wanted: Wanted) -> None:
+def _check_incarnation(marker: TopicMarker, wanted: Wanted) -> None:
     if marker.incarnation > wanted.incarnation:
         raise Fenced(
             f"incarnation {marker.incarnation} has published here, this is incarnation {wanted.incarnation}",
@@ -131,7 +131,7 @@ def _check_incarnation(marker: Marker, wanted: Wanted) -> None:
         )
 
 
-def lane_is_new(first: Marker | None, wanted: Wanted) -> bool:
+def lane_is_new(first: TopicMarker | None, wanted: Wanted) -> bool:
     """Whether the previous epoch had fewer lanes than this one's number, by the marker of lane 0."""
     if first is None:
         return False
@@ -140,7 +140,7 @@ def lane_is_new(first: Marker | None, wanted: Wanted) -> bool:
     return first.epoch == wanted.epoch and first.lanes_before <= wanted.lane
 
 
-def contradiction(marker: Marker | None, wanted: Wanted) -> PublishConflict:
+def contradiction(marker: TopicMarker | None, wanted: Wanted) -> PublishConflict:
     """The error for a marker that is neither the previous epoch's nor this one's."""
     found = "there is no marker" if marker is None else f"the marker says epoch {marker.epoch}"
     why = (

@@ -16,7 +16,7 @@ from typing import TypeVar
 from spark_ckpt.errors import PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt_kafka.control import Control
-from spark_ckpt_kafka.marker import Decision, Marker, Wanted, contradiction, decide, lane_is_new
+from spark_ckpt_kafka.marker import Decision, TopicMarker, Wanted, contradiction, decide, lane_is_new
 from spark_ckpt_kafka.options import Connection, Tuning
 from spark_ckpt_kafka.producer import (
     Chunk,
@@ -148,13 +148,13 @@ class LanePublisher:
         self._verify(request)
         return Published(request.rows, replayed=False)
 
-    def _read_marker(self, lane: int | None = None) -> Marker | None:
+    def _read_marker(self, lane: int | None = None) -> TopicMarker | None:
         group = self._group if lane is None else self._settings.group(lane)
         marker = self._control.marker(group, self._settings.marker_topic)
         self._progress()
         return marker
 
-    def _decide(self, marker: Marker | None, request: Request) -> Decision:
+    def _decide(self, marker: TopicMarker | None, request: Request) -> Decision:
         lane = self._settings.lane
         wanted = Wanted(
             group=self._group,
@@ -174,8 +174,8 @@ class LanePublisher:
             return Decision.PUBLISH
         raise contradiction(marker, wanted)
 
-    def _new_marker(self, old: Marker | None, request: Request) -> tuple[int, str]:
-        marker = Marker(
+    def _new_marker(self, old: TopicMarker | None, request: Request) -> tuple[int, str]:
+        marker = TopicMarker(
             epoch=request.epoch,
             previous=request.previous,
             incarnation=request.incarnation,

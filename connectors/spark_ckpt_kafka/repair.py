@@ -21,7 +21,7 @@ from typing import Any
 from spark_ckpt.errors import CkptError, EnvironmentUnfit, PublishFailed
 from spark_ckpt.wording import counted
 from spark_ckpt_kafka.control import Control, ControlError
-from spark_ckpt_kafka.marker import Marker
+from spark_ckpt_kafka.marker import TopicMarker
 from spark_ckpt_kafka.options import Connection, split_options, tuning
 from spark_ckpt_kafka.producer import ProducerFailed, choose, open_producer
 
@@ -65,7 +65,7 @@ def declare(
     """Write the marker: `epoch` is published, nothing after it is. Fences a running publisher of the lane."""
     with Control(connection) as control:
         control.partitions([topic])
-    marker = Marker(epoch=epoch, previous=0, incarnation=0, rows=0, lanes=lanes, lanes_before=lanes)
+    marker = TopicMarker(epoch=epoch, previous=0, incarnation=0, rows=0, lanes=lanes, lanes_before=lanes)
     try:
         producer = open_producer(choose(None), connection, tuning(options or {}), group, lambda: None)
         producer.init()

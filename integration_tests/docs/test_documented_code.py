@@ -49,7 +49,17 @@ def test_the_page_about_graphs_runs_as_written(tmp_path, capsys):
         (tmp_path / folder / "1.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "links_inbox").mkdir()
     (tmp_path / "links_inbox" / "1.json").write_text('{"a": 3, "b": 2}\n{"a": 2, "b": 1}\n{"a": 7, "b": 8}\n')
-    tables = ("table", "spent_table", "large_table", "matched_table", "labels_table", "shares_table", "settled_table")
+    tables = (
+        "table",
+        "spent_table",
+        "large_table",
+        "matched_table",
+        "labels_table",
+        "shares_table",
+        "settled_table",
+        "delivered_table",
+        "given_up_table",
+    )
     names = {name: str(tmp_path / name) for name in ("store", "inbox", "refund_inbox", "links_inbox", *tables)}
 
     exec(compile(python_blocks("docs/graphs.md"), "docs/graphs.md", "exec"), names)
@@ -68,6 +78,10 @@ def test_the_page_about_graphs_runs_as_written(tmp_path, capsys):
         assert last == {1: 1, 2: 1, 3: 1, 7: 7, 8: 7}
         (shares,) = DeltaTable(names["shares_table"]).to_pyarrow_table().to_pylist()
         assert shares == {"customer": "ada", "largest": 6.0, "times": 1}
+        for table, amount in (("delivered_table", 4.5), ("given_up_table", 6.0)):
+            assert DeltaTable(names[table]).to_pyarrow_table().to_pylist() == [
+                {"customer": "ada", "amount": amount, "attempt": 3}
+            ]
     finally:
         names["spark"].stop()
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from spark_ckpt_kafka.control import Control, ControlError
-from spark_ckpt_kafka.marker import Marker
+from spark_ckpt_kafka.marker import TopicMarker
 from spark_ckpt_kafka.options import Connection
 from spark_ckpt_kafka.publisher import KafkaPublisher, Patience
 from spark_ckpt_kafka.sink import KafkaSink
@@ -123,7 +123,7 @@ class Cluster:
         _open_publishers.append(publisher)
         return publisher
 
-    def marker(self, lane: int = 0, topic: str | None = None) -> Marker | None:
+    def marker(self, lane: int = 0, topic: str | None = None) -> TopicMarker | None:
         return self.control.marker(f"{self.store_id}.out.{lane}", topic or self.topic)
 
     def read(self, topic: str | None = None) -> list[Record]:

@@ -13,7 +13,7 @@ from kafka_kit import Cluster, wait_for
 from spark_ckpt_kafka.control import Control
 from spark_ckpt_kafka.kafka_python_producer import KafkaPythonProducer
 from spark_ckpt_kafka.library import kafka_errors
-from spark_ckpt_kafka.marker import Marker
+from spark_ckpt_kafka.marker import TopicMarker
 from spark_ckpt_kafka.options import Connection, Tuning
 from spark_ckpt_kafka.producer import Chunk, ProducerFailed
 
@@ -163,7 +163,7 @@ def _committable(cluster: Cluster) -> KafkaPythonProducer:
     producer.init()
     producer.begin()
     producer.send(_rows(cluster, 10, "row"))
-    producer.add_marker(f"guard-{cluster.topic}", cluster.topic, 1, Marker(1, 0, 1, 10, 1, 1).encode())
+    producer.add_marker(f"guard-{cluster.topic}", cluster.topic, 1, TopicMarker(1, 0, 1, 10, 1, 1).encode())
     assert producer.deliver() == 10
     return producer
 

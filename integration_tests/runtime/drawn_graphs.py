@@ -20,7 +20,7 @@ from spark_ckpt.connector import Sink
 
 VALUES = 7
 SOURCES = ("one", "two")
-STEPS = ("filter", "map", "union", "number", "join", "cogroup", "edge")
+STEPS = ("filter", "map", "union", "number", "join", "cogroup", "edge", "loop")
 TWO_INPUTS = ("union", "join", "cogroup")
 OPERATORS = ("number", "join", "cogroup")
 
@@ -70,6 +70,8 @@ def _computed(step: Step, inputs: list[Rows]) -> Rows:
     match step.verb:
         case "edge":
             return first
+        case "loop":
+            return _summed(less for value in first.elements() for less in range(value + 1))
         case "filter":
             return Counter({value: times for value, times in first.items() if value % 3 != step.argument % 3})
         case "map":
@@ -96,6 +98,8 @@ def _built(step: Step, inputs: list[ckpt.Stream], name: str) -> ckpt.Stream:
     match step.verb:
         case "edge":
             return first.through(name)
+        case "loop":
+            return _counted_down(first, name)
         case "filter":
             return first.filter(f"v % 3 != {step.argument % 3}")
         case "map":
@@ -108,6 +112,14 @@ def _built(step: Step, inputs: list[ckpt.Stream], name: str) -> ckpt.Stream:
             return _each_numbered(first, last, step.argument, name)
     keyed = first.select((F.col("v") % (step.argument + 1)).alias("key"))
     return keyed.groupBy("key").agg("append", name, n=ckpt.count()).select((F.col("n") % VALUES).alias("v"))
+
+
+def _counted_down(first: ckpt.Stream, name: str) -> ckpt.Stream:
+    """Every row goes round until it is 0, one less each time."""
+    loop = first._job.feedback(name, "v long")
+    rows = first.union(loop)
+    loop.close(rows.filter("v > 0").select((F.col("v") - 1).alias("v")))
+    return rows
 
 
 def _each_numbered(first: ckpt.Stream, last: ckpt.Stream, argument: int, name: str) -> ckpt.Stream:
@@ -156,7 +168,8 @@ def graphs(draw: st.DrawFn) -> Graph:
     drawing = _Drawing()
     for _ in range(draw(st.integers(2, 6))):
         verb = draw(st.sampled_from(STEPS))
-        first = draw(st.sampled_from(drawing.free))
+        behind = drawing.behind if verb == "loop" else ()  # what goes round is read twice, too
+        first = draw(st.sampled_from([number for number in drawing.free if number not in behind]))
         inputs = (first,)
         if verb in TWO_INPUTS:
             others = [number for number in drawing.free if number != first or first not in drawing.behind]

@@ -78,4 +78,4 @@ def test_a_job_is_scraped_shown_and_told_by_its_store(bench, capsys):
         "operator/totals": ["source/in"],
         "sink/out": ["operator/totals"],
     }
-    assert facts["lives"][-1]["ended"] == "stopped"
+    assert facts["incarnations"][-1]["ended"] == "stopped"

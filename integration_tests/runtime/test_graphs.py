@@ -467,3 +467,23 @@ def test_an_operator_that_is_new_in_the_graph_begins_empty(bench: Bench) -> None
     assert sorted(bench.values())[3:] == [(0, 1), (1, 1)], (
         "rows 4 and 5 of key a, the first ones that the new operator sees"
     )
+
+
+def test_an_operator_that_is_new_in_the_graph_begins_with_the_state_of_an_epoch(bench: Bench) -> None:
+    """Under another name it goes on where the old one was."""
+
+    def job(name: str) -> ckpt.Job:
+        job = bench.job()
+        counting(job.source("in", bench.source()), "k", name).select("key", "n").to(bench.sink(), name="out")
+        return job
+
+    bench.put(*[("a", 0)] * 3)
+    drain(job("before"))
+    store = str(bench.folder / "store")
+    assert exit_code(["bootstrap", store, "after", "--of", "before"]) == 0
+    bench.put(("a", 0), ("b", 0))
+    run = job("after").start(availableNow=True, accept_dropped_operator="before")
+    assert run.awaitTermination(120)
+
+    assert sorted(bench.values()) == [("a", 1), ("a", 2), ("a", 3), ("a", 4), ("b", 1)]
+    assert list(manifest_of(run, run.epochs()[-1].epoch)["operators"]) == ["after"]

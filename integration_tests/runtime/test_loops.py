@@ -165,6 +165,62 @@ def test_what_is_in_flight_can_be_read_with_sql(bench: Bench) -> None:
     assert row["v"] == len(bench.rows())
 
 
+# -- bounds of an edge ---------------------------------------------------------------------------------------------------
+
+
+def going_round(bench: Bench, **settings: object) -> Job:
+    """Every row goes round `v` times, and is put out each time with what is left."""
+    job = bench.job(**settings)
+    loop = job.feedback("rounds", "k string, v long")
+    rows = job.source("in", bench.source()).union(loop)
+    loop.close(rows.filter("v > 0").selectExpr("k", "v - 1 AS v"))
+    rows.to(bench.sink(), name="out")
+    return job
+
+
+def rows_read_and_full_edges(run: ckpt.Run) -> list[tuple[int, list[str]]]:
+    return [(int(each["numInputRows"]), each["backpressure"]) for each in run.recentProgress]  # type: ignore[call-overload, misc]
+
+
+def test_sources_rest_while_an_edge_is_full_and_go_on_when_it_is_not(bench: Bench) -> None:
+    for name in "ab":
+        bench.put(*[(f"{name}{number}", 3) for number in range(4)])
+
+    run = drain(going_round(bench, max_in_flight=3))
+
+    seen = [each for each in rows_read_and_full_edges(run) if each != (0, [])]
+    full = ["rounds"]
+    assert seen == [(4, full), (0, full), (0, full), (4, full), (0, full), (0, full)]
+    assert bench.values() == [(f"{name}{number}", v) for name in "ab" for number in range(4) for v in range(4)]
+
+
+def test_sources_go_on_while_edges_hold_no_more_than_their_bound(bench: Bench) -> None:
+    for name in "ab":
+        bench.put(*[(f"{name}{number}", 3) for number in range(4)])
+
+    run = drain(going_round(bench, max_in_flight=8))
+
+    assert rows_read_and_full_edges(run)[:2] == [(4, []), (4, [])]
+
+
+def test_sources_that_rest_when_a_job_ends_are_stopped_and_read_on_by_the_next(bench: Bench) -> None:
+    for name in "ab":
+        bench.put(*[(f"{name}{number}", 40) for number in range(4)])
+    heard = Heard()
+    job = going_round(bench, interval="10 ms", max_in_flight=3)
+    job.addListener(heard)
+    run = job.start()
+    heard.wait("committed", 3)
+    run.stop(ENOUGH_S)
+    assert sum(rows for rows, _ in rows_read_and_full_edges(run)) == 4
+
+    drain(going_round(bench, max_in_flight=3))
+
+    assert bench.values() == sorted(
+        ((f"{name}{number}", v) for name in "ab" for number in range(4) for v in range(41)), key=repr
+    )
+
+
 # -- edges that lead on ------------------------------------------------------------------------------------------------
 
 
@@ -256,3 +312,19 @@ def test_an_edge_may_have_the_name_of_a_sink(bench: Bench) -> None:
     bench.put(("a", 1))
     drain(job)
     assert bench.values() == [("a", 1)]
+
+
+def test_others_read_an_edge_where_it_says_in_the_form_of_records(bench: Bench) -> None:
+    job = bench.job()
+    rows = job.source("in", bench.source())
+    rows.through("plain", topic=bench.sink("topic"), key="k").to(bench.sink(), name="out")
+    ready = rows.selectExpr("CAST(v AS string) AS value").through("ready", topic=bench.sink("ready"))
+    ready.to(bench.sink("behind"), name="behind")
+    bench.put(("a", 1))
+    drain(job)
+    assert (bench.values(), bench.values("topic")) == ([("a", 1)], [("a", '{"k":"a","v":1}')])
+    assert bench.values("ready") == bench.values("behind") == [("1",)]
+    with pytest.raises(GraphInvalid, match="there is no column 'w'"):
+        rows.through("other", topic=bench.sink("other"), key="w")
+    with pytest.raises(GraphInvalid, match="are records already"):
+        rows.withColumnRenamed("v", "value").through("other", topic=bench.sink("other"), key="k")

@@ -115,8 +115,8 @@ def keyed_by_more(job: ckpt.Job, bench: Bench):
 
 
 OTHER_GRAPHS = {
-    "state schema": (total_as_double, "CKPT_STATE_SCHEMA_CHANGED", "total bigint"),
-    "key schema": (keyed_by_more, "CKPT_STATE_SCHEMA_CHANGED", "k string"),
+    "state schema": (total_as_double, "CKPT_STATE_SCHEMA_CHANGED", "difference: state column total was bigint, is double"),
+    "key schema": (keyed_by_more, "CKPT_STATE_SCHEMA_CHANGED", "difference: key column v is new"),
     "operator renamed": (lambda job, bench: totals(job.source("in", bench.source()), "sums"), "CKPT_GRAPH_INVALID", "totals"),
     "operator dropped": (lambda job, bench: job.source("in", bench.source()), "CKPT_GRAPH_INVALID", "totals"),
     "source renamed": (lambda job, bench: totals(job.source("input", bench.source())), "CKPT_GRAPH_INVALID", "in"),

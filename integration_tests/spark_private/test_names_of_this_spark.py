@@ -254,6 +254,16 @@ def _(seen: Seen) -> None:
 @of("StreamExecution.uniqueSources_$eq", "ReadLimit.maxRows")
 def _(seen: Seen) -> None:
     assert "17" in seen.limited
+    assert (seen.planned_while_one_rests, seen.planned_when_awake) == (1, 2)
+
+
+@of("SparkDataStream.stop")
+def _(seen: Seen) -> None:
+    assert seen.execution is not None
+    assert seen.java is not None
+    seen.execution.rest([0])
+    seen.execution.end_resting()  # fails if a source has no such method
+    assert seen.java.uniqueSources().size() == 1
 
 
 # -- checkpoint_files -----------------------------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ class Seen:
     start_ms: int = 0
     delivered: int = 0
     unique_sources: int = 0
+    planned_while_one_rests: int = 0
+    planned_when_awake: int = 0
     limited: str = ""
 
 
@@ -76,5 +78,9 @@ def _look(spark: SparkSession, seen: Seen, frame: DataFrame, batch: int) -> None
     seen.delivered = seen.execution.rows_delivered([0])
     seen.plan = seen.java.lastExecution().executedPlan()
     seen.unique_sources = seen.java.uniqueSources().size()
+    seen.execution.rest([0])
+    seen.planned_while_one_rests = seen.java.uniqueSources().size()
+    seen.execution.wake()
+    seen.planned_when_awake = seen.java.uniqueSources().size()
     seen.execution.limit_rows({0: 17})
     seen.limited = str(seen.java.uniqueSources().apply(seen.java.sources().apply(0)).toString())

@@ -36,6 +36,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 KEYS, ROWS_A_FILE = 11, 40
 POINTS = ("EPOCH_COMMITTING", "STAGED", "EPOCH_COMMITTED")
+EVERY_POINT = (*POINTS, "MARKER_READ", "PRE_COMMIT", "PUBLISH_COMMITTED", "ACKED")
+"""Of a driver and of its Delta sinks."""
+CLUSTER = ("--master", "local-cluster[2,1,1024]")
 
 
 @dataclass
@@ -119,13 +122,32 @@ def test_three_operators_one_behind_another_agree_whatever_was_killed(tmp_path: 
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("shape", ["chain", "diamond", "ring"])
+def test_a_graph_agrees_with_itself_whatever_named_point_a_driver_died_at_and_goes_on_on_a_cluster(
+    tmp_path: Path, shape: str
+) -> None:
+    """Three operators, two branches that meet in a join, a loop: a death at each point, then executors of their own."""
+    names = ("rows", "others") if shape == "diamond" else ("rows",)
+    outputs = {"chain": chains_output, "diamond": diamonds_output, "ring": rings_output}
+    with feeding(tmp_path, shape, *names) as feed:
+        for point in EVERY_POINT:
+            (tmp_path / f"death-{point}").mkdir()
+            feed.killed(at_point(point, tmp_path / f"death-{point}"))
+        feed.lives.drain(*CLUSTER)
+
+        assert feed.shown() == outputs[shape](*(feed.keys[name] for name in names))
+        if shape != "ring":
+            feed.check_way()
+
+
+@pytest.mark.long
 def test_branches_of_one_source_that_meet_or_end_by_themselves_agree_whatever_was_killed(tmp_path: Path) -> None:
     draw = random.Random(8)
     with feeding(tmp_path, "tree", "rows", "others") as feed:
         (tmp_path / "death").mkdir()
         feed.killed(at_point("STAGED", tmp_path / "death"))
         feed.killed(at_random(draw))
-        feed.lives.drain("--master", "local-cluster[2,1,1024]")
+        feed.lives.drain(*CLUSTER)
 
         assert feed.shown() == trees_output(feed.keys["rows"], feed.keys["others"])
         feed.check_way()
@@ -180,8 +202,7 @@ def test_an_executor_lost_in_the_middle_of_a_chain_costs_a_retry(tmp_path: Path)
     environment = {"SPARK_CKPT_FAILPOINT": "STAGED:stop", "SPARK_CKPT_FAILPOINT_ONCE": str(once)}
     with feeding(tmp_path, "chain", "rows") as feed:
         feed.put()
-        cluster = ["--available-now", "--master", "local-cluster[2,1,1024]"]
-        with feed.lives.start(*cluster, environment=environment) as driver:
+        with feed.lives.start("--available-now", *CLUSTER, environment=environment) as driver:
             driver.wait_for(lambda: bool(frozen(driver)), "a task stands still")
             [executor] = {each for pid in frozen(driver) for each in ancestors(pid) if is_executor(each)}
             os.kill(executor, signal.SIGKILL)
@@ -201,7 +222,7 @@ def test_a_loop_agrees_with_itself_whatever_was_killed(tmp_path: Path) -> None:
             (tmp_path / f"death-{number}").mkdir()
             feed.killed(at_point(point, tmp_path / f"death-{number}"))
         feed.killed(at_random(draw))
-        feed.lives.drain("--master", "local-cluster[2,1,1024]")
+        feed.lives.drain(*CLUSTER)
 
         assert feed.shown() == rings_output(feed.keys["rows"])
         log = existing_store(str(tmp_path / "store")).log

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from spark_ckpt.adopt.plan import Request, Taking, planned
 from spark_ckpt.errors import AdoptionRefused, CkptError, StoreForeign
 from spark_ckpt.rewind.checkpoint import read_checkpoint
+from spark_ckpt.store.folders import delete_folder, folders
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.names import valid_name
@@ -215,7 +216,7 @@ def _undo(store: Store, point: RecoveryPoint, before: _Before) -> None:
 
 
 def _emptied(location: Location, wholly: bool) -> None:
-    for name in location.folders():
-        location.delete_folder(name)
+    for name in folders(location):
+        delete_folder(location, name)
     if wholly and location.local is not None:
         location.local.rmdir()

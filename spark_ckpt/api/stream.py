@@ -278,15 +278,30 @@ class Stream:
         self._job._bind(sink, self._node, self.schema, name, publish_every)
         return self
 
-    def through(self, name: str) -> Stream:
+    def through(self, name: str, topic: Sink | None = None, key: str | None = None) -> Stream:
         """The same rows, one micro-batch later: they pass an edge, a durable log in the store that is part of every epoch.
 
         Behind an edge streams may part and meet as behind a source, and `withWatermark` may be declared. `name` identifies the
         edge in the store.
+
+        `topic`: other programs read the edge there, each row once, as soon as its epoch is decided. Rows with a column `value` go
+        there as they are; others as JSON in `value`, with column `key` as text. The sink has the edge's name.
         """
+        if topic is not None:
+            self._as_records(key).to(topic, name=name)
         edge = EdgeNode(self._job._edge_name(name), self.schema, feedback=False)
         self._job._bind_edge(edge, self._node)
         return self._next(edge, streaming_template(self._job.spark, edge.schema))
+
+    def _as_records(self, key: str | None) -> Stream:
+        if "value" in self.columns:
+            if key is not None:
+                raise GraphInvalid("through: rows that have a column 'value' are records already; 'key' is for others")
+            return self
+        if key is not None and key not in self.columns:
+            raise GraphInvalid(f"through: there is no column '{key}'", hint=f"columns: {', '.join(self.columns)}")
+        value = F.to_json(F.struct(*self.columns)).alias("value")
+        return self.select(value) if key is None else self.select(F.col(key).cast("string").alias("key"), value)
 
     # -- the recording ------------------------------------------------------------------------------------------------
 

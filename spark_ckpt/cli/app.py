@@ -45,6 +45,7 @@ VERBS = (
     Verb("restore", "restore", "restore", "What going back to an epoch would do."),
     Verb("rewind", "rewind", "app"),
     Verb("rescale", "rescale", "rescale", "Another number of key groups for an operator."),
+    Verb("bootstrap", "bootstrap", "bootstrap", "State for an operator that is new in a job."),
     Verb("adopt", "adopt", "adopt", "A plain query's checkpoint as a job's first epoch."),
     Verb("accept-loss", "accept_loss", "accept_loss", "Go on although the store has lost epochs that sinks have."),
     Verb("ui", "ui", "ui", "Jobs in a browser: epochs, graph, incarnations, state."),

@@ -29,7 +29,7 @@ def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: Storag
 
 def print_epochs(log: EpochLog, tail: Tail) -> None:
     """One line per epoch."""
-    columns = ("epoch", "status", "taken", "took", "rows in", "rows out", "state", "reason", "life", "savepoint")
+    columns = ("epoch", "status", "taken", "took", "rows in", "rows out", "state", "reason", "incarnation", "savepoint")
     shown = len(columns) - (not tail.savepoints)
     print_table(columns[:shown], [_row(log, tail, brief)[:shown] for brief in tail.epochs])
 

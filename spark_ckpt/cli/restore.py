@@ -87,7 +87,7 @@ def _print_head(tail: Tail, planned: RestorePlan) -> None:
             "asked for": planned.restored_from,
             "passed over": "; ".join(f"epoch {epoch}: {told(epoch, why)}" for epoch, why in planned.skipped) or None,
             "leaves": _left(planned.abandoned) if planned.abandoned else None,
-            "new life": f"{planned.incarnation}, its first epoch is {planned.next_epoch}",
+            "begins": f"incarnation {planned.incarnation}, its first epoch is {planned.next_epoch}",
             "driver now": driver_of(tail),
         }
     )

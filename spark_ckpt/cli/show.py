@@ -105,7 +105,7 @@ def _print_head(tail: Tail, manifest: Manifest) -> None:
             "job": manifest.job,
             "epoch": Id(manifest.epoch),
             "status": status_of(tail, tail.by_id[manifest.epoch]),
-            "life": Id(manifest.incarnation),
+            "incarnation": Id(manifest.incarnation),
             "stands on": f"epoch {manifest.base}" if manifest.base else "nothing",
             "taken": f"{utc(manifest.created_ms)} ({manifest.reason})",
             "rows in": manifest.rows_in,

@@ -20,7 +20,7 @@ _LOST = "the store was replaced or cut, or the target was; bring back the one th
 
 
 @dataclass(frozen=True, slots=True)
-class Marker:
+class SinkMarker:
     """What a target says about one sink of one store: the newest epoch it has, of which decision, published by whom."""
 
     epoch: int
@@ -32,12 +32,12 @@ class Marker:
         return not self.decision or not decision or self.decision == decision
 
 
-def marker_of(output: EpochOutput, context: SinkContext) -> Marker:
+def marker_of(output: EpochOutput, context: SinkContext) -> SinkMarker:
     """The marker to write with the output's rows."""
-    return Marker(output.epoch, context.incarnation, output.decision)
+    return SinkMarker(output.epoch, context.incarnation, output.decision)
 
 
-def is_published(marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+def is_published(marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
     """Whether the target has the epoch already; if not, it is the next one to publish.
 
     Every epoch moves the marker, also one without rows. Raises `Fenced` if a newer incarnation has published,

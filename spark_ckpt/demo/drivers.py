@@ -23,7 +23,7 @@ _MAX_DELAY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DemoJob:
     """How drivers of the job are started."""
 
     places: Places
@@ -44,7 +44,7 @@ class Job:
         return DriverProcess(arguments, self.folder / f"driver-{life}.log")
 
 
-def run_and_kill(job: Job, store: Store, after: int, watch: Watch) -> tuple[int, int]:
+def run_and_kill(job: DemoJob, store: Store, after: int, watch: Watch) -> tuple[int, int]:
     """Run a first driver and kill it at a random moment once `after` flights are committed; its pid and exit code."""
     with job.driver("1", "figures") as driver:
         _watched(store, driver, watch, until=after)
@@ -56,7 +56,7 @@ def run_and_kill(job: Job, store: Store, after: int, watch: Watch) -> tuple[int,
         return driver.pid, driver.exit_code or 0
 
 
-def run_to_the_end(job: Job, store: Store, life: str, output: str, restore: str, watch: Watch) -> None:
+def run_to_the_end(job: DemoJob, store: Store, life: str, output: str, restore: str, watch: Watch) -> None:
     """Run a driver until everything is processed and published. Raises `RunFailed` with the end of its log."""
     with job.driver(life, output, restore) as driver:
         _watched(store, driver, watch, until=None)

@@ -14,7 +14,7 @@ import pandas as pd
 from spark_ckpt.demo import flights, oracle, proof
 from spark_ckpt.demo.display import Display
 from spark_ckpt.demo.driver import OPERATOR
-from spark_ckpt.demo.drivers import Job, committed, run_and_kill, run_to_the_end
+from spark_ckpt.demo.drivers import DemoJob, committed, run_and_kill, run_to_the_end
 from spark_ckpt.demo.options import DemoOptions, working_folder
 from spark_ckpt.demo.oracle import Comparison
 from spark_ckpt.demo.places import FilesAndDelta, Places
@@ -36,7 +36,7 @@ class _Scene:
 
     display: Display
     report: Report
-    job: Job
+    job: DemoJob
     store: Store
     expected: pd.DataFrame
 
@@ -89,12 +89,12 @@ def _worth_keeping(folder: Path, error: BaseException) -> bool:
 def _play_at(options: DemoOptions, folder: Path, display: Display, report: Report) -> None:
     places: Places = KafkaTopics(options.kafka) if options.kafka else FilesAndDelta(folder)
     try:
-        _play(display, report, Job(places, folder), options.percent())
+        _play(display, report, DemoJob(places, folder), options.percent())
     finally:
         places.remove()
 
 
-def _play(display: Display, report: Report, job: Job, percent: float) -> None:
+def _play(display: Display, report: Report, job: DemoJob, percent: float) -> None:
     scene = _prepare(display, report, job)
     _first_life(scene, percent)
     _second_life(scene)
@@ -102,7 +102,7 @@ def _play(display: Display, report: Report, job: Job, percent: float) -> None:
     _go_back(scene, epoch)
 
 
-def _prepare(display: Display, report: Report, job: Job) -> _Scene:
+def _prepare(display: Display, report: Report, job: DemoJob) -> _Scene:
     display.step("Preparing: every flight that left New York City in 2013, in order of scheduled departure")
     begun_s = time.monotonic()
     rows = flights.load()

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from spark_ckpt.host.markers import NO_MARKER, Marker
+from spark_ckpt.host.markers import NO_MARKER, ControlMarker
 from spark_ckpt.spark_private.memory_stream import MemoryStream, rows_up_to
 
 if TYPE_CHECKING:
@@ -21,18 +21,18 @@ class Control:
     """One incarnation's markers, oldest first, on their way into the stream as soon as there is one; safe from any thread."""
 
     def __init__(self) -> None:
-        self._markers: list[Marker] = []
-        self._offer: Callable[[Marker], None] | None = None
+        self._markers: list[ControlMarker] = []
+        self._offer: Callable[[ControlMarker], None] | None = None
         self._lock = threading.Lock()
 
-    def inject(self, marker: Marker) -> None:
+    def inject(self, marker: ControlMarker) -> None:
         """Offer the next marker to the stream."""
         with self._lock:
             self._markers.append(marker)
             if self._offer is not None:
                 self._offer(marker)
 
-    def attach(self, offer: Callable[[Marker], None]) -> None:
+    def attach(self, offer: Callable[[ControlMarker], None]) -> None:
         """The stream is there: it gets what was injected so far, and everything from now on."""
         with self._lock:
             for marker in self._markers:
@@ -40,7 +40,7 @@ class Control:
             self._offer = offer
 
     @property
-    def newest(self) -> Marker:
+    def newest(self) -> ControlMarker:
         """The last one injected."""
         return self._markers[-1] if self._markers else NO_MARKER
 

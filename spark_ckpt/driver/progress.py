@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from spark_ckpt.connector import Cursor, Json
 from spark_ckpt.driver.listener import OutageEvent
+from spark_ckpt.host.edges import UNBOUNDED, Bound
 
 _KEPT = 100
 
@@ -19,6 +20,7 @@ class Progress:
     """The latest records, newest last. Written by Spark's and the coordinator's thread, read by the user's."""
 
     job: str
+    bound: Bound = UNBOUNDED
     _records: deque[dict[str, Json]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     standby: Callable[[], dict[str, Json] | None] = lambda: None
     """What a standby is doing; None if this is none."""
@@ -41,8 +43,11 @@ class Progress:
         in_flight: Mapping[str, int],
         late: Mapping[str, int],
     ) -> dict[str, Json]:
-        """Record one finished micro-batch; `epoch` is the last committed one. `in_flight`: rows on every edge behind it.
-        `late`: late rows by operator. The record."""
+        """Record one finished micro-batch; `epoch` is the last committed one. The record.
+
+        `in_flight`: rows on every edge behind it; the full ones are its `backpressure`: the next batch has no row of a source.
+        `late`: late rows by operator.
+        """
         rows = counts.get("numInputRows", 0)
         with self._lock:
             for name, count in counts.items():
@@ -59,6 +64,7 @@ class Progress:
                 "durationMs": {"batch": duration_ms},
                 "sources": dict(sources),
                 "inFlightRows": dict(in_flight),
+                "backpressure": list(self.bound.full(in_flight)),
                 "lateRows": dict(late),
                 "totals": dict(self._totals),
             }

@@ -20,7 +20,7 @@ from spark_ckpt.driver.query_failures import failure_of, is_running
 from spark_ckpt.driver.stage import Stage
 from spark_ckpt.driver.stage_query import stop_within
 from spark_ckpt.host.incarnation import IncarnationCore
-from spark_ckpt.host.markers import OPEN, Markers
+from spark_ckpt.host.markers import OPEN, ControlMarkers
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.restore import RecoveryPoint
 
@@ -51,7 +51,7 @@ def stage_behind(plan: JobPlan, base: Manifest, incarnation: int, levels: Path, 
     key_groups = ours.key_groups(base)
     point = RecoveryPoint(incarnation, base, base.epoch, "rehearsal")
     core, control = IncarnationCore(ours.shape(key_groups), point), Control()
-    control.inject(Markers().offer(OPEN, 0))
+    control.inject(ControlMarkers().offer(OPEN, 0))
     return Stage(ours, incarnation, core, control, {}, levels, key_groups)
 
 

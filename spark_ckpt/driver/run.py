@@ -20,6 +20,7 @@ from spark_ckpt.driver.sink_markers import refuse_newer_sinks
 from spark_ckpt.driver.spark_incarnation import SparkIncarnation
 from spark_ckpt.driver.supervisor import Supervisor
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochTimedOut, RunFailed
+from spark_ckpt.host.edges import Bound
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.restore import LATEST
 
@@ -56,7 +57,7 @@ class Run:
         standby: bool = False,
     ) -> None:
         self._plan = plan
-        self._progress = Progress(plan.job)
+        self._progress = Progress(plan.job, Bound(plan.config.max_in_flight))
         self._beside = beside(plan, self._progress, listeners)
         targets = {node.name: node.source.end(plan.spark) for node in plan.sources} if available_now else {}
         self._supervisor = Supervisor(plan, listeners, self._progress, targets)

@@ -12,6 +12,7 @@ from spark_ckpt.driver.edge_stream import EdgeStream
 from spark_ckpt.driver.offset_log import BatchOffsets
 from spark_ckpt.driver.stage_frames import StageDescription
 from spark_ckpt.driver.stage_query import RunningQuery, StageQuery
+from spark_ckpt.host.edges import Bound
 from spark_ckpt.host.incarnation import IncarnationCore
 from spark_ckpt.host.messages import BatchDone
 from spark_ckpt.host.reports import Report
@@ -108,6 +109,7 @@ class Stage:
             trigger_ms=plan.config.trigger_ms,
             behind=behind,
             edges={binding.edge.name: self._edge(binding.edge) for binding in plan.edges},
+            bound=self._bound,
             marks=plan.marks,
             newest_ms=self._newest_ms(),
         )
@@ -117,10 +119,14 @@ class Stage:
         inputs = enumerate((mark.operator, mark.input) for mark in self._plan.marks)
         return {number: known[each] for number, each in inputs if each in known}
 
+    @property
+    def _bound(self) -> Bound:
+        return Bound(self._plan.config.max_in_flight)
+
     def _edge(self, edge: EdgeNode) -> EdgeStream:
         """Begins with what was in flight at the cut."""
         location = self._plan.store.edge(edge.name).location
-        return EdgeStream(edge.name, location, edge.schema, self._core.in_flight[edge.name])
+        return EdgeStream(edge.name, location, edge.schema, self._core.in_flight[edge.name], self._bound)
 
     def _host(self, operator: OperatorNode) -> GroupHost:
         core = self._core

@@ -32,6 +32,7 @@ from spark_ckpt.connector import Cursor
 from spark_ckpt.driver.admission import small
 from spark_ckpt.driver.control_source import Control, control_rows
 from spark_ckpt.errors import EnvironmentUnfit
+from spark_ckpt.host.edges import Bound
 from spark_ckpt.plan.graph import (
     EdgeNode,
     Leaf,
@@ -75,8 +76,8 @@ STAGED = "staged long"
 class StageDescription:
     """What an incarnation's query is built from. `cursors`: where every source starts. `hosts`: of every operator, by name.
     `stages`: where rows are staged, by the stream that the sinks get; `ends`: those from which no stream goes on.
-    `behind`: rows wait there, so that the first batch is kept small. `edges`: by name. `marks`: event times that the operators'
-    inputs have; the number of one is that of its clock."""
+    `behind`: rows wait there, so that the first batch is kept small. `edges`: by name; `bound`: of each. `marks`: event times
+    that the operators' inputs have; the number of one is that of its clock."""
 
     name: str
     ends: tuple[Node, ...]
@@ -90,6 +91,7 @@ class StageDescription:
     trigger_ms: int
     behind: bool
     edges: Mapping[str, EdgeStream]
+    bound: Bound
     marks: Sequence[Mark] = ()
     newest_ms: Mapping[int, int] = field(default_factory=dict)
     """What clocks have seen before the query begins, by number."""

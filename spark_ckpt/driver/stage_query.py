@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -113,6 +113,8 @@ class StageQuery:
     def _run_batch(self, frame: DataFrame, batch: int) -> None:
         started_s = time.monotonic()
         try:
+            if self._execution is not None:
+                self._execution.wake()
             if batch == 0 and self._stage.behind:
                 inputs = enumerate(self._order.sources)
                 lift_limits(self._spark, self._stage.name, {number: each.source for number, each in inputs if each})
@@ -122,8 +124,7 @@ class StageQuery:
                 self._running.seed_clocks(self._stage.newest_ms)
             self._frames.staged(frame).collect()
             reports = [*self._reports.drain(), *self._seen()]
-            for edge, segments in segments_in(reports).items():
-                self._stage.edges[edge].put(segments)
+            self._put_on_edges(reports)
         except Exception as error:
             # Spark interrupts the batch that a stop finds running. It would search the error's text with a pattern that
             # overflows its thread's stack.
@@ -133,6 +134,19 @@ class StageQuery:
             raise
         if not self._is_over():
             self._on_batch(self._offsets(batch), reports, round((time.monotonic() - started_s) * 1000))
+
+    def _put_on_edges(self, reports: Sequence[Report]) -> None:
+        """Then Spark plans the next batch: without the sources, if an edge is full."""
+        produced, edges = segments_in(reports), self._stage.edges
+        for name, edge in edges.items():
+            edge.put(produced.get(name, ()))
+        if self._stage.bound.full({name: edge.rows for name, edge in edges.items()}):
+            self._running.rest(number for number, source in enumerate(self._order.sources) if source is not None)
+
+    def end_resting(self) -> None:
+        """Behind the query's end."""
+        if self._execution is not None:
+            self._execution.end_resting()
 
     def _seen(self) -> Iterator[Report]:
         """What Spark has counted of the batch."""
@@ -173,6 +187,7 @@ class RunningQuery:
     def stop(self) -> None:
         """End it."""
         self._query.stop()
+        self._stage.end_resting()
 
     def exception(self) -> Exception | None:
         """What it died of, if it is dead: our error if that happened in a batch, else Spark's."""

@@ -8,8 +8,10 @@ snapshots): what the loop holds at the barrier, and what a recovery replays firs
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import accumulate
 
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.host.job_shape import EdgeShape
@@ -30,6 +32,28 @@ def segments_in(reports: Iterable[Report]) -> Segments:
     for segments in found.values():
         segments.sort(key=lambda each: (each.task, each.part))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How many rows an edge may hold before the sources rest (backpressure), and how many a batch takes off it at most.
+
+    What is on an edge leaves it in any case, so the sources go on, unless a loop feeds back more rows than that for ever.
+    """
+
+    rows: int
+
+    def portion(self, segments: Sequence[StagedFile]) -> int:
+        """How many of an edge's segments, oldest first, a batch takes. Segments are whole: one goes however large it is."""
+        within = sum(total <= self.rows for total in accumulate(each.rows for each in segments))
+        return max(within, min(1, len(segments)))
+
+    def full(self, rows: Mapping[str, int]) -> tuple[str, ...]:
+        """Edges that hold more, of edges with so many rows. While there is one, a batch has no row of a source."""
+        return tuple(name for name, held in rows.items() if held > self.rows)
+
+
+UNBOUNDED = Bound(sys.maxsize)
 
 
 class EdgeLog:

@@ -18,7 +18,7 @@ from spark_ckpt.host.epoch_builder import Chains, EpochBuilder
 from spark_ckpt.host.holding import Holding
 from spark_ckpt.host.job_shape import JobShape
 from spark_ckpt.host.manifests import Lineage, manifest_of
-from spark_ckpt.host.markers import AHEAD, BARRIER, OPEN, Markers
+from spark_ckpt.host.markers import AHEAD, BARRIER, OPEN, ControlMarkers
 from spark_ckpt.host.messages import (
     ArmTimer,
     BatchDone,
@@ -72,7 +72,7 @@ class IncarnationCore:
         self._cursors: dict[str, Cursor] = self.standing.goes_on(point.manifest.cursors)
         self._builder = EpochBuilder(point.manifest, shape.delays_ms, next(iter(shape.sinks), None), shape.edges)
         self._holding = Holding(shape.sinks, point.manifest)
-        self._markers = Markers()
+        self._markers = ControlMarkers()
         self._ahead = Ahead()
         self._machine: barrier.Coordinator | None = None
         self._base = point.manifest
@@ -80,6 +80,7 @@ class IncarnationCore:
         self._barrier_at_ms = 0.0
         self._idle_interval: barrier.IntervalElapsed | None = None
         self._drained = False
+        self._fence: Fenced | None = None
         self._progressed = False
         self._over = False
 
@@ -289,7 +290,8 @@ class IncarnationCore:
 
     def _publish_ended(self, event: PublishEnded, now_ms: float) -> list[Effect]:
         if isinstance(event.error, Fenced):
-            return [End(barrier.Outcome.FENCED, event.error)]
+            self._fence = event.error
+            return self._told(now_ms, barrier.Fenced(self._incarnation, event.error.what))
         sink, epoch = SinkId(event.sink), Epoch(event.epoch)
         if event.error is not None:
             error = self._publication.failed(event.sink, event.epoch, event.error)
@@ -347,7 +349,7 @@ class IncarnationCore:
     def _why(self, outcome: barrier.Outcome, why: str) -> CkptError | None:
         blamed = self._publication.error
         if outcome is barrier.Outcome.FENCED:
-            return Fenced(
+            return self._fence or Fenced(
                 why, incarnation=self._incarnation, hint="another driver runs this job; this one can be ended"
             )
         if outcome is barrier.Outcome.FAILED:

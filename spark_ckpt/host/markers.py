@@ -1,4 +1,4 @@
-"""Markers in the stream, and which batch ends an epoch.
+"""Control markers in the stream, and which batch ends an epoch.
 
 Each marker is one row of the control stream, so Spark's offset of that stream counts markers, and its offset log fixes,
 before a batch runs and also when it is replayed, which batch holds which marker.  The newest marker up to a batch's end is
@@ -18,7 +18,7 @@ BARRIERS = (BARRIER, AHEAD)
 
 
 @dataclass(frozen=True, slots=True)
-class Marker:
+class ControlMarker:
     """One control row for every key group. `number` grows by one per marker of an incarnation; 0 is none yet."""
 
     number: int
@@ -26,19 +26,19 @@ class Marker:
     epoch: int
 
 
-NO_MARKER = Marker(0, 0, 0)
+NO_MARKER = ControlMarker(0, 0, 0)
 
 
-class Markers:
+class ControlMarkers:
     """The markers of one incarnation, and how far batches have come in them."""
 
     def __init__(self) -> None:
         self._offered = [NO_MARKER]
         self._reached = NO_MARKER
 
-    def offer(self, kind: int, epoch: int) -> Marker:
+    def offer(self, kind: int, epoch: int) -> ControlMarker:
         """The next marker for the stream."""
-        marker = Marker(len(self._offered), kind, epoch)
+        marker = ControlMarker(len(self._offered), kind, epoch)
         self._offered.append(marker)
         return marker
 

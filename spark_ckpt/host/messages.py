@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from spark_ckpt.connector import Cursor, EpochOutput
 from spark_ckpt.errors import CkptError
-from spark_ckpt.host.markers import Marker
+from spark_ckpt.host.markers import ControlMarker
 from spark_ckpt.host.reports import Report
 from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.protocol.machine import Effect, Event
@@ -109,7 +109,7 @@ class TimerRanOut(Event):
 class OfferMarker(Effect):
     """Put the marker into the control stream, behind those before it."""
 
-    marker: Marker
+    marker: ControlMarker
 
 
 @dataclass(frozen=True, slots=True)

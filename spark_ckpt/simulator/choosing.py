@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from spark_ckpt.protocol.ids import ChannelId, ProcessId
-from spark_ckpt.simulator.job import Job
+from spark_ckpt.simulator.job import JobWorld
 from spark_ckpt.simulator.job_recovery import RecoverableJob
 from spark_ckpt.simulator.process import PERIODIC, Process
 from spark_ckpt.simulator.recovering import channel_of
@@ -18,7 +18,7 @@ CHOICES_KEPT = 4_096
 """The same few choices are offered again and again."""
 
 
-def work(job: Job) -> list[Choice]:
+def work(job: JobWorld) -> list[Choice]:
     """Reads, deliveries, replays, writes that succeed, recovery."""
     found: list[Choice] = []
     idle: set[ProcessId] = set()
@@ -38,7 +38,7 @@ def work(job: Job) -> list[Choice]:
     return found
 
 
-def _own_steps(job: Job, process: Process, found: list[Choice]) -> None:
+def _own_steps(job: JobWorld, process: Process, found: list[Choice]) -> None:
     if process.replay:
         if channel_of(process.replay[0]) not in process.held:
             found.append(("replay", process.name))
@@ -54,7 +54,7 @@ def _under_way(process: Process, found: list[Choice]) -> None:
         found.append(("publish", process.name))
 
 
-def _deliveries(job: Job, idle: set[ProcessId], found: list[Choice]) -> None:
+def _deliveries(job: JobWorld, idle: set[ProcessId], found: list[Choice]) -> None:
     network, processes = job.network, job.processes
     targets, links, cut = network.targets, network.links, network.cut
     for channel, queue in network.queues.items():
@@ -77,7 +77,7 @@ def _arrivals(channel: ChannelId, messages: int) -> tuple[Choice, ...]:
     return tuple(("deliver", channel, position) for position in range(messages))
 
 
-def _recovery(job: Job, found: list[Choice]) -> None:
+def _recovery(job: JobWorld, found: list[Choice]) -> None:
     if job.alarm:
         unaware = [process.name for process in job.everybody if job.budget.staggered and _can_hear(job, process)]
         found.extend([("freeze", name) for name in unaware] or [("recover",)])
@@ -85,18 +85,18 @@ def _recovery(job: Job, found: list[Choice]) -> None:
         found.extend([("restore", process.name) for process in job.everybody if _can_restore(job, process)])
 
 
-def _can_restore(job: Job, process: Process) -> bool:
+def _can_restore(job: JobWorld, process: Process) -> bool:
     if job.plan is None or process.incarnation == job.incarnation or process.paused:
         return False
     return process.machine is not None or process.name in job.planned_for
 
 
-def _can_hear(job: Job, process: Process) -> bool:
+def _can_hear(job: JobWorld, process: Process) -> bool:
     """It has to stop for a recovery and works: who stands still keeps everybody waiting no longer than that."""
     return job.protocol.rejoin is None and process.works and not process.suspected
 
 
-def timers(job: Job) -> list[Choice]:
+def timers(job: JobWorld) -> list[Choice]:
     """All timers of all who work, the earliest first."""
     found = [
         (timer.due, process.number, number, process.name)
@@ -107,7 +107,7 @@ def timers(job: Job) -> list[Choice]:
     return [("timer", name, number) for _, _, number, name in sorted(found)]
 
 
-def is_periodic(job: Job, choice: Choice) -> bool:
+def is_periodic(job: JobWorld, choice: Choice) -> bool:
     """The timer of a choice comes back for ever."""
     _, name, number = choice
     return any(
@@ -132,7 +132,7 @@ def faults(job: RecoverableJob) -> list[Choice]:
     return found
 
 
-def _faults_of_processes(job: Job, found: list[Choice]) -> None:
+def _faults_of_processes(job: JobWorld, found: list[Choice]) -> None:
     budget = job.budget
     for process in job.everybody:
         name, writes = process.name, range(len(process.writes))
@@ -160,7 +160,7 @@ def _haunting(job: RecoverableJob, found: list[Choice]) -> None:
         found.extend(("haunt", number, what) for what in zombie.can(job.app.inputs))
 
 
-def _faults_of_links(job: Job, found: list[Choice]) -> None:
+def _faults_of_links(job: JobWorld, found: list[Choice]) -> None:
     """Between two processes: the link of a self-loop has one end, and nobody is cut off from itself."""
     network = job.network
     found.extend(("heal", *sorted(link)) for link in sorted(network.cut, key=sorted))
@@ -169,7 +169,7 @@ def _faults_of_links(job: Job, found: list[Choice]) -> None:
         found.extend(("cut", *sorted(link)) for link in links if len(link) > 1 and link not in network.cut)
 
 
-def _faults_of_controls(job: Job, found: list[Choice]) -> None:
+def _faults_of_controls(job: JobWorld, found: list[Choice]) -> None:
     for channel, queue in job.network.controls.items():
         if job.budget.control_losses:
             found.extend(("lose", channel, position) for position in range(len(queue)))
@@ -177,7 +177,7 @@ def _faults_of_controls(job: Job, found: list[Choice]) -> None:
             found.extend(("repeat", channel, position) for position in range(len(queue)))
 
 
-def _faults_of_messages(job: Job, found: list[Choice]) -> None:
+def _faults_of_messages(job: JobWorld, found: list[Choice]) -> None:
     for channel, queue in job.network.queues.items():
         if job.budget.losses:
             found.extend(("lose", channel, position) for position in range(len(queue)))

@@ -46,7 +46,7 @@ from spark_ckpt.simulator.violations import Violation
 from spark_ckpt.simulator.world import World
 
 
-class Job(World):
+class JobWorld(World):
     """Everything there is but what fails."""
 
     def __init__(
@@ -320,16 +320,16 @@ class Job(World):
 
 
 _PERFORM: dict[type[Effect], Callable[..., None]] = {
-    Send: Job._send,
-    Deliver: Job._deliver,
-    Drop: Job._drop,
-    Hold: Job._hold,
-    Release: Job._release,
-    Capture: Job._capture,
-    Store: Job._store,
-    Erase: Job._erase,
-    Restore: Job._restore,
-    SinkTransaction: Job._show,
-    SetTimer: Job._set_timer,
-    Note: Job._remark,
+    Send: JobWorld._send,
+    Deliver: JobWorld._deliver,
+    Drop: JobWorld._drop,
+    Hold: JobWorld._hold,
+    Release: JobWorld._release,
+    Capture: JobWorld._capture,
+    Store: JobWorld._store,
+    Erase: JobWorld._erase,
+    Restore: JobWorld._restore,
+    SinkTransaction: JobWorld._show,
+    SetTimer: JobWorld._set_timer,
+    Note: JobWorld._remark,
 }

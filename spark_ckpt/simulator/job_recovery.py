@@ -18,7 +18,7 @@ from spark_ckpt.protocol.transport import Joined
 from spark_ckpt.protocol.vocabulary import Commanded
 from spark_ckpt.simulator import lines, oracles, recovering
 from spark_ckpt.simulator.durable import CHECKPOINT
-from spark_ckpt.simulator.job import Job
+from spark_ckpt.simulator.job import JobWorld
 from spark_ckpt.simulator.lines import Line
 from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.state import Cut, State
@@ -38,7 +38,7 @@ class Audit:
     lost: tuple[str, ...]
 
 
-class RecoverableJob(Job):
+class RecoverableJob(JobWorld):
     """A job that survives its processes."""
 
     audits: list[Audit] | None = None

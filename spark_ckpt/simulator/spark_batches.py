@@ -2,7 +2,7 @@
 
 A batch goes through all operators. Each counts its rows per key. At a barrier each key group writes what has changed since its
 last snapshot as a file. What a batch puts on an edge comes out in a later batch, in order: segment after segment, perhaps not all
-that there are. Segments are files; they are read when the batch runs.
+that there are. While an edge is full, a batch has no row of a source. Segments are files; they are read when the batch runs.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_ckpt.connector import Json, StagedFile
-from spark_ckpt.host.edges import segments_in
+from spark_ckpt.host.edges import Bound, segments_in
 from spark_ckpt.host.epoch_builder import Chains
-from spark_ckpt.host.markers import AHEAD, BARRIERS, Marker
+from spark_ckpt.host.markers import AHEAD, BARRIERS, ControlMarker
 from spark_ckpt.host.messages import BatchDone
 from spark_ckpt.host.reports import EDGE, Report, latest_attempts, scope_of_group
 from spark_ckpt.host.watermarks import event_times
@@ -38,6 +38,8 @@ from spark_ckpt.simulator.spark_store import Shared
 from spark_ckpt.store.records import StateFile
 
 LONGEST_CHAIN = 3
+BOUND = Bound(6)
+"""Rows on an edge: schedules go over it."""
 Rows = dict[str, list[Row]]
 
 
@@ -82,7 +84,9 @@ class Query:
         self.ends = dict(cursors)
         self.added = {edge: list(in_flight.get(edge, ())) for edge in EDGES}
         self.taken = dict.fromkeys(EDGES, 0)
-        self.markers: list[Marker] = []
+        self.resting = False
+        """An edge was full behind the batch before."""
+        self.markers: list[ControlMarker] = []
         self.seen = 0
         self.batch = 0
         self.watermark_ms = 0
@@ -97,7 +101,7 @@ class Query:
         return max(len(self.added[edge]) - self.taken[edge] for edge in EDGES)
 
     @property
-    def barrier(self) -> Marker | None:
+    def barrier(self) -> ControlMarker | None:
         """The barrier that the planned batch ends with, if it is one that does."""
         if self.planned is None or self.planned.markers == self.seen:
             return None
@@ -106,13 +110,21 @@ class Query:
 
     def news(self, rows: int) -> bool:
         """Whether Spark would plan a batch: rows, segments, or a marker."""
-        return any(end < rows for end in self.ends.values()) or self.waiting > 0 or self.seen < len(self.markers)
+        return self.arrived(rows) or self.waiting > 0 or self.seen < len(self.markers)
+
+    def arrived(self, rows: int) -> bool:
+        """Whether a source has rows for a batch."""
+        return not self.resting and any(end < rows for end in self.ends.values())
 
     def plan(self, rows: int, most: int, segments: int) -> None:
         """Fix where the next batch ends: at most `most` rows of each source and `segments` of each edge, all markers."""
+        most = 0 if self.resting else most
         ends = {source: min(rows, end + most) for source, end in self.ends.items()}
-        taken = {edge: min(len(self.added[edge]), taken + segments) for edge, taken in self.taken.items()}
+        taken = {edge: taken + min(segments, BOUND.portion(self._left(edge))) for edge, taken in self.taken.items()}
         self.planned = Planned(self.batch, dict(self.ends), ends, len(self.markers), taken)
+
+    def _left(self, edge: str) -> Sequence[StagedFile]:
+        return self.added[edge][self.taken[edge] :]
 
     def run(self, how: str) -> BatchDone:
         """Run the planned batch. `how`: "once"; "twice" if the tasks that stage ran again because their output was lost; or the
@@ -150,6 +162,7 @@ class Query:
         self.shared.batch_ran(self.incarnation, planned.begins, planned.ends)
         self.batch, self.ends, self.seen, self.planned = planned.batch + 1, dict(planned.ends), planned.markers, None
         self.taken = dict(planned.segments)
+        self.resting = bool(BOUND.full({edge: sum(each.rows for each in self._left(edge)) for edge in EDGES}))
         cursors = {source: {"n": end} for source, end in planned.ends.items()}
         return BatchDone(planned.batch, cursors, late_ms, planned.markers, reports, taken=dict(planned.segments))
 
@@ -205,7 +218,7 @@ class Query:
             self._vote(operator, attempt, group, marker, planned.batch) for group in self.groups[operator][:reached]
         ]
 
-    def _vote(self, operator: str, attempt: int, group: Group, marker: Marker, batch: int) -> Report:
+    def _vote(self, operator: str, attempt: int, group: Group, marker: ControlMarker, batch: int) -> Report:
         """As the group's own machine has it: a barrier that is not newer than its last one is stale."""
         scope, epoch = scope_of_group(operator, group.number), marker.epoch
         told: dict[str, Json] = {}

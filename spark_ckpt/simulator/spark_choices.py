@@ -35,7 +35,7 @@ def work_of(number: int, driver: SparkDriver, rows: int) -> list[Choice]:
 
 
 def _plans(number: int, query: Query, rows: int) -> list[Choice]:
-    marker, behind = query.seen < len(query.markers), min(query.ends.values()) < rows
+    marker, behind = query.seen < len(query.markers), query.arrived(rows)
     return [
         ("plan", number, most, segments)
         for most, segments in BATCHES

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from spark_ckpt.connector import EpochOutput, SinkContext
-from spark_ckpt.connector_parts.sink_rules import Marker, is_published, marker_of
+from spark_ckpt.connector_parts.sink_rules import SinkMarker, is_published, marker_of
 from spark_ckpt.errors import EpochDamaged, Fenced, PublishFailed
 from spark_ckpt.simulator.barrier_storage import ensure
 from spark_ckpt.simulator.spark_rows import Row, by_key, in_order, in_the_end
@@ -21,7 +21,7 @@ class SparkSink:
 
     name: str
     rows: list[Row] = field(default_factory=list)
-    marker: Marker | None = None
+    marker: SinkMarker | None = None
     fence: int = 0
 
     def publish(self, shared: Shared, output: EpochOutput, how: str) -> tuple[int, bool]:

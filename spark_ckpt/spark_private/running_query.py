@@ -52,8 +52,14 @@ NAMES = (
         "QueryStageExec.plan", f"{_PACKAGE}.adaptive.QueryStageExec ({_FOLDER}/adaptive/QueryStageExec.scala)",
         "Execution.rows_delivered", "input rows of adaptive plans are counted as none",
     ),
-    SparkName("StreamExecution.uniqueSources", _EXECUTION, "Execution.limit_rows", _UNLIMITED),
-    SparkName("StreamExecution.uniqueSources_$eq", _EXECUTION, "Execution.limit_rows", _UNLIMITED),
+    SparkName("StreamExecution.uniqueSources", _EXECUTION, "Execution.limit_rows, Execution.rest", _UNLIMITED),
+    SparkName("StreamExecution.uniqueSources_$eq", _EXECUTION, "Execution.limit_rows, Execution.rest", _UNLIMITED),
+    SparkName(
+        "SparkDataStream.stop",
+        "org.apache.spark.sql.connector.read.streaming.SparkDataStream "
+        "(sql/catalyst/src/main/java/org/apache/spark/sql/connector/read/streaming/SparkDataStream.java)",
+        "Execution.end_resting", "a source that rests when its query ends keeps what it holds: a consumer, a process",
+    ),
     SparkName(
         "ReadLimit.maxRows",
         "org.apache.spark.sql.connector.read.streaming.ReadLimit "
@@ -72,6 +78,7 @@ class Execution:
         self._spark = spark
         self._execution = execution
         self._clocks = EventClocks()
+        self._awake: JavaObject | None = None
 
     @classmethod
     def of(cls, spark: SparkSession, query_name: str) -> Execution:
@@ -113,6 +120,35 @@ class Execution:
         limits, streams = self._execution.uniqueSources(), self._execution.sources()
         for number, rows in rows_by_source.items():
             limits = limits.updated(streams.apply(number), _read_limit(self._spark, rows))
+        self._plan_with(limits)
+
+    def rest(self, numbers: Iterable[int]) -> None:
+        """From the next planning on, batches have no rows of these sources, until `wake`: they end there where the last one did.
+
+        To be called from the query's own thread, between two plannings.
+        """
+        limits, streams = self._execution.uniqueSources(), self._execution.sources()
+        self._awake = self._awake or limits
+        for number in numbers:
+            limits = limits.removed(streams.apply(number))
+        self._plan_with(limits)
+
+    def wake(self) -> None:
+        """Sources that rest are asked again at the next planning. On the query's own thread."""
+        if self._awake is not None:
+            self._plan_with(self._awake)
+            self._awake = None
+
+    def end_resting(self) -> None:
+        """Behind the query's end: Spark has stopped the sources that it planned with, the others are stopped here."""
+        awake, self._awake = self._awake, None
+        if awake is not None:
+            planned = self._execution.uniqueSources()
+            for stream in items_of(awake.keys().toSeq()):
+                if not planned.contains(stream):
+                    stream.stop()
+
+    def _plan_with(self, limits: JavaObject) -> None:
         getattr(self._execution, "uniqueSources_$eq")(limits)
 
 

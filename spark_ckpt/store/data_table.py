@@ -23,6 +23,7 @@ from spark_ckpt.errors import LogDamaged, StateSchemaChanged, StoreUnreachable
 from spark_ckpt.storage_errors import outage, refusal_in
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.delta_log import LOG, Actions, Application, CommitLost
+from spark_ckpt.store.folders import move_folder
 from spark_ckpt.store.location import Location
 
 _log = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ class DataTable:
     def begin_anew(self) -> None:
         """Set the table's log aside and have no table: it is derived from the manifests."""
         aside = f"_damaged{LOG}-{time.time_ns() // 1_000_000}"
-        self.location.move_folder(LOG, aside)
+        move_folder(self.location, LOG, aside)
         _log.warning("the log of %s is damaged; it is set aside as %s and made anew", self.location.uri, aside)
         self._table = None
 

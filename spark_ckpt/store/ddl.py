@@ -42,6 +42,20 @@ def column_names(ddl: str) -> list[str]:
     return [_name(part) for part in _parts(_columns(ddl))]
 
 
+def differences(written: str, declared: str) -> list[str]:
+    """What is different about the columns, a line for each; columns that are declared behind those written are none."""
+    before, now = _types(written), _types(declared)
+    found = [f"{name} is gone" for name in before if name not in now]
+    found += [f"{name} was {type_}, is {now[name]}" for name, type_ in before.items() if now.get(name, type_) != type_]
+    if not found and list(now)[: len(before)] != list(before):
+        found = [f"the order was {', '.join(before)}, is {', '.join(now)}"]
+    return found
+
+
+def _types(ddl: str) -> dict[str, str]:
+    return {_name(part): _NAME.sub("", part, count=1).strip(" :\n") for part in _parts(_columns(ddl))}
+
+
 def arrow_schema(ddl: str) -> pa.Schema:
     """The columns as Arrow has them in state files; of type null where a type is not known here."""
     return pa.schema([pa.field(_name(part), _type(_NAME.sub("", part, count=1))) for part in _parts(_columns(ddl))])

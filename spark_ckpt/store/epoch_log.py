@@ -26,8 +26,9 @@ from spark_ckpt.store import restore
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.holder import provably_dead
 from spark_ckpt.store.location import Location
+from spark_ckpt.store.log_content import HINT_DAMAGED
 from spark_ckpt.store.log_rows import manifest_of, needed_rows, record_of, row_of, totals
-from spark_ckpt.store.log_table import HINT_DAMAGED, LogTable, NewRow
+from spark_ckpt.store.log_table import LogTable, NewRow
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.records import (
     CreatedRecord,

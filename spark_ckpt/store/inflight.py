@@ -17,6 +17,7 @@ from spark_ckpt.store.delta_log import Actions
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.records import Manifest, StagedFileRecord
+from spark_ckpt.store.schemas import committed_schema
 
 
 class InFlight:
@@ -51,7 +52,7 @@ class InFlight:
             return
         files = self._files(manifest)
         if files:
-            schema = self.location.committed_schema(files[-1], epoch=manifest.epoch, edge=self.edge)
+            schema = committed_schema(self.location, files[-1], epoch=manifest.epoch, edge=self.edge)
             self.table.ensure(schema, replace=True)
         elif settled < 0:
             return

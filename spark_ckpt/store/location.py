@@ -11,7 +11,6 @@ import contextlib
 import functools
 import hashlib
 import io
-import shutil
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from spark_ckpt.content import WAY_OUT, Committed, check, check_bytes, damaged
-from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged, StoreIoFailed
+from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged
 from spark_ckpt.storage_errors import one_line, outage, refusal_in, taken_away, told_of
 from spark_ckpt.store import durable
 from spark_ckpt.store.names import valid_name, valid_path
@@ -73,11 +72,6 @@ class Location:
         """The folder's path if it is on a local (or mounted) file system."""
         return None if "://" in self.uri else Path(self.uri)
 
-    @property
-    def bucket(self) -> str:
-        """Scheme and host of an object-store URL; empty for a local folder."""
-        return "" if self.local is not None else "://".join(urlsplit(self.uri)[:2])
-
     def child(self, *names: str) -> Location:
         """A folder below this one. Every name is validated: no separators, no dots in front."""
         parts = [valid_name("folder", name) for name in names]
@@ -86,7 +80,7 @@ class Location:
     def read_bytes(self, path: str) -> bytes:
         """The whole file. FileNotFoundError if there is none."""
         checked = valid_path(path)
-        with self._errors(path), self._filesystem().open_input_file(checked) as stream:
+        with self._errors(path), pafs.PyFileSystem(self._handler()).open_input_file(checked) as stream:
             return cast(bytes, stream.read())
 
     def write_bytes(self, path: str, data: bytes) -> None:
@@ -169,10 +163,6 @@ class Location:
             output.write(whole.getvalue())
         return Written(output.tell(), output.sha256)
 
-    def exists(self, path: str) -> bool:
-        """Whether there is a file at `path`."""
-        return self.size(path) is not None
-
     def size(self, path: str) -> int | None:
         """The file's size in bytes; None if there is none."""
         return self.sizes([path]).get(path)
@@ -183,24 +173,21 @@ class Location:
             return []
         with self._errors(prefix):
             selector = pafs.FileSelector(valid_path(prefix) if prefix else "", recursive=True, allow_not_found=True)
-            found = self._filesystem().get_file_info(selector)
+            found = pafs.PyFileSystem(self._handler()).get_file_info(selector)
         return [FileInfo(info.path, info.size) for info in found if info.type == pafs.FileType.File]
-
-    def folders(self, prefix: str = "") -> builtins.list[str]:
-        """Names of the folders directly below `prefix`."""
-        return [name for name, kind in self._entries(prefix) if kind == pafs.FileType.Directory]
 
     def entries(self) -> builtins.list[str]:
         """Names of files and folders directly in this folder."""
-        return [name for name, _ in self._entries("")]
+        return [name for name, _ in self.children()]
 
-    def _entries(self, prefix: str) -> builtins.list[tuple[str, pafs.FileType]]:
+    def children(self, prefix: str = "") -> builtins.list[tuple[str, bool]]:
+        """Names of files and folders directly in the folder `prefix`, each with whether it is a folder."""
         if self._missing_folder():
             return []
         with self._errors(prefix):
             selector = pafs.FileSelector(valid_path(prefix) if prefix else "", recursive=False, allow_not_found=True)
-            found = self._filesystem().get_file_info(selector)
-        return sorted((info.base_name, info.type) for info in found)
+            found = pafs.PyFileSystem(self._handler()).get_file_info(selector)
+        return sorted((info.base_name, info.type == pafs.FileType.Directory) for info in found)
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int]:
         """Sizes in bytes of those of `paths` that exist."""
@@ -210,55 +197,26 @@ class Location:
         if self.local is None and len(wanted) > _LIST_RATHER_THAN_ASK:
             return {info.path: info.size_bytes for info in self.list()}
         with self._errors(self.uri):
-            found = self._filesystem().get_file_info(wanted)
+            found = pafs.PyFileSystem(self._handler()).get_file_info(wanted)
         return {info.path: info.size for info in found if info.type == pafs.FileType.File}
-
-    def read_schema(self, path: str) -> pa.Schema:
-        """The columns of a Parquet file, without reading its rows. Raises as `read_table`."""
-        schema = self.read_table(path, row_groups=[]).schema
-        return schema.remove_metadata()
-
-    def committed_schema(self, file: Committed, **where: object) -> pa.Schema:
-        """The columns of a file that a decision refers to: all of it is read only if its footer cannot be. Raises as
-        `read_committed`.
-        """
-        try:
-            return self.read_schema(file.path)
-        except EpochDamaged as error:
-            self.verify(file, **where, location=self.uri)  # says what was expected and what is there
-            error.context = {**where, **error.context}
-            raise
-
-    def delete_folder(self, path: str) -> None:
-        """Remove the folder `path` with everything in it."""
-        self.delete([info.path for info in self.list(path)])
-        if self.local is not None:
-            shutil.rmtree(self.local / valid_path(path), ignore_errors=True)
-
-    def move_folder(self, path: str, to: str) -> None:
-        """Give the files of the folder `path` another folder. Stopped halfway, the rest stays and can be moved again."""
-        for info in self.list(path):
-            with contextlib.suppress(StoreIoFailed, FileNotFoundError):  # what cannot be read is only in the way
-                content = self.read_bytes(info.path)
-                self.write_bytes(f"{to}/{info.path.removeprefix(f'{path}/')}", content)
-            self.delete([info.path])
 
     def delete(self, paths: Iterable[str]) -> None:
         """Remove files; those that are gone already do not matter."""
         wanted = [valid_path(path) for path in paths]
         if self._missing_folder():
             return
+
+        def delete(path: str) -> None:
+            durable.step("delete", path)
+            with self._errors(path), contextlib.suppress(FileNotFoundError):
+                self._handler().delete_file(path)
+
         if self.local is not None or len(wanted) < 2:
             for path in wanted:
-                self._delete(path)
+                delete(path)
             return
         with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
-            list(pool.map(self._delete, wanted))
-
-    def _delete(self, path: str) -> None:
-        durable.step("delete", path)
-        with self._errors(path), contextlib.suppress(FileNotFoundError):
-            self._handler().delete_file(path)
+            list(pool.map(delete, wanted))
 
     def _opened(self, path: str) -> _Readable:
         try:
@@ -276,9 +234,6 @@ class Location:
         if self._missing_folder():
             raise FileNotFoundError(f"there is no folder {self.uri}")
         return _handler(self.uri, tuple(sorted(self.storage_options.items())))
-
-    def _filesystem(self) -> pafs.FileSystem:
-        return pafs.PyFileSystem(self._handler())
 
     @contextlib.contextmanager
     def _errors(self, path: str, *, writing: bool = False) -> Iterator[None]:

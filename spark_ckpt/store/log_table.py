@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,12 +28,13 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark_ckpt.errors import EpochDamaged, EpochNotFound, FormatUnknown, LogDamaged, StoreForeign
+from spark_ckpt.errors import EpochDamaged, FormatUnknown, LogDamaged, StoreForeign
 from spark_ckpt.storage_errors import outage
 from spark_ckpt.store import continuity, delta_log
 from spark_ckpt.store.acknowledged import Acknowledged, acknowledge, forget_older, newest_acknowledged
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.location import Location
+from spark_ckpt.store.log_content import HINT_DAMAGED, LogContent, LogFile, refuse_if_lacking
 from spark_ckpt.store.records import FORMAT, READABLE
 from spark_ckpt.store.trim import trim
 
@@ -58,10 +59,6 @@ _MERGE_AFTER = 8
 _READERS = 8
 _SYNC_BACK = 64
 _RESUME_SUSPECT_S = 60.0
-HINT_DAMAGED = (
-    "put the folder epochs of the newest backup in place of this one and start the job: it says which sinks have more "
-    "than the backup, and how to go on then; without a backup start with a new store"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +99,6 @@ class NewRow:
     body: str
 
 
-@dataclass(slots=True)
-class _File:
-    size: int
-    rows: list[LogRow]
-    table: pa.Table | None = None
-    """With bodies, for own rows that are not folded yet."""
-    weight: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.weight = continuity.weight(row.seal for row in self.rows)
-
-
 class LogTable:
     """The log's rows, read incrementally. Not thread-safe: `EpochLog` serialises the calls."""
 
@@ -129,14 +114,13 @@ class LogTable:
         self._acknowledged = acknowledged
         self._owed: LogRow | None = None
         self._now_ms = now_ms
-        self._files: dict[str, _File] = {}
-        self._own: dict[str, _File] = {}
+        self._content = LogContent()
+        self._own: dict[str, LogFile] = {}
         self._loaded_version = -1
         self._appended_version = -1
         self._replaced_version = -1
         self._opened: tuple[str, pa.Table] | None = None
         self._refreshed_at = 0.0
-        self._news: list[LogRow] | None = []
 
     @classmethod
     def open(cls, location: Location, now_ms: Callable[[], int], *, create: bool) -> LogTable | None:
@@ -163,17 +147,22 @@ class LogTable:
     @property
     def rows(self) -> list[LogRow]:
         """All rows in the log's order."""
-        return sorted((row for file in self._files.values() for row in file.rows), key=lambda row: row.seq)
+        return self._content.rows
 
     @property
     def paths(self) -> frozenset[str]:
         """Files that make up the log now."""
-        return frozenset(self._files)
+        return frozenset(self._content.files)
 
     def refresh(self) -> None:
         """Take in what was committed since."""
         self._refreshed_at = _uptime_s()
-        self._advance()
+        delta_log.require_log(self._location)
+        try:
+            delta_log.advance(self._table)
+        except (DeltaError, OSError, ValueError):
+            # Log files that the handle stands on may have been cleaned up since.
+            self._reopen()
         while (version := self._table.version()) != self._loaded_version:
             try:
                 self._load(version)
@@ -185,8 +174,7 @@ class LogTable:
 
     def news(self) -> list[LogRow] | None:
         """Rows since the last call, in order; None if rows were dropped, so that all must be folded again."""
-        news, self._news = self._news, []
-        return news
+        return self._content.news()
 
     def append(self, new: NewRow) -> None:
         """Commit one row as the version right after the loaded one, durably.
@@ -194,11 +182,11 @@ class LogTable:
         Raises `CommitLost` when another commit has that version; a `StoreOutage` when the row is not in the log and
         nobody else's is either.  After both, the row may be tried again.
         """
-        table = _sealed(new, self._table.version() + 1, self._now_ms(), self._weight())
-        path = self._new_path()
+        table = _sealed(new, self._table.version() + 1, self._now_ms(), self._content.weight)
+        path = _new_path(self._now_ms(), self._table.version() + 1)
         size = self._location.write_table(path, table).size_bytes
         # Only this one: what an earlier attempt left here, of which nobody could say whether it landed, did not.
-        self._own = {path: _File(size, _rows(table), table)}
+        self._own = {path: LogFile(size, _rows(table), table)}
         action = delta_log.added(path, size, _stats(table), data_change=True)
         try:
             self._appended_version = delta_log.commit(self._table, self._location, [action], _SCHEMA)
@@ -218,12 +206,12 @@ class LogTable:
 
     def body(self, row: LogRow) -> str:
         """The row's body, checked against its digest. Raises `EpochDamaged`."""
-        path = self._path_of(row)
+        path = self._content.path_of(row)
         try:
             body = _body_of(self._whole(path), row.seq)
         except EpochDamaged:
             self.refresh()
-            if self._path_of(row) == path:
+            if self._content.path_of(row) == path:
                 raise
             return self.body(row)
         if body is None or _sha256(body) != row.digest:
@@ -235,48 +223,39 @@ class LogTable:
             )
         return body
 
-    def _path_of(self, row: LogRow) -> str:
-        found = next((path for path, file in self._files.items() if row in file.rows), None)
-        if found is None:
-            raise EpochNotFound(f"epoch {row.epoch} was removed from the log just now", hint="choose a kept epoch")
-        return found
-
     def fold_if_due(self, extra: NewRow) -> None:
         """Fold small files into one when there are many, and append `extra`. Losing the race changes nothing."""
-        if len(self._small()) < FOLD_AFTER:
+        if len(self._content.small) < FOLD_AFTER:
             return
         self.refresh()
-        small = self._small()
-        merging = list(self._files) if len(self._files) - len(small) >= _MERGE_AFTER else small
-        self._replace(merging, {row.seq for path in merging for row in self._files[path].rows}, extra)
-
-    def _small(self) -> list[str]:
-        return [path for path, file in self._files.items() if len(file.rows) == 1]
+        small = self._content.small
+        merging = list(self._content.files) if len(self._content.files) - len(small) >= _MERGE_AFTER else small
+        self._replace(merging, {row.seq for path in merging for row in self._content.files[path].rows}, extra)
 
     def shorten(self, keep: Collection[int], extra: NewRow) -> bool:
         """Drop every row whose `seq` is not in `keep`, add `extra`; one commit. False if somebody else was faster."""
-        return self._replace(list(self._files), set(keep), extra)
+        return self._replace(list(self._content.files), set(keep), extra)
 
     def trim(self, before_ms: int) -> None:
         """Delete files older than `before_ms` that are not part of the table any more, and the table's old commits."""
         trim(self._location, [], before_ms)
-        dead = [info.path for info in self._location.list() if _is_dead(info.path, self._files, before_ms)]
+        dead = [info.path for info in self._location.list() if _is_dead(info.path, self._content.files, before_ms)]
         self._location.delete(dead)
 
     def _replace(self, paths: Sequence[str], keep: AbstractSet[int], extra: NewRow) -> bool:
-        version = self._table.version() + 1
+        version, at_ms = self._table.version() + 1, self._now_ms()
         tables = [self._whole(path) for path in paths]
         rows = pa.concat_tables(tables)
         kept = rows.filter(pa.array([seq in keep for seq in rows.column("seq").to_pylist()], pa.bool_()))
         dropping = kept.num_rows < rows.num_rows
-        total = self._weight() - sum(self._files[path].weight for path in paths)
+        total = self._content.weight - sum(self._content.files[path].weight for path in paths)
         total += continuity.weight(kept.column("seal").to_pylist())
-        new = _sealed(extra, version, self._now_ms(), total)
+        new = _sealed(extra, version, at_ms, total)
         actions: list[AddAction | RemoveAction] = [
-            self._written(kept.sort_by("seq").combine_chunks(), data_change=dropping),
-            self._written(new, data_change=True),
+            _written(self._location, at_ms, version, kept.sort_by("seq").combine_chunks(), data_change=dropping),
+            _written(self._location, at_ms, version, new, data_change=True),
         ]
-        actions += [delta_log.removed(old, self._files[old].size, data_change=dropping) for old in paths]
+        actions += [delta_log.removed(old, self._content.files[old].size, data_change=dropping) for old in paths]
         try:
             self._replaced_version = delta_log.commit(self._table, self._location, actions, _SCHEMA)
         except CommitLost:
@@ -288,13 +267,8 @@ class LogTable:
         delta_log.checkpoint(self._table, self._location)
         return True
 
-    def _written(self, table: pa.Table, *, data_change: bool) -> AddAction:
-        path = self._new_path()
-        size = self._location.write_table(path, table).size_bytes
-        return delta_log.added(path, size, _stats(table), data_change=data_change)
-
     def _whole(self, path: str) -> pa.Table:
-        own = self._files[path].table
+        own = self._content.files[path].table
         if own is not None:
             return own
         if self._opened is None or self._opened[0] != path:
@@ -306,7 +280,7 @@ class LogTable:
         before = self._table.version()
         self._reopen()
         self.refresh()
-        if self._has(attempt):
+        if self._content.has(attempt):
             return
         self._own.pop(path, None)
         if self._table.version() > before:
@@ -322,20 +296,9 @@ class LogTable:
         self._appended_version = -1
         self._reopen()
         self.refresh()
-        if not self._has(attempt):
+        if not self._content.has(attempt):
             self._own.pop(path, None)
             raise CommitLost("the log moved on while this process slept")
-
-    def _has(self, attempt: str) -> bool:
-        return any(row.attempt == attempt for file in self._files.values() for row in file.rows)
-
-    def _advance(self) -> None:
-        delta_log.require_log(self._location)
-        try:
-            delta_log.advance(self._table)
-        except (DeltaError, OSError, ValueError):
-            # Log files that the handle stands on may have been cleaned up since.
-            self._reopen()
 
     def _reopen(self) -> None:
         table, self._acknowledged = _opened(self._location)
@@ -343,61 +306,44 @@ class LogTable:
             raise outage(self._location.uri, FileNotFoundError("the control log is gone"))
         self._table = table
 
-    def _weight(self) -> int:
-        return sum(file.weight for file in self._files.values())
-
     def _load(self, version: int) -> None:
-        self._sync(version)
-        live = self._live(version)
-        loaded = self._read({path: size for path, size in live.items() if path not in self._files})
-        gone = {row.seq for path, file in self._files.items() if path not in live for row in file.rows}
-        come = {row.seq: row for file in loaded.values() for row in file.rows}
-        files = {path: self._files.get(path) or loaded[path] for path in live}
-        self._refuse_if_lacking(files.values(), version)
-        self._files = files
+        if version not in (self._replaced_version, self._appended_version):
+            _sync(self._location, self._loaded_version + 1, version)
+        known = self._content.files
+        if version == self._loaded_version + 1 == self._appended_version:
+            live = {path: file.size for path, file in (*known.items(), *self._own.items())}
+        else:
+            live = delta_log.live_files(self._table)
+        loaded = self._read({path: size for path, size in live.items() if path not in known})
+        files = {path: known.get(path) or loaded[path] for path in live}
+        refuse_if_lacking(files.values(), version, self._acknowledged, self._location.uri)
+        self._content.replaced(files)
         self._own.clear()
         self._loaded_version = version
-        if self._news is None or not gone <= come.keys():
-            self._news = None
-        else:
-            self._news += [come[seq] for seq in sorted(come.keys() - gone)]
 
-    def _refuse_if_lacking(self, files: Collection[_File], version: int) -> None:
-        newest = max((file.rows[-1] for file in files), key=lambda row: row.seq, default=None)
-        known = self._acknowledged
-        if not continuity.is_whole(newest, sum(file.weight for file in files), version):
-            rows = sorted((row for file in files for row in file.rows), key=lambda row: row.seq)
-            raise self._damaged(continuity.missing(rows, version))
-        if known is not None and (version < known.seq or newest is None):
-            raise self._damaged(f"the control log ends at row {version}, but {known} was acknowledged")
-        if known is not None and newest is not None and newest.seq == known.seq and newest.acknowledged != known:
-            raise self._damaged(f"the control log has another row {known.seq} than the one that was acknowledged")
-
-    def _damaged(self, what: str) -> EpochDamaged:
-        return EpochDamaged(what, log=self._location.uri, hint=HINT_DAMAGED)
-
-    def _sync(self, version: int) -> None:
-        # What others committed before they were killed may still be in memory only.
-        if version not in (self._replaced_version, self._appended_version):
-            first = max(self._loaded_version + 1, version - _SYNC_BACK)
-            delta_log.sync_versions(self._location, first, version)
-
-    def _live(self, version: int) -> dict[str, int]:
-        if version == self._loaded_version + 1 == self._appended_version:
-            return {path: file.size for path, file in (*self._files.items(), *self._own.items())}
-        return delta_log.live_files(self._table)
-
-    def _read(self, files: dict[str, int]) -> dict[str, _File]:
+    def _read(self, files: dict[str, int]) -> dict[str, LogFile]:
         own = {path: self._own[path] for path in files if path in self._own}
         others = [path for path in files if path not in own]
         with ThreadPoolExecutor(_READERS) as pool:
             tables = list(pool.map(lambda path: self._location.read_table(path, columns=_BRIEF_COLUMNS), others))
         return own | {
-            path: _File(files[path], _rows(_checked(table, path))) for path, table in zip(others, tables, strict=True)
+            path: LogFile(files[path], _rows(_checked(table, path))) for path, table in zip(others, tables, strict=True)
         }
 
-    def _new_path(self) -> str:
-        return f"{self._now_ms():013d}-{self._table.version() + 1:012d}-{uuid.uuid4().hex}.parquet"
+
+def _sync(location: Location, first: int, version: int) -> None:
+    """What others committed before they were killed may still be in memory only."""
+    delta_log.sync_versions(location, max(first, version - _SYNC_BACK), version)
+
+
+def _written(location: Location, at_ms: int, version: int, table: pa.Table, *, data_change: bool) -> AddAction:
+    path = _new_path(at_ms, version)
+    size = location.write_table(path, table).size_bytes
+    return delta_log.added(path, size, _stats(table), data_change=data_change)
+
+
+def _new_path(at_ms: int, version: int) -> str:
+    return f"{at_ms:013d}-{version:012d}-{uuid.uuid4().hex}.parquet"
 
 
 def _opened(location: Location) -> tuple[DeltaTable | None, Acknowledged | None]:

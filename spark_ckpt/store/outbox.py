@@ -17,6 +17,7 @@ from spark_ckpt.store.delta_log import Actions
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.records import Manifest, StagedFileRecord
+from spark_ckpt.store.schemas import committed_schema
 
 
 class Outbox:
@@ -92,7 +93,7 @@ class Outbox:
         return [file for each in due for file in self.staged(each)]
 
     def _ensure(self, newest: StagedFileRecord, epoch: int) -> None:
-        schema = self.location.committed_schema(newest, epoch=epoch, sink=self.sink)
+        schema = committed_schema(self.location, newest, epoch=epoch, sink=self.sink)
         columns = list(newest.partition_values)
         for name in columns:
             schema = schema.append(pa.field(name, pa.string()))

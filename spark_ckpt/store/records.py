@@ -23,7 +23,7 @@ FORMAT = 2
 READABLE = (1, 2)
 """What is read. Format 2 added the digests of files, and rows that vouch for the rows before them."""
 
-Reason = Literal["interval", "stop", "savepoint", "initial", "drained", "rescaled", "adopt"]
+Reason = Literal["interval", "stop", "savepoint", "initial", "drained", "rescaled", "bootstrap", "adopt"]
 Path = Annotated[str, AfterValidator(valid_path)]
 OperatorName = Annotated[str, AfterValidator(lambda name: valid_name("operator", name))]
 EdgeName = Annotated[str, AfterValidator(lambda name: valid_name("edge", name))]

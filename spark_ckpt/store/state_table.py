@@ -24,6 +24,7 @@ from spark_ckpt.store.delta_log import Actions
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.records import Manifest, OperatorSnapshot, StateFile
+from spark_ckpt.store.schemas import committed_schema
 
 OP = "ckpt_op"
 DELETE = "delete"
@@ -75,7 +76,7 @@ class StateTable:
         if self.table.settled_key() >= key:
             return
         if newest is not None:
-            self.table.ensure(self.location.committed_schema(newest, epoch=newest.epoch, operator=self.operator))
+            self.table.ensure(committed_schema(self.location, newest, epoch=newest.epoch, operator=self.operator))
 
         def change(table: DeltaTable) -> Actions:
             live = delta_log.live_files(table)

@@ -11,6 +11,7 @@ from spark_ckpt.content import check_size
 from spark_ckpt.errors import EpochDamaged, StoreForeign
 from spark_ckpt.store.delta_log import LOG
 from spark_ckpt.store.epoch_log import EpochLog, Fence, wall_ms
+from spark_ckpt.store.folders import bucket_of, delete_folder, folders
 from spark_ckpt.store.inflight import InFlight
 from spark_ckpt.store.location import FileInfo, Location, total_size
 from spark_ckpt.store.names import valid_name
@@ -167,9 +168,9 @@ class Store:
             files += self._sweep_edge(self.edge(edge), dropped, incarnation)
         guard()
         self._trim_logs()
-        dead = [name for name in self.location.folders(_RUNS) if name.isdigit() and int(name) < incarnation]
+        dead = [name for name in folders(self.location, _RUNS) if name.isdigit() and int(name) < incarnation]
         for name in dead:
-            self.location.delete_folder(f"{_RUNS}/{name}")
+            delete_folder(self.location, f"{_RUNS}/{name}")
         return RetentionReport(tuple(each.epoch for each in dropped), len(files), total_size(files), len(dead))
 
     def _sweep_outbox(self, outbox: Outbox, dropped: Sequence[Manifest], incarnation: int) -> list[FileInfo]:
@@ -204,7 +205,7 @@ class Store:
         return [self.log.manifest(brief.epoch) for brief in self.log.tail().epochs]
 
     def _tables(self, folder: str) -> list[str]:
-        return self.location.folders(folder)
+        return folders(self.location, folder)
 
     def _staged_at(self, sink: str, root: str, epoch: int) -> Location | None:
         if not root:
@@ -212,7 +213,7 @@ class Store:
         if epoch <= self.log.tail().acked.get(sink, 0):
             return None
         elsewhere = Location(self._moved.get(sink, root), self.location.storage_options)
-        return elsewhere if elsewhere.local is not None or elsewhere.bucket == self.location.bucket else None
+        return elsewhere if elsewhere.local is not None or bucket_of(elsewhere) == bucket_of(self.location) else None
 
     def _opened_log(self, job: str | None) -> EpochLog:
         epochs = self.location.child(_EPOCHS)

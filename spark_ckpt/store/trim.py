@@ -19,6 +19,7 @@ from spark_ckpt.errors import EpochDamaged, LogDamaged, StoreOutage
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.delta_log import LOG
 from spark_ckpt.store.location import Location
+from spark_ckpt.store.schemas import read_schema
 
 HORIZON_MS = 3_600_000
 """How long commit files stay at least: one hour. A commit costs about 3 us per file in the log folder (measured)."""
@@ -84,7 +85,7 @@ def _checkpointed(location: Location, versions: Collection[int], bound: int) -> 
                 table = DeltaTable(location.uri, version=version, storage_options=dict(location.storage_options))
             delta_log.checkpoint(table, location)
         for version in (*versions, bound):
-            location.read_schema(f"{LOG}/{version:020d}.checkpoint.parquet")
+            read_schema(location, f"{LOG}/{version:020d}.checkpoint.parquet")
         newest = delta_log.open_table(location)
         if newest is not None:
             # The hint points to the checkpoint written last: it has to be the newest one.

@@ -57,7 +57,7 @@ class SinkSubject:
         return spark_schema_of(self.rows(1).schema)
 
 
-class Job:
+class WritingJob:
     """A job with this one sink. Use as a context manager: publishers are closed at the end."""
 
     def __init__(self, subject: SinkSubject, sink: str = "out") -> None:

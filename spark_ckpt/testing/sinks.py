@@ -15,7 +15,7 @@ from spark_ckpt.connector import Identified, StagedFile, TellsPublished, Tidies
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishConflict
 from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt.testing.promises import refused, require, require_described, skip
-from spark_ckpt.testing.sink_subject import Job, SinkSubject, texts
+from spark_ckpt.testing.sink_subject import SinkSubject, WritingJob, texts
 
 if TYPE_CHECKING:
     pass
@@ -26,7 +26,7 @@ class _ExactlyOnce:
 
     def test_rows_are_shown_when_their_epoch_is_published_and_not_before(self, subject: SinkSubject) -> None:
         """Staging shows nothing; the receipt counts the rows."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             driver, output = job.driver(), job.decided(1)
             job.require_shown("staged rows are not shown before their epoch is published")
             receipt = job.publish(driver, output)
@@ -39,7 +39,7 @@ class _ExactlyOnce:
 
     def test_what_is_published_again_is_not_shown_again(self, subject: SinkSubject) -> None:
         """The same call twice by one driver."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             driver, output = job.driver(), job.decided(1)
             driver.publish(output)
             again = driver.publish(output)
@@ -51,7 +51,7 @@ class _ExactlyOnce:
         self, subject: SinkSubject
     ) -> None:
         """Another sink object, another incarnation, the same epoch; then the work goes on."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             output = job.decided(1)
             job.driver(1).publish(output)
             successor = job.driver(2)
@@ -65,7 +65,7 @@ class _ExactlyOnce:
 
     def test_epochs_follow_each_other(self, subject: SinkSubject) -> None:
         """Numbers may have gaps: an epoch that was given up leaves one."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             driver = job.driver()
             for epoch in (1, 2, 5):
                 job.publish(driver, job.decided(epoch))
@@ -74,7 +74,7 @@ class _ExactlyOnce:
 
     def test_epochs_that_were_published_come_again_from_the_oldest(self, subject: SinkSubject) -> None:
         """A driver whose log knows no acknowledgement publishes everything again, in order."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             driver, first = job.driver(1), job.decided(1)
             driver.publish(first)
             second = job.decided(2, previous=Epoch(1), acked=Epoch(1))
@@ -93,7 +93,7 @@ class _ExactlyOnce:
 
     def test_an_epoch_without_rows_leaves_no_gap(self, subject: SinkSubject) -> None:
         """And may be published again."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             driver = job.driver()
             job.publish(driver, job.decided(1))
             job.expect(1)
@@ -107,7 +107,7 @@ class _ExactlyOnce:
 
     def test_the_first_epoch_may_be_without_rows(self, subject: SinkSubject) -> None:
         """The log then says that the sink has published, though nothing is shown."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             job.publish(job.driver(1), job.decided(1, empty=True))
             job.publish(job.driver(2), job.decided(2, 2))
             job.expect(2)
@@ -115,7 +115,7 @@ class _ExactlyOnce:
 
     def test_two_drivers_at_once_show_an_epoch_once(self, subject: SinkSubject) -> None:
         """One of them may be refused, both may succeed; the successor gets there in the end."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             output = job.decided(1)
 
             def publish(incarnation: int) -> None:
@@ -132,7 +132,7 @@ class _ExactlyOnce:
 
     def test_closing_publishes_nothing(self, subject: SinkSubject) -> None:
         """An epoch that nobody published stays staged."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             driver = job.driver()
             job.decided(1)
             job.close(driver)
@@ -141,10 +141,10 @@ class _ExactlyOnce:
     def test_sinks_and_stores_share_nothing(self, subject: SinkSubject) -> None:
         """Two jobs, or two sinks of a job, that write to one target have markers of their own."""
         for sink in ("out", "other"):
-            with Job(subject, sink) as job:
+            with WritingJob(subject, sink) as job:
                 receipt = job.driver().publish(job.decided(1))
                 require(not receipt.replayed, "another sink's epoch 1 is not this one's", sink=sink)
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             receipt = job.driver().publish(job.decided(1))
             job.expect(1, 1, 1)
             require(not receipt.replayed, "another store's epoch 1 is not this one's")
@@ -158,7 +158,7 @@ class _Refusals:
         """It opened its publisher before."""
         if not subject.fences:
             skip("the sink does not claim to fence")
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             zombie = job.driver(1)
             job.publish(zombie, job.decided(1))
             job.publish(job.driver(2), job.decided(2, 2))
@@ -169,7 +169,7 @@ class _Refusals:
 
     def test_a_zombie_repeats_nothing_that_its_successor_published(self, subject: SinkSubject) -> None:
         """It may be refused or told that the sink has it."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             zombie, output = job.driver(1), job.decided(1)
             job.driver(2).publish(replace(output, incarnation=job.context(2).incarnation))
             try:
@@ -195,7 +195,7 @@ class _Refusals:
 
     def test_another_decision_of_a_number_is_refused(self, subject: SinkSubject) -> None:
         """The log lost its newest epoch and gave the number again: what the sink shows is not this output."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             job.driver(1).publish(job.decided(1))
             job.expect(1)
             with refused(PublishConflict, "an epoch that is published for another decision is a conflict"):
@@ -204,7 +204,7 @@ class _Refusals:
 
     def test_an_epoch_that_the_log_does_not_know_is_refused(self, subject: SinkSubject) -> None:
         """The sink's marker is neither the previous epoch nor a dropped one."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             driver = job.driver()
             job.publish(driver, job.decided(1))
             job.publish(driver, job.decided(4))
@@ -215,7 +215,7 @@ class _Refusals:
 
     def test_epochs_that_a_restore_left_behind_may_be_there(self, subject: SinkSubject) -> None:
         """`dropped` names them: the log does not know whether the sink has them."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             driver = job.driver(1)
             for epoch in (1, 2):
                 job.publish(driver, job.decided(epoch))
@@ -226,7 +226,7 @@ class _Refusals:
 
     def test_a_marker_above_every_decided_epoch_is_refused(self, subject: SinkSubject) -> None:
         """`newest` is the highest number ever decided."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             job.publish(job.driver(1), job.decided(9))
             job.expect(9)
             cut = job.decided(6, 2, previous=Epoch(0), acked=Epoch(0), newest=Epoch(6))
@@ -236,21 +236,21 @@ class _Refusals:
 
     def test_a_target_that_has_lost_its_marker_is_refused(self, subject: SinkSubject) -> None:
         """The log knows that the sink has published, the target does not."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             with refused(PublishConflict, "a marker that is gone is a conflict"):
                 job.driver().publish(job.decided(9, previous=Epoch(8), acked=Epoch(8)))
             job.require_shown("nothing is shown after a conflict")
 
     def test_a_target_in_the_place_of_another_begins_without_a_marker(self, subject: SinkSubject) -> None:
         """`begun_after`: it was put there after that epoch."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             job.driver().publish(job.decided(9, previous=Epoch(0), acked=Epoch(0), begun_after=Epoch(7)))
             job.expect(9)
             job.require_shown("a target in the place of another one takes the next epoch")
 
     def test_a_target_in_the_place_of_another_may_have_a_marker_of_the_time_before(self, subject: SinkSubject) -> None:
         """It was here before, and is back."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             driver = job.driver()
             driver.publish(job.decided(3))
             driver.publish(job.decided(9, previous=Epoch(0), acked=Epoch(0), begun_after=Epoch(7)))
@@ -269,7 +269,7 @@ class _Optional:
 
     def test_what_a_sink_tells_is_what_it_has_published(self, subject: SinkSubject) -> None:
         """`newest_published`: epoch, incarnation and decision; None before, and for another sink."""
-        with Job(subject) as job, Job(subject, "other") as other:
+        with WritingJob(subject) as job, WritingJob(subject, "other") as other:
             sink, _ = job.made()
             if not isinstance(sink, TellsPublished):
                 return skip("the sink does not tell what it has published")
@@ -289,7 +289,7 @@ class _Optional:
 
     def test_telling_changes_nothing_and_fences_nobody(self, subject: SinkSubject) -> None:
         """A newer incarnation asks while an older one publishes."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             driver = job.driver(1)
             job.publish(driver, job.decided(1))
             sink, _ = job.made()
@@ -306,7 +306,7 @@ class _Optional:
 
     def test_an_identity_is_the_same_at_every_start(self, subject: SinkSubject) -> None:
         """Parts that are known stay; all are known once something is published."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             sink = job.made()[0]
             if not isinstance(sink, Identified):
                 return skip("the sink has no identity")
@@ -324,7 +324,7 @@ class _Optional:
 
     def test_another_target_has_another_identity(self, subject: SinkSubject) -> None:
         """A table, topic or folder that was made anew under its old name."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             if subject.renew is None or not isinstance(subject.make(), Identified):
                 return skip("the subject has no `renew`, or the sink no identity")
             job.publish(job.driver(), job.decided(1))
@@ -336,7 +336,7 @@ class _Optional:
 
     def test_tidying_removes_what_dead_drivers_left_and_nothing_else(self, subject: SinkSubject) -> None:
         """Published rows stay, and so does what the living driver has staged."""
-        with Job(subject) as job:
+        with WritingJob(subject) as job:
             root = job.plan.root
             job.publish(job.driver(1), job.decided(1))
             left, driver = job.staged(2, incarnation=1), job.driver(2)
@@ -361,7 +361,7 @@ class SinkConformance(_ExactlyOnce, _Refusals, _Optional):
 
 def _damage_is_refused(subject: SinkSubject, damage: Callable[[Path], object]) -> None:
     """Nothing of the epoch is shown, the sink's marker stays, and the mended epoch is published."""
-    with Job(subject) as job:
+    with WritingJob(subject) as job:
         driver = job.driver()
         job.publish(driver, job.decided(1))
         job.expect(1)
@@ -389,6 +389,6 @@ def _local(root: str, file: StagedFile) -> Path:
     return Path(unquote(urlsplit(root).path) if "://" in root else root) / file.path
 
 
-def _identity(job: Job, subject: SinkSubject) -> dict[str, str]:
+def _identity(job: WritingJob, subject: SinkSubject) -> dict[str, str]:
     sink = job.made()[0]
     return texts(sink.identity(subject.session)) if isinstance(sink, Identified) else {}

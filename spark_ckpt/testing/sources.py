@@ -70,7 +70,7 @@ class Cut:
 
 
 @dataclass
-class Job:
+class ReadingJob:
     """A job that reads the subject's source: what was added, and the folder that its drivers share."""
 
     subject: SourceSubject
@@ -147,7 +147,7 @@ class _Replay:
 
     def test_every_row_is_read_once(self, subject: SourceSubject) -> None:
         """What was there before the job, and what comes while it runs."""
-        job = Job(subject)
+        job = ReadingJob(subject)
         job.add(2)
         cuts = job.cuts(job.start())
         require_rows(rows_of(cuts), job.added, "every row that is there is read once")
@@ -157,7 +157,7 @@ class _Replay:
 
     def test_a_new_driver_continues_at_every_cut(self, subject: SourceSubject) -> None:
         """Rows before the cut and rows after it are all rows."""
-        job = Job(subject)
+        job = ReadingJob(subject)
         cuts = job.grown_cuts()
         require(len(cuts) > 2, "input that comes in pieces gives several cuts", cuts=[cut.cursor for cut in cuts])
         for number, cut in enumerate(cuts):
@@ -166,7 +166,7 @@ class _Replay:
 
     def test_the_same_rows_come_again(self, subject: SourceSubject) -> None:
         """From the same cursor, to another driver."""
-        job = Job(subject)
+        job = ReadingJob(subject)
         job.add(2)
         start = job.start()
         first, again = (rows_of(job.cuts(start)) for _ in range(2))
@@ -174,7 +174,7 @@ class _Replay:
 
     def test_a_batch_that_is_run_again_has_the_same_rows(self, subject: SourceSubject) -> None:
         """Spark runs a batch again up to its logged end, though there is more by then."""
-        job = Job(subject)
+        job = ReadingJob(subject)
         job.add()
         first, again = subject.reading.replayed(job.driver, job.start(), job.add)
         require(bool(first), "input that is there gives rows")
@@ -182,7 +182,7 @@ class _Replay:
 
     def test_columns_are_the_same_at_every_cursor(self, subject: SourceSubject) -> None:
         """The job is planned with them."""
-        job = Job(subject)
+        job = ReadingJob(subject)
         columns = {subject.reading.columns(job.driver(), cut.cursor) for cut in job.grown_cuts(2)}
         require(len(columns) == 1, "the schema is the same on every call", schemas=columns)
 
@@ -192,7 +192,7 @@ class _Ends:
 
     def test_the_end_is_reached_when_everything_is_read(self, subject: SourceSubject) -> None:
         """And not before; an endless source never reaches it."""
-        job = Job(subject)
+        job = ReadingJob(subject)
         job.add(2)
         start, end = job.start(), job.end()
         last = job.cuts(start)[-1].cursor
@@ -202,7 +202,7 @@ class _Ends:
 
     def test_the_end_moves_with_the_input(self, subject: SourceSubject) -> None:
         """An older end stays reached, a newer one is not yet."""
-        job = Job(subject)
+        job = ReadingJob(subject)
         if job.endless:
             skip("the source is endless")
         job.add()
@@ -215,7 +215,7 @@ class _Ends:
 
     def test_cursors_only_go_forward(self, subject: SourceSubject) -> None:
         """What a cut has reached, later cuts have; who reached an end reached those before it."""
-        job = Job(subject)
+        job = ReadingJob(subject)
         if job.endless:
             skip("the source is endless")
         cuts, ends = [Cut(job.start(), [])], []
@@ -234,14 +234,14 @@ class _Refusals:
 
     def test_a_cursor_of_something_else_is_refused(self, subject: SourceSubject) -> None:
         """As when two sources of a job have changed their names."""
-        job = Job(subject)
+        job = ReadingJob(subject)
         job.add()
         with refused(CkptError, "a cursor that is not the source's is refused with a typed error"):
             subject.reading.batches(job.driver(), {"nobody": "knows"})
 
     def test_a_damaged_cursor_is_refused_or_harmless(self, subject: SourceSubject) -> None:
         """Each field in turn is another thing: a typed error, or the same rows."""
-        job = Job(subject)
+        job = ReadingJob(subject)
         cut = job.grown_cuts(2)[-1]
         job.add()
         due = rows_of(job.cuts(cut.cursor))
@@ -251,7 +251,7 @@ class _Refusals:
 
     def test_input_that_is_lost_is_not_passed_over(self, subject: SourceSubject) -> None:
         """A job that goes back to before it gets all rows, or an error."""
-        job = Job(subject)
+        job = ReadingJob(subject)
         if subject.lose is None:
             return skip("the subject has no `lose`")
         cuts = job.grown_cuts()
@@ -281,7 +281,7 @@ class _Optional:
 
     def test_an_identity_is_the_same_at_every_start(self, subject: SourceSubject) -> None:
         """However much is read and added."""
-        job = Job(subject)
+        job = ReadingJob(subject)
         job.add()
         before = _identity(job)
         if before is None:
@@ -294,7 +294,7 @@ class _Optional:
 
     def test_another_input_has_another_identity(self, subject: SourceSubject) -> None:
         """A table, topic or folder that was made anew under its old name."""
-        job = Job(subject)
+        job = ReadingJob(subject)
         job.add()
         before = _identity(job)
         if before is None or subject.renew is None:
@@ -305,7 +305,7 @@ class _Optional:
 
     def test_what_can_be_read_again_is_not_refused(self, subject: SourceSubject) -> None:
         """`check_cursor` accepts every cut, and changes nothing."""
-        job = Job(subject)
+        job = ReadingJob(subject)
         if not isinstance(job.driver(), Remembers):
             return skip("the source does not remember")
         cuts = job.grown_cuts()
@@ -319,7 +319,7 @@ class _Optional:
 
     def test_what_is_kept_can_be_read_after_a_release(self, subject: SourceSubject) -> None:
         """Cuts that are not kept may be gone, kept ones go on as before."""
-        job = Job(subject)
+        job = ReadingJob(subject)
         if not isinstance(job.driver(), Remembers):
             return skip("the source does not remember")
         cuts = job.grown_cuts(4)
@@ -333,7 +333,7 @@ class _Optional:
 
     def test_limited_batches_have_no_more_rows_and_the_same_ones(self, subject: SourceSubject) -> None:
         """`limited` is the same source, its cursors are the same cursors. The limit: half of what is added at once."""
-        job = Job(subject)
+        job = ReadingJob(subject)
         limit = max(1, len(job.add()) // 2)
         job.add(2)
         source = job.driver()
@@ -358,7 +358,7 @@ class SourceConformance(_Replay, _Ends, _Refusals, _Optional):
     """Every promise of a source. Derive from it and define the fixture `subject`, a `SourceSubject` made anew for each test."""
 
 
-def _refused_or_the_same(job: Job, cursor: Cursor, due: list[Row], name: str) -> None:
+def _refused_or_the_same(job: ReadingJob, cursor: Cursor, due: list[Row], name: str) -> None:
     from pyspark.errors import PySparkException
 
     try:
@@ -373,6 +373,6 @@ def _refused_or_the_same(job: Job, cursor: Cursor, due: list[Row], name: str) ->
     require_rows(found, due, "a damaged cursor gives no other rows", field=name, value=cursor[name])
 
 
-def _identity(job: Job) -> Mapping[str, str] | None:
+def _identity(job: ReadingJob) -> Mapping[str, str] | None:
     source = job.driver()
     return dict(source.identity(job.subject.reading.session)) if isinstance(source, Identified) else None

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_ckpt.connector import EpochOutput, Published, PublishReceipt, SinkContext, StagePlan
-from spark_ckpt.connector_parts.sink_rules import Marker, is_published, marker_of, staged_tables
+from spark_ckpt.connector_parts.sink_rules import SinkMarker, is_published, marker_of, staged_tables
 from spark_ckpt.errors import EpochDamaged, PublishConflict
 from spark_ckpt.protocol.ids import Epoch, Incarnation
 from spark_ckpt.testing import SinkSubject
@@ -28,7 +28,7 @@ class Target:
 
     staging: Path | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
-    markers: dict[Key, Marker] = field(default_factory=dict)
+    markers: dict[Key, SinkMarker] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -68,7 +68,7 @@ class MemorySink:
     def key(self, context: SinkContext) -> Key:
         return context.store_id, context.sink
 
-    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+    def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
         return is_published(marker, output, context)
 
     def read(self, output: EpochOutput, context: SinkContext) -> list[dict[str, Any]]:
@@ -143,7 +143,7 @@ class LosesTheLastFile(MemorySink):
 
 
 class HasNoMarker(MemorySink):
-    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+    def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
         return False
 
 
@@ -152,7 +152,7 @@ class RemembersInTheProcess(MemorySink):
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
-        self.own: dict[Key, Marker] = {}
+        self.own: dict[Key, SinkMarker] = {}
 
     def write(self, output: EpochOutput, context: SinkContext) -> bool:
         self.target.markers = self.own
@@ -167,14 +167,14 @@ class NamesTheIncarnation(MemorySink):
 
 
 class ComparesWithTheLastEpochOnly(MemorySink):
-    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+    def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
         return marker is not None and marker.epoch == output.epoch
 
 
 class WantsEveryNumber(MemorySink):
     """Takes a gap in the numbers for a loss."""
 
-    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+    def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
         if marker is not None and output.epoch > marker.epoch + 1:
             raise PublishConflict("an epoch is missing")
         return super().has(marker, output, context)
@@ -225,7 +225,7 @@ class SharesItsMarkerBetweenStores(MemorySink):
 
 
 class FencesNobody(MemorySink):
-    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+    def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
         return is_published(None if marker is None else replace(marker, incarnation=0), output, context)
 
 
@@ -269,29 +269,29 @@ class CallsDamageAConflict(MemorySink):
 
 
 class ForgetsTheDecision(MemorySink):
-    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+    def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
         return is_published(None if marker is None else replace(marker, decision=""), output, context)
 
 
 class BelievesAnyMarker(MemorySink):
     """Asks only whether the marker is older."""
 
-    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+    def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
         return marker is not None and marker.epoch >= output.epoch
 
 
 class KnowsNoDroppedEpochs(MemorySink):
-    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+    def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
         return is_published(marker, replace(output, dropped=()), context)
 
 
 class KnowsNoReplacement(MemorySink):
-    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+    def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
         return is_published(marker, replace(output, begun_after=None, previous=output.newest or output.epoch), context)
 
 
 class KnowsNoReturn(MemorySink):
-    def has(self, marker: Marker | None, output: EpochOutput, context: SinkContext) -> bool:
+    def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
         return is_published(marker, replace(output, begun_after=None), context)
 
 

@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from deltalake.exceptions import CommitFailedError
 from spark_ckpt_delta import publisher as publisher_module
 from spark_ckpt_delta.marker import (
-    Marker,
+    TableMarker,
     application_id,
     check_owner,
     commit_metadata,
@@ -337,7 +337,7 @@ def test_the_other_engine_is_refused_once_this_one_has_published(table: Path) ->
     ("marker", "expected"), [(None, False), ((1, 1), False), ((2, 2), False), ((1, 3), True), ((2, 4), True)]
 )
 def test_the_decision_table_of_a_marker(marker: tuple[int, int] | None, expected: bool, table: Path) -> None:
-    found = None if marker is None else Marker(Epoch(marker[1]), Incarnation(marker[0]))
+    found = None if marker is None else TableMarker(Epoch(marker[1]), Incarnation(marker[0]))
     who: SinkContext = context(incarnation=2)
 
     assert is_published(found, output(table, 3, []), who) is expected
@@ -402,6 +402,6 @@ def test_a_marker_written_before_it_carried_the_decision_is_read(table: Path) ->
     with pytest.raises(PublishConflict, match="another decision"):
         second.publish(replace(output(table, 3, []), decision="b" * 32))
     second.publish(replace(output(table, 4, [stage(table, {"id": [4]})]), decision="c" * 32))
-    assert read_marker(DeltaTable(str(table)), application_id(context(), "deltalake")) == Marker(
+    assert read_marker(DeltaTable(str(table)), application_id(context(), "deltalake")) == TableMarker(
         Epoch(4), Incarnation(2), fingerprint("c" * 32)
     )

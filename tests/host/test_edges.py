@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from spark_ckpt.connector import StagedFile
-from spark_ckpt.host.edges import EdgeLog, segments_in, spent
+from spark_ckpt.host.edges import Bound, EdgeLog, segments_in, spent
 from spark_ckpt.host.epoch_builder import EpochBuilder
 from spark_ckpt.host.job_shape import EdgeShape
 from spark_ckpt.host.reports import EDGE, Report
@@ -118,3 +118,39 @@ def test_a_segment_is_spent_once_if_no_epoch_names_it_and_never_else(
         named |= set(flying)
         assert len(gone) == len(set(gone))
         assert set(gone) == {f"s{each}" for each in range(number)} - named
+
+
+# -- bounds -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_takes_whole_segments_within_the_bound_and_one_in_any_case() -> None:
+    five = [segment(number, rows=2) for number in range(5)]
+    assert [Bound(rows).portion(five) for rows in (1, 3, 4, 9, 10, 99)] == [1, 1, 2, 4, 5, 5]
+    assert Bound(1).portion([]) == 0
+
+
+def most_on_the_edge(bound: Bound, arriving: list[int], times: int, takes: int) -> int:
+    """Rows that an edge held at most, of a job that multiplies the rows of its sources in front of it and takes `takes` segments
+    of the edge a batch. It has to come to its end."""
+    log, queue, most = EdgeLog(None), list(arriving), 0
+    for batch in range(10 * times * (sum(arriving) + len(arriving)) + 10):
+        rests = bound.full({"edge": log.rows})
+        new = 0 if rests or not queue else queue.pop(0)
+        taken = min(takes, bound.portion(log.in_flight))
+        log.advance(log._taken + taken, [segment(batch * 100 + each, rows=1) for each in range(new * times)])
+        most = max(most, log.rows)
+        if not queue and not log.rows:
+            return most
+    raise AssertionError("rows stay on the edge")
+
+
+@given(st.integers(1, 20), st.lists(st.integers(0, 5), max_size=20), st.integers(1, 4), st.integers(1, 3))
+def test_an_edge_holds_no_more_than_its_bound_and_what_one_batch_puts_on(
+    rows: int, arriving: list[int], times: int, takes: int
+) -> None:
+    assert most_on_the_edge(Bound(rows), arriving, times, takes) <= rows + times * max(arriving, default=0)
+
+
+def test_an_edge_whose_sources_never_rest_grows_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bound, "full", lambda self, rows: ())
+    assert most_on_the_edge(Bound(5), [5] * 20, 2, 1) > 100

@@ -2,13 +2,13 @@
 
 import pytest
 
-from spark_ckpt.host.markers import BARRIER, OPEN, Markers
+from spark_ckpt.host.markers import BARRIER, OPEN, ControlMarkers
 
 
 @pytest.fixture
 def markers():
     """OPEN is marker 1, the barrier of epoch 7 marker 2, that of epoch 8 marker 3."""
-    made = Markers()
+    made = ControlMarkers()
     made.offer(OPEN, 0)
     made.offer(BARRIER, 7)
     made.offer(BARRIER, 8)

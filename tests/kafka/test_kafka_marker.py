@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spark_ckpt_kafka.marker import Decision, Marker, Wanted, decide, decode, lane_is_new
+from spark_ckpt_kafka.marker import Decision, TopicMarker, Wanted, decide, decode, lane_is_new
 
 from spark_ckpt.errors import Fenced, PublishConflict
 
 
-def _marker(epoch: int, previous: int = 0, incarnation: int = 1, lanes: int = 1, before: int = 1) -> Marker:
-    return Marker(epoch, previous, incarnation, rows=5, lanes=lanes, lanes_before=before)
+def _marker(epoch: int, previous: int = 0, incarnation: int = 1, lanes: int = 1, before: int = 1) -> TopicMarker:
+    return TopicMarker(epoch, previous, incarnation, rows=5, lanes=lanes, lanes_before=before)
 
 
 def _wanted(epoch: int, previous: int, lane: int = 0, incarnation: int = 1) -> Wanted:
@@ -133,7 +133,7 @@ def test_only_lanes_beyond_the_first_can_be_new() -> None:
         (_marker(10, lanes=1, before=1), False),
     ],
 )
-def test_a_lane_is_new_if_the_epoch_before_had_fewer(first: Marker | None, new: bool) -> None:
+def test_a_lane_is_new_if_the_epoch_before_had_fewer(first: TopicMarker | None, new: bool) -> None:
     assert lane_is_new(first, _wanted(9, 8, lane=1)) is new
 
 

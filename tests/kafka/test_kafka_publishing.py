@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from spark_ckpt_kafka import publishing
-from spark_ckpt_kafka.marker import Marker, decode
+from spark_ckpt_kafka.marker import TopicMarker, decode
 from spark_ckpt_kafka.options import Connection, Tuning
 from spark_ckpt_kafka.producer import Chunk, ProducerFailed, TransactionalProducer
 from spark_ckpt_kafka.publishing import LanePublisher, LaneSettings, Published, Request
@@ -102,7 +102,7 @@ class ModelControl:
     def __init__(self, log: Log) -> None:
         self.log = log
 
-    def marker(self, group: str, topic: str) -> Marker | None:
+    def marker(self, group: str, topic: str) -> TopicMarker | None:
         return decode(*self.log.marker, group) if self.log.marker else None
 
     def partitions(self, topics: object) -> dict[str, list[int]]:
@@ -211,7 +211,7 @@ def test_a_marker_read_before_init_would_be_noticed(world: Callable[..., World])
     publisher = one.publisher()
     read = publisher._read_marker
 
-    def read_then_pause(lane: int | None = None) -> Marker | None:
+    def read_then_pause(lane: int | None = None) -> TopicMarker | None:
         marker = read(lane)
         publisher._read_marker = read  # type: ignore[method-assign]
         other(_correct(one), one.request(1))

@@ -69,7 +69,7 @@ def test_each_incarnation_says_where_it_began_and_what_ended_it(tmp_path):
     world.store.log.release(1, "[CKPT_QUERY_FAILED] executor lost")
     world.begin()
     world.begin(restore=1)
-    lives = {each["incarnation"]: each for each in facts_of(world.store, NOW_MS)["lives"]}
+    lives = {each["incarnation"]: each for each in facts_of(world.store, NOW_MS)["incarnations"]}
 
     assert lives[1]["ended"] == "[CKPT_QUERY_FAILED] executor lost"
     assert "before incarnation 3 began" in lives[2]["ended"]
@@ -80,7 +80,7 @@ def test_each_incarnation_says_where_it_began_and_what_ended_it(tmp_path):
 def test_a_driver_whose_lease_is_over_is_not_said_to_run(world):
     facts = facts_of(world.store, NOW_MS + 3_600_000)
     assert facts["driver"]["holds_lease"] is False
-    assert facts["lives"][-1]["ended"] == "without a word: its lease is over"
+    assert facts["incarnations"][-1]["ended"] == "without a word: its lease is over"
 
 
 def test_a_standby_that_waits_is_told(world):

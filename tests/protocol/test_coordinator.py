@@ -462,7 +462,13 @@ def test_a_fenced_coordinator_ends_and_says_nothing_any_more(event: Event) -> No
 def test_a_coordinator_may_be_fenced_before_it_starts() -> None:
     machine = b.Coordinator(b.Topology(frozenset({S}), frozenset()), ME, Epoch(0), b.Limits())
 
-    assert finish(machine.handle(b.Fenced(NEWER))).outcome is b.Outcome.FENCED
+    assert finish(machine.handle(b.Fenced(NEWER))) == b.Finish(b.Outcome.FENCED, f"incarnation {NEWER} took over", ())
+
+
+def test_a_coordinator_is_fenced_by_a_participant_that_knows_no_number() -> None:
+    driver = Driver()
+
+    assert finish(driver.tell(b.Fenced(ME, "the producer was replaced"))).why == "the producer was replaced"
 
 
 # ---- construction

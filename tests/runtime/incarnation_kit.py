@@ -24,7 +24,7 @@ from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.driver.offset_log import BatchOffsets
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.spark_incarnation import SparkIncarnation
-from spark_ckpt.host.markers import BARRIER, Marker
+from spark_ckpt.host.markers import BARRIER, ControlMarker
 from spark_ckpt.host.reports import Report
 from spark_ckpt.plan.graph import SinkBinding, SourceNode
 from spark_ckpt.store.identity import Standing
@@ -228,17 +228,17 @@ class Spark:
     def _watch(self):
         self.ending = self.life.watch()
 
-    def marker(self) -> Marker:
+    def marker(self) -> ControlMarker:
         """What the control source offers now."""
         return self.query.description.control.newest
 
-    def barrier(self, epoch: int) -> Marker:
+    def barrier(self, epoch: int) -> ControlMarker:
         """Wait until the barrier of `epoch` is offered."""
         return eventually(
             lambda: (marker := self.marker()).kind == BARRIER and marker.epoch == epoch and marker, "barrier"
         )
 
-    def batch(self, *values: int, marker: Marker | None = None, reports: Sequence[Report] = ()) -> None:
+    def batch(self, *values: int, marker: ControlMarker | None = None, reports: Sequence[Report] = ()) -> None:
         """One micro-batch: `values` are staged, the marker offered now (or `marker`) is in it."""
         life, plan, number = self.life, self.bench.plan, self.batches
         self.batches += 1

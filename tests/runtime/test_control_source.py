@@ -1,18 +1,18 @@
 import pytest
 
 from spark_ckpt.driver.control_source import Control, marker_number
-from spark_ckpt.host.markers import BARRIER, NO_MARKER, OPEN, Marker
+from spark_ckpt.host.markers import BARRIER, NO_MARKER, OPEN, ControlMarker
 
 
 def test_the_stream_gets_what_was_injected_before_it_was_there():
     control, offered = Control(), []
-    control.inject(Marker(1, OPEN, 0))
+    control.inject(ControlMarker(1, OPEN, 0))
 
     control.attach(offered.append)
-    control.inject(Marker(2, BARRIER, 1))
+    control.inject(ControlMarker(2, BARRIER, 1))
 
-    assert offered == [Marker(1, OPEN, 0), Marker(2, BARRIER, 1)]
-    assert control.newest == Marker(2, BARRIER, 1)
+    assert offered == [ControlMarker(1, OPEN, 0), ControlMarker(2, BARRIER, 1)]
+    assert control.newest == ControlMarker(2, BARRIER, 1)
 
 
 @pytest.mark.parametrize(("line", "count"), [(None, 0), ("-1", 0), ("1", 2)])

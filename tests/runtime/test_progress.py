@@ -7,6 +7,7 @@ import logging
 from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.driver.progress import Progress
+from spark_ckpt.host.edges import Bound
 
 COUNTS = {"numInputRows": 10, "numOutputRows": 4, "rejected": 1, "late": 2}
 
@@ -27,6 +28,13 @@ def test_a_record_has_counts_rate_cursors_and_epoch():
     assert (last["processedRowsPerSecond"], last["durationMs"]) == (20.0, {"batch": 500})
     assert (last["batchId"], last["incarnation"], last["epoch"], last["sources"]) == (5, 3, 7, {"in": {"n": 5}})
     assert (last["inFlightRows"], last["lateRows"]) == ({"loop": 5}, {"totals": 2})
+
+
+def test_a_record_says_which_edges_are_full_so_that_the_sources_rest():
+    progress = Progress("job", Bound(2))
+    for batch in (2, 3):
+        add(progress, batch)
+    assert [record["backpressure"] for record in progress.recent()] == [[], ["loop"]]
 
 
 def test_totals_add_up_over_batches():

@@ -26,7 +26,7 @@ from spark_ckpt.errors import (
     StoreFull,
     StoreUnreachable,
 )
-from spark_ckpt.host.markers import OPEN, Marker
+from spark_ckpt.host.markers import OPEN, ControlMarker
 from spark_ckpt.host.reports import Report
 from spark_ckpt.protocol.barrier import Outcome
 
@@ -87,7 +87,7 @@ def test_a_batch_after_the_barriers_batch_does_not_end_the_epoch_again(bench):
 def test_an_idle_stream_takes_no_epochs_and_the_first_rows_wake_it(bench_of):
     bench = bench_of(interval="20 ms")
     life = bench.born()
-    life.batch(marker=Marker(1, OPEN, 1))
+    life.batch(marker=ControlMarker(1, OPEN, 1))
     eventually(lambda: life.life._core._idle_interval is not None, "an interval without rows")
     assert life.marker().kind == OPEN
     life.batch(1)

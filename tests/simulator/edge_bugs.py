@@ -257,6 +257,14 @@ def one_tasks_segments_are_lost(patch):
     patch(spark_batches, "segments_in", only)
 
 
+def a_large_segment_never_leaves_its_edge(patch):
+    patch(edges.Bound, "portion", lambda self, segments: sum(each.rows < 2 for each in segments))
+
+
+def sources_rest_while_an_edge_holds_nothing(patch):
+    patch(edges.Bound, "full", lambda self, rows: tuple(name for name, held in rows.items() if held <= self.rows))
+
+
 PATCHED = [
     everything_consumed_is_given_up,
     nothing_is_given_up,
@@ -265,4 +273,6 @@ PATCHED = [
     segments_come_out_newest_first,
     segments_are_counted_in_another_order_than_they_come_out,
     one_tasks_segments_are_lost,
+    a_large_segment_never_leaves_its_edge,
+    sources_rest_while_an_edge_holds_nothing,
 ]

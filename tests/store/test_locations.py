@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, StoreIoFailed, StoreUnreachable
 from spark_ckpt.store import durable
-from spark_ckpt.store.ddl import arrow_schema, column_names
+from spark_ckpt.store.ddl import arrow_schema, column_names, differences
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.tasks.rows import arrow_schema as sparks_schema
@@ -49,7 +49,7 @@ def location(tmp_path: Path) -> Location:
 def test_a_file_is_invisible_before_close(location: Location) -> None:
     output = location.open_output("f.bin")
     output.write(b"x" * 10)
-    assert not location.exists("f.bin")
+    assert location.size("f.bin") is None
     output.close()
     assert (location.read_bytes("f.bin"), output.tell()) == (b"x" * 10, 10)
 
@@ -114,13 +114,13 @@ def test_what_is_missing_is_said_in_the_callers_terms(location: Location) -> Non
 
 def test_reading_creates_nothing(location: Location, tmp_path: Path) -> None:
     location.list()
-    location.exists("x")
+    location.size("x")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a\\b", "a\0b"])
 def test_paths_stay_inside(location: Location, path: str) -> None:
-    for action in (location.read_bytes, location.exists, location.open_output, location.read_table):
+    for action in (location.read_bytes, location.size, location.open_output, location.read_table):
         with pytest.raises(ConfigInvalid):
             action(path)
 
@@ -190,6 +190,21 @@ def test_writing_syncs_contents_then_folder(location: Location, monkeypatch: pyt
 )
 def test_column_names_of_a_schema(ddl: str, names: list[str]) -> None:
     assert column_names(ddl) == names
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ("a int, b array<struct<x:int,y:string>>", []),
+        ("a int, b array<struct<x:int,y:string>>, c string", []),
+        ("a bigint, b array<struct<x:int,y:string>>", ["a was int, is bigint"]),
+        ("a int, b array<struct<x:int,y:int>>", ["b was array<struct<x:int,y:string>>, is array<struct<x:int,y:int>>"]),
+        ("c int, b array<struct<x:int,y:string>>", ["a is gone"]),
+        ("b array<struct<x:int,y:string>>, a int", ["the order was a, b, is b, a"]),
+    ],
+)
+def test_what_is_different_about_a_schema_is_said_column_by_column(declared: str, said: list[str]) -> None:
+    assert differences("a int, b array<struct<x:int,y:string>>", declared) == said
 
 
 TYPES: dict[str, DataType] = {

@@ -453,7 +453,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         return self._finish(Outcome.STOPPED, f"some sinks did not publish within {self.limits.publish_timeout_ms} ms")
 
     def _on_fenced(self, event: Fenced) -> list[Effect]:
-        return self._finish(Outcome.FENCED, f"incarnation {event.incarnation} took over")
+        return self._finish(Outcome.FENCED, event.why or f"incarnation {event.incarnation} took over")
 
     def _finish(self, outcome: Outcome, why: str) -> list[Effect]:
         self.phase = P.FINISHED

@@ -164,9 +164,13 @@ class SinkCommitFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Fenced(Event):
-    """The log, or a participant, knows a newer incarnation."""
+    """The log, or a participant, knows a newer incarnation: `incarnation`; one without a number, if that is the receiver's own.
+
+    `why`: in the words of who was asked.
+    """
 
     incarnation: Incarnation
+    why: str = ""
 
 
 # ---- from the coordinator ----------------------------------------------------------------------------------

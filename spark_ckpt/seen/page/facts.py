@@ -37,7 +37,7 @@ def facts_of(store: Store, now_ms: int) -> Facts:
         "standbys": [_standby(note) for note in Standbys(store.location).waiting()],
         "savepoints": dict(tail.savepoints),
         "acked": dict(tail.acked),
-        "lives": [_life(each, tail, now_ms) for each in tail.lives],
+        "incarnations": [_incarnation(each, tail, now_ms) for each in tail.lives],
         "columns": list(COLUMNS),
         "epochs": [list(row) for row in rows_of(tail)],
         "newest": _newest(store, tail),
@@ -67,25 +67,25 @@ def _standby(note: StandbyNote) -> Json:
     }
 
 
-def _life(life: LifeTold, tail: Tail, now_ms: int) -> Json:
+def _incarnation(told: LifeTold, tail: Tail, now_ms: int) -> Json:
     return {
-        "incarnation": life.incarnation,
-        "began_ms": life.began_ms,
-        "base": life.base,
-        "restored_from": life.restored_from,
-        "holder": life.holder,
-        "ended_ms": life.ended_ms or None,
-        "ended": how_it_ended(life, tail, now_ms),
-        "epochs": sum(brief.incarnation == life.incarnation for brief in tail.by_id.values()),
+        "incarnation": told.incarnation,
+        "began_ms": told.began_ms,
+        "base": told.base,
+        "restored_from": told.restored_from,
+        "holder": told.holder,
+        "ended_ms": told.ended_ms or None,
+        "ended": how_it_ended(told, tail, now_ms),
+        "epochs": sum(brief.incarnation == told.incarnation for brief in tail.by_id.values()),
     }
 
 
-def how_it_ended(life: LifeTold, tail: Tail, now_ms: int) -> str:
+def how_it_ended(told: LifeTold, tail: Tail, now_ms: int) -> str:
     """In words. A driver that is killed says nothing: the next one, or the lease, tells that it is gone."""
-    if life.ended_ms:
-        return life.why or "in order; its lease was freed"
-    if life.incarnation < tail.incarnation:
-        return f"without a word, before incarnation {life.incarnation + 1} began: killed, lost, or replaced"
+    if told.ended_ms:
+        return told.why or "in order; its lease was freed"
+    if told.incarnation < tail.incarnation:
+        return f"without a word, before incarnation {told.incarnation + 1} began: killed, lost, or replaced"
     return "runs" if tail.lease_expires_ms > now_ms else "without a word: its lease is over"
 
 

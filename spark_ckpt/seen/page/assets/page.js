@@ -84,7 +84,7 @@ function summary(job) {
     ["State", newest ? size(newest.state_bytes) : "–"],
     ["Kept epochs", number(rows.length)],
     ["Not published", number(waiting), waiting ? "warn" : "good"],
-    ["Incarnation", driver ? String(Math.max(0, ...job.lives.map((each) => each.incarnation))) : "–"],
+    ["Incarnation", driver ? String(Math.max(0, ...job.incarnations.map((each) => each.incarnation))) : "–"],
   ].map(([name, value, kind]) => el("div", {}, tile(name, value, kind)));
   const lease = driver ? `${driver.holder}, since ${moment(driver.since_ms)}; ` +
     (runs ? `lease until ${moment(driver.lease_until_ms)}` : driver.lease_until_ms ? `its lease ended ${moment(driver.lease_until_ms)}` : "its lease was freed") : "nobody has run this job yet";
@@ -164,7 +164,7 @@ function epochTable(job) {
     ["decided", "", (row) => moment(row.created_ms)], ["why", "", (row) => row.reason], ["took", "number", (row) => seconds(row.duration_ms)],
     ...PARTS.map((part) => [part, "number", (row) => seconds(row[`${part}_ms`])]),
     ["rows in", "number", (row) => number(row.rows_in)], ["rows out", "number", (row) => number(row.rows_out)], ["state", "number", (row) => size(row.state_bytes)],
-    ["life", "number", (row) => row.incarnation],
+    ["incarnation", "number", (row) => row.incarnation],
   ];
   const attributes = (row) => ({ tabindex: 0, "data-epoch": row.epoch, "aria-selected": row.epoch === chosenEpoch, onclick: () => choose(row.epoch), onkeydown: (event) => { if (event.key === "Enter") choose(row.epoch); } });
   const pages = rows.length > PAGE ? el("div", { class: "row" }, el("button", { type: "button", onclick: () => turn(-PAGE) }, "newer"), el("button", { type: "button", onclick: () => turn(PAGE) }, "older"),
@@ -207,13 +207,13 @@ function graph(detail) {
   return el("div", { class: "scroll" }, el("svg", { id: "graph", width: wide, height: tall, viewBox: `0 0 ${wide} ${tall}`, role: "img", "aria-label": "The job's graph" }, drawn));
 }
 
-function lives(job) {
+function incarnations(job) {
   const columns = [
     ["incarnation", "number", (each) => each.incarnation], ["began", "", (each) => moment(each.began_ms)], ["ended", "", (each) => moment(each.ended_ms)],
     ["began from", "", (each) => each.base ? `epoch ${each.base} (${each.restored_from})` : each.restored_from], ["kept epochs", "number", (each) => each.epochs],
     ["what ended it", "wide", (each) => el("span", { class: each.ended === "runs" ? "good" : each.ended.startsWith("in order") || each.ended === "stopped" ? "" : "warn" }, each.ended)], ["driver", "wide", (each) => each.holder],
   ];
-  return el("section", {}, el("h2", {}, "Incarnations"), table(columns, [...job.lives].reverse(), { id: "lives" }));
+  return el("section", {}, el("h2", {}, "Incarnations"), table(columns, [...job.incarnations].reverse(), { id: "incarnations" }));
 }
 
 async function closer(job, place) {
@@ -269,15 +269,15 @@ function show() {
   document.getElementById("taken").textContent = `as of ${moment(job.taken_ms)}${live ? "" : ", a report"}`;
   document.title = `${job.job} · spark_ckpt`;
   const details = el("div", { id: "details" }, el("section", {}, el("p", { class: "soft" }, job.latest ? "Reading the epoch …" : "No epoch yet.")));
-  place.replaceChildren(summary(job), timeline(job), details, lives(job));
+  place.replaceChildren(summary(job), timeline(job), details, incarnations(job));
   closer(job, details);
   document.body.dataset.ready ??= Math.round(performance.now());
 }
 async function refresh() {
   try {
     const found = await asked("api/jobs");
-    const moved = JSON.stringify(found.map((each) => [each.latest, each.error, each.lives && each.lives.length, each.acked, each.savepoints, each.standbys, each.driver && each.driver.holds_lease])) !== refresh.seen;
-    refresh.seen = JSON.stringify(found.map((each) => [each.latest, each.error, each.lives && each.lives.length, each.acked, each.savepoints, each.standbys, each.driver && each.driver.holds_lease]));
+    const moved = JSON.stringify(found.map((each) => [each.latest, each.error, each.incarnations && each.incarnations.length, each.acked, each.savepoints, each.standbys, each.driver && each.driver.holds_lease])) !== refresh.seen;
+    refresh.seen = JSON.stringify(found.map((each) => [each.latest, each.error, each.incarnations && each.incarnations.length, each.acked, each.savepoints, each.standbys, each.driver && each.driver.holds_lease]));
     jobs = found;
     if (moved && !document.activeElement.closest("form")) show();
   } catch (error) {

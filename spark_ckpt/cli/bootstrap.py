@@ -1,0 +1,48 @@
+"""`spark-ckpt bootstrap`: an operator that is new in a job begins with another one's state."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
+from spark_ckpt.cli.output import print_json, print_line, size
+from spark_ckpt.cli.stores import chosen_epoch, open_store
+from spark_ckpt.wording import counted
+
+
+def bootstrap(
+    store: StoreUri,
+    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="The new operator's name.")],
+    of: Annotated[str, typer.Option("--of", metavar="OPERATOR", help="Whose state it begins with.")],
+    epoch: Annotated[int | None, typer.Option(help="That operator's epoch; the newest if left out.")] = None,
+    savepoint: Annotated[str | None, typer.Option(help="The epoch with this name.")] = None,
+    from_store: Annotated[
+        str | None, typer.Option("--from-store", metavar="STORE", help="The store with that epoch, if it is another.")
+    ] = None,
+    as_json: AsJson = False,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Give an operator that is new in a job the state of another one, as an epoch of its own. Refused while a driver runs.
+
+    So an operator gets a new name, one that was given up comes back as it was at an older epoch, and what another job has
+    computed is taken over. Keys, values and timeouts are taken, positions are not: which rows of the sources that state has
+    seen is for you to know. The key columns of the new operator must be those of the old one, and so must its state columns, though
+    some may be added at the end.
+    """
+    if epoch is not None and savepoint is not None:
+        raise typer.BadParameter("give --epoch or --savepoint, not both")
+    from spark_ckpt.driver.bootstrap import Origin  # pyspark, which no other command loads for it
+    from spark_ckpt.driver.bootstrap import bootstrap as begin
+
+    origin = open_store(from_store or store, storage_option)
+    number = chosen_epoch(origin.log.tail(), epoch, savepoint)
+    done = begin(open_store(store, storage_option), operator, Origin(origin, number, of))
+    if as_json:
+        print_json(asdict(done))
+        return
+    rows, total = counted(done.rows, "key"), size(done.size_bytes)
+    print_line(f"operator {operator}: {rows} in {total}, {done.key_groups} key groups, of {of} at epoch {number}")
+    print_line(f"epoch {done.epoch}: the job begins with it")

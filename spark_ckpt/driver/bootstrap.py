@@ -1,0 +1,68 @@
+"""State for an operator that is new in a job: another operator's, of an epoch of this store or another, as an epoch of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_ckpt.driver.dealing import LEASE_MS, Dealing, behind
+from spark_ckpt.errors import ConfigInvalid, EpochNotFound
+from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.names import valid_name
+from spark_ckpt.store.restore import LATEST
+from spark_ckpt.store.state_rows import snapshot_of
+from spark_ckpt.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """An operator's state at an epoch of a store."""
+
+    store: Store
+    epoch: int
+    operator: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrapped:
+    """What was done. `rows`: live keys."""
+
+    operator: str
+    key_groups: int
+    epoch: int
+    rows: int
+    size_bytes: int
+
+
+def bootstrap(store: Store, operator: str, origin: Origin) -> Bootstrapped:
+    """Let `operator`, which the newest epoch does not have, begin with the origin's keys, values and timeouts.
+
+    The result is an epoch behind the newest one; cursors, edges and other operators stay as they are. Stopped in between it has
+    done nothing. Raises `StoreInUse` while a driver runs, `Fenced` if one took over meanwhile, `ConfigInvalid`, `EpochNotFound`,
+    `EpochDamaged`.
+    """
+    _check(store, valid_name("operator", operator))
+    snapshot = snapshot_of(origin.store.log.manifest(origin.epoch), origin.operator)
+    point = store.log.begin_incarnation(current_holder("bootstrap"), LATEST, LEASE_MS)
+    try:
+        read, write = origin.store.state(origin.operator).location, store.state(operator).location
+        files = tuple(Dealing(store.log, point, snapshot, read).files(snapshot.key_groups, write))
+        begun = {"operator": operator, "files": files, "watermarks": {}, "late_rows": 0}
+        manifest = behind(point, snapshot.model_copy(update=begun), "bootstrap")
+        store.log.commit_epoch(manifest)
+        store.settle(manifest)
+    finally:
+        store.log.release(point.incarnation)
+    sizes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
+    return Bootstrapped(operator, snapshot.key_groups, manifest.epoch, *sizes)
+
+
+def _check(store: Store, operator: str) -> None:
+    tail = store.log.tail()
+    if not tail.latest:
+        raise EpochNotFound(
+            "the job has no epoch yet", job=tail.job, hint="run it once without the operator (availableNow=True)"
+        )
+    if operator in store.log.manifest(tail.latest).operators:
+        raise ConfigInvalid(
+            f"operator '{operator}' has state in epoch {tail.latest}", hint="give the new operator another name"
+        )

@@ -1,0 +1,104 @@
+"""An operator's state, dealt out to key groups: of one operator to another, or to another number of groups.
+
+A key's group is its hash modulo the number of groups, so a group's rows come from the old groups that are equal to it modulo the
+greatest common divisor of both numbers. Such a class of groups is read, dealt out and written before the next: from 16 to 32
+groups, one old group is in memory at a time. Every file is verified as it is read, and the state before stays in its epochs.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_ckpt.store.ddl import arrow_schema
+from spark_ckpt.store.records import Manifest, OperatorSnapshot, Reason, StateFile
+from spark_ckpt.tasks.rows import KEY_HASH, StateSchema, numbers, rows_at
+from spark_ckpt.tasks.state.levels import from_stored, key_table, merged, to_stored
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_ckpt.store.epoch_log import EpochLog
+    from spark_ckpt.store.location import Location
+    from spark_ckpt.store.restore import RecoveryPoint
+    from spark_ckpt.tasks.state.key_index import KeyTable
+
+LEASE_MS = 60_000
+
+
+def behind(point: RecoveryPoint, dealt: OperatorSnapshot, reason: Reason) -> Manifest:
+    """The epoch behind the point: one operator's state is `dealt`, all else stays; there is nothing to publish."""
+    base = point.manifest
+    changes = {
+        "epoch": point.last + 1,
+        "incarnation": point.incarnation,
+        "attempt": uuid.uuid4().hex,
+        "base": base.epoch,
+        "previous": point.last,
+        "created_ms": time.time_ns() // 1_000_000,
+        "duration_ms": 0,
+        "reason": reason,
+        "operators": {**base.operators, dealt.operator: dealt},
+        "outputs": {},
+        "rows_in": 0,
+        "rows_out": 0,
+        "rejected": {},
+        "acks": (),
+        "timings": None,
+    }
+    return base.model_copy(update=changes)
+
+
+class Dealing:
+    """State of a snapshot whose files are at `location`, for the epoch behind `point`. The lease in `log` is renewed meanwhile."""
+
+    def __init__(self, log: EpochLog, point: RecoveryPoint, snapshot: OperatorSnapshot, location: Location) -> None:
+        self._log = log
+        self._point = point
+        self._snapshot = snapshot
+        self._schema = StateSchema(arrow_schema(snapshot.key_schema), arrow_schema(snapshot.state_schema))
+        self._location = location
+
+    def files(self, key_groups: int, target: Location) -> Iterator[StateFile]:
+        """One full file per new group that has keys, written to `target` and durable."""
+        classes = math.gcd(self._snapshot.key_groups, key_groups)
+        for each in range(classes):
+            olds = [self._group(number) for number in range(each, self._snapshot.key_groups, classes)]
+            rows = merged(olds, self._schema, drop_deletes=True)
+            groups = np.mod(numbers(rows.table, KEY_HASH), key_groups)
+            for group in range(each, key_groups, classes):
+                at = np.flatnonzero(groups == group)
+                if len(at):
+                    yield self._written(group, key_table(rows_at(rows.table, at), self._schema), target)
+            self._log.renew(self._point.incarnation, LEASE_MS)
+
+    def _group(self, number: int) -> KeyTable:
+        """An old group's live rows."""
+        chain = [file for file in self._snapshot.files if file.key_group == number]
+        tables = [from_stored(self._read(file), self._schema) for file in reversed(chain)]
+        empty = key_table(self._schema.table.empty_table(), self._schema)
+        return merged([*tables, empty], self._schema, drop_deletes=True)
+
+    def _read(self, file: StateFile) -> pa.Table:
+        return self._location.read_committed(file, file.rows, epoch=file.epoch, operator=self._snapshot.operator)
+
+    def _written(self, group: int, rows: KeyTable, target: Location) -> StateFile:
+        epoch, incarnation = self._point.last + 1, self._point.incarnation
+        path = f"i{incarnation}-e{epoch}-g{group}-{uuid.uuid4().hex}.parquet"
+        table = to_stored(rows, self._schema, group, epoch)
+        size_bytes, sha256 = target.write_table(path, table)
+        return StateFile(
+            path=path,
+            size_bytes=size_bytes,
+            rows=table.num_rows,
+            key_group=group,
+            epoch=epoch,
+            incarnation=incarnation,
+            kind="full",
+            sha256=sha256,
+        )

@@ -1,0 +1,101 @@
+"""What the live files of the epoch log hold, as one process knows it: rows by file, what is new, what is missing. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from spark_ckpt.errors import EpochDamaged, EpochNotFound
+from spark_ckpt.store import continuity
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_ckpt.store.acknowledged import Acknowledged
+    from spark_ckpt.store.log_table import LogRow
+
+HINT_DAMAGED = (
+    "put the folder epochs of the newest backup in place of this one and start the job: it says which sinks have more "
+    "than the backup, and how to go on then; without a backup start with a new store"
+)
+
+
+@dataclass(slots=True)
+class LogFile:
+    """One live file: its bytes, its rows in order."""
+
+    size: int
+    rows: list[LogRow]
+    table: pa.Table | None = None
+    """With bodies, for own rows that are not folded yet."""
+    weight: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.weight = continuity.weight(row.seal for row in self.rows)
+
+
+class LogContent:
+    """All live files of one version of the log, by path."""
+
+    def __init__(self) -> None:
+        self.files: Mapping[str, LogFile] = {}
+        self._news: list[LogRow] | None = []
+
+    @property
+    def rows(self) -> list[LogRow]:
+        """All rows in the log's order."""
+        return sorted((row for file in self.files.values() for row in file.rows), key=lambda row: row.seq)
+
+    @property
+    def weight(self) -> int:
+        """Of all rows together."""
+        return sum(file.weight for file in self.files.values())
+
+    @property
+    def small(self) -> list[str]:
+        """Files of one row."""
+        return [path for path, file in self.files.items() if len(file.rows) == 1]
+
+    def has(self, attempt: str) -> bool:
+        """Whether a row of this attempt is there."""
+        return any(row.attempt == attempt for file in self.files.values() for row in file.rows)
+
+    def path_of(self, row: LogRow) -> str:
+        """The file that has the row. Raises `EpochNotFound` if it was dropped."""
+        found = next((path for path, file in self.files.items() if row in file.rows), None)
+        if found is None:
+            raise EpochNotFound(f"epoch {row.epoch} was removed from the log just now", hint="choose a kept epoch")
+        return found
+
+    def news(self) -> list[LogRow] | None:
+        """Rows since the last call, in order; None if rows were dropped, so that all must be folded again."""
+        news, self._news = self._news, []
+        return news
+
+    def replaced(self, files: Mapping[str, LogFile]) -> None:
+        """These are the live files now."""
+        loaded = [file for path, file in files.items() if path not in self.files]
+        gone = {row.seq for path, file in self.files.items() if path not in files for row in file.rows}
+        come = {row.seq: row for file in loaded for row in file.rows}
+        self.files = files
+        if self._news is None or not gone <= come.keys():
+            self._news = None
+        else:
+            self._news += [come[seq] for seq in sorted(come.keys() - gone)]
+
+
+def refuse_if_lacking(files: Collection[LogFile], version: int, known: Acknowledged | None, log: str) -> None:
+    """Raise `EpochDamaged` if these are not all rows of a version, or end below `known`, which was acknowledged. `log`: its URI."""
+    newest = max((file.rows[-1] for file in files), key=lambda row: row.seq, default=None)
+    if not continuity.is_whole(newest, sum(file.weight for file in files), version):
+        rows = sorted((row for file in files for row in file.rows), key=lambda row: row.seq)
+        raise _damaged(continuity.missing(rows, version), log)
+    if known is not None and (version < known.seq or newest is None):
+        raise _damaged(f"the control log ends at row {version}, but {known} was acknowledged", log)
+    if known is not None and newest is not None and newest.seq == known.seq and newest.acknowledged != known:
+        raise _damaged(f"the control log has another row {known.seq} than the one that was acknowledged", log)
+
+
+def _damaged(what: str, log: str) -> EpochDamaged:
+    return EpochDamaged(what, log=log, hint=HINT_DAMAGED)

@@ -1,0 +1,102 @@
+"""State for an operator that is new in a job: another one's of some epoch, or nothing at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from store_world import ELSEWHERE, JOB, OPERATOR, World
+
+from spark_ckpt.driver.bootstrap import Origin, bootstrap
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, StoreInUse
+from spark_ckpt.store.store import Store
+
+KEYS = [f"key{number}" for number in range(30)]
+
+
+def world_in(folder: Path) -> World:
+    """Two epochs: all keys, then some new values and some deletions; the driver has gone."""
+    world = World(folder)
+    world.begin()
+    world.epoch(dict.fromkeys(KEYS, 1), full=True)
+    world.epoch({**dict.fromkeys(KEYS[:20], 2), **dict.fromkeys(KEYS[20:30])}, acked=1)
+    world.store.log.release(world.line.incarnation)
+    return world
+
+
+def opened(world: World) -> Store:
+    return Store.open(world.store.location.uri, JOB, now_ms=world.clock)
+
+
+def state(store: Store, operator: str) -> dict[str, int]:
+    rows = store.state(operator).read(store.log.tail().latest).to_pylist()
+    return {row["k"]: row["v"] for row in rows}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return world_in(tmp_path / "store")
+
+
+@pytest.mark.parametrize(("epoch", "value", "keys"), [(1, 1, KEYS), (2, 2, KEYS[:20])])
+def test_an_operator_begins_with_what_another_one_had_at_an_epoch(
+    world: World, epoch: int, value: int, keys: list[str]
+) -> None:
+    store = opened(world)
+    done = bootstrap(store, "new", Origin(store, epoch, OPERATOR))
+    assert (done.epoch, done.rows) == (3, len(keys))
+    assert state(store, "new") == dict.fromkeys(keys, value)
+    assert state(store, OPERATOR) == world.line.state, "the other one goes on"
+    store.verify(store.log.manifest(3), deep=True)
+
+
+def test_everything_else_of_the_epoch_stays_and_what_a_sink_is_owed_is_still_owed(world: World) -> None:
+    store = opened(world)
+    before = store.log.manifest(2)
+    bootstrap(store, "new", Origin(store, 1, OPERATOR))
+    after = store.log.manifest(3)
+    assert (after.base, after.reason, after.outputs, after.cursors) == (2, "bootstrap", {}, before.cursors)
+    assert after.operators[OPERATOR] == before.operators[OPERATOR]
+    point = store.log.begin_incarnation(ELSEWHERE, "latest")
+    assert [manifest.epoch for manifest in point.unpublished["out"]] == [2]
+
+
+def test_the_state_may_come_from_another_jobs_store(world: World, tmp_path: Path) -> None:
+    other = opened(world_in(tmp_path / "other"))
+    store = opened(world)
+    bootstrap(store, "new", Origin(other, 1, OPERATOR))
+    assert state(store, "new") == dict.fromkeys(KEYS, 1)
+    assert other.log.tail().latest == 2, "nothing is written there"
+
+
+def test_an_operator_that_has_state_keeps_it(world: World) -> None:
+    store = opened(world)
+    with pytest.raises(ConfigInvalid, match=f"operator '{OPERATOR}' has state in epoch 2"):
+        bootstrap(store, OPERATOR, Origin(store, 1, OPERATOR))
+    assert store.log.tail().latest == 2
+
+
+def test_an_operator_or_epoch_that_is_not_there_is_named(world: World) -> None:
+    store = opened(world)
+    with pytest.raises(EpochNotFound, match="no state of operator 'nobody'"):
+        bootstrap(store, "new", Origin(store, 1, "nobody"))
+    with pytest.raises(EpochNotFound, match="7"):
+        bootstrap(store, "new", Origin(store, 7, OPERATOR))
+
+
+def test_it_is_refused_while_a_driver_runs_and_leaves_nothing_behind(world: World) -> None:
+    world.begin()
+    store = opened(world)
+    with pytest.raises(StoreInUse):
+        bootstrap(store, "new", Origin(store, 1, OPERATOR))
+    assert (store.log.tail().latest, list(store.state("new").location.list())) == (2, [])
+
+
+def test_damaged_state_is_found_and_nothing_is_decided(world: World) -> None:
+    store = opened(world)
+    (file, *_) = store.log.manifest(1).operators[OPERATOR].files
+    store.state(OPERATOR).location.write_bytes(file.path, b"x" * file.size_bytes)
+    with pytest.raises(EpochDamaged):
+        bootstrap(store, "new", Origin(store, 1, OPERATOR))
+    assert store.log.tail().latest == 2
+    assert "new" not in store.log.manifest(2).operators
