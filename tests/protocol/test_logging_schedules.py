@@ -104,7 +104,7 @@ LOOP = Graph("own_loop", (("s", "a"), ("a", "a")))
 SCOPES_WITH_FAILURES: dict[str, tuple[Protocol, Graph, Faults, int]] = {
     # the scope: protocol, graph, faults, states; one row, one timer may run out
     "P6d pair, two failures": (coordinated.PROTOCOL, GRAPHS["pair"], crashes(2), 11_467),
-    "P1 with barriers pair, a failure": (MENU["epochs"], GRAPHS["pair"], crashes(1), 9_353),
+    "P1 pair, a failure": (MENU["epochs"], GRAPHS["pair"], crashes(1), 9_353),
     "P6d loop, a failure": (coordinated.PROTOCOL, LOOP, crashes(1), 2_243),
     "P0 loop, a failure": (MENU["markers"], LOOP, crashes(1), 8_476),
     "P5b loop, a failure": (MENU["cyclic-snapshots"], LOOP, crashes(1), 8_476),
