@@ -118,7 +118,7 @@ Write(n) ==
                  published, crashes>>
 
 Elapse(n) ==
-  /\ phase[n] \in Active /\ rem[n] = 0
+  /\ phase[n] \in Active /\ rem[n] = 0 /\ Mutant # "NeverElapses"
   /\ phase' = [phase EXCEPT ![n] = "idle"]
   /\ UNCHANGED <<up, boot, exec, lease, rem, payload, log, left, leader, out, wait, heard, uploads,
                  ckpt, published, crashes>>
@@ -184,6 +184,8 @@ Spec == Init /\ [][Next]_vars
 
 Fair ==
   /\ WF_vars(Pass(1)) /\ \A n \in Node : WF_vars(Elapse(n)) /\ WF_vars(Execute(n))
+
+FairSpec == Spec /\ Fair
 
 ----------------------------------------------------------------------------
 (* What must hold. *)

@@ -10,7 +10,7 @@ from statistics import median
 from integration_tests.proof.tried import CLASSES
 from integration_tests.survival.process import ROOT
 from spark_ckpt.protocol.menu import MENU
-from tests.protocol.test_logging_schedules import SCOPES
+from tests.protocol.test_logging_schedules import SCOPES, SCOPES_WITH_FAILURES
 
 RESULTS = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs" / "proof.md"
@@ -150,6 +150,7 @@ def _bugs(caught: Sequence[Mapping[str, object]]) -> str:
 
 def _scopes() -> str:
     lines = [f"| {name} | {scope[-1]:,} |" for name, scope in SCOPES.items()]
+    lines += [f"| {name} | {scope[-1]:,} |" for name, scope in SCOPES_WITH_FAILURES.items()]
     lines += [f"| {name} | {states} |" for name, states in _specs()]
     return _section(
         "Every schedule of a small scope",

@@ -8,7 +8,7 @@ import typer
 
 import spark_ckpt.simulator as sim
 from spark_ckpt.errors import ConfigInvalid
-from spark_ckpt.trace.schedules import Recording, difference, read_recording, recording
+from spark_ckpt.simulator.recorded import Recording, difference, read_recording, recording
 
 OWN_OPTIONS = frozenset({"replay", "diagram", "everything", "as_json"})
 

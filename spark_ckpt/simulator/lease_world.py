@@ -208,27 +208,23 @@ class LeaseWorld(World):
         """The current primary is not able to work, and this node has executed what was chosen."""
         if node.primary is not None or not _replica(node).executes:
             return False
-        has_all = (_replica(node).applied if self.rules.executed else len(node.log)) == len(self.log)
-        if not has_all or not self._has_quorum(node.name):
+        if self.leader is not None and self._has_quorum(self.leader):
             return False
-        return self.leader is None or not self._has_quorum(self.leader)
+        has_all = (_replica(node).applied if self.rules.executed else len(node.log)) == len(self.log)
+        return has_all and self._has_quorum(node.name)
 
     def _has_quorum(self, name: ProcessId) -> bool:
         if not self.nodes[name].awake:
             return False
-        reached, cuts = 0, self.cuts
-        for other, node in self.nodes.items():
-            if node.awake and not (cuts and ((name, other) in cuts or (other, name) in cuts)):
-                reached += 1
-        return 2 * reached > len(self.nodes)
+        cut = {other for pair in self.cuts if name in pair for other in pair} - {name}
+        return 2 * sum(node.awake and other not in cut for other, node in self.nodes.items()) > len(self.nodes)
 
     def _connected(self, source: ProcessId, target: ProcessId) -> bool:
         """A message from one reaches the other."""
         return self.nodes[source].awake and self.nodes[target].awake and (source, target) not in self.cuts
 
     def _lacks(self, source: ProcessId, target: ProcessId) -> bool:
-        has, lacks = self.nodes[source].log.keys(), self.nodes[target].log.keys()
-        return self._connected(source, target) and not has <= lacks
+        return self._connected(source, target) and not self.nodes[source].log.keys() <= self.nodes[target].log.keys()
 
     def _has_news(self, node: Node) -> bool:
         """The primary has not heard from it at this time."""

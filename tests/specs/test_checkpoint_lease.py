@@ -13,12 +13,30 @@ STATES = 330_333
 """Distinct states, three nodes, two leases, one crash, one clock at half the rate."""
 
 
+STATES_OF_AN_END = 21_703
+"""The same with one lease: TLC keeps the graph of them all to see that every right ends."""
+
+
 @pytest.mark.long
 def test_every_state_of_two_leases_and_one_crash_is_safe(tmp_path: Path) -> None:
     result = check(tmp_path, "MCCheckpointLease")
 
     assert result.ok, result.output
     assert result.states == STATES
+
+
+@pytest.mark.long
+def test_every_right_ends_if_time_passes_also_around_a_crash(tmp_path: Path) -> None:
+    result = check(tmp_path, "MCLeaseEnds")
+
+    assert result.ok, result.output
+    assert result.states == STATES_OF_AN_END
+
+
+def test_a_right_ends_because_its_time_runs_out(tmp_path: Path) -> None:
+    result = check(tmp_path, "MCLeaseEnds", {"Mutant": '"NeverElapses"', "MaxCrash": "0"})
+
+    assert "Temporal properties were violated" in result.output
 
 
 MUTANTS = [

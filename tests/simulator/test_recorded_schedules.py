@@ -12,7 +12,7 @@ from spark_ckpt.cli.app import exit_code
 from spark_ckpt.errors import TraceInvalid
 from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.menu import MENU
-from spark_ckpt.trace.schedules import Recording, difference, read_recording, recording
+from spark_ckpt.simulator.recorded import Recording, difference, read_recording, recording
 
 Captured = pytest.CaptureFixture[str]
 SOUND = [name for name in sim.NAMES if name not in MENU or MENU[name].sound]
@@ -39,7 +39,7 @@ def test_a_recorded_run_of_every_protocol_replays_and_tells_the_same(protocol: s
 
 def test_a_condemned_run_is_condemned_for_the_same_reason_by_its_file(tmp_path: Path) -> None:
     condemned = 0
-    for seed in range(60):
+    for seed in range(25):
         outcome, found = recorded("wall-clock", seed, tmp_path)
         error = outcome.error and f"{type(outcome.error).__name__}: {str(outcome.error).splitlines()[0]}"
 
