@@ -53,7 +53,7 @@ def test_another_pyspark_comes_with_all_else_that_the_wheel_asks_for(built: Path
 def test_every_python_that_the_project_names_is_in_the_matrix() -> None:
     assert Requirement(f"python{PROJECT['requires-python']}").specifier.contains(matrix.PYTHONS[0])
     named = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line}
-    assert named == set(matrix.PYTHONS)
+    assert named <= set(matrix.PYTHONS)
 
 
 def test_a_python_that_is_not_here_is_told_and_not_tried(built: Path) -> None:
