@@ -50,6 +50,8 @@ class Duty:
         """Whether this driver is to do the upkeep now. Raises what ends the incarnation."""
         self._look()
         ours = self._delegation().is_ours(_now_ms())
+        for note in self._delegation().notes():
+            _log.warning("job=%s incarnation=%d %s: %s", self._job, self._incarnation, note.what, note.detail)
         if ours and self._is_left:
             self._is_left = False
             self._say(UpkeepEvent(self._job, "taken back", 0, "", why="no standby is left"))

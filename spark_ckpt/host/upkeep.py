@@ -38,6 +38,7 @@ from spark_ckpt.protocol.lease.messages import (
 )
 from spark_ckpt.protocol.lease.primary import Primary, PrimaryPhase
 from spark_ckpt.protocol.lease.replica import Replica
+from spark_ckpt.protocol.vocabulary import Note
 
 SETTINGS = LeaseSettings(first_ms=20_000, most_ms=600_000, fresh_ms=6_000)
 """Of every job's checkpoint lease. A standby's note is at most two seconds old, or the standby is at work, or it is not well."""
@@ -79,6 +80,7 @@ class Delegation:
         self._machine = Primary(ProcessId("driver"), incarnation, settings, inherited, turns, local_ms)
         self._known: dict[ProcessId, _Known] = {}
         self._spared_ms: dict[ProcessId, int] = {}
+        self._notes: list[Note] = []
 
     # -- what is seen ------------------------------------------------------------------------------------------------------
 
@@ -137,7 +139,7 @@ class Delegation:
         """There is upkeep to do: terms to append to the log, if somebody can have a lease now. Those that nobody knows the fate
         of come again. Answered by `chosen`."""
         if self._machine.asked is None:
-            self._machine.handle(Ticked(local_ms, draw))
+            self._tick(local_ms, draw)
         return self._machine.asked
 
     def chosen(self, token: int, local_ms: int) -> None:
@@ -156,6 +158,11 @@ class Delegation:
         """Those of the standbys that there are."""
         return {node: turn for node, turn in self._machine.turns.items() if node in self._known}
 
+    def notes(self) -> list[Note]:
+        """Leases that timed out since this was asked last, and whether somebody should look after their holder."""
+        notes, self._notes = self._notes, []
+        return notes
+
     def _may_live(self, local_ms: int) -> bool:
         fresh_ms = local_ms - self._settings.fresh_ms
         return any(known.since_ms >= fresh_ms and self._can_do(node, local_ms) for node, known in self._known.items())
@@ -166,7 +173,10 @@ class Delegation:
     def _give_up_on_silent(self, local_ms: int) -> None:
         """A lease whose time is up is no reason to wait. The tick issues another one only if there is a candidate."""
         if self._machine.phase is PrimaryPhase.WAITING and not self._machine.candidates(local_ms):
-            self._machine.handle(Ticked(local_ms, 0))
+            self._tick(local_ms, 0)
+
+    def _tick(self, local_ms: int, draw: int) -> None:
+        self._notes += [effect for effect in self._machine.handle(Ticked(local_ms, draw)) if isinstance(effect, Note)]
 
 
 class Holding:

@@ -78,6 +78,16 @@ def takes_it_back_when_the_holders_time_is_over(kind: Kind) -> None:
     assert delegation.is_ours(601 + lease.terms.ttl_ms)
 
 
+def tells_of_a_turn_that_took_too_long(kind: Kind) -> None:
+    delegation = driver(kind)
+    heard_twice(delegation, B)
+    lease = leased(delegation, 600)
+    assert delegation.notes() == []
+    delegation.is_ours(601 + lease.terms.ttl_ms)
+    assert [note.what for note in delegation.notes()] == ["lease timed out"]
+    assert delegation.notes() == []
+
+
 def takes_it_back_at_once_when_the_holder_is_gone(kind: Kind) -> None:
     delegation = driver(kind)
     heard_twice(delegation, B)
@@ -161,6 +171,7 @@ DRIVERS: list[Callable[[Kind], None]] = [
     leaves_it_alone_while_a_lease_is_out,
     takes_it_back_when_the_last_one_is_silent,
     takes_it_back_when_the_holders_time_is_over,
+    tells_of_a_turn_that_took_too_long,
     takes_it_back_at_once_when_the_holder_is_gone,
     gives_it_to_a_process_that_is_seen_at_once,
     gives_nothing_to_who_waits_behind_another_incarnation,
@@ -315,6 +326,7 @@ BUGS: list[tuple[Kind, Callable[[Kind], None]]] = [
     (ForgetsWhatItInherits, waits_for_a_lease_that_it_inherits),
     (WaitsForTheDead, takes_it_back_at_once_when_the_holder_is_gone),
     (WaitsForTheSilent, takes_it_back_when_the_holders_time_is_over),
+    (WaitsForTheSilent, tells_of_a_turn_that_took_too_long),
     (SparesNobody, spares_who_gives_it_back),
     (LeasesToItself, gives_nothing_to_who_waits_behind_another_incarnation),
 ]
