@@ -135,7 +135,7 @@ def tried(python: str, pyspark: str, built: Path, demo: bool) -> Cell:
 
 def installed(program: Path, built: Path, asked: Sequence[Requirement], pyspark: str) -> str:
     """What is not there although it was asked for, in words. Raises `Failed`."""
-    pip = [str(program), "-m", "pip", "install", "--quiet"]
+    pip = [str(program), "-m", "pip", "install", "--progress-bar=off"]  # quiet it would not say what conflicts
     try:
         for arguments in installations(built, asked, pyspark):
             step("install", [*pip, *arguments], INSTALL_TIMEOUT_S)
