@@ -98,4 +98,4 @@ def test_the_overview_of_a_real_store_has_every_epoch(bench):
         (1, "initial", []), (2, "savepoint", ["named"]), (3, "stop", []),
     ]  # fmt: skip
     assert rows[1]["decision_ms"] is not None
-    assert facts["lives"][0]["ended"] == "stopped"
+    assert facts["incarnations"][0]["ended"] == "stopped"
