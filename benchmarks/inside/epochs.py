@@ -25,6 +25,7 @@ from benchmarks.inside.chains import chain
 from benchmarks.inside.endless import EndlessSource
 from benchmarks.inside.null_sink import NullSink
 from benchmarks.inside.result_line import result_line
+from benchmarks.inside.run_rate import end_of_batch, rows_per_s
 from benchmarks.inside.sessions import benchmark_session
 
 ROWS, KEYS = 100_000, 10_000
@@ -32,7 +33,6 @@ KEY = f"pmod(hash(n), {KEYS})"
 INTERVALS_S = (60, 30, 10, 5, 2, 1)
 NEVER_S = 24 * 3600
 WARM_UP_S, WINDOW_S, WITHOUT_S, SHORT_S, SHORT_EPOCHS = 5.0, 25.0, 15.0, 5, 8
-POLL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,35 +58,12 @@ def measured(spark: SparkSession, store: Path, interval_s: float | None, least_s
     chain(job.source("input", EndlessSource(ROWS, KEY)), operators).to(NullSink())
     run = job.start()
     try:
-        _end_of_batch(run)
+        end_of_batch(run)
         time.sleep(min(WARM_UP_S, least_s))
-        rate = _rows_per_s(run, window_s(interval_s, least_s))
+        rate = rows_per_s(run, window_s(interval_s, least_s))
     finally:
         run.stop()
     return Window(rate, [brief.duration_ms for brief in run.epochs() if brief.reason == "interval"])
-
-
-def _rows_per_s(run: ckpt.Run, seconds: float) -> float:
-    began_s, before = _end_of_batch(run)
-    time.sleep(max(0.0, began_s + seconds - time.monotonic()))
-    ended_s, after = _end_of_batch(run)
-    return (after - before) / (ended_s - began_s)
-
-
-def _end_of_batch(run: ckpt.Run) -> tuple[float, int]:
-    """When the next batch has ended, and the rows up to there."""
-    known = rows = _rows(run)
-    while rows == known:
-        if not run.isActive:
-            raise RuntimeError("the run has ended") from run.exception()
-        time.sleep(POLL_S)
-        rows = _rows(run)
-    return time.monotonic(), rows
-
-
-def _rows(run: ckpt.Run) -> int:
-    last = run.lastProgress
-    return 0 if last is None else int(last["totals"]["numInputRows"])  # type: ignore[call-overload,index,arg-type]
 
 
 def main(rounds: int, least_s: float, operators: int, intervals_s: Sequence[int]) -> None:

@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 import spark_ckpt as ckpt
 from benchmarks.inside.endless import EndlessSource
 from benchmarks.inside.null_sink import NullSink
+from benchmarks.inside.run_rate import end_of_batch, rows_per_s
 from benchmarks.inside.sessions import benchmark_session
 from spark_ckpt.seen.metrics.configured import listeners_of
 from spark_ckpt.seen.metrics.prometheus import endpoints
@@ -33,7 +34,7 @@ from spark_ckpt.seen.metrics.prometheus import endpoints
 ROWS, KEYS = 100_000, 10_000
 ADDRESS = "127.0.0.1:9466"
 TARGETS = {"metrics": f"prometheus://{ADDRESS},otel", "lag_interval": "1 second"}
-WINDOW_S, WARM_UP_S, SCRAPE_S, POLL_S = 25.0, 5.0, 1.0, 0.005
+WINDOW_S, WARM_UP_S, SCRAPE_S = 25.0, 5.0, 1.0
 MOST = 0.01
 
 
@@ -66,38 +67,15 @@ def rate(spark: SparkSession, store: Path, seconds: float, settings: Mapping[str
     rows.groupBy("k").agg("append", total=ckpt.sum("v"), n=ckpt.count()).to(NullSink())
     run = job.start()
     try:
-        _end_of_batch(run)
+        end_of_batch(run)
         with scraped(bool(settings)) as sizes:
             time.sleep(min(WARM_UP_S, seconds))
-            found = _rows_per_s(run, seconds)
+            found = rows_per_s(run, seconds)
         if settings and not sizes:
             raise RuntimeError("nothing was scraped")
     finally:
         run.stop()
     return found
-
-
-def _rows_per_s(run: ckpt.Run, seconds: float) -> float:
-    began_s, before = _end_of_batch(run)
-    time.sleep(seconds)
-    ended_s, after = _end_of_batch(run)
-    return (after - before) / (ended_s - began_s)
-
-
-def _end_of_batch(run: ckpt.Run) -> tuple[float, int]:
-    """When the next batch has ended, and the rows up to there."""
-    known = rows = _rows(run)
-    while rows == known:
-        if not run.isActive:
-            raise RuntimeError("the run has ended") from run.exception()
-        time.sleep(POLL_S)
-        rows = _rows(run)
-    return time.monotonic(), rows
-
-
-def _rows(run: ckpt.Run) -> int:
-    last = run.lastProgress
-    return 0 if last is None else int(last["totals"]["numInputRows"])  # type: ignore[call-overload,index,arg-type]
 
 
 def provide_opentelemetry() -> None:
