@@ -84,6 +84,16 @@ def epoch(life, number):
     return number
 
 
+def settled_by_a_standby(bench):
+    """A standby that waits, and the driver's incarnation, whose first epoch the standby has settled."""
+    standby = Standing(bench)
+    eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
+    life = bench.born()
+    first = epoch(life, 2)
+    eventually(lambda: first in standby.settled, "settled by the standby")
+    return standby, life
+
+
 def test_a_standby_settles_what_is_decided_and_the_driver_does_not(bench):
     standby = Standing(bench)
     eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
@@ -99,11 +109,7 @@ def test_a_standby_settles_what_is_decided_and_the_driver_does_not(bench):
 
 
 def test_when_the_standby_is_killed_the_driver_takes_the_upkeep_back(bench):
-    standby = Standing(bench)
-    eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
-    life = bench.born()
-    first = epoch(life, 2)
-    eventually(lambda: first in standby.settled, "settled by the standby")
+    standby, life = settled_by_a_standby(bench)
     standby.dies()
     second = epoch(life, 3)
     eventually(lambda: second in bench.ours, "settled by the driver")
@@ -113,11 +119,7 @@ def test_when_the_standby_is_killed_the_driver_takes_the_upkeep_back(bench):
 
 def test_a_standby_that_leaves_hands_the_upkeep_back_at_once(bench, monkeypatch):
     monkeypatch.setattr(duty_module, "SETTINGS", LeaseSettings(fresh_ms=600_000, first_ms=600_000, least_ms=600_000))
-    standby = Standing(bench)
-    eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
-    life = bench.born()
-    first = epoch(life, 2)
-    eventually(lambda: first in standby.settled, "settled by the standby")
+    standby, life = settled_by_a_standby(bench)
     standby.thread.leave()
     second = epoch(life, 3)
     eventually(lambda: second in bench.ours, "settled by the driver")
@@ -208,11 +210,7 @@ def test_an_incarnation_that_begins_beside_a_standby_leaves_its_base_to_it(bench
 
 
 def test_a_standby_that_takes_over_leaves_its_turn_and_its_upkeep_is_the_new_drivers(bench):
-    standby = Standing(bench)
-    eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
-    life = bench.born()
-    first = epoch(life, 2)
-    eventually(lambda: first in standby.settled, "settled by the standby")
+    standby, life = settled_by_a_standby(bench)
     held = threading.Event()
     settle = standby.settle
     standby.settle = lambda *arguments: held.wait(60) and settle(*arguments)
