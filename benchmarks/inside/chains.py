@@ -1,7 +1,9 @@
 """What a second and a third operator cost behind a first one: per record, and per idle epoch.
 
-Run: python -m benchmarks.inside.chains [--quick]. Files to nowhere, running sums over 10,000 keys, all in one query. Prints a
-table; ratios matter, absolute numbers are this machine's.
+Run: python -m benchmarks.inside.chains [--quick]. Files to nowhere, running sums over 10,000 keys, all in one query. Small and
+large batches take turns: what a record costs is the slope between them, what a batch costs anyway is in both. Each round
+measures the lengths in another order, since Java gets faster for minutes. Prints a table; ratios matter, absolute numbers are
+this machine's.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -22,7 +25,16 @@ from benchmarks.inside.inputs import SCHEMA, write_files
 from benchmarks.inside.null_sink import NullSink
 
 KEYS, LENGTHS = 10_000, (0, 1, 2, 3)
-WARM_BATCHES = 3
+WARM_BATCHES = 4
+
+
+class Measured(NamedTuple):
+    """One drain and the idle epochs behind it: ms of a small and of a large batch, of an idle epoch; us of a record."""
+
+    small_ms: float
+    large_ms: float
+    record_us: float
+    idle_ms: float
 
 
 def chain(rows: ckpt.Stream, length: int) -> ckpt.Stream:
@@ -42,10 +54,10 @@ def job(spark: SparkSession, folder: Path, inbox: Path, length: int) -> ckpt.Job
     return made
 
 
-def batch_ms(run: ckpt.Run) -> float:
-    """Median of the warm batches with rows."""
+def batches_ms(run: ckpt.Run, rows: int) -> float:
+    """Median of the warm batches of so many rows."""
     batches = [each for each in run.recentProgress if each["numInputRows"]][WARM_BATCHES:]
-    return median(float(each["durationMs"]["batch"]) for each in batches)  # type: ignore[index, call-overload, arg-type]
+    return median(float(each["durationMs"]["batch"]) for each in batches if each["numInputRows"] == rows)  # type: ignore[index, call-overload, arg-type]
 
 
 def idle_epoch_ms(run: ckpt.Run, times: int) -> float:
@@ -58,41 +70,51 @@ def idle_epoch_ms(run: ckpt.Run, times: int) -> float:
     return median(took)
 
 
-def measured(spark: SparkSession, folder: Path, inbox: Path, length: int, epochs: int) -> tuple[float, float]:
-    """ms of a batch, and of an idle epoch behind it."""
+def measured(
+    spark: SparkSession, folder: Path, inbox: Path, length: int, sizes: tuple[int, int], epochs: int
+) -> Measured:
+    """A chain of `length` operators in small and large batches of `sizes` rows, and `epochs` idle epochs behind them."""
     made = job(spark, folder, inbox, length)
     drained = made.start(availableNow=True)
     drained.awaitTermination()
+    small_ms, large_ms = (batches_ms(drained, rows) for rows in sizes)
     run = made.start()
     try:
-        return batch_ms(drained), idle_epoch_ms(run, epochs)
+        idle_ms = idle_epoch_ms(run, epochs)
     finally:
         run.stop()
+    return Measured(small_ms, large_ms, (large_ms - small_ms) * 1000 / (sizes[1] - sizes[0]), idle_ms)
 
 
-def told(found: Mapping[int, list[tuple[float, float]]]) -> None:
+def told(found: Mapping[int, list[Measured]]) -> None:
     """The table."""
-    batches = {length: median(batch for batch, _ in each) for length, each in found.items()}
-    idle = {length: median(epoch for _, epoch in each) for length, each in found.items()}
-    first = batches[1] - batches[0]
-    print("| operators | batch, ms | what the last one costs, of the first | idle epoch, ms | of one operator's |")
-    print("|---:|---:|---:|---:|---:|")
-    for length in found:
-        share = f"{(batches[length] - batches[length - 1]) / first:.0%}" if length else ""
-        print(f"| {length} | {batches[length]:.0f} | {share} | {idle[length]:.0f} | {idle[length] / idle[1]:.2f} |")
+    middle = {length: Measured(*map(median, zip(*each, strict=True))) for length, each in found.items()}
+    first_us = middle[1].record_us - middle[0].record_us
+    print(
+        "| operators | small batch, ms | large, ms | record, us | the last's, of the first's | idle epoch, ms | of one's |"
+    )
+    print("|---:|---:|---:|---:|---:|---:|---:|")
+    for length, each in middle.items():
+        share = f"{(each.record_us - middle[length - 1].record_us) / first_us:.0%}" if length else ""
+        print(
+            f"| {length} | {each.small_ms:.0f} | {each.large_ms:.0f} | {each.record_us:.2f} | {share}"
+            f" | {each.idle_ms:.0f} | {each.idle_ms / middle[1].idle_ms:.2f} |"
+        )
 
 
 def main() -> None:
+    """Measure and print."""
     quick = "--quick" in sys.argv
-    rows, files, rounds, epochs = (50_000, 6, 1, 3) if quick else (300_000, 12, 3, 9)
+    sizes, files, rounds, epochs = ((20_000, 50_000), 8, 1, 3) if quick else ((100_000, 500_000), 16, 4, 7)
     spark = ckpt.session("chains", master="local[2]", conf={"spark.ui.enabled": "false"})
-    found: dict[int, list[tuple[float, float]]] = {length: [] for length in LENGTHS}
+    found: dict[int, list[Measured]] = {length: [] for length in LENGTHS}
     try:
         for number in range(rounds):
+            order = LENGTHS[number % len(LENGTHS) :] + LENGTHS[: number % len(LENGTHS)]
             with tempfile.TemporaryDirectory() as place:
-                inbox = write_files(Path(place) / "in", files, rows, KEYS, number)
-                for length in LENGTHS:
-                    found[length].append(measured(spark, Path(place), inbox, length, epochs))
+                inbox = write_files(Path(place) / "in", files, sizes, KEYS, number)
+                for length in order:
+                    found[length].append(measured(spark, Path(place), inbox, length, sizes, epochs))
     finally:
         spark.stop()
     told(found)

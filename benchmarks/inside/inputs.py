@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +13,17 @@ import pyarrow.parquet as pq
 SCHEMA = "k string, v long, seq long"
 
 
-def write_files(folder: Path, files: int, rows: int, keys: int, seed: int = 1) -> Path:
-    """`files` files of `rows` rows over `keys` keys, uniformly distributed."""
+def write_files(folder: Path, files: int, rows: int | Sequence[int], keys: int, seed: int = 1) -> Path:
+    """`files` files of `rows` rows (of each number in turn) over `keys` keys, uniformly distributed."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(seed)
-    for number in range(files):
-        names = np.char.add("k", random.integers(0, keys, rows).astype(str))
-        seq = np.arange(number * rows, (number + 1) * rows)
-        table = pa.table({"k": pa.array(names.tolist()), "v": random.integers(0, 100, rows), "seq": seq})
+    sizes = cycle([rows] if isinstance(rows, int) else rows)
+    end = 0
+    for number, size in zip(range(files), sizes, strict=False):
+        names = np.char.add("k", random.integers(0, keys, size).astype(str))
+        seq = np.arange(end, end + size)
+        end += size
+        table = pa.table({"k": pa.array(names.tolist()), "v": random.integers(0, 100, size), "seq": seq})
         pq.write_table(table, folder / f"f{number:05d}.parquet")
     return folder
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from spark_ckpt.store.store import Store
 
 _log = logging.getLogger(__name__)
-_GROUPS_PER_CORE = 8
+_GROUPS_PER_CORE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class JobPlan:
     def _key_groups(self, snapshot: OperatorSnapshot | None) -> int:
         wanted = self.config.key_groups
         if snapshot is None:
-            return wanted or max(16, _GROUPS_PER_CORE * self.parallelism)
+            return wanted or max(8, _GROUPS_PER_CORE * self.parallelism)
         if wanted is not None and wanted != snapshot.key_groups:
             raise ConfigInvalid(
                 f"operator '{snapshot.operator}' has {snapshot.key_groups} key groups in the store, the setting says {wanted}",

@@ -135,6 +135,7 @@ class Stage:
             keys=operator.keys,
             operator=operator.operator,
             key_groups=self._key_groups[operator.name],
+            tasks=self._plan.shuffle_partitions,
             incarnation=self._incarnation,
             base_epoch=core.base.epoch,
             base_watermark_ms=core.base.watermark_ms,

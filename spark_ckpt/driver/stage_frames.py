@@ -185,7 +185,7 @@ class StageFrames:
         """The input of an operator, by way of Spark's rows."""
         host, rows = self._stage.hosts[node.name], self._rows(node.parent, node.name)
         diverter = self._diverter() if REJECT in rows.columns else None
-        return host.keyed(rows).mapInArrow(packer(diverter, host.key_groups), PACKED_DDL)
+        return host.keyed(rows).mapInArrow(packer(diverter, host.shuffle_keys), PACKED_DDL)
 
     def _handed_on(self, node: OperatorNode) -> DataFrame | None:
         """The input of an operator, packed by the one that it comes from, if that can be."""

@@ -33,12 +33,12 @@ def onward_between(
     if columns is None:
         return None
     schema = arrow_schema(rows.schema, pandas_options(spark).timezone)
-    onward = Onward(columns, schema, node.keys, hosts[node.name].key_groups)
+    onward = Onward(columns, schema, node.keys, hosts[node.name].shuffle_keys)
     hashed = all(can_hash(rows.schema[key].dataType) for key in node.keys)
     return onward if hashed and grouping_fits(onward, before.keys, hosts[before.name].key_groups) else None
 
 
 def grouping_fits(onward: Onward, keys: tuple[str, ...], key_groups: int) -> bool:
     """Whether the groups of the next operator are those of the one with `keys` and `key_groups`, or both have few."""
-    alike = (tuple(onward.columns[key] for key in onward.keys), onward.key_groups) == (keys, key_groups)
-    return alike or key_groups * onward.key_groups <= BLOBS_MAX
+    alike = (tuple(onward.columns[key] for key in onward.keys), len(onward.shuffle_keys)) == (keys, key_groups)
+    return alike or key_groups * len(onward.shuffle_keys) <= BLOBS_MAX

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -31,7 +32,8 @@ from spark_ckpt.tasks.onward import PACKED, Onward, unsafe
 from spark_ckpt.tasks.operators.operator import Clock, KeyedOperator
 from spark_ckpt.tasks.packing import control_tag, unpack_ordered
 from spark_ckpt.tasks.reports import Reports
-from spark_ckpt.tasks.rows import BLOB, KEY_GROUP, KEY_HASH, NO_TIMEOUT
+from spark_ckpt.tasks.rows import BLOB, KEY_HASH, NO_TIMEOUT, SHUFFLE_KEY
+from spark_ckpt.tasks.shuffle_keys import shuffle_keys
 from spark_ckpt.tasks.state.group_state import Capture, KeyGroupState
 from spark_ckpt.tasks.state.levels import FileRef, Files, LevelCache
 from spark_ckpt.tasks.worker_process import prepare_worker
@@ -52,6 +54,7 @@ class GroupHost:
     """What a task needs to run key groups of one operator in one incarnation. Shipped to tasks, so it holds no part of the
     user's graph: recorded operations refer to columns of the driver's JVM.
 
+    `tasks`: that share the key groups.
     `chains`: state files to restore from, per key group, oldest first. `cache`: folder on each host for local levels.
     `base_late_ms`: the watermark that rows of the first batch are late by.
     """
@@ -60,6 +63,7 @@ class GroupHost:
     keys: tuple[str, ...]
     operator: KeyedOperator
     key_groups: int
+    tasks: int
     incarnation: int
     base_epoch: int
     base_watermark_ms: int
@@ -67,6 +71,11 @@ class GroupHost:
     chains: Mapping[int, Sequence[StateFile]]
     location: Location
     cache: str
+
+    @property
+    def shuffle_keys(self) -> tuple[int, ...]:
+        """Under which number Spark's shuffle deals each key group."""
+        return shuffle_keys(self.key_groups, self.tasks)
 
     @property
     def output_mode(self) -> str:
@@ -81,13 +90,14 @@ class GroupHost:
 
     def control(self, markers: DataFrame) -> DataFrame:
         """Every marker once per key group, so that idle groups see it too, in the form of packed rows (columns by position)."""
-        groups = F.explode(F.sequence(F.lit(0), F.lit(self.key_groups - 1)))
-        exploded = markers.select(groups.alias("key_group"), "kind", "epoch")
-        return exploded.select("key_group", control_tag(F.col("kind"), F.col("epoch")), F.lit(bytearray()))
+        exploded = markers.select(
+            F.explode(F.lit(np.asarray(self.shuffle_keys, np.int32))).alias("key"), "kind", "epoch"
+        )
+        return exploded.select("key", control_tag(F.col("kind"), F.col("epoch")), F.lit(bytearray()))
 
     def apply(self, packed: DataFrame, reports: Reports, onward: Onward | None = None) -> DataFrame:
         """Run the operator on packed rows. Its output comes in blobs, or with `onward` as packed rows of the next operator."""
-        applied = packed.groupBy(KEY_GROUP).applyInPandasWithState(
+        applied = packed.groupBy(SHUFFLE_KEY).applyInPandasWithState(
             self.runner(reports, onward),
             _OUTPUT if onward is None else PACKED,
             _STATE,
@@ -102,10 +112,11 @@ class GroupHost:
         self, reports: Reports, onward: Onward | None = None
     ) -> Callable[[tuple[int], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
         """The function for Spark."""
+        groups = {number: group for group, number in enumerate(self.shuffle_keys)}
 
         def run(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
             prepare_worker()
-            yield from _GroupCall(self, int(key[0]), state, reports, onward).run(frames)
+            yield from _GroupCall(self, groups[key[0]], state, reports, onward).run(frames)
 
         return run
 

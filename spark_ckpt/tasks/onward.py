@@ -16,36 +16,36 @@ from pyspark.sql import functions as F
 
 from spark_ckpt.tasks.key_hash import key_hash
 from spark_ckpt.tasks.packing import pack
-from spark_ckpt.tasks.rows import BLOB, KEY_GROUP, KEY_HASH, TAG
+from spark_ckpt.tasks.rows import BLOB, KEY_HASH, SHUFFLE_KEY, TAG
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-PACKED = f"{KEY_GROUP} long, {TAG} long, {BLOB} binary"
-"""What the operator's function yields for Spark: packed rows, but for the key group's width (`unsafe`)."""
+PACKED = f"{SHUFFLE_KEY} long, {TAG} long, {BLOB} binary"
+"""What the operator's function yields for Spark: packed rows, but for the shuffle key's width (`unsafe`)."""
 
 
 def unsafe(rows: DataFrame) -> DataFrame:
     """`PACKED` as packed rows. Spark's own shuffle fails with the rows of a stateful Python operator (4.2: they are a columnar
     batch's) unless a projection lies between, and leaves out one that changes nothing."""
-    return rows.withColumn(KEY_GROUP, F.col(KEY_GROUP).cast("int"))
+    return rows.withColumn(SHUFFLE_KEY, F.col(SHUFFLE_KEY).cast("int"))
 
 
 @dataclass(frozen=True, slots=True)
 class Onward:
     """How an operator's output becomes the next one's input. `columns`: that one's columns, by name, as this one's are called.
-    `keys` and `key_groups` are that one's; `schema`: its columns as Spark gives them to Python.
+    `keys` and `shuffle_keys` (of its key groups) are that one's; `schema`: its columns as Spark gives them to Python.
     """
 
     columns: Mapping[str, str]
     schema: pa.Schema
     keys: tuple[str, ...]
-    key_groups: int
+    shuffle_keys: tuple[int, ...]
 
     def packed(self, outputs: Iterable[pa.Table], group: int) -> Iterator[pd.DataFrame]:
         """The outputs of key group `group` as packed rows. A group is called once in a batch, so its number makes tags unique."""
         rows = (batch for table in outputs for batch in self._rows(table).to_batches())
-        for packed in pack(rows, group, self.key_groups):
+        for packed in pack(rows, group, self.shuffle_keys):
             yield packed.to_pandas()
 
     def _rows(self, table: pa.Table) -> pa.Table:

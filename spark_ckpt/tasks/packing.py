@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from spark_ckpt.tasks.blobs import from_blob, joined, to_blob
 from spark_ckpt.tasks.rows import (
     BLOB,
-    KEY_GROUP,
     KEY_HASH,
+    SHUFFLE_KEY,
     TAG,
     Int64s,
     arrow_schema,
@@ -39,9 +40,9 @@ _SHORT = 1 << 16
 """Up to so many key groups are sorted as sixteen-bit numbers, by radix."""
 
 _KINDS = 4
-PACKED = pa.schema([pa.field(KEY_GROUP, pa.int32()), pa.field(TAG, pa.int64()), pa.field(BLOB, pa.binary())])
+PACKED = pa.schema([pa.field(SHUFFLE_KEY, pa.int32()), pa.field(TAG, pa.int64()), pa.field(BLOB, pa.binary())])
 """What `pack` yields. A tag from 0 is a blob's, ascending in the order of arrival; below 0 it is a control row's."""
-PACKED_DDL = f"{KEY_GROUP} int, {TAG} long, {BLOB} binary"
+PACKED_DDL = f"{SHUFFLE_KEY} int, {TAG} long, {BLOB} binary"
 """The same for Spark."""
 
 
@@ -57,17 +58,17 @@ def _blob_tags(task: int, first: int, count: int) -> Int64s:
 def pack(
     batches: Iterable[pa.RecordBatch],
     task: int | Callable[[], int],
-    key_groups: int,
+    shuffle_keys: Sequence[int],
     *,
     flush_rows: int = FLUSH_ROWS,
     flush_bytes: int = FLUSH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """Turn rows (user columns, ckpt_key_hash) into packed rows, one blob per key group and buffer-full.
 
-    A row's key group is its hash modulo `key_groups`. `task` is the partition id of the Spark task (or a callable giving
-    it).
+    A row's key group is its hash modulo the number of `shuffle_keys`, which say under which number each group's blobs go
+    (`shuffle_keys.py`). `task` is the partition id of the Spark task (or a callable giving it).
     """
-    packer = _Packer(task() if callable(task) else task, key_groups)
+    packer = _Packer(task() if callable(task) else task, np.asarray(shuffle_keys, np.int32))
     buffered: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -86,15 +87,15 @@ class _Packer:
     """Counts what one task has packed."""
 
     task: int
-    key_groups: int
+    shuffle_keys: npt.NDArray[np.int32]
     seq: int = 0
 
     def blobs(self, buffered: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         table = pa.Table.from_batches(buffered).combine_chunks()
-        groups, parts = _by_group(table, self.key_groups)
+        groups, parts = _by_group(table, len(self.shuffle_keys))
         tags = _blob_tags(self.task, self.seq, len(groups))
         self.seq += len(groups)
-        columns = [pa.array(groups, pa.int32()), pa.array(tags), pa.array(map(to_blob, parts), pa.binary())]
+        columns = [pa.array(self.shuffle_keys[groups]), pa.array(tags), pa.array(map(to_blob, parts), pa.binary())]
         return pa.RecordBatch.from_arrays(columns, schema=PACKED)
 
 

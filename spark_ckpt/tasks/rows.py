@@ -32,6 +32,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 RESERVED_PREFIX = "ckpt_"
 KEY_HASH = "ckpt_key_hash"
 KEY_GROUP = "ckpt_key_group"
+SHUFFLE_KEY = "ckpt_shuffle_key"
 EPOCH = "ckpt_epoch"
 TAG = "ckpt_tag"
 EVENT_TIME = "ckpt_event_time"

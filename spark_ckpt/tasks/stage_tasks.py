@@ -31,13 +31,13 @@ Step: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 Tables: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
 
 
-def packer(diverter: Diverter | None, key_groups: int) -> Step:
-    """Rows to one blob per key group. `diverter`: takes rejected rows out before."""
+def packer(diverter: Diverter | None, shuffle_keys: Sequence[int]) -> Step:
+    """Rows to one blob per key group, of which each has its shuffle key. `diverter`: takes rejected rows out before."""
 
     def packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare_worker()
         good = diverter.divert(batches) if diverter else batches
-        return pack(good, partition_id, key_groups)
+        return pack(good, partition_id, shuffle_keys)
 
     return packed
 

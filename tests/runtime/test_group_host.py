@@ -15,7 +15,7 @@ from spark_ckpt.tasks.group_host import GroupHost
 from spark_ckpt.tasks.key_hash import key_hash
 from spark_ckpt.tasks.onward import Onward
 from spark_ckpt.tasks.packing import control_tag, pack, unpack_ordered
-from spark_ckpt.tasks.rows import BLOB, KEY_GROUP, KEY_HASH, TAG
+from spark_ckpt.tasks.rows import BLOB, KEY_HASH, SHUFFLE_KEY, TAG
 
 ROW = StructType([StructField("k", StringType()), StructField("v", LongType())])
 GROUP, KEY_GROUPS = 3, 16
@@ -59,7 +59,7 @@ class Told:
 def host(tmp_path):
     operator = agg.running_aggregates({"total": agg.sum("v")}, ROW, ["k"], "append")
     return GroupHost(
-        name="sum", keys=("k",), operator=operator, key_groups=KEY_GROUPS, incarnation=2, base_epoch=4,
+        name="sum", keys=("k",), operator=operator, key_groups=KEY_GROUPS, tasks=1, incarnation=2, base_epoch=4,
         base_watermark_ms=0, base_late_ms=0, chains={}, location=Location(str(tmp_path / "state")), cache=str(tmp_path / "cache"),
     )  # fmt: skip
 
@@ -67,8 +67,8 @@ def host(tmp_path):
 def packed(keys, *markers):
     """One batch of the shuffle: rows of `keys`, and control rows, as Spark makes them."""
     rows = pa.table({"k": keys, "v": [1] * len(keys), KEY_HASH: pa.array([GROUP] * len(keys), pa.int64())})
-    frames = [batch.to_pandas() for batch in pack(rows.to_batches(), 0, KEY_GROUPS)]
-    controls = [{KEY_GROUP: GROUP, TAG: control_tag(*marker), BLOB: b""} for marker in markers]
+    frames = [batch.to_pandas() for batch in pack(rows.to_batches(), 0, range(KEY_GROUPS))]
+    controls = [{SHUFFLE_KEY: GROUP, TAG: control_tag(*marker), BLOB: b""} for marker in markers]
     frames += [pd.DataFrame(controls)] if controls else []
     return pd.concat(frames)
 
@@ -105,13 +105,15 @@ def test_a_group_without_changes_acknowledges_without_a_file(host):
 
 
 def test_output_for_the_next_operator_comes_packed_by_its_keys(host):
-    onward = Onward({"who": "k", "n": "total"}, pa.schema([("who", pa.string()), ("n", pa.int64())]), ("who",), 5)
+    onward = Onward(
+        {"who": "k", "n": "total"}, pa.schema([("who", pa.string()), ("n", pa.int64())]), ("who",), range(5)
+    )
     run = host.runner(Told(), onward)
 
     given = packed(["a", "b", "a", "c"])
     frame = pd.concat(run((GROUP,), iter([given]), State()))
 
-    rows = {group: unpack_ordered([part]).rows for group, part in frame.groupby(KEY_GROUP)}
+    rows = {group: unpack_ordered([part]).rows for group, part in frame.groupby(SHUFFLE_KEY)}
     found = {(row["who"], row["n"]): (group, row[KEY_HASH]) for group, each in rows.items() for row in each.to_pylist()}
     assert sorted(found) == [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
     wanted = key_hash(pa.table({"who": [who for who, _ in found]}), ["who"]).tolist()
@@ -120,5 +122,5 @@ def test_output_for_the_next_operator_comes_packed_by_its_keys(host):
 
 
 def test_without_output_the_next_operator_gets_nothing(host):
-    onward = Onward({"k": "k"}, pa.schema([("k", pa.string())]), ("k",), 5)
+    onward = Onward({"k": "k"}, pa.schema([("k", pa.string())]), ("k",), range(5))
     assert list(host.runner(Told(), onward)((GROUP,), iter([packed([], (BARRIER, 5))]), State())) == []

@@ -22,7 +22,7 @@ from spark_ckpt.tasks.packing import (
 MOMENT = pa.timestamp("us", tz="Europe/Berlin")
 
 
-KEY_GROUPS = 100_000
+KEY_GROUPS = range(100_000)
 
 
 def rows_of(groups, start=0):
@@ -48,7 +48,7 @@ def control_rows(group, *epochs, kind=1):
 
 def frames_of(batches, group):
     frame = pd.concat([batch.to_pandas() for batch in batches])
-    return frame[frame["ckpt_key_group"] == group]
+    return frame[frame["ckpt_shuffle_key"] == group]
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=30), max_size=6), st.integers(1, 40), st.integers(1, 3))
@@ -72,9 +72,9 @@ def test_each_group_gets_its_rows_back_in_order_of_arrival_whatever_the_shuffle_
 
 
 def test_the_key_group_is_the_hash_modulo_the_number_of_groups_as_sparks_pmod():
-    (batch,) = pack([rows_of([-1, -17, 5, -(2**63), 2**63 - 1])], 0, 16)
+    (batch,) = pack([rows_of([-1, -17, 5, -(2**63), 2**63 - 1])], 0, range(16))
     assert batch.schema.equals(PACKED)
-    assert batch.column("ckpt_key_group").to_pylist() == [0, 5, 15]
+    assert batch.column("ckpt_shuffle_key").to_pylist() == [0, 5, 15]
     values = [value for table in tables_of_blobs([batch]) for value in table.column("value").to_pylist()]
     assert values == [3, 2, 0, 1, 4]
 
@@ -123,7 +123,7 @@ def test_blobs_hold_the_users_columns_and_the_hash():
 
 def test_key_groups_beyond_sixteen_bits_keep_apart():
     (batch,) = pack([rows_of([70000, 4464, 70000])], 0, KEY_GROUPS)
-    assert batch.column("ckpt_key_group").to_pylist() == [4464, 70000]
+    assert batch.column("ckpt_shuffle_key").to_pylist() == [4464, 70000]
 
 
 def test_the_task_id_may_be_asked_for_late():
