@@ -12,6 +12,7 @@ import pytest
 from benchmarks.side_by_side.drain import QUIET_S, STUCK_S, Ending
 from benchmarks.side_by_side.oracle import Outputs
 from benchmarks.side_by_side.timeline import Watch
+from benchmarks.side_by_side.usage import Cpu
 
 ANSWER = ['{"auction":123,"price":1}', '{"auction":246,"price":2}']
 
@@ -44,10 +45,24 @@ def target() -> Target:
 
 
 @pytest.fixture
-def ending(target: Target) -> Ending:
+def cpu() -> Cpu:
+    """Of a system that rests."""
+    return Cpu([0.0, 1000.0], [0.0, 0.0])
+
+
+@pytest.fixture
+def ending(target: Target, cpu: Cpu) -> Ending:
     expected = pd.DataFrame({"auction": [123, 246], "price": [1, 2]})
     subject = SimpleNamespace(job="nexmark_q2", expected=expected, interval_ms=1000)
-    return Ending(SimpleNamespace(subject=subject, watch=target.watch, target="target"), target)
+    return Ending(SimpleNamespace(subject=subject, watch=target.watch, target="target"), target, cpu)
+
+
+def test_the_target_is_not_read_while_the_system_works(target: Target, ending: Ending, cpu: Cpu) -> None:
+    """A batch may take longer than the target is quiet. Whoever reads it then takes a core from the system that is measured."""
+    cpu.used_s[-1] = cpu.moments[-1]
+    target.at(1 + QUIET_S * 3)
+    assert not ending.has_come()
+    assert target.reads == 0
 
 
 def test_a_pause_with_half_an_answer_is_not_the_end(target: Target, ending: Ending) -> None:
