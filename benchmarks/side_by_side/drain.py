@@ -58,20 +58,29 @@ class Ending:
         self._one, self._topics, self._cpu = one, topics, cpu
         self._quiet_s = max(QUIET_S, _QUIET_INTERVALS * one.subject.interval_ms / 1000)
         self._read_at = 0.0
+        self._found: tuple[Verdict, Progress] | None = None
 
     def has_come(self) -> bool:
         """It stands and is right, or it is stuck."""
-        watch = self._one.watch
-        last = (watch.changes(0) or [watch.first_moment])[-1]
-        now = watch.moments[-1]
+        now, last = self._one.watch.moments[-1], self._last_change
         standing_s = now - last
         rests = self._cpu.between(now - self._quiet_s, now) < RESTING_CORES * self._quiet_s
         if standing_s > self._quiet_s and rests and self._read_at != last:
-            self._read_at = last
             verdict, _ = self.judged()
             return not verdict.missing and not verdict.wrong
         return standing_s > STUCK_S
 
+    @property
+    def _last_change(self) -> float:
+        watch = self._one.watch
+        return (watch.changes(0) or [watch.first_moment or 0.0])[-1]
+
     def judged(self) -> tuple[Verdict, Progress]:
-        """Of what is committed now."""
+        """Of what is committed now: read anew only if that is more than the last time."""
+        last = self._last_change
+        if self._found is None or self._read_at != last:
+            self._read_at, self._found = last, self._read()
+        return self._found
+
+    def _read(self) -> tuple[Verdict, Progress]:
         return judge(self._one.subject.job, self._topics.outputs(self._one.target), self._one.subject.expected)

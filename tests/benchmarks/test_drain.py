@@ -86,4 +86,8 @@ def test_the_target_is_read_once_for_each_time_that_it_stands(target: Target, en
     for moment_s in range(2, 100):
         target.at(moment_s)
         ending.has_come()
+    ending.judged()
     assert target.reads == 1
+    target.at(100, ANSWER[1])
+    ending.judged()
+    assert target.reads == 2
