@@ -46,6 +46,10 @@ _CONSUMER = {
     # should return all that a fetch brought; with Kafka's 500 records most of it would be fetched many times over.
     # Fetches stay at Kafka's 1 MiB: larger buffers are humongous objects for Java's default collector.
     "max.poll.records": "100000",
+    # After each poll the consumer asks for more at once. At the end of a topic the broker keeps that request for so long (Kafka's
+    # 500 ms) and answers nothing behind it, not even where the partition ends, which Spark asks for next. Spark polls only for
+    # records that are there, so nobody waits in vain.
+    "fetch.max.wait.ms": "1",
 }
 
 Start = str | Mapping[str, Mapping[str, int]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from spark_ckpt_kafka.options import Connection, Tuning, split_options, tuning
@@ -125,6 +126,17 @@ def test_dotted_names_lose_their_prefix_and_booleans_become_text() -> None:
 
     assert security == {"security.protocol": "SSL"}
     assert others == {"max.poll.records": "5", "includeHeaders": "true"}
+
+
+@pytest.mark.parametrize(("own", "waits_ms"), [({}, "1"), ({"fetch.max.wait.ms": 250}, "250")])
+def test_a_fetch_at_a_topics_end_keeps_nobody_waiting_unless_the_user_says_so(
+    own: dict[str, object], waits_ms: str
+) -> None:
+    spark = MagicMock()
+    KafkaSource("b:9092", "t", options=own)._stream(spark, "earliest")
+
+    reader = spark.readStream.format.return_value
+    assert reader.options.call_args.kwargs["kafka.fetch.max.wait.ms"] == waits_ms
 
 
 def test_producer_options_become_numbers() -> None:
