@@ -17,7 +17,7 @@ from spark_ckpt.host.edges import spent
 from spark_ckpt.host.epoch_builder import Chains, EpochBuilder
 from spark_ckpt.host.holding import Holding
 from spark_ckpt.host.job_shape import JobShape
-from spark_ckpt.host.manifests import Lineage, manifest_of
+from spark_ckpt.host.manifests import Lineage, manifest_of, pinned_of
 from spark_ckpt.host.markers import AHEAD, BARRIER, OPEN, ControlMarkers
 from spark_ckpt.host.messages import (
     ArmTimer,
@@ -187,7 +187,7 @@ class IncarnationCore:
             return []
         self._cursors |= event.starts
         ended = self._builder.pinned(self._previous + 1, self._cursors)
-        return [StoreManifest(manifest_of(self._shape, ended, self._lineage(now_ms), "initial", ()))]
+        return [StoreManifest(pinned_of(self._shape, ended, self._lineage(now_ms), self._base))]
 
     def _start(self, event: QueryStarting, now_ms: float) -> list[Effect]:
         """A job that finds rows waiting ends its first epoch with its first batch: what a crash undid is soon done again
