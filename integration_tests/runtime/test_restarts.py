@@ -127,6 +127,10 @@ def summed(bench: Bench, state: str) -> ckpt.Job:
     return job
 
 
+def newest_epoch(bench: Bench) -> int:
+    return Store.open(str(bench.folder / "store"), "job").log.tail().latest
+
+
 def in_the_table(store: str, version: int | None = None) -> tuple[dict[str, int], str]:
     """What SQL finds in the operator's table, and the type of `n` there."""
     table = DeltaTable(f"{store}/state/sums", version=version)
@@ -147,7 +151,7 @@ def test_a_state_widens_under_its_job_and_every_reader_sees_the_wider_type(bench
     bench.put(("a", 1), ("b", 2))
     drain(summed(bench, "n int, seen array<int>"))
     before = ckpt.read_state(str(bench.folder / "store"), "sums")
-    narrow = ckpt.state_version(str(bench.folder / "store"), "sums")
+    narrow, first = ckpt.state_version(str(bench.folder / "store"), "sums"), newest_epoch(bench)
     bench.put(("a", 2**40))
     drain(summed(bench, "n bigint, seen array<bigint>, note string"))
     assert latest(bench.values()) == {"a": 2**40 + 1, "b": 2}
@@ -160,8 +164,7 @@ def test_a_state_widens_under_its_job_and_every_reader_sees_the_wider_type(bench
     assert {row.k: (row.n, row.seen) for row in ckpt.state_frame(bench.spark, store, "sums").collect()} == wide
     assert in_the_table(store) == ({"a": 2**40 + 1, "b": 2}, "long")
     assert in_the_table(store, version=narrow) == ({"a": 1, "b": 2}, "integer")
-    newest = Store.open(store, "job").log.tail().latest
-    told = CliRunner().invoke(application(), ["diff", store, "sums", "1", str(newest), "--json"])
+    told = CliRunner().invoke(application(), ["diff", store, "sums", str(first), str(newest_epoch(bench)), "--json"])
     assert [each["key"] for each in json.loads(told.stdout)["changes"]] == [{"k": "a"}]
     assert CliRunner().invoke(application(), ["verify", store, "--deep"]).exit_code == 0
 
