@@ -266,6 +266,7 @@ def _limits(config: JobConfig) -> Limits:
     return Limits(
         interval_ms=max(1, config.interval_ms),
         epoch_timeout_ms=max(1, config.timeout_ms),
+        store_timeout_ms=max(1, config.timeout_ms),
         publish_timeout_ms=max(1, config.publish_timeout_ms),
         max_failed_epochs=config.max_failed_epochs,
         max_unpublished=config.max_unpublished,

@@ -7,14 +7,15 @@ output of the cut are those of the rows before it, less what is in flight) and a
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
-from spark_ckpt.errors import CkptError
+from spark_ckpt.errors import CkptError, Fenced
 from spark_ckpt.host.job_shape import JobShape
-from spark_ckpt.host.messages import OfferMarker, SavepointAsked, StopAsked
+from spark_ckpt.host.messages import OfferMarker, SavepointAsked, StopAsked, StoreManifest
 from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.simulator.barrier_storage import ensure
 from spark_ckpt.simulator.spark_choices import faults_of, missed_by, work_of
+from spark_ckpt.simulator.spark_deciding import Decision
 from spark_ckpt.simulator.spark_driver import SHAPE, CoreOf, SparkDriver, shipped
 from spark_ckpt.simulator.spark_restores import judge_restores
 from spark_ckpt.simulator.spark_rows import GETS, SINKS, by_key, in_order, in_the_end, outputs_of
@@ -34,7 +35,7 @@ class SparkWorld(World):
     and queries die. `shape`: the job's. Drivers are numbered in the order of their incarnations; the last one is
     the job's."""
 
-    LAGGARDS = ("", "coordinate", "ask", "publish", "plan", "run", "store", "delete")
+    LAGGARDS = ("", "coordinate", "ask", "publish", "plan", "run", "store", "delete", "land", "sweep")
 
     def __init__(
         self,
@@ -60,6 +61,8 @@ class SparkWorld(World):
         self.away = 0
         """How many times more the store does not answer."""
         self.counted: dict[str, int] = {}
+        self.under_way: list[tuple[SparkDriver, Decision]] = []
+        """Decisions that the log has not answered, by whoever sent them, dead or alive."""
 
     # -- what can happen -----------------------------------------------------------------------------------------------
 
@@ -77,19 +80,21 @@ class SparkWorld(World):
         found: list[Choice] = [] if self.current else [("begin",)]
         for number, driver in enumerate(self.drivers):
             found += work_of(number, driver, self.rows)
+        found += [("land", number) for number in range(len(self.under_way))]
         if self.savepoints < SAVEPOINTS and self.current and self.current.query:
             found.append(("savepoint",))
         return found
 
     def timers(self) -> list[Choice]:
-        """Timers of all drivers, each driver's earliest first."""
+        """Waits for the log that have lasted long enough; timers of all drivers, each driver's earliest first."""
+        waits: list[Choice] = [("overdue", each) for each, driver in enumerate(self.drivers) if driver.deciding.asking]
         found = [
             (due, index, number)
             for index, driver in enumerate(self.drivers)
             if driver.query is not None
             for number, (due, _) in enumerate(driver.timers)
         ]
-        return [("timer", index, number) for _, index, number in sorted(found)]
+        return [*waits, *(("timer", index, number) for _, index, number in sorted(found))]
 
     def faults(self) -> list[Choice]:
         """Deaths, replacements, refusals, silence, tasks that run twice, a barrier that is missed.
@@ -177,19 +182,45 @@ class SparkWorld(World):
         driver.step(behind)
 
     def _do_store(self, number: int, how: str) -> None:
-        before, driver = self.durable.decided, self.drivers[number]
+        driver = self.drivers[number]
         self.tell("driver", "decide", f"incarnation {driver.incarnation}")
+        if how == "slow":
+            effect = driver.effects.popleft()
+            assert isinstance(effect, StoreManifest)  # noqa: S101 - else the choice does not exist
+            self.under_way.append((driver, driver.deciding.ask(effect)))
+            return
+        before = self.durable.decided
         self.durable.mood = self._mood(how)
         driver.step(False)
         self.durable.mood = "ok"
+        self._say_decided(before)
+        if how != "ok":
+            self.tell("log", "failed", how)
+
+    def _do_land(self, number: int) -> None:
+        """A decision gets to the log at last."""
+        driver, decision = self.under_way.pop(number)
+        before = self.durable.decided
+        error = decision.land()
+        self._say_decided(before)
+        late = driver.deciding.asking is not decision or driver not in self.drivers
+        if late:
+            self.count("late fenced" if isinstance(error, Fenced) else "late decided")
+            ensure(error is None or isinstance(error, Fenced), "O10", f"a late decision: {error}")
+        driver.deciding.answered(decision, error)
+
+    def _do_overdue(self, number: int) -> None:
+        self.count("overdue")
+        self.tell("log", "failed", "no answer in time")
+        self.drivers[number].deciding.wait_no_longer()
+
+    def _say_decided(self, before: Mapping[str, int]) -> None:
         for epoch in sorted(set(self.durable.decided.values()) - set(before.values())):
             self.count("complete")
             in_flight = _in_flight(self.durable.manifests()[-1])
             self.tell("log", "complete", f"epoch {epoch}{in_flight}")
             if in_flight:
                 self.count("in flight")
-        if how != "ok":
-            self.tell("log", "failed", how)
 
     def _do_ask(self, number: int, sink: str) -> None:
         self.drivers[number].ask(sink)
@@ -215,6 +246,11 @@ class SparkWorld(World):
     def _do_delete(self, number: int) -> None:
         self.count("delete")
         self.drivers[number].delete()
+
+    def _do_sweep(self, number: int) -> None:
+        if gone := self.drivers[number].sweep():
+            self.count("swept")
+            self.tell("driver", "delete", f"{gone} epochs or files that nobody needs")
 
     def _do_timer(self, index: int, number: int) -> None:
         self.drivers[index].run_out(number)
