@@ -35,10 +35,12 @@ from spark_ckpt.protocol.vocabulary import Note
 from spark_ckpt.simulator.barrier_storage import ensure
 from spark_ckpt.simulator.spark_batches import Query, restored
 from spark_ckpt.simulator.spark_deciding import Deciding
+from spark_ckpt.simulator.spark_identities import FOUND, standing
 from spark_ckpt.simulator.spark_retention import Sweeper, swept
 from spark_ckpt.simulator.spark_rows import DELAY_MS, EDGES, GROUPS, OPERATORS, SINKS, SOURCES
 from spark_ckpt.simulator.spark_sink import SparkSink
 from spark_ckpt.simulator.spark_store import JOB, Shared
+from spark_ckpt.store.identity import Found, Standing
 from spark_ckpt.store.records import Holder, Manifest
 from spark_ckpt.store.restore import LATEST, RecoveryPoint, RestoreTarget
 
@@ -66,12 +68,12 @@ def shape_of(every_batch: bool, patient: Collection[str]) -> JobShape:
 
 HOLDER = Holder(host="h", boot_id="b", pid=1, pid_start=1, name=JOB)
 
-CoreOf = Callable[[JobShape, RecoveryPoint, Mapping[str, int]], IncarnationCore]
+CoreOf = Callable[[JobShape, RecoveryPoint, Mapping[str, int], Standing], IncarnationCore]
 
 
-def shipped(shape: JobShape, point: RecoveryPoint, acked: Mapping[str, int]) -> IncarnationCore:
+def shipped(shape: JobShape, point: RecoveryPoint, acked: Mapping[str, int], standing: Standing) -> IncarnationCore:
     """The rules as they are shipped."""
-    return IncarnationCore(shape, point, None, acked)
+    return IncarnationCore(shape, point, standing, acked)
 
 
 class QueryDied(RunFailed):
@@ -97,13 +99,19 @@ class SparkDriver:
     """
 
     def __init__(
-        self, shared: Shared, core_of: CoreOf, restore: RestoreTarget = LATEST, shape: JobShape = SHAPE
+        self,
+        shared: Shared,
+        core_of: CoreOf,
+        restore: RestoreTarget = LATEST,
+        shape: JobShape = SHAPE,
+        found: Found = FOUND,
     ) -> None:
         self.shared = shared
         self.log = shared.log()
+        standing(self.log, restore, found)
         point = self.log.begin_incarnation(HOLDER, restore, 1_000, takeover=True)
         self.incarnation = point.incarnation
-        self.core = core_of(shape, point, self.log.tail().acked)
+        self.core = core_of(shape, point, self.log.tail().acked, standing(self.log, point.manifest.epoch, found))
         self.base = point.manifest
         self.now_ms = 0
         self.timers: list[tuple[int, Event]] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 
-from spark_ckpt.errors import CkptError, Fenced
+from spark_ckpt.errors import CkptError, Fenced, IdentityChanged
 from spark_ckpt.host.job_shape import JobShape
 from spark_ckpt.host.messages import OfferMarker, SavepointAsked, StopAsked, StoreManifest
 from spark_ckpt.protocol.barrier import Outcome
@@ -17,6 +17,7 @@ from spark_ckpt.simulator.barrier_storage import ensure
 from spark_ckpt.simulator.spark_choices import faults_of, missed_by, work_of
 from spark_ckpt.simulator.spark_deciding import Decision
 from spark_ckpt.simulator.spark_driver import SHAPE, CoreOf, SparkDriver, shipped
+from spark_ckpt.simulator.spark_identities import astray
 from spark_ckpt.simulator.spark_restores import judge_restores
 from spark_ckpt.simulator.spark_rows import GETS, SINKS, by_key, in_order, in_the_end, outputs_of
 from spark_ckpt.simulator.spark_run import SparkRun
@@ -105,6 +106,8 @@ class SparkWorld(World):
         if not self.faults_left:
             return []
         found: list[Choice] = [] if self.current else [("begin", "fail"), ("begin", "silent")]
+        if not self.current and self.durable.manifests():
+            found.append(("begin", "astray"))
         if self.deaths:
             found += self._deaths()
         drivers = list(enumerate(self.drivers))
@@ -144,6 +147,9 @@ class SparkWorld(World):
         return "fail"
 
     def _do_begin(self, how: str = "ok") -> None:
+        if how == "astray":
+            self._begin_astray()
+            return
         self.durable.mood = self._mood(how)
         try:
             driver = SparkDriver(self.durable, self.core_of, shape=self.shape)
@@ -156,6 +162,18 @@ class SparkWorld(World):
             begun = f"incarnation {driver.incarnation} from epoch {driver.base.epoch}"
             self.tell("driver", "recover", begun + _in_flight(driver.base))
         self.durable.mood = "ok"
+
+    def _begin_astray(self) -> None:
+        """O11: a job whose source or sink is another one is not begun, and nothing has changed."""
+        before, refused = len(self.durable.rows), False
+        try:
+            SparkDriver(self.durable, self.core_of, shape=self.shape, found=astray(self.step))
+        except IdentityChanged:
+            refused = True
+        ensure(
+            refused and len(self.durable.rows) == before, "O11", "a job begins with another source or sink than its own"
+        )
+        self.tell("driver", "failed", "another source or sink: refused")
 
     def _do_end(self, how: str, number: int = -1) -> None:
         """One kind of fault in four ways, so that most of a schedule is work."""
@@ -376,4 +394,4 @@ def _in_flight(manifest: Manifest) -> str:
 
 def _may_be_wrong(choice: Choice) -> bool:
     """Whether it is worth while to look for it among the faults."""
-    return choice[0] in ("end", "miss") or choice[-1] in ("fail", "silent", "twice")
+    return choice[0] in ("end", "miss") or choice[-1] in ("fail", "silent", "astray", "twice")

@@ -28,8 +28,8 @@ from spark_ckpt.store.records import SinkAck
 def core_with(plant):
     """The shipped core with `plant(core)` done to it."""
 
-    def made(shape, point, acked):
-        core = IncarnationCore(shape, point, None, acked)
+    def made(shape, point, acked, standing):
+        core = IncarnationCore(shape, point, standing, acked)
         plant(core)
         return core
 

@@ -12,7 +12,7 @@ from spark_ckpt.host.job_shape import JobShape
 from spark_ckpt.host.patience import Patience
 from spark_ckpt.protocol.barrier import Coordinator
 from spark_ckpt.simulator import spark_batches, spark_retention
-from spark_ckpt.store import epoch_log, restore
+from spark_ckpt.store import epoch_log, identity, restore
 from spark_ckpt.store.retention import garbage, segments, staged_files, state_files
 from spark_ckpt.store.tail import Tail
 
@@ -143,7 +143,25 @@ def _instead(monkeypatch, shipped, planted):
     monkeypatch.setattr(spark_retention, "TABLES", tables)
 
 
+def an_identity_is_compared_with_nothing(monkeypatch):
+    monkeypatch.setattr(identity, "differing", lambda known, found: [])
+
+
+def epochs_do_not_say_what_sources_were(monkeypatch):
+    made = incarnation.manifest_of
+    monkeypatch.setattr(
+        incarnation, "manifest_of", lambda *what: made(*what).model_copy(update={"source_identities": {}})
+    )
+
+
+def what_the_newest_epoch_says_of_sinks_is_not_looked_up(monkeypatch):
+    monkeypatch.setattr(identity, "_newest", lambda tail, base, read: base.model_copy(update={"sink_identities": {}}))
+
+
 PLANTED_BESIDE = [
+    an_identity_is_compared_with_nothing,
+    epochs_do_not_say_what_sources_were,
+    what_the_newest_epoch_says_of_sinks_is_not_looked_up,
     a_sweep_forgets_what_a_sink_is_owed,
     a_sweep_takes_files_of_its_own_incarnation_for_garbage,
     a_sweep_takes_what_is_held_back_for_garbage,
