@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, QueryBuilder
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from runtime_kit import ENOUGH_S, Bench, Heard, add_up, drain, latest, totals
+from typer.testing import CliRunner
 
 import spark_ckpt as ckpt
-from spark_ckpt.cli.app import exit_code
+from spark_ckpt.cli.app import application, exit_code
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.store.store import Store
 
@@ -100,11 +104,74 @@ def decided(spark: SparkSession, tmp_path_factory) -> Bench:
     return bench
 
 
+def keeping(notes: tuple[None, ...]):
+    def keep_all(key, frames, state):
+        total, seen = state.get[:2] if state.exists else (0, [])
+        for frame in frames:
+            seen = [*seen, *(int(value) for value in frame["v"])]
+            total += int(frame["v"].sum())
+        state.update((total, seen, *notes))
+        yield key[0], total
+
+    return keep_all
+
+
+def summed(bench: Bench, state: str) -> ckpt.Job:
+    job = bench.job()
+    stream = job.source("in", bench.source())
+    function = keeping((None,) if "note" in state else ())
+    sums = stream.groupBy("k").applyInPandasWithState(
+        function, "k string, n long", state, "append", "NoTimeout", "sums"
+    )
+    sums.to(bench.sink(), name="out")
+    return job
+
+
+def newest_epoch(bench: Bench) -> int:
+    return Store.open(str(bench.folder / "store"), "job").log.tail().latest
+
+
+def in_the_table(store: str, version: int | None = None) -> tuple[dict[str, int], str]:
+    """What SQL finds in the operator's table, and the type of `n` there."""
+    table = DeltaTable(f"{store}/state/sums", version=version)
+    found = QueryBuilder().register("t", table).execute("SELECT k, n FROM t WHERE ckpt_op = 'put'").read_all()
+    types = {field.name: field.type.type for field in table.schema().fields}
+    return {row["k"]: row["n"] for row in pa.table(found).to_pylist()}, types["n"]
+
+
 def total_as_double(job: ckpt.Job, bench: Bench):
     stream = job.source("in", bench.source())
     return stream.groupBy("k").applyInPandasWithState(
         add_up, "k string, total long", "total double", "append", "NoTimeout", "totals"
     )
+
+
+def test_a_state_widens_under_its_job_and_every_reader_sees_the_wider_type(bench: Bench) -> None:
+    """Keys that nobody writes since widen, too: the first epoch under the new schema writes all of the state."""
+    bench.put(("a", 1), ("b", 2))
+    drain(summed(bench, "n int, seen array<int>"))
+    before = ckpt.read_state(str(bench.folder / "store"), "sums")
+    narrow, first = ckpt.state_version(str(bench.folder / "store"), "sums"), newest_epoch(bench)
+    bench.put(("a", 2**40))
+    drain(summed(bench, "n bigint, seen array<bigint>, note string"))
+    assert latest(bench.values()) == {"a": 2**40 + 1, "b": 2}
+
+    store = str(bench.folder / "store")
+    after = ckpt.read_state(store, "sums")
+    assert (before.schema.field("n").type, after.schema.field("n").type) == (pa.int32(), pa.int64())
+    wide = {"a": (2**40 + 1, [1, 2**40]), "b": (2, [2])}
+    assert {row["k"]: (row["n"], row["seen"]) for row in after.to_pylist()} == wide
+    assert {row.k: (row.n, row.seen) for row in ckpt.state_frame(bench.spark, store, "sums").collect()} == wide
+    assert in_the_table(store) == ({"a": 2**40 + 1, "b": 2}, "long")
+    assert in_the_table(store, version=narrow) == ({"a": 1, "b": 2}, "integer")
+    told = CliRunner().invoke(application(), ["diff", store, "sums", str(first), str(newest_epoch(bench)), "--json"])
+    assert [each["key"] for each in json.loads(told.stdout)["changes"]] == [{"k": "a"}]
+    assert CliRunner().invoke(application(), ["verify", store, "--deep"]).exit_code == 0
+
+    with pytest.raises(ckpt.CkptError) as refused:
+        summed(bench, "n int, seen array<int>, note string").start()
+    said = "state column n was bigint, is int, which does not hold every bigint"
+    assert refused.value.context["difference"].startswith(said)
 
 
 def keyed_by_more(job: ckpt.Job, bench: Bench):

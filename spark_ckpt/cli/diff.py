@@ -14,9 +14,7 @@ from spark_ckpt.cli.state import Keys, Limit, Operator
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.connector import Json
 from spark_ckpt.json_values import plain
-from spark_ckpt.store.ddl import column_names
-from spark_ckpt.store.state_rows import Keyed, keyed, snapshot_of, visible, with_keys
-from spark_ckpt.store.store import Store
+from spark_ckpt.store.state_rows import Keyed, keyed_beside
 
 _StateRow = Mapping[str, object]
 
@@ -50,7 +48,8 @@ def diff(
     """Compare an operator's state at two epochs: keys added, removed, changed."""
     opened = open_store(store, storage_option)
     wanted = pairs(key, "--key")
-    changes = changes_between(_rows(opened, operator, before, wanted), _rows(opened, operator, after, wanted))
+    old, new = (keyed_beside(opened, operator, *each, wanted) for each in ((before, after), (after, before)))
+    changes = changes_between(old, new)
     shown = changes[:limit] if limit else changes
     counts = {kind: sum(each.kind == kind for each in changes) for kind in ("added", "removed", "changed")}
     if as_json:
@@ -75,12 +74,6 @@ def changes_between(before: Keyed, after: Keyed) -> list[Change]:
             keys = (new or old or ({}, {}))[0]
             changes.append(Change(keys, old and old[1], new and new[1]))
     return changes
-
-
-def _rows(store: Store, operator: str, epoch: int, wanted: Mapping[str, str]) -> Keyed:
-    snapshot = snapshot_of(store.log.manifest(epoch), operator)
-    table = visible(with_keys(store.state(operator).read(epoch), snapshot, wanted), snapshot)
-    return keyed(table, column_names(snapshot.key_schema))
 
 
 def _fields(change: Change) -> dict[str, Json]:

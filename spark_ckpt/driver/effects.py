@@ -7,10 +7,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Json
 from spark_ckpt.driver.announcer import Announcer
+from spark_ckpt.driver.answering import NoAnswer, answer_within
 from spark_ckpt.driver.control_source import Control
 from spark_ckpt.driver.coordinator import CoordinatorLoop
 from spark_ckpt.driver.epoch_clock import EpochClock
@@ -25,6 +27,7 @@ from spark_ckpt.host.messages import (
     CountBatch,
     End,
     ManifestFenced,
+    ManifestOverdue,
     ManifestStored,
     NameEpoch,
     OfferMarker,
@@ -127,14 +130,19 @@ class Effects:
             pass
 
     def _store(self, effect: StoreManifest) -> None:
-        """The decision. An error other than a fence leaves its outcome unknown and ends the incarnation."""
+        """The decision. An error other than a fence, or no answer, leaves its outcome unknown and ends the incarnation."""
         timings = self._clock.timings(effect.manifest.epoch, time.monotonic(), self._progress.lag)
         manifest = measured(effect.manifest, timings, self._graph)
         manifest = stamped(manifest, uuid.uuid4().hex, time.time_ns() // 1_000_000)
         hit(Failpoint.EPOCH_COMMITTING)
         began_s = time.monotonic()
         try:
-            tail = self._plan.store.log.commit_epoch(manifest)
+            tail = answer_within(
+                self._plan.config.timeout_ms / 1000, partial(self._plan.store.log.commit_epoch, manifest)
+            )
+        except NoAnswer:
+            self._loop.tell(ManifestOverdue(manifest.epoch))
+            return
         except Fenced as error:
             self._loop.tell(ManifestFenced(manifest.epoch, str(error)))
             return

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from spark_ckpt.connector import CostlyCommits, MayNeverEnd, StagePlan
 from spark_ckpt.driver import identities
 from spark_ckpt.driver.inputs import check_inputs, remember_in
-from spark_ckpt.errors import ConfigInvalid, GraphInvalid, StateSchemaChanged
+from spark_ckpt.driver.state_check import check_state
+from spark_ckpt.errors import ConfigInvalid, GraphInvalid
 from spark_ckpt.host.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
 from spark_ckpt.plan.graph import (
     EdgeBinding,
@@ -31,7 +32,6 @@ from spark_ckpt.plan.graph import (
 from spark_ckpt.plan.graph_edges import check_edges, check_in_flight
 from spark_ckpt.plan.graph_nodes import graph_nodes
 from spark_ckpt.protocol.barrier import Limits
-from spark_ckpt.store.ddl import column_names, differences
 from spark_ckpt.store.identity import Confirmed, Found, Standing
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.restore import LATEST, RestoreTarget, choose, no_check
@@ -238,16 +238,7 @@ class JobPlan:
                 f"epoch {base.epoch} has state of operator '{name}', which the job {_lacks(base)}",
                 hint=_names_hint(base, "operator", name, there, instead),
             )
-        declared = (operator.key_ddl, operator.state_ddl)
-        written = (snapshot.key_schema, snapshot.state_schema)
-        if not _fits(written, declared):
-            raise StateSchemaChanged(
-                f"operator '{name}' was written with key {written[0]} and state {written[1]}",
-                declared=f"key {declared[0]} and state {declared[1]}",
-                difference=_difference(written, declared),
-                epoch=base.epoch,
-                hint="new state columns may be added at the end; anything else needs a new operator name or a new store",
-            )
+        check_state(snapshot, operator.key_ddl, operator.state_ddl, base.epoch)
 
 
 def _lacks(base: Manifest) -> str:
@@ -275,6 +266,7 @@ def _limits(config: JobConfig) -> Limits:
     return Limits(
         interval_ms=max(1, config.interval_ms),
         epoch_timeout_ms=max(1, config.timeout_ms),
+        store_timeout_ms=max(1, config.timeout_ms),
         publish_timeout_ms=max(1, config.publish_timeout_ms),
         max_failed_epochs=config.max_failed_epochs,
         max_unpublished=config.max_unpublished,
@@ -288,18 +280,6 @@ def _publish_every_ms(binding: SinkBinding, config: JobConfig) -> int:
     if config.every_batch and isinstance(binding.sink, CostlyCommits):
         return binding.sink.publish_every_ms
     return 0
-
-
-def _fits(written: tuple[str, str], declared: tuple[str, str]) -> bool:
-    """Same keys, and the same state columns or some more after them."""
-    return written[0] == declared[0] and (declared[1] + ",").startswith(written[1] + ",")
-
-
-def _difference(written: tuple[str, str], declared: tuple[str, str]) -> str:
-    """Column by column. A column that is new in the key is one, in the state it is not."""
-    key, state = (differences(*each) for each in zip(written, declared, strict=True))
-    new = [f"{name} is new" for name in column_names(declared[0]) if name not in column_names(written[0])]
-    return "; ".join([*(f"key column {each}" for each in (*key, *new)), *(f"state column {each}" for each in state)])
 
 
 def planned(

@@ -16,6 +16,7 @@ from spark_ckpt.host.edges import Bound
 from spark_ckpt.host.incarnation import IncarnationCore
 from spark_ckpt.host.messages import BatchDone
 from spark_ckpt.host.reports import Report
+from spark_ckpt.store.widening import types_change
 from spark_ckpt.tasks.group_host import GroupHost
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ class Stage:
 
     def _host(self, operator: OperatorNode) -> GroupHost:
         core = self._core
+        written = core.base.operators.get(operator.name)
         return GroupHost(
             name=operator.name,
             keys=operator.keys,
@@ -143,4 +145,5 @@ class Stage:
             chains={group: chain for (name, group), chain in core.chains.items() if name == operator.name},
             location=self._plan.store.state(operator.name).location,
             cache=str(self._cache / operator.name),
+            outgrown=written is not None and types_change(written.state_schema, operator.state_ddl),
         )

@@ -134,7 +134,8 @@ _STORES: Mapping[str, Cause] = {
     "CKPT_STATE_SCHEMA_CHANGED": Cause(
         "The program declares another key or state schema than the one that the epoch's state was written with, or "
         "an operator is gone.",
-        "Declare the old schema, with new state columns at its end if you like; give the changed operator a new name; or "
+        "Declare the old schema, with new state columns at its end or wider types if you like (docs/changing.md); give the "
+        "changed operator a new name; or "
         "restore an epoch that has the new one.",
     ),
 }

@@ -11,13 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from spark_ckpt.connector import Cursor, StagedFile
-from spark_ckpt.errors import CkptError, Fenced, PublishFailed, RunFailed
+from spark_ckpt.errors import CkptError, Fenced, PublishFailed, RunFailed, StoreUnreachable
 from spark_ckpt.host.ahead import Ahead
 from spark_ckpt.host.edges import spent
 from spark_ckpt.host.epoch_builder import Chains, EpochBuilder
 from spark_ckpt.host.holding import Holding
 from spark_ckpt.host.job_shape import JobShape
-from spark_ckpt.host.manifests import Lineage, manifest_of
+from spark_ckpt.host.manifests import Lineage, manifest_of, pinned_of
 from spark_ckpt.host.markers import AHEAD, BARRIER, OPEN, ControlMarkers
 from spark_ckpt.host.messages import (
     ArmTimer,
@@ -25,6 +25,7 @@ from spark_ckpt.host.messages import (
     CountBatch,
     End,
     ManifestFenced,
+    ManifestOverdue,
     ManifestStored,
     NameEpoch,
     OfferMarker,
@@ -81,6 +82,8 @@ class IncarnationCore:
         self._idle_interval: barrier.IntervalElapsed | None = None
         self._drained = False
         self._fence: Fenced | None = None
+        self._store_bound: Event | None = None
+        self._in_doubt = False
         self._progressed = False
         self._over = False
 
@@ -167,7 +170,9 @@ class IncarnationCore:
             case ManifestFenced(why=why) if self._machine is None:
                 return [End(barrier.Outcome.FENCED, self._why(barrier.Outcome.FENCED, why))]
             case ManifestFenced(epoch=epoch, why=why):
-                return self._told(now_ms, barrier.EpochStoreFailed(Epoch(epoch), self._incarnation, True, why))
+                return self._told(now_ms, barrier.EpochStoreFailed(Epoch(epoch), self._incarnation, why))
+            case ManifestOverdue(epoch=epoch):
+                return self._overdue(epoch, now_ms)
             case PublishEnded():
                 return self._publish_ended(event, now_ms)
             case StopAsked():
@@ -176,6 +181,8 @@ class IncarnationCore:
                 return self._told(now_ms, barrier.EpochRequested(barrier.Reason.SAVEPOINT, name))
             case TimerRanOut(elapsed=barrier.IntervalElapsed() as elapsed) if self._nothing_to_end:
                 return self._wait_for_rows(elapsed, now_ms)
+            case TimerRanOut(elapsed=elapsed) if elapsed == self._store_bound:
+                return self._bound_is_over(elapsed, now_ms)
             case TimerRanOut(elapsed=elapsed):
                 return self._told(now_ms, elapsed)
         raise TypeError(f"not an event of an incarnation: {event}")
@@ -187,7 +194,7 @@ class IncarnationCore:
             return []
         self._cursors |= event.starts
         ended = self._builder.pinned(self._previous + 1, self._cursors)
-        return [StoreManifest(manifest_of(self._shape, ended, self._lineage(now_ms), "initial", ()))]
+        return [StoreManifest(pinned_of(self._shape, ended, self._lineage(now_ms), self._base))]
 
     def _start(self, event: QueryStarting, now_ms: float) -> list[Effect]:
         """A job that finds rows waiting ends its first epoch with its first batch: what a crash undid is soon done again
@@ -288,6 +295,18 @@ class IncarnationCore:
             SettleTables(manifest, unnamed),
         ]
 
+    def _overdue(self, epoch: int, now_ms: float) -> list[Effect]:
+        """The log's answer is waited for no longer: nothing is aborted, for the epoch may be decided."""
+        if self._machine is None:
+            return [End(barrier.Outcome.FAILED, _doubtful(f"whether epoch {epoch} is in the log is unknown"))]
+        return [] if self._store_bound is None else self._bound_is_over(self._store_bound, now_ms)
+
+    def _bound_is_over(self, elapsed: Event, now_ms: float) -> list[Effect]:
+        self._in_doubt = True
+        effects = self._told(now_ms, elapsed)
+        self._in_doubt = False  # the answer had come: what bounded the wait is stale
+        return effects
+
     def _publish_ended(self, event: PublishEnded, now_ms: float) -> list[Effect]:
         if isinstance(event.error, Fenced):
             self._fence = event.error
@@ -313,7 +332,8 @@ class IncarnationCore:
 
     def _of(self, effect: Effect, now_ms: float) -> list[Effect]:
         match effect:
-            case SetTimer(delay_ms=delay_ms, elapsed=elapsed):
+            case SetTimer(delay_ms=delay_ms, elapsed=elapsed, name=name):
+                self._store_bound = elapsed if name == barrier.STORE_TIMER else self._store_bound
                 return [ArmTimer(delay_ms, elapsed)]
             case barrier.InjectBarrier(epoch=epoch) if epoch == self._ahead.epoch:
                 self._barrier_at_ms = self._ahead.offered_ms
@@ -353,7 +373,13 @@ class IncarnationCore:
                 why, incarnation=self._incarnation, hint="another driver runs this job; this one can be ended"
             )
         if outcome is barrier.Outcome.FAILED:
-            return blamed or RunFailed(why)
+            return _doubtful(why) if self._in_doubt else blamed or RunFailed(why)
         if not why:
             return None
         return blamed or PublishFailed(why, hint="the rows are staged; the next start publishes them")
+
+
+def _doubtful(why: str) -> CkptError:
+    return StoreUnreachable(
+        f"the log does not answer: {why}", hint="is the store's file system or object store reachable?"
+    )

@@ -71,6 +71,17 @@ def manifest_of(
     )
 
 
+def pinned_of(shape: JobShape, ended: EndedEpoch, lineage: Lineage, base: Manifest) -> Manifest:
+    """An epoch before the first batch: state lies in the files that it lay in, with the columns that they were written with."""
+    manifest = manifest_of(shape, ended, lineage, "initial", ())
+    operators = {name: _as_written(each, base.operators.get(name)) for name, each in manifest.operators.items()}
+    return manifest.model_copy(update={"operators": operators})
+
+
+def _as_written(snapshot: OperatorSnapshot, base: OperatorSnapshot | None) -> OperatorSnapshot:
+    return snapshot if base is None else snapshot.model_copy(update={"state_schema": base.state_schema})
+
+
 def stamped(manifest: Manifest, attempt: str, created_ms: int) -> Manifest:
     """The manifest as it is stored: under a random id of this attempt, at this time."""
     return manifest.model_copy(update={"attempt": attempt, "created_ms": created_ms})

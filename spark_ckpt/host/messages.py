@@ -69,6 +69,13 @@ class ManifestFenced(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ManifestOverdue(Event):
+    """The log has not answered within `store_timeout_ms`: whether the epoch is decided is not known, and may yet come about."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class PublishEnded(Event):
     """What became of one attempt to publish: rows and whether the sink had them before, or an error.
 
@@ -116,8 +123,8 @@ class OfferMarker(Effect):
 class StoreManifest(Effect):
     """Append the manifest to the log, with a new attempt's id and the time: the decision.
 
-    Answered by `ManifestStored`, or `ManifestFenced`. If the outcome is unknown the incarnation ends: the next one reads the
-    log. `names`: savepoints that this epoch serves.
+    Answered by `ManifestStored`, `ManifestFenced` or `ManifestOverdue`. If the outcome is unknown the incarnation ends: the
+    next one reads the log. `names`: savepoints that this epoch serves.
     """
 
     manifest: Manifest

@@ -17,6 +17,7 @@ from spark_ckpt.host.markers import AHEAD, BARRIERS, ControlMarker
 from spark_ckpt.host.messages import BatchDone
 from spark_ckpt.host.reports import EDGE, Report, latest_attempts, scope_of_group
 from spark_ckpt.host.watermarks import event_times
+from spark_ckpt.simulator.barrier_storage import ensure
 from spark_ckpt.simulator.spark_rows import (
     DELAY_MS,
     EDGES,
@@ -264,4 +265,6 @@ def restored(shared: Shared, chains: Chains) -> dict[str, list[Group]]:
 
 
 def _group(shared: Shared, number: int, chain: tuple[StateFile, ...]) -> Group:
+    gone = [file.path for file in chain if file.path in shared.gone]
+    ensure(not gone, "O12", f"state is restored from {gone}, which are gone")
     return Group(number, dict(shared.folded(chain)), chain=len(chain))

@@ -16,7 +16,7 @@ def work_of(number: int, driver: SparkDriver, rows: int) -> list[Choice]:
     """The next steps of its threads. `number`: the driver's, `rows`: how many each source has."""
     found: list[Choice] = []
     if driver.storing:
-        found.append(("store", number, "ok"))
+        found += [("store", number, how) for how in ("ok", "slow")]
     elif driver.busy:
         found += [("coordinate", number, behind) for behind in ((True, False) if driver.query is None else (False,))]
     for sink, lane in driver.lanes.items():
@@ -29,6 +29,8 @@ def work_of(number: int, driver: SparkDriver, rows: int) -> list[Choice]:
         found.append(("run", number, "once"))
     elif query is not None and query.news(rows):
         found += _plans(number, query, rows)
+    if driver.sweeper.busy:
+        found.append(("sweep", number))
     if driver.trash:
         found.append(("delete", number))
     return found

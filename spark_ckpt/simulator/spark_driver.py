@@ -14,11 +14,9 @@ from spark_ckpt.connector import EpochOutput
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
 from spark_ckpt.host.incarnation import IncarnationCore
 from spark_ckpt.host.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
-from spark_ckpt.host.manifests import stamped
 from spark_ckpt.host.messages import (
     ArmTimer,
     End,
-    ManifestFenced,
     ManifestStored,
     NameEpoch,
     OfferMarker,
@@ -36,9 +34,13 @@ from spark_ckpt.protocol.machine import Effect, Event
 from spark_ckpt.protocol.vocabulary import Note
 from spark_ckpt.simulator.barrier_storage import ensure
 from spark_ckpt.simulator.spark_batches import Query, restored
+from spark_ckpt.simulator.spark_deciding import Deciding
+from spark_ckpt.simulator.spark_identities import FOUND, standing
+from spark_ckpt.simulator.spark_retention import Sweeper, swept
 from spark_ckpt.simulator.spark_rows import DELAY_MS, EDGES, GROUPS, OPERATORS, SINKS, SOURCES
 from spark_ckpt.simulator.spark_sink import SparkSink
 from spark_ckpt.simulator.spark_store import JOB, Shared
+from spark_ckpt.store.identity import Found, Standing
 from spark_ckpt.store.records import Holder, Manifest
 from spark_ckpt.store.restore import LATEST, RecoveryPoint, RestoreTarget
 
@@ -66,12 +68,12 @@ def shape_of(every_batch: bool, patient: Collection[str]) -> JobShape:
 
 HOLDER = Holder(host="h", boot_id="b", pid=1, pid_start=1, name=JOB)
 
-CoreOf = Callable[[JobShape, RecoveryPoint, Mapping[str, int]], IncarnationCore]
+CoreOf = Callable[[JobShape, RecoveryPoint, Mapping[str, int], Standing], IncarnationCore]
 
 
-def shipped(shape: JobShape, point: RecoveryPoint, acked: Mapping[str, int]) -> IncarnationCore:
+def shipped(shape: JobShape, point: RecoveryPoint, acked: Mapping[str, int], standing: Standing) -> IncarnationCore:
     """The rules as they are shipped."""
-    return IncarnationCore(shape, point, None, acked)
+    return IncarnationCore(shape, point, standing, acked)
 
 
 class QueryDied(RunFailed):
@@ -97,13 +99,19 @@ class SparkDriver:
     """
 
     def __init__(
-        self, shared: Shared, core_of: CoreOf, restore: RestoreTarget = LATEST, shape: JobShape = SHAPE
+        self,
+        shared: Shared,
+        core_of: CoreOf,
+        restore: RestoreTarget = LATEST,
+        shape: JobShape = SHAPE,
+        found: Found = FOUND,
     ) -> None:
         self.shared = shared
         self.log = shared.log()
+        standing(self.log, restore, found)
         point = self.log.begin_incarnation(HOLDER, restore, 1_000, takeover=True)
         self.incarnation = point.incarnation
-        self.core = core_of(shape, point, self.log.tail().acked)
+        self.core = core_of(shape, point, self.log.tail().acked, standing(self.log, point.manifest.epoch, found))
         self.base = point.manifest
         self.now_ms = 0
         self.timers: list[tuple[int, Event]] = []
@@ -113,6 +121,8 @@ class SparkDriver:
         self.lanes = {sink: Lane(sink) for sink in SINKS}
         self.query: Query | None = None
         self.trash: deque[Sequence[str]] = deque()
+        self.sweeper = Sweeper(shared, self.log)
+        self.deciding = Deciding(shared, self.log, self.answers, self.end)
         self.ending: End | None = None
         starts = {source: {"n": 0} for source in SOURCES if source not in self.core.cursors}
         self.answers.append(SourcesPinned(starts))
@@ -127,12 +137,13 @@ class SparkDriver:
     @property
     def busy(self) -> bool:
         """The coordinator has something to do."""
-        return bool(self.effects or self.answers or (self.query and self.inbox) or self.query is None)
+        work = bool(self.effects or self.answers or (self.query and self.inbox) or self.query is None)
+        return work and self.deciding.asking is None
 
     @property
     def storing(self) -> bool:
         """The next effect is a decision."""
-        return bool(self.effects) and isinstance(self.effects[0], StoreManifest)
+        return self.deciding.asking is None and bool(self.effects) and isinstance(self.effects[0], StoreManifest)
 
     def step(self, behind: bool) -> None:
         """One effect, or one event."""
@@ -164,7 +175,7 @@ class SparkDriver:
             case OfferMarker(marker=marker) if self.query is not None:
                 self.query.markers.append(marker)
             case StoreManifest():
-                self._store(effect)
+                self.deciding.store(effect)
             case Publish(sink=sink, output=output):
                 self.lanes[sink].waiting.append(output)
             case NameEpoch(name=name, epoch=epoch):
@@ -183,21 +194,10 @@ class SparkDriver:
             case End():
                 self.end(effect)
 
-    def _store(self, effect: StoreManifest) -> None:
-        self.shared.attempts += 1
-        manifest = stamped(effect.manifest, f"attempt {self.shared.attempts}", 1)
-        try:
-            self.log.commit_epoch(manifest)
-        except Fenced as error:
-            self.answers.append(ManifestFenced(manifest.epoch, str(error)))
-        except CkptError as error:
-            self.end(End(Outcome.FAILED, error))
-        else:
-            self.answers.append(ManifestStored(manifest, effect.names))
-
     def _settle(self, manifest: Manifest, spent: Sequence[str]) -> None:
         """Files that nobody needs go later, if the driver lives. O17: each of them was given up."""
         self.shared.give_up(spent)
+        self.sweeper.due = True
         if spent:
             self.trash.append(spent)
         for edge, cut in manifest.edges.items():
@@ -220,6 +220,13 @@ class SparkDriver:
         """What was given up longest ago."""
         for path in self.trash.popleft():
             self.shared.delete(path)
+
+    def sweep(self) -> int:
+        """A step of retention; how many epochs or files it was about."""
+        gone, error = swept(self.sweeper)
+        if error is not None:
+            self.end(End(Outcome.FENCED, error))
+        return gone
 
     def end(self, ending: End) -> None:
         """The first word counts."""

@@ -38,6 +38,7 @@ class SparkSink:
         if how == "fail":
             raise PublishFailed(f"{self.name} is away")
         self._judge(shared, output)
+        self._rows(shared, output)
         self.rows += [row for file in output.files for row in shared.staged[file.path]]
         self.marker = marker_of(output, context)
         if how == "silent":
@@ -64,7 +65,7 @@ class SparkSink:
             ensure(shown == wanted, "O11", f"{self.name} shows {shown} for epoch {output.epoch}, decided was {wanted}")
 
     def _rows(self, shared: Shared, output: EpochOutput) -> int:
-        missing = [file.path for file in output.files if file.path not in shared.staged]
+        missing = [file.path for file in output.files if file.path not in shared.staged or file.path in shared.gone]
         if missing:
             raise EpochDamaged(f"{missing[0]} is missing", epoch=output.epoch)
         return sum(len(shared.staged[file.path]) for file in output.files)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -40,6 +40,9 @@ JOB = "job"
 class Shared:
     """Everything that outlives processes. `staged`, `state` and `segments` are immutable files by path; only segments are deleted.
 
+    `gone`: staged rows and state that were deleted; only oracles still know what was in them. `forgotten`: `seq` of rows
+    that the log has dropped.
+
     `named`: segments that some decided epoch names. `spent`: those that somebody has given up, deleted or not.
     """
 
@@ -49,6 +52,10 @@ class Shared:
     segments: dict[str, tuple[Row, ...]] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
     spent: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+    forgotten: set[int] = field(default_factory=set)
+    shortened: int = 0
+    """How often rows were dropped."""
     _manifests: list[Manifest] = field(default_factory=list)
     attempts: int = 0
     begins: dict[tuple[int, str], list[Mapping[str, int]]] = field(default_factory=dict)
@@ -62,6 +69,7 @@ class Shared:
         """The same in the hands of somebody else."""
         return Shared(
             list(self.rows), dict(self.staged), dict(self.state), dict(self.segments), set(self.named), set(self.spent),
+            set(self.gone), set(self.forgotten), self.shortened,
             list(self._manifests), self.attempts, dict(self.begins), self.incarnation,
         )  # fmt: skip
 
@@ -100,8 +108,8 @@ class Shared:
         staged = (*manifest.outputs.values(), *manifest.held.values())
         paths = [file.path for output in staged for file in output.files]
         files = [file.path for snapshot in manifest.operators.values() for file in snapshot.files]
-        missing = [path for path in paths if path not in self.staged]
-        missing += [path for path in files if path not in self.state]
+        missing = [path for path in paths if path not in self.staged or path in self.gone]
+        missing += [path for path in files if path not in self.state or path in self.gone]
         missing += [path for path in _in_flight(manifest) if path not in self.segments]
         if missing:
             raise EpochDamaged(f"{missing[0]} is missing", epoch=manifest.epoch)
@@ -141,6 +149,15 @@ class Shared:
             ensure(path not in self.spent, "O8", f"segment {path} is given up twice")
             self.spent.add(path)
 
+    def files(self) -> list[str]:
+        """All that are there."""
+        return [path for path in (*self.staged, *self.state, *self.segments) if path not in self.gone]
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Files that somebody takes for garbage are gone."""
+        for path in paths:
+            self.delete(path) if path in self.segments else self.gone.add(path)
+
     def delete(self, path: str) -> None:
         """A segment is gone."""
         self.segments.pop(path, None)
@@ -157,6 +174,8 @@ class Shared:
             sinks = sorted([*manifest.outputs, *manifest.held])
             ensure(sinks == sorted(SINKS), "O7", f"{name} has outputs of {sinks} only, or twice")
         ensure(set(manifest.edges) == set(EDGES), "O7", f"{name} has edges {sorted(manifest.edges)} only")
+        stood_on = [file.path for each in manifest.operators.values() for file in each.files if file.path in self.gone]
+        ensure(not stood_on, "O12", f"{name} names {stood_on}, which are gone")
         in_flight = {edge: self._rows_on(cut) for edge, cut in manifest.edges.items()}
         cursors = numbers(manifest.cursors)
         wanted = expected(cursors, in_flight)
@@ -237,16 +256,18 @@ class MemoryTable:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._seen = 0
+        self._seen = self._shortened = 0
         self._news: list[LogRow] | None = []
 
     @property
     def rows(self) -> list[LogRow]:
         """Everything up to the last refresh."""
-        return [row for row, _ in self._shared.rows[: self._seen]]
+        return [row for row, _ in self._shared.rows[: self._seen] if row.seq not in self._shared.forgotten]
 
     def refresh(self) -> None:
         """See what others have appended."""
+        if self._shortened != self._shared.shortened:
+            self._news, self._shortened = None, self._shared.shortened
         if self._news is not None:
             self._news += [row for row, _ in self._shared.rows[self._seen :]]
         self._seen = len(self._shared.rows)
@@ -262,6 +283,17 @@ class MemoryTable:
         self._seen += 1
         if self._news is not None:
             self._news.append(row)
+
+    def shorten(self, keep: Collection[int], extra: NewRow) -> bool:
+        """Drop all rows but those with these numbers, if nobody was faster."""
+        seqs = {row.seq for row in self.rows}
+        try:
+            self._shared.append(extra, self._seen)
+        except CommitLost:
+            return False
+        self._shared.forgotten |= seqs - set(keep)
+        self._shared.shortened += 1
+        return True
 
     def acknowledge(self) -> None:
         """A row in memory needs no trace of its author's being told."""

@@ -7,15 +7,17 @@ output of the cut are those of the rows before it, less what is in flight) and a
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
-from spark_ckpt.errors import CkptError
+from spark_ckpt.errors import CkptError, Fenced, IdentityChanged
 from spark_ckpt.host.job_shape import JobShape
-from spark_ckpt.host.messages import OfferMarker, SavepointAsked, StopAsked
+from spark_ckpt.host.messages import OfferMarker, SavepointAsked, StopAsked, StoreManifest
 from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.simulator.barrier_storage import ensure
 from spark_ckpt.simulator.spark_choices import faults_of, missed_by, work_of
+from spark_ckpt.simulator.spark_deciding import Decision
 from spark_ckpt.simulator.spark_driver import SHAPE, CoreOf, SparkDriver, shipped
+from spark_ckpt.simulator.spark_identities import astray
 from spark_ckpt.simulator.spark_restores import judge_restores
 from spark_ckpt.simulator.spark_rows import GETS, SINKS, by_key, in_order, in_the_end, outputs_of
 from spark_ckpt.simulator.spark_run import SparkRun
@@ -34,7 +36,7 @@ class SparkWorld(World):
     and queries die. `shape`: the job's. Drivers are numbered in the order of their incarnations; the last one is
     the job's."""
 
-    LAGGARDS = ("", "coordinate", "ask", "publish", "plan", "run", "store", "delete")
+    LAGGARDS = ("", "coordinate", "ask", "publish", "plan", "run", "store", "delete", "land", "sweep")
 
     def __init__(
         self,
@@ -60,6 +62,8 @@ class SparkWorld(World):
         self.away = 0
         """How many times more the store does not answer."""
         self.counted: dict[str, int] = {}
+        self.under_way: list[tuple[SparkDriver, Decision]] = []
+        """Decisions that the log has not answered, by whoever sent them, dead or alive."""
 
     # -- what can happen -----------------------------------------------------------------------------------------------
 
@@ -77,19 +81,21 @@ class SparkWorld(World):
         found: list[Choice] = [] if self.current else [("begin",)]
         for number, driver in enumerate(self.drivers):
             found += work_of(number, driver, self.rows)
+        found += [("land", number) for number in range(len(self.under_way))]
         if self.savepoints < SAVEPOINTS and self.current and self.current.query:
             found.append(("savepoint",))
         return found
 
     def timers(self) -> list[Choice]:
-        """Timers of all drivers, each driver's earliest first."""
+        """Waits for the log that have lasted long enough; timers of all drivers, each driver's earliest first."""
+        waits: list[Choice] = [("overdue", each) for each, driver in enumerate(self.drivers) if driver.deciding.asking]
         found = [
             (due, index, number)
             for index, driver in enumerate(self.drivers)
             if driver.query is not None
             for number, (due, _) in enumerate(driver.timers)
         ]
-        return [("timer", index, number) for _, index, number in sorted(found)]
+        return [*waits, *(("timer", index, number) for _, index, number in sorted(found))]
 
     def faults(self) -> list[Choice]:
         """Deaths, replacements, refusals, silence, tasks that run twice, a barrier that is missed.
@@ -100,6 +106,8 @@ class SparkWorld(World):
         if not self.faults_left:
             return []
         found: list[Choice] = [] if self.current else [("begin", "fail"), ("begin", "silent")]
+        if not self.current and self.durable.manifests():
+            found.append(("begin", "astray"))
         if self.deaths:
             found += self._deaths()
         drivers = list(enumerate(self.drivers))
@@ -139,6 +147,9 @@ class SparkWorld(World):
         return "fail"
 
     def _do_begin(self, how: str = "ok") -> None:
+        if how == "astray":
+            self._begin_astray()
+            return
         self.durable.mood = self._mood(how)
         try:
             driver = SparkDriver(self.durable, self.core_of, shape=self.shape)
@@ -151,6 +162,18 @@ class SparkWorld(World):
             begun = f"incarnation {driver.incarnation} from epoch {driver.base.epoch}"
             self.tell("driver", "recover", begun + _in_flight(driver.base))
         self.durable.mood = "ok"
+
+    def _begin_astray(self) -> None:
+        """O11: a job whose source or sink is another one is not begun, and nothing has changed."""
+        before, refused = len(self.durable.rows), False
+        try:
+            SparkDriver(self.durable, self.core_of, shape=self.shape, found=astray(self.step))
+        except IdentityChanged:
+            refused = True
+        ensure(
+            refused and len(self.durable.rows) == before, "O11", "a job begins with another source or sink than its own"
+        )
+        self.tell("driver", "failed", "another source or sink: refused")
 
     def _do_end(self, how: str, number: int = -1) -> None:
         """One kind of fault in four ways, so that most of a schedule is work."""
@@ -177,19 +200,45 @@ class SparkWorld(World):
         driver.step(behind)
 
     def _do_store(self, number: int, how: str) -> None:
-        before, driver = self.durable.decided, self.drivers[number]
+        driver = self.drivers[number]
         self.tell("driver", "decide", f"incarnation {driver.incarnation}")
+        if how == "slow":
+            effect = driver.effects.popleft()
+            assert isinstance(effect, StoreManifest)  # noqa: S101 - else the choice does not exist
+            self.under_way.append((driver, driver.deciding.ask(effect)))
+            return
+        before = self.durable.decided
         self.durable.mood = self._mood(how)
         driver.step(False)
         self.durable.mood = "ok"
+        self._say_decided(before)
+        if how != "ok":
+            self.tell("log", "failed", how)
+
+    def _do_land(self, number: int) -> None:
+        """A decision gets to the log at last."""
+        driver, decision = self.under_way.pop(number)
+        before = self.durable.decided
+        error = decision.land()
+        self._say_decided(before)
+        late = driver.deciding.asking is not decision or driver not in self.drivers
+        if late:
+            self.count("late fenced" if isinstance(error, Fenced) else "late decided")
+            ensure(error is None or isinstance(error, Fenced), "O10", f"a late decision: {error}")
+        driver.deciding.answered(decision, error)
+
+    def _do_overdue(self, number: int) -> None:
+        self.count("overdue")
+        self.tell("log", "failed", "no answer in time")
+        self.drivers[number].deciding.wait_no_longer()
+
+    def _say_decided(self, before: Mapping[str, int]) -> None:
         for epoch in sorted(set(self.durable.decided.values()) - set(before.values())):
             self.count("complete")
             in_flight = _in_flight(self.durable.manifests()[-1])
             self.tell("log", "complete", f"epoch {epoch}{in_flight}")
             if in_flight:
                 self.count("in flight")
-        if how != "ok":
-            self.tell("log", "failed", how)
 
     def _do_ask(self, number: int, sink: str) -> None:
         self.drivers[number].ask(sink)
@@ -215,6 +264,11 @@ class SparkWorld(World):
     def _do_delete(self, number: int) -> None:
         self.count("delete")
         self.drivers[number].delete()
+
+    def _do_sweep(self, number: int) -> None:
+        if gone := self.drivers[number].sweep():
+            self.count("swept")
+            self.tell("driver", "delete", f"{gone} epochs or files that nobody needs")
 
     def _do_timer(self, index: int, number: int) -> None:
         self.drivers[index].run_out(number)
@@ -340,4 +394,4 @@ def _in_flight(manifest: Manifest) -> str:
 
 def _may_be_wrong(choice: Choice) -> bool:
     """Whether it is worth while to look for it among the faults."""
-    return choice[0] in ("end", "miss") or choice[-1] in ("fail", "silent", "twice")
+    return choice[0] in ("end", "miss") or choice[-1] in ("fail", "silent", "astray", "twice")

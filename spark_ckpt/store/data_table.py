@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake import CommitProperties, DeltaTable, Field, Schema
 from deltalake.exceptions import DeltaError
 
 from spark_ckpt.errors import LogDamaged, StateSchemaChanged, StoreUnreachable
@@ -109,15 +109,14 @@ class DataTable:
 
         When a column changed its type: `StateSchemaChanged`, or with `replace` the table starts over without files.
         """
-        wanted = pa.schema([pa.field(each.name, each.type, nullable=True) for each in schema])
+        wanted = _nullable(schema)
         table = self.refreshed()
         if table is None:
             self._table = delta_log.create_table(self.location, wanted, self._description, partition_by)
             return
         known = {each.name: each for each in table.schema().fields}
-        fields = Schema.from_arrow(wanted).fields
-        changed = next((each for each in fields if each.name in known and known[each.name].type != each.type), None)
-        new = [each for each in fields if each.name not in known]
+        changed = next(iter(_changed(table, wanted)), None)
+        new = [each for each in Schema.from_arrow(wanted).fields if each.name not in known]
         if changed is not None and not replace:
             raise StateSchemaChanged(
                 f"column '{changed.name}' is {known[changed.name].type} in the table and {changed.type} in new files",
@@ -130,6 +129,11 @@ class DataTable:
             properties = CommitProperties(max_commit_retries=0)
             self._alter(table, lambda: table.alter.add_columns(new, commit_properties=properties))
 
+    def changed_columns(self, schema: pa.Schema) -> list[str]:
+        """Columns that have another type in the table than in `schema`; none if there is no table."""
+        table = self.refreshed()
+        return [] if table is None else [each.name for each in _changed(table, schema)]
+
     def _alter(self, table: DeltaTable, alter: Callable[[], None]) -> None:
         try:
             alter()
@@ -138,10 +142,13 @@ class DataTable:
         delta_log.sync_versions(self.location, table.version(), table.version() + 1)
         self._table = delta_log.open_table(self.location)
 
-    def commit(self, key: int | None, change: Change, metadata: Mapping[str, str]) -> bool:
+    def commit(
+        self, key: int | None, change: Change, metadata: Mapping[str, str], anew: pa.Schema | None = None
+    ) -> bool:
         """Apply `change` in one commit, on a newer version if others were faster. False if there was nothing to do.
 
-        With a `key` the commit happens only while the table's settle key is below it.
+        With a `key` the commit happens only while the table's settle key is below it. With `anew` the table has those columns from
+        this commit on, and of the files only those that `change` adds.
         """
         application = None if key is None else Application(self._app_id, key)
         for _ in range(_ATTEMPTS):
@@ -151,8 +158,11 @@ class DataTable:
             actions = None if table is None else change(table)
             if table is None or actions is None:
                 return False
+            columns = _schema_of(table) if anew is None else _nullable(anew)
             try:
-                version = delta_log.commit(table, self.location, actions, _schema_of(table), application, metadata)
+                version = delta_log.commit(
+                    table, self.location, actions, columns, application, metadata, anew=anew is not None
+                )
             except CommitLost as lost:
                 self._table = None
                 if refusal_in(lost) is not None:
@@ -206,6 +216,18 @@ class DataTable:
             if action.get("txn", {}).get("appId") == self._app_id:
                 return int(action["txn"]["version"])
         return None
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(each.name, each.type, nullable=True) for each in schema])
+
+
+def _changed(table: DeltaTable, schema: pa.Schema) -> list[Field]:
+    """The columns of `schema` that the table has with another type."""
+    known = {each.name: each.type for each in table.schema().fields}
+    return [
+        each for each in Schema.from_arrow(_nullable(schema)).fields if known.get(each.name, each.type) != each.type
+    ]
 
 
 def _schema_of(table: DeltaTable) -> pa.Schema:

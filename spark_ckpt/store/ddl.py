@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -42,23 +43,32 @@ def column_names(ddl: str) -> list[str]:
     return [_name(part) for part in _parts(_columns(ddl))]
 
 
-def differences(written: str, declared: str) -> list[str]:
-    """What is different about the columns, a line for each; columns that are declared behind those written are none."""
-    before, now = _types(written), _types(declared)
-    found = [f"{name} is gone" for name in before if name not in now]
-    found += [f"{name} was {type_}, is {now[name]}" for name, type_ in before.items() if now.get(name, type_) != type_]
-    if not found and list(now)[: len(before)] != list(before):
-        found = [f"the order was {', '.join(before)}, is {', '.join(now)}"]
-    return found
-
-
-def _types(ddl: str) -> dict[str, str]:
+def column_types(ddl: str) -> dict[str, str]:
+    """The top-level columns' types as they are written, by name, in order."""
     return {_name(part): _NAME.sub("", part, count=1).strip(" :\n") for part in _parts(_columns(ddl))}
+
+
+class Inside(NamedTuple):
+    """The types that a nested type holds, by name: a struct's fields; `element`; `key` and `value`."""
+
+    kind: str
+    types: dict[str, str]
+
+
+def types_inside(type_: str) -> Inside | None:
+    """What an array, a map or a struct holds; None for any other type."""
+    nested = _NESTED.match(type_)
+    if nested is None:
+        return None
+    if nested[1] == "struct":
+        return Inside("struct", column_types(type_))
+    names = ("element",) if nested[1] == "array" else ("key", "value")
+    return Inside(nested[1], dict(zip(names, map(str.strip, _parts(nested[2])), strict=True)))
 
 
 def arrow_schema(ddl: str) -> pa.Schema:
     """The columns as Arrow has them in state files; of type null where a type is not known here."""
-    return pa.schema([pa.field(_name(part), _type(_NAME.sub("", part, count=1))) for part in _parts(_columns(ddl))])
+    return pa.schema([pa.field(_name(part), type_of(_NAME.sub("", part, count=1))) for part in _parts(_columns(ddl))])
 
 
 def _columns(ddl: str) -> str:
@@ -67,7 +77,8 @@ def _columns(ddl: str) -> str:
     return text[len(_ROW) : -1] if text.startswith(_ROW) and text.endswith(">") else text
 
 
-def _type(text: str) -> pa.DataType:
+def type_of(text: str) -> pa.DataType:
+    """The type as Arrow has it; null where it is not known here."""
     text = text.strip(" :\n").lower()
     if decimal := _DECIMAL.match(text):
         return pa.decimal128(int(decimal[1]), int(decimal[2]))
@@ -80,7 +91,7 @@ def _type(text: str) -> pa.DataType:
 def _nested(kind: str, inside: str) -> pa.DataType:
     if kind == "struct":
         return pa.struct(list(arrow_schema(f"{_ROW}{inside}>")))
-    types = [_type(part) for part in _parts(inside)]
+    types = [type_of(part) for part in _parts(inside)]
     return pa.list_(types[0]) if kind == "array" else pa.map_(types[0], types[1])
 
 

@@ -160,9 +160,12 @@ def commit(
     schema: pa.Schema,
     application: Application | None = None,
     metadata: Mapping[str, str] | None = None,
+    *,
+    anew: bool = False,
 ) -> int:
     """Commit as the version right after the handle's; returns it. The handle itself does not move.
 
+    `anew`: from this version on the table has the columns of `schema`, and no file but those that `actions` add.
     Raises `CommitLost` after any error: the version may be somebody else's, ours, or nobody's.
     """
     version = table.version() + 1
@@ -171,8 +174,8 @@ def commit(
     durable.step("commit", f"{location.uri} {version}")
     try:
         table.create_write_transaction(
-            list(actions),
-            "append",
+            [each for each in actions if not anew or isinstance(each, AddAction)],
+            "overwrite" if anew else "append",
             Schema.from_arrow(schema),
             partition_by=table.metadata().partition_columns,
             commit_properties=properties,

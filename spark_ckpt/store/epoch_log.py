@@ -8,7 +8,6 @@ clocks decide only *when* a silent holder may be replaced, never whether two hol
 from __future__ import annotations
 
 import datetime
-import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -47,6 +46,7 @@ from spark_ckpt.store.records import (
 )
 from spark_ckpt.store.restore import LATEST, RecoveryPoint, RestoreTarget
 from spark_ckpt.store.tail import At, Tail, folded
+from spark_ckpt.store.turns import Turns
 
 __all__ = ["EpochLog", "RecoveryPoint", "RestoreTarget", "Tail", "wall_ms"]
 
@@ -69,7 +69,7 @@ class EpochLog:
         self._table = table
         self._verify = verify
         self._now_ms = now_ms
-        self._lock = threading.RLock()
+        self._lock = Turns("the job's log")
         self._tail = Tail()
         self._own_incarnation: int | None = None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from spark_ckpt.store.records import Manifest
@@ -74,6 +75,16 @@ def segments(manifests: Iterable[Manifest], edge: str) -> set[str]:
     """Paths of one edge's files that were in flight at some of the manifests."""
     cuts = [manifest.edges[edge] for manifest in manifests if edge in manifest.edges]
     return {file.path for cut in cuts for file in cut.files}
+
+
+def garbage(
+    paths: Iterable[str], prefix: str, needed: AbstractSet[str], forgotten: AbstractSet[str], incarnation: int
+) -> list[str]:
+    """Those of the files called `prefix...` that may go: not needed, and named by a forgotten epoch or written by an incarnation
+    before `incarnation`, the one that asks.
+    """
+    ours = ((path, incarnation_of(path, prefix)) for path in paths if path not in needed)
+    return [path for path, writer in ours if writer is not None and (path in forgotten or writer < incarnation)]
 
 
 def incarnation_of(path: str, prefix: str = "") -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +12,10 @@ from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 from spark_ckpt.json_values import plain
 from spark_ckpt.store.ddl import column_names
 from spark_ckpt.store.records import Manifest, OperatorSnapshot
+from spark_ckpt.store.widening import state_differences, widened
+
+if TYPE_CHECKING:
+    from spark_ckpt.store.store import Store
 
 CHANGED_IN = "ckpt_epoch"
 TIMEOUT = "ckpt_timeout_ms"
@@ -49,6 +54,12 @@ def with_keys(state: pa.Table, snapshot: OperatorSnapshot, wanted: Mapping[str, 
     return state
 
 
+def _as_in(state: pa.Table, snapshot: OperatorSnapshot, other: OperatorSnapshot) -> pa.Table:
+    """The snapshot's rows, with the columns and types of the other one's if state widened from one to the other."""
+    written, declared = snapshot.state_schema, other.state_schema
+    return state if state_differences(written, declared) else widened(state, written, declared)
+
+
 def _equals(state: pa.Table, name: str, text: str) -> pa.Array:
     kind = state.schema.field(name).type
     try:
@@ -66,6 +77,15 @@ def _sorted(state: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 Keyed = Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]]
 """Rows by their key's text: (key columns, state columns)."""
+
+
+def keyed_beside(store: Store, operator: str, epoch: int, other: int, wanted: Mapping[str, str]) -> Keyed:
+    """The operator's keys (those that have the values `wanted`) at an epoch, to be compared with another one's: what has only
+    widened from one to the other is the same. Raises `EpochNotFound`, `EpochDamaged`, `ConfigInvalid`.
+    """
+    snapshot, beside = (snapshot_of(store.log.manifest(each), operator) for each in (epoch, other))
+    state = _as_in(store.state(operator).read(epoch), snapshot, beside)
+    return keyed(visible(with_keys(state, snapshot, wanted), snapshot), column_names(snapshot.key_schema))
 
 
 def keyed(table: pa.Table, keys: Sequence[str]) -> Keyed:

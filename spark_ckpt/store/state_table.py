@@ -75,8 +75,13 @@ class StateTable:
         key = settle_key(incarnation, manifest.epoch)
         if self.table.settled_key() >= key:
             return
+        anew = None
         if newest is not None:
-            self.table.ensure(committed_schema(self.location, newest, epoch=newest.epoch, operator=self.operator))
+            schema = committed_schema(self.location, newest, epoch=newest.epoch, operator=self.operator)
+            if self._has_other_types(schema, wanted):
+                anew = schema
+            else:
+                self.table.ensure(schema)
 
         def change(table: DeltaTable) -> Actions:
             live = delta_log.live_files(table)
@@ -88,7 +93,12 @@ class StateTable:
             ]
             return [*adds, *gone]
 
-        self.table.commit(key, change, {"ckptEpoch": str(manifest.epoch), "ckptIncarnation": str(incarnation)})
+        facts = {"ckptEpoch": str(manifest.epoch), "ckptIncarnation": str(incarnation)}
+        self.table.commit(key, change, facts, anew)
+
+    def _has_other_types(self, schema: pa.Schema, wanted: Iterable[str]) -> bool:
+        """Whether the epoch's files have columns of other types than the table's, which shows none of these files yet."""
+        return bool(self.table.changed_columns(schema)) and not self.table.live().keys() & set(wanted)
 
     def version(self, epoch: int) -> int:
         """The table version whose live files are the epoch's: for Spark's `versionAsOf`.

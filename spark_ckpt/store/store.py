@@ -20,7 +20,7 @@ from spark_ckpt.store.records import Manifest, StagedFileRecord, StateFile
 from spark_ckpt.store.retention import (
     Retention,
     RetentionReport,
-    incarnation_of,
+    garbage,
     kept_epochs,
     segments,
     staged_files,
@@ -268,12 +268,7 @@ def compare(place: Location, file: StateFile | StagedFileRecord, **where: object
 def _delete_garbage(
     location: Location, prefix: str, needed: AbstractSet[str], forgotten: AbstractSet[str], incarnation: int
 ) -> list[FileInfo]:
-    garbage = []
-    for info in location.list():
-        writer = incarnation_of(info.path, prefix)
-        if info.path in needed or writer is None or info.path.startswith(f"{LOG}/"):
-            continue
-        if info.path in forgotten or writer < incarnation:
-            garbage.append(info)
-    location.delete(info.path for info in garbage)
-    return garbage
+    found = {info.path: info for info in location.list() if not info.path.startswith(f"{LOG}/")}
+    gone = garbage(found, prefix, needed, forgotten, incarnation)
+    location.delete(gone)
+    return [found[path] for path in gone]

@@ -56,7 +56,8 @@ class GroupHost:
 
     `tasks`: that share the key groups.
     `chains`: state files to restore from, per key group, oldest first. `cache`: folder on each host for local levels.
-    `base_late_ms`: the watermark that rows of the first batch are late by.
+    `base_late_ms`: the watermark that rows of the first batch are late by. `outgrown`: the files' columns have narrower types than
+    the operator's.
     """
 
     name: str
@@ -71,6 +72,7 @@ class GroupHost:
     chains: Mapping[int, Sequence[StateFile]]
     location: Location
     cache: str
+    outgrown: bool = False
 
     @property
     def shuffle_keys(self) -> tuple[int, ...]:
@@ -131,7 +133,8 @@ class GroupHost:
             FileRef(file.path, file.size_bytes, file.rows, file.kind, file.epoch, file.sha256)
             for file in self.chains.get(group, ())
         ]
-        return KeyGroupState.restored(self.operator.schema, self._levels, group, files, self.base_epoch)
+        schema = self.operator.schema
+        return KeyGroupState.restored(schema, self._levels, group, files, self.base_epoch, outgrown=self.outgrown)
 
     @property
     def _levels(self) -> LevelCache:
@@ -171,7 +174,7 @@ class _GroupCall:
         account = self._account()
         barriers = [(kind, epoch) for kind, epoch in unpacked.controls if kind in BARRIERS]
         for kind, epoch in barriers[-1:]:  # an older one in the same batch is of an epoch that was given up
-            stays = kind == AHEAD and not self._held.changed_rows
+            stays = kind == AHEAD and self._held.is_captured
             account |= {"epoch": epoch} if stays else self._on_barrier(epoch)
         self._state.update((self._held.encode(),))
         self._arm_timeout()

@@ -134,6 +134,7 @@ _EVENTS: dict[str, type[Event]] = {
         messages.BatchDone,
         messages.ManifestStored,
         messages.ManifestFenced,
+        messages.ManifestOverdue,
         messages.PublishEnded,
         messages.StopAsked,
         messages.SavepointAsked,

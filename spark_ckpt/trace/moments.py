@@ -55,6 +55,8 @@ def _told(event: Mapping[str, JsonValue]) -> Iterator[Said]:
             yield LOG, "complete", f"epoch {epoch}"
         case {"kind": "ManifestFenced", "epoch": epoch}:
             yield LOG, "failed", f"epoch {epoch}: a newer incarnation"
+        case {"kind": "ManifestOverdue", "epoch": epoch}:
+            yield LOG, "failed", f"epoch {epoch}: no answer"
         case {
             "kind": "PublishEnded",
             "sink": str(sink),

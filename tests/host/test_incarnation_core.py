@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_ckpt.errors import Fenced, PublishFailed
+from spark_ckpt.errors import Fenced, PublishConflict, PublishFailed, StoreUnreachable
 from spark_ckpt.host.incarnation import IncarnationCore
 from spark_ckpt.host.job_shape import JobShape, SinkPlace
 from spark_ckpt.host.manifests import stamped
@@ -16,6 +16,7 @@ from spark_ckpt.host.messages import (
     BatchDone,
     End,
     ManifestFenced,
+    ManifestOverdue,
     ManifestStored,
     OfferMarker,
     Publish,
@@ -31,7 +32,8 @@ from spark_ckpt.host.messages import (
     TimerRanOut,
 )
 from spark_ckpt.host.reports import Report
-from spark_ckpt.protocol.barrier import Limits, Outcome
+from spark_ckpt.protocol.barrier import Limits, Outcome, TimeoutElapsed
+from spark_ckpt.protocol.machine import Drop
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.restore import RecoveryPoint
 
@@ -102,6 +104,31 @@ def test_an_incarnation_that_is_replaced_while_it_pins_its_sources_ends_as_fence
     bench.tell(SourcesPinned({"in": {"n": 0}}))
     (end,) = bench.tell(ManifestFenced(1, "incarnation 2 is there"))
     assert (end.outcome, type(end.error)) == (Outcome.FENCED, Fenced)
+
+
+def test_sources_whose_pinning_the_log_does_not_answer_end_the_incarnation_in_doubt():
+    bench = Bench()
+    bench.tell(SourcesPinned({"in": {"n": 0}}))
+    (end,) = bench.tell(ManifestOverdue(1))
+    assert (end.outcome, type(end.error)) == (Outcome.FAILED, StoreUnreachable)
+
+
+def test_a_decision_that_is_overdue_ends_the_incarnation_in_doubt_and_aborts_nothing(bench):
+    bench.tell(SavepointAsked("named"))
+    bench.batch(markers=2)
+    (end,) = bench.tell(ManifestOverdue(2))
+    assert (end.outcome, type(end.error)) == (Outcome.FAILED, StoreUnreachable)
+
+
+def test_a_bound_that_runs_out_behind_the_answer_is_stale_and_is_blamed_for_nothing(bench):
+    bench.tell(SavepointAsked("named"))
+    bench.batch(markers=2)
+    (bound,) = [TimerRanOut(each.elapsed) for each in bench.of(ArmTimer) if type(each.elapsed) is TimeoutElapsed]
+    bench.stored()
+    assert [type(each) for each in (*bench.tell(bound), *bench.tell(ManifestOverdue(2)))] == [Drop, Drop]
+    bench.tell(PublishEnded("out", 2, error=PublishConflict("the marker is gone")))
+    (end,) = bench.of(End)
+    assert type(end.error) is PublishConflict
 
 
 def test_sources_that_have_cursors_are_not_pinned_again():

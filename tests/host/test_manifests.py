@@ -10,7 +10,7 @@ from spark_ckpt.connector import StagedFile
 from spark_ckpt.host.epoch_builder import EndedEpoch, Gathered
 from spark_ckpt.host.holding import Holding
 from spark_ckpt.host.job_shape import JobShape, OperatorShape, SinkPlace
-from spark_ckpt.host.manifests import Lineage, manifest_of, stamped, summary_of
+from spark_ckpt.host.manifests import Lineage, manifest_of, pinned_of, stamped, summary_of
 from spark_ckpt.protocol.barrier import Limits
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import Manifest, SinkAck, StateFile
@@ -65,6 +65,21 @@ def test_everything_of_the_epoch_is_in_its_manifest():
     assert (snapshot.operator, snapshot.key_groups, snapshot.key_schema) == ("totals", 4, "k string")
     assert (snapshot.watermarks, snapshot.late_rows) == ({"in": 700}, 2)
     assert [file.path for file in snapshot.files] == ["g0-e9", "g2-e5", "g2-e9"], "each group's chain, oldest first"
+
+
+def test_an_epoch_before_the_first_batch_has_state_as_it_was_written():
+    """Under a wider schema the files are written anew by the first barrier: what goes on from here must know that."""
+    narrow = replace(TOTALS, state_schema="total int")
+    base = manifest_of(shape(narrow), ended(), LINEAGE, "interval", [])
+    pinned = pinned_of(shape(TOTALS, OperatorShape("more", "k string", "n int", 4)), ended(), LINEAGE, base)
+    assert pinned.reason == "initial"
+    assert {name: each.state_schema for name, each in pinned.operators.items()} == {
+        "totals": "total int",
+        "more": "n int",
+    }
+    assert (
+        manifest_of(shape(TOTALS), ended(), LINEAGE, "interval", []).operators["totals"].state_schema == "total bigint"
+    )
 
 
 def test_every_sink_has_an_output_even_without_rows():

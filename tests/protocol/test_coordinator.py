@@ -295,15 +295,6 @@ def test_a_decided_epoch_forgives_the_aborts_before_it() -> None:
     assert driver.machine.phase is b.CoordinatorPhase.ALIGNING
 
 
-def test_a_decision_that_is_known_not_to_be_stored_aborts() -> None:
-    driver = Driver()
-    driver.elapse("interval")
-    driver.complete(5)
-
-    effects = driver.tell(b.EpochStoreFailed(Epoch(5), ME, why="disk full"))
-    assert only(b.AbortEpoch, effects) == [b.AbortEpoch(Epoch(5), ME, "the decision could not be stored: disk full")]
-
-
 def test_a_decision_of_unknown_outcome_ends_the_run_in_doubt_and_aborts_nothing() -> None:
     driver = Driver()
     driver.elapse("interval")
@@ -443,7 +434,7 @@ def test_a_final_epoch_that_is_aborted_is_tried_again() -> None:
 
 @pytest.mark.parametrize(
     "event",
-    [b.Fenced(NEWER), b.SnapshotAcked(S, Epoch(9), NEWER), b.EpochStoreFailed(Epoch(5), ME, fenced=True)],
+    [b.Fenced(NEWER), b.SnapshotAcked(S, Epoch(9), NEWER), b.EpochStoreFailed(Epoch(5), ME)],
     ids=str,
 )
 def test_a_fenced_coordinator_ends_and_says_nothing_any_more(event: Event) -> None:

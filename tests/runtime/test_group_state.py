@@ -386,6 +386,50 @@ def test_a_state_value_of_another_schema_is_refused(tmp_path):
         KeyGroupState.decode(group.encode(), other, LevelCache(tmp_path, MemoryStore(), other), 0)
 
 
+WIDER = StateSchema(SCHEMA.key, pa.schema([("v", pa.float64()), ("s", pa.string()), ("more", pa.int32())]))
+
+
+def outgrown_group(tmp_path, store, files):
+    return KeyGroupState.restored(WIDER, LevelCache(tmp_path, store, WIDER), 0, files, 1, outgrown=True)
+
+
+def narrow_files(tmp_path, store):
+    narrow = StateSchema(SCHEMA.key, pa.schema([("v", pa.int32()), ("s", pa.string())]))
+    group = group_of(narrow, tmp_path, store)
+    put(group, {"a": 1, "b": 2})
+    snapshot(group, store, 1)
+    return group.files
+
+
+def test_state_is_read_in_the_wider_type_and_written_anew_by_the_first_snapshot_though_nothing_changed(tmp_path):
+    store = MemoryStore()
+    files = narrow_files(tmp_path, store)
+    group = outgrown_group(tmp_path, store, files)
+    assert values_in(group, ["a", "b"]) == {"a": 1.0, "b": 2.0}
+    group = KeyGroupState.decode(group.encode(), WIDER, LevelCache(tmp_path, store, WIDER), 0)
+    assert not group.is_captured
+    assert snapshot(group, store, 2)
+    assert [(ref.kind, ref.rows) for ref in group.files] == [("full", 2)]
+    assert store.files[group.files[0].path].schema.field("v").type == pa.float64()
+    group = KeyGroupState.decode(group.encode(), WIDER, LevelCache(tmp_path, store, WIDER), 0)
+    assert group.is_captured
+    assert not snapshot(group, store, 3)
+
+
+def test_state_whose_first_snapshot_never_was_is_written_anew_by_the_next_incarnations(tmp_path):
+    store = MemoryStore()
+    files = narrow_files(tmp_path, store)
+    assert values_in(outgrown_group(tmp_path, store, files), ["a"]) == {"a": 1.0}  # leaves a local level
+    again = outgrown_group(tmp_path, store, files)
+    assert snapshot(again, store, 2)
+    assert values_in(again, ["a", "b"]) == {"a": 1.0, "b": 2.0}
+
+
+def test_a_group_without_files_has_nothing_to_write_anew(tmp_path):
+    store = MemoryStore()
+    assert not snapshot(outgrown_group(tmp_path, store, ()), store, 2)
+
+
 def test_header_survives_encoding(tmp_path):
     group, store = group_of(SCHEMA, tmp_path), MemoryStore()
     put(group, {"a": 1})

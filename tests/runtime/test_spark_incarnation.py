@@ -460,6 +460,35 @@ def test_an_unknown_outcome_of_the_decision_is_left_to_the_next_life(bench, monk
     assert bench.sink.rows == [1, 2]
 
 
+def test_a_log_that_does_not_answer_is_waited_for_for_so_long_and_what_it_took_counts(bench_of, monkeypatch):
+    bench = bench_of(timeout="3 seconds")
+    log, go_on, landed = bench.store.log, threading.Event(), threading.Event()
+    append = log._table.append
+
+    def slow(row):
+        assert go_on.wait(60)
+        append(row)
+        landed.set()
+
+    life = bench.born()
+    monkeypatch.setattr(log._lock, "wait_s", 0.05)
+    life.life.request_savepoint("named")
+    life.barrier(2)
+    monkeypatch.setattr(log._table, "append", slow)
+    life.batch(1)
+    ending = life.ended()
+    assert (ending.outcome, type(ending.error)) == (Outcome.FAILED, StoreUnreachable)
+    assert "epoch 2 of incarnation 1 is in the log is unknown" in str(ending.error)
+    with pytest.raises(StoreUnreachable, match="has not answered an earlier call"):
+        bench.store.log.tail()
+    go_on.set()
+    assert landed.wait(60)
+    monkeypatch.undo()
+    monkeypatch.setattr(stage_module, "StageQuery", bench._query)
+    bench.born().stopped(2)
+    assert bench.sink.rows == [1, 2]
+
+
 def test_tables_are_settled_behind_the_decision(bench):
     life = bench.born()
     life.life.request_savepoint("named")

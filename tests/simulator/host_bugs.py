@@ -12,11 +12,13 @@ from spark_ckpt.host.markers import BARRIER, OPEN
 from spark_ckpt.host.messages import (
     End,
     ManifestFenced,
+    ManifestOverdue,
     ManifestStored,
     NameEpoch,
     Publish,
     PublishEnded,
     StopAsked,
+    StoreManifest,
     TimerRanOut,
 )
 from spark_ckpt.protocol import barrier
@@ -26,8 +28,8 @@ from spark_ckpt.store.records import SinkAck
 def core_with(plant):
     """The shipped core with `plant(core)` done to it."""
 
-    def made(shape, point, acked):
-        core = IncarnationCore(shape, point, None, acked)
+    def made(shape, point, acked, standing):
+        core = IncarnationCore(shape, point, standing, acked)
         plant(core)
         return core
 
@@ -489,7 +491,34 @@ def every_incarnation_makes_progress(core):
     core._progressed = True
 
 
+def a_decision_that_is_overdue_is_taken_for_made(core):
+    asked, handled = [], core._handled
+
+    def hopeful(event, now_ms):
+        if isinstance(event, ManifestOverdue):
+            event = ManifestStored(asked[-1].manifest.model_copy(update={"attempt": "none"}), asked[-1].names)
+        effects = handled(event, now_ms)
+        asked.extend(each for each in effects if isinstance(each, StoreManifest))
+        return effects
+
+    core._handled = hopeful
+
+
+def a_decision_that_is_overdue_is_waited_for_for_ever(core):
+    """The driver waits no longer, and nobody ends the incarnation."""
+    handled = core._handled
+    core._handled = lambda event, now_ms: (
+        [] if isinstance(event, ManifestOverdue) or _is_store_bound(core, event) else handled(event, now_ms)
+    )
+
+
+def _is_store_bound(core, event):
+    return isinstance(event, TimerRanOut) and event.elapsed == core._store_bound
+
+
 PLANTED = [
+    a_decision_that_is_overdue_is_taken_for_made,
+    a_decision_that_is_overdue_is_waited_for_for_ever,
     a_batch_that_ends_before_its_epoch_is_open_is_forgotten,
     an_epoch_that_waits_to_be_opened_reads_on,
     a_job_drains_with_an_epoch_that_was_complete_before,

@@ -10,8 +10,10 @@ from dataclasses import replace
 from spark_ckpt.host import incarnation, manifests, patience, reports
 from spark_ckpt.host.job_shape import JobShape
 from spark_ckpt.host.patience import Patience
-from spark_ckpt.simulator import spark_batches
-from spark_ckpt.store import epoch_log, restore
+from spark_ckpt.protocol.barrier import Coordinator
+from spark_ckpt.simulator import spark_batches, spark_retention
+from spark_ckpt.store import epoch_log, identity, restore
+from spark_ckpt.store.retention import garbage, segments, staged_files, state_files
 from spark_ckpt.store.tail import Tail
 
 
@@ -99,7 +101,73 @@ def a_restore_that_owes_the_newest_epoch_only(monkeypatch):
     monkeypatch.setattr(restore, "_checked", newest)
 
 
+def an_epoch_whose_decision_is_overdue_is_aborted(monkeypatch):
+    """It may be in the log, or get there."""
+    monkeypatch.setattr(Coordinator, "_on_store_timeout", lambda machine, event: machine._abort("no answer"))
+
+
+def a_sweep_forgets_what_a_sink_is_owed(monkeypatch):
+    monkeypatch.setattr(spark_retention, "kept_epochs", lambda tail, policy, now_ms: {tail.latest, tail.base} - {0})
+
+
+def a_sweep_takes_files_of_its_own_incarnation_for_garbage(monkeypatch):
+    """No epoch names them yet."""
+    monkeypatch.setattr(spark_retention, "garbage", lambda *what: garbage(*what[:-1], what[-1] + 1))
+
+
+def a_sweep_takes_what_is_held_back_for_garbage(monkeypatch):
+    def published_only(manifests, sink):
+        return staged_files([each.model_copy(update={"held": {}}) for each in manifests], sink)
+
+    _instead(monkeypatch, staged_files, published_only)
+
+
+def a_sweep_keeps_the_newest_file_of_a_chain_only(monkeypatch):
+    def newest(manifests, operator):
+        last = {(each.epoch, file.key_group): file.path for each in manifests for file in _files(each, operator)}
+        return set(last.values())
+
+    _instead(monkeypatch, state_files, newest)
+
+
+def a_sweep_takes_what_is_in_flight_for_garbage(monkeypatch):
+    _instead(monkeypatch, segments, lambda manifests, edge: set())
+
+
+def _files(manifest, operator):
+    return manifest.operators[operator].files if operator in manifest.operators else ()
+
+
+def _instead(monkeypatch, shipped, planted):
+    tables = [(name, prefix, planted if named is shipped else named) for name, prefix, named in spark_retention.TABLES]
+    monkeypatch.setattr(spark_retention, "TABLES", tables)
+
+
+def an_identity_is_compared_with_nothing(monkeypatch):
+    monkeypatch.setattr(identity, "differing", lambda known, found: [])
+
+
+def epochs_do_not_say_what_sources_were(monkeypatch):
+    made = incarnation.manifest_of
+    monkeypatch.setattr(
+        incarnation, "manifest_of", lambda *what: made(*what).model_copy(update={"source_identities": {}})
+    )
+
+
+def what_the_newest_epoch_says_of_sinks_is_not_looked_up(monkeypatch):
+    monkeypatch.setattr(identity, "_newest", lambda tail, base, read: base.model_copy(update={"sink_identities": {}}))
+
+
 PLANTED_BESIDE = [
+    an_identity_is_compared_with_nothing,
+    epochs_do_not_say_what_sources_were,
+    what_the_newest_epoch_says_of_sinks_is_not_looked_up,
+    a_sweep_forgets_what_a_sink_is_owed,
+    a_sweep_takes_files_of_its_own_incarnation_for_garbage,
+    a_sweep_takes_what_is_held_back_for_garbage,
+    a_sweep_keeps_the_newest_file_of_a_chain_only,
+    a_sweep_takes_what_is_in_flight_for_garbage,
+    an_epoch_whose_decision_is_overdue_is_aborted,
     an_outage_counts_as_a_failure,
     a_failure_passes_like_an_outage,
     the_time_of_work_counts_as_outage,

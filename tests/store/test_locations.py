@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, StoreIoFailed, StoreUnreachable
 from spark_ckpt.store import durable
-from spark_ckpt.store.ddl import arrow_schema, column_names, differences
+from spark_ckpt.store.ddl import arrow_schema, column_names
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.tasks.rows import arrow_schema as sparks_schema
@@ -190,21 +190,6 @@ def test_writing_syncs_contents_then_folder(location: Location, monkeypatch: pyt
 )
 def test_column_names_of_a_schema(ddl: str, names: list[str]) -> None:
     assert column_names(ddl) == names
-
-
-@pytest.mark.parametrize(
-    ("declared", "said"),
-    [
-        ("a int, b array<struct<x:int,y:string>>", []),
-        ("a int, b array<struct<x:int,y:string>>, c string", []),
-        ("a bigint, b array<struct<x:int,y:string>>", ["a was int, is bigint"]),
-        ("a int, b array<struct<x:int,y:int>>", ["b was array<struct<x:int,y:string>>, is array<struct<x:int,y:int>>"]),
-        ("c int, b array<struct<x:int,y:string>>", ["a is gone"]),
-        ("b array<struct<x:int,y:string>>, a int", ["the order was a, b, is b, a"]),
-    ],
-)
-def test_what_is_different_about_a_schema_is_said_column_by_column(declared: str, said: list[str]) -> None:
-    assert differences("a int, b array<struct<x:int,y:string>>", declared) == said
 
 
 TYPES: dict[str, DataType] = {

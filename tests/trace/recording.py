@@ -23,11 +23,13 @@ class Recording:
         self._core_of = core_of or shipped
         self._texts: dict[int, list[str]] = {}
 
-    def core_of(self, shape: JobShape, point: RecoveryPoint, acked: Mapping[str, int]) -> IncarnationCore:
-        core = self._core_of(shape, point, acked)
+    def core_of(
+        self, shape: JobShape, point: RecoveryPoint, acked: Mapping[str, int], standing: Standing
+    ) -> IncarnationCore:
+        core = self._core_of(shape, point, acked, standing)
         if point.restored_from != LATEST:  # a trial on a copy of the store, see `spark_restores.py`
             return core
-        texts = self._texts[point.incarnation] = [Begun.of(shape, point, Standing(), acked).text()]
+        texts = self._texts[point.incarnation] = [Begun.of(shape, point, standing, acked).text()]
         handle = core.handle
 
         def recorded(event: Event, now_ms: float) -> list[Effect]:

@@ -5,7 +5,7 @@ from one to the other.  A host whose tasks and sinks never die alone (a Spark dr
 only and report for the rest.
 """
 
-from spark_ckpt.protocol.barrier.coordinator import Coordinator, CoordinatorPhase
+from spark_ckpt.protocol.barrier.coordinator import STORE_TIMER, Coordinator, CoordinatorPhase
 from spark_ckpt.protocol.barrier.messages import (
     NIL,
     AbortEpoch,
@@ -67,6 +67,7 @@ ROLES = (Coordinator, Operator, SinkParticipant)
 __all__ = [
     "NIL",
     "ROLES",
+    "STORE_TIMER",
     "AbortEpoch",
     "AckPublished",
     "AckSnapshot",

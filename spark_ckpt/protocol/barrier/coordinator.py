@@ -72,6 +72,8 @@ class CoordinatorPhase(Enum):
 
 
 P = CoordinatorPhase
+STORE_TIMER = "store"
+"""Bounds the wait for the log's answer."""
 
 _EVENTS = (
     Started,
@@ -344,7 +346,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         self.phase = P.STORING
         names = tuple(request.name for request in opened.requests if request.name is not None)
         store = StoreEpoch(opened.epoch, self.incarnation, opened.reason, names)
-        return [self._arm_timeout("store", self.limits.store_timeout_ms), store]
+        return [self._arm_timeout(STORE_TIMER, self.limits.store_timeout_ms), store]
 
     def _on_store_timeout(self, event: TimeoutElapsed) -> list[Effect]:
         epoch = self._opened(event, self._last_used).epoch
@@ -355,9 +357,7 @@ class Coordinator(Machine[CoordinatorPhase]):
 
     def _on_store_failed(self, event: EpochStoreFailed) -> list[Effect]:
         self._opened(event, event.epoch)
-        if event.fenced:
-            return self._finish(Outcome.FENCED, event.why)
-        return self._abort(f"the decision could not be stored: {event.why}")
+        return self._finish(Outcome.FENCED, event.why)
 
     def _on_stored(self, event: EpochStored) -> list[Effect]:
         opened = self._opened(event, event.epoch)

@@ -134,11 +134,10 @@ class EpochStored(Event):
 
 @dataclass(frozen=True, slots=True)
 class EpochStoreFailed(Event):
-    """The decision record is *known* not to be in the log, for ever. An unknown outcome is not reported."""
+    """The log has a newer incarnation: the decision record is not in it and never will be. An unknown outcome is not reported."""
 
     epoch: Epoch
     incarnation: Incarnation
-    fenced: bool = False
     why: str = ""
 
 

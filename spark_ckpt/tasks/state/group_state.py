@@ -50,6 +50,7 @@ class _Head(TypedDict):
 
     epoch: int
     due_from: int
+    outgrown: bool
     levels: list[list[tuple[str, int, int, str, int, str]]]
 
 
@@ -94,7 +95,8 @@ class KeyGroupState:
     """State of one key group. Made by `empty`, `restored` or `decode`; written back by `encode`.
 
     `levels` are newest first; each is a tuple of consecutive state files, oldest first. `is_restored`: this is the group's
-    first call in its incarnation.
+    first call in its incarnation. Where the files are `outgrown` (their columns have narrower types than the schema), the next
+    snapshot writes all rows anew.
     """
 
     def __init__(self, schema: StateSchema, cache: LevelCache, key_group: int) -> None:
@@ -107,15 +109,23 @@ class KeyGroupState:
         self._levels: list[Files] = []
         self._delta = empty(schema)
         self._due_from = 0
+        self._outgrown = False
         self._pending: tuple[Capture, KeyTable] | None = None
 
     @classmethod
     def restored(
-        cls, schema: StateSchema, cache: LevelCache, key_group: int, files: Sequence[FileRef], epoch: int = 0
+        cls,
+        schema: StateSchema,
+        cache: LevelCache,
+        key_group: int,
+        files: Sequence[FileRef],
+        epoch: int = 0,
+        *,
+        outgrown: bool = False,
     ) -> KeyGroupState:
         """State of a manifest's chain of files, oldest first. Nothing is read before the first look-up."""
         group = cls(schema, cache, key_group)
-        group.epoch, group.is_restored = epoch, True
+        group.epoch, group.is_restored, group._outgrown = epoch, True, outgrown and bool(files)
         for ref in files:
             group._joined((ref,))
         return group
@@ -125,7 +135,7 @@ class KeyGroupState:
         """Read what `encode` wrote. Raises `FormatUnknown` or `StateSchemaChanged`."""
         head, delta = _opened(data)
         group = cls(schema, cache, key_group)
-        group.epoch, group._due_from = head["epoch"], head["due_from"]
+        group.epoch, group._due_from, group._outgrown = head["epoch"], head["due_from"], head["outgrown"]
         group._levels = [tuple(FileRef(*ref) for ref in level) for level in head["levels"]]
         if delta is not None:
             if not delta.schema.equals(schema.table):
@@ -141,6 +151,7 @@ class KeyGroupState:
         head = {
             "epoch": self.epoch,
             "due_from": self._due_from,
+            "outgrown": self._outgrown,
             "levels": [[list(ref) for ref in level] for level in self._levels],
         }
         text = json.dumps(head, separators=(",", ":")).encode()
@@ -163,6 +174,11 @@ class KeyGroupState:
     def changed_rows(self) -> int:
         """Rows changed since the last snapshot."""
         return len(self._delta)
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether a snapshot has nothing to write."""
+        return not len(self._delta) and not self._outgrown
 
     @property
     def earliest_timeout_ms(self) -> int:
@@ -251,7 +267,7 @@ class KeyGroupState:
 
         The state is unchanged until `captured` says that the file is durable.
         """
-        if not len(self._delta):
+        if self.is_captured:
             self._pending, self.epoch = None, epoch
             return None
         return self.capture_full(epoch) if self._full_is_due() else self._capture("changes", self._delta, epoch)
@@ -275,6 +291,7 @@ class KeyGroupState:
         self._due_from = min(self._due_from, self._delta.earliest_timeout)
         self._delta = empty(self.schema)
         if capture.kind == "full":
+            self._outgrown = False
             for level in self._levels:
                 self._cache.discard(level)
             self._levels = []
@@ -290,6 +307,8 @@ class KeyGroupState:
         """Few enough files to restore from, and a full file about once per half of its rows; key groups take
         turns.
         """
+        if self._outgrown:
+            return True
         files = self.files
         if len(files) <= FULL_AFTER_FILES + self.key_group % FULL_AFTER_FILES:
             return False
