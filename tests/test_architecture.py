@@ -97,10 +97,11 @@ MAY_IMPORT = {
 PUBLIC_FOR_CONNECTORS = {
     "spark_ckpt.spark_session.jars": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_kafka"},
     "spark_ckpt.connector_parts.file_stream": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
+    "spark_ckpt.connector_parts.read_limits": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
     "spark_ckpt.connector_parts.place": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
     "spark_ckpt.tasks.worker_process": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
 }
-"""Beyond that, what certain connectors use: jars they need, the streaming reader over files, one spelling of a path."""
+"""Beyond that, what certain connectors use: jars they need, the streaming reader over files, its limits, one spelling of a path."""
 
 IO_FREE = ("os", "io", "pathlib", "socket", "time", "random", "threading", "queue", "subprocess", "pyarrow", "deltalake",
            "pyspark", "pandas", "datetime", "uuid", "secrets", "asyncio", "multiprocessing")  # fmt: skip

@@ -108,10 +108,10 @@ def test_processes_that_resolve_at_once_download_once(repository: Repository) ->
     assert [wanted for wanted in repository.asked if wanted] == [[a]]
 
 
-LOCKS = (*sorted((ROOT / "connectors").glob("*/jars.lock.json")), ROOT / "integration_tests" / "broker.lock.json")
+LOCKS = sorted([*(ROOT / "connectors").glob("*/jars.lock.json"), *(ROOT / "integration_tests").glob("*.lock.json")])
 
 
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_a_lock_file_names_every_jar_once(lock: Path) -> None:
     choices = jars.read_lock(lock)
 

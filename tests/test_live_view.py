@@ -36,6 +36,12 @@ def test_what_the_job_waits_for_is_said():
     assert "waits: CKPT_STORE_FULL, 5 s" in text_of(picture([record(1, outage=outage)], {}))
 
 
+def test_how_long_the_newest_epoch_took_to_align_is_said_part_by_part():
+    parts = {"barrier": 120, "snapshot": 1480, "decision": 20}
+    assert "barrier 0.12 s, snapshot 1.48 s, decision 0.02 s" in text_of(picture([record(1, epochPartsMs=parts)], {}))
+    assert "alignment" not in text_of(picture([record(1)], {}))
+
+
 def test_rows_that_were_left_out_are_told_only_if_there_are_any():
     totals = {"numInputRows": 1, "numOutputRows": 1, "late": 4, "rejected": 0}
     shown = text_of(picture([record(1, totals=totals)], {}))

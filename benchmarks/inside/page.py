@@ -1,8 +1,9 @@
 """How long a store of ten thousand epochs takes to be looked at: `spark-ckpt ui` asked as a browser asks it, and a browser's page.
 
-The store is a real one on the local disk, each epoch decided by the log as a driver does it. `first`: a page that has read nothing
-yet reads the whole log. `again`: the same page, with one epoch more. `drawn`: Chromium opens a file with that answer in it, and its
-own clock says when the page's script has drawn it.
+The store is a real one on the local disk, each epoch decided by the log as a driver does it. `first`: a process that was just
+started and has read nothing yet reads the whole log. `again`: the same process, with one epoch more. Each by the clock, and by the
+processor time that the process used meanwhile; `start`: the time that it used until it said where it listens. `drawn`: Chromium
+opens a file with that answer in it, and its own clock says when the page's script has drawn it.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.inside.sessions import median_and_spread
+from benchmarks.side_by_side.usage import parsed
 from spark_ckpt.seen.page.drawn import drawn
-from spark_ckpt.seen.page.serving import PageServer
 from spark_ckpt.store.records import Holder, Manifest, PartTime, SinkAck, StagedOutput, Timings
 from spark_ckpt.store.store import Store
 
@@ -31,6 +35,7 @@ TARGET_MS = 1000
 SINK = "out"
 PATHS = ("", "page.css", "page.js", "api/jobs")
 WAIT_S = 120
+NAMES = ("start, CPU", "first", "first, CPU", "again", "again, CPU", "drawn")
 
 
 class Filled:
@@ -77,19 +82,52 @@ class Filled:
 
 
 class Asked(NamedTuple):
-    """What a browser is given when it opens the page, and how long it waits for all of it."""
+    """What a browser is given when it opens the page, how long it waits for all of it, and what that costs."""
 
     jobs: bytes
     ms: float
+    cpu_ms: float
 
 
-def asked(server: PageServer) -> Asked:
-    """One after the other; the jobs come last."""
-    began_s = time.perf_counter()
-    for path in PATHS:
-        with urllib.request.urlopen(server.url + path, timeout=WAIT_S) as answer:
-            body = answer.read()
-    return Asked(body, 1000 * (time.perf_counter() - began_s))
+@dataclass(frozen=True)
+class Served:
+    """A process of `spark-ckpt ui`."""
+
+    url: str
+    pid: int
+
+    @property
+    def cpu_ms(self) -> float:
+        """Processor time since it was started; the system counts it in hundredths of a second."""
+        process = parsed(self.pid, Path(f"/proc/{self.pid}/stat").read_text())
+        if process is None:
+            raise RuntimeError("the page's process has ended")
+        return 1000 * process.cpu_s
+
+    def asked(self) -> Asked:
+        """One path after the other; the jobs come last. Raises `RuntimeError` if the store could not be read."""
+        before_ms, began_s = self.cpu_ms, time.perf_counter()
+        for path in PATHS:
+            with urllib.request.urlopen(self.url + path, timeout=WAIT_S) as answer:
+                body = answer.read()
+        asked = Asked(body, 1000 * (time.perf_counter() - began_s), self.cpu_ms - before_ms)
+        if any("error" in job for job in json.loads(body)):
+            raise RuntimeError(f"the page has nothing to show: {body.decode()}")
+        return asked
+
+
+@contextmanager
+def served(store: str) -> Iterator[Served]:
+    """As a user starts it. Raises `RuntimeError` if it does not say where it listens."""
+    command = [sys.executable, "-m", "spark_ckpt", "ui", store, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            said = process.stdout.readline() if process.stdout is not None else ""
+            if not said.startswith("http"):
+                raise RuntimeError(f"the page was not served: {said or 'nothing was said'}")
+            yield Served(said.split()[0], process.pid)
+        finally:
+            process.terminate()
 
 
 def drawn_ms(chromium: str, jobs: bytes, folder: Path) -> float:
@@ -111,23 +149,25 @@ def drawn_ms(chromium: str, jobs: bytes, folder: Path) -> float:
 def measured(rounds: int, epochs: int) -> dict[str, list[float]]:
     """Milliseconds by what was asked."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    found: dict[str, list[float]] = {"first": [], "again": [], "drawn": []}
+    found: dict[str, list[float]] = {name: [] for name in NAMES}
     with tempfile.TemporaryDirectory() as name:
         store = Filled(Path(name) / "store")
         store.decide(epochs)
         for repeat in range(rounds):
-            server = PageServer([store.uri])
-            server.start()
-            try:
-                found["first"].append(asked(server).ms)
+            with served(store.uri) as page:
+                found["start, CPU"].append(page.cpu_ms)
+                _note(found, "first", page.asked())
                 store.decide(1)
-                jobs, again_ms = asked(server)
-                found["again"].append(again_ms)
-                if chromium is not None:
-                    found["drawn"].append(drawn_ms(chromium, jobs, Path(name) / str(repeat)))
-            finally:
-                server.close()
+                again = page.asked()
+                _note(found, "again", again)
+            if chromium is not None:
+                found["drawn"].append(drawn_ms(chromium, again.jobs, Path(name) / str(repeat)))
     return found
+
+
+def _note(found: Mapping[str, list[float]], when: str, answer: Asked) -> None:
+    found[when].append(answer.ms)
+    found[f"{when}, CPU"].append(answer.cpu_ms)
 
 
 def table(found: Mapping[str, Sequence[float]], epochs: int) -> list[str]:

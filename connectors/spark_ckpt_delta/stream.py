@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
 from spark_ckpt.connector_parts.file_stream import FileRun, FileStreamReader, file_runs
+from spark_ckpt.connector_parts.read_limits import ReadAllAvailable, ReadLimit
 from spark_ckpt.tasks.worker_process import prepare_worker
 from spark_ckpt_delta.changes import Bounds, History, OnChange, Position
 from spark_ckpt_delta.log import filesystem, open_table

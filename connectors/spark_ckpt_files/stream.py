@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
 from spark_ckpt.connector_parts.file_stream import FileRun, FileStreamReader, file_runs
+from spark_ckpt.connector_parts.read_limits import ReadAllAvailable, ReadLimit
 from spark_ckpt.errors import SourceInvalid
 from spark_ckpt.tasks.worker_process import prepare_worker
 from spark_ckpt_files.ledger import decoded

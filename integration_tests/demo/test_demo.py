@@ -88,6 +88,25 @@ def test_the_demo_kills_its_driver_and_proves_every_figure(tmp_path: Path, part:
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.long
+def test_the_demos_drivers_show_themselves_where_it_tells_its_story(tmp_path: Path) -> None:
+    some = EVERY_OTHER.replace("::2", "::4")
+    run = subprocess.run(
+        [sys.executable, "-c", some, "demo", "--progress", "--kill-after", "30"],
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=2300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr + run.stdout
+    first, second = run.stdout.index("== Second life"), run.stdout.index("== Looking inside")
+    shown = run.stdout[first:second]
+    for expected in ("job flights, incarnation 2", "rows/s", "lag", "alignment", "barrier", "decided", "ended"):
+        assert expected in shown
+    assert "plain pandas says the same" in run.stdout
+
+
 @pytest.mark.kafka
 @pytest.mark.long
 def test_the_demo_runs_from_kafka_to_kafka_and_removes_its_topics(tmp_path: Path, broker: Broker) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from spark_ckpt.cli.options import AsJson
 from spark_ckpt.cli.output import print_json
-from spark_ckpt.errors import RunFailed
+from spark_ckpt.errors import ConfigInvalid, RunFailed
 
 
 def demo(
@@ -23,6 +23,9 @@ def demo(
         float | None,
         typer.Option(min=5, max=80, metavar="PERCENT", help="Kill after this share of the flights."),
     ] = None,
+    progress: Annotated[
+        bool, typer.Option("--progress", help="Let the driver show itself: rows/s, lag, epoch, alignment.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Replay a year of flights as a stream, kill the driver, restart it, prove the result exact, go back in time."""
@@ -32,7 +35,10 @@ def demo(
 
     # A terminated demo takes its driver along: contexts are left, as with Ctrl-C.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    told = play(DemoOptions(folder=folder, kafka=kafka, kill_after=kill_after), display(quiet=as_json))
+    if progress and as_json:
+        raise ConfigInvalid("--json is to be read by a program, --progress by a person", hint="leave one of them out")
+    options = DemoOptions(folder=folder, kafka=kafka, kill_after=kill_after, progress=progress)
+    told = play(options, display(quiet=as_json, progress=progress))
     if as_json:
         print_json(told.fields())
     if not told.exact:

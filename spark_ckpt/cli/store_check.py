@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from spark_ckpt.cli.checks import Finding
 from spark_ckpt.cli.list import driver_of
@@ -24,6 +28,10 @@ from spark_ckpt.wording import counted
 
 _SCHEMA = pa.schema([("probe", pa.int64())])
 _CONTENT = b"spark_ckpt doctor"
+_RACES, _LOCAL_RACES = 32, 4
+"""A server that looks first and writes then lets both win in one race of ten, measured with two such servers. On a disk a file is
+created by one call of the system."""
+_START_S = 60.0
 
 
 def store_findings(uri: str, options: Mapping[str, str]) -> Iterator[Finding]:
@@ -76,23 +84,49 @@ def _writable(location: Location) -> Finding:
 
 
 def _compare_and_swap(probe: Location) -> Finding:
-    schema, actions = _SCHEMA, list[Actions]()
-    for name in ("first", "second"):
-        size = probe.write_table(name, pa.table({"probe": [1]}, schema)).size_bytes
-        actions.append([delta_log.added(name, size, "{}", data_change=True)])
-    first = delta_log.create_table(probe, schema, "spark_ckpt doctor")
-    second = delta_log.open_table(probe) or first
-    delta_log.commit(first, probe, actions[0], schema)
+    """One writer after the other first, then both at once: a server may look whether a file is there, and write it later."""
+    delta_log.create_table(probe, _SCHEMA, "spark_ckpt doctor")
+    if sum(commit() for commit in _commits(probe)) > 1:
+        return _both_won("this location has no compare-and-swap")
+    races = _LOCAL_RACES if probe.local is not None else _RACES
+    with ThreadPoolExecutor(2) as pool:
+        for race in range(1, races + 1):
+            if _winners(pool, probe) > 1:
+                return _both_won(f"its compare-and-swap does not hold when they come at the same moment (race {race})")
+    return Finding("store writes", "ok", f"read, written; of two writers exactly one wins, also in {races} races")
+
+
+def _winners(pool: ThreadPoolExecutor, probe: Location) -> int:
+    """Of two writers who begin at the same moment."""
+    together = threading.Barrier(2)
+
+    def race(commit: Callable[[], bool]) -> bool:
+        together.wait(_START_S)
+        return commit()
+
+    return sum(pool.map(race, _commits(probe)))
+
+
+def _commits(probe: Location) -> list[Callable[[], bool]]:
+    """Two of the same version. Each says whether it won."""
+    name = uuid.uuid4().hex
+    size = probe.write_table(name, pa.table({"probe": [1]}, _SCHEMA)).size_bytes
+    action = delta_log.added(name, size, "{}", data_change=True)
+    handles = [delta_log.open_table(probe) for _ in range(2)]
+    return [partial(_committed, each, probe, [action]) for each in handles if each is not None]
+
+
+def _committed(handle: DeltaTable, probe: Location, actions: Actions) -> bool:
     try:
-        delta_log.commit(second, probe, actions[1], schema)
+        delta_log.commit(handle, probe, actions, _SCHEMA)
     except CommitLost:
-        return Finding("store writes", "ok", "read, written; of two writers exactly one wins")
-    return Finding(
-        "store writes",
-        "fail",
-        "two writers both committed one version: this location has no compare-and-swap",
-        "use another location; for S3 check the deltalake storage options (conditional put or a locking provider)",
-    )
+        return False
+    return True
+
+
+def _both_won(why: str) -> Finding:
+    hint = "use another location; for S3 check the deltalake storage options (conditional put or a locking provider)"
+    return Finding("store writes", "fail", f"two writers both committed one version: {why}", hint)
 
 
 def _remove(location: Location, probe: Location, fresh: bool) -> None:

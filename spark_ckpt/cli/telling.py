@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from spark_ckpt.cli.list import print_epochs
@@ -84,8 +85,25 @@ class Terminal(Lines):
             yield lambda done, text: bar.update(task, completed=done, note=text)
 
 
-def display(quiet: bool) -> Display:
-    """Who listens to this process's stdout."""
+class Beside(Lines):
+    """The story alone: drivers show themselves on the same stdout."""
+
+    def say(self, text: str) -> None:
+        """One line. A driver that was killed while it drew has left the terminal without a cursor."""
+        if sys.stdout.isatty():
+            Console().show_cursor(True)
+        super().say(text)
+
+    @contextmanager
+    def watching(self, what: str, total: int) -> Iterator[Watch]:
+        """Nothing: two pictures would write over each other."""
+        yield lambda done, note: None
+
+
+def display(quiet: bool, progress: bool = False) -> Display:
+    """Who listens to this process's stdout. `progress`: drivers write there, too."""
     if quiet:
         return Silence()
+    if progress:
+        return Beside()
     return Terminal() if sys.stdout.isatty() else Lines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Annotated
 
 import typer
@@ -9,6 +10,10 @@ import typer
 from spark_ckpt.cli.options import StorageOptions, pairs
 from spark_ckpt.cli.output import print_line
 from spark_ckpt.errors import EnvironmentUnfit
+
+_YOUNG = 100_000
+"""Objects that Python's collector lets come to life before it looks at them. By default it would look at what is read of ten
+thousand epochs again and again, a third of the time in which they are told; this process does nothing else."""
 
 
 def ui(
@@ -28,6 +33,7 @@ def ui(
         from spark_ckpt.seen.page.serving import PageServer
     except ImportError as error:
         raise EnvironmentUnfit("the page needs starlette and uvicorn", hint="pip install 'spark-ckpt[ui]'") from error
+    gc.set_threshold(_YOUNG)
     server = PageServer(stores, host, port, name or (), pairs(storage_option, "--storage-option"))
     print_line(f"{server.url}  (Ctrl-C ends it)")
     server.run()

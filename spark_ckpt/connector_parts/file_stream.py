@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
 from spark_ckpt.connector import Cursor
+from spark_ckpt.connector_parts.read_limits import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
 _PARTITION_BYTES = 16 << 20
 

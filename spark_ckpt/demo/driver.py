@@ -33,6 +33,8 @@ def main() -> int:
     spark.sparkContext.setLogLevel("WARN")
     try:
         run = _job(spark, options).start(restore=options.restore, availableNow=True)
+        if options.progress:
+            run.show()
         run.awaitTermination()
     except ckpt.CkptError as error:
         sys.stderr.write(f"{error}\n")
@@ -86,6 +88,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sink", default="figures", help="the sink's name in the store")
     parser.add_argument("--kafka", help="Kafka servers; without it files and Delta")
     parser.add_argument("--restore", default="latest", type=_target, help="an epoch's number or a savepoint's name")
+    parser.add_argument("--progress", action="store_true", help="show rows/s, lag, epoch and alignment on stdout")
     return parser.parse_args()
 
 

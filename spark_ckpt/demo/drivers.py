@@ -28,6 +28,7 @@ class DemoJob:
 
     places: Places
     folder: Path
+    progress: bool = False
 
     @property
     def store_uri(self) -> str:
@@ -41,7 +42,7 @@ class DemoJob:
     def driver(self, life: str, output: str, restore: str = "latest") -> DriverProcess:
         """Start a driver; its log is named after `life`."""
         arguments = ["--store", self.store_uri, "--restore", restore, *self.places.arguments(output)]
-        return DriverProcess(arguments, self.folder / f"driver-{life}.log")
+        return DriverProcess(arguments, self.folder / f"driver-{life}.log", self.progress)
 
 
 def run_and_kill(job: DemoJob, store: Store, after: int, watch: Watch) -> tuple[int, int]:

@@ -14,11 +14,13 @@ _EARLIEST_PERCENT, _LATEST_PERCENT = 25.0, 60.0
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """`folder`: None is a temporary one. `kafka`: servers, None is files and Delta. `kill_after`: percent or random."""
+    """`folder`: None is a temporary one. `kafka`: servers, None is files and Delta. `kill_after`: percent or random. `progress`:
+    drivers show themselves where the demo tells its story."""
 
     folder: Path | None = None
     kafka: str | None = None
     kill_after: float | None = None
+    progress: bool = False
 
     def percent(self) -> float:
         """When the driver is killed: after this share of the flights."""

@@ -17,16 +17,17 @@ _DIE_S = 30.0
 
 
 class DriverProcess:
-    """One driver with its JVM, in a process group of its own. A context manager: leaving it kills what is left."""
+    """One driver with its JVM, in a process group of its own. A context manager: leaving it kills what is left.
+    `progress`: it shows itself on this process's stdout."""
 
-    def __init__(self, arguments: Sequence[str], log: Path) -> None:
+    def __init__(self, arguments: Sequence[str], log: Path, progress: bool = False) -> None:
         self._log = log
-        command = [sys.executable, "-m", "spark_ckpt.demo.driver", *arguments]
+        command = [sys.executable, "-m", "spark_ckpt.demo.driver", *arguments, *(["--progress"] if progress else [])]
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=None if progress else output,
                 stderr=output,
                 start_new_session=True,
                 env=_environment(log.parent / "tmp"),

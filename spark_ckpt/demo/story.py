@@ -89,7 +89,7 @@ def _worth_keeping(folder: Path, error: BaseException) -> bool:
 def _play_at(options: DemoOptions, folder: Path, display: Display, report: Report) -> None:
     places: Places = KafkaTopics(options.kafka) if options.kafka else FilesAndDelta(folder)
     try:
-        _play(display, report, DemoJob(places, folder), options.percent())
+        _play(display, report, DemoJob(places, folder, options.progress), options.percent())
     finally:
         places.remove()
 

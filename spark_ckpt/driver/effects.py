@@ -148,6 +148,7 @@ class Effects:
             return
         hit(Failpoint.EPOCH_COMMITTED)
         self._decision_ms = self._clock.stored(manifest.epoch, began_s, time.monotonic())
+        self._progress.epoch_took(self._parts_ms(manifest))
         self._served(tail)
         self._loop.tell(ManifestStored(manifest, effect.names))
 
@@ -165,7 +166,10 @@ class Effects:
         self._announcer.progressed(effect.epoch, added)
 
     def _parts(self, manifest: Manifest) -> dict[str, Json]:
+        return {"parts_ms": dict(self._parts_ms(manifest))}
+
+    def _parts_ms(self, manifest: Manifest) -> dict[str, int]:
         """What the epoch's parts took, as far as it is known when the epoch is decided."""
         told = manifest.timings or Timings()
         parts = {"barrier": told.barrier_ms, "snapshot": told.snapshot_ms, "decision": self._decision_ms}
-        return {"parts_ms": {name: took_ms for name, took_ms in parts.items() if took_ms is not None}}
+        return {name: took_ms for name, took_ms in parts.items() if took_ms is not None}

@@ -26,6 +26,7 @@ class Progress:
     """What a standby is doing; None if this is none."""
     _outage: dict[str, Json] | None = None
     _lag: Mapping[str, int] = field(default_factory=dict)
+    _parts_ms: Mapping[str, int] = field(default_factory=dict)
     _cursors: Mapping[str, Cursor] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _totals: dict[str, int] = field(
@@ -80,6 +81,10 @@ class Progress:
         """The sources were asked."""
         self._lag = dict(rows)
 
+    def epoch_took(self, parts_ms: Mapping[str, int]) -> None:
+        """Of the newest epoch: milliseconds until its barrier was in a batch, of that batch, of the decision."""
+        self._parts_ms = dict(parts_ms)
+
     def shown(self) -> list[dict[str, Json]]:
         """As `recent`, the newest with what the job waits for."""
         last = self.last()
@@ -107,7 +112,8 @@ class Progress:
             if not self._records:
                 return None if outage is None else {"job": self.job, "outage": outage}
             lag: dict[str, Json] = {"lagRows": dict(self._lag)} if self._lag else {}
-            return {**self._records[-1], **lag, "outage": outage}
+            parts: dict[str, Json] = {"epochPartsMs": dict(self._parts_ms)} if self._parts_ms else {}
+            return {**self._records[-1], **lag, **parts, "outage": outage}
 
     def recent(self) -> list[dict[str, Json]]:
         """Up to the last 100 records, oldest first."""

@@ -120,9 +120,9 @@ class Run:
 
     @property
     def lastProgress(self) -> dict[str, Json] | None:
-        """The newest micro-batch: rows, rejected and late rows, durations, cursors, the last committed epoch; and under
-        `outage` what the job waits for at this moment, null if for nothing. On a standby `standby` alone: behind whom it waits, the
-        epoch that it has followed, whether it is warm."""
+        """The newest micro-batch: rows, rejected and late rows, durations, cursors, the last committed epoch; under `epochPartsMs`
+        what its parts took, and under `outage` what the job waits for at this moment, null if for nothing. On a standby `standby`
+        alone: behind whom it waits, the epoch that it has followed, whether it is warm."""
         return self._progress.last()
 
     @property
@@ -160,8 +160,8 @@ class Run:
                 return False
 
     def show(self, seconds: float | None = None) -> None:
-        """Show rows per second, lag, the epoch and what is waited for, in a terminal or notebook, until the run ends, at most
-        `seconds`."""
+        """Show rows per second, lag, the epoch, its parts and what is waited for, in a terminal or notebook, until the run ends, at
+        most `seconds`."""
         show(self._plan, self._progress, self._done.wait, seconds)
 
     def savepoint(self, name: str, timeout: float = 600.0) -> int:

@@ -1,4 +1,4 @@
-"""A run in a terminal or a notebook: rows per second, lag, the epoch under way, what it waits for."""
+"""A run in a terminal or a notebook: rows per second, lag, the newest epoch and its alignment, what the run waits for."""
 
 from __future__ import annotations
 
@@ -62,6 +62,9 @@ def _facts(last: Record, records: Sequence[Record], lag: Mapping[str, int], over
         ("epoch", f"{last.get('epoch')} decided"),
         ("batch", f"{last.get('batchId')}, {_number(took.get('batch')) / 1000:.2f} s"),
     ]
+    parts_ms = _mapping(last.get("epochPartsMs"))
+    if parts_ms:
+        shown.append(("alignment", ", ".join(f"{part} {_number(ms) / 1000:.2f} s" for part, ms in parts_ms.items())))
     if lag:
         shown.append(("lag", ", ".join(f"{source} {rows:,}" for source, rows in sorted(lag.items()))))
     left_out = {name: _number(totals.get(name)) for name in ("late", "rejected")}

@@ -252,7 +252,8 @@ def live_files(table: DeltaTable) -> dict[str, int]:
     """Paths and sizes of the files that make up the handle's version. Raises `LogDamaged`."""
     try:
         with panics_as_errors():
-            actions = pa.table(table.get_add_actions(flatten=True))
+            # Not `pa.table`: it would load pandas, to ask whether this is a frame.
+            actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
         return dict(zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True))
     except (DeltaError, pa.ArrowException, ValueError, KeyError) as error:
         raise _damaged(Location(table.table_uri), error) from error

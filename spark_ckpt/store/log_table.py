@@ -20,10 +20,10 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
@@ -61,9 +61,8 @@ _SYNC_BACK = 64
 _RESUME_SUSPECT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class LogRow:
-    """One row without its body. Times are ms since 1970 UTC."""
+class LogRow(NamedTuple):
+    """One row without its body. Times are ms since 1970 UTC. A tuple: ten thousand of them are made at a start."""
 
     format: int
     seq: int
@@ -85,6 +84,10 @@ class LogRow:
     def acknowledged(self) -> Acknowledged:
         """What stands for the row once its author may be told."""
         return Acknowledged(self.seq, self.kind, self.epoch, self.seal[:16])
+
+
+_SEALED = slice(LogRow._fields.index("seal"))
+"""The columns that a seal is of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +211,7 @@ class LogTable:
         """The row's body, checked against its digest. Raises `EpochDamaged`."""
         path = self._content.path_of(row)
         try:
-            body = _body_of(self._whole(path), row.seq)
+            body = _body_of(self._with_bodies(path), row.seq)
         except EpochDamaged:
             self.refresh()
             if self._content.path_of(row) == path:
@@ -244,7 +247,7 @@ class LogTable:
 
     def _replace(self, paths: Sequence[str], keep: AbstractSet[int], extra: NewRow) -> bool:
         version, at_ms = self._table.version() + 1, self._now_ms()
-        tables = [self._whole(path) for path in paths]
+        tables = [_whole(self._location, path, self._content.files[path]) for path in paths]
         rows = pa.concat_tables(tables)
         kept = rows.filter(pa.array([seq in keep for seq in rows.column("seq").to_pylist()], pa.bool_()))
         dropping = kept.num_rows < rows.num_rows
@@ -267,12 +270,13 @@ class LogTable:
         delta_log.checkpoint(self._table, self._location)
         return True
 
-    def _whole(self, path: str) -> pa.Table:
+    def _with_bodies(self, path: str) -> pa.Table:
+        """Unchecked: a body is compared with the digest in its row, whose seal was compared when the row was loaded."""
         own = self._content.files[path].table
         if own is not None:
             return own
         if self._opened is None or self._opened[0] != path:
-            self._opened = (path, _checked(self._location.read_table(path), path))
+            self._opened = (path, self._location.read_table(path, columns=["seq", "body"]))
         return self._opened[1]
 
     def _resolve(self, attempt: str, path: str, lost: CommitLost) -> None:
@@ -327,7 +331,7 @@ class LogTable:
         with ThreadPoolExecutor(_READERS) as pool:
             tables = list(pool.map(lambda path: self._location.read_table(path, columns=_BRIEF_COLUMNS), others))
         return own | {
-            path: LogFile(files[path], _rows(_checked(table, path))) for path, table in zip(others, tables, strict=True)
+            path: LogFile(files[path], _checked(table, path)) for path, table in zip(others, tables, strict=True)
         }
 
 
@@ -380,12 +384,13 @@ def _uptime_s() -> float:
 def _sealed(new: NewRow, seq: int, time_ms: int, weight_before: int) -> pa.Table:
     brief = json.dumps({**json.loads(new.brief), "history": continuity.history(weight_before)})
     row = LogRow(FORMAT, seq, new.kind, new.epoch, new.incarnation, new.attempt, time_ms, brief, _sha256(new.body), "")
-    columns = {**asdict(row), "body": new.body, "seal": _seal(row)}
+    columns = {**row._asdict(), "body": new.body, "seal": _seal(row)}
     return pa.table({name: [columns[name]] for name in _SCHEMA.names}, schema=_SCHEMA)
 
 
 def _seal(row: LogRow) -> str:
-    return _sha256(json.dumps([getattr(row, field.name) for field in fields(row) if field.name != "seal"]))
+    """SHA-256 of the other columns as a JSON array, in their order."""
+    return _sha256(json.dumps(row[_SEALED]))
 
 
 def _sha256(text: str) -> str:
@@ -393,26 +398,36 @@ def _sha256(text: str) -> str:
 
 
 def _rows(table: pa.Table) -> list[LogRow]:
-    names = [field.name for field in fields(LogRow)]
-    columns = [table.column(name).to_pylist() for name in names]
-    return [LogRow(*values) for values in zip(*columns, strict=True)]
+    columns = [table.column(name).to_pylist() for name in LogRow._fields]
+    return list(map(LogRow._make, zip(*columns, strict=True)))
 
 
-def _checked(table: pa.Table, path: str) -> pa.Table:
-    """The table, or a typed error naming the first row that is not what was written."""
-    for row in _rows(table):
-        if isinstance(row.format, int) and row.format > FORMAT and row.seal == _seal(row):
+def _checked(table: pa.Table, path: str) -> list[LogRow]:
+    """The table's rows, or a typed error naming the first row that is not what was written."""
+    rows = _rows(table)
+    for row in rows:
+        sealed = row.seal == _seal(row)
+        if sealed and isinstance(row.format, int) and row.format > FORMAT:
             raise FormatUnknown(f"the store is in format {row.format}, this version knows {FORMAT}", hint=_HINT_UPGRADE)
-        if row.format not in READABLE or row.seal != _seal(row):
+        if not sealed or row.format not in READABLE:
             raise EpochDamaged(
                 f"row {row.seq} of the control log does not match its seal", hint=HINT_DAMAGED, file=path
             )
+    return rows
+
+
+def _whole(location: Location, path: str, file: LogFile) -> pa.Table:
+    """All columns, every seal compared: they are about to be written again."""
+    if file.table is not None:
+        return file.table
+    table = location.read_table(path)
+    _checked(table, path)
     return table
 
 
 def _body_of(table: pa.Table, seq: int) -> str | None:
-    at = pc.index(table.column("seq"), seq).as_py()
-    body: str | None = table.column("body")[at].as_py() if at >= 0 else None
+    seqs = table.column("seq").to_pylist()  # what makes a scalar of Arrow's would load pandas
+    body: str | None = table.column("body")[seqs.index(seq)].as_py() if seq in seqs else None
     return body
 
 

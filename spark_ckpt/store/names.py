@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from spark_ckpt.errors import ConfigInvalid
 
@@ -11,12 +12,18 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 def valid_name(what: str, name: str) -> str:
     """`name` itself, or `ConfigInvalid` naming `what` ("savepoint", "operator", ...)."""
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+    if not isinstance(name, str) or not _is_name(name):
         raise ConfigInvalid(
             f"{name!r} is no {what} name",
             hint="use 1 to 128 letters, digits, dots, dashes and underscores, the first a letter or digit",
         )
     return name
+
+
+@lru_cache(maxsize=1024)
+def _is_name(name: str) -> bool:
+    """Remembered: every epoch of a log names the same sinks."""
+    return _NAME.fullmatch(name) is not None
 
 
 def valid_path(path: str) -> str:

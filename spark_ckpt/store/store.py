@@ -52,8 +52,14 @@ class Store:
         self._swept_for = -1
         self._moved: dict[str, str] = {}
         self.log = self._opened_log(job)
-        self.job = valid_name("job", self.log.tail().job)
-        self.id = self.log.tail().store_id
+        tail = self.log.tail()
+        if not tail.store_id:
+            raise EpochDamaged(
+                "the store's log does not say whose it is",
+                store=location.uri,
+                hint="its creation was cut short: start the job, it completes it",
+            )
+        self.job, self.id = valid_name("job", tail.job), tail.store_id
 
     @classmethod
     def open(
@@ -218,10 +224,10 @@ class Store:
     def _opened_log(self, job: str | None) -> EpochLog:
         epochs = self.location.child(_EPOCHS)
         log = EpochLog.open(epochs, job, create=False, verify=self.verify, now_ms=self._now_ms)
-        if job is None:
-            return _somebodys(log, self.location)
         if log is not None:
             return log
+        if job is None:
+            raise StoreForeign("there is no store here", store=self.location.uri, hint=HINT_NO_STORE)
         others: set[str] = set(self.location.entries()) - {_EPOCHS}
         if others:
             raise StoreForeign(
@@ -234,19 +240,6 @@ class Store:
         if log is None:
             raise StoreForeign("the control log could not be created", store=self.location.uri)
         return log
-
-
-def _somebodys(log: EpochLog | None, store: Location) -> EpochLog:
-    """To read: nothing is created, and nothing completed."""
-    if log is None:
-        raise StoreForeign("there is no store here", store=store.uri, hint=HINT_NO_STORE)
-    if not log.tail().store_id:
-        raise EpochDamaged(
-            "the store's log does not say whose it is",
-            store=store.uri,
-            hint="its creation was cut short: start the job, it completes it",
-        )
-    return log
 
 
 def _verify(place: Location, files: Sequence[StateFile | StagedFileRecord], deep: bool, **where: object) -> None:

@@ -16,9 +16,15 @@ def test_a_second_is_the_target_of_every_round() -> None:
 
 def test_what_is_asked_is_the_stores_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page.shutil, "which", lambda name: None)
-    found = page.measured(rounds=2, epochs=3)
-    assert [len(ms) for ms in found.values()] == [2, 2, 0]
+    found = page.measured(rounds=1, epochs=3)
+    assert {name: len(ms) for name, ms in found.items()} == dict.fromkeys(page.NAMES, 1) | {"drawn": 0}
     assert min(found["first"]) > 0
+    assert min(found["start, CPU"]) > 0
+
+
+def test_a_store_that_cannot_be_read_is_no_measurement(tmp_path: Path) -> None:
+    with page.served(str(tmp_path)) as served, pytest.raises(RuntimeError, match="there is no store here"):
+        served.asked()
 
 
 def test_a_page_that_draws_nothing_is_no_measurement(tmp_path: Path) -> None:

@@ -161,6 +161,21 @@ def test_a_driver_is_never_left_behind(tmp_path):
     assert driver.exit_code is not None
 
 
+def test_a_driver_that_shows_itself_does_so_on_the_demos_stdout(tmp_path, capfd):
+    with DriverProcess(["--help"], tmp_path / "driver.log", progress=True) as driver:
+        while driver.exit_code is None:
+            time.sleep(0.05)
+
+    assert "--progress" in capfd.readouterr().out
+    assert (tmp_path / "driver.log").read_text() == ""
+
+
+def test_what_a_program_reads_has_no_pictures_in_it(command):
+    answer = command("demo", "--json", "--progress")
+
+    assert (answer.code, "--progress" in answer.err) == (2, True)
+
+
 @pytest.mark.parametrize("arguments", [["--kafka", "nonsense"], ["--kafka", "127.0.0.1:9"]])
 def test_a_demo_that_cannot_begin_leaves_nothing_behind(command, monkeypatch, tmp_path, arguments):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

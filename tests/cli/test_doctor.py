@@ -1,5 +1,6 @@
 """The doctor finds what is wrong, says what to do, and leaves no trace."""
 
+import threading
 import tomllib
 from pathlib import Path
 
@@ -127,6 +128,23 @@ def test_a_place_where_two_writers_both_win_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(delta_log, "commit", blind)
 
     assert store_check._writable(Location(str(tmp_path))).status == "fail"
+
+
+def test_a_place_where_both_win_only_at_the_same_moment_is_refused(monkeypatch, tmp_path):
+    """Planted: whoever comes later is refused, but two who look at the same moment both find nothing, and write."""
+    commit, both_looked = delta_log.commit, threading.Barrier(2)
+    in_turn = iter(("first", "second"))
+
+    def looks_first(table, location, actions, schema):
+        if next(in_turn, None) is not None:
+            return commit(table, location, actions, schema)
+        both_looked.wait(60)
+        return table.version() + 1
+
+    monkeypatch.setattr(delta_log, "commit", looks_first)
+
+    found = store_check._writable(Location(str(tmp_path)))
+    assert (found.status, "race 1" in found.detail) == ("fail", True)
 
 
 def test_a_broker_that_does_not_answer_is_told_with_what_to_do(command):

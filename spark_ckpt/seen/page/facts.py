@@ -129,17 +129,19 @@ def _newest(store: Store, tail: Tail) -> Json:
     if not tail.latest:
         return None
     try:
-        return epoch_of(store, tail.latest)
+        return _closely(store.log.manifest(tail.latest), tail)
     except CkptError as error:
         return {"epoch": tail.latest, "damage": str(error)}
 
 
 def epoch_of(store: Store, epoch: int) -> Facts:
     """One epoch closely. Raises `EpochNotFound`, `EpochDamaged`, `FormatUnknown`."""
-    manifest = store.log.manifest(epoch)
-    tail = store.log.tail()
+    return _closely(store.log.manifest(epoch), store.log.tail())
+
+
+def _closely(manifest: Manifest, tail: Tail) -> Facts:
     return {
-        "epoch": epoch,
+        "epoch": manifest.epoch,
         "watermark_ms": manifest.watermark_ms or None,
         "sources": [_source(name, cursor, manifest) for name, cursor in manifest.cursors.items()],
         "operators": [_operator(each) for each in manifest.operators.values()],

@@ -1,0 +1,30 @@
+"""The command that measures metrics says yes or no only where it can have seen one percent."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.inside import metrics
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([0.001, 0.003, 0.002], "yes"),
+        ([0.021, 0.023, 0.022], "no"),
+        ([-0.03, 0.04, 0.005], "cannot be seen"),
+        ([0.001], "cannot be seen"),
+    ],
+)
+def test_one_percent_is_judged_only_if_it_could_be_seen(parts: list[float], expected: str) -> None:
+    assert metrics.verdict(parts).startswith(expected)
+
+
+def test_a_run_is_compared_with_its_neighbours() -> None:
+    assert metrics.lost(10.1, 9.0, 11.0) == pytest.approx(0.01)
+
+
+def test_processor_time_is_the_whole_sessions() -> None:
+    before_s = metrics.used_s()
+    sum(range(10_000_000))
+    assert metrics.used_s() > before_s
