@@ -7,6 +7,7 @@ older text do not count), `operator` and `occurrence` (which mutant), `line`, `o
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -142,16 +143,31 @@ def _mutant(module: str, source: str, mutation: Mapping[str, object], outcome: s
 
 
 def _skip(session: Path, module: str, done: set[tuple[str, str, int]]) -> int:
-    """Mark what has a result; how many are left."""
+    """Mark what has a result, and what is in an annotation; how many are left."""
     from cosmic_ray.work_db import WorkDB, use_db
     from cosmic_ray.work_item import WorkerOutcome, WorkResult
 
+    annotations = list(annotations_of((ROOT / module).read_text()))
     with use_db(str(session), WorkDB.Mode.open) as database:
         for item in database.pending_work_items:
             mutation = item.mutations[0]
-            if (module, mutation.operator_name.removeprefix("core/"), mutation.occurrence) in done:
+            place = (mutation.start_pos[0], mutation.start_pos[1])
+            known = (module, mutation.operator_name.removeprefix("core/"), mutation.occurrence) in done
+            if known or any(first <= place < last for first, last in annotations):
                 database.set_result(item.job_id, WorkResult(worker_outcome=WorkerOutcome.SKIPPED))
         return len(list(database.pending_work_items))
+
+
+Place = tuple[int, int]
+"""Line and column."""
+
+
+def annotations_of(source: str) -> Iterator[tuple[Place, Place]]:
+    """Where annotations begin and end: every module here postpones them, so nothing evaluates what a mutant makes of them."""
+    for node in ast.walk(ast.parse(source)):
+        for found in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if isinstance(found, ast.expr):
+                yield (found.lineno, found.col_offset), (found.end_lineno or 0, found.end_col_offset or 0)
 
 
 def _exec(tree: Path, seconds: float) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from integration_tests.proof.campaign import Mutant, digest_of, kept, score, targets
+from integration_tests.proof.campaign import Mutant, annotations_of, digest_of, kept, score, targets
 
 MODULE = "spark_ckpt/host/one.py"
 
@@ -60,3 +60,9 @@ def test_results_of_another_text_do_not_count(root: Path) -> None:
     (root / MODULE).write_text("ONE = 2\n")
 
     assert kept(results, root) == []
+
+
+def test_mutants_of_annotations_are_none() -> None:
+    source = "def one(a: int | None) -> int | str:\n    b: int | None = 1 | 2\n    return b\n"
+
+    assert sorted(annotations_of(source)) == [((1, 11), (1, 21)), ((1, 26), (1, 35)), ((2, 7), (2, 17))]

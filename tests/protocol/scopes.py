@@ -53,10 +53,12 @@ SCOPES_WITH_FAILURES = [
     Scope("epochs", PAIR, 1, 4_136, 3.6),
     Scope("epochs", LOOP, 1, 9_384, 11.5),
     Scope("snapshots", PAIR, 1, 1_859, 1.4),
+    Scope("snapshots", PAIR, 2, 39_202, 35.8),
     Scope("partial-recovery", PAIR, 1, 2_309, 1.9),
     Scope("index-based", PAIR, 1, 6_372, 8.3),
     Scope("adaptive-logging", PAIR, 1, 6_996, 7.9),
     Scope("uncoordinated", PAIR, 1, 4_443, 4.6),
+    Scope("uncoordinated", LOOP, 1, 10_044, 12.1),
     Scope("sender-logging", PAIR, 1, 3_883, 3.4),
     Scope("sender-logging", LOOP, 1, 32_950, 55.2),
 ]
