@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 import spark_ckpt.simulator as sim
+from integration_tests.proof import campaign as campaigns
 from integration_tests.proof.caught import caught
 from integration_tests.proof.mutants import mutants
 from integration_tests.proof.page import RESULTS, write_page
@@ -55,6 +56,20 @@ def mutants_of(module: str, tests: list[str]) -> None:
     typer.echo(f"{found.tried} mutants, {found.score:.1%} killed")
     for survivor in found.survivors:
         typer.echo(survivor)
+
+
+@app.command()
+def campaign(
+    seconds: Annotated[float, typer.Option("--seconds", help="For how long, by the clock.")] = 280.0,
+    module: Annotated[list[str] | None, typer.Option("--module", help="These only.")] = None,
+) -> None:
+    """Mutants of protocol/, host/ and store/ that were not tried yet, for so long; what was tried adds up in mutants.jsonl."""
+    everything = campaigns.targets()
+    campaigns.run(seconds, {name: everything[name] for name in module or everything})
+    found = campaigns.score(campaigns.kept())
+    typer.echo(f"{found.tried} mutants tried, {found.share:.1%} killed of those that change something")
+    for survivor in found.survivors:
+        typer.echo(f"{survivor.module}:{survivor.line} {survivor.operator}")
 
 
 def _git(*arguments: str) -> str:

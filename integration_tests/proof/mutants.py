@@ -46,13 +46,18 @@ def mutants(modules: Sequence[str], tests: Sequence[str]) -> Mutants:
     """Try all of them. Raises `CalledProcessError` if the tests fail without a mutant."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
-        for part in PARTS:
-            shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+        copy_to(tree)
         (tree / "mutants.toml").write_text(settings_of(tree, modules, tests))
         _cosmic_ray(tree, "init", "mutants.toml", "all.sqlite")
         _cosmic_ray(tree, "baseline", "mutants.toml")
         _cosmic_ray(tree, "exec", "mutants.toml", "all.sqlite")
         return read(_cosmic_ray(tree, "dump", "all.sqlite"))
+
+
+def copy_to(tree: Path) -> None:
+    """What the tests need, in a folder where mutants may be made."""
+    for part in PARTS:
+        shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def settings_of(tree: Path, modules: Sequence[str], tests: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ for ever would never end.  From every end the world is driven on calmly and judg
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from spark_ckpt.simulator.copying import Frozen
@@ -24,11 +24,12 @@ class ScopeTooLarge(Exception):
 
 @dataclass(frozen=True)
 class Exploration:
-    """What was seen: distinct states, transitions between them, states without a successor."""
+    """What was seen: distinct states, transitions between them, states without a successor. `finals`: pictures of these, hashed."""
 
     states: int
     transitions: int
     ends: int
+    finals: frozenset[int] = field(default=frozenset(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -38,32 +39,69 @@ class _Node:
     trace: tuple[Choice, ...]
 
 
-def explore(world: World, states_max: int = STATES_MAX, timers_max: int = 1, judge_all: bool = False) -> Exploration:
+def explore(
+    world: World, states_max: int = STATES_MAX, timers_max: int = 1, judge_all: bool = False, reduced: bool = False
+) -> Exploration:
     """Visit every state. `judge_all`: drive on and judge from every state, not only from the ends.
 
-    Raises the first `Violation`, with its trace, or `ScopeTooLarge`.
+    `reduced`: steps that nothing else minds (`World.enough`) are not tried in every order; fewer states are visited, and the same
+    ends are reached. Raises the first `Violation`, with its trace, or `ScopeTooLarge`.
     """
-    seen: set[tuple[int, int]] = {_mark(world, timers_max)}
-    stack = [_Node(Frozen(world), timers_max, ())]
-    transitions = ends = 0
-    while stack:
-        node = stack.pop()
+    search = _Search(states_max, judge_all, reduced)
+    search.arrive(world, timers_max, ())
+    while search.stack:
+        search.expand(search.stack.pop())
+    return Exploration(len(search.seen), search.transitions, search.ends, frozenset(search.finals))
+
+
+class _Search:
+    """What was seen, and what is still to be visited."""
+
+    def __init__(self, states_max: int, judge_all: bool, reduced: bool) -> None:
+        self.states_max, self.judge_all, self.reduced = states_max, judge_all, reduced
+        self.seen: set[tuple[int, int]] = set()
+        self.finals: set[int] = set()
+        self.stack: list[_Node] = []
+        self.transitions = self.ends = 0
+
+    def arrive(self, world: World, timers_left: int, trace: tuple[Choice, ...]) -> None:
+        """A state, maybe for the first time."""
+        mark = _mark(world, timers_left)
+        if mark not in self.seen:
+            self.seen.add(mark)
+            self.stack.append(_Node(Frozen(world), timers_left, trace))
+        if len(self.seen) > self.states_max:
+            raise ScopeTooLarge(f"more than {self.states_max} states")
+
+    def expand(self, node: _Node) -> None:
+        """Every choice of a state, or a few that are enough."""
         here = node.frozen.thaw()
         choices = _scope(here, node.timers_left)
-        ends += not choices
-        if judge_all or not choices:
-            done = list(node.trace)
-            _blame(done, partial(settle, node.frozen.thaw(), done))
+        if not choices or self.judge_all:
+            self._judge(node, here, ended=not choices)
+        few = here.enough(choices) if self.reduced else choices
+        if len(few) < len(choices) and self._are_private(node, here.public(), few):
+            return
         for choice in choices:
-            transitions += 1
-            following, left = _follow(node, choice, here if choice is choices[-1] else node.frozen.thaw())
-            mark = _mark(following, left)
-            if mark not in seen:
-                seen.add(mark)
-                stack.append(_Node(Frozen(following), left, (*node.trace, choice)))
-        if len(seen) > states_max:
-            raise ScopeTooLarge(f"more than {states_max} states")
-    return Exploration(len(seen), transitions, ends)
+            self._follow(node, choice)
+
+    def _are_private(self, node: _Node, public: Hashable, few: Sequence[Choice]) -> bool:
+        """Make them; nothing that others are judged by has changed."""
+        return all(self._follow(node, choice).public() == public for choice in few)
+
+    def _judge(self, node: _Node, here: World, ended: bool) -> None:
+        if ended:
+            self.ends += 1
+            self.finals.add(hash(here.picture()))
+        done = list(node.trace)
+        _blame(done, partial(settle, node.frozen.thaw(), done))
+
+    def _follow(self, node: _Node, choice: Choice) -> World:
+        self.transitions += 1
+        following, trace = node.frozen.thaw(), (*node.trace, choice)
+        _blame(list(trace), lambda: following.do(choice))
+        self.arrive(following, node.timers_left - (choice[0] == "timer"), trace)
+        return following
 
 
 def settle(world: World, done: list[Choice] | None = None) -> World:
@@ -87,11 +125,6 @@ def _note(world: World, choice: Choice, done: list[Choice]) -> None:
 def _scope(world: World, timers_left: int) -> Sequence[Choice]:
     timers = world.timers() if timers_left else ()
     return [*world.choices(), *timers, *world.faults()]
-
-
-def _follow(node: _Node, choice: Choice, following: World) -> tuple[World, int]:
-    _blame([*node.trace, choice], lambda: following.do(choice))
-    return following, node.timers_left - (choice[0] == "timer")
 
 
 def _mark(world: World, timers_left: int) -> tuple[int, int]:

@@ -31,12 +31,13 @@ from spark_ckpt.protocol.message_machine import APP
 from spark_ckpt.protocol.recovery import Protocol, Settings
 from spark_ckpt.protocol.transport import REPEAT
 from spark_ckpt.protocol.vocabulary import Received, SinkReplied, Stored, TimerElapsed
-from spark_ckpt.simulator import choosing, oracles, outside_world
+from spark_ckpt.simulator import choosing, oracles, outside_world, reduction
 from spark_ckpt.simulator.durable import Write
 from spark_ckpt.simulator.faults import NO_FAULTS, Clocks, Faults
 from spark_ckpt.simulator.job_recovery import RecoverableJob
 from spark_ckpt.simulator.leaks import judge_leaks
 from spark_ckpt.simulator.network import Link
+from spark_ckpt.simulator.outside_world import Publication
 from spark_ckpt.simulator.picture import canonical, unordered
 from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.recovering import channel_of
@@ -315,24 +316,41 @@ class MessageWorld(RecoverableJob):
         """The protocol, its graph and what follows from them."""
         return (self.protocol, self.graph, self.app, self.settings)
 
+    def enough(self, choices: Sequence[Choice]) -> Sequence[Choice]:
+        """When nothing can fail any more: see `reduction`."""
+        return reduction.enough(self, choices)
+
+    def public(self) -> Hashable:
+        """Durable records, and how often they were judged."""
+        return reduction.public(self)
+
     def picture(self) -> Hashable:
-        """Without clocks, vector clocks, numbers for people and the truth that follows from the rest."""
-        network = self.network
+        """Without clocks, numbers for people, the truth that follows from the rest, and plans that are carried out."""
+        network, labels = self.network, self.truth.labels
         return (
-            tuple(map(_picture_of, self.everybody)),
-            tuple((channel, _items(queue)) for channel, queue in network.queues.items()),
-            tuple((channel, unordered(_items(queue))) for channel, queue in sorted(network.controls.items()) if queue),
+            tuple(_picture_of(process, labels) for process in self.everybody),
+            tuple((channel, _items(queue, labels)) for channel, queue in network.queues.items()),
+            tuple(
+                (channel, unordered(_items(queue, labels)))
+                for channel, queue in sorted(network.controls.items())
+                if queue
+            ),
             unordered(network.cut),
-            canonical((self.budget, self.table, self.plan, self.planned_for, self.alarm, self.recovering)),
-            tuple((sink.marker, tuple(sink.rows)) for sink in self.sinks.values()),
+            canonical((self.budget, self.table, self.alarm, self.recovering)),
+            canonical((self.plan, self.planned_for)) if self.recovering else (),
+            tuple((sink.marker, tuple(map(labels, sink.rows))) for sink in self.sinks.values()),
         )
 
 
-def _items(queue: list[Item]) -> tuple[Hashable, ...]:
-    return tuple((item.bit, canonical(item.message)) for item in queue)
+Labels = Callable[[int], Hashable]
+"""What the messages of a mask are."""
 
 
-def _picture_of(process: Process) -> Hashable:
+def _items(queue: list[Item], labels: Labels) -> tuple[Hashable, ...]:
+    return tuple((labels(item.bit), canonical(item.message)) for item in queue)
+
+
+def _picture_of(process: Process, labels: Labels) -> Hashable:
     state = process.state
     return (
         canonical(process.machine),
@@ -341,17 +359,22 @@ def _picture_of(process: Process) -> Hashable:
         unordered(process.held),
         unordered(timer.setting for timer in process.timers),
         unordered((write.key, write.framed) for write in process.writes),
-        (tuple(process.publishing), canonical(process.replay)),
-        tuple((index, _cut(cut)) for index, cut in sorted(process.captures.items())),
-        _cut(state.cut()),
+        (tuple(_publication(each, labels) for each in process.publishing), canonical(process.replay)),
+        tuple((index, _cut(cut, labels)) for index, cut in sorted(process.captures.items())),
+        _cut(state.cut(), labels),
         tuple(sorted(process.storage.framed.items())),
     )
 
 
-def _cut(cut: Cut) -> Hashable:
+def _publication(publication: Publication, labels: Labels) -> Hashable:
+    return (publication.transaction, publication.first, publication.last, tuple(map(labels, publication.rows)))
+
+
+def _cut(cut: Cut, labels: Labels) -> Hashable:
     rows, length = cut.rows
-    pending = tuple(sorted(cut.pending))
-    return (cut.cursor, cut.digest, tuple(rows[:length]), cut.outbox, cut.sent, cut.received, cut.taken, pending)
+    pending = tuple(labels(bit) for bit in sorted(cut.pending))
+    masks = (labels(cut.sent), labels(cut.received), labels(cut.taken), pending)
+    return (cut.cursor, cut.digest, tuple(map(labels, rows[:length])), cut.outbox, *masks)
 
 
 def _restore(world: MessageWorld, name: ProcessId) -> None:

@@ -9,7 +9,7 @@ what it sent, in the same incarnation.  Everywhere else a number that is used tw
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.ids import Incarnation, ProcessId
@@ -20,6 +20,10 @@ from spark_ckpt.simulator.violations import ReusedId, WrongEffect
 
 Name = tuple[str, str, int, int]
 """Source, target, incarnation (0 where sends are regenerated), number."""
+
+
+Label = tuple[str, str, int, int, int, str]
+"""Source, target, incarnation, number, index, kind."""
 
 
 class Truth:
@@ -77,6 +81,16 @@ class Truth:
         unaware = message.incarnation == incarnation
         return self.register(message, clock) if clock and (self.deterministic or unaware) else None
 
+    def labels(self, mask: int) -> tuple[Label, ...]:
+        """The messages of a mask by what they are: bits depend on how many were sent before, undone ones too."""
+        return tuple(sorted(self._label(number) for number in _numbers(mask)))
+
+    def _label(self, number: int) -> Label:
+        message = self.messages[number]
+        ours = message.kind == APP
+        life, index = (0, 0) if ours and self.deterministic else (message.incarnation, message.index)
+        return (message.source, message.target, life, message.seq, index, message.kind)
+
     def describe(self, mask: int) -> list[str]:
         """The messages of a mask, for people."""
         return [describe(message) for number, message in self.messages.items() if mask >> number & 1]
@@ -100,6 +114,12 @@ class Truth:
         if first.body != message.body:
             what = f"{describe(message)} was {describe(first)} before: the replay is another run"
             raise WrongEffect(what, ends, [describe(first), describe(message)])
+
+
+def _numbers(mask: int) -> Iterator[int]:
+    while mask:
+        yield (mask & -mask).bit_length() - 1
+        mask &= mask - 1
 
 
 def describe(message: Envelope) -> str:

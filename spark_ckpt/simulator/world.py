@@ -99,6 +99,14 @@ class World(ABC):
     def picture(self) -> Hashable:
         """Equal for worlds that behave alike: what exhaustive exploration compares."""
 
+    def enough(self, choices: Sequence[Choice]) -> Sequence[Choice]:
+        """Some of them, which need not be tried in every order with the others; without knowing better, all."""
+        return choices
+
+    def public(self) -> Hashable:
+        """What others are judged by: a step that changes it is not one that nobody minds."""
+        return None
+
     def lag(self, choice: Choice) -> str:
         """The sort of a choice."""
         return str(choice[0])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_ckpt.host.markers import BARRIER, OPEN, ControlMarkers
+from spark_ckpt.host.markers import AHEAD, BARRIER, NO_MARKER, OPEN, ControlMarkers
 
 
 @pytest.fixture
@@ -36,3 +36,14 @@ def test_the_barrier_of_an_epoch_that_is_not_open_ends_nothing(markers, open_epo
 @pytest.mark.parametrize("count", [0, 1])
 def test_without_a_barrier_no_epoch_ends(markers, count):
     assert markers.ended_by(count, open_epoch=7) is None
+
+
+def test_kinds_differ_from_each_other_and_from_that_of_data_rows():
+    assert len({OPEN, BARRIER, AHEAD, NO_MARKER.kind, 0}) == 4
+
+
+def test_no_marker_is_older_than_the_first_one_and_of_no_epoch():
+    first = ControlMarkers().offer(OPEN, 0)
+
+    assert NO_MARKER.number < first.number == 1
+    assert NO_MARKER.epoch == 0

@@ -1,0 +1,64 @@
+"""Small scopes that are visited whole, with the numbers of their states: fewer would mean that something became impossible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_ckpt.protocol.graph import Graph
+from spark_ckpt.protocol.menu import MENU
+from spark_ckpt.simulator import GRAPHS, Exploration, MessageWorld, explore
+from tests.protocol.long_runs import crashes
+
+LOOP = Graph("own_loop", (("s", "a"), ("a", "a")))
+"""The smallest graph with a back edge: what is in flight on it is in no input."""
+
+PAIR = GRAPHS["pair"]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """One row goes through the graph, one timer may run out. `states` of the reduced exploration."""
+
+    protocol: str
+    graph: Graph
+    failures: int
+    states: int
+    seconds: float
+    """Of a processor, measured once."""
+
+    @property
+    def title(self) -> str:
+        """For tables."""
+        failures = "a failure" if self.failures == 1 else f"{self.failures} failures"
+        return f"{self.protocol}, {self.graph.name}, {failures}, reduced"
+
+    def world(self) -> MessageWorld:
+        """Its first state."""
+        return MessageWorld(MENU[self.protocol], self.graph, crashes(self.failures), 1)
+
+    def explore(self, reduced: bool = True) -> Exploration:
+        """All of it."""
+        return explore(self.world(), states_max=2_000_000, reduced=reduced)
+
+
+SCOPES_WITH_FAILURES = [
+    Scope("synchronous-logging", PAIR, 2, 4_925, 3.3),
+    Scope("synchronous-logging", LOOP, 2, 16_589, 12.2),
+    Scope("coordinated", PAIR, 2, 8_998, 8.4),
+    Scope("coordinated", LOOP, 2, 32_141, 31.3),
+    Scope("asynchronous-logging", PAIR, 2, 11_201, 9.8),
+    Scope("asynchronous-logging", LOOP, 1, 1_025, 0.8),
+    Scope("markers", LOOP, 1, 3_551, 2.7),
+    Scope("cyclic-snapshots", LOOP, 1, 3_571, 2.9),
+    Scope("epochs", PAIR, 1, 4_136, 3.6),
+    Scope("epochs", LOOP, 1, 9_384, 11.5),
+    Scope("snapshots", PAIR, 1, 1_859, 1.4),
+    Scope("snapshots", PAIR, 2, 39_202, 35.8),
+    Scope("partial-recovery", PAIR, 1, 2_309, 1.9),
+    Scope("index-based", PAIR, 1, 6_372, 8.3),
+    Scope("adaptive-logging", PAIR, 1, 6_996, 7.9),
+    Scope("uncoordinated", PAIR, 1, 4_443, 4.6),
+    Scope("uncoordinated", LOOP, 1, 10_044, 12.1),
+    Scope("sender-logging", PAIR, 1, 3_883, 3.4),
+    Scope("sender-logging", LOOP, 1, 32_950, 55.2),
+]
