@@ -56,7 +56,8 @@ def test_a_run_tells_what_it_does_and_does_what_it_is_told(bench: Bench) -> None
     assert {event.detail["sink"] for event in heard.of("published")} == {"out"}
     assert [event.reason for event in heard.of("ended")] == ["stopped"]
     last, recent = run.lastProgress, run.recentProgress
-    assert last == recent[-1] | {"outage": None}
+    assert last == recent[-1] | {"outage": None, "epochPartsMs": last["epochPartsMs"]}
+    assert set(last["epochPartsMs"]) == {"barrier", "snapshot", "decision"}
     assert [each["batchId"] for each in recent] == sorted(each["batchId"] for each in recent)
     assert last["totals"] == {"numInputRows": 3, "numOutputRows": 3, "rejected": 0, "late": 0}
     assert last["sources"]["in"]["count"] == 2
