@@ -42,6 +42,14 @@ def test_how_long_the_newest_epoch_took_to_align_is_said_part_by_part():
     assert "alignment" not in text_of(picture([record(1)], {}))
 
 
+def test_in_a_file_the_picture_ends_its_last_line():
+    console = Console(width=120, file=io.StringIO(), color_system=None)
+    follow(lambda: [record(1)], dict, lambda _: True, console)
+    told = console.file.getvalue()
+    assert told.count("job orders") == 1
+    assert told.endswith("\n")
+
+
 def test_rows_that_were_left_out_are_told_only_if_there_are_any():
     totals = {"numInputRows": 1, "numOutputRows": 1, "late": 4, "rejected": 0}
     shown = text_of(picture([record(1, totals=totals)], {}))

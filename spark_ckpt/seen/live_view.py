@@ -38,6 +38,8 @@ def follow(
         while not over and (deadline_s is None or time.monotonic() < deadline_s):
             over = is_over(every_s)
             live.update(picture(records(), lag(), over), refresh=True)
+    if not (screen.is_terminal or screen.is_jupyter):
+        screen.line()  # there `Live` leaves the last line open, and what is printed next would go on in it
 
 
 def picture(records: Sequence[Record], lag: Mapping[str, int], over: bool = False) -> RenderableType:
