@@ -86,13 +86,17 @@ def _writable(location: Location) -> Finding:
 def _compare_and_swap(probe: Location) -> Finding:
     """One writer after the other first, then both at once: a server may look whether a file is there, and write it later."""
     delta_log.create_table(probe, _SCHEMA, "spark_ckpt doctor")
-    if sum(commit() for commit in _commits(probe)) > 1:
-        return _both_won("this location has no compare-and-swap")
+    won = sum(commit() for commit in _commits(probe))
+    if won != 1:
+        return _both_won("this location has no compare-and-swap") if won else _nobody_won("one after the other")
     races = _LOCAL_RACES if probe.local is not None else _RACES
     with ThreadPoolExecutor(2) as pool:
         for race in range(1, races + 1):
-            if _winners(pool, probe) > 1:
+            won = _winners(pool, probe)
+            if won > 1:
                 return _both_won(f"its compare-and-swap does not hold when they come at the same moment (race {race})")
+            if not won:
+                return _nobody_won(f"at the same moment (race {race})")
     return Finding("store writes", "ok", f"read, written; of two writers exactly one wins, also in {races} races")
 
 
@@ -127,6 +131,11 @@ def _committed(handle: DeltaTable, probe: Location, actions: Actions) -> bool:
 def _both_won(why: str) -> Finding:
     hint = "use another location; for S3 check the deltalake storage options (conditional put or a locking provider)"
     return Finding("store writes", "fail", f"two writers both committed one version: {why}", hint)
+
+
+def _nobody_won(how: str) -> Finding:
+    hint = "try again; if it stays so, check the rights to create files, and the deltalake storage options"
+    return Finding("store writes", "fail", f"neither of two writers could commit, {how}", hint)
 
 
 def _remove(location: Location, probe: Location, fresh: bool) -> None:

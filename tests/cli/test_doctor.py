@@ -130,6 +130,16 @@ def test_a_place_where_two_writers_both_win_is_refused(monkeypatch, tmp_path):
     assert store_check._writable(Location(str(tmp_path))).status == "fail"
 
 
+def test_a_place_where_neither_of_two_writers_wins_is_refused(monkeypatch, tmp_path):
+    def loses(*_):
+        raise delta_log.CommitLost("refused")
+
+    monkeypatch.setattr(delta_log, "commit", loses)
+
+    found = store_check._writable(Location(str(tmp_path)))
+    assert (found.status, "neither" in found.detail) == ("fail", True)
+
+
 def test_a_place_where_both_win_only_at_the_same_moment_is_refused(monkeypatch, tmp_path):
     """Planted: whoever comes later is refused, but two who look at the same moment both find nothing, and write."""
     commit, both_looked = delta_log.commit, threading.Barrier(2)
