@@ -31,4 +31,13 @@ def spark_ckpt_builtin(records: ckpt.Stream) -> ckpt.Stream:
     )
 
 
+def spark_ckpt_vectorised(records: ckpt.Stream) -> ckpt.Stream:
+    from benchmarks.nexmark.streams import vectorised
+
+    bids = vectorised(records, "bid", "auction LONG, bidder LONG, price LONG, dateTime LONG, extra STRING")
+    return bids.selectExpr(
+        "auction", "bidder", "0.908 * price AS price", "timestamp_millis(dateTime) AS dateTime", "extra"
+    )
+
+
 flink_sql = "SELECT auction, bidder, 0.908 * price AS price, `dateTime`, extra FROM bid"

@@ -23,4 +23,10 @@ def spark_ckpt_builtin(records: ckpt.Stream) -> ckpt.Stream:
     return of(records, bid="auction LONG, price LONG").select("bid.*").filter("auction % 123 = 0")
 
 
+def spark_ckpt_vectorised(records: ckpt.Stream) -> ckpt.Stream:
+    from benchmarks.nexmark.streams import vectorised
+
+    return vectorised(records, "bid", "auction LONG, price LONG").filter("auction % 123 = 0")
+
+
 flink_sql = "SELECT auction, price FROM bid WHERE MOD(auction, 123) = 0"
