@@ -99,7 +99,7 @@ class Job:
 
         What the loop holds at a barrier is part of the epoch: a restart goes on with it. `name` identifies it in the store.
         """
-        return Feedback(self, EdgeNode(self._edge_name(name), struct_of(schema), feedback=True))
+        return Feedback(self, EdgeNode(self._edge_name(name), struct_of(schema).toNullable(), feedback=True))
 
     def cogroup(self, inputs: Mapping[str, GroupedStream]) -> CoGroupedStreams:
         """Several streams into one operator, which gets the rows of each by its name and has one state per key.

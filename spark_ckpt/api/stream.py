@@ -289,7 +289,7 @@ class Stream:
         """
         if topic is not None:
             self._as_records(key).to(topic, name=name)
-        edge = EdgeNode(self._job._edge_name(name), self.schema, feedback=False)
+        edge = EdgeNode(self._job._edge_name(name), self.schema.toNullable(), feedback=False)
         self._job._bind_edge(edge, self._node)
         return self._next(edge, streaming_template(self._job.spark, edge.schema))
 

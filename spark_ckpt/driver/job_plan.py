@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from spark_ckpt.connector import CostlyCommits, MayNeverEnd, StagePlan
 from spark_ckpt.driver import identities
 from spark_ckpt.driver.inputs import check_inputs, remember_in
-from spark_ckpt.driver.state_check import check_state
+from spark_ckpt.driver.state_check import check_in_flight, check_state
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
 from spark_ckpt.host.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
 from spark_ckpt.plan.graph import (
@@ -29,7 +29,7 @@ from spark_ckpt.plan.graph import (
     operators_of,
     sources_of,
 )
-from spark_ckpt.plan.graph_edges import check_edges, check_in_flight
+from spark_ckpt.plan.graph_edges import check_edges
 from spark_ckpt.plan.graph_nodes import graph_nodes
 from spark_ckpt.protocol.barrier import Limits
 from spark_ckpt.store.identity import Confirmed, Found, Standing

@@ -39,7 +39,8 @@ class SourceNode:
 class EdgeNode:
     """What comes out of an edge: the rows that another place of the graph put on it, a micro-batch later.
 
-    An edge is a durable log in the store. `feedback`: the rows that go in depend on those that come out.
+    An edge is a durable log in the store. `feedback`: the rows that go in depend on those that come out. `schema`: everything is
+    nullable, since rows that an older program put on the edge have no value for a column that is new.
     """
 
     name: str

@@ -17,7 +17,7 @@ from spark_ckpt.store.delta_log import Actions
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.records import Manifest, StagedFileRecord
-from spark_ckpt.store.schemas import committed_schema
+from spark_ckpt.store.schemas import committed_schema, in_columns_of
 
 
 class InFlight:
@@ -30,10 +30,10 @@ class InFlight:
         self.table = DataTable(location, f"spark_ckpt/inflight/{edge}", f"spark_ckpt: rows in flight on edge {edge}")
 
     def read(self, epoch: int) -> pa.Table:
-        """The rows in flight at an epoch, oldest first. Raises `EpochNotFound`, `EpochDamaged`."""
+        """The rows in flight at an epoch, oldest first, in the columns of the newest. Raises `EpochNotFound`, `EpochDamaged`."""
         files = self._files(self._log.manifest(epoch))
         tables = [self.location.read_committed(file, file.rows, epoch=epoch, edge=self.edge) for file in files]
-        return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+        return pa.concat_tables(in_columns_of(each, tables[-1].schema) for each in tables) if tables else pa.table({})
 
     def settle(self, manifest: Manifest, incarnation: int) -> None:
         """Show what is in flight at this epoch. Idempotent. A table whose own log is damaged is made anew."""
@@ -51,7 +51,7 @@ class InFlight:
         if settled >= key:
             return
         files = self._files(manifest)
-        if files:
+        if files:  # the newest segment's columns hold the rows of every older one
             schema = committed_schema(self.location, files[-1], epoch=manifest.epoch, edge=self.edge)
             self.table.ensure(schema, replace=True)
         elif settled < 0:

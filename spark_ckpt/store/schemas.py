@@ -1,4 +1,4 @@
-"""The columns of Parquet files, without their rows."""
+"""The columns of Parquet files: looked at without the rows, and rows in wider ones than they were written with."""
 
 from __future__ import annotations
 
@@ -25,3 +25,14 @@ def committed_schema(location: Location, file: Committed, **where: object) -> pa
         location.verify(file, **where, location=location.uri)  # says what was expected and what is there
         error.context = {**where, **error.context}
         raise
+
+
+def in_columns_of(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows in the columns of `schema`, whose types hold their values; null in columns that they lack."""
+    columns = [
+        table.column(each.name).cast(each.type)
+        if each.name in table.column_names
+        else pa.nulls(table.num_rows, each.type)
+        for each in schema
+    ]
+    return pa.table(columns, schema=schema)

@@ -12,7 +12,7 @@ from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 from spark_ckpt.json_values import plain
 from spark_ckpt.store.ddl import column_names
 from spark_ckpt.store.records import Manifest, OperatorSnapshot
-from spark_ckpt.store.widening import state_differences, widened
+from spark_ckpt.store.widening import value_differences, widened
 
 if TYPE_CHECKING:
     from spark_ckpt.store.store import Store
@@ -57,7 +57,7 @@ def with_keys(state: pa.Table, snapshot: OperatorSnapshot, wanted: Mapping[str, 
 def _as_in(state: pa.Table, snapshot: OperatorSnapshot, other: OperatorSnapshot) -> pa.Table:
     """The snapshot's rows, with the columns and types of the other one's if state widened from one to the other."""
     written, declared = snapshot.state_schema, other.state_schema
-    return state if state_differences(written, declared) else widened(state, written, declared)
+    return state if value_differences(written, declared) else widened(state, written, declared)
 
 
 def _equals(state: pa.Table, name: str, text: str) -> pa.Array:

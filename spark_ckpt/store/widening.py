@@ -1,7 +1,8 @@
-"""Which schema may take the place of the one that state was written with: it holds every value, and none changes.
+"""Which schema may take the place of the one that state or rows in flight were written with: it holds every value, none changes.
 
-Types widen as Delta's type widening has them, structs get fields and the state gets columns, at their ends. Nullability is no part
-of it: every state column is nullable, whatever is declared.
+Types widen as Delta's type widening has them, structs get fields and rows get columns, at their ends. Nullability is no part
+of it: every column of a state and of an edge is nullable, whatever is declared. The relation is transitive: what fits a schema fits
+every schema that may take its place.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _WIDER: Mapping[pa.DataType, tuple[pa.DataType, ...]] = {
 }
 
 
-def state_differences(written: str, declared: str) -> list[str]:
-    """Why state columns `written` (DDL) cannot go on as `declared`, a line for each reason; empty if they can."""
+def value_differences(written: str, declared: str) -> list[str]:
+    """Why columns `written` (DDL) of a state or an edge cannot go on as `declared`, a line for each reason; empty if they can."""
     return _differences(written, declared, widens=True)
 
 

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 
 from spark_ckpt.host.reports import staged_file
 from spark_ckpt.tasks.packing import explode_blobs, pack
-from spark_ckpt.tasks.rows import REJECT, arrow_schema
+from spark_ckpt.tasks.rows import REJECT, arrow_schema, conform
 from spark_ckpt.tasks.staging import ROWS_PER_WRITE, SinkStage, running_batch, staging
 from spark_ckpt.tasks.worker_process import prepare_worker
 
@@ -93,7 +93,8 @@ def _good(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def segment_reader(edge: str, location: Location, schema: StructType) -> Step:
-    """Names of an edge's segments to the rows in them, verified."""
+    """Names of an edge's segments to the rows in them, verified. `schema` holds every row of a segment that an older program wrote
+    (`check_in_flight`): its types are wider, and a column that is new is null."""
     wanted = arrow_schema(schema)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -101,8 +102,8 @@ def segment_reader(edge: str, location: Location, schema: StructType) -> Step:
         for batch in batches:
             for text in batch.column(0).to_pylist():
                 file = staged_file(json.loads(text))
-                table = location.read_committed(file, file.rows, edge=edge)
-                yield from table.cast(wanted).to_batches(max_chunksize=ROWS_PER_WRITE)
+                table = location.read_committed(file, file.rows, edge=edge).replace_schema_metadata()
+                yield from conform(table, wanted).to_batches(max_chunksize=ROWS_PER_WRITE)
 
     return read
 

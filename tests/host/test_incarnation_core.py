@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from dataclasses import replace
 
 import pytest
 
 from spark_ckpt.errors import Fenced, PublishConflict, PublishFailed, StoreUnreachable
+from spark_ckpt.host import incarnation
 from spark_ckpt.host.incarnation import IncarnationCore
 from spark_ckpt.host.job_shape import JobShape, SinkPlace
 from spark_ckpt.host.manifests import stamped
@@ -32,7 +35,16 @@ from spark_ckpt.host.messages import (
     TimerRanOut,
 )
 from spark_ckpt.host.reports import Report
-from spark_ckpt.protocol.barrier import Limits, Outcome, TimeoutElapsed
+from spark_ckpt.protocol.barrier import (
+    Coordinator,
+    IntervalElapsed,
+    Limits,
+    Outcome,
+    PauseElapsed,
+    RetryElapsed,
+    SinkRefused,
+    TimeoutElapsed,
+)
 from spark_ckpt.protocol.machine import Drop
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.restore import RecoveryPoint
@@ -252,3 +264,12 @@ def test_an_epoch_that_takes_too_long_takes_the_barrier_that_went_ahead_with_it(
     short.tell(TimerRanOut(timeout.elapsed))
     assert [each.epoch for each in short.of(SayAborted)] == [3]
     assert not short.batch(markers=3)[1:]
+
+
+def test_sparks_host_sends_every_event_of_the_coordinator_but_a_sinks_refusal() -> None:
+    """A task that cannot stage a sink's rows fails its batch, and with it the incarnation: no sink ever votes no."""
+    nodes = list(ast.walk(ast.parse(inspect.getsource(incarnation))))
+    made = {node.func.attr for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
+    timers = {IntervalElapsed, PauseElapsed, RetryElapsed, TimeoutElapsed}  # the coordinator gives them to `SetTimer`
+
+    assert {each for each in Coordinator.EVENTS if each.__name__ not in made} - timers == {SinkRefused}

@@ -18,7 +18,7 @@ from spark_ckpt.errors import StateSchemaChanged
 from spark_ckpt.store.ddl import arrow_schema
 from spark_ckpt.store.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.store.state_rows import keyed_beside
-from spark_ckpt.store.widening import state_differences, types_change, widened
+from spark_ckpt.store.widening import types_change, value_differences, widened
 
 WIDENS = [
     ("tinyint", "smallint"), ("tinyint", "int"), ("tinyint", "bigint"), ("tinyint", "double"), ("smallint", "int"),
@@ -91,7 +91,7 @@ def test_a_schema_that_may_not_hold_every_value_is_refused_with_the_difference(
     ],
 )
 def test_what_is_different_about_a_state_is_said_column_by_column(declared: str, said: list[str]) -> None:
-    assert state_differences("a int, b array<struct<x:int,y:string>>", declared) == said
+    assert value_differences("a int, b array<struct<x:int,y:string>>", declared) == said
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ class SinkPrepared(Event):
 
 @dataclass(frozen=True, slots=True)
 class SinkRefused(Event):
-    """The sink cannot prepare the epoch."""
+    """The sink cannot prepare the epoch: a participant's no in two-phase commit. Spark's host never sends it."""
 
     sink: SinkId
     epoch: Epoch
