@@ -90,9 +90,18 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "RECORDS_PER_BATCH", COUNT // 3)
 
 
-@pytest.mark.parametrize("query", [0, *(pytest.param(query, marks=pytest.mark.long) for query in (1, 2))])
-def test_a_query_without_state_answers_as_a_plain_computation_does(query: int, house: House, tmp_path: Path) -> None:
-    run = house.run(f"nexmark_q{query}", tmp_path)
+@pytest.mark.parametrize(
+    ("query", "way"),
+    [
+        (0, ""),
+        (1, "spark_ckpt_vectorised"),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in [(1, ""), (2, ""), (2, "spark_ckpt_vectorised")]),
+    ],
+)
+def test_a_query_without_state_answers_as_a_plain_computation_does(
+    query: int, way: str, house: House, tmp_path: Path
+) -> None:
+    run = house.run(f"nexmark_q{query}", tmp_path, way=way)
 
     house.drained(run)
 
