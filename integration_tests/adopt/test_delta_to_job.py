@@ -272,5 +272,5 @@ def test_it_goes_on_as_a_job_with_its_watermark_and_its_timeouts(world):
     world.run_job("store")
     assert world.shown() == sorted((user, COUNTS[user] + (user in USERS[:5])) for user in USERS)
     store = world.store("store")
-    [left] = store.state("sessions").read(store.log.tail().latest).to_pylist()
+    [left] = store.state("sessions").read(store.log.state().latest).to_pylist()
     assert (left["user"], left["n"]) == ("tick", 2)

@@ -125,7 +125,7 @@ def test_it_goes_on_at_the_next_record_with_its_state_and_shows_each_record_once
     run_job(spark, broker, tmp_path)
     assert shown(tmp_path) == rows_of(every)
     store = Store.open(str(tmp_path / "store"), JOB)
-    state = store.state("totals").read(store.log.tail().latest).to_pylist()
+    state = store.state("totals").read(store.log.state().latest).to_pylist()
     assert {row["user"]: {name: row[name] for name in ("n", "total", "last")} for row in state} == state_of(every)
     committed, done = (taken_as(tmp_path, checkpoint, name) for name in ("committed", "done"))
     assert committed == done

@@ -87,10 +87,10 @@ def damages(folder: Path, trials: int, seed: int, results: Results) -> None:
 def _questions(patient: Patient) -> Iterator[tuple[str, ...]]:
     """What a user asks the command line about the store, answers as JSON."""
     store = str(patient.folder / "store")
-    tail = existing_store(store).log.tail()
+    log_state = existing_store(store).log.state()
     yield ("list", store, "--json")
     yield ("verify", store, "--deep", "--json")
-    for brief in (tail.epochs[0], tail.epochs[len(tail.epochs) // 2], tail.epochs[-1]):
+    for brief in (log_state.epochs[0], log_state.epochs[len(log_state.epochs) // 2], log_state.epochs[-1]):
         yield ("show", store, str(brief.epoch), "--json")
         yield ("state", store, OPERATOR, "--epoch", str(brief.epoch), "--limit", "0", "--json")
         yield ("restore", store, str(brief.epoch), "--dry-run", "--json")
@@ -142,7 +142,7 @@ def kinds_of(patient: Patient) -> Mapping[str, list[Path]]:
     for path in sorted(path for path in store.rglob("*") if path.is_file()):
         found[_kind_of(path.relative_to(store))].append(path)
     due = existing_store(str(store)).log
-    newest = due.manifest(due.tail().latest)
+    newest = due.manifest(due.state().latest)
     found["staged rows"] = [
         path for output in newest.outputs.values() for file in output.files
         for path in (patient.folder / "table").rglob(Path(file.path).name)

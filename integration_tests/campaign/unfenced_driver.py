@@ -8,18 +8,18 @@ import spark_ckpt.store.epoch_log as epoch_log
 from integration_tests.survival.driver import main
 from spark_ckpt.driver.lanes import Lanes
 from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.log_table import NewRow
 from spark_ckpt.store.records import EpochBrief, Manifest
-from spark_ckpt.store.tail import Tail
 
 
 def _looks_at_nothing(*_: object) -> None:
     """Instead of the comparison with the log's newest incarnation."""
 
 
-def _row_whatever_the_log_holds(log: EpochLog, tail: Tail, manifest: Manifest) -> NewRow:
+def _row_whatever_the_log_holds(log: EpochLog, log_state: LogState, manifest: Manifest) -> NewRow:
     """Instead of a row that extends the log's newest epoch."""
-    brief = EpochBrief.of(manifest, tail.lease_expires_ms)
+    brief = EpochBrief.of(manifest, log_state.lease_expires_ms)
     told = brief.model_dump_json(), manifest.model_dump_json()
     return NewRow("epoch", manifest.epoch, manifest.incarnation, manifest.attempt, *told)
 

@@ -29,7 +29,7 @@ def drain(spark: SparkSession, folder: Path, **confirmed: object) -> None:
 def recorded(folder: Path) -> list[str]:
     """The table's id as each epoch has it."""
     log = Store.open(str(folder / "store"), "job").log
-    return [log.manifest(brief.epoch).sink_identities["out"].parts["table id"] for brief in log.tail().epochs]
+    return [log.manifest(brief.epoch).sink_identities["out"].parts["table id"] for brief in log.state().epochs]
 
 
 def test_the_id_of_a_table_made_by_the_first_publish_is_recorded_with_the_next_epoch_and_guards_from_then_on(

@@ -52,8 +52,8 @@ class World:
         return sorted(record.value for record in self.cluster.read(topic or self.output))
 
     def decided(self) -> tuple[int, int]:
-        tail = Store.open(str(self.folder / "store"), "job").log.tail()
-        return tail.last, tail.incarnation
+        log_state = Store.open(str(self.folder / "store"), "job").log.state()
+        return log_state.last, log_state.incarnation
 
     def refused(self, **arguments: object) -> str:
         before = self.decided()

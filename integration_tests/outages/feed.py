@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from integration_tests.survival.process import Driver, Lives
 from spark_ckpt.store.existing import existing_store
-from spark_ckpt.store.tail import Tail
+from spark_ckpt.store.log_state import LogState
 
 KEYS = 7
 
@@ -57,13 +57,13 @@ class Feed:
         """How many rows the table has."""
         return len(self.rows()) if (self.folder / "table" / "_delta_log" / f"{0:020}.json").is_file() else 0
 
-    def tail(self) -> Tail:
-        return existing_store(str(self.store)).log.tail()
+    def state(self) -> LogState:
+        return existing_store(str(self.store)).log.state()
 
     def reasons(self) -> list[str]:
         """Why each epoch that is kept was taken, oldest first."""
         log = existing_store(str(self.store)).log
-        return [log.manifest(brief.epoch).reason for brief in log.tail().epochs]
+        return [log.manifest(brief.epoch).reason for brief in log.state().epochs]
 
     def check_exact(self) -> None:
         """Every row once, and every key counted from 1 without a gap: state and output are of the same prefix."""

@@ -47,7 +47,7 @@ def hanging(feed: Feed, *options: str) -> Driver:
 def check_stopped_in_order(feed: Feed, driver: Driver, spark: SparkSession) -> None:
     driver.check_ended_well()
     assert feed.reasons()[-1] == "stop"
-    assert feed.tail().lease_expires_ms == 0, "the next start begins at once, on whatever host"
+    assert feed.state().lease_expires_ms == 0, "the next start begins at once, on whatever host"
     feed.go_on(spark)
 
 
@@ -78,7 +78,7 @@ def test_a_batch_that_hangs_does_not_hold_up_the_end(feed: Feed, spark: SparkSes
     took_s = time.monotonic() - signalled_s
     assert 3 <= took_s < 30
     assert driver.events("failed")[0]["condition"] == "CKPT_EPOCH_TIMED_OUT"
-    assert feed.tail().lease_expires_ms == 0
+    assert feed.state().lease_expires_ms == 0
     feed.go_on(spark)
 
 
@@ -101,5 +101,5 @@ def test_a_sparks_own_session_that_is_signalled_with_its_program_still_frees_the
     driver = running(feed, "--plain-session", "--stop-timeout", "10 seconds")
     driver.signal_group(signal.SIGTERM)
     driver.wait_for_end(120)
-    assert feed.tail().lease_expires_ms == 0
+    assert feed.state().lease_expires_ms == 0
     feed.go_on(spark)

@@ -87,7 +87,7 @@ def test_a_job_waits_for_its_killed_server_and_goes_on_exactly(bench: Bench, ser
     state = ckpt.read_state(STORE, "totals", storage_options=options).sort_by("k")
     assert state["total"].to_pylist() == [11, 22]
     store = Store.open(STORE, "orders", options)
-    for brief in store.log.tail().epochs:
+    for brief in store.log.state().epochs:
         store.verify(store.log.manifest(brief.epoch), deep=True)
     words = [word for name, value in options.items() for word in ("--storage-option", f"{name}={value}")]
     assert exit_code(["show", STORE, str(epoch), *words]) == 0

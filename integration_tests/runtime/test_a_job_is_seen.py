@@ -69,7 +69,7 @@ def test_a_job_is_scraped_shown_and_told_by_its_store(bench, capsys):
     log = run._plan.store.reopened()
     facts = facts_of(log, 0)
     rows = {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in facts["epochs"]}
-    seen = rows[log.log.tail().savepoints["seen"]]
+    seen = rows[log.log.state().savepoints["seen"]]
     assert all(seen[f"{part}_ms"] is not None for part in ("barrier", "snapshot", "decision", "publish"))
     assert seen["snapshot_ms"] > 0
     assert seen["state_bytes"] > 0

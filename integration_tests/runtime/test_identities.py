@@ -25,8 +25,8 @@ def a_job(bench: Bench, table: str = "out", folder: str = "in", **settings: obje
 
 def decided(bench: Bench) -> tuple[int, int]:
     """(highest epoch, newest incarnation) in the log."""
-    tail = Store.open(str(bench.folder / "store"), "job").log.tail()
-    return tail.last, tail.incarnation
+    log_state = Store.open(str(bench.folder / "store"), "job").log.state()
+    return log_state.last, log_state.incarnation
 
 
 def refused(job: ckpt.Job, **arguments: object) -> str:
@@ -211,11 +211,11 @@ def test_a_store_without_identities_records_them_with_its_next_epoch(
         patched.setattr("spark_ckpt.driver.identities.parts_of", lambda connector, spark: {})
         run = drain(a_job(bench))
     log = run._plan.store.reopened().log
-    assert {each.epoch: each.sink_identities for each in map(log.manifest, log.tail().by_id)} == {1: {}, 2: {}}
+    assert {each.epoch: each.sink_identities for each in map(log.manifest, log.state().by_id)} == {1: {}, 2: {}}
     bench.put(("b", 2))
     drain(a_job(bench))
     log = run._plan.store.reopened().log
     table = DeltaTable(str(bench.folder / "out")).metadata().id
     parts = {"kind": "delta", "path": str(bench.folder / "out"), "table id": str(table)}
-    assert log.manifest(log.tail().latest).sink_identities == {"out": SinkIdentity(parts=parts)}
+    assert log.manifest(log.state().latest).sink_identities == {"out": SinkIdentity(parts=parts)}
     refused(a_job(bench, "new"))

@@ -93,7 +93,7 @@ def test_segments_that_no_epoch_names_do_not_stay(bench: Bench) -> None:
     log = run._plan.store.reopened().log
     named = {
         file.path
-        for brief in log.tail().epochs
+        for brief in log.state().epochs
         for cut in log.manifest(brief.epoch).edges.values()
         for file in cut.files
     }

@@ -27,7 +27,7 @@ def job(bench: Bench, publish_every: str) -> ckpt.Job:
 
 def epochs(bench: Bench) -> list[Manifest]:
     log = Store.open(str(bench.folder / "store"), "job").log
-    return [log.manifest(brief.epoch) for brief in log.tail().epochs]
+    return [log.manifest(brief.epoch) for brief in log.state().epochs]
 
 
 def test_rows_held_back_survive_a_failure_and_come_with_one_commit(bench: Bench) -> None:

@@ -129,7 +129,7 @@ def summed(bench: Bench, state: str) -> ckpt.Job:
 
 
 def newest_epoch(bench: Bench) -> int:
-    return Store.open(str(bench.folder / "store"), "job").log.tail().latest
+    return Store.open(str(bench.folder / "store"), "job").log.state().latest
 
 
 def in_the_table(store: str, version: int | None = None) -> tuple[dict[str, int], str]:
@@ -391,7 +391,7 @@ def test_a_program_that_ends_without_stopping_its_run_ends_properly_and_frees_th
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Traceback" not in done.stderr
-    assert Store.open(str(bench.folder / "store"), "submitted").log.tail().lease_expires_ms == 0
+    assert Store.open(str(bench.folder / "store"), "submitted").log.state().lease_expires_ms == 0
 
 
 @pytest.mark.long

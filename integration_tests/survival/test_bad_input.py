@@ -89,7 +89,7 @@ def test_dropped_records_are_counted_and_kept_exactly_once(place: Place, crash: 
     assert sorted(row["count"] for row in place.output()) == [1, 2, 3]
     assert run.lastProgress["totals"]["rejected"] == 3
     log = Store.open(str(place.store), "cheap").log
-    lineage = [log.manifest(brief.epoch) for brief in log.tail().lineage()]
+    lineage = [log.manifest(brief.epoch) for brief in log.state().lineage()]
     assert sum(sum(each.rejected.values()) for each in lineage) == 3
 
 

@@ -118,7 +118,7 @@ def test_three_operators_one_behind_another_agree_whatever_was_killed(tmp_path: 
         assert feed.shown("table-parted") == Counter({row: times for row, times in output.items() if row[1] > 3})
         feed.check_way()
         log = existing_store(str(tmp_path / "store")).log
-        assert set(log.manifest(log.tail().latest).operators) == {"first", "second", "third"}
+        assert set(log.manifest(log.state().latest).operators) == {"first", "second", "third"}
 
 
 @pytest.mark.long
@@ -190,7 +190,7 @@ def test_windows_of_two_event_times_agree_whatever_was_killed(tmp_path: Path, sp
         assert kept.items() < rows.items(), "windows are closed, and the others are whole"
         assert {each for each in rows if int(each.rpartition("/")[2]) + WINDOW_S > newest - 3} <= kept.keys()
         log = existing_store(store).log
-        windows = log.manifest(log.tail().latest).operators["windows"]
+        windows = log.manifest(log.state().latest).operators["windows"]
         assert windows.watermarks == {"rows": (newest - 1) * 1000, "others": (newest - 3) * 1000}
 
 
@@ -226,7 +226,7 @@ def test_a_loop_agrees_with_itself_whatever_was_killed(tmp_path: Path) -> None:
 
         assert feed.shown() == rings_output(feed.keys["rows"])
         log = existing_store(str(tmp_path / "store")).log
-        cuts = [log.manifest(brief.epoch).edges["ring"] for brief in log.tail().epochs]
+        cuts = [log.manifest(brief.epoch).edges["ring"] for brief in log.state().epochs]
         rows = len(feed.keys["rows"])
         assert (cuts[-1].consumed, cuts[-1].produced, cuts[-1].files) == (2 * rows, 2 * rows, ())
         assert any(cut.files for cut in cuts), "no barrier found a row on its way round: the test shows nothing"

@@ -111,7 +111,7 @@ def adopt(request: Request, target: Target, sessions: Sessions) -> Adoption:
         _undo(store, point, before)
         raise
     try:
-        store.settle(manifest)
+        store.materialize(manifest)
     finally:
         store.log.release(point.incarnation)
     return Adoption(taking, states, manifest.epoch)
@@ -191,8 +191,8 @@ def _refuse_used(target: Target) -> _Before:
 
 def _was_begun(target: Target) -> bool:
     """Whether the store has nothing but an adoption that did not come to its end."""
-    tail = Store.open(target.store, target.job, target.storage_options).log.tail()
-    return tail.last == 0 and (tail.holder is None or tail.holder.name == ADOPTING)
+    log_state = Store.open(target.store, target.job, target.storage_options).log.state()
+    return log_state.last == 0 and (log_state.holder is None or log_state.holder.name == ADOPTING)
 
 
 def _refuse_moved(taking: Taking) -> None:
@@ -208,8 +208,8 @@ def _refuse_moved(taking: Taking) -> None:
 def _undo(store: Store, point: RecoveryPoint, before: _Before) -> None:
     """Leave the place as it was found. What is in the way of that is left behind: no job starts on it."""
     with suppress(CkptError, OSError):
-        tail = store.log.tail()
-        if before.empty and tail.last == BEGINNING and tail.incarnation == point.incarnation:
+        log_state = store.log.state()
+        if before.empty and log_state.last == BEGINNING and log_state.incarnation == point.incarnation:
             _emptied(store.location, before.missing)
         else:
             store.log.release(point.incarnation)

@@ -67,10 +67,10 @@ def state_frame(spark: SparkSession, store: str, operator: str, epoch: str | int
 
 
 def _snapshot(store: Store, operator: str, epoch: str | int) -> tuple[int, OperatorSnapshot]:
-    tail = store.log.tail()
-    number = tail.latest if epoch == LATEST else resolve(tail, epoch)[0]
+    log_state = store.log.state()
+    number = log_state.latest if epoch == LATEST else resolve(log_state, epoch)[0]
     if not number:
-        raise EpochNotFound("the job has no epoch yet", job=tail.job, hint="start the job; it takes the first one")
+        raise EpochNotFound("the job has no epoch yet", job=log_state.job, hint="start the job; it takes the first one")
     manifest = store.log.manifest(number)
     snapshot = manifest.operators.get(operator)
     if snapshot is None:

@@ -30,9 +30,9 @@ def accept_loss(
     """
     opened = open_store(store, storage_option)
     lost = list(opened.log.accept_loss(epoch, incarnation))
-    newest = opened.log.tail().latest
+    newest = opened.log.state().latest
     if as_json:
-        print_json({"lost": list[int](lost), "newest": newest, "next": opened.log.tail().last + 1})
+        print_json({"lost": list[int](lost), "newest": newest, "next": opened.log.state().last + 1})
     elif lost:
         print_line(f"{epochs(lost)}: lost. The job continues from epoch {newest}; its next epoch is {lost[-1] + 1}.")
         print_line("It produces the rows behind that epoch again: what a sink still shows of them it will show twice.")

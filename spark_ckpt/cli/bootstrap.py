@@ -38,7 +38,7 @@ def bootstrap(
     from spark_ckpt.driver.bootstrap import bootstrap as begin
 
     origin = open_store(from_store or store, storage_option)
-    number = chosen_epoch(origin.log.tail(), epoch, savepoint)
+    number = chosen_epoch(origin.log.state(), epoch, savepoint)
     done = begin(open_store(store, storage_option), operator, Origin(origin, number, of))
     if as_json:
         print_json(asdict(done))

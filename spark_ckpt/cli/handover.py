@@ -15,8 +15,8 @@ from spark_ckpt.connector import Json
 from spark_ckpt.errors import HandoverFailed
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.holder import provably_dead, runs_here
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.standbys import Standbys
-from spark_ckpt.store.tail import Tail
 
 _POLL_S = 0.05
 _FIRST_EPOCH_S = 15.0
@@ -37,19 +37,21 @@ def handover(
     other, as it was seen from here.
     """
     opened = open_store(store, storage_option)
-    before = opened.log.tail()
+    before = opened.log.state()
     _refuse(before, Standbys(opened.location))
     opened.log.ask_handover(before.incarnation)
     watch = _Watch(opened.log, before)
     if not watch.until_begun(time.monotonic() + timeout):
-        raise _not_begun(watch.tail, before, timeout)
+        raise _not_begun(watch.log_state, before, timeout)
     watch.until_first_epoch(time.monotonic() + _FIRST_EPOCH_S)
     gap_s = watch.gap_s
     if as_json:
-        began: dict[str, Json] = {"incarnation": watch.tail.incarnation, "holder": str(watch.tail.holder)}
-        print_json({**began, "final_epoch": watch.tail.base, "gap_s": None if gap_s is None else round(gap_s, 3)})
+        began: dict[str, Json] = {"incarnation": watch.log_state.incarnation, "holder": str(watch.log_state.holder)}
+        print_json({**began, "final_epoch": watch.log_state.base, "gap_s": None if gap_s is None else round(gap_s, 3)})
         return
-    print_line(f"incarnation {watch.tail.incarnation} goes on from epoch {watch.tail.base}: {watch.tail.holder}")
+    print_line(
+        f"incarnation {watch.log_state.incarnation} goes on from epoch {watch.log_state.base}: {watch.log_state.holder}"
+    )
     known = "it has had no row yet" if gap_s is None else f"{gap_s:.1f} s between the two drivers' epochs"
     print_line(known)
 
@@ -57,17 +59,17 @@ def handover(
 class _Watch:
     """Sees the log change, by this process's own clock."""
 
-    def __init__(self, log: EpochLog, before: Tail) -> None:
+    def __init__(self, log: EpochLog, before: LogState) -> None:
         self._log = log
         self._before = before
         self._final_s = time.monotonic()
         self._first_s: float | None = None
-        self.tail = before
+        self.log_state = before
         self._final = before.latest
 
     def until_begun(self, deadline_s: float) -> bool:
         """Whether another incarnation has begun by then."""
-        return self._until(lambda: self.tail.incarnation > self._before.incarnation, deadline_s)
+        return self._until(lambda: self.log_state.incarnation > self._before.incarnation, deadline_s)
 
     def until_first_epoch(self, deadline_s: float) -> None:
         """Until it has an epoch; an idle job has none for now."""
@@ -85,8 +87,8 @@ class _Watch:
         return holds()
 
     def _look(self) -> None:
-        self.tail = self._log.tail()
-        newest = self.tail.by_id.get(self.tail.latest)
+        self.log_state = self._log.state()
+        newest = self.log_state.by_id.get(self.log_state.latest)
         if newest is None or newest.epoch == self._final:
             return
         if newest.incarnation == self._before.incarnation:
@@ -108,19 +110,19 @@ def _is_heard(standbys: Standbys) -> bool:
     return False
 
 
-def _refuse(tail: Tail, standbys: Standbys) -> None:
-    if tail.holder is None or tail.is_free or provably_dead(tail.holder):
+def _refuse(log_state: LogState, standbys: Standbys) -> None:
+    if log_state.holder is None or log_state.is_free or provably_dead(log_state.holder):
         raise HandoverFailed("no driver runs the job", hint="there is nothing to hand over: start the job")
     if not _is_heard(standbys):
         raise HandoverFailed(
             "no standby waits: the job would stand still",
-            holder=tail.holder,
+            holder=log_state.holder,
             hint="start the same program once more with job.start(standby=True), then hand over; to stop the job, stop its driver",
         )
 
 
-def _not_begun(tail: Tail, before: Tail, timeout: float) -> HandoverFailed:
-    if tail.is_free:
+def _not_begun(log_state: LogState, before: LogState, timeout: float) -> HandoverFailed:
+    if log_state.is_free:
         return HandoverFailed(
             f"the driver has ended, but no standby has begun within {timeout:g} s",
             hint="see the standbys' logs, or start the job; it continues from its last epoch",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from spark_ckpt.connector import Cursor, Json
 from spark_ckpt.errors import CkptError
 from spark_ckpt.recovery.plan import RestorePlan
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.store import Store
-from spark_ckpt.store.tail import Tail
 
 _FOLDER = "sources"
 _NAMED_MAX = 5
@@ -34,11 +34,11 @@ class InputAgain:
         }  # fmt: skip
 
 
-def inputs_again(store: Store, tail: Tail, planned: RestorePlan) -> list[InputAgain]:
+def inputs_again(store: Store, log_state: LogState, planned: RestorePlan) -> list[InputAgain]:
     """What the plan's epoch would read again, source by source; nothing for sources that do not tell."""
-    if not tail.latest or tail.latest == planned.epoch:
+    if not log_state.latest or log_state.latest == planned.epoch:
         return []
-    newest = store.log.manifest(tail.latest).cursors
+    newest = store.log.manifest(log_state.latest).cursors
     found = (_again(store, name, planned.cursors.get(name), newest[name]) for name in sorted(newest))
     return [each for each in found if each is not None]
 

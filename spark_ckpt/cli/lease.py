@@ -13,8 +13,8 @@ from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.protocol.lease.messages import Turn
 from spark_ckpt.protocol.lease.rotation import weights
 from spark_ckpt.store.holder import provably_dead
+from spark_ckpt.store.log_state import LogState, UpkeepEntry
 from spark_ckpt.store.standbys import StandbyNote, Standbys
-from spark_ckpt.store.tail import Tail, UpkeepTold
 
 
 def lease(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
@@ -24,15 +24,17 @@ def lease(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptio
     clock of the host that wrote them.
     """
     opened = open_store(store, storage_option)
-    tail, named = opened.log.tail(), Standbys(opened.location).named()
+    log_state, named = opened.log.state(), Standbys(opened.location).named()
     waiting = dict(sorted(named.items(), key=lambda each: (each[1].waits_since_ms, str(each[1].holder))))
-    shares = next_shares(tail, waiting)
+    shares = next_shares(log_state, waiting)
     if as_json:
-        fields: dict[str, Json] = {"job": tail.job, "store": opened.location.uri, "lease": _fields(tail)}
-        fields["upkeep"] = _upkeep_fields(tail, waiting)
+        fields: dict[str, Json] = {"job": log_state.job, "store": opened.location.uri, "lease": _fields(log_state)}
+        fields["upkeep"] = _upkeep_fields(log_state, waiting)
         print_json({**fields, "standbys": [_standby_fields(note, shares.get(name)) for name, note in waiting.items()]})
         return
-    print_facts({"job": tail.job, "store": opened.location.uri, **_facts(tail), **_upkeep_facts(tail, waiting)})
+    print_facts(
+        {"job": log_state.job, "store": opened.location.uri, **_facts(log_state), **_upkeep_facts(log_state, waiting)}
+    )
     print_line()
     if waiting:
         columns = ("standby", "waits since", "behind", "follows epoch", "renewals seen", "warm", "next upkeep", "told")
@@ -41,18 +43,18 @@ def lease(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptio
         print_line("no standby waits; start one with job.start(standby=True), see docs/second-driver.md")
 
 
-def state_of(tail: Tail) -> str:
+def state_of(log_state: LogState) -> str:
     """What is known here of the lease: "nobody's", "free", "holder gone" or "held"."""
-    if tail.holder is None:
+    if log_state.holder is None:
         return "nobody's"
-    if tail.is_free:
+    if log_state.is_free:
         return "free"
-    return "holder gone" if provably_dead(tail.holder) else "held"
+    return "holder gone" if provably_dead(log_state.holder) else "held"
 
 
-def next_shares(tail: Tail, waiting: Mapping[str, StandbyNote]) -> dict[str, int]:
+def next_shares(log_state: LogState, waiting: Mapping[str, StandbyNote]) -> dict[str, int]:
     """How probably each standby has the next checkpoint lease, in percent: as the driver draws it. Not those that take none."""
-    turns = {} if tail.upkeep is None else tail.upkeep.lease.turns
+    turns = {} if log_state.upkeep is None else log_state.upkeep.lease.turns
     known = {ProcessId(name): Turn(turn.since, turn.ttl_ms) for name, turn in turns.items()}
     takes = {ProcessId(name): note.health for name, note in waiting.items() if note.clock_ms is not None}
     if not takes:
@@ -62,12 +64,14 @@ def next_shares(tail: Tail, waiting: Mapping[str, StandbyNote]) -> dict[str, int
     return {name: round(100 * drawn.get(ProcessId(name), 0) / total) for name in takes}
 
 
-def _upkeep_facts(tail: Tail, waiting: Mapping[str, StandbyNote]) -> dict[str, object]:
+def _upkeep_facts(log_state: LogState, waiting: Mapping[str, StandbyNote]) -> dict[str, object]:
     """In words. What the driver does itself is in no log."""
-    upkeep = tail.upkeep
+    upkeep = log_state.upkeep
     if upkeep is None:
         return {
-            "upkeep": None if tail.holder is None else "the driver's own: no standby has had the checkpoint lease yet"
+            "upkeep": None
+            if log_state.holder is None
+            else "the driver's own: no standby has had the checkpoint lease yet"
         }
     who = (
         waiting[upkeep.lease.holder].holder
@@ -81,7 +85,7 @@ def _upkeep_facts(tail: Tail, waiting: Mapping[str, StandbyNote]) -> dict[str, o
     }
 
 
-def _state_of_turn(upkeep: UpkeepTold) -> str:
+def _state_of_turn(upkeep: UpkeepEntry) -> str:
     if upkeep.ended is None:
         return "not reported as done"
     if upkeep.ended.failure:
@@ -89,8 +93,8 @@ def _state_of_turn(upkeep: UpkeepTold) -> str:
     return f"done up to epoch {upkeep.ended.epoch} at {utc(upkeep.ended_ms)}"
 
 
-def _upkeep_fields(tail: Tail, waiting: Mapping[str, StandbyNote]) -> Json:
-    upkeep = tail.upkeep
+def _upkeep_fields(log_state: LogState, waiting: Mapping[str, StandbyNote]) -> Json:
+    upkeep = log_state.upkeep
     if upkeep is None:
         return None
     note, ended = waiting.get(upkeep.lease.holder), upkeep.ended
@@ -108,30 +112,30 @@ def _upkeep_fields(tail: Tail, waiting: Mapping[str, StandbyNote]) -> Json:
     }
 
 
-def _facts(tail: Tail) -> dict[str, object]:
-    if tail.holder is None:
+def _facts(log_state: LogState) -> dict[str, object]:
+    if log_state.holder is None:
         return {"lease": "nobody has had it yet"}
     return {
-        "holder": tail.holder,
-        "since": f"{utc(tail.since_ms)}, incarnation {tail.incarnation}",
-        "lease": f"{state_of(tail)}; {tail.lease_ms / 1000:g} s from each renewal, the last at {utc(tail.renewed_ms)}",
-        "newest epoch": Id(tail.latest),
-        "handover": "asked for" if tail.handover_asked else None,
+        "holder": log_state.holder,
+        "since": f"{utc(log_state.since_ms)}, incarnation {log_state.incarnation}",
+        "lease": f"{state_of(log_state)}; {log_state.lease_ms / 1000:g} s from each renewal, the last at {utc(log_state.renewed_ms)}",
+        "newest epoch": Id(log_state.latest),
+        "handover": "asked for" if log_state.handover_asked else None,
     }
 
 
-def _fields(tail: Tail) -> Json:
-    if tail.holder is None:
+def _fields(log_state: LogState) -> Json:
+    if log_state.holder is None:
         return None
     return {
-        "state": state_of(tail),
-        "holder": {"host": tail.holder.host, "pid": tail.holder.pid},
-        "incarnation": tail.incarnation,
-        "since": iso(tail.since_ms),
-        "lease_ms": tail.lease_ms,
-        "renewed": iso(tail.renewed_ms),
-        "latest": tail.latest,
-        "handover_asked": tail.handover_asked,
+        "state": state_of(log_state),
+        "holder": {"host": log_state.holder.host, "pid": log_state.holder.pid},
+        "incarnation": log_state.incarnation,
+        "since": iso(log_state.since_ms),
+        "lease_ms": log_state.lease_ms,
+        "renewed": iso(log_state.renewed_ms),
+        "latest": log_state.latest,
+        "handover_asked": log_state.handover_asked,
     }
 
 

@@ -8,30 +8,30 @@ from spark_ckpt.cli.stores import open_store, status_of
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import CkptError, EpochDamaged, EpochNotFound, FormatUnknown
 from spark_ckpt.store.epoch_log import EpochLog, wall_ms
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.records import EpochBrief
-from spark_ckpt.store.tail import Tail
 
 
 def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
     """List the epochs of a store, oldest first, with savepoints and who runs the job."""
     opened = open_store(store, storage_option)
-    tail = opened.log.tail()
+    log_state = opened.log.state()
     if as_json:
-        print_json({"store": opened.location.uri, **_fields(opened.log, tail)})
+        print_json({"store": opened.location.uri, **_fields(opened.log, log_state)})
         return
-    print_facts({"job": tail.job, "store": opened.location.uri, "driver": driver_of(tail)})
+    print_facts({"job": log_state.job, "store": opened.location.uri, "driver": driver_of(log_state)})
     print_line()
-    if tail.epochs:
-        print_epochs(opened.log, tail)
+    if log_state.epochs:
+        print_epochs(opened.log, log_state)
     else:
         print_line("no epochs yet; the job takes the first one when it starts")
 
 
-def print_epochs(log: EpochLog, tail: Tail) -> None:
+def print_epochs(log: EpochLog, log_state: LogState) -> None:
     """One line per epoch."""
     columns = ("epoch", "status", "taken", "took", "rows in", "rows out", "state", "reason", "incarnation", "savepoint")
-    shown = len(columns) - (not tail.savepoints)
-    print_table(columns[:shown], [_row(log, tail, brief)[:shown] for brief in tail.epochs])
+    shown = len(columns) - (not log_state.savepoints)
+    print_table(columns[:shown], [_row(log, log_state, brief)[:shown] for brief in log_state.epochs])
 
 
 def state_bytes(log: EpochLog, epoch: int) -> int | CkptError:
@@ -43,26 +43,26 @@ def state_bytes(log: EpochLog, epoch: int) -> int | CkptError:
     return sum(file.size_bytes for each in operators for file in each.files)
 
 
-def _fields(log: EpochLog, tail: Tail) -> dict[str, Json]:
+def _fields(log: EpochLog, log_state: LogState) -> dict[str, Json]:
     return {
-        "job": tail.job,
-        "store_id": tail.store_id,
-        "incarnation": tail.incarnation,
-        "latest": tail.latest,
-        "driver": driver_fields(tail),
-        "acked": dict(tail.acked),
-        "savepoints": dict(tail.savepoints),
-        "epochs": [epoch_fields(log, tail, brief) for brief in tail.epochs],
+        "job": log_state.job,
+        "store_id": log_state.store_id,
+        "incarnation": log_state.incarnation,
+        "latest": log_state.latest,
+        "driver": driver_fields(log_state),
+        "acked": dict(log_state.acked),
+        "savepoints": dict(log_state.savepoints),
+        "epochs": [epoch_fields(log, log_state, brief) for brief in log_state.epochs],
     }
 
 
-def epoch_fields(log: EpochLog, tail: Tail, brief: EpochBrief) -> dict[str, Json]:
+def epoch_fields(log: EpochLog, log_state: LogState, brief: EpochBrief) -> dict[str, Json]:
     """One epoch of `list --json`. `damage`: why its manifest cannot be read, null if it can."""
     weight = state_bytes(log, brief.epoch)
     damage = str(weight) if isinstance(weight, CkptError) else None
     return {
         "epoch": brief.epoch,
-        "status": status_of(tail, brief),
+        "status": status_of(log_state, brief),
         "incarnation": brief.incarnation,
         "base": brief.base,
         "created": iso(brief.created_ms),
@@ -72,36 +72,36 @@ def epoch_fields(log: EpochLog, tail: Tail, brief: EpochBrief) -> dict[str, Json
         "rows_out": brief.rows_out,
         "state_bytes": None if isinstance(weight, CkptError) else weight,
         "damage": damage,
-        "savepoints": _savepoints(tail, brief.epoch),
+        "savepoints": _savepoints(log_state, brief.epoch),
     }
 
 
-def driver_of(tail: Tail) -> str:
+def driver_of(log_state: LogState) -> str:
     """Who runs the job, in words."""
-    if tail.holder is None:
+    if log_state.holder is None:
         return "none yet"
-    if tail.lease_expires_ms <= wall_ms():
-        return f"none; the last was {tail.holder}"
-    return f"{tail.holder}, lease until {utc(tail.lease_expires_ms)}"
+    if log_state.lease_expires_ms <= wall_ms():
+        return f"none; the last was {log_state.holder}"
+    return f"{log_state.holder}, lease until {utc(log_state.lease_expires_ms)}"
 
 
-def driver_fields(tail: Tail) -> Json:
+def driver_fields(log_state: LogState) -> Json:
     """Who runs the job, for JSON; None if nobody ever did."""
-    if tail.holder is None:
+    if log_state.holder is None:
         return None
     return {
-        "host": tail.holder.host,
-        "pid": tail.holder.pid,
-        "holds_lease": tail.lease_expires_ms > wall_ms(),
-        "lease_until": iso(tail.lease_expires_ms) if tail.lease_expires_ms else None,
+        "host": log_state.holder.host,
+        "pid": log_state.holder.pid,
+        "holds_lease": log_state.lease_expires_ms > wall_ms(),
+        "lease_until": iso(log_state.lease_expires_ms) if log_state.lease_expires_ms else None,
     }
 
 
-def _row(log: EpochLog, tail: Tail, brief: EpochBrief) -> tuple[object, ...]:
+def _row(log: EpochLog, log_state: LogState, brief: EpochBrief) -> tuple[object, ...]:
     weight = state_bytes(log, brief.epoch)
     return (
         Id(brief.epoch),
-        status_of(tail, brief),
+        status_of(log_state, brief),
         utc(brief.created_ms),
         seconds(brief.duration_ms),
         brief.rows_in,
@@ -109,9 +109,9 @@ def _row(log: EpochLog, tail: Tail, brief: EpochBrief) -> tuple[object, ...]:
         "damaged" if isinstance(weight, CkptError) else size(weight),
         brief.reason,
         Id(brief.incarnation),
-        ", ".join(_savepoints(tail, brief.epoch)) or None,
+        ", ".join(_savepoints(log_state, brief.epoch)) or None,
     )
 
 
-def _savepoints(tail: Tail, epoch: int) -> list[str]:
-    return sorted(name for name, at in tail.savepoints.items() if at == epoch)
+def _savepoints(log_state: LogState, epoch: int) -> list[str]:
+    return sorted(name for name, at in log_state.savepoints.items() if at == epoch)

@@ -19,7 +19,7 @@ from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.json_values import plain
 from spark_ckpt.recovery.plan import RestorePlan, SinkPlan, plan
 from spark_ckpt.recovery.told import sink_lines
-from spark_ckpt.store.tail import Tail
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.wording import epochs, one_or_many
 
 
@@ -48,21 +48,21 @@ def restore(
             hint=f"see what it would do with --dry-run, then start the job with {call}",
         )
     opened = open_store(store, storage_option)
-    tail = opened.log.tail()
-    planned = plan(tail, wanted, opened.log.manifest, opened.verify, frozenset(new))
-    inputs = inputs_again(opened, tail, planned)
+    log_state = opened.log.state()
+    planned = plan(log_state, wanted, opened.log.manifest, opened.verify, frozenset(new))
+    inputs = inputs_again(opened, log_state, planned)
     if as_json:
         again: list[Json] = [each.fields() for each in inputs]
-        print_json({**_fields(tail, planned), "inputs": again})
+        print_json({**_fields(log_state, planned), "inputs": again})
     else:
-        _print_plan(tail, planned, inputs, call)
+        _print_plan(log_state, planned, inputs, call)
     unknown = next((each.error for each in inputs if each.error is not None), None)
     if unknown is not None:
         raise unknown
 
 
-def _print_plan(tail: Tail, planned: RestorePlan, inputs: Sequence[InputAgain], call: str) -> None:
-    _print_head(tail, planned)
+def _print_plan(log_state: LogState, planned: RestorePlan, inputs: Sequence[InputAgain], call: str) -> None:
+    _print_head(log_state, planned)
     _print_sources(planned)
     for each in inputs:
         print_line(f"\nsource {each.source}: {each.sentence}")
@@ -72,13 +72,13 @@ def _print_plan(tail: Tail, planned: RestorePlan, inputs: Sequence[InputAgain], 
     print_line(f"\nNothing was changed. To do it: {call}")
 
 
-def _fields(tail: Tail, planned: RestorePlan) -> dict[str, Json]:
+def _fields(log_state: LogState, planned: RestorePlan) -> dict[str, Json]:
     fields = {name: plain(value) for name, value in asdict(planned).items() if name != "skipped"}
     skipped: list[Json] = [{"epoch": epoch, "damage": told(epoch, why)} for epoch, why in planned.skipped]
-    return {**fields, "skipped": skipped, "driver": driver_fields(tail)}
+    return {**fields, "skipped": skipped, "driver": driver_fields(log_state)}
 
 
-def _print_head(tail: Tail, planned: RestorePlan) -> None:
+def _print_head(log_state: LogState, planned: RestorePlan) -> None:
     taken = f", taken {utc(planned.created_ms)}" if planned.created_ms else ", the beginning: no state, sources' starts"
     print_facts(
         {
@@ -88,7 +88,7 @@ def _print_head(tail: Tail, planned: RestorePlan) -> None:
             "passed over": "; ".join(f"epoch {epoch}: {told(epoch, why)}" for epoch, why in planned.skipped) or None,
             "leaves": _left(planned.abandoned) if planned.abandoned else None,
             "begins": f"incarnation {planned.incarnation}, its first epoch is {planned.next_epoch}",
-            "driver now": driver_of(tail),
+            "driver now": driver_of(log_state),
         }
     )
 

@@ -9,7 +9,7 @@ import typer
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, iso, print_json, print_line, print_table, utc
 from spark_ckpt.cli.stores import chosen_epoch, open_store
-from spark_ckpt.store.tail import Tail
+from spark_ckpt.store.log_state import LogState
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The savepoint's name.")]
 
@@ -27,7 +27,7 @@ def add(
     """Name an epoch that exists and is whole. A running job need not be stopped."""
     opened = open_store(store, storage_option)
     log = opened.log
-    number = chosen_epoch(log.tail(), epoch)
+    number = chosen_epoch(log.state(), epoch)
     opened.verify(log.manifest(number))  # a name must not promise what cannot be restored
     log.add_savepoint(name, number)
     if as_json:
@@ -40,7 +40,7 @@ def add(
 def drop(store: StoreUri, name: Name, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
     """Forget a name; its epoch is subject to retention again."""
     log = open_store(store, storage_option).log
-    epoch = log.tail().savepoints.get(name)
+    epoch = log.state().savepoints.get(name)
     log.drop_savepoint(name)
     if as_json:
         print_json({"name": name, "epoch": epoch})
@@ -51,23 +51,23 @@ def drop(store: StoreUri, name: Name, as_json: AsJson = False, storage_option: S
 @app.command("list")
 def list_savepoints(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
     """List the savepoints, oldest epoch first."""
-    tail = open_store(store, storage_option).log.tail()
-    found = sorted(tail.savepoints.items(), key=lambda each: (each[1], each[0]))
+    log_state = open_store(store, storage_option).log.state()
+    found = sorted(log_state.savepoints.items(), key=lambda each: (each[1], each[0]))
     if as_json:
-        print_json([{"name": name, "epoch": epoch, "created": _created_iso(tail, epoch)} for name, epoch in found])
+        print_json([{"name": name, "epoch": epoch, "created": _created_iso(log_state, epoch)} for name, epoch in found])
     elif found:
         print_table(
-            ("savepoint", "epoch", "taken"), [(name, Id(epoch), _created(tail, epoch)) for name, epoch in found]
+            ("savepoint", "epoch", "taken"), [(name, Id(epoch), _created(log_state, epoch)) for name, epoch in found]
         )
     else:
         print_line("no savepoints; add one with: spark-ckpt savepoint add STORE NAME")
 
 
-def _created(tail: Tail, epoch: int) -> str | None:
-    brief = tail.by_id.get(epoch)
+def _created(log_state: LogState, epoch: int) -> str | None:
+    brief = log_state.by_id.get(epoch)
     return utc(brief.created_ms) if brief else None
 
 
-def _created_iso(tail: Tail, epoch: int) -> str | None:
-    brief = tail.by_id.get(epoch)
+def _created_iso(log_state: LogState, epoch: int) -> str | None:
+    brief = log_state.by_id.get(epoch)
     return iso(brief.created_ms) if brief else None

@@ -14,8 +14,8 @@ from spark_ckpt.connector import Json
 from spark_ckpt.json_values import plain
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.identity import told
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.records import EdgeCut, Manifest, OperatorSnapshot, StagedOutput
-from spark_ckpt.store.tail import Tail
 
 
 def show(
@@ -28,24 +28,24 @@ def show(
 ) -> None:
     """Show one epoch: where the sources stood, what state and output it has."""
     log = open_store(store, storage_option).log
-    tail = log.tail()
-    manifest = log.manifest(chosen_epoch(tail, epoch))
+    log_state = log.state()
+    manifest = log.manifest(chosen_epoch(log_state, epoch))
     if as_json:
-        print_json(_fields(log, tail, manifest))
+        print_json(_fields(log, log_state, manifest))
         return
-    _print_head(tail, manifest)
+    _print_head(log_state, manifest)
     _print_cursors(manifest)
     _print_operators(manifest)
     _print_watermarks(manifest)
     _print_edges(manifest)
-    _print_outputs(tail, manifest)
+    _print_outputs(log_state, manifest)
     _print_identities(manifest)
 
 
-def _fields(log: EpochLog, tail: Tail, manifest: Manifest) -> dict[str, Json]:
+def _fields(log: EpochLog, log_state: LogState, manifest: Manifest) -> dict[str, Json]:
     return {
         "job": manifest.job,
-        **epoch_fields(log, tail, tail.by_id[manifest.epoch]),
+        **epoch_fields(log, log_state, log_state.by_id[manifest.epoch]),
         "watermark_ms": manifest.watermark_ms,
         "cursors": plain(manifest.cursors),
         "operators": [_operator_fields(each) for each in manifest.operators.values()],
@@ -54,7 +54,7 @@ def _fields(log: EpochLog, tail: Tail, manifest: Manifest) -> dict[str, Json]:
             "sources": plain(manifest.source_identities),
             "sinks": {name: dict(each.parts) for name, each in manifest.sink_identities.items()},
         },
-        "outputs": [_output_fields(tail, manifest.epoch, each) for each in manifest.outputs.values()],
+        "outputs": [_output_fields(log_state, manifest.epoch, each) for each in manifest.outputs.values()],
         "held": [_held_fields(each) for each in manifest.held.values()],
         "rejected": dict(manifest.rejected),
     }
@@ -85,8 +85,8 @@ def _edge_fields(cut: EdgeCut) -> dict[str, Json]:
     }
 
 
-def _output_fields(tail: Tail, epoch: int, output: StagedOutput) -> dict[str, Json]:
-    return {**_held_fields(output), "published": epoch not in tail.unacked(output.sink)}
+def _output_fields(log_state: LogState, epoch: int, output: StagedOutput) -> dict[str, Json]:
+    return {**_held_fields(output), "published": epoch not in log_state.unacked(output.sink)}
 
 
 def _held_fields(output: StagedOutput) -> dict[str, Json]:
@@ -99,12 +99,12 @@ def _held_fields(output: StagedOutput) -> dict[str, Json]:
     }
 
 
-def _print_head(tail: Tail, manifest: Manifest) -> None:
+def _print_head(log_state: LogState, manifest: Manifest) -> None:
     print_facts(
         {
             "job": manifest.job,
             "epoch": Id(manifest.epoch),
-            "status": status_of(tail, tail.by_id[manifest.epoch]),
+            "status": status_of(log_state, log_state.by_id[manifest.epoch]),
             "incarnation": Id(manifest.incarnation),
             "stands on": f"epoch {manifest.base}" if manifest.base else "nothing",
             "taken": f"{utc(manifest.created_ms)} ({manifest.reason})",
@@ -159,8 +159,8 @@ def _edge_row(cut: EdgeCut) -> tuple[object, ...]:
     return (cut.edge, *positions, len(cut.files), total, cut.row_schema)
 
 
-def _print_outputs(tail: Tail, manifest: Manifest) -> None:
-    rows = [_output_row(each, manifest.epoch not in tail.unacked(each.sink)) for each in manifest.outputs.values()]
+def _print_outputs(log_state: LogState, manifest: Manifest) -> None:
+    rows = [_output_row(each, manifest.epoch not in log_state.unacked(each.sink)) for each in manifest.outputs.values()]
     rows += [_output_row(each, "with a later epoch") for each in manifest.held.values()]
     if rows:
         print_line()

@@ -40,7 +40,7 @@ def state(
     if epoch is not None and savepoint is not None:
         raise typer.BadParameter("give --epoch or --savepoint, not both")
     opened = open_store(store, storage_option)
-    number = chosen_epoch(opened.log.tail(), epoch, savepoint)
+    number = chosen_epoch(opened.log.state(), epoch, savepoint)
     snapshot = snapshot_of(opened.log.manifest(number), operator)
     if version:
         _print_version(operator, number, opened.state(operator).version(number), as_json)

@@ -54,11 +54,11 @@ def _contents(location: Location) -> Iterator[Finding]:
             yield Finding("store", "ok", f"{error.what} yet ({location.uri}): a job can create one")
         return
     store = Store.open(location.uri, job, location.storage_options)
-    tail = store.log.tail()
-    holds = f"{counted(len(tail.by_id), 'epoch')}, {counted(len(tail.savepoints), 'savepoint')}"
-    yield Finding("store", "ok", f"job {tail.job}, {holds}")
-    yield Finding("driver", "ok", driver_of(tail))
-    yield _newest(store, tail.latest)
+    log_state = store.log.state()
+    holds = f"{counted(len(log_state.by_id), 'epoch')}, {counted(len(log_state.savepoints), 'savepoint')}"
+    yield Finding("store", "ok", f"job {log_state.job}, {holds}")
+    yield Finding("driver", "ok", driver_of(log_state))
+    yield _newest(store, log_state.latest)
 
 
 def _newest(store: Store, epoch: int) -> Finding:
@@ -67,7 +67,7 @@ def _newest(store: Store, epoch: int) -> Finding:
     why = damage(store, epoch, deep=False)
     if why is not None:
         return Finding("newest epoch", "fail", f"epoch {epoch}: {why}", "spark-ckpt verify STORE --deep")
-    return Finding("newest epoch", "ok", f"epoch {epoch} of {utc(store.log.tail().by_id[epoch].created_ms)} is whole")
+    return Finding("newest epoch", "ok", f"epoch {epoch} of {utc(store.log.state().by_id[epoch].created_ms)} is whole")
 
 
 def _writable(location: Location) -> Finding:

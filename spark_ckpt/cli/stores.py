@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from spark_ckpt.cli.options import pairs
 from spark_ckpt.errors import EpochNotFound
 from spark_ckpt.store.existing import existing_store
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.records import EpochBrief
 from spark_ckpt.store.store import Store
-from spark_ckpt.store.tail import Tail
 
 
 def open_store(uri: str, storage_options: Sequence[str] | None = None) -> Store:
@@ -17,24 +17,24 @@ def open_store(uri: str, storage_options: Sequence[str] | None = None) -> Store:
     return existing_store(uri, pairs(storage_options, "--storage-option"))
 
 
-def chosen_epoch(tail: Tail, epoch: int | None, savepoint: str | None = None) -> int:
+def chosen_epoch(log_state: LogState, epoch: int | None, savepoint: str | None = None) -> int:
     """The epoch that the options name, by default the newest of the current lineage. Raises `EpochNotFound`."""
     if savepoint is not None:
-        if savepoint not in tail.savepoints:
-            known = ", ".join(sorted(tail.savepoints)) or "none"
+        if savepoint not in log_state.savepoints:
+            known = ", ".join(sorted(log_state.savepoints)) or "none"
             raise EpochNotFound(f"there is no savepoint '{savepoint}'", savepoints=known, hint="choose one of these")
-        return tail.savepoints[savepoint]
+        return log_state.savepoints[savepoint]
     if epoch is not None:
         return epoch
-    if not tail.latest:
-        raise EpochNotFound("the job has no epoch yet", job=tail.job, hint="start the job; it takes the first one")
-    return tail.latest
+    if not log_state.latest:
+        raise EpochNotFound("the job has no epoch yet", job=log_state.job, hint="start the job; it takes the first one")
+    return log_state.latest
 
 
-def status_of(tail: Tail, brief: EpochBrief) -> str:
+def status_of(log_state: LogState, brief: EpochBrief) -> str:
     """ "abandoned": not of the current lineage; "unpublished": a sink is owed it or rows of it; else "published"."""
-    if brief.epoch not in {each.epoch for each in tail.lineage()}:
+    if brief.epoch not in {each.epoch for each in log_state.lineage()}:
         return "abandoned"
-    owed = any(brief.epoch in tail.unacked(sink) for sink in brief.sinks)
-    held = any(brief.epoch > tail.acked.get(sink, 0) for sink in brief.holds)
+    owed = any(brief.epoch in log_state.unacked(sink) for sink in brief.sinks)
+    held = any(brief.epoch > log_state.acked.get(sink, 0) for sink in brief.holds)
     return "unpublished" if owed or held else "published"

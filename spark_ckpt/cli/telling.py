@@ -66,7 +66,7 @@ class Lines(Silence):
 
     def epochs(self, log: EpochLog) -> None:
         """The table of `spark-ckpt list`."""
-        print_epochs(log, log.tail())
+        print_epochs(log, log.state())
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A small table."""

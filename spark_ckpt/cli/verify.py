@@ -24,7 +24,7 @@ def verify(
 ) -> None:
     """Check that the files of every kept epoch are there, and with --deep every byte of them. Exit code 5 if not."""
     opened = open_store(store, storage_option)
-    epochs = [brief.epoch for brief in opened.log.tail().epochs] if epoch is None else [epoch]
+    epochs = [brief.epoch for brief in opened.log.state().epochs] if epoch is None else [epoch]
     found = {number: damage(opened, number, deep) for number in epochs}
     if as_json:
         print_json(
@@ -60,7 +60,7 @@ def told(epoch: int, why: str) -> str:
 def _unneeded(store: Store, epoch: int, error: EpochDamaged) -> str:
     """Rows that their sink has are kept for readers of the outbox only."""
     sink = error.context.get("sink")
-    published = sink is not None and epoch <= store.log.tail().acked.get(str(sink), 0)
+    published = sink is not None and epoch <= store.log.state().acked.get(str(sink), 0)
     return f" (rows that sink {sink} has published already: no restore needs them)" if published else ""
 
 

@@ -13,9 +13,9 @@ from spark_ckpt.demo.places import Places
 from spark_ckpt.demo.process import DriverProcess
 from spark_ckpt.errors import RunFailed
 from spark_ckpt.seen.live_view import epoch_rate
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.records import EpochBrief
 from spark_ckpt.store.store import Store
-from spark_ckpt.store.tail import Tail
 
 _POLL_S = 0.2
 _STALLED_S = 300.0
@@ -62,24 +62,24 @@ def run_to_the_end(job: DemoJob, store: Store, life: str, output: str, restore: 
     with job.driver(life, output, restore) as driver:
         _watched(store, driver, watch, until=None)
         driver.check_ended_well()
-    watch(committed(store.log.tail()), "")
+    watch(committed(store.log.state()), "")
 
 
-def committed(tail: Tail) -> int:
+def committed(log_state: LogState) -> int:
     """Flights in the epochs of the current lineage."""
-    return sum(brief.rows_in for brief in tail.lineage())
+    return sum(brief.rows_in for brief in log_state.lineage())
 
 
 def _watched(store: Store, driver: DriverProcess, watch: Watch, until: int | None) -> None:
     """Tell the progress until the driver ends or `until` flights are committed. `RunFailed` if nothing moves."""
     before, moved_s = -1, time.monotonic()
-    begun = store.log.tail().incarnation
+    begun = store.log.state().incarnation
     while driver.exit_code is None:
-        tail = store.log.tail()
-        done = committed(tail)
-        if tail.incarnation > begun:
-            rate = epoch_rate(_of_this_driver(tail))
-            watch(done, f"epoch {tail.latest}" + (f", rows/s {rate:,.0f}" if rate else ""))
+        log_state = store.log.state()
+        done = committed(log_state)
+        if log_state.incarnation > begun:
+            rate = epoch_rate(_of_this_driver(log_state))
+            watch(done, f"epoch {log_state.latest}" + (f", rows/s {rate:,.0f}" if rate else ""))
         if until is not None and done >= until:
             return
         if done != before:
@@ -89,9 +89,9 @@ def _watched(store: Store, driver: DriverProcess, watch: Watch, until: int | Non
         time.sleep(_POLL_S)
 
 
-def _of_this_driver(tail: Tail) -> list[EpochBrief]:
+def _of_this_driver(log_state: LogState) -> list[EpochBrief]:
     """Its epochs, oldest first: no rate counts the time between two drivers."""
-    return [brief for brief in tail.epochs if brief.incarnation == tail.incarnation]
+    return [brief for brief in log_state.epochs if brief.incarnation == log_state.incarnation]
 
 
 def _delay(driver: DriverProcess, delay_s: float) -> None:

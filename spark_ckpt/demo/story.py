@@ -122,11 +122,11 @@ def _first_life(scene: _Scene, percent: float) -> None:
     with scene.part("first life", "First life: the driver works until it is killed"):
         with scene.display.watching("flights in committed epochs", total) as watch:
             pid, code = run_and_kill(scene.job, scene.store, int(total * percent / 100), watch)
-        tail = scene.store.log.tail()
+        log_state = scene.store.log.state()
         visible = scene.places.read(FIGURES)
-        done = committed(tail)
-        scene.report.killed = Killed(pid, code, len(tail.by_id), done, len(visible))
-        taken = f"{counted(done, 'flight')} in {counted(len(tail.by_id), 'epoch')}"
+        done = committed(log_state)
+        scene.report.killed = Killed(pid, code, len(log_state.by_id), done, len(visible))
+        taken = f"{counted(done, 'flight')} in {counted(len(log_state.by_id), 'epoch')}"
         scene.display.say(f"SIGKILL to driver {pid} and its JVM after {taken}")
         scene.display.say(f"a reader of the output sees {len(visible):,} flights")
         claim = "what was visible is the beginning of every aircraft's flights"
@@ -145,26 +145,26 @@ def _second_life(scene: _Scene) -> None:
 def _look_inside(scene: _Scene) -> int:
     """Show epochs and state; the epoch to go back to."""
     with scene.part("look inside", "Looking inside: epochs, and state at any of them, without Spark"):
-        tail = scene.store.log.tail()
+        log_state = scene.store.log.state()
         scene.display.epochs(scene.store.log)
         epoch = _earlier_epoch(scene)
-        scene.report.newest_epoch, scene.report.restored_epoch = tail.latest, epoch
-        scene.display.say(f"Aircraft {AIRCRAFT} in epoch {epoch} and in the newest, {tail.latest}:")
-        _show_aircraft(scene, [epoch, tail.latest])
-        for name, number in (("earlier state", epoch), ("newest state", tail.latest)):
+        scene.report.newest_epoch, scene.report.restored_epoch = log_state.latest, epoch
+        scene.display.say(f"Aircraft {AIRCRAFT} in epoch {epoch} and in the newest, {log_state.latest}:")
+        _show_aircraft(scene, [epoch, log_state.latest])
+        for name, number in (("earlier state", epoch), ("newest state", log_state.latest)):
             _check_state(scene, name, number)
     return epoch
 
 
 def _earlier_epoch(scene: _Scene) -> int:
     """The epoch of the current lineage that is nearest to the middle of the year's flights."""
-    tail, half = scene.store.log.tail(), scene.report.flights // 2
-    sums = {brief.epoch: _flights_up_to(scene, brief.epoch) for brief in tail.lineage() if brief.rows_in}
+    log_state, half = scene.store.log.state(), scene.report.flights // 2
+    sums = {brief.epoch: _flights_up_to(scene, brief.epoch) for brief in log_state.lineage() if brief.rows_in}
     return min(sums, key=lambda epoch: abs(sums[epoch] - half))
 
 
 def _flights_up_to(scene: _Scene, epoch: int) -> int:
-    return sum(brief.rows_in for brief in scene.store.log.tail().lineage(epoch))
+    return sum(brief.rows_in for brief in scene.store.log.state().lineage(epoch))
 
 
 def _show_aircraft(scene: _Scene, epochs: list[int]) -> None:
@@ -193,15 +193,15 @@ def _go_back(scene: _Scene, epoch: int) -> None:
         found = scene.places.read(AGAIN)
         claim = f"'{AGAIN}' holds exactly the flights behind epoch {epoch}"
         scene.check("output after the restore", claim, proof.output_after(scene.expected, before, found))
-        tail = scene.store.log.tail()
-        scene.report.lives = tail.incarnation
-        _check_state(scene, "state after the restore", tail.latest)
+        log_state = scene.store.log.state()
+        scene.report.lives = log_state.incarnation
+        _check_state(scene, "state after the restore", log_state.latest)
         unchanged = proof.whole_output(scene.expected, scene.places.read(FIGURES))
         scene.check("first output after the restore", f"'{FIGURES}' is as it was", unchanged)
 
 
 def _explain(scene: _Scene, epoch: int) -> None:
-    planned = plan(scene.store.log.tail(), epoch, scene.store.log.manifest, scene.store.verify)
+    planned = plan(scene.store.log.state(), epoch, scene.store.log.manifest, scene.store.verify)
     again = sum(sink.again_rows for sink in planned.sinks)
     scene.display.say(
         f"{again:,} flights behind epoch {epoch} are in '{FIGURES}' already, and a sink cannot take back what readers "

@@ -37,62 +37,62 @@ class Announcer:
         """The incarnation reads on from `base`."""
         _log.info("job=%s incarnation=%d epoch=%d started from %s", self.job, self.incarnation, base, reason)
         event = IncarnationEvent(self.job, self.incarnation, base, reason)
-        self._tell(lambda listener: listener.onIncarnationStarted(event))
+        self._notify(lambda listener: listener.onIncarnationStarted(event))
 
     def progressed(self, epoch: int, record: Mapping[str, Json]) -> None:
         """A micro-batch is over; `epoch` is the newest committed one."""
         event = ProgressEvent(self.job, self.incarnation, epoch, record)
-        self._tell(lambda listener: listener.onProgress(event))
+        self._notify(lambda listener: listener.onProgress(event))
 
     def committed(self, epoch: int, detail: Mapping[str, Json], manifest: Manifest | None = None) -> None:
         """The epoch is decided."""
         event = replace(self._epoch("committed", epoch, detail), manifest=manifest)
-        self._tell(lambda listener: listener.onEpochCommitted(event))
+        self._notify(lambda listener: listener.onEpochCommitted(event))
 
     def aborted(self, epoch: int, why: str) -> None:
         """The epoch will not be decided."""
         event = self._epoch("aborted", epoch, {"why": why})
-        self._tell(lambda listener: listener.onEpochAborted(event))
+        self._notify(lambda listener: listener.onEpochAborted(event))
 
     def published(self, epoch: int, detail: Mapping[str, Json]) -> None:
         """A sink has the epoch."""
         event = self._epoch("published", epoch, detail)
-        self._tell(lambda listener: listener.onEpochPublished(event))
+        self._notify(lambda listener: listener.onEpochPublished(event))
 
     def outage(self, event: OutageEvent) -> None:
         """The job waits."""
-        self._tell(lambda listener: listener.onOutage(event))
+        self._notify(lambda listener: listener.onOutage(event))
 
     def stood_by(self, event: StandbyEvent) -> None:
         """A standby waits, follows, is warm, takes over."""
         detail = f"behind incarnation {event.lease_of} of {event.holder}" if event.holder else "behind nobody"
         _log.info("job=%s epoch=%d standby %s %s %s", self.job, event.epoch, event.what, detail, event.why)
-        self._tell(lambda listener: listener.onStandby(event))
+        self._notify(lambda listener: listener.onStandby(event))
 
     def kept_up(self, event: UpkeepEvent) -> None:
         """The upkeep is leased, done, given up, taken back; a file is damaged."""
         level = logging.ERROR if event.what == "found damage" else logging.INFO
         told = (self.job, event.epoch, event.what, event.token, event.standby, event.why)
         _log.log(level, "job=%s epoch=%d upkeep %s lease=%d %s %s", *told)
-        self._tell(lambda listener: listener.onUpkeep(event))
+        self._notify(lambda listener: listener.onUpkeep(event))
 
     def hands_over(self, epoch: int) -> None:
         """A final epoch is taken, then a standby goes on; `epoch` is the last committed one so far."""
         _log.info("job=%s incarnation=%d epoch=%d hands over", self.job, self.incarnation, epoch)
         event = IncarnationEvent(self.job, self.incarnation, epoch, "handover")
-        self._tell(lambda listener: listener.onHandover(event))
+        self._notify(lambda listener: listener.onHandover(event))
 
     def ended(self, epoch: int, reason: str) -> None:
         """The incarnation is over; `epoch` is its last committed one."""
         _log.info("job=%s incarnation=%d epoch=%d ended: %s", self.job, self.incarnation, epoch, reason)
         event = IncarnationEvent(self.job, self.incarnation, epoch, reason)
-        self._tell(lambda listener: listener.onIncarnationEnded(event))
+        self._notify(lambda listener: listener.onIncarnationEnded(event))
 
     def _epoch(self, what: str, epoch: int, detail: Mapping[str, Json]) -> EpochEvent:
         _log.info("job=%s incarnation=%d epoch=%d %s %s", self.job, self.incarnation, epoch, what, dict(detail))
         return EpochEvent(self.job, epoch, self.incarnation, detail)
 
-    def _tell(self, call: Callable[[RunListener], None]) -> None:
+    def _notify(self, call: Callable[[RunListener], None]) -> None:
         for listener in self.listeners:
             try:
                 call(listener)

@@ -49,7 +49,7 @@ def bootstrap(store: Store, operator: str, origin: Origin) -> Bootstrapped:
         begun = {"operator": operator, "files": files, "watermarks": {}, "late_rows": 0}
         manifest = behind(point, snapshot.model_copy(update=begun), "bootstrap")
         store.log.commit_epoch(manifest)
-        store.settle(manifest)
+        store.materialize(manifest)
     finally:
         store.log.release(point.incarnation)
     sizes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
@@ -57,12 +57,12 @@ def bootstrap(store: Store, operator: str, origin: Origin) -> Bootstrapped:
 
 
 def _check(store: Store, operator: str) -> None:
-    tail = store.log.tail()
-    if not tail.latest:
+    log_state = store.log.state()
+    if not log_state.latest:
         raise EpochNotFound(
-            "the job has no epoch yet", job=tail.job, hint="run it once without the operator (availableNow=True)"
+            "the job has no epoch yet", job=log_state.job, hint="run it once without the operator (availableNow=True)"
         )
-    if operator in store.log.manifest(tail.latest).operators:
+    if operator in store.log.manifest(log_state.latest).operators:
         raise ConfigInvalid(
-            f"operator '{operator}' has state in epoch {tail.latest}", hint="give the new operator another name"
+            f"operator '{operator}' has state in epoch {log_state.latest}", hint="give the new operator another name"
         )

@@ -51,7 +51,7 @@ class CoordinatorLoop(threading.Thread):
         self._inbox: queue.SimpleQueue[Call | Event | None] = queue.SimpleQueue()
         self._timers: list[_Timer] = []
         self._events: deque[Event] = deque()
-        self._telling = False
+        self._handling = False
 
     def post(self, item: Event | Call) -> None:
         """An event for the rules, or a call to make on the coordinator's thread."""
@@ -65,19 +65,19 @@ class CoordinatorLoop(threading.Thread):
         """Feed an event to the rules, or make a call, after `delay_ms`. On the coordinator's thread, or before it starts."""
         heapq.heappush(self._timers, _Timer(time.monotonic() + delay_ms / 1000, item))
 
-    def tell(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Feed an event to the rules and have done what they say, and what they say of the answers. On the
         coordinator's thread, or before it starts."""
         self._events.append(event)
-        if self._telling:
+        if self._handling:
             return
-        self._telling = True
+        self._handling = True
         try:
             while self._events:
                 for effect in self._rules.handle(self._events.popleft(), time.monotonic() * 1000):
                     self._carry_out(effect)
         finally:
-            self._telling = False
+            self._handling = False
 
     def run(self) -> None:
         """Thread body."""
@@ -101,7 +101,7 @@ class CoordinatorLoop(threading.Thread):
 
     def _take(self, item: Event | Call) -> None:
         if isinstance(item, Event):
-            self.tell(item)
+            self.handle(item)
         else:
             item()
 

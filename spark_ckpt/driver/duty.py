@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.driver.listener import UpkeepEvent
 from spark_ckpt.errors import StoreOutage
-from spark_ckpt.host.upkeep import SETTINGS, Delegation, Told, turns_of
+from spark_ckpt.host.upkeep import SETTINGS, Delegation, StandbyReport, turns_of
 from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.protocol.lease.messages import Lease, Terms
 from spark_ckpt.protocol.lease.rotation import DRAWS
@@ -21,8 +21,8 @@ from spark_ckpt.store.upkeep import UpkeepLog
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.store.log_state import LogState, UpkeepEntry
     from spark_ckpt.store.records import Manifest
-    from spark_ckpt.store.tail import Tail, UpkeepTold
 
 _log = logging.getLogger(__name__)
 LOOK_S = 1.0
@@ -76,7 +76,7 @@ class Duty:
         rules = self._delegation()
         try:
             if rules.out is not None:
-                self._take_in(self._log.tail(), rules)
+                self._take_in(self._log.state(), rules)
             rules.heard([_told(name, note) for name, note in self._standbys.named().items()], _now_ms())
         except StoreOutage as outage:
             self._missed(outage)
@@ -90,14 +90,14 @@ class Duty:
 
     def _delegation(self) -> Delegation:
         if self._rules is None:
-            upkeep = self._log.tail().upkeep
+            upkeep = self._log.state().upkeep
             inherited = None if upkeep is None or upkeep.ended is not None else lease_of(upkeep)
             turns = {} if upkeep is None else _turns_in(upkeep.lease.turns)
             self._rules = Delegation(self._incarnation, SETTINGS, inherited, turns_of(turns), _now_ms())
         return self._rules
 
-    def _take_in(self, tail: Tail, rules: Delegation) -> None:
-        upkeep = tail.upkeep
+    def _take_in(self, log_state: LogState, rules: Delegation) -> None:
+        upkeep = log_state.upkeep
         if upkeep is None or upkeep.ended is None or rules.out is None or rules.out.token != upkeep.token:
             return
         ended = upkeep.ended
@@ -121,7 +121,7 @@ class Duty:
         self._say(UpkeepEvent(self._job, "leased", token, terms.holder))
 
 
-def lease_of(told: UpkeepTold) -> Lease:
+def lease_of(told: UpkeepEntry) -> Lease:
     """A lease as its machines know it."""
     lease = told.lease
     terms = Terms(ProcessId(lease.holder), lease.boot, lease.reported_ms, lease.budget_ms, lease.ttl_ms)
@@ -140,8 +140,8 @@ def _turns_in(turns: Mapping[str, UpkeepTurn]) -> Mapping[str, tuple[int, int]]:
     return {node: (turn.since, turn.ttl_ms) for node, turn in turns.items()}
 
 
-def _told(name: str, note: StandbyNote) -> Told:
-    return Told(ProcessId(name), note.lease_of, note.clock_ms, note.health, runs_here(note.holder))
+def _told(name: str, note: StandbyNote) -> StandbyReport:
+    return StandbyReport(ProcessId(name), note.lease_of, note.clock_ms, note.health, runs_here(note.holder))
 
 
 def _now_ms() -> int:

@@ -17,8 +17,8 @@ from spark_ckpt.driver.control_source import Control
 from spark_ckpt.driver.coordinator import CoordinatorLoop
 from spark_ckpt.driver.epoch_clock import EpochClock
 from spark_ckpt.driver.lanes import Lanes
+from spark_ckpt.driver.materializing import Materializing
 from spark_ckpt.driver.progress import Progress
-from spark_ckpt.driver.settling import Settling
 from spark_ckpt.errors import ConfigInvalid, Fenced
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.host.manifests import measured, stamped, summary_of
@@ -29,13 +29,13 @@ from spark_ckpt.host.messages import (
     ManifestFenced,
     ManifestOverdue,
     ManifestStored,
+    MaterializeTables,
     NameEpoch,
     OfferMarker,
     Publish,
     SayAborted,
     SayCommitted,
     SayPublished,
-    SettleTables,
     StoreManifest,
     TimerRanOut,
 )
@@ -46,7 +46,7 @@ from spark_ckpt.store.records import Manifest, Timings
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.store.tail import Tail
+    from spark_ckpt.store.log_state import LogState
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.1
@@ -54,7 +54,7 @@ _LOOK_S = 0.1
 
 class Effects:
     """Of one incarnation, on the coordinator's thread, whose `loop` takes the answers. `served`: the log has just
-    taken an epoch; its tail before."""
+    taken an epoch; its log_state before."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Effects:
         progress: Progress,
         control: Control,
         lanes: Lanes,
-        settling: Settling,
+        materializing: Materializing,
         loop: CoordinatorLoop,
-        served: Callable[[Tail], None],
+        served: Callable[[LogState], None],
         finish: Callable[[Outcome, BaseException | None], None],
     ) -> None:
         self._plan = plan
@@ -73,7 +73,7 @@ class Effects:
         self._progress = progress
         self._control = control
         self._lanes = lanes
-        self._settling = settling
+        self._materializing = materializing
         self._loop = loop
         self._served = served
         self._finish = finish
@@ -98,8 +98,8 @@ class Effects:
             case Publish(sink=sink, output=output):
                 self._clock.publishing(sink, output.epoch, time.monotonic())
                 self._lanes.submit(sink, output)
-            case SettleTables():
-                self._settling.ask(effect)
+            case MaterializeTables():
+                self._materializing.ask(effect)
             case CountBatch():
                 self._count(effect)
             case SayCommitted(manifest=manifest):
@@ -137,20 +137,20 @@ class Effects:
         hit(Failpoint.EPOCH_COMMITTING)
         began_s = time.monotonic()
         try:
-            tail = answer_within(
+            log_state = answer_within(
                 self._plan.config.timeout_ms / 1000, partial(self._plan.store.log.commit_epoch, manifest)
             )
         except NoAnswer:
-            self._loop.tell(ManifestOverdue(manifest.epoch))
+            self._loop.handle(ManifestOverdue(manifest.epoch))
             return
         except Fenced as error:
-            self._loop.tell(ManifestFenced(manifest.epoch, str(error)))
+            self._loop.handle(ManifestFenced(manifest.epoch, str(error)))
             return
         hit(Failpoint.EPOCH_COMMITTED)
         self._decision_ms = self._clock.stored(manifest.epoch, began_s, time.monotonic())
         self._progress.epoch_took(self._parts_ms(manifest))
-        self._served(tail)
-        self._loop.tell(ManifestStored(manifest, effect.names))
+        self._served(log_state)
+        self._loop.handle(ManifestStored(manifest, effect.names))
 
     def _name(self, savepoint: str, epoch: int) -> None:
         try:

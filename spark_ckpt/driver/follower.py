@@ -91,10 +91,10 @@ class Follower(threading.Thread):
 
     def _look(self) -> None:
         try:
-            tail = self._store.log.tail()
-            if tail.latest != self._tried:
-                self._tried = tail.latest
-                self._take_in(self._store.log.manifest(tail.latest), tail.incarnation)
+            log_state = self._store.log.state()
+            if log_state.latest != self._tried:
+                self._tried = log_state.latest
+                self._take_in(self._store.log.manifest(log_state.latest), log_state.incarnation)
         except CkptError as error:
             if not (error.retriable or isinstance(error, EpochDamaged | EpochNotFound)):
                 raise

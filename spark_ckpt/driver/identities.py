@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_ckpt.store.epoch_log import EpochLog
+    from spark_ckpt.store.log_state import LogState
     from spark_ckpt.store.records import Manifest
-    from spark_ckpt.store.tail import Tail
 
 _log = logging.getLogger(__name__)
 
@@ -67,8 +67,13 @@ def completed(before: Found, spark: SparkSession, bindings: Sequence[SinkBinding
 
 
 def reconciled(
-    log: EpochLog, tail: Tail, base: Manifest, owed: Mapping[str, Sequence[Manifest]], now: Found, confirmed: Confirmed
+    log: EpochLog,
+    log_state: LogState,
+    base: Manifest,
+    owed: Mapping[str, Sequence[Manifest]],
+    now: Found,
+    confirmed: Confirmed,
 ) -> Standing:
     """What a start from `base` goes on with. Raises `IdentityChanged`, `ConfigInvalid`; changes nothing."""
-    known = identity.known(tail, base, log.manifest)
-    return identity.reconciled(known, now, confirmed, owed_rows(base, owed), tail.last)
+    known = identity.known(log_state, base, log.manifest)
+    return identity.reconciled(known, now, confirmed, owed_rows(base, owed), log_state.last)

@@ -35,7 +35,7 @@ def check_inputs(plan: JobPlan, base: Manifest, fresh: AbstractSet[str] = frozen
     `fresh`: sources that are confirmed to be other ones, and begin at their starts.
     """
     sources = _remembering(plan.sources)
-    latest = plan.store.log.tail().latest
+    latest = plan.store.log.state().latest
     if not sources or not latest:
         return
     newest = plan.store.log.manifest(latest).cursors
@@ -64,9 +64,9 @@ class InputRetention:
 
     def _release(self) -> None:
         log = self._plan.store.log
-        tail = log.tail()
-        kept = sorted(brief.epoch for brief in tail.epochs)
-        if not kept or any(kept[0] in tail.unacked(sink) for sink in tail.sinks):
+        log_state = log.state()
+        kept = sorted(brief.epoch for brief in log_state.epochs)
+        if not kept or any(kept[0] in log_state.unacked(sink) for sink in log_state.sinks):
             return  # what the oldest epoch read is not published yet
         cursors = [log.manifest(epoch).cursors for epoch in kept]
         for name, source in self._sources.items():

@@ -215,10 +215,10 @@ class JobPlan:
     def check_start(self, restore: RestoreTarget) -> Standing:
         """Raise if the job, as it is now, cannot go on from what `restore` names. Reads the log and changes nothing."""
         log = self.store.log
-        tail = log.tail()
-        chosen = choose(tail, restore, log.manifest, no_check)
+        log_state = log.state()
+        chosen = choose(log_state, restore, log.manifest, no_check)
         self.check_base(chosen.base, chosen.unpublished)
-        standing = identities.reconciled(log, tail, chosen.base, chosen.unpublished, self.found, self.confirmed)
+        standing = identities.reconciled(log, log_state, chosen.base, chosen.unpublished, self.found, self.confirmed)
         check_inputs(self, chosen.base, standing.fresh)
         gone = sorted(self.confirmed.dropped_operators - set(chosen.base.operators))
         needless = tuple(f"accept_dropped_operator={name!r}" for name in gone)

@@ -68,7 +68,7 @@ class Lanes:
         )
 
     def _still_current(self) -> None:
-        newest = self._plan.store.log.tail().incarnation
+        newest = self._plan.store.log.state().incarnation
         if newest > self._incarnation:
             raise Fenced(
                 f"incarnation {newest} took over",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.host.standby import HolderGone, LeaseRead, Standby, TakeOver
 from spark_ckpt.store.holder import provably_dead
-from spark_ckpt.store.tail import Tail
+from spark_ckpt.store.log_state import LogState
 
 if TYPE_CHECKING:
     from spark_ckpt.store.epoch_log import EpochLog
@@ -26,7 +26,7 @@ class Lookout:
         self._log = log
         self._next_read_s = 0.0
         self.rules = Standby(_MARGIN_MS, max(_LEAST_GAP_MS, lease_ms // 4))
-        self.tail = Tail()
+        self.log_state = LogState()
         """As it was read last."""
 
     def look(self) -> TakeOver | None:
@@ -34,16 +34,16 @@ class Lookout:
         do about it, if anything. Raises what reading the log raises."""
         if time.monotonic() < self._next_read_s and not self._is_gone():
             return None
-        self.tail = self._log.tail()
+        self.log_state = self._log.state()
         self._next_read_s = time.monotonic() + READ_S
-        effects = self.rules.handle(_read(self.tail, round(time.monotonic() * 1000)))
+        effects = self.rules.handle(_read(self.log_state, round(time.monotonic() * 1000)))
         if not effects and self._is_gone():
-            effects = self.rules.handle(HolderGone(self.tail.incarnation))
+            effects = self.rules.handle(HolderGone(self.log_state.incarnation))
         return next((effect for effect in effects if isinstance(effect, TakeOver)), None)
 
     def _is_gone(self) -> bool:
-        return self.tail.holder is not None and provably_dead(self.tail.holder)
+        return self.log_state.holder is not None and provably_dead(self.log_state.holder)
 
 
-def _read(tail: Tail, local_ms: int) -> LeaseRead:
-    return LeaseRead(tail.incarnation, tail.lease_token, tail.lease_ms, tail.is_free, local_ms)
+def _read(log_state: LogState, local_ms: int) -> LeaseRead:
+    return LeaseRead(log_state.incarnation, log_state.lease_token, log_state.lease_ms, log_state.is_free, local_ms)

@@ -39,7 +39,7 @@ def rescale(store: Store, operator: str, key_groups: int) -> Rescaled:
         dealt = snapshot.model_copy(update={"key_groups": key_groups, "files": files})
         manifest = behind(point, dealt, "rescaled")
         store.log.commit_epoch(manifest)
-        store.settle(manifest)
+        store.materialize(manifest)
     finally:
         store.log.release(point.incarnation)
     sizes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
@@ -47,12 +47,12 @@ def rescale(store: Store, operator: str, key_groups: int) -> Rescaled:
 
 
 def _check(store: Store, operator: str, key_groups: int) -> None:
-    tail = store.log.tail()
-    if not tail.latest:
-        raise EpochNotFound("the job has no epoch yet", job=tail.job, hint="set key_groups where the job is made")
-    snapshots = store.log.manifest(tail.latest).operators
+    log_state = store.log.state()
+    if not log_state.latest:
+        raise EpochNotFound("the job has no epoch yet", job=log_state.job, hint="set key_groups where the job is made")
+    snapshots = store.log.manifest(log_state.latest).operators
     if operator not in snapshots:
         known = ", ".join(sorted(snapshots)) or "none"
-        raise ConfigInvalid(f"epoch {tail.latest} has no operator '{operator}'", hint=f"operators: {known}")
+        raise ConfigInvalid(f"epoch {log_state.latest} has no operator '{operator}'", hint=f"operators: {known}")
     if snapshots[operator].key_groups == key_groups:
         raise ConfigInvalid(f"operator '{operator}' has {key_groups} key groups already")

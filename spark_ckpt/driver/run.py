@@ -132,7 +132,7 @@ class Run:
 
     def epochs(self) -> list[EpochBrief]:
         """The epochs in the log that can be restored, oldest first."""
-        return list(self._plan.store.reopened().log.tail().epochs)
+        return list(self._plan.store.reopened().log.state().epochs)
 
     def exception(self) -> CkptError | None:
         """Why the run failed, if it did. Of the user's own code its `context["traceback"]` has the lines."""
@@ -171,12 +171,12 @@ class Run:
                 f"'{name}' cannot name a savepoint", hint="it would be taken for an epoch when restoring"
             )
         log = self._plan.store.reopened().log
-        if name in log.tail().savepoints:
+        if name in log.state().savepoints:
             raise ConfigInvalid(f"there is a savepoint '{name}' already", hint=f"spark-ckpt savepoint drop {name}")
         asked: SparkIncarnation | None = None
         deadline_s = time.monotonic() + timeout
         while time.monotonic() < deadline_s:
-            living, epoch = self._living, log.tail().savepoints.get(name)
+            living, epoch = self._living, log.state().savepoints.get(name)
             if epoch is not None:
                 return int(epoch)
             if living is not asked:  # the one asked before may have ended without it

@@ -13,13 +13,13 @@ from spark_ckpt.connector import Published, SinkContext, TellsPublished
 from spark_ckpt.errors import PublishConflict
 from spark_ckpt.plan.graph import SinkBinding
 from spark_ckpt.protocol.ids import Incarnation
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.store import Store
-from spark_ckpt.store.tail import Tail
 
 
 def refuse_newer_sinks(bindings: Iterable[SinkBinding], store: Store) -> None:
     """Raise `PublishConflict` if a sink has what the store's log does not know. Nothing is changed or fenced."""
-    incarnation = Incarnation(store.log.tail().incarnation)
+    incarnation = Incarnation(store.log.state().incarnation)
     asked = {binding.name: binding.sink for binding in bindings if isinstance(binding.sink, TellsPublished)}
     if not asked:
         return
@@ -29,10 +29,10 @@ def refuse_newer_sinks(bindings: Iterable[SinkBinding], store: Store) -> None:
             for name, sink in asked.items()
         }
     # The log is read after the markers: another driver's newer epoch is in it then.
-    tail = store.log.tail()
+    log_state = store.log.state()
     for name, answer in told.items():
         published = answer.result()
-        why = "" if published is None else beyond(published, tail)
+        why = "" if published is None else beyond(published, log_state)
         if why:
             raise _ahead(name, why, answer.result(), store)
 
@@ -49,13 +49,13 @@ def _ahead(sink: str, why: str, published: Published | None, store: Store) -> Pu
     )
 
 
-def beyond(published: Published, tail: Tail) -> str:
+def beyond(published: Published, log_state: LogState) -> str:
     """What the sink has that the log does not know; empty if nothing."""
-    if published.epoch > tail.last:
-        return f"it has epoch {published.epoch}, the log's newest is {tail.last}"
-    if published.incarnation > tail.incarnation:
-        return f"incarnation {published.incarnation} published to it, the log's newest is {tail.incarnation}"
-    known = tail.by_id.get(published.epoch)
+    if published.epoch > log_state.last:
+        return f"it has epoch {published.epoch}, the log's newest is {log_state.last}"
+    if published.incarnation > log_state.incarnation:
+        return f"incarnation {published.incarnation} published to it, the log's newest is {log_state.incarnation}"
+    known = log_state.by_id.get(published.epoch)
     if known is not None and not published.is_of(known.attempt):
         return (
             f"it has another epoch {published.epoch} than the log, which has lost that one and given its number again"

@@ -2,7 +2,7 @@
 
 The order of one epoch (design.md, section 4):
 1. the barrier goes into the control stream; 2. the batch that holds it ends the epoch, snapshots and staged rows are
-durable; 3. the manifest goes into the log: the decision; 4. every sink publishes; 5. tables are settled, retention.
+durable; 3. the manifest goes into the log: the decision; 4. every sink publishes; 5. tables are materialized, retention.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from spark_ckpt.driver.lanes import Lanes
 from spark_ckpt.driver.lease_keeper import LeaseKeeper
 from spark_ckpt.driver.listener import OutageEvent
 from spark_ckpt.driver.local_folder import LocalFolder
+from spark_ckpt.driver.materializing import Materializing
 from spark_ckpt.driver.offset_log import BatchOffsets
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query_failures import failure_of, is_running
-from spark_ckpt.driver.settling import Settling
 from spark_ckpt.driver.stage import Stage
 from spark_ckpt.driver.stage_query import RunningQuery, stop_within
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
@@ -39,8 +39,8 @@ from spark_ckpt.trace.recorder import recorded
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.store.log_state import LogState
     from spark_ckpt.store.restore import RecoveryPoint
-    from spark_ckpt.store.tail import Tail
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1
@@ -82,7 +82,7 @@ class SparkIncarnation:
         self._levels = levels
         self._leaving = self._abandoned = False
         key_groups = plan.key_groups(point.manifest)
-        shape, acked = plan.shape(key_groups), plan.store.log.tail().acked
+        shape, acked = plan.shape(key_groups), plan.store.log.state().acked
         self._core, self._rules = recorded(plan.config.trace_dir, shape, point, standing, acked)
         self._control = Control()
         self._stage = Stage(plan, point.incarnation, self._core, self._control, targets, self._folder.path, key_groups)
@@ -91,14 +91,14 @@ class SparkIncarnation:
         )
         self._loop = CoordinatorLoop(self._rules, lambda effect: self._effects.carry_out(effect), self._fail)
         self._lanes = Lanes(plan, point.incarnation, point.last, self._core.standing, self._loop.post)
-        self._settling = Settling(plan, point.incarnation, announcer.kept_up, self._fail)
+        self._materializing = Materializing(plan, point.incarnation, announcer.kept_up, self._fail)
         self._effects = Effects(
             plan,
             announcer,
             progress,
             self._control,
             self._lanes,
-            self._settling,
+            self._materializing,
             self._loop,
             self._served,
             self._finish,
@@ -136,16 +136,16 @@ class SparkIncarnation:
         """Pin the sources, start the publishers, the query and the coordinator."""
         self._folder.make(self._levels)
         if self.last_epoch:
-            self._settling.begin(self._core.base)
-        self._loop.tell(SourcesPinned(self._stage.starts()))
+            self._materializing.begin(self._core.base)
+        self._loop.handle(SourcesPinned(self._stage.starts()))
         if self._ending is not None and self._ending.error is not None:
             raise self._ending.error
         self._announcer.started(self.last_epoch, self._point.restored_from)
         self._lanes.start()
         behind = self._stage.is_behind()
-        self._loop.tell(QueryStarting(behind))
+        self._loop.handle(QueryStarting(behind))
         self._loop.start()
-        self._settling.start()
+        self._materializing.start()
         self._query = self._stage.start(behind, self._on_batch, self._over.is_set)
 
     def _on_batch(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> None:
@@ -156,7 +156,7 @@ class SparkIncarnation:
             self._effects.wait_for_barrier(self._over.is_set)
 
     def _take_in(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> None:
-        self._loop.tell(self._stage.batch_done(offsets, reports, duration_ms))
+        self._loop.handle(self._stage.batch_done(offsets, reports, duration_ms))
         self._effects.let_plan()
 
     # -- the lease --------------------------------------------------------------------------------------------------------
@@ -164,15 +164,15 @@ class SparkIncarnation:
     def _renew(self) -> None:
         self._heed(self._plan.store.log.renew(self.incarnation, self._plan.config.lease_ms))
 
-    def _served(self, tail: Tail) -> None:
+    def _served(self, log_state: LogState) -> None:
         """The log took an epoch, which renews the lease."""
         self._keeper.renewed()
         self._progress.outage_over()
-        self._heed(tail)
+        self._heed(log_state)
 
-    def _heed(self, tail: Tail) -> None:
+    def _heed(self, log_state: LogState) -> None:
         """The log has just been read: somebody may have asked for a handover."""
-        if tail.handover_asked and not self._leaving:
+        if log_state.handover_asked and not self._leaving:
             self._leaving = True
             self._announcer.hands_over(self.last_epoch)
             self.request_stop()
@@ -242,8 +242,8 @@ class SparkIncarnation:
         self._lanes.stop()
         self._loop.close()
         _join((*self._lanes.threads(), self._loop), deadline_s)
-        self._settling.close()
-        _join([self._settling], deadline_s)
+        self._materializing.close()
+        _join([self._materializing], deadline_s)
 
     def _leave(self, ending: Ending) -> None:
         """Say what was published since the last epoch and what it ended with, and free the lease if the run ends with it."""

@@ -72,8 +72,8 @@ class StandingBy:
         """For `Run.lastProgress`; None for a driver that does not wait."""
         if not self.waits:
             return None
-        follower, tail = self._follower, self._lookout.tail
-        watched: dict[str, Json] = {"leaseOf": tail.incarnation, "holder": str(tail.holder or "")}
+        follower, log_state = self._follower, self._lookout.log_state
+        watched: dict[str, Json] = {"leaseOf": log_state.incarnation, "holder": str(log_state.holder or "")}
         epoch, is_warm = (0, False) if follower is None else (follower.epoch, follower.is_warm)
         return {**watched, "renewals": self._lookout.rules.renewals, "epoch": epoch, "isWarm": is_warm}
 
@@ -93,7 +93,7 @@ class StandingBy:
 
     def _taken_over(self, taking: TakeOver) -> bool:
         """Try to begin. The log refuses if it has moved on since; an outage is waited for, like any other time."""
-        follower, before = self._follower, self._lookout.tail
+        follower, before = self._follower, self._lookout.log_state
         if self._upkeep is not None:
             self._upkeep.end()
         levels = None if follower is None else follower.handed_over()
@@ -129,9 +129,9 @@ class StandingBy:
             self._follower.leave()
 
     def _say(self, what: str, epoch: int, why: str = "") -> None:
-        tail = self._lookout.tail
-        event = StandbyEvent(self._plan.job, what, tail.incarnation, epoch, str(tail.holder or ""), why)
+        log_state = self._lookout.log_state
+        event = StandbyEvent(self._plan.job, what, log_state.incarnation, epoch, str(log_state.holder or ""), why)
         Announcer(self._plan.job, event.lease_of, self._listeners).stood_by(event)
 
     def _kept_up(self, event: UpkeepEvent) -> None:
-        Announcer(self._plan.job, self._lookout.tail.incarnation, self._listeners).kept_up(event)
+        Announcer(self._plan.job, self._lookout.log_state.incarnation, self._listeners).kept_up(event)

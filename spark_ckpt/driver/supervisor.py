@@ -116,7 +116,7 @@ class Supervisor:
             verdict = self._patience.after(Ended(error, now_s, now_s - self._began_s, ending.progressed))
             if isinstance(verdict, GiveUp):
                 return _given_up(error, verdict, self._stopping.is_set())
-            self._tell(error, verdict)
+            self._notify(error, verdict)
             self._wait(verdict.pause_s)
             if self._abandoned.is_set():
                 return None
@@ -130,7 +130,7 @@ class Supervisor:
             with suppress(CkptError):
                 log.release(log.own_incarnation)
 
-    def _tell(self, error: CkptError, pause: Pause) -> None:
+    def _notify(self, error: CkptError, pause: Pause) -> None:
         job, incarnation = self._plan.job, self.living.incarnation
         _log.warning(
             "job=%s incarnation %d ended, the next begins in %.1f s: %s", job, incarnation, pause.pause_s, error
@@ -153,7 +153,7 @@ class Supervisor:
         is one; and what fails or seems damaged while the store is away, fails because of that."""
         log = self._plan.store.log
         try:
-            newest = log.tail().incarnation
+            newest = log.state().incarnation
         except StoreOutage as outage:
             return outage if error.retriable or isinstance(error, EpochDamaged) else error
         except CkptError:
@@ -217,7 +217,9 @@ class Supervisor:
         plan = self._plan
         plan.check_base(point.manifest, point.unpublished)
         log = plan.store.log
-        standing = identities.reconciled(log, log.tail(), point.manifest, point.unpublished, plan.found, plan.confirmed)
+        standing = identities.reconciled(
+            log, log.state(), point.manifest, point.unpublished, plan.found, plan.confirmed
+        )
         announcer = Announcer(plan.job, point.incarnation, self._listeners)
         incarnation = SparkIncarnation(plan, point, announcer, self._progress, self._targets, standing, levels)
         try:

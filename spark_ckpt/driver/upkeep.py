@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spark_ckpt.driver.duty import Say
     from spark_ckpt.driver.job_plan import JobPlan
     from spark_ckpt.driver.lookout import Lookout
-    from spark_ckpt.store.tail import Tail
+    from spark_ckpt.store.log_state import LogState
 
 _log = logging.getLogger(__name__)
 LOOK_S = 0.05
@@ -110,7 +110,7 @@ class Upkeep(threading.Thread):
 
     def _look(self) -> bool:
         """Whether there is a turn to take."""
-        upkeep = self._lookout.tail.upkeep
+        upkeep = self._lookout.log_state.upkeep
         return self._holding.looked(None if upkeep is None else lease_of(upkeep), _now_ms())
 
     def _turn(self) -> None:
@@ -131,17 +131,21 @@ class Upkeep(threading.Thread):
     def _work(self, token: int) -> None:
         config = self._plan.config
         kept = Retention(keep_last=config.keep_epochs, keep_age_ms=config.keep_age_ms)
-        tail, _ = under_lease(self._store, token, kept, self._guard)
-        damage = self._damage(tail)
+        log_state, _ = under_lease(self._store, token, kept, self._guard)
+        damage = self._damage(log_state)
         if not self._holding.is_done(_now_ms()):
             raise _TurnOver("its time was up when it was done")
         done = UpkeepEnded(
-            token=token, incarnation=tail.incarnation, epoch=tail.latest, clock_ms=_now_ms(), damage=_in_short(damage)
+            token=token,
+            incarnation=log_state.incarnation,
+            epoch=log_state.latest,
+            clock_ms=_now_ms(),
+            damage=_in_short(damage),
         )
-        self._holding.told(self._is_admitted(done))
+        self._holding.answered(self._is_admitted(done))
         if damage:
-            self._tell_of("found damage", token, tail.latest, damage)
-        self._tell_of("done", token, tail.latest)
+            self._tell_of("found damage", token, log_state.latest, damage)
+        self._tell_of("done", token, log_state.latest)
 
     def _is_admitted(self, done: UpkeepEnded) -> bool:
         """The log compares the token. It is asked until it answers: the work is done, whoever believes it."""
@@ -156,11 +160,11 @@ class Upkeep(threading.Thread):
             else:
                 return True
 
-    def _damage(self, tail: Tail) -> str:
-        if not tail.latest:
+    def _damage(self, log_state: LogState) -> str:
+        if not log_state.latest:
             return ""
         damage, self._whole = damage_of(
-            self._store, self._store.log.manifest(tail.latest), frozenset(self._whole), self._guard
+            self._store, self._store.log.manifest(log_state.latest), frozenset(self._whole), self._guard
         )
         return damage
 
@@ -176,22 +180,22 @@ class Upkeep(threading.Thread):
 
     def _tell(self) -> None:
         """Write the note anew, each `TELL_S` and whenever it says something else."""
-        followed, tail = self._followed, self._lookout.tail
-        told = (tail.incarnation, followed.epoch > 0, followed.is_warm)
+        followed, log_state = self._followed, self._lookout.log_state
+        told = (log_state.incarnation, followed.epoch > 0, followed.is_warm)
         if told == self._told and time.monotonic() - self._told_s < TELL_S:
             return
         note = StandbyNote(
             holder=current_holder(self._plan.job),
             waits_since_ms=self._since_ms,
             told_ms=_wall_ms(),
-            lease_of=tail.incarnation,
+            lease_of=log_state.incarnation,
             epoch=followed.epoch,
             renewals=self._lookout.rules.renewals,
             warm=followed.is_warm,
             clock_ms=_now_ms(),
             health=100 if followed.is_warm else _COLD_HEALTH,
         )
-        self._standbys.tell(self._name, note)
+        self._standbys.write(self._name, note)
         self._standbys.forget_silent(time.monotonic())
         self._told, self._told_s = told, time.monotonic()
 

@@ -17,7 +17,7 @@ Outputs = Mapping[str, StagedOutput]
 
 
 class Holding:
-    """One incarnation's books. Its first epoch publishes everything: when the life before published last, no clock knows."""
+    """One incarnation's books. Its first epoch publishes everything: when the incarnation before published last, no clock knows."""
 
     def __init__(self, sinks: Mapping[str, SinkPlace], base: Manifest) -> None:
         self._every_ms = {name: place.publish_every_ms for name, place in sinks.items()}

@@ -27,6 +27,7 @@ from spark_ckpt.host.messages import (
     ManifestFenced,
     ManifestOverdue,
     ManifestStored,
+    MaterializeTables,
     NameEpoch,
     OfferMarker,
     Publish,
@@ -36,7 +37,6 @@ from spark_ckpt.host.messages import (
     SayAborted,
     SayCommitted,
     SayPublished,
-    SettleTables,
     SourcesPinned,
     StopAsked,
     StoreManifest,
@@ -53,7 +53,7 @@ from spark_ckpt.store.records import Manifest, Reason, SinkAck
 from spark_ckpt.store.restore import RecoveryPoint
 
 _FINAL = ("stop", "drained")
-_TOLD_BEHIND_THE_END = (SayCommitted, SayPublished, NameEpoch)
+_SAID_BEHIND_THE_END = (SayCommitted, SayPublished, NameEpoch)
 
 
 class IncarnationCore:
@@ -153,7 +153,7 @@ class IncarnationCore:
         """
         effects = self._handled(event, now_ms)
         if self._over:
-            return [effect for effect in effects if isinstance(effect, _TOLD_BEHIND_THE_END)]
+            return [effect for effect in effects if isinstance(effect, _SAID_BEHIND_THE_END)]
         self._over = any(isinstance(effect, End) for effect in effects)
         return effects
 
@@ -170,21 +170,21 @@ class IncarnationCore:
             case ManifestFenced(why=why) if self._machine is None:
                 return [End(barrier.Outcome.FENCED, self._why(barrier.Outcome.FENCED, why))]
             case ManifestFenced(epoch=epoch, why=why):
-                return self._told(now_ms, barrier.EpochStoreFailed(Epoch(epoch), self._incarnation, why))
+                return self._coordinated(now_ms, barrier.EpochStoreFailed(Epoch(epoch), self._incarnation, why))
             case ManifestOverdue(epoch=epoch):
                 return self._overdue(epoch, now_ms)
             case PublishEnded():
                 return self._publish_ended(event, now_ms)
             case StopAsked():
-                return self._told(now_ms, barrier.StopRequested())
+                return self._coordinated(now_ms, barrier.StopRequested())
             case SavepointAsked(name=name):
-                return self._told(now_ms, barrier.EpochRequested(barrier.Reason.SAVEPOINT, name))
+                return self._coordinated(now_ms, barrier.EpochRequested(barrier.Reason.SAVEPOINT, name))
             case TimerRanOut(elapsed=barrier.IntervalElapsed() as elapsed) if self._nothing_to_end:
                 return self._wait_for_rows(elapsed, now_ms)
             case TimerRanOut(elapsed=elapsed) if elapsed == self._store_bound:
                 return self._bound_is_over(elapsed, now_ms)
             case TimerRanOut(elapsed=elapsed):
-                return self._told(now_ms, elapsed)
+                return self._coordinated(now_ms, elapsed)
         raise TypeError(f"not an event of an incarnation: {event}")
 
     def _pin(self, event: SourcesPinned, now_ms: float) -> list[Effect]:
@@ -206,9 +206,9 @@ class IncarnationCore:
         }
         self._machine = self._shape.coordinator(self._incarnation, Epoch(self._previous), owed)
         effects: list[Effect] = [OfferMarker(self._markers.offer(OPEN, self._base.epoch))]
-        effects += self._told(now_ms, barrier.Started())
+        effects += self._coordinated(now_ms, barrier.Started())
         if event.behind:
-            effects += self._told(now_ms, barrier.EpochRequested(barrier.Reason.INTERVAL))
+            effects += self._coordinated(now_ms, barrier.EpochRequested(barrier.Reason.INTERVAL))
         return effects
 
     def _take_in(self, event: BatchDone, now_ms: float) -> list[Effect]:
@@ -222,11 +222,11 @@ class IncarnationCore:
         effects = [count, *([] if epoch is None else self._passed(Epoch(epoch), now_ms))]
         if self._idle_interval is not None and not self._nothing_to_end:
             elapsed, self._idle_interval = self._idle_interval, None
-            effects += self._told(now_ms, elapsed)
+            effects += self._coordinated(now_ms, elapsed)
         # What is held was complete before this batch; the final epoch has everything. The barrier behind it brings another batch.
         if event.drained and not any(in_flight.values()) and not self._drained and not self._ahead.is_held:
             self._drained = True
-            effects += self._told(now_ms, barrier.StopRequested(barrier.Reason.DRAINED))
+            effects += self._coordinated(now_ms, barrier.StopRequested(barrier.Reason.DRAINED))
         return effects
 
     def _passed(self, epoch: Epoch, now_ms: float) -> list[Effect]:
@@ -244,7 +244,7 @@ class IncarnationCore:
 
     def _voted(self, now_ms: float, votes: Sequence[Event], idle: bool) -> list[Effect]:
         """The next barrier goes ahead before anything else is done: Spark waits for it, and plans the next batch."""
-        effects = self._told(now_ms, *votes)
+        effects = self._coordinated(now_ms, *votes)
         stored = next((each.manifest for each in effects if isinstance(each, StoreManifest)), None)
         if stored is None or idle or not self._shape.every_batch or stored.reason in _FINAL:
             return effects
@@ -263,7 +263,7 @@ class IncarnationCore:
         """
         wait_ms = self._holding.due_in_ms(now_ms)
         if wait_ms == 0:
-            return self._told(now_ms, elapsed)
+            return self._coordinated(now_ms, elapsed)
         if self._idle_interval is not None and elapsed.timer < self._idle_interval.timer:
             return []
         self._idle_interval = elapsed
@@ -291,8 +291,8 @@ class IncarnationCore:
         return [
             *said,
             *(NameEpoch(name, manifest.epoch) for name in event.names),
-            *self._told(now_ms, barrier.EpochStored(Epoch(manifest.epoch), self._incarnation)),
-            SettleTables(manifest, unnamed),
+            *self._coordinated(now_ms, barrier.EpochStored(Epoch(manifest.epoch), self._incarnation)),
+            MaterializeTables(manifest, unnamed),
         ]
 
     def _overdue(self, epoch: int, now_ms: float) -> list[Effect]:
@@ -303,28 +303,28 @@ class IncarnationCore:
 
     def _bound_is_over(self, elapsed: Event, now_ms: float) -> list[Effect]:
         self._in_doubt = True
-        effects = self._told(now_ms, elapsed)
+        effects = self._coordinated(now_ms, elapsed)
         self._in_doubt = False  # the answer had come: what bounded the wait is stale
         return effects
 
     def _publish_ended(self, event: PublishEnded, now_ms: float) -> list[Effect]:
         if isinstance(event.error, Fenced):
             self._fence = event.error
-            return self._told(now_ms, barrier.Fenced(self._incarnation, event.error.what))
+            return self._coordinated(now_ms, barrier.Fenced(self._incarnation, event.error.what))
         sink, epoch = SinkId(event.sink), Epoch(event.epoch)
         if event.error is not None:
             error = self._publication.failed(event.sink, event.epoch, event.error)
-            return self._told(
+            return self._coordinated(
                 now_ms, barrier.SinkCommitFailed(sink, epoch, self._incarnation, error.retriable, error.what)
             )
         detail = self._publication.published(event)
-        effects = self._told(now_ms, barrier.SinkCommitted(sink, epoch, self._incarnation))
+        effects = self._coordinated(now_ms, barrier.SinkCommitted(sink, epoch, self._incarnation))
         self._publication.forget({each for owed in self.unpublished.values() for each in owed})
         return [SayPublished(event.epoch, detail), *effects]
 
     # -- the machine ---------------------------------------------------------------------------------------------------
 
-    def _told(self, now_ms: float, *events: Event) -> list[Effect]:
+    def _coordinated(self, now_ms: float, *events: Event) -> list[Effect]:
         """What is to be done about what the coordinator says of each event."""
         if self._machine is None:
             raise RunFailed("the incarnation has not begun")
@@ -345,7 +345,7 @@ class IncarnationCore:
             case barrier.StoreEpoch(epoch=epoch, reason=reason, names=names):
                 return [StoreManifest(self._manifest(epoch, reason.value, now_ms), names)]
             case barrier.CommitSink(sink=sink, epoch=epoch) if self._publication.holds_back(sink, epoch):
-                return self._told(now_ms, barrier.SinkCommitted(sink, epoch, self._incarnation))
+                return self._coordinated(now_ms, barrier.SinkCommitted(sink, epoch, self._incarnation))
             case barrier.CommitSink(sink=sink, epoch=epoch):
                 return [Publish(sink, self._publication.output(sink, epoch, self._previous))]
             case barrier.AbortEpoch(epoch=epoch, why=why):

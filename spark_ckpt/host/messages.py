@@ -148,7 +148,7 @@ class Publish(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class SettleTables(Effect):
+class MaterializeTables(Effect):
     """Redo for readers of the tables what a decided epoch says; then retention. No hurry.
 
     `spent`: per edge, paths of segments that were consumed before the epoch's cut and that no epoch names.

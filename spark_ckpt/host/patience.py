@@ -60,7 +60,7 @@ class Patience:
     """The policy of one run. `patience_s` bounds an outage, `max_failures` the failures in a row that the run survives.
 
     The time of an outage is the time in which no incarnation lived: one that begins and finds the disk full again adds
-    what it waited, not what it worked. An epoch ends the outage, and so does a life longer than the patience itself.
+    what it waited, not what it worked. An epoch ends the outage, and so does an incarnation longer than the patience itself.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ BOOT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StandbyReport:
     """A standby as its note shows it. `lease_of`: the incarnation behind which it waits. `clock_ms`: of its own clock; None: it
     does no upkeep. `health` in percent. `is_here`: its process is seen to run."""
 
@@ -64,7 +64,7 @@ class Told:
 class _Known:
     """What is known of a standby, and since when by the driver's clock."""
 
-    told: Told
+    report: StandbyReport
     since_ms: int
 
 
@@ -84,27 +84,27 @@ class Delegation:
 
     # -- what is seen ------------------------------------------------------------------------------------------------------
 
-    def heard(self, notes: Sequence[Told], local_ms: int) -> None:
+    def heard(self, notes: Sequence[StandbyReport], local_ms: int) -> None:
         """All notes that there are, but those of the provably dead. A holder without one has ended."""
-        gone = self._known.keys() - {told.node for told in notes}
+        gone = self._known.keys() - {report.node for report in notes}
         for node in gone:
             del self._known[node]
-        for told in notes:
-            self._hear(told, local_ms)
+        for report in notes:
+            self._hear(report, local_ms)
         out = self._machine.lease
         if out is not None and out.terms.holder not in self._known:
             self._machine.handle(LeaseReturned(out.token))
 
-    def _hear(self, told: Told, local_ms: int) -> None:
-        known = self._known.get(told.node)
-        if known is not None and known.told == told:
+    def _hear(self, report: StandbyReport, local_ms: int) -> None:
+        known = self._known.get(report.node)
+        if known is not None and known.report == report:
             return
         is_new = known is None
-        self._known[told.node] = _Known(told, local_ms)
-        if told.clock_ms is None or told.lease_of != self._incarnation or self._is_spared(told.node, local_ms):
+        self._known[report.node] = _Known(report, local_ms)
+        if report.clock_ms is None or report.lease_of != self._incarnation or self._is_spared(report.node, local_ms):
             return
-        if told.is_here or not is_new:
-            self._report(told.node, told.clock_ms, 0, told.health, local_ms)
+        if report.is_here or not is_new:
+            self._report(report.node, report.clock_ms, 0, report.health, local_ms)
 
     def ended(self, lease: Lease, payload: int, clock_ms: int, failed: bool, local_ms: int) -> None:
         """The log says that `lease` is over. `payload`: that row's number, beyond the lease's."""
@@ -120,7 +120,7 @@ class Delegation:
         known, heard = self._known.get(holder), self._machine.heard.get(holder)
         # A note that was written later may have been read sooner.
         newest_ms = clock_ms if heard is None else max(clock_ms, heard[0].clock_ms)
-        self._report(holder, newest_ms, payload, 100 if known is None else known.told.health, local_ms)
+        self._report(holder, newest_ms, payload, 100 if known is None else known.report.health, local_ms)
 
     def _report(self, node: ProcessId, clock_ms: int, payload: int, health: int, local_ms: int) -> None:
         self._machine.handle(HealthReported(Report(node, BOOT, clock_ms, payload, health), local_ms))
@@ -168,7 +168,7 @@ class Delegation:
         return any(known.since_ms >= fresh_ms and self._can_do(node, local_ms) for node, known in self._known.items())
 
     def _can_do(self, node: ProcessId, local_ms: int) -> bool:
-        return self._known[node].told.clock_ms is not None and not self._is_spared(node, local_ms)
+        return self._known[node].report.clock_ms is not None and not self._is_spared(node, local_ms)
 
     def _give_up_on_silent(self, local_ms: int) -> None:
         """A lease whose time is up is no reason to wait. The tick issues another one only if there is a candidate."""
@@ -217,11 +217,11 @@ class Holding:
         return self._at_work().taking
 
     def is_done(self, local_ms: int) -> bool:
-        """The work is done: whether the log may be told so, under the token. Answered by `told`."""
+        """The work is done: whether the log may be told so, under the token. Answered by `answered`."""
         effects = self._at_work().handle(CheckpointWritten(self._token, local_ms))
         return any(isinstance(effect, PublishCheckpoint) for effect in effects)
 
-    def told(self, admitted: bool) -> None:
+    def answered(self, admitted: bool) -> None:
         """The log has compared the token."""
         verdict = Admission.ACCEPTED if admitted else Admission.FENCED
         self._at_work().handle(PublishAnswered(self._token, verdict))
@@ -236,6 +236,6 @@ class Holding:
         return self._replica
 
 
-def turns_of(told: Mapping[str, tuple[int, int]]) -> dict[ProcessId, Turn]:
+def turns_of(reports: Mapping[str, tuple[int, int]]) -> dict[ProcessId, Turn]:
     """Turns from their numbers."""
-    return {ProcessId(node): Turn(since, ttl_ms) for node, (since, ttl_ms) in told.items()}
+    return {ProcessId(node): Turn(since, ttl_ms) for node, (since, ttl_ms) in reports.items()}

@@ -1,4 +1,4 @@
-"""Incarnation numbers: which messages of earlier lives still count (rule G4, seed 004).
+"""Incarnation numbers: which messages of earlier incarnations still count (rule G4, seed 004).
 
 Each recovery i starts incarnation i and undoes, per process, everything from some index on: row i of the
 rollback table.  A message of an older incarnation may have been sent *behind* the line of every recovery

@@ -1,4 +1,4 @@
-"""Base of the machines over plain messages: numbering, the door for older and newer lives, the record of now."""
+"""Base of the machines over plain messages: numbering, the door for older and newer incarnations, the record of now."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class MessageMachine(Machine[PhaseT]):
         target = self.graph.ends[channel][1]
         return Send(channel, Envelope(self.me, target, self.incarnation, 0, index, kind, {}, body))
 
-    def _tell(self, target: ProcessId, kind: str, index: int, body: Json = None) -> Send:
+    def _send_control(self, target: ProcessId, kind: str, index: int, body: Json = None) -> Send:
         """A message of the protocol on the control channel."""
         return Send(
             control_between(self.me, target),
@@ -77,9 +77,9 @@ class MessageMachine(Machine[PhaseT]):
         if message.incarnation == self.incarnation:
             why = self._stale(event)
             return None if why is None else [Drop(event, why)]
-        return self._other_life(event, message)
+        return self._other_incarnation(event, message)
 
-    def _other_life(self, event: Received, message: Envelope) -> list[Effect] | None:
+    def _other_incarnation(self, event: Received, message: Envelope) -> list[Effect] | None:
         if message.incarnation > self.incarnation:
             return [Restore(message.incarnation, None, (event,), {})]
         if message.kind != APP:

@@ -99,7 +99,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """Everything a machine may know when a life begins.
+    """Everything a machine may know when an incarnation begins.
 
     `checkpoint` is the record to start from: stored, or of now for a survivor; None is the initial state,
     whose index is 0.  `records` are the process's own durable ones, without those of undone futures.

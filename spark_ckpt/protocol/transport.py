@@ -5,8 +5,8 @@ transport stands between a process and its control channels: what the process's 
 and again whenever a timer runs out, until the other side has said that it heard that number; what comes is acknowledged
 each time and handed in once.  Order is not promised, and no protocol here needs it.
 
-Numbers are those of one life: a pair of incarnation and number names a message of a sender for ever, because a process lives
-once in an incarnation.  What an earlier life had under way is not repeated: the door of every machine drops control messages of
+Numbers are those of one incarnation: a pair of incarnation and number names a message of a sender for ever, because a process lives
+once in an incarnation.  What an earlier incarnation had under way is not repeated: the door of every machine drops control messages of
 older incarnations, so nobody waits for them.  What was heard of the newer incarnation that a process joins is still heard
 when it has joined (`Joined`): the message that told it may come again.
 
@@ -105,8 +105,8 @@ class Transport(Machine[TransportPhase]):
         if said:
             self._ensure(max([number for _, number in said]) <= self.newest, "what is under way was numbered")
         if heard:
-            oldest = min([life for _, life in heard])
-            self._ensure(oldest >= self.incarnation, "it remembers nothing of lives that are over")
+            oldest = min([incarnation for _, incarnation in heard])
+            self._ensure(oldest >= self.incarnation, "it remembers nothing of incarnations that are over")
 
     def _on_asked(self, event: Asked) -> list[Effect]:
         self.newest += 1
@@ -121,7 +121,10 @@ class Transport(Machine[TransportPhase]):
             return self._acknowledged(event)
         effects: list[Effect] = [self._acknowledgement(message)]
         if message.incarnation < self.incarnation:
-            return [*effects, Drop(event, f"{message.kind} of incarnation {message.incarnation}: a life that is over")]
+            return [
+                *effects,
+                Drop(event, f"{message.kind} of incarnation {message.incarnation}: an incarnation that is over"),
+            ]
         heard = self.heard.setdefault((message.source, message.incarnation), Heard())
         if not heard.is_new(message.seq):
             return [*effects, Drop(event, f"{message.kind} was handed in before")]
@@ -146,7 +149,11 @@ class Transport(Machine[TransportPhase]):
         self._ensure(event.newer >= self.incarnation, "incarnations grow")
         self.incarnation = event.newer
         self.said, self.newest, self.phase = {}, 0, Q
-        self.heard = {(name, life): heard for (name, life), heard in self.heard.items() if life >= event.newer}
+        self.heard = {
+            (name, incarnation): heard
+            for (name, incarnation), heard in self.heard.items()
+            if incarnation >= event.newer
+        }
         return []
 
     def _wait(self) -> list[Effect]:
@@ -159,7 +166,7 @@ class Transport(Machine[TransportPhase]):
         return SetTimer(REPEAT, self.repeat_ms << self._tries, timer, TimerElapsed(REPEAT, timer, 0))
 
     def _acknowledgement(self, message: Envelope) -> Effect:
-        """It names the life that is answered, whoever answers: numbers are of that life."""
+        """It names the incarnation that is answered, whoever answers: numbers are of that incarnation."""
         target = message.source
         heard = Envelope(self.me, target, message.incarnation, message.seq, message.index, HEARD, {}, None)
         return _on_its_way(heard)

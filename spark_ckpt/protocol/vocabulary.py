@@ -176,7 +176,7 @@ class SinkReplied(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerChanged(Event):
-    """Another process came up, in the life `peer_incarnation`, or went down."""
+    """Another process came up, as incarnation `peer_incarnation`, or went down."""
 
     peer: str
     up: bool

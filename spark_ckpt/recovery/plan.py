@@ -15,8 +15,8 @@ from spark_ckpt.connector import Json
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.store import restore
 from spark_ckpt.store.identity import check_owed
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.records import EpochBrief, Manifest
-from spark_ckpt.store.tail import Tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class RestorePlan:
 
 
 def plan(
-    tail: Tail,
+    log_state: LogState,
     target: restore.RestoreTarget,
     read: restore.Read,
     verify: restore.Verify,
@@ -85,47 +85,47 @@ def plan(
     Raises `EpochNotFound`, `EpochDamaged`, `IdentityChanged` (a new sink while the old one is owed rows) as the restore
     itself would; `ConfigInvalid` for sinks that no epoch knows.
     """
-    if unknown := sorted(new_sinks - set(tail.sinks)):
-        raise ConfigInvalid(f"no epoch knows a sink '{unknown[0]}'", hint=f"one of: {', '.join(tail.sinks)}")
-    choice = restore.choose(tail, target, read, verify)
+    if unknown := sorted(new_sinks - set(log_state.sinks)):
+        raise ConfigInvalid(f"no epoch knows a sink '{unknown[0]}'", hint=f"one of: {', '.join(log_state.sinks)}")
+    choice = restore.choose(log_state, target, read, verify)
     base = choice.base
     for sink in sorted(new_sinks):
         check_owed(sink, restore.owed_rows(base, choice.unpublished).get(sink, []))
-    sinks = tuple(_sink(tail, sink, base, choice.unpublished.get(sink, []), read) for sink in tail.sinks)
+    sinks = tuple(_sink(log_state, sink, base, choice.unpublished.get(sink, []), read) for sink in log_state.sinks)
     return RestorePlan(
-        job=tail.job,
+        job=log_state.job,
         restored_from=choice.restored_from,
         epoch=base.epoch,
         created_ms=base.created_ms,
-        incarnation=tail.incarnation + 1,
-        next_epoch=tail.last + 1,
-        latest=tail.latest,
+        incarnation=log_state.incarnation + 1,
+        next_epoch=log_state.last + 1,
+        latest=log_state.latest,
         cursors=base.cursors,
         watermark_ms=base.watermark_ms,
         state=_state(base),
         sinks=tuple(replace(each, replaced=each.sink in new_sinks) for each in sinks),
-        abandoned=abandoned(tail, base.epoch),
+        abandoned=abandoned(log_state, base.epoch),
         skipped=choice.skipped,
     )
 
 
-def abandoned(tail: Tail, base: int) -> tuple[int, ...]:
+def abandoned(log_state: LogState, base: int) -> tuple[int, ...]:
     """Epochs of the current lineage that are not part of the lineage of `base`, oldest first."""
-    kept = {brief.epoch for brief in tail.lineage(base)} if base else set()
-    return tuple(sorted(brief.epoch for brief in tail.lineage() if brief.epoch not in kept and brief.epoch > base))
+    kept = {brief.epoch for brief in log_state.lineage(base)} if base else set()
+    return tuple(sorted(brief.epoch for brief in log_state.lineage() if brief.epoch not in kept and brief.epoch > base))
 
 
-def behind(tail: Tail, base: int) -> tuple[list[EpochBrief], bool]:
+def behind(log_state: LogState, base: int) -> tuple[list[EpochBrief], bool]:
     """Kept epochs of any branch that stand on `base`, oldest first, and whether the log still knows all of them.
 
     An epoch whose ancestors were forgotten by retention counts as standing on `base`: rather one too many.
     """
     found: list[EpochBrief] = []
     complete = True
-    for brief in tail.epochs:
+    for brief in log_state.epochs:
         if brief.epoch <= base:
             continue
-        root = _oldest_above(tail, brief, base)
+        root = _oldest_above(log_state, brief, base)
         if root.base == base:
             found.append(brief)
         elif root.base > base:
@@ -134,10 +134,10 @@ def behind(tail: Tail, base: int) -> tuple[list[EpochBrief], bool]:
     return found, complete
 
 
-def _oldest_above(tail: Tail, brief: EpochBrief, base: int) -> EpochBrief:
+def _oldest_above(log_state: LogState, brief: EpochBrief, base: int) -> EpochBrief:
     """The oldest kept ancestor of an epoch that is newer than `base`, maybe itself."""
-    while brief.base > base and brief.base in tail.by_id:
-        brief = tail.by_id[brief.base]
+    while brief.base > base and brief.base in log_state.by_id:
+        brief = log_state.by_id[brief.base]
     return brief
 
 
@@ -148,13 +148,13 @@ def _state(base: Manifest) -> tuple[StateToLoad, ...]:
     )
 
 
-def _sink(tail: Tail, sink: str, base: Manifest, publish: Iterable[Manifest], read: restore.Read) -> SinkPlan:
+def _sink(log_state: LogState, sink: str, base: Manifest, publish: Iterable[Manifest], read: restore.Read) -> SinkPlan:
     due = list(publish)
-    followers, complete = behind(tail, base.epoch)
-    unacked = set(tail.unacked(sink))
-    lineage = tail.lineage(base.epoch) if base.epoch else ()
+    followers, complete = behind(log_state, base.epoch)
+    unacked = set(log_state.unacked(sink))
+    lineage = log_state.lineage(base.epoch) if base.epoch else ()
     known = {brief.epoch for brief in (*followers, *lineage)}
-    others = (each.epoch for each in tail.epochs if each.epoch not in known and sink in each.sinks)
+    others = (each.epoch for each in log_state.epochs if each.epoch not in known and sink in each.sinks)
     again = tuple(brief.epoch for brief in followers if sink in brief.sinks and brief.epoch not in unacked)
     return SinkPlan(
         sink=sink,

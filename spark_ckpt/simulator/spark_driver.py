@@ -18,13 +18,13 @@ from spark_ckpt.host.messages import (
     ArmTimer,
     End,
     ManifestStored,
+    MaterializeTables,
     NameEpoch,
     OfferMarker,
     Publish,
     PublishEnded,
     QueryStarting,
     SayCommitted,
-    SettleTables,
     SourcesPinned,
     StoreManifest,
     TimerRanOut,
@@ -111,7 +111,7 @@ class SparkDriver:
         standing(self.log, restore, found)
         point = self.log.begin_incarnation(HOLDER, restore, 1_000, takeover=True)
         self.incarnation = point.incarnation
-        self.core = core_of(shape, point, self.log.tail().acked, standing(self.log, point.manifest.epoch, found))
+        self.core = core_of(shape, point, self.log.state().acked, standing(self.log, point.manifest.epoch, found))
         self.base = point.manifest
         self.now_ms = 0
         self.timers: list[tuple[int, Event]] = []
@@ -179,9 +179,9 @@ class SparkDriver:
             case Publish(sink=sink, output=output):
                 self.lanes[sink].waiting.append(output)
             case NameEpoch(name=name, epoch=epoch):
-                ensure(epoch == self.log.tail().latest, "O6", f"savepoint {name} names epoch {epoch}, which is not it")
+                ensure(epoch == self.log.state().latest, "O6", f"savepoint {name} names epoch {epoch}, which is not it")
                 self.log.add_savepoint(name, epoch)
-            case SettleTables(manifest=manifest, spent=spent):
+            case MaterializeTables(manifest=manifest, spent=spent):
                 self._settle(manifest, [path for paths in spent.values() for path in paths])
             case SayCommitted(manifest=manifest):
                 ensure(
@@ -244,7 +244,7 @@ class SparkDriver:
         """A lane asks whether it is still this incarnation's turn, before it opens anything."""
         lane = self.lanes[sink]
         output = lane.waiting.popleft()
-        if self.log.tail().incarnation > self.incarnation:
+        if self.log.state().incarnation > self.incarnation:
             self.inbox.append(PublishEnded(sink, output.epoch, error=Fenced("a newer incarnation took over")))
         else:
             lane.now = output

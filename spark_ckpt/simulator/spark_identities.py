@@ -26,7 +26,7 @@ def astray(number: int) -> Found:
 
 def standing(log: EpochLog, target: RestoreTarget, found: Found) -> Standing:
     """What a start goes on with, as the driver finds it out before it changes anything. Raises `IdentityChanged`."""
-    tail = log.tail()
-    choice = choose(tail, target, log.manifest, no_check)
+    log_state = log.state()
+    choice = choose(log_state, target, log.manifest, no_check)
     owed = owed_rows(choice.base, choice.unpublished)
-    return reconciled(known(tail, choice.base, log.manifest), found, Confirmed(), owed, tail.last)
+    return reconciled(known(log_state, choice.base, log.manifest), found, Confirmed(), owed, log_state.last)

@@ -22,11 +22,11 @@ BATCH = (5, 9)
 def judge_restores(durable: Shared, core_of: CoreOf, rows: int) -> None:
     """O12: every kept epoch can be restored. O3, O10: a job that goes on from the one with most in flight ends as it should."""
     log = durable.log()
-    tail = log.tail()
-    kept = [log.manifest(brief.epoch) for brief in tail.epochs]
+    log_state = log.state()
+    kept = [log.manifest(brief.epoch) for brief in log_state.epochs]
     for manifest in kept:
         try:
-            choose(tail, manifest.epoch, log.manifest, durable.verify)
+            choose(log_state, manifest.epoch, log.manifest, durable.verify)
         except CkptError as error:
             ensure(False, "O12", f"epoch {manifest.epoch} cannot be restored: {error}")
     goes_on(durable, core_of, max(kept, key=_rows_in_flight).epoch, rows)

@@ -59,13 +59,13 @@ class Sweeper:
 
     def _forget(self) -> int:
         self.due = False
-        _, dropped = self.log.shorten(lambda tail: kept_epochs(tail, POLICY, NOW_MS))
+        _, dropped = self.log.shorten(lambda log_state: kept_epochs(log_state, POLICY, NOW_MS))
         if dropped:
             self.dropped, self.tables = dropped, deque(TABLES)
         return len(dropped)
 
     def _judge(self, name: str, prefix: str, named: Named) -> None:
-        kept = [self.log.manifest(brief.epoch) for brief in self.log.tail().epochs]
+        kept = [self.log.manifest(brief.epoch) for brief in self.log.state().epochs]
         own = self.log.own_incarnation or 0
         self.doomed = garbage(self.shared.files(), prefix, named(kept, name), named(self.dropped, name), own)
 

@@ -349,8 +349,8 @@ class SparkWorld(World):
             ensure(
                 shown == whole.shown[sink.name], "O3", f"{sink.name} shows {shown}, expected {whole.shown[sink.name]}"
             )
-        tail = self.durable.log().tail()
-        for name, epoch in tail.acked.items():
+        log_state = self.durable.log().state()
+        for name, epoch in log_state.acked.items():
             marker = self.sinks[name].marker
             ensure(marker is not None and epoch <= marker.epoch, "O6", f"the log says {name} has epoch {epoch}")
         ensure(self.finished, "O10", "the job has not stopped")
@@ -360,12 +360,12 @@ class SparkWorld(World):
     def _judge_last(self, driver: SparkDriver) -> None:
         """O6: behind a good end the log knows what the sinks have. O10: whoever asked the last driver for a savepoint has it."""
         driver.leave()
-        tail = self.durable.log().tail()
+        log_state = self.durable.log().state()
         for sink in self.sinks.values():
-            known, has = tail.acked.get(sink.name, 0), sink.marker.epoch if sink.marker else 0
+            known, has = log_state.acked.get(sink.name, 0), sink.marker.epoch if sink.marker else 0
             ensure(known == has, "O6", f"the log says {sink.name} has epoch {known}, it has {has}")
         for incarnation, name in self.asked:
-            served = name in tail.savepoints or driver.refused or incarnation != driver.incarnation
+            served = name in log_state.savepoints or driver.refused or incarnation != driver.incarnation
             ensure(served, "O10", f"savepoint {name} was asked for and never taken")
 
     def picture(self) -> Hashable:

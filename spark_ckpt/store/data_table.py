@@ -2,7 +2,7 @@
 
 Every change is one compare-and-swap commit that carries an application transaction `incarnation << 40 | epoch`.  It
 only grows along the table's versions, survives log cleanup inside checkpoints, and so is three things: the guard
-against a settle that comes late from a replaced driver, the proof that an epoch was settled, and the map from an
+against a materialize that comes late from a replaced driver, the proof that an epoch was materialized, and the map from an
 epoch to a version (found by bisection over the commit files, which live exactly as long as the versions they
 describe).
 
@@ -32,13 +32,13 @@ _ATTEMPTS = 20
 _CHECKPOINT_EVERY = 64
 
 
-def settle_key(incarnation: int, epoch: int) -> int:
-    """The application transaction's version for an epoch settled by an incarnation."""
+def txn_version(incarnation: int, epoch: int) -> int:
+    """The application transaction's version for an epoch materialized by an incarnation."""
     return incarnation << _EPOCH_BITS | epoch
 
 
 def epoch_of(key: int) -> int:
-    """The epoch of a settle key."""
+    """The epoch of a transaction version."""
     return key & (1 << _EPOCH_BITS) - 1
 
 
@@ -72,30 +72,30 @@ class DataTable:
         table = self.refreshed()
         return {} if table is None else delta_log.live_files(table)
 
-    def settled_key(self) -> int:
-        """The newest settle key, -1 for none."""
+    def newest_txn_version(self) -> int:
+        """The newest transaction version, -1 for none."""
         table = self.refreshed()
         found = None if table is None else table.transaction_version(self._app_id)
         return -1 if found is None else found
 
     def refuse_if_beyond(self, key: int) -> None:
         """Raise `LogDamaged` if the table claims an epoch above `key`, the newest that was decided."""
-        found = self.settled_key()
+        found = self.newest_txn_version()
         if found > key:
             raise LogDamaged(
                 f"the table says it shows epoch {epoch_of(found)}, which was never decided", table=self.location.uri
             )
 
-    def redo(self, settle: Callable[[], None], newest: int, ours: bool) -> None:
-        """Call `settle`; on a log that is damaged or beyond the key `newest` again on a new one, if the table is `ours` to make."""
+    def redo(self, materialize: Callable[[], None], newest: int, ours: bool) -> None:
+        """Call `materialize`; on a log that is damaged or beyond the key `newest` again on a new one, if the table is `ours` to make."""
         try:
             self.refuse_if_beyond(newest)
-            settle()
+            materialize()
         except LogDamaged:
             if not ours:
                 raise
             self.begin_anew()
-            settle()
+            materialize()
 
     def begin_anew(self) -> None:
         """Set the table's log aside and have no table: it is derived from the manifests."""
@@ -147,12 +147,12 @@ class DataTable:
     ) -> bool:
         """Apply `change` in one commit, on a newer version if others were faster. False if there was nothing to do.
 
-        With a `key` the commit happens only while the table's settle key is below it. With `anew` the table has those columns from
+        With a `key` the commit happens only while the table's transaction version is below it. With `anew` the table has those columns from
         this commit on, and of the files only those that `change` adds.
         """
         application = None if key is None else Application(self._app_id, key)
         for _ in range(_ATTEMPTS):
-            if key is not None and self.settled_key() >= key:
+            if key is not None and self.newest_txn_version() >= key:
                 return False
             table = self.refreshed()
             actions = None if table is None else change(table)
@@ -182,7 +182,7 @@ class DataTable:
             delta_log.checkpoint(table, self.location)
 
     def version_of(self, key: int, epoch: int) -> int | None:
-        """The version at which `epoch` was settled, by incarnation of `key` or a later one; None if it never was."""
+        """The version at which `epoch` was materialized, by incarnation of `key` or a later one; None if it never was."""
         versions = self.commit_versions()
         low, high = 0, len(versions)
         while low < high:

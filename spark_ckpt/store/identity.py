@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, IdentityChanged
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.records import Manifest, SinkIdentity
 from spark_ckpt.store.restore import Read
-from spark_ckpt.store.tail import Tail
 
 Parts = Mapping[str, str]
 """An identity as `connector.Identified` gives it; empty if the connector gives none."""
@@ -93,18 +93,18 @@ class _Change:
         return bool(self.found) and set(differing(self.known, self.found)) == {PLACE} and bool(self.found.get(PLACE))
 
 
-def known(tail: Tail, base: Manifest, read: Read) -> Known:
+def known(log_state: LogState, base: Manifest, read: Read) -> Known:
     """What the log says, for a job that goes on from `base`."""
-    newest = _newest(tail, base, read)
+    newest = _newest(log_state, base, read)
     sources = {
         name: base.source_identities.get(name) or newest.source_identities.get(name, {}) for name in base.cursors
     }
     return Known(sources, newest.sink_identities)
 
 
-def _newest(tail: Tail, base: Manifest, read: Read) -> Manifest:
+def _newest(log_state: LogState, base: Manifest, read: Read) -> Manifest:
     """The newest epoch of any branch that can be read."""
-    for brief in reversed(tail.epochs):
+    for brief in reversed(log_state.epochs):
         if brief.epoch == base.epoch:
             return base
         try:

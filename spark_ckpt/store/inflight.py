@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from spark_ckpt.store import delta_log
-from spark_ckpt.store.data_table import DataTable, settle_key
+from spark_ckpt.store.data_table import DataTable, txn_version
 from spark_ckpt.store.delta_log import Actions
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
@@ -35,26 +35,26 @@ class InFlight:
         tables = [self.location.read_committed(file, file.rows, epoch=epoch, edge=self.edge) for file in files]
         return pa.concat_tables(in_columns_of(each, tables[-1].schema) for each in tables) if tables else pa.table({})
 
-    def settle(self, manifest: Manifest, incarnation: int) -> None:
+    def materialize(self, manifest: Manifest, incarnation: int) -> None:
         """Show what is in flight at this epoch. Idempotent. A table whose own log is damaged is made anew."""
-        tail = self._log.tail()
-        newest = settle_key(tail.incarnation, tail.last)
-        self.table.redo(lambda: self._settle(manifest, incarnation), newest, tail.incarnation == incarnation)
+        log_state = self._log.state()
+        newest = txn_version(log_state.incarnation, log_state.last)
+        self.table.redo(lambda: self._materialize(manifest, incarnation), newest, log_state.incarnation == incarnation)
 
     def remove(self, paths: Iterable[str]) -> None:
         """Delete segments that no epoch names. Those that are gone already do not matter."""
         self.location.delete(paths)
 
-    def _settle(self, manifest: Manifest, incarnation: int) -> None:
-        key = settle_key(incarnation, manifest.epoch)
-        settled = self.table.settled_key()
-        if settled >= key:
+    def _materialize(self, manifest: Manifest, incarnation: int) -> None:
+        key = txn_version(incarnation, manifest.epoch)
+        materialized = self.table.newest_txn_version()
+        if materialized >= key:
             return
         files = self._files(manifest)
         if files:  # the newest segment's columns hold the rows of every older one
             schema = committed_schema(self.location, files[-1], epoch=manifest.epoch, edge=self.edge)
             self.table.ensure(schema, replace=True)
-        elif settled < 0:
+        elif materialized < 0:
             return
 
         def change(table: DeltaTable) -> Actions:

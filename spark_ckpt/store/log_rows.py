@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 
 from spark_ckpt.errors import EpochDamaged, FormatUnknown
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.log_table import LogRow, NewRow
 from spark_ckpt.store.records import (
     READABLE,
@@ -27,7 +28,6 @@ from spark_ckpt.store.records import (
     UpkeepEnded,
     UpkeepLeased,
 )
-from spark_ckpt.store.tail import Tail
 
 KINDS: dict[str, type[AnyRecord]] = {
     "created": CreatedRecord,
@@ -90,9 +90,9 @@ def manifest_of(row: LogRow, body: str) -> Manifest:
     return manifest
 
 
-def totals(tail: Tail) -> Folded:
+def totals(log_state: LogState) -> Folded:
     """What the rows that are dropped would have said."""
-    return Folded(last=tail.last, acked=dict(tail.acked))
+    return Folded(last=log_state.last, acked=dict(log_state.acked))
 
 
 def needed_rows(rows: Sequence[LogRow], epochs: set[int]) -> set[int]:
@@ -100,10 +100,10 @@ def needed_rows(rows: Sequence[LogRow], epochs: set[int]) -> set[int]:
     needed: set[int] = set()
     newest: dict[str, int] = {}
     savepoints: dict[str, int] = {}
-    lives = {row.incarnation for row in rows if row.kind == "epoch" and row.epoch in epochs}
+    incarnations = {row.incarnation for row in rows if row.kind == "epoch" and row.epoch in epochs}
     for row in rows:
         newest[row.kind] = row.seq
-        if row.kind in ("incarnation", "released") and row.incarnation in lives:
+        if row.kind in ("incarnation", "released") and row.incarnation in incarnations:
             needed.add(row.seq)
         if row.kind in ("created", "loss-accepted") or (row.kind == "epoch" and row.epoch in epochs):
             needed.add(row.seq)

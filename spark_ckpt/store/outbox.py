@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from spark_ckpt.store import delta_log
-from spark_ckpt.store.data_table import DataTable, epoch_of, settle_key
+from spark_ckpt.store.data_table import DataTable, epoch_of, txn_version
 from spark_ckpt.store.delta_log import Actions
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
@@ -34,24 +34,24 @@ class Outbox:
         output = manifest.outputs.get(self.sink)
         return output.files if output is not None and not output.root else ()
 
-    def settle(self, manifest: Manifest, incarnation: int) -> None:
+    def materialize(self, manifest: Manifest, incarnation: int) -> None:
         """Show the rows of this epoch and of earlier ones of its lineage that are not shown yet. Idempotent.
 
         A table whose own log is damaged is made anew, with the rows of the kept epochs.
         """
-        tail = self._log.tail()
-        newest = settle_key(tail.incarnation, tail.last)
-        self.table.redo(lambda: self._settle(manifest, incarnation), newest, tail.incarnation == incarnation)
+        log_state = self._log.state()
+        newest = txn_version(log_state.incarnation, log_state.last)
+        self.table.redo(lambda: self._materialize(manifest, incarnation), newest, log_state.incarnation == incarnation)
 
-    def _settle(self, manifest: Manifest, incarnation: int) -> None:
-        key = settle_key(incarnation, manifest.epoch)
-        settled = self.table.settled_key()
-        if settled >= key:
+    def _materialize(self, manifest: Manifest, incarnation: int) -> None:
+        key = txn_version(incarnation, manifest.epoch)
+        materialized = self.table.newest_txn_version()
+        if materialized >= key:
             return
-        files = self._due(manifest, 0 if settled < 0 else epoch_of(settled))
+        files = self._due(manifest, 0 if materialized < 0 else epoch_of(materialized))
         if files:
             self._ensure(files[-1], manifest.epoch)
-        elif settled < 0:
+        elif materialized < 0:
             return
 
         def change(table: DeltaTable) -> Actions:
@@ -82,14 +82,14 @@ class Outbox:
         self.table.commit(None, change, {})
         return left
 
-    def _due(self, manifest: Manifest, settled_epoch: int) -> list[StagedFileRecord]:
+    def _due(self, manifest: Manifest, materialized_epoch: int) -> list[StagedFileRecord]:
         older = [
             brief.epoch
-            for brief in self._log.tail().lineage(manifest.epoch)
-            if settled_epoch < brief.epoch < manifest.epoch
+            for brief in self._log.state().lineage(manifest.epoch)
+            if materialized_epoch < brief.epoch < manifest.epoch
         ]
         manifests = [self._log.manifest(epoch) for epoch in reversed(older)]
-        due = [*manifests, manifest] if manifest.epoch > settled_epoch else manifests
+        due = [*manifests, manifest] if manifest.epoch > materialized_epoch else manifests
         return [file for each in due for file in self.staged(each)]
 
     def _ensure(self, newest: StagedFileRecord, epoch: int) -> None:

@@ -229,8 +229,8 @@ class CreatedRecord(Entry):
 
 
 class IncarnationRecord(Entry):
-    """One life of the job begins: it continues from epoch `base`. `passed_over`: damaged epochs behind it that "latest"
-    did not choose, also in earlier lives since somebody last chose an epoch by name or number.
+    """An incarnation of the job begins: it continues from epoch `base`. `passed_over`: damaged epochs behind it that "latest"
+    did not choose, also in earlier incarnations since somebody last chose an epoch by name or number.
     """
 
     incarnation: Annotated[int, Field(ge=1)]
@@ -244,7 +244,7 @@ class IncarnationRecord(Entry):
 
 
 class EpochBrief(Entry):
-    """What the log's tail remembers of a manifest. `holds`: sinks whose rows are published with a later epoch."""
+    """What the log's log_state remembers of a manifest. `holds`: sinks whose rows are published with a later epoch."""
 
     epoch: Count
     incarnation: Count

@@ -15,9 +15,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.records import Manifest
-from spark_ckpt.store.tail import Tail
 
 RestoreTarget = str | int
 """`"latest"`, an epoch's number (also as text), or a savepoint's name."""
@@ -70,50 +70,50 @@ Read = Callable[[int], Manifest]
 Verify = Callable[[Manifest], None]
 
 
-def choose(tail: Tail, target: RestoreTarget, read: Read, verify: Verify) -> Choice:
+def choose(log_state: LogState, target: RestoreTarget, read: Read, verify: Verify) -> Choice:
     """The epoch that `target` means, verified together with what is to be published.
 
     Raises `EpochNotFound`, and `EpochDamaged` when the named epoch, or for "latest" every epoch of the lineage, is
     damaged.
     """
     if target == LATEST:
-        return _newest_good(tail, read, verify)
-    epoch, described = resolve(tail, target)
-    return _checked(tail, epoch, described, read, verify)
+        return _newest_good(log_state, read, verify)
+    epoch, described = resolve(log_state, target)
+    return _checked(log_state, epoch, described, read, verify)
 
 
-def resolve(tail: Tail, target: RestoreTarget) -> tuple[int, str]:
+def resolve(log_state: LogState, target: RestoreTarget) -> tuple[int, str]:
     """The epoch number of an explicit target, and how to call it. Raises `EpochNotFound`."""
     if isinstance(target, bool) or not isinstance(target, str | int):
         raise ConfigInvalid(
             f"{target!r} is no restore target", hint='give "latest", an epoch number or a savepoint\'s name'
         )
-    if isinstance(target, str) and target not in tail.savepoints and target.isascii() and target.isdigit():
+    if isinstance(target, str) and target not in log_state.savepoints and target.isascii() and target.isdigit():
         target = int(target)  # as it comes from a command line; no savepoint has such a name
     if isinstance(target, str):
-        return _savepoint(tail, target), f"savepoint {target}"
-    if target != 0 and target not in tail.by_id:
-        kept = ", ".join(str(epoch) for epoch in sorted(tail.by_id)) or "none"
+        return _savepoint(log_state, target), f"savepoint {target}"
+    if target != 0 and target not in log_state.by_id:
+        kept = ", ".join(str(epoch) for epoch in sorted(log_state.by_id)) or "none"
         raise EpochNotFound(f"epoch {target} is not in the log", kept=kept, hint="choose a kept epoch or a savepoint")
     return target, f"epoch {target}"
 
 
-def _savepoint(tail: Tail, name: str) -> int:
-    if valid_name("savepoint", name) not in tail.savepoints:
-        known = ", ".join(sorted(tail.savepoints)) or "none"
+def _savepoint(log_state: LogState, name: str) -> int:
+    if valid_name("savepoint", name) not in log_state.savepoints:
+        known = ", ".join(sorted(log_state.savepoints)) or "none"
         raise EpochNotFound(
             f"there is no savepoint '{name}'", savepoints=known, hint='choose one of these, or "latest"'
         )
-    return tail.savepoints[name]
+    return log_state.savepoints[name]
 
 
-def _newest_good(tail: Tail, read: Read, verify: Verify) -> Choice:
+def _newest_good(log_state: LogState, read: Read, verify: Verify) -> Choice:
     skipped: list[tuple[int, str]] = []
-    for epoch in _candidates(tail):
+    for epoch in _candidates(log_state):
         try:
-            choice = _checked(tail, epoch, LATEST, read, verify)
+            choice = _checked(log_state, epoch, LATEST, read, verify)
         except EpochDamaged as error:
-            _refuse_if_published(tail, epoch, error)
+            _refuse_if_published(log_state, epoch, error)
             skipped.append((epoch, error.what))
             continue
         return Choice(choice.base, choice.restored_from, choice.unpublished, tuple(skipped))
@@ -124,8 +124,8 @@ def _newest_good(tail: Tail, read: Read, verify: Verify) -> Choice:
     )
 
 
-def _refuse_if_published(tail: Tail, epoch: int, damage: EpochDamaged) -> None:
-    sinks = [sink for sink in tail.by_id[epoch].sinks if tail.acked.get(sink, 0) >= epoch]
+def _refuse_if_published(log_state: LogState, epoch: int, damage: EpochDamaged) -> None:
+    sinks = [sink for sink in log_state.by_id[epoch].sinks if log_state.acked.get(sink, 0) >= epoch]
     if sinks:
         raise EpochDamaged(
             f"{damage.what}; its output is published already, so it cannot be passed over without repeating output",
@@ -135,31 +135,31 @@ def _refuse_if_published(tail: Tail, epoch: int, damage: EpochDamaged) -> None:
         ) from damage
 
 
-def _candidates(tail: Tail) -> Iterator[int]:
-    yield from (brief.epoch for brief in tail.lineage())
+def _candidates(log_state: LogState) -> Iterator[int]:
+    yield from (brief.epoch for brief in log_state.lineage())
     # Starting over in silence would be a wrong answer: only a job without any epoch starts at 0 by itself.
-    if tail.latest == 0:
-        _refuse_unadopted(tail)
+    if log_state.latest == 0:
+        _refuse_unadopted(log_state)
         yield 0
 
 
-def _refuse_unadopted(tail: Tail) -> None:
-    if not tail.last and tail.holder is not None and tail.holder.name == ADOPTING:
+def _refuse_unadopted(log_state: LogState) -> None:
+    if not log_state.last and log_state.holder is not None and log_state.holder.name == ADOPTING:
         raise EpochNotFound(
             "a plain query was being adopted into this store, and that was not finished: the job would begin anew",
-            adopting=tail.holder,
+            adopting=log_state.holder,
             hint="run `spark-ckpt adopt` again with the same store; job.start(restore=0) begins anew all the same",
         )
 
 
-def _checked(tail: Tail, epoch: int, described: str, read: Read, verify: Verify) -> Choice:
-    base = _initial(tail) if epoch == 0 else read(epoch)
+def _checked(log_state: LogState, epoch: int, described: str, read: Read, verify: Verify) -> Choice:
+    base = _initial(log_state) if epoch == 0 else read(epoch)
     verify(base.model_copy(update={"outputs": {}}))
     unpublished: dict[str, list[Manifest]] = {}
-    lineage = {brief.epoch for brief in tail.lineage(epoch)} if epoch else set()
+    lineage = {brief.epoch for brief in log_state.lineage(epoch)} if epoch else set()
     manifests: dict[int, Manifest] = {}
-    for sink in tail.sinks:
-        for number in tail.unacked(sink):
+    for sink in log_state.sinks:
+        for number in log_state.unacked(sink):
             if number in lineage:
                 unpublished.setdefault(sink, []).append(_verified(manifests, number, read, verify))
     return Choice(base, described, unpublished)
@@ -173,17 +173,17 @@ def _verified(manifests: dict[int, Manifest], epoch: int, read: Read, verify: Ve
     return manifests[epoch]
 
 
-def _initial(tail: Tail) -> Manifest:
-    return Manifest(job=tail.job, epoch=0, incarnation=0, attempt="initial", created_ms=0, reason="initial")
+def _initial(log_state: LogState) -> Manifest:
+    return Manifest(job=log_state.job, epoch=0, incarnation=0, attempt="initial", created_ms=0, reason="initial")
 
 
-def dropped(tail: Tail, base: int, passed_over: AbstractSet[int] = frozenset()) -> dict[str, list[int]]:
+def dropped(log_state: LogState, base: int, passed_over: AbstractSet[int] = frozenset()) -> dict[str, list[int]]:
     """Per sink, decided epochs it is not known to have, neither in the lineage of `base` nor passed over; lost ones too."""
-    kept = {brief.epoch for brief in tail.lineage(base)} | passed_over if base else passed_over
+    kept = {brief.epoch for brief in log_state.lineage(base)} | passed_over if base else passed_over
     found = {}
-    for sink in {*tail.sinks, *tail.acked}:
-        lost = {epoch for epoch in tail.lost if epoch > tail.acked.get(sink, 0)}
-        found[sink] = sorted(lost | {epoch for epoch in tail.unacked(sink) if epoch not in kept})
+    for sink in {*log_state.sinks, *log_state.acked}:
+        lost = {epoch for epoch in log_state.lost if epoch > log_state.acked.get(sink, 0)}
+        found[sink] = sorted(lost | {epoch for epoch in log_state.unacked(sink) if epoch not in kept})
     return {sink: epochs for sink, epochs in found.items() if epochs}
 
 

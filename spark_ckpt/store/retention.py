@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.records import Manifest
-from spark_ckpt.store.tail import Tail
 
 _INCARNATION = re.compile(r"(?:^|-)i(\d+)-")
 
@@ -41,22 +41,30 @@ class RetentionReport:
     folders: int = 0
 
 
-def kept_epochs(tail: Tail, policy: Retention, now_ms: int) -> set[int]:
+def kept_epochs(log_state: LogState, policy: Retention, now_ms: int) -> set[int]:
     """Numbers of the epochs that stay.
 
     The newest by number and the newest of the current lineage (an older branch stays for a while after a restore),
     young ones, savepoints, the epoch the job stands on, everything some sink is still owed, and what comes before that:
     where to go back to if owed rows are damaged, or rows that are held back.
     """
-    by_number = sorted(tail.by_id)[-policy.keep_last :]
-    lineage = [brief.epoch for brief in tail.lineage()][: policy.keep_last]
-    young = [epoch for epoch, brief in tail.by_id.items() if brief.created_ms > now_ms - policy.keep_age_ms]
-    owed = [epoch for sink in tail.sinks for epoch in tail.unacked(sink)]
-    behind_owed = [tail.by_id[epoch].base for epoch in owed]
-    behind_held = next((brief.epoch for brief in tail.lineage() if not brief.holds), 0)
+    by_number = sorted(log_state.by_id)[-policy.keep_last :]
+    lineage = [brief.epoch for brief in log_state.lineage()][: policy.keep_last]
+    young = [epoch for epoch, brief in log_state.by_id.items() if brief.created_ms > now_ms - policy.keep_age_ms]
+    owed = [epoch for sink in log_state.sinks for epoch in log_state.unacked(sink)]
+    behind_owed = [log_state.by_id[epoch].base for epoch in owed]
+    behind_held = next((brief.epoch for brief in log_state.lineage() if not brief.holds), 0)
     owed_or_behind = {*owed, *behind_owed, behind_held}
-    wanted = {tail.latest, tail.base, *by_number, *lineage, *young, *owed_or_behind, *tail.savepoints.values()}
-    return wanted & tail.by_id.keys()
+    wanted = {
+        log_state.latest,
+        log_state.base,
+        *by_number,
+        *lineage,
+        *young,
+        *owed_or_behind,
+        *log_state.savepoints.values(),
+    }
+    return wanted & log_state.by_id.keys()
 
 
 def state_files(manifests: Iterable[Manifest], operator: str) -> set[str]:

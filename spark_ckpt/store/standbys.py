@@ -49,7 +49,7 @@ class Standbys:
         self._location = location.child(_FOLDER)
         self._seen: dict[str, tuple[int, float]] = {}
 
-    def tell(self, name: str, note: StandbyNote) -> None:
+    def write(self, name: str, note: StandbyNote) -> None:
         """Write, or write anew, what the standby `name` tells. Raises a `StoreOutage`."""
         self._location.write_bytes(_file(name), note.model_dump_json().encode())
 
@@ -73,10 +73,10 @@ class Standbys:
     def forget_silent(self, now_s: float) -> None:
         """Remove notes that this object has seen unchanged for long, by the caller's clock: somebody died elsewhere. Who lives
         writes his anew."""
-        told = {path: note.told_ms for path, note in self._notes()}
+        written = {path: note.told_ms for path, note in self._notes()}
         self._seen = {
             path: self._seen[path] if self._seen.get(path, (None,))[0] == told_ms else (told_ms, now_s)
-            for path, told_ms in told.items()
+            for path, told_ms in written.items()
         }
         self._location.delete([path for path, (_, since_s) in self._seen.items() if now_s - since_s > _SILENT_S])
 

@@ -1,4 +1,4 @@
-"""An operator's state as a Delta table: its live files are exactly those of the newest settled epoch.
+"""An operator's state as a Delta table: its live files are exactly those of the newest materialized epoch.
 
 Columns: the key's, the state's, `ckpt_key_group` int, `ckpt_key_hash` long, `ckpt_epoch` long, `ckpt_op` string
 ("put" or "delete"), `ckpt_timeout_ms` long.  The files are a changelog with a base: the state is the newest row of
@@ -18,7 +18,7 @@ from deltalake.transaction import AddAction
 
 from spark_ckpt.errors import EpochDamaged, EpochNotFound, LogDamaged
 from spark_ckpt.store import delta_log
-from spark_ckpt.store.data_table import DataTable, settle_key
+from spark_ckpt.store.data_table import DataTable, txn_version
 from spark_ckpt.store.ddl import arrow_schema, column_names
 from spark_ckpt.store.delta_log import Actions
 from spark_ckpt.store.epoch_log import EpochLog
@@ -49,31 +49,31 @@ class StateTable:
         self._log = log
         self.table = DataTable(location, f"spark_ckpt/state/{operator}", f"spark_ckpt: state of operator {operator}")
 
-    def settle(self, manifest: Manifest, incarnation: int) -> None:
+    def materialize(self, manifest: Manifest, incarnation: int) -> None:
         """Make the table's live files the manifest's. Idempotent; a replaced driver's late call changes nothing.
 
         A table whose own log is damaged is made anew, with a version for every kept epoch.
         """
-        tail = self._log.tail()
+        log_state = self._log.state()
         try:
-            self.table.refuse_if_beyond(settle_key(tail.incarnation, tail.last))
-            self._settle(manifest, incarnation)
+            self.table.refuse_if_beyond(txn_version(log_state.incarnation, log_state.last))
+            self._materialize(manifest, incarnation)
         except LogDamaged:
-            if tail.incarnation != incarnation:
+            if log_state.incarnation != incarnation:
                 raise
             self.table.begin_anew()
-            for brief in tail.epochs:
-                if settle_key(brief.incarnation, brief.epoch) < settle_key(incarnation, manifest.epoch):
+            for brief in log_state.epochs:
+                if txn_version(brief.incarnation, brief.epoch) < txn_version(incarnation, manifest.epoch):
                     with contextlib.suppress(EpochDamaged):  # an old epoch that lacks a file has no version any more
-                        self._settle(self._log.manifest(brief.epoch), brief.incarnation)
-            self._settle(manifest, incarnation)
+                        self._materialize(self._log.manifest(brief.epoch), brief.incarnation)
+            self._materialize(manifest, incarnation)
 
-    def _settle(self, manifest: Manifest, incarnation: int) -> None:
+    def _materialize(self, manifest: Manifest, incarnation: int) -> None:
         snapshot = manifest.operators.get(self.operator)
         wanted = {file.path: file for file in snapshot.files} if snapshot else {}
         newest = max(wanted.values(), key=lambda file: file.epoch, default=None)
-        key = settle_key(incarnation, manifest.epoch)
-        if self.table.settled_key() >= key:
+        key = txn_version(incarnation, manifest.epoch)
+        if self.table.newest_txn_version() >= key:
             return
         anew = None
         if newest is not None:
@@ -103,11 +103,11 @@ class StateTable:
     def version(self, epoch: int) -> int:
         """The table version whose live files are the epoch's: for Spark's `versionAsOf`.
 
-        Raises `EpochNotFound` if the epoch is not in the log, was never settled, or its version was cleaned up; `read`
+        Raises `EpochNotFound` if the epoch is not in the log, was never materialized, or its version was cleaned up; `read`
         needs no version.
         """
         manifest = self._log.manifest(epoch)
-        found = self.table.version_of(settle_key(manifest.incarnation, epoch), epoch)
+        found = self.table.version_of(txn_version(manifest.incarnation, epoch), epoch)
         if found is None:
             raise EpochNotFound(
                 f"epoch {epoch} has no version in the state table of '{self.operator}'",
@@ -121,7 +121,7 @@ class StateTable:
         found = []
         for epoch in epochs:
             manifest = self._log.manifest(epoch)
-            found.append(self.table.version_of(settle_key(manifest.incarnation, epoch), epoch))
+            found.append(self.table.version_of(txn_version(manifest.incarnation, epoch), epoch))
         return [version for version in found if version is not None]
 
     def read(self, epoch: int) -> pa.Table:
@@ -157,7 +157,7 @@ def no_rows(snapshot: OperatorSnapshot) -> pa.Table:
 
 
 def _is_behind(table: DeltaTable, epoch: int) -> bool:
-    """Whether the table shows an epoch newer than `epoch`: settling it takes rows back."""
+    """Whether the table shows an epoch newer than `epoch`: materializing it takes rows back."""
     actions = pa.table(table.get_add_actions(flatten=True))
     if "max.ckpt_epoch" not in actions.column_names:
         return False

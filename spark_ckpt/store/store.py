@@ -14,6 +14,7 @@ from spark_ckpt.store.epoch_log import EpochLog, Fence, wall_ms
 from spark_ckpt.store.folders import bucket_of, delete_folder, folders
 from spark_ckpt.store.inflight import InFlight
 from spark_ckpt.store.location import FileInfo, Location, total_size
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.outbox import Outbox
 from spark_ckpt.store.records import Manifest, StagedFileRecord, StateFile
@@ -28,7 +29,6 @@ from spark_ckpt.store.retention import (
 )
 from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.state_table import StateTable
-from spark_ckpt.store.tail import Tail
 from spark_ckpt.store.trim import HORIZON_MS, trim
 
 HINT_NO_STORE = "check the path; a job creates its store when it starts"
@@ -52,14 +52,14 @@ class Store:
         self._swept_for = -1
         self._moved: dict[str, str] = {}
         self.log = self._opened_log(job)
-        tail = self.log.tail()
-        if not tail.store_id:
+        log_state = self.log.state()
+        if not log_state.store_id:
             raise EpochDamaged(
                 "the store's log does not say whose it is",
                 store=location.uri,
                 hint="its creation was cut short: start the job, it completes it",
             )
-        self.job, self.id = valid_name("job", tail.job), tail.store_id
+        self.job, self.id = valid_name("job", log_state.job), log_state.store_id
 
     @classmethod
     def open(
@@ -123,7 +123,9 @@ class Store:
             if staged_at is not None:
                 _verify(staged_at, output.files, deep, epoch=manifest.epoch, sink=sink)
 
-    def settle(self, manifest: Manifest, incarnation: int | None = None, guard: Callable[[], None] = _go_on) -> None:
+    def materialize(
+        self, manifest: Manifest, incarnation: int | None = None, guard: Callable[[], None] = _go_on
+    ) -> None:
         """Idempotent redo after the decision: the store's tables show what the manifest says.
 
         After a restore, call it once with `RecoveryPoint.manifest`: tables go back to the restored epoch. `incarnation`: the one
@@ -137,10 +139,10 @@ class Store:
             tables += map(self.edge, sorted({*manifest.edges, *self._tables(_INFLIGHT)}))
             for table in tables:
                 guard()
-                table.settle(manifest, ours)
+                table.materialize(manifest, ours)
 
     def retain(
-        self, policy: Retention, guard: Callable[[], None] = _go_on, fence: Fence = lambda tail: None
+        self, policy: Retention, guard: Callable[[], None] = _go_on, fence: Fence = lambda log_state: None
     ) -> RetentionReport:
         """Forget old epochs and delete what no kept epoch needs. Safe to stop at any point and to repeat.
 
@@ -148,20 +150,20 @@ class Store:
         from. `guard` is called before each table's files go, and may raise.
         """
 
-        def kept(tail: Tail) -> set[int]:
-            keep = kept_epochs(tail, policy, self._now_ms())
-            return keep if len(tail.by_id) - len(keep) > policy.slack else set(tail.by_id)
+        def kept(log_state: LogState) -> set[int]:
+            keep = kept_epochs(log_state, policy, self._now_ms())
+            return keep if len(log_state.by_id) - len(keep) > policy.slack else set(log_state.by_id)
 
         with self._lock:
-            tail, dropped = self.log.shorten(kept, fence)
-            if not dropped and self._swept_for == tail.incarnation:
+            log_state, dropped = self.log.shorten(kept, fence)
+            if not dropped and self._swept_for == log_state.incarnation:
                 return RetentionReport()
-            report = self._swept(tail, dropped, guard)
-            self._swept_for = tail.incarnation
+            report = self._swept(log_state, dropped, guard)
+            self._swept_for = log_state.incarnation
             return report
 
-    def _swept(self, tail: Tail, dropped: Sequence[Manifest], guard: Callable[[], None]) -> RetentionReport:
-        incarnation = self.log.own_incarnation or tail.incarnation
+    def _swept(self, log_state: LogState, dropped: Sequence[Manifest], guard: Callable[[], None]) -> RetentionReport:
+        incarnation = self.log.own_incarnation or log_state.incarnation
         files: list[FileInfo] = []
         for sink in self._tables(_EDGES):
             guard()
@@ -201,14 +203,14 @@ class Store:
             trim(self.outbox(sink).location, [], before)
         for edge in self._tables(_INFLIGHT):
             trim(self.edge(edge).location, [], before)
-        epochs = [brief.epoch for brief in self.log.tail().epochs]
+        epochs = [brief.epoch for brief in self.log.state().epochs]
         for operator in self._tables(_STATE):
             state = self.state(operator)
             trim(state.location, state.versions(epochs), before)
         self.log.trim(before)
 
     def _kept(self) -> list[Manifest]:
-        return [self.log.manifest(brief.epoch) for brief in self.log.tail().epochs]
+        return [self.log.manifest(brief.epoch) for brief in self.log.state().epochs]
 
     def _tables(self, folder: str) -> list[str]:
         return folders(self.location, folder)
@@ -216,7 +218,7 @@ class Store:
     def _staged_at(self, sink: str, root: str, epoch: int) -> Location | None:
         if not root:
             return self.outbox(sink).location
-        if epoch <= self.log.tail().acked.get(sink, 0):
+        if epoch <= self.log.state().acked.get(sink, 0):
             return None
         elsewhere = Location(self._moved.get(sink, root), self.location.storage_options)
         return elsewhere if elsewhere.local is not None or bucket_of(elsewhere) == bucket_of(self.location) else None

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from spark_ckpt.errors import CkptError, Fenced
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_rows import row_of
+from spark_ckpt.store.log_state import LogState, UpkeepEntry
 from spark_ckpt.store.log_table import NewRow
 from spark_ckpt.store.records import Manifest, StagedFileRecord, StateFile, UpkeepEnded, UpkeepLeased
 from spark_ckpt.store.retention import Retention, RetentionReport
 from spark_ckpt.store.store import Store, compare
-from spark_ckpt.store.tail import Tail, UpkeepTold
 
 if TYPE_CHECKING:
     from spark_ckpt.store.epoch_log import EpochLog
@@ -37,13 +37,15 @@ class UpkeepLog:
         """Append a lease; its token. Doing it again is harmless. Raises `Fenced` if its author's incarnation was replaced, a
         `StoreOutage` if the outcome is unknown."""
 
-        def propose(tail: Tail) -> NewRow | None:
-            if tail.incarnation != record.incarnation:
-                raise Fenced(f"incarnation {record.incarnation} was replaced by {tail.incarnation}", holder=tail.holder)
-            return None if _newest_is(tail.upkeep, record) else row_of(record, record.incarnation)
+        def propose(log_state: LogState) -> NewRow | None:
+            if log_state.incarnation != record.incarnation:
+                raise Fenced(
+                    f"incarnation {record.incarnation} was replaced by {log_state.incarnation}", holder=log_state.holder
+                )
+            return None if _newest_is(log_state.upkeep, record) else row_of(record, record.incarnation)
 
         self._log.append(propose)
-        told = self._log.tail().upkeep
+        told = self._log.state().upkeep
         if told is None or not _newest_is(told, record):
             raise Fenced(f"incarnation {record.incarnation} was replaced", hint="another driver runs this job")
         return told.token
@@ -51,37 +53,37 @@ class UpkeepLog:
     def end(self, record: UpkeepEnded) -> int:
         """Append the end of a lease; its row's number. Doing it again is harmless. Raises `Fenced` if there is a newer lease."""
 
-        def propose(tail: Tail) -> NewRow | None:
-            _fence(tail, record.token)
-            over = tail.upkeep is not None and tail.upkeep.ended is not None
+        def propose(log_state: LogState) -> NewRow | None:
+            _fence(log_state, record.token)
+            over = log_state.upkeep is not None and log_state.upkeep.ended is not None
             return None if over else row_of(record, record.incarnation, record.epoch)
 
         self._log.append(propose)
-        told = self._log.tail().upkeep
+        told = self._log.state().upkeep
         return told.ended_token if told is not None and told.token == record.token else 0
 
-    def fence(self, token: int) -> Tail:
+    def fence(self, token: int) -> LogState:
         """The log as it is now. Raises `Fenced` if lease `token` is not its newest, or over."""
-        tail = self._log.tail()
-        _fence(tail, token)
-        if tail.upkeep is None or tail.upkeep.ended is not None:
+        log_state = self._log.state()
+        _fence(log_state, token)
+        if log_state.upkeep is None or log_state.upkeep.ended is not None:
             raise Fenced(f"checkpoint lease {token} is over", hint="nothing is to be done: it is done again by others")
-        return tail
+        return log_state
 
 
-def under_lease(store: Store, token: int, policy: Retention, guard: Guard) -> tuple[Tail, RetentionReport]:
+def under_lease(store: Store, token: int, policy: Retention, guard: Guard) -> tuple[LogState, RetentionReport]:
     """Do the upkeep as the holder of lease `token`: tables show the newest epoch as the newest incarnation stands on it, and what
-    is not kept goes. The tail that it was done for. Raises `Fenced`, and what `guard` raises: before each table."""
+    is not kept goes. The log_state that it was done for. Raises `Fenced`, and what `guard` raises: before each table."""
     rows = UpkeepLog(store.log)
 
     def fenced() -> None:
         guard()
         rows.fence(token)
 
-    tail = rows.fence(token)
-    if tail.latest:
-        store.settle(store.log.manifest(tail.latest), tail.incarnation, fenced)
-    return tail, store.retain(policy, fenced, lambda now: _fence(now, token))
+    log_state = rows.fence(token)
+    if log_state.latest:
+        store.materialize(store.log.manifest(log_state.latest), log_state.incarnation, fenced)
+    return log_state, store.retain(policy, fenced, lambda now: _fence(now, token))
 
 
 def damage_of(store: Store, manifest: Manifest, known: AbstractSet[str], guard: Guard) -> tuple[str, set[str]]:
@@ -122,7 +124,7 @@ def _checks(
         yield f"{place.uri}/{file.path}", partial(compare, place, file, **where)
 
 
-def _newest_is(told: UpkeepTold | None, record: UpkeepLeased) -> bool:
+def _newest_is(told: UpkeepEntry | None, record: UpkeepLeased) -> bool:
     """Whether `record` is the newest lease: a holder's clock is in no two leases of one author."""
     if told is None:
         return False
@@ -131,8 +133,8 @@ def _newest_is(told: UpkeepTold | None, record: UpkeepLeased) -> bool:
     return (lease.incarnation, lease.holder, lease.boot, lease.reported_ms) == ours and told.ended is None
 
 
-def _fence(tail: Tail, token: int) -> None:
-    newest = 0 if tail.upkeep is None else tail.upkeep.token
+def _fence(log_state: LogState, token: int) -> None:
+    newest = 0 if log_state.upkeep is None else log_state.upkeep.token
     if newest != token:
         raise Fenced(
             f"checkpoint lease {token} was replaced by {newest}", hint="nothing is to be done: another one has it"

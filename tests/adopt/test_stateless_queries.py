@@ -91,17 +91,17 @@ def interrupted(tmp_path, monkeypatch) -> WrittenQuery:
 def test_a_job_does_not_begin_anew_in_a_store_whose_adoption_was_cut_short(tmp_path, monkeypatch):
     interrupted(tmp_path, monkeypatch)
     log = opened(tmp_path).log
-    log.release(log.tail().incarnation)
+    log.release(log.state().incarnation)
     with pytest.raises(EpochNotFound, match="was being adopted") as refused:
         log.begin_incarnation(current_holder(JOB), LATEST)
     assert "spark-ckpt adopt" in refused.value.hint
-    assert log.tail().incarnation == 1
+    assert log.state().incarnation == 1
 
 
 def test_an_adoption_that_was_cut_short_is_done_by_the_next(tmp_path, monkeypatch):
     query = interrupted(tmp_path, monkeypatch)
     log = opened(tmp_path).log
-    log.release(log.tail().incarnation)
+    log.release(log.state().incarnation)
     assert adopted(query, tmp_path).epoch == 1
     assert opened(tmp_path).log.begin_incarnation(current_holder(JOB), LATEST).manifest.epoch == 1
 
@@ -109,7 +109,7 @@ def test_an_adoption_that_was_cut_short_is_done_by_the_next(tmp_path, monkeypatc
 def test_a_store_that_somebody_begins_on_purpose_may_begin_anew(tmp_path, monkeypatch):
     interrupted(tmp_path, monkeypatch)
     log = opened(tmp_path).log
-    log.release(log.tail().incarnation)
+    log.release(log.state().incarnation)
     assert log.begin_incarnation(current_holder(JOB), 0).manifest.epoch == 0
 
 

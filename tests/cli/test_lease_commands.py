@@ -26,7 +26,7 @@ def store(world) -> str:
 
 
 def test_the_lease_is_told_with_its_holder_and_the_standbys_behind(command, world, store):
-    Standbys(world.store.location).tell("far", NOTE)
+    Standbys(world.store.location).write("far", NOTE)
     told = command("lease", store)
     assert told.code == 0
     assert "holder        test (process 1 on another-host)" in told.out
@@ -36,7 +36,7 @@ def test_the_lease_is_told_with_its_holder_and_the_standbys_behind(command, worl
 
 
 def test_the_lease_is_told_as_json(command, world, store):
-    Standbys(world.store.location).tell("far", NOTE)
+    Standbys(world.store.location).write("far", NOTE)
     world.store.log.ask_handover(1)
     told = command("lease", store, "--json").json
     assert told["lease"]["state"] == "held"
@@ -47,8 +47,8 @@ def test_the_lease_is_told_as_json(command, world, store):
 def test_the_checkpoint_lease_is_told_with_its_holder_and_who_may_be_next(command, world, store):
     """Who has waited longer for a turn, or is warmer, has the larger share."""
     near = NEAR.model_copy(update={"clock_ms": 5, "health": 50})
-    Standbys(world.store.location).tell("far", NOTE.model_copy(update={"clock_ms": 5}))
-    Standbys(world.store.location).tell("near", near)
+    Standbys(world.store.location).write("far", NOTE.model_copy(update={"clock_ms": 5}))
+    Standbys(world.store.location).write("near", near)
     rows = UpkeepLog(world.store.log)
     numbers = {"boot": 1, "reported_ms": 5, "budget_ms": 7_000, "ttl_ms": 10_000}
     turns = {"near": UpkeepTurn(since=0, ttl_ms=10_000), "far": UpkeepTurn(since=2, ttl_ms=10_000)}
@@ -75,26 +75,26 @@ def test_a_lease_that_was_given_up_and_one_of_a_dead_process_are_told_apart(comm
 
 def test_nothing_is_handed_over_to_nobody(command, world, store, monkeypatch):
     monkeypatch.setattr(handover_module, "_HEARD_S", 0.2)
-    Standbys(world.store.location).tell(
+    Standbys(world.store.location).write(
         "far", NOTE
     )  # what one leaves that died on another host: it is never written anew
     told = command("handover", store)
     assert told.code == 4
     assert "[CKPT_HANDOVER_FAILED] no standby waits: the job would stand still" in told.err
-    assert not world.store.log.tail().handover_asked
+    assert not world.store.log.state().handover_asked
     world.store.log.release(1)
     assert "no driver runs the job" in command("handover", store).err
 
 
 def test_a_standby_elsewhere_is_known_to_be_alive_by_what_it_tells(world, monkeypatch):
     standbys = Standbys(world.store.location)
-    standbys.tell("far", NOTE)
+    standbys.write("far", NOTE)
     waiting = standbys.waiting
 
     def told_again():
         monkeypatch.setattr(standbys, "waiting", waiting)
         found = waiting()
-        standbys.tell("far", NOTE.model_copy(update={"told_ms": NOTE.told_ms + 5_000}))
+        standbys.write("far", NOTE.model_copy(update={"told_ms": NOTE.told_ms + 5_000}))
         return found
 
     monkeypatch.setattr(standbys, "waiting", told_again)
@@ -102,7 +102,7 @@ def test_a_standby_elsewhere_is_known_to_be_alive_by_what_it_tells(world, monkey
 
 
 def test_a_driver_that_does_not_end_is_told(command, world, store):
-    Standbys(world.store.location).tell("here", NEAR)
+    Standbys(world.store.location).write("here", NEAR)
     told = command("handover", store, "--timeout", 1)
     assert told.code == 4
     assert "the driver has not ended within 1 s" in told.err
@@ -112,10 +112,10 @@ def test_a_driver_that_does_not_end_is_told(command, world, store):
 
 def test_a_handover_tells_the_final_epoch_and_the_gap(command, world, store):
     """The driver and its standby, as they act on the log: asked, a final epoch, the lease is free, the next incarnation."""
-    Standbys(world.store.location).tell("here", NEAR)
+    Standbys(world.store.location).write("here", NEAR)
 
     def both() -> None:
-        while not world.store.log.tail().handover_asked:
+        while not world.store.log.state().handover_asked:
             time.sleep(0)
         world.epoch({"a": 9})
         world.store.log.release(1)
@@ -132,4 +132,4 @@ def test_a_handover_tells_the_final_epoch_and_the_gap(command, world, store):
     assert (told.json["incarnation"], told.json["holder"]) == (2, str(ELSEWHERE))
     assert told.json["final_epoch"] == 4
     assert 0 <= told.json["gap_s"] < 60
-    assert Store.open(store, JOB).log.tail().latest == 5
+    assert Store.open(store, JOB).log.state().latest == 5

@@ -154,7 +154,7 @@ def test_a_store_without_epochs_says_so(command, tmp_path):
 
 
 def test_the_version_of_an_epoch_in_the_state_table_is_told(command, world):
-    world.store.settle(world.store.log.manifest(3))
+    world.store.materialize(world.store.log.manifest(3))
     told = command("state", uri(world), OPERATOR, "--version")
     assert told.out == f"{world.store.state(OPERATOR).version(3)}\n"
     assert command("state", uri(world), OPERATOR, "--version", "--json").json["version"] == int(told.out)
@@ -162,7 +162,7 @@ def test_the_version_of_an_epoch_in_the_state_table_is_told(command, world):
 
 
 def test_the_exported_readers_answer_as_the_command_does(world):
-    world.store.settle(world.store.log.manifest(3))
+    world.store.materialize(world.store.log.manifest(3))
     assert ckpt.read_state(uri(world), OPERATOR).sort_by("k").to_pylist() == [
         {"k": "b", "v": 3, "ckpt_epoch": 2},
         {"k": "c", "v": 5, "ckpt_epoch": 3},

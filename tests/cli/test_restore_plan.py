@@ -12,7 +12,7 @@ from tests.store.store_world import SINK, World
 
 def planned(world, target):
     log = world.store.log
-    return plan(log.tail(), target, log.manifest, world.store.verify)
+    return plan(log.state(), target, log.manifest, world.store.verify)
 
 
 def sink_of(found):
@@ -34,10 +34,10 @@ def test_the_plan_is_what_the_restore_then_does(branches, target):
 
 
 def test_planning_begins_no_incarnation(branches):
-    before = branches.store.log.tail()
+    before = branches.store.log.state()
     planned(branches, 1)
 
-    assert branches.store.log.tail() == before
+    assert branches.store.log.state() == before
 
 
 def test_going_back_names_what_is_abandoned_and_what_is_visible_already(branches):
@@ -73,7 +73,7 @@ def test_a_plan_admits_what_retention_has_forgotten(world):
         world.epoch({"a": number}, acked=number - 1)
     log.record_acks(world.line.incarnation, [])
     world.store.retain(Retention(keep_last=2, slack=0))
-    kept = sorted(log.tail().by_id)
+    kept = sorted(log.state().by_id)
     assert kept[0] == 1 and 2 not in kept
 
     found = sink_of(planned(world, "first"))

@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from spark_ckpt.host.upkeep import SETTINGS, SPARED_MS, Delegation, Holding, Told
+from spark_ckpt.host.upkeep import SETTINGS, SPARED_MS, Delegation, Holding, StandbyReport
 from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.protocol.lease.messages import Lease, Terms, Turns
 
@@ -19,8 +19,8 @@ Kind = type[Delegation]
 Holder = type[Holding]
 
 
-def told(node: ProcessId = B, clock_ms: int | None = 0, lease_of: int = 1, is_here: bool = False) -> Told:
-    return Told(node, lease_of, clock_ms, 100, is_here)
+def told(node: ProcessId = B, clock_ms: int | None = 0, lease_of: int = 1, is_here: bool = False) -> StandbyReport:
+    return StandbyReport(node, lease_of, clock_ms, 100, is_here)
 
 
 def driver(kind: Kind, inherited: Lease | None = None, incarnation: int = 1) -> Delegation:
@@ -208,7 +208,7 @@ def takes_one_turn_of_its_own_lease(kind: Holder) -> None:
     assert machine.begins(300) == 7
     assert machine.goes_on(799)
     assert machine.is_done(799)
-    machine.told(True)
+    machine.answered(True)
     assert not machine.looked(Lease(7, FOR_B), 300), "one lease, one turn"
 
 
@@ -272,7 +272,7 @@ class LeavesItForEver(Delegation):
 class BelievesAnyNote(Delegation):
     """A note is a standby, changed or not."""
 
-    def _hear(self, told: Told, local_ms: int) -> None:
+    def _hear(self, told: StandbyReport, local_ms: int) -> None:
         super()._hear(replace(told, is_here=True), local_ms)
 
 
@@ -293,8 +293,8 @@ class ForgetsWhatItInherits(Delegation):
 class WaitsForTheDead(Delegation):
     """A holder that is gone has its time all the same."""
 
-    def heard(self, notes: Sequence[Told], local_ms: int) -> None:
-        super().heard([*notes, *(known.told for known in self._known.values())], local_ms)
+    def heard(self, notes: Sequence[StandbyReport], local_ms: int) -> None:
+        super().heard([*notes, *(known.report for known in self._known.values())], local_ms)
 
 
 class WaitsForTheSilent(Delegation):
@@ -312,7 +312,7 @@ class SparesNobody(Delegation):
 class LeasesToItself(Delegation):
     """Behind whom a standby waits does not matter."""
 
-    def _hear(self, told: Told, local_ms: int) -> None:
+    def _hear(self, told: StandbyReport, local_ms: int) -> None:
         super()._hear(replace(told, lease_of=self._incarnation), local_ms)
 
 
@@ -383,7 +383,7 @@ class Process:
     holding: Holding
     paused_until_ms: float = 0.0
     dead: bool = False
-    told: Told | None = None
+    told: StandbyReport | None = None
     told_ms: float = float("-inf")
     turn: int | None = None
     steps: int = 0
@@ -471,7 +471,7 @@ class World:
     def _live(self, standby: Process, now_ms: int) -> None:
         local_ms = standby.clock_ms(now_ms)
         if now_ms - standby.told_ms >= NOTE_MS:
-            standby.told, standby.told_ms = Told(standby.name, 1, local_ms), now_ms
+            standby.told, standby.told_ms = StandbyReport(standby.name, 1, local_ms), now_ms
         if standby.turn is None:
             if standby.holding.looked(self.lease, local_ms):
                 standby.turn, standby.steps = standby.holding.begins(local_ms), self.draw.choice(TURNS)
@@ -508,7 +508,7 @@ class World:
         if not standby.holding.is_done(local_ms):
             return
         admitted = self.lease is not None and self.lease.token == turn
-        standby.holding.told(admitted)
+        standby.holding.answered(admitted)
         if admitted:
             self.rows += 1
             self.ended = (self.rows, local_ms)

@@ -36,7 +36,7 @@ def told_world(folder) -> World:
         acks = (SinkAck(sink=SINK, epoch=number - 1),) if number > 1 else ()
         manifest = world.manifest(acks).model_copy(update=told)
         world.decide(manifest)
-        world.store.settle(manifest)
+        world.store.materialize(manifest)
     return world
 
 

@@ -11,9 +11,9 @@ from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 from spark_ckpt.seen.page.facts import COLUMNS, epoch_of, facts_of, rows_of
 from spark_ckpt.seen.page.going_back import going_back
 from spark_ckpt.seen.page.state_at import state_at
+from spark_ckpt.store.log_state import LogState, folded
 from spark_ckpt.store.records import CreatedRecord
 from spark_ckpt.store.standbys import StandbyNote, Standbys
-from spark_ckpt.store.tail import Tail, folded
 from tests.cli.cli_world import three_epochs, two_branches
 from tests.store.store_world import ELSEWHERE, OPERATOR, SINK
 
@@ -85,7 +85,7 @@ def test_a_driver_whose_lease_is_over_is_not_said_to_run(world):
 
 def test_a_standby_that_waits_is_told(world):
     note = StandbyNote(holder=ELSEWHERE, waits_since_ms=NOW_MS, told_ms=NOW_MS + 5, epoch=3, warm=True)
-    Standbys(world.store.location).tell("second", note)
+    Standbys(world.store.location).write("second", note)
     [found] = facts_of(world.store, NOW_MS)["standbys"]
     assert found == {
         "holder": str(ELSEWHERE), "waits_since_ms": NOW_MS, "told_ms": NOW_MS + 5, "epoch": 3, "warm": True,
@@ -140,8 +140,8 @@ def test_looking_changes_nothing(world, tmp_path):
 def test_ten_thousand_epochs_are_folded_and_told_in_less_than_a_second_of_processor_time():
     records = [(0, CreatedRecord(job="job", store_id="s")), *((0, brief) for brief in many_briefs(10_000))]
     began_s = time.process_time()
-    tail = folded(Tail(), records)
-    rows = list(rows_of(tail))
+    log_state = folded(LogState(), records)
+    rows = list(rows_of(log_state))
     took_s = time.process_time() - began_s
 
     assert len(rows) == 10_000

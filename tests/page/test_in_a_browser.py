@@ -14,9 +14,9 @@ from spark_ckpt.seen.page.drawn import drawn
 from spark_ckpt.seen.page.facts import COLUMNS, facts_of, rows_of
 from spark_ckpt.seen.page.report import report
 from spark_ckpt.seen.page.serving import PageServer
+from spark_ckpt.store.log_state import LogState, folded
 from spark_ckpt.store.records import CreatedRecord
 from spark_ckpt.store.standbys import StandbyNote, Standbys
-from spark_ckpt.store.tail import Tail, folded
 from tests.store.store_world import ELSEWHERE
 
 NOW_MS = 1_700_000_000_000
@@ -44,7 +44,7 @@ def texts(dom: str) -> str:
 def file(tmp_path):
     path = tmp_path / "run.html"
     store = told_world(tmp_path / "store").store
-    Standbys(store.location).tell("second", StandbyNote(holder=ELSEWHERE, waits_since_ms=NOW_MS, told_ms=NOW_MS))
+    Standbys(store.location).write("second", StandbyNote(holder=ELSEWHERE, waits_since_ms=NOW_MS, told_ms=NOW_MS))
     path.write_text(report(store, NOW_MS))
     return path
 
@@ -90,11 +90,11 @@ def test_the_live_page_draws_the_same_under_its_own_policy(tmp_path):
 
 def test_ten_thousand_epochs_are_drawn_within_a_second(tmp_path):
     records = [(0, CreatedRecord(job="job", store_id="s")), *((0, brief) for brief in many_briefs(10_000))]
-    tail = folded(Tail(), records)
+    log_state = folded(LogState(), records)
     small = facts_of(told_world(tmp_path / "store").store, NOW_MS)
     job = small | {
         "columns": list(COLUMNS),
-        "epochs": [list(row) for row in rows_of(tail)],
+        "epochs": [list(row) for row in rows_of(log_state)],
         "latest": 10_000,
         "newest": None,
     }

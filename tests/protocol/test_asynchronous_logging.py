@@ -8,7 +8,7 @@ from spark_ckpt.protocol.graph import COORDINATOR, Graph
 from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
 from spark_ckpt.protocol.machine import Drop, InvariantBroken, ProtocolViolation, missing_cells, render_table
 from spark_ckpt.protocol.message_logging.asynchronous_logging import (
-    NUMBERS_PER_LIFE,
+    NUMBERS_PER_INCARNATION,
     PROTOCOL,
     RECOVERABLE,
     STABLE,
@@ -182,7 +182,7 @@ def test_new_sends_after_a_recovery_have_numbers_that_were_never_used():
     (again,) = machine.handle(AppSent(AK, "x"))
     machine.handle(received(2, incarnation=3))
     (new,) = machine.handle(AppSent(AK, "y"))
-    assert (again.message.seq, new.message.seq) == (1, 2 * NUMBERS_PER_LIFE + 1)
+    assert (again.message.seq, new.message.seq) == (1, 2 * NUMBERS_PER_INCARNATION + 1)
 
 
 def test_a_sink_shows_its_rows_up_to_the_recoverable_interval():

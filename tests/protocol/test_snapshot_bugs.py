@@ -71,7 +71,7 @@ class DoesNotStoreWhatIsLate(_off(EpochWorker)):  # type: ignore[misc]
     def _on_message(self, event: Received) -> list[Effect]:
         effects = super()._on_message(event)
         stored = [effect for effect in effects if isinstance(effect, Store) and effect.key[0] == "captured"]
-        told = [self._tell(COORDINATOR, "late", int(effect.key[1]), 1) for effect in stored]
+        told = [self._send_control(COORDINATOR, "late", int(effect.key[1]), 1) for effect in stored]
         return [*told, *(effect for effect in effects if effect not in stored)]
 
 
@@ -89,7 +89,7 @@ class AcksBeforeItIsDurable(_off(SnapshotTask)):  # type: ignore[misc]
     """P5a, rule G2: the report runs ahead of the write."""
 
     def _keep(self, number: int, captured: Record) -> list[Effect]:
-        return [*super()._keep(number, captured), self._tell(COORDINATOR, ACK, number)]
+        return [*super()._keep(number, captured), self._send_control(COORDINATOR, ACK, number)]
 
 
 class CapturesAtTheFirstBarrier(_off(SnapshotTask)):  # type: ignore[misc]
@@ -245,7 +245,9 @@ class AnnouncesBeforeItIsDurable(_off(Coordinator)):  # type: ignore[misc]
 
     def _decide_if_complete(self, number: int) -> list[Effect]:
         effects = super()._decide_if_complete(number)
-        return [*effects, *self._tell_all("commit", number), Note("complete", str(number))] if effects else []
+        return (
+            [*effects, *self._send_control_to_all("commit", number), Note("complete", str(number))] if effects else []
+        )
 
 
 class CountsAcksOfOthers(_off(Coordinator)):  # type: ignore[misc]

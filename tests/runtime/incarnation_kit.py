@@ -207,12 +207,12 @@ class Bench:
     def heard_of(self, what):
         return [epoch for kind, epoch in self.heard.events if kind == what]
 
-    def tail(self):
-        return self.store.reopened().log.tail()
+    def state(self):
+        return self.store.reopened().log.state()
 
     def manifests(self):
         log = self.store.reopened().log
-        return [log.manifest(brief.epoch) for brief in log.tail().epochs]
+        return [log.manifest(brief.epoch) for brief in log.state().epochs]
 
 
 class Spark:

@@ -46,4 +46,4 @@ def test_a_store_that_a_query_was_not_wholly_adopted_into_is_no_start(bench):
     log.release(log.begin_incarnation(current_holder(ADOPTING), 0).incarnation)
     with pytest.raises(EpochNotFound, match="was being adopted"):
         bench.run(STOPPED)
-    assert (bench.lives, log.tail().incarnation) == ([], 1)
+    assert (bench.lives, log.state().incarnation) == ([], 1)

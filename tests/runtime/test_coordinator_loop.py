@@ -69,7 +69,7 @@ def test_events_are_handled_in_order_on_one_thread(bench):
 
 def test_a_posted_call_runs_on_the_thread_between_events(bench):
     bench.loop.post(Said("before"))
-    bench.loop.post(lambda: bench.loop.tell(Said(threading.current_thread().name)))
+    bench.loop.post(lambda: bench.loop.handle(Said(threading.current_thread().name)))
     bench.loop.post(Said("after"))
     bench.loop.start()
     assert bench.words(3) == ["before", "ckpt-coordinator", "after"]
@@ -118,7 +118,7 @@ def test_a_flood_of_events_holds_no_timer_back(bench):
 def test_an_answer_told_while_effects_are_carried_out_waits_for_all_of_them_but_for_nothing_else(bench):
     def deed(effect):
         if effect.word == "twice":
-            bench.loop.tell(Said("answer"))
+            bench.loop.handle(Said("answer"))
         bench.done.put(effect.word)
 
     bench.loop = CoordinatorLoop(bench.machine, deed, bench.errors.put)

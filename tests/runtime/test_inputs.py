@@ -37,7 +37,7 @@ class Log:
         self._cursors, self._owed = cursors, owed
         self._latest = max(cursors, default=0) if latest is None else latest
 
-    def tail(self):
+    def state(self):
         briefs = [SimpleNamespace(epoch=epoch) for epoch in self._cursors]
         return SimpleNamespace(epochs=briefs, sinks=["out"], unacked=lambda sink: list(self._owed), latest=self._latest)
 

@@ -95,4 +95,4 @@ def test_a_listener_that_fails_is_logged_and_the_others_hear_it(caplog):
     [told] = [each.getMessage() for each in caplog.records if each.name == "spark_ckpt"]
     assert "listener Failing failed" in told
     assert f'File "{__file__}"' in told
-    assert "in _tell" not in told
+    assert "in _notify" not in told

@@ -114,7 +114,7 @@ def test_a_zombie_ends_as_fenced_whatever_its_query_died_of(bench):
 
     assert type(ended(bench.run(replaced, STOPPED))) is Fenced
     assert len(bench.lives) == 1
-    assert bench.store.reopened().log.tail().incarnation == 2
+    assert bench.store.reopened().log.state().incarnation == 2
 
 
 def test_a_run_goes_on_under_its_own_lease_and_takes_no_other_whatever_clocks_say(bench, monkeypatch):
@@ -126,7 +126,7 @@ def test_a_run_goes_on_under_its_own_lease_and_takes_no_other_whatever_clocks_sa
 
     monkeypatch.setattr(supervisor_module.Supervisor, "_wait", overtaken)
     assert type(ended(bench.run(failed(), STOPPED))) is Fenced
-    assert (len(bench.lives), bench.store.reopened().log.tail().incarnation) == (1, 2)
+    assert (len(bench.lives), bench.store.reopened().log.state().incarnation) == (1, 2)
 
 
 def test_a_stop_that_left_rows_unpublished_raises_it(bench):
@@ -164,13 +164,13 @@ def test_an_outage_longer_than_patience_ends_the_run_with_its_own_error(bench):
 
 @pytest.mark.parametrize("error", [QueryFailed("a file of the checkpoint is gone"), EpochDamaged("a file is gone")])
 def test_what_fails_while_the_store_is_away_is_blamed_on_the_store(bench, monkeypatch, error):
-    tail = bench.store.log.tail
+    log_state = bench.store.log.state
 
     def away():
         raise StoreUnreachable("not mounted")
 
     def ends():
-        monkeypatch.setattr(bench.store.log, "tail", away)
+        monkeypatch.setattr(bench.store.log, "state", away)
         monkeypatch.setattr(bench.store.log, "begin_incarnation", lambda *_, **__: away())
         return failed(error=error)
 
@@ -182,7 +182,7 @@ def test_what_fails_while_the_store_is_away_is_blamed_on_the_store(bench, monkey
         supervisor_module, "SparkIncarnation", lambda plan, point, *_: FakeIncarnation(bench, plan, point)
     )
     eventually(lambda: len(bench.lives) == 2, "the next life")
-    assert tail().incarnation == 2
+    assert log_state().incarnation == 2
     assert run.stop(WAIT_S)
 
 
@@ -279,7 +279,7 @@ def test_what_is_wrong_at_the_start_is_raised_by_start_and_frees_the_lease(bench
     with pytest.raises(StoreUnreachable):
         bench.run(beginnings=[StoreUnreachable("timeout")])
     assert [type(ending.error) for ending in bench.closed] == [StoreUnreachable]
-    assert bench.store.reopened().log.tail().lease_expires_ms == 0
+    assert bench.store.reopened().log.state().lease_expires_ms == 0
 
 
 def test_a_stop_during_the_pause_starts_one_more_life_to_end_cleanly(bench, monkeypatch):
@@ -311,10 +311,10 @@ def an_epoch(bench, **fields):
 def test_a_start_that_cannot_work_leaves_the_log_as_it_was(bench):
     """A new incarnation on epoch 1 would make it the newest of the lineage, for good."""
     an_epoch(bench)
-    before = bench.store.reopened().log.tail()
+    before = bench.store.reopened().log.state()
     with pytest.raises(GraphInvalid, match="in"):
         bench.run(restore=1, source="renamed")
-    after = bench.store.reopened().log.tail()
+    after = bench.store.reopened().log.state()
     assert (after.latest, after.incarnation) == (before.latest, before.incarnation) == (2, 2)
 
 

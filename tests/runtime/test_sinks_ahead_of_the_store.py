@@ -16,9 +16,9 @@ from spark_ckpt.plan.graph import SinkBinding, SourceNode
 from spark_ckpt.protocol.ids import Epoch, Incarnation
 from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.records import Manifest, StagedOutput
 from spark_ckpt.store.store import Store
-from spark_ckpt.store.tail import Tail
 
 
 class RememberingSink(FakeSink):
@@ -60,10 +60,10 @@ def test_a_store_restored_from_an_older_backup_is_refused_before_it_decides_anyt
     refuse_newer_sinks(bound(sink), Store.open(str(tmp_path / "store"), JOB))
 
     restored = Store.open(str(tmp_path / "backup"), JOB)
-    before = restored.log.tail()
+    before = restored.log.state()
     with pytest.raises(PublishConflict, match="it has epoch 2, the log's newest is 1") as caught:
         refuse_newer_sinks(bound(sink), restored)
-    assert restored.log.tail() == before
+    assert restored.log.state() == before
     assert f"accept-loss {restored.location.uri} --epoch 2 --incarnation 2" in caught.value.hint
 
 
@@ -83,7 +83,7 @@ def test_an_epoch_whose_number_was_given_again_is_not_taken_for_the_first(tmp_pa
 )
 def test_what_counts_as_ahead(epoch: int, incarnation: int, last: int, newest: int, ahead: bool) -> None:
     told = Published(Epoch(epoch), Incarnation(incarnation), lambda name: False)
-    assert bool(beyond(told, replace(Tail(), last=last, incarnation=newest))) is ahead
+    assert bool(beyond(told, replace(LogState(), last=last, incarnation=newest))) is ahead
 
 
 def test_a_sink_that_has_nothing_or_cannot_say_is_not_ahead(tmp_path: Path) -> None:

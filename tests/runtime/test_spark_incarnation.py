@@ -70,7 +70,7 @@ def test_rows_up_to_the_barrier_are_published_and_later_ones_with_the_next_epoch
     assert life.stopped(5).outcome is Outcome.STOPPED
     assert bench.sink.published == [(2, [1, 2, 3]), (3, [4, 5])]
     assert [manifest.cursors["in"]["n"] for manifest in bench.manifests()] == [0, 3, 5]
-    assert bench.tail().savepoints == {"named": 2}
+    assert bench.state().savepoints == {"named": 2}
 
 
 def test_a_batch_after_the_barriers_batch_does_not_end_the_epoch_again(bench):
@@ -106,13 +106,13 @@ def test_a_barrier_that_comes_after_its_epoch_timed_out_ends_nothing_and_loses_n
     late = life.barrier(2)
     eventually(lambda: bench.heard_of("aborted") == [2], "abort")
     life.batch(2, marker=late)
-    life.play_until(lambda: bench.tail().savepoints)
+    life.play_until(lambda: bench.state().savepoints)
     life.batch(3)
     life.life.request_stop()
     life.play_until(lambda: life.ending)
     assert bench.sink.rows == [1, 2, 3]
     assert 2 not in bench.heard_of("committed")
-    assert bench.tail().savepoints["named"] > 2, "a later epoch serves the request"
+    assert bench.state().savepoints["named"] > 2, "a later epoch serves the request"
 
 
 def test_an_epoch_waits_for_every_key_group(bench_of):
@@ -142,9 +142,9 @@ def test_a_driver_that_was_replaced_cannot_commit_nor_publish(bench):
     ending = life.ended()
     assert (ending.outcome, ending.error.condition) == (Outcome.FENCED, "CKPT_FENCED")
     assert bench.sink.published == []
-    tail = bench.tail()
-    assert (tail.latest, tail.incarnation) == (1, 2)
-    assert tail.lease_expires_ms > time.time_ns() // 1_000_000, "the other driver's lease is its own"
+    log_state = bench.state()
+    assert (log_state.latest, log_state.incarnation) == (1, 2)
+    assert log_state.lease_expires_ms > time.time_ns() // 1_000_000, "the other driver's lease is its own"
 
 
 def test_a_driver_that_was_replaced_leaves_its_successors_files_alone(bench):
@@ -278,7 +278,7 @@ def test_a_query_that_dies_says_why(bench):
     life.query.die(StreamingQueryException("x: [CKPT_SOURCE_INVALID] the topic is gone\n  topic: orders\n"))
     ending = life.ended()
     assert (ending.outcome, type(ending.error), ending.progressed) == (Outcome.FAILED, SourceInvalid, False)
-    assert not bench.tail().is_free, "the run may go on, under its lease"
+    assert not bench.state().is_free, "the run may go on, under its lease"
 
 
 def test_an_error_on_the_coordinators_thread_ends_the_life(bench, monkeypatch):
@@ -306,8 +306,8 @@ def test_a_stop_while_an_epoch_is_open_waits_for_it_and_takes_another(bench):
 def test_a_clean_stop_frees_the_lease_and_tells_the_log_what_was_published(bench):
     life = bench.born()
     life.stopped(1)
-    tail = bench.tail()
-    assert (tail.lease_expires_ms, tail.acked) == (0, {"out": 2})
+    log_state = bench.state()
+    assert (log_state.lease_expires_ms, log_state.acked) == (0, {"out": 2})
     assert bench.heard.events[-1] == ("ended", 1)
 
 
@@ -337,8 +337,8 @@ def test_reaching_the_targets_ends_the_job_on_a_published_epoch(bench):
 def test_an_idle_driver_keeps_its_lease(bench_of):
     bench = bench_of(lease="300 ms")
     life = bench.born()
-    before = bench.tail().lease_expires_ms
-    eventually(lambda: bench.tail().lease_expires_ms > before + 400, "two renewals")
+    before = bench.state().lease_expires_ms
+    eventually(lambda: bench.state().lease_expires_ms > before + 400, "two renewals")
     assert life.stopped().outcome is Outcome.STOPPED
 
 
@@ -363,11 +363,11 @@ def test_a_slow_table_does_not_hold_up_the_renewal(bench_of, monkeypatch):
     bench = bench_of(lease="300 ms")
     life = bench.born()
     served = threading.Event()
-    monkeypatch.setattr(bench.store, "settle", lambda *_: served.wait(60))
+    monkeypatch.setattr(bench.store, "materialize", lambda *_: served.wait(60))
     life.life.request_savepoint("named")
     life.epoch(2, 1)
-    before = bench.tail().lease_expires_ms
-    eventually(lambda: bench.tail().lease_expires_ms > before + 400, "two renewals")
+    before = bench.state().lease_expires_ms
+    eventually(lambda: bench.state().lease_expires_ms > before + 400, "two renewals")
     served.set()
     assert life.stopped().outcome is Outcome.STOPPED
 
@@ -418,7 +418,7 @@ def test_a_query_that_cannot_be_stopped_does_not_hold_up_the_end(bench, monkeypa
     monkeypatch.setattr(life.query, "stop", lambda: never.wait(60))
     life.life.abandon(0.05)
     assert life.ended().outcome is Outcome.STOPPED
-    assert bench.tail().lease_expires_ms == 0
+    assert bench.state().lease_expires_ms == 0
     never.set()
 
 
@@ -436,7 +436,7 @@ def test_a_savepoints_name_that_is_taken_meanwhile_does_not_end_the_job(bench):
     bench.store.reopened().log.add_savepoint("named", 1)
     life.batch(1)
     assert life.stopped().outcome is Outcome.STOPPED
-    assert bench.tail().savepoints == {"named": 1}
+    assert bench.state().savepoints == {"named": 1}
     assert bench.sink.rows == [1]
 
 
@@ -480,7 +480,7 @@ def test_a_log_that_does_not_answer_is_waited_for_for_so_long_and_what_it_took_c
     assert (ending.outcome, type(ending.error)) == (Outcome.FAILED, StoreUnreachable)
     assert "epoch 2 of incarnation 1 is in the log is unknown" in str(ending.error)
     with pytest.raises(StoreUnreachable, match="has not answered an earlier call"):
-        bench.store.log.tail()
+        bench.store.log.state()
     go_on.set()
     assert landed.wait(60)
     monkeypatch.undo()
@@ -516,14 +516,14 @@ def test_a_driver_that_is_asked_to_hand_over_takes_a_final_epoch_and_ends(bench_
     life.batch(1)
     assert life.ended().outcome is Outcome.STOPPED
     assert bench.manifests()[-1].reason == "stop"
-    assert (bench.tail().is_free, bench.sink.rows) == (True, [1])
+    assert (bench.state().is_free, bench.sink.rows) == (True, [1])
     assert bench.heard.events.count(("handover", 1)) == 1
 
 
 def test_the_lease_is_given_up_before_the_query_is_stopped(bench, monkeypatch):
     """A standby waits for it, and nothing of this incarnation can be decided any more."""
     life, seen = bench.born(), []
-    monkeypatch.setattr(life.query, "stop", lambda: seen.append(bench.tail().is_free))
+    monkeypatch.setattr(life.query, "stop", lambda: seen.append(bench.state().is_free))
     life.stopped(1)
     assert seen == [True]
 

@@ -102,7 +102,7 @@ def test_of_two_standbys_one_begins(bench, elsewhere, monkeypatch, tmp_path):
     elsewhere.release(1)
     eventually(lambda: bench.lives or other.lives, "takeover")
     eventually(lambda: sum(run.isStandby for _, run in both) == 1, "the other one goes on waiting")
-    assert elsewhere.tail().incarnation == 2
+    assert elsewhere.state().incarnation == 2
     for _, run in both:
         assert run.stop(WAIT_S)
     assert len(bench.lives) + len(other.lives) == 1
@@ -116,7 +116,7 @@ def test_a_standby_that_is_stopped_leaves_nothing_behind(bench, elsewhere):
     assert (run.exception(), bench.lives) == (None, [])
     assert Standbys(bench.store.location).waiting() == []
     assert list((bench.folder / "local").glob("*/standby-*")) == []
-    assert elsewhere.tail().incarnation == 1
+    assert elsewhere.state().incarnation == 1
 
 
 def test_a_standby_whose_job_does_not_fit_the_store_any_more_says_so_before_it_is_needed(bench, elsewhere):
@@ -135,15 +135,15 @@ def test_a_standby_whose_job_does_not_fit_the_store_any_more_says_so_before_it_i
 def test_an_outage_of_the_store_ends_no_wait(bench, elsewhere, monkeypatch):
     elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
     run = waiting(bench)
-    tail, missed = bench.store.log.tail, []
+    log_state, missed = bench.store.log.state, []
 
     def away():
         missed.append(1)
         raise StoreUnreachable("timeout")
 
-    monkeypatch.setattr(bench.store.log, "tail", away)
+    monkeypatch.setattr(bench.store.log, "state", away)
     eventually(lambda: len(missed) > 3, "attempts")
-    monkeypatch.setattr(bench.store.log, "tail", tail)
+    monkeypatch.setattr(bench.store.log, "state", log_state)
     elsewhere.release(1)
     assert led(bench, run).incarnation == 2
     assert run.stop(WAIT_S)
@@ -162,7 +162,7 @@ def test_a_takeover_that_another_driver_won_goes_on_waiting(bench, elsewhere, mo
     run = waiting(bench)
     monkeypatch.setattr(bench.store.log, "begin_incarnation", overtaken)
     elsewhere.release(1)
-    eventually(lambda: elsewhere.tail().incarnation == 2, "the other one's")
+    eventually(lambda: elsewhere.state().incarnation == 2, "the other one's")
     eventually(lambda: run.lastProgress["standby"]["leaseOf"] == 2, "it waits behind that one")
     assert bench.lives == []
     elsewhere.release(2)
@@ -191,13 +191,13 @@ def test_listeners_hear_what_a_standby_does(bench, elsewhere):
 def test_a_driver_between_two_lives_keeps_its_lease(bench):
     """Else a standby would take a job whose driver is about to go on, and no failure in a row would ever be counted."""
     seen = []
-    tail = bench.store.reopened().log.tail
+    log_state = bench.store.reopened().log.state
 
     def dies():
-        seen.append(tail().is_free)
+        seen.append(log_state().is_free)
         return failed()
 
-    run = bench.run(dies, lambda: seen.append(tail().is_free) or failed(), dies, max_failed_epochs=2)
+    run = bench.run(dies, lambda: seen.append(log_state().is_free) or failed(), dies, max_failed_epochs=2)
     assert ended(run) is not None
     assert seen == [False, False, False]
-    assert tail().is_free, "a run that gives up frees it"
+    assert log_state().is_free, "a run that gives up frees it"

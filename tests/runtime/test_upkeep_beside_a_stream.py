@@ -29,25 +29,25 @@ class Looking:
         self._log = log
 
     @property
-    def tail(self):
-        return self._log.tail()
+    def log_state(self):
+        return self._log.state()
 
 
 class Standing:
-    """A standby's part in the upkeep, without the rest of it. `settled`: epochs that it has settled, `heard`: of its turns."""
+    """A standby's part in the upkeep, without the rest of it. `materialized`: epochs that it has materialized, `heard`: of its turns."""
 
     def __init__(self, bench):
-        self.settled, self.heard = [], []
+        self.materialized, self.heard = [], []
         lookout = Looking(bench.store.reopened().log)
         followed = SimpleNamespace(epoch=1, is_warm=True)
         self.thread = Upkeep(bench.plan, name_of_a_wait(), lookout, followed, self.heard.append)
-        self.settle = self.thread._store.settle
-        self.thread._store.settle = self._settle
+        self.materialize = self.thread._store.materialize
+        self.thread._store.materialize = self._materialize
         self.thread.start()
 
-    def _settle(self, manifest, *arguments):
-        self.settle(manifest, *arguments)
-        self.settled.append(manifest.epoch)
+    def _materialize(self, manifest, *arguments):
+        self.materialize(manifest, *arguments)
+        self.materialized.append(manifest.epoch)
 
     def said(self, what):
         return [event for event in self.heard if event.what == what]
@@ -67,13 +67,13 @@ def bench(tmp_path, monkeypatch):
     monkeypatch.setattr(upkeep_module, "TELL_S", 0.2)
     bench = Bench(tmp_path, monkeypatch, keep_epochs=2)
     bench.ours = []
-    settle = bench.store.settle
+    materialize = bench.store.materialize
 
     def counted(manifest, *arguments):
-        settle(manifest, *arguments)
+        materialize(manifest, *arguments)
         bench.ours.append(manifest.epoch)
 
-    monkeypatch.setattr(bench.store, "settle", counted)
+    monkeypatch.setattr(bench.store, "materialize", counted)
     return bench
 
 
@@ -85,12 +85,12 @@ def epoch(life, number):
 
 
 def settled_by_a_standby(bench):
-    """A standby that waits, and the driver's incarnation, whose first epoch the standby has settled."""
+    """A standby that waits, and the driver's incarnation, whose first epoch the standby has materialized."""
     standby = Standing(bench)
     eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
     life = bench.born()
     first = epoch(life, 2)
-    eventually(lambda: first in standby.settled, "settled by the standby")
+    eventually(lambda: first in standby.materialized, "materialized by the standby")
     return standby, life
 
 
@@ -99,10 +99,10 @@ def test_a_standby_settles_what_is_decided_and_the_driver_does_not(bench):
     eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
     life = bench.born()
     newest = [epoch(life, number) for number in (2, 3, 4)][-1]
-    eventually(lambda: newest in standby.settled, "settled by the standby")
+    eventually(lambda: newest in standby.materialized, "materialized by the standby")
     eventually(lambda: standby.said("done"), "its turn")
     assert bench.ours == []
-    upkeep = eventually(lambda: bench.tail().upkeep, "the lease")
+    upkeep = eventually(lambda: bench.state().upkeep, "the lease")
     assert upkeep.lease.holder == standby.thread._name
     assert life.stopped().outcome is Outcome.STOPPED
     standby.thread.leave()
@@ -112,8 +112,8 @@ def test_when_the_standby_is_killed_the_driver_takes_the_upkeep_back(bench):
     standby, life = settled_by_a_standby(bench)
     standby.dies()
     second = epoch(life, 3)
-    eventually(lambda: second in bench.ours, "settled by the driver")
-    assert second not in standby.settled
+    eventually(lambda: second in bench.ours, "materialized by the driver")
+    assert second not in standby.materialized
     assert life.stopped().outcome is Outcome.STOPPED
 
 
@@ -122,17 +122,17 @@ def test_a_standby_that_leaves_hands_the_upkeep_back_at_once(bench, monkeypatch)
     standby, life = settled_by_a_standby(bench)
     standby.thread.leave()
     second = epoch(life, 3)
-    eventually(lambda: second in bench.ours, "settled by the driver")
+    eventually(lambda: second in bench.ours, "materialized by the driver")
     assert life.stopped().outcome is Outcome.STOPPED
 
 
 def test_a_turn_that_fails_is_given_back_and_the_driver_does_it(bench):
     standby = Standing(bench)
-    standby.settle = _raises
+    standby.materialize = _raises
     eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
     life = bench.born()
     first = epoch(life, 2)
-    eventually(lambda: first in bench.ours, "settled by the driver")
+    eventually(lambda: first in bench.ours, "materialized by the driver")
     assert "no column" in standby.said("given up")[0].why
     assert life.stopped().outcome is Outcome.STOPPED
     standby.thread.leave()
@@ -144,14 +144,14 @@ def _raises(*_):
 
 def test_a_turn_that_takes_too_long_is_over_and_somebody_else_has_the_next_one(bench):
     first, held = Standing(bench), threading.Event()
-    slow = first.settle
-    first.settle = lambda *arguments: held.wait(60) and slow(*arguments)
+    slow = first.materialize
+    first.materialize = lambda *arguments: held.wait(60) and slow(*arguments)
     eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
     life = bench.born()
     decided = epoch(life, 2)
-    eventually(lambda: bench.tail().upkeep, "the first lease")
+    eventually(lambda: bench.state().upkeep, "the first lease")
     second = Standing(bench)
-    eventually(lambda: decided in second.settled, "settled by the other standby")
+    eventually(lambda: decided in second.materialized, "materialized by the other standby")
     held.set()
     eventually(lambda: first.said("given up"), "the zombie's end")
     assert first.said("done") == []
@@ -171,7 +171,7 @@ def test_epochs_are_forgotten_by_the_standby_alone(bench, monkeypatch):
     life = bench.born()
     for number in (2, 3, 4):
         epoch(life, number)
-    eventually(lambda: 4 in standby.settled, "the newest is settled")
+    eventually(lambda: 4 in standby.materialized, "the newest is materialized")
     assert life.stopped().outcome is Outcome.STOPPED
     assert (bench.ours, ours) == ([], [])
     assert theirs
@@ -182,7 +182,7 @@ def test_damage_is_found_by_the_standby_and_told_on_both_sides(bench):
     heard = []
     bench.heard.onUpkeep = heard.append
     standby = Standing(bench)
-    standby.thread._damage = lambda tail: "[CKPT_EPOCH_DAMAGED] a file is missing"
+    standby.thread._damage = lambda log_state: "[CKPT_EPOCH_DAMAGED] a file is missing"
     eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
     life = bench.born()
     epoch(life, 2)
@@ -197,14 +197,14 @@ def test_an_incarnation_that_begins_beside_a_standby_leaves_its_base_to_it(bench
     life = bench.born()
     epoch(life, 2)
     assert life.stopped().outcome is Outcome.STOPPED
-    base = bench.tail().latest
+    base = bench.state().latest
     before = list(bench.ours)
     standby = Standing(bench)
     eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
     life = bench.born()
     eventually(lambda: [each for each in standby.said("done") if each.epoch == base], "the base, by the standby")
     assert bench.ours == before
-    assert bench.tail().upkeep.ended.incarnation == 2
+    assert bench.state().upkeep.ended.incarnation == 2
     assert life.stopped().outcome is Outcome.STOPPED
     standby.thread.leave()
 
@@ -212,14 +212,14 @@ def test_an_incarnation_that_begins_beside_a_standby_leaves_its_base_to_it(bench
 def test_a_standby_that_takes_over_leaves_its_turn_and_its_upkeep_is_the_new_drivers(bench):
     standby, life = settled_by_a_standby(bench)
     held = threading.Event()
-    settle = standby.settle
-    standby.settle = lambda *arguments: held.wait(60) and settle(*arguments)
+    materialize = standby.materialize
+    standby.materialize = lambda *arguments: held.wait(60) and materialize(*arguments)
     epoch(life, 3)
-    eventually(lambda: bench.tail().upkeep.ended is None, "a turn that takes long")
+    eventually(lambda: bench.state().upkeep.ended is None, "a turn that takes long")
     standby.thread.end()
     assert life.stopped().outcome is Outcome.STOPPED
     held.set()
     life = bench.born()
-    newest = epoch(life, bench.tail().last + 1)
-    eventually(lambda: newest in bench.ours, "settled by the new driver")
+    newest = epoch(life, bench.state().last + 1)
+    eventually(lambda: newest in bench.ours, "materialized by the new driver")
     assert life.stopped().outcome is Outcome.STOPPED

@@ -78,7 +78,7 @@ def test_the_log_says_how_each_incarnation_ended(bench):
     second.life.request_stop()
     second.play_until(lambda: second.ending)
     bench.overtaken()
-    lives = {life.incarnation: life for life in bench.tail().lives}
+    lives = {life.incarnation: life for life in bench.state().incarnations}
 
     assert lives[1].why == "stopped"
     assert lives[2].why == "[CKPT_PUBLISH_CONFLICT] the marker is another one"

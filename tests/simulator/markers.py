@@ -140,7 +140,7 @@ class Worker(MessageMachine[Phase]):
             return [self.writing]
         index = int(event.token.split()[1])
         self.kept.append(index)
-        return [self._tell(COORDINATOR, "done", index)]
+        return [self._send_control(COORDINATOR, "done", index)]
 
     def _publish(self, message: Envelope) -> list[Effect]:
         """Rows before the cut that is committed; what is older is not needed any more."""
@@ -196,7 +196,7 @@ class Coordinator(MessageMachine[Phase]):
         *old, newest = sorted(self.commits)
         self.commits = [newest]
         erased: list[Effect] = [Erase(tuple(("commit", f"{index:012d}") for index in old))] if old else []
-        return [*(self._tell(process, "commit", newest) for process in self.graph.processes), *erased]
+        return [*(self._send_control(process, "commit", newest) for process in self.graph.processes), *erased]
 
     def _timer(self, number: int) -> SetTimer:
         elapsed = TimerElapsed("checkpoint", TimerId(number), 0)
@@ -209,7 +209,7 @@ class Coordinator(MessageMachine[Phase]):
         self.index += 1
         self.open = self.index
         self.missing = set(self.graph.processes)
-        return [*(self._tell(source, "mark", self.index) for source in self.graph.sources), again]
+        return [*(self._send_control(source, "mark", self.index) for source in self.graph.sources), again]
 
     def _on_received(self, event: Received) -> list[Effect]:
         message = event.message

@@ -13,8 +13,8 @@ from spark_ckpt.host.patience import Patience
 from spark_ckpt.protocol.barrier import Coordinator
 from spark_ckpt.simulator import spark_batches, spark_retention
 from spark_ckpt.store import epoch_log, identity, restore
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.retention import garbage, segments, staged_files, state_files
-from spark_ckpt.store.tail import Tail
 
 
 def an_outage_counts_as_a_failure(monkeypatch):
@@ -78,17 +78,19 @@ def numbers_begin_anew_in_every_incarnation(monkeypatch):
 
 
 def a_log_without_a_fence(monkeypatch):
-    monkeypatch.setattr(epoch_log, "_fence", lambda tail, incarnation: None)
+    monkeypatch.setattr(epoch_log, "_fence", lambda log_state, incarnation: None)
 
 
 def a_log_that_forgets_what_a_sink_is_owed(monkeypatch):
-    unacked = Tail.unacked
-    monkeypatch.setattr(Tail, "unacked", lambda tail, sink: unacked(tail, sink)[1:])
+    unacked = LogState.unacked
+    monkeypatch.setattr(LogState, "unacked", lambda log_state, sink: unacked(log_state, sink)[1:])
 
 
 def a_restore_that_takes_the_epoch_before_the_newest(monkeypatch):
     candidates = restore._candidates
-    monkeypatch.setattr(restore, "_candidates", lambda tail: list(candidates(tail))[1:] or list(candidates(tail)))
+    monkeypatch.setattr(
+        restore, "_candidates", lambda log_state: list(candidates(log_state))[1:] or list(candidates(log_state))
+    )
 
 
 def a_restore_that_owes_the_newest_epoch_only(monkeypatch):
@@ -107,7 +109,9 @@ def an_epoch_whose_decision_is_overdue_is_aborted(monkeypatch):
 
 
 def a_sweep_forgets_what_a_sink_is_owed(monkeypatch):
-    monkeypatch.setattr(spark_retention, "kept_epochs", lambda tail, policy, now_ms: {tail.latest, tail.base} - {0})
+    monkeypatch.setattr(
+        spark_retention, "kept_epochs", lambda log_state, policy, now_ms: {log_state.latest, log_state.base} - {0}
+    )
 
 
 def a_sweep_takes_files_of_its_own_incarnation_for_garbage(monkeypatch):
@@ -155,7 +159,9 @@ def epochs_do_not_say_what_sources_were(monkeypatch):
 
 
 def what_the_newest_epoch_says_of_sinks_is_not_looked_up(monkeypatch):
-    monkeypatch.setattr(identity, "_newest", lambda tail, base, read: base.model_copy(update={"sink_identities": {}}))
+    monkeypatch.setattr(
+        identity, "_newest", lambda log_state, base, read: base.model_copy(update={"sink_identities": {}})
+    )
 
 
 PLANTED_BESIDE = [

@@ -45,14 +45,14 @@ def main(store: str, oracle: Path, kind: str, nth: int) -> None:
     world.line.incarnation, world.line.base, world.last = point.incarnation, base, point.last
     world.line.state = known.get(base, {})
     world.line.chain = point.manifest.operators[OPERATOR].files if base else ()
-    world.store.settle(point.manifest)
+    world.store.materialize(point.manifest)
     for number in range(4):
         world.snapshot({f"k{point.last % 5}": point.last * 10 + number}, full=number == 2)
         manifest = world.manifest((SinkAck(sink=SINK, epoch=world.last),) if world.last else ())
         note(oracle, f"intended-{manifest.epoch}", world.line.state)
         world.decide(manifest)
         note(oracle, f"acknowledged-{manifest.epoch}", world.line.state)
-        world.store.settle(manifest)
+        world.store.materialize(manifest)
         world.store.retain(Retention(keep_last=2, slack=0))
 
 

@@ -172,13 +172,13 @@ class World:
         self.chains[manifest.epoch] = self.line.chain
         self.line.base = self.last = manifest.epoch
 
-    def epoch(self, changes: Changes, full: bool = False, settle: bool = True, acked: int = 0) -> Manifest:
+    def epoch(self, changes: Changes, full: bool = False, materialize: bool = True, acked: int = 0) -> Manifest:
         self.snapshot(changes, full)
         acks = (SinkAck(sink=SINK, epoch=acked),) if acked else ()
         manifest = self.manifest(acks)
         self.decide(manifest)
-        if settle:
-            self.store.settle(manifest)
+        if materialize:
+            self.store.materialize(manifest)
         return manifest
 
     def state_at(self, epoch: int) -> dict[str, int]:

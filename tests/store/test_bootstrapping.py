@@ -29,7 +29,7 @@ def opened(world: World) -> Store:
 
 
 def state(store: Store, operator: str) -> dict[str, int]:
-    rows = store.state(operator).read(store.log.tail().latest).to_pylist()
+    rows = store.state(operator).read(store.log.state().latest).to_pylist()
     return {row["k"]: row["v"] for row in rows}
 
 
@@ -66,14 +66,14 @@ def test_the_state_may_come_from_another_jobs_store(world: World, tmp_path: Path
     store = opened(world)
     bootstrap(store, "new", Origin(other, 1, OPERATOR))
     assert state(store, "new") == dict.fromkeys(KEYS, 1)
-    assert other.log.tail().latest == 2, "nothing is written there"
+    assert other.log.state().latest == 2, "nothing is written there"
 
 
 def test_an_operator_that_has_state_keeps_it(world: World) -> None:
     store = opened(world)
     with pytest.raises(ConfigInvalid, match=f"operator '{OPERATOR}' has state in epoch 2"):
         bootstrap(store, OPERATOR, Origin(store, 1, OPERATOR))
-    assert store.log.tail().latest == 2
+    assert store.log.state().latest == 2
 
 
 def test_an_operator_or_epoch_that_is_not_there_is_named(world: World) -> None:
@@ -89,7 +89,7 @@ def test_it_is_refused_while_a_driver_runs_and_leaves_nothing_behind(world: Worl
     store = opened(world)
     with pytest.raises(StoreInUse):
         bootstrap(store, "new", Origin(store, 1, OPERATOR))
-    assert (store.log.tail().latest, list(store.state("new").location.list())) == (2, [])
+    assert (store.log.state().latest, list(store.state("new").location.list())) == (2, [])
 
 
 def test_damaged_state_is_found_and_nothing_is_decided(world: World) -> None:
@@ -98,5 +98,5 @@ def test_damaged_state_is_found_and_nothing_is_decided(world: World) -> None:
     store.state(OPERATOR).location.write_bytes(file.path, b"x" * file.size_bytes)
     with pytest.raises(EpochDamaged):
         bootstrap(store, "new", Origin(store, 1, OPERATOR))
-    assert store.log.tail().latest == 2
+    assert store.log.state().latest == 2
     assert "new" not in store.log.manifest(2).operators

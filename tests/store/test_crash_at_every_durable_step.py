@@ -64,9 +64,9 @@ def life(root: Path, acknowledged: list[int]) -> World:
     world = World(root / "store")
     world.begin()
     for number, full in enumerate((True, False, True), start=1):
-        world.epoch({"a": number, f"k{number}": number, "k1": None}, full=full, settle=False, acked=number - 1)
+        world.epoch({"a": number, f"k{number}": number, "k1": None}, full=full, materialize=False, acked=number - 1)
         acknowledged.append(number)
-        world.store.settle(world.store.log.manifest(number))
+        world.store.materialize(world.store.log.manifest(number))
     world.store.retain(Retention(keep_last=2, slack=0))
     return world
 
@@ -94,7 +94,7 @@ def check_recovery(root: Path, acknowledged: list[int]) -> None:
     assert point.skipped == (), "whatever was decided is whole"
     if newest:
         assert world.state_at(newest) == decided_state(newest)
-    world.store.settle(point.manifest)
+    world.store.materialize(point.manifest)
     world.line.incarnation, world.line.base, world.last = point.incarnation, newest, point.last
     world.line.chain = point.manifest.operators[OPERATOR].files if newest else ()
     world.line.state = decided_state(newest)
@@ -102,7 +102,7 @@ def check_recovery(root: Path, acknowledged: list[int]) -> None:
     assert world.state_at(after.epoch) == {**decided_state(newest), "after": 1}
     assert world.store.outbox(SINK).read(after.epoch).column("value").to_pylist() == [f"row of {after.epoch}"]
     world.store.retain(Retention(keep_last=1, slack=0))
-    for brief in world.store.log.tail().epochs:
+    for brief in world.store.log.state().epochs:
         world.store.verify(world.store.log.manifest(brief.epoch), deep=True)
 
 

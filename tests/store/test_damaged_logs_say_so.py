@@ -13,12 +13,12 @@ from store_world import ELSEWHERE, JOB, SINK, World
 
 from spark_ckpt.errors import CkptError, EpochDamaged
 from spark_ckpt.store import continuity, delta_log, log_table
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.retention import Retention
 from spark_ckpt.store.store import Store
-from spark_ckpt.store.tail import Tail
 
-Answer = tuple[Tail, list[Manifest]]
+Answer = tuple[LogState, list[Manifest]]
 FLIPS = 20
 """Of bits in a file that readers need."""
 NEWEST_CHECKPOINT = f"{14:020d}"
@@ -27,8 +27,8 @@ NEWEST_CHECKPOINT = f"{14:020d}"
 def answer(root: Path) -> Answer:
     """Everything that a fresh reader learns from the log."""
     store = Store.open(str(root), JOB)
-    tail = store.log.tail()
-    return tail, [store.log.manifest(brief.epoch) for brief in tail.epochs]
+    log_state = store.log.state()
+    return log_state, [store.log.manifest(brief.epoch) for brief in log_state.epochs]
 
 
 @dataclass(frozen=True)
@@ -226,8 +226,8 @@ def test_the_rows_that_fold_a_log_and_those_that_shorten_it_vouch_for_what_stays
 
 def test_a_log_that_acknowledges_an_epoch_it_does_not_have_is_damaged() -> None:
     """Format 1 has no rows that vouch: what it says about itself is all there is."""
-    assert "sink out has epoch 52, but its newest epoch is 51" in Tail(last=51, acked={SINK: 52}).contradiction()
-    assert Tail(last=52, acked={SINK: 52}).contradiction() == ""
+    assert "sink out has epoch 52, but its newest epoch is 51" in LogState(last=51, acked={SINK: 52}).contradiction()
+    assert LogState(last=52, acked={SINK: 52}).contradiction() == ""
 
 
 def test_an_answer_lost_after_the_commit_is_acknowledged_by_who_asks_again(

@@ -37,7 +37,7 @@ def hole(log: Path) -> None:
 
 
 def never_decided(log: Path) -> None:
-    """A flipped digit: the table claims an epoch far ahead, and would never be settled again."""
+    """A flipped digit: the table claims an epoch far ahead, and would never be materialized again."""
     newest = commits(log)[-1]
     lines = [json.loads(line) for line in newest.read_text().splitlines()]
     for line in lines:
@@ -78,7 +78,7 @@ def test_a_start_makes_a_damaged_state_log_and_outbox_log_anew(pristine: World, 
 
     store = Store.open(str(tmp_path / "store"), JOB)
     point = store.log.begin_incarnation(ELSEWHERE, takeover=True)
-    store.settle(point.manifest)
+    store.materialize(point.manifest)
 
     assert point.manifest.epoch == 3
     assert as_dict(store.state(OPERATOR).read(3)) == {"a": 2, "c": 3}
@@ -97,7 +97,7 @@ def test_what_was_damaged_is_kept_beside_the_table(pristine: World, tmp_path: Pa
     state = tmp_path / "store/state/totals"
     garbage(state / "_delta_log")
     store = Store.open(str(tmp_path / "store"), JOB)
-    store.settle(store.log.begin_incarnation(ELSEWHERE, takeover=True).manifest)
+    store.materialize(store.log.begin_incarnation(ELSEWHERE, takeover=True).manifest)
     (aside,) = state.glob("_damaged_delta_log-*")
     assert b"garbage" in commits(aside)[1].read_bytes()
 
@@ -109,5 +109,5 @@ def test_a_replaced_driver_does_not_make_a_table_anew(pristine: World, tmp_path:
     new.log.begin_incarnation(ELSEWHERE, takeover=True)
     garbage(tmp_path / "store/state/totals/_delta_log")
     with pytest.raises(LogDamaged):
-        old.settle(point.manifest)
+        old.materialize(point.manifest)
     assert not list((tmp_path / "store/state/totals").glob("_damaged*"))

@@ -43,7 +43,7 @@ def test_going_back_shows_what_was_in_flight_there(world: World) -> None:
     first = world.epoch({"a": 1})
     world.epoch({"a": 2})
     point = world.begin(restore=1)
-    world.store.settle(point.manifest)
+    world.store.materialize(point.manifest)
     assert shown(world) == paths(first)
 
 
@@ -51,7 +51,7 @@ def test_a_table_whose_log_is_damaged_is_made_anew(world: World) -> None:
     manifest = world.epoch({"a": 1})
     (Path(world.store.location.uri) / "inflight" / EDGE / "_delta_log" / f"{0:020}.json").write_text("garbage")
     world.begin()
-    world.store.reopened().edge(EDGE).settle(manifest, world.line.incarnation)
+    world.store.reopened().edge(EDGE).materialize(manifest, world.line.incarnation)
     assert shown(world) == paths(manifest)
 
 

@@ -36,7 +36,7 @@ def test_a_zombie_cannot_commit_after_a_takeover(world: World, tmp_path: Path) -
     other.begin(takeover=True)
     with pytest.raises(Fenced):
         world.store.log.commit_epoch(late)
-    assert [brief.epoch for brief in world.store.log.tail().epochs] == [1]
+    assert [brief.epoch for brief in world.store.log.state().epochs] == [1]
     other.epoch({"a": 3})
     assert other.state_at(2) == {"a": 3}
 
@@ -75,7 +75,7 @@ def test_an_error_after_the_commit_landed_is_a_success(world: World, monkeypatch
     monkeypatch.setattr(delta_log, "commit", landed_but_failed)
     world.store.log.commit_epoch(manifest)
     monkeypatch.undo()
-    assert world.store.log.tail().latest == 1
+    assert world.store.log.state().latest == 1
 
 
 def test_an_error_before_the_commit_is_unreachable_and_can_be_tried_again(
@@ -93,21 +93,21 @@ def test_an_error_before_the_commit_is_unreachable_and_can_be_tried_again(
         world.store.log.commit_epoch(manifest)
     assert caught.value.retriable
     monkeypatch.undo()
-    assert world.store.log.tail().latest == 0
+    assert world.store.log.state().latest == 0
     world.store.log.commit_epoch(manifest)
-    assert world.store.log.tail().latest == 1
+    assert world.store.log.state().latest == 1
 
 
 def test_committing_the_same_manifest_again_changes_nothing(world: World) -> None:
     world.begin()
     manifest = world.epoch({"a": 1})
     world.store.log.commit_epoch(manifest)
-    assert [brief.epoch for brief in world.store.log.tail().epochs] == [1]
+    assert [brief.epoch for brief in world.store.log.state().epochs] == [1]
 
 
 def test_another_manifest_for_a_decided_epoch_is_refused(world: World) -> None:
     world.begin()
-    world.epoch({"a": 1}, settle=False)
+    world.epoch({"a": 1}, materialize=False)
     world.last, world.line.base = 0, 0
     with pytest.raises(RunFailed, match="does not extend"):
         world.decide(world.manifest())
@@ -166,7 +166,7 @@ def test_many_writers_lose_nothing_and_share_one_order(world: World, tmp_path: P
         writer.join(120)
         assert writer.exitcode == 0
     rows = world.store.log
-    assert set(rows.tail().savepoints) == {f"{name}-{number}" for name in names for number in range(each)}
+    assert set(rows.state().savepoints) == {f"{name}-{number}" for name in names for number in range(each)}
     table = rows._table
     assert len({row.seq for row in table.rows}) == len(table.rows)
     table.refresh()
@@ -257,7 +257,7 @@ def test_a_killed_driver_on_this_host_does_not_block_its_successor(world: World,
     driver = subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], env=dict(os.environ), check=False)
     assert driver.returncode == -9
     world.store.log.begin_incarnation(current_holder("second"), lease_ms=1000)
-    assert world.store.log.tail().incarnation == 2
+    assert world.store.log.state().incarnation == 2
 
 
 def test_two_candidates_for_one_free_lease_get_different_incarnations(tmp_path: Path) -> None:
@@ -266,4 +266,4 @@ def test_two_candidates_for_one_free_lease_get_different_incarnations(tmp_path: 
     first.begin(takeover=False)
     with pytest.raises(StoreInUse):
         second.begin(takeover=False)
-    assert first.store.log.tail() == second.store.log.tail()
+    assert first.store.log.state() == second.store.log.state()

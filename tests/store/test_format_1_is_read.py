@@ -26,8 +26,8 @@ def old(tmp_path: Path) -> Path:
 
 def test_epochs_state_savepoints_and_acks_of_format_1_are_as_they_were(old: Path) -> None:
     store = Store.open(str(old), JOB)
-    tail = store.log.tail()
-    assert (tail.latest, dict(tail.savepoints), dict(tail.acked)) == (2, {"two": 2}, {SINK: 1})
+    log_state = store.log.state()
+    assert (log_state.latest, dict(log_state.savepoints), dict(log_state.acked)) == (2, {"two": 2}, {SINK: 1})
     assert as_dict(store.state(OPERATOR).read(1)) == {"a": 1, "b": 2}
     assert as_dict(store.state(OPERATOR).read(2)) == {"a": 3}
     assert store.outbox(SINK).read(2).to_pylist() == [{"value": "row of 2"}]
@@ -61,4 +61,4 @@ def test_rows_of_both_formats_live_in_one_folded_file_of_the_log(old: Path) -> N
         logs.read_table(info.path) for info in logs.list() if info.path.endswith(".parquet") and "/" not in info.path
     ]
     assert any({1, FORMAT} == set(pa.table(each).column("format").to_pylist()) for each in folded)
-    assert Store.open(str(old), JOB).log.tail().latest == 2
+    assert Store.open(str(old), JOB).log.state().latest == 2

@@ -72,10 +72,10 @@ def test_a_read_only_file_system_is_told_as_such_by_every_write(disk: SmallDisk,
 
 
 def test_a_table_that_cannot_be_settled_on_a_full_disk_blames_no_other_writers(disk: SmallDisk, world: World) -> None:
-    manifest = world.epoch({"b": 2}, settle=False)
+    manifest = world.epoch({"b": 2}, materialize=False)
     disk.fill()
     with pytest.raises(StoreFull) as caught:
-        world.store.settle(manifest)
+        world.store.materialize(manifest)
     assert "other writers" not in str(caught.value)
 
 
@@ -84,12 +84,12 @@ def test_a_store_goes_on_when_its_disk_has_space_again(disk: SmallDisk, world: W
     for write in WRITES.values():
         with pytest.raises(StoreFull):
             write(world)
-    assert world.store.log.tail().latest == 1, "reading needs no space"
+    assert world.store.log.state().latest == 1, "reading needs no space"
     disk.free()
     world.begin()
     world.epoch({"a": 3, "c": 4})
     again = Store.open(str(disk.folder / "store"), JOB)
-    assert again.log.tail().latest == 2
+    assert again.log.state().latest == 2
     again.verify(again.log.manifest(2), deep=True)
     assert world.state_at(2) == {"a": 3, "c": 4}
 
@@ -99,7 +99,7 @@ def test_a_store_can_be_created_where_the_disk_was_full_at_the_first_try(disk: S
     with pytest.raises(StoreFull):
         Store.open(str(disk.folder / "new"), JOB)
     disk.free()
-    assert Store.open(str(disk.folder / "new"), JOB).log.tail().job == JOB
+    assert Store.open(str(disk.folder / "new"), JOB).log.state().job == JOB
 
 
 # -- without a file system of one's own --------------------------------------------------------------------------------------
@@ -188,6 +188,6 @@ def test_a_decision_written_while_the_store_is_taken_away_is_none(
     assert list((tmp_path / "store" / "epochs" / "_delta_log").glob("*.json")) == []
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "elsewhere").rename(tmp_path / "store")
-    assert world.store.log.tail().latest == 0
+    assert world.store.log.state().latest == 0
     world.decide(manifest)
-    assert world.store.log.tail().latest == 1
+    assert world.store.log.state().latest == 1

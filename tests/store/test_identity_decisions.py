@@ -15,8 +15,8 @@ from spark_ckpt.store.identity import (
     known,
     reconciled,
 )
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.records import EpochBrief, Manifest, SinkIdentity, StagedFileRecord, StagedOutput
-from spark_ckpt.store.tail import Tail
 
 A = {"kind": "delta", "path": "/a", "table id": "1"}
 B = {"kind": "delta", "path": "/b", "table id": "2"}
@@ -208,7 +208,7 @@ def test_a_new_source_begins_anew_and_a_moved_one_goes_on():
 
 def log_of(*manifests):
     by_id = {each.epoch: EpochBrief.of(each, 0) for each in manifests}
-    return Tail(job="job", last=max(by_id), latest=max(by_id), by_id=by_id), {
+    return LogState(job="job", last=max(by_id), latest=max(by_id), by_id=by_id), {
         each.epoch: each for each in manifests
     }.__getitem__
 
@@ -219,29 +219,29 @@ def test_a_sink_is_compared_with_the_newest_epoch_and_a_source_with_the_restored
     second = manifest(
         2, base=1, cursors={"in": {}}, source_identities=new, sink_identities={"out": SinkIdentity(parts=B, after=1)}
     )
-    tail, read = log_of(first, second)
-    assert known(tail, first, read) == Known(old, {"out": SinkIdentity(parts=B, after=1)})
-    assert known(tail, second, read) == Known(new, {"out": SinkIdentity(parts=B, after=1)})
+    log_state, read = log_of(first, second)
+    assert known(log_state, first, read) == Known(old, {"out": SinkIdentity(parts=B, after=1)})
+    assert known(log_state, second, read) == Known(new, {"out": SinkIdentity(parts=B, after=1)})
 
 
 def test_an_epoch_that_was_written_without_identities_takes_the_newest_ones():
     first = manifest(1, cursors={"in": {}})
     second = manifest(2, base=1, cursors={"in": {}}, source_identities={"in": IN})
-    tail, read = log_of(first, second)
-    assert known(tail, first, read).sources == {"in": IN}
+    log_state, read = log_of(first, second)
+    assert known(log_state, first, read).sources == {"in": IN}
     assert known(*log_of(first)[:1], first, read).sources == {"in": {}}
 
 
 def test_an_epoch_that_cannot_be_read_is_passed_over():
     first = manifest(1, sink_identities={"out": SinkIdentity(parts=A)})
-    tail, _ = log_of(first, manifest(2, base=1), manifest(3, base=2))
+    log_state, _ = log_of(first, manifest(2, base=1), manifest(3, base=2))
 
     def read(epoch):
         if epoch == 3:
             raise EpochDamaged("no")
         return manifest(2, base=1, sink_identities={"out": SinkIdentity(parts=B)})
 
-    assert known(tail, first, read).sinks == {"out": SinkIdentity(parts=B)}
+    assert known(log_state, first, read).sinks == {"out": SinkIdentity(parts=B)}
 
 
 def test_a_dropped_sinks_identity_stays_so_that_its_name_cannot_come_back_as_another_table():

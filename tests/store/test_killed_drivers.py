@@ -29,14 +29,14 @@ def noted(oracle: Path, what: str) -> dict[int, dict[str, int]]:
 
 def check(store: Store, oracle: Path) -> int:
     """The newest epoch is the last acknowledged one or the one under way, whole, and holds what its driver meant."""
-    tail = store.log.tail()
+    log_state = store.log.state()
     acknowledged, intended = noted(oracle, "acknowledged"), noted(oracle, "intended")
     newest = max(acknowledged, default=0)
-    assert tail.latest in (newest, newest + 1)
-    for brief in tail.epochs:
+    assert log_state.latest in (newest, newest + 1)
+    for brief in log_state.epochs:
         store.verify(store.log.manifest(brief.epoch), deep=True)
         assert as_dict(store.state(OPERATOR).read(brief.epoch)) == intended[brief.epoch]
-    return tail.latest
+    return log_state.latest
 
 
 @pytest.mark.kill

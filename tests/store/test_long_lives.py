@@ -59,8 +59,8 @@ def test_two_thousand_commits_stay_cheap_without_any_retention(tmp_path: Path) -
     assert len(log._table.paths) < 3 * FOLD_AFTER
     reopened = EpochLog.open(location, JOB)
     assert reopened is not None
-    assert reopened.tail() == log.tail()
-    assert len(reopened.tail().epochs) == 2000
+    assert reopened.state() == log.state()
+    assert len(reopened.state().epochs) == 2000
     assert reopened.manifest(1234) == manifest(1234)
 
 
@@ -77,7 +77,7 @@ def test_retention_bounds_every_folder(tmp_path: Path) -> None:
             world.clock.ms += 2 * HORIZON_MS
             sizes.append(count_files(tmp_path / "store"))
     assert max(sizes[1:]) < 1.5 * sizes[0] + 60, sizes
-    assert len(world.store.log.tail().epochs) <= 5 + 10 + 1
+    assert len(world.store.log.state().epochs) <= 5 + 10 + 1
     assert world.state_at(160) == world.expected[160]
 
 
@@ -103,5 +103,5 @@ def test_a_reader_survives_that_files_are_folded_and_deleted_under_its_hands(
         return read_table(self, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Location, "read_table", folded_first)
-    assert [brief.epoch for brief in reader.tail().epochs] == [7, 8]
+    assert [brief.epoch for brief in reader.state().epochs] == [7, 8]
     assert reader.manifest(8) == world.store.log.manifest(8)

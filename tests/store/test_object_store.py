@@ -87,7 +87,7 @@ def test_a_life_a_takeover_and_retention(uri: str, options: dict[str, str]) -> N
         world.epoch({"a": 99})
     newest = other.epoch({"b": 6}, acked=5)
     assert other.store.retain(Retention(keep_last=2, slack=0)).epochs == (1, 2, 3, 4)
-    for brief in other.store.log.tail().epochs:
+    for brief in other.store.log.state().epochs:
         other.store.verify(other.store.log.manifest(brief.epoch), deep=True)
         assert other.state_at(brief.epoch) == other.expected[brief.epoch]
     table = DeltaTable(other.store.state(OPERATOR).location.uri, storage_options=options)
@@ -106,7 +106,7 @@ def _append(uri: str, options: dict[str, str], name: str, count: int) -> None:
 def test_compare_and_swap_by_conditional_put(uri: str, options: dict[str, str]) -> None:
     world = World(uri, options=options)
     world.begin()
-    world.epoch({"a": 1}, settle=False)
+    world.epoch({"a": 1}, materialize=False)
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_append, args=(f"{uri}/epochs", options, name, 6)) for name in "pq"]
     for writer in writers:
@@ -114,7 +114,7 @@ def test_compare_and_swap_by_conditional_put(uri: str, options: dict[str, str]) 
     for writer in writers:
         writer.join(120)
         assert writer.exitcode == 0
-    assert set(world.store.log.tail().savepoints) == {f"{name}-{number}" for name in "pq" for number in range(6)}
+    assert set(world.store.log.state().savepoints) == {f"{name}-{number}" for name in "pq" for number in range(6)}
 
 
 def test_a_damaged_object_is_found(uri: str, options: dict[str, str]) -> None:

@@ -36,7 +36,7 @@ def opened(world: World) -> Store:
 
 
 def newest(store: Store) -> Manifest:
-    return store.log.manifest(store.log.tail().latest)
+    return store.log.manifest(store.log.state().latest)
 
 
 def dealt(store: Store) -> dict[int, list[str]]:
@@ -60,7 +60,7 @@ def test_the_state_is_the_same_and_every_key_is_in_its_group(world: World, path:
             assert {key_hash(key) % key_groups for key in keys} == {group}
     assert newest(store).operators[OPERATOR].key_groups == path[-1]
     assert {
-        row["k"]: row["v"] for row in store.state(OPERATOR).read(store.log.tail().latest).to_pylist()
+        row["k"]: row["v"] for row in store.state(OPERATOR).read(store.log.state().latest).to_pylist()
     } == world.line.state
 
 
@@ -146,7 +146,7 @@ def test_damage_is_found_and_nothing_is_done(world: World) -> None:
     path.write_bytes(data)
     with pytest.raises(EpochDamaged, match="does not hold the bytes"):
         rescale(store, OPERATOR, 8)
-    assert store.log.tail().latest == 2
+    assert store.log.state().latest == 2
     assert opened(world).log.begin_incarnation(ELSEWHERE, "latest").manifest.operators[OPERATOR].key_groups == 1
 
 
@@ -164,7 +164,7 @@ def test_a_driver_that_takes_over_in_between_wins(world: World, monkeypatch: pyt
     monkeypatch.setattr(type(store.state(OPERATOR).location), "write_table", taking_over)
     with pytest.raises(CkptError, match="FENCED"):
         rescale(store, OPERATOR, 8)
-    assert opened(world).log.tail().latest == 2
+    assert opened(world).log.state().latest == 2
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_driver_that_takes_over_in_between_wins(world: World, monkeypatch: pyt
 def test_what_cannot_be_meant_is_refused(world: World, operator: str, key_groups: int, says: str) -> None:
     with pytest.raises(ConfigInvalid, match=says):
         rescale(opened(world), operator, key_groups)
-    assert opened(world).log.tail().incarnation == 1
+    assert opened(world).log.state().incarnation == 1
 
 
 def test_a_job_without_an_epoch_has_nothing_to_deal_out(tmp_path: Path) -> None:

@@ -45,10 +45,10 @@ def test_restoring_an_epoch_branches_and_never_reuses_a_number(world: World) -> 
         world.epoch({"a": value})
     point = world.begin(2)
     assert (point.manifest.epoch, point.last) == (2, 5)
-    world.store.settle(point.manifest)
+    world.store.materialize(point.manifest)
     assert world.epoch({"b": 1}).epoch == 6
     assert world.state_at(6) == {"a": 2, "b": 1}
-    assert [brief.epoch for brief in world.store.log.tail().lineage()] == [6, 2, 1]
+    assert [brief.epoch for brief in world.store.log.state().lineage()] == [6, 2, 1]
 
 
 def test_abandoned_epochs_stay_readable(world: World) -> None:
@@ -123,17 +123,21 @@ def test_an_epoch_whose_held_rows_are_damaged_is_passed_over(world: World, tmp_p
 def test_an_epoch_that_holds_rows_back_owes_them_and_counts_as_unpublished(world: World) -> None:
     world.epoch({"a": 1}, acked=1)
     holding = world.epoch_that_holds_back({"a": 2})
-    tail = world.store.log.tail()
-    assert status_of(tail, tail.by_id[2]) == "unpublished"
+    log_state = world.store.log.state()
+    assert status_of(log_state, log_state.by_id[2]) == "unpublished"
     point = world.begin()
     assert (point.manifest.held, point.unpublished) == (holding.held, {})
     assert owed_rows(point.manifest, point.unpublished) == {SINK: [point.manifest]}
     assert world.epoch({"a": 3}, acked=1).held == {}
-    tail = world.store.log.tail()
-    assert [status_of(tail, tail.by_id[epoch]) for epoch in (1, 2, 3)] == ["published", "unpublished", "unpublished"]
+    log_state = world.store.log.state()
+    assert [status_of(log_state, log_state.by_id[epoch]) for epoch in (1, 2, 3)] == [
+        "published",
+        "unpublished",
+        "unpublished",
+    ]
     world.epoch({"a": 4}, acked=3)
-    tail = world.store.log.tail()
-    assert [status_of(tail, tail.by_id[epoch]) for epoch in (2, 3)] == ["published", "published"]
+    log_state = world.store.log.state()
+    assert [status_of(log_state, log_state.by_id[epoch]) for epoch in (2, 3)] == ["published", "published"]
 
 
 @pytest.mark.parametrize("target", [2, "named"])
@@ -144,7 +148,7 @@ def test_a_damaged_epoch_asked_for_is_an_error(world: World, tmp_path: Path, tar
     remove_newest_state_file(world, tmp_path)
     with pytest.raises(EpochDamaged):
         world.begin(target)
-    assert world.store.log.tail().incarnation == 1, "a refused restore begins nothing"
+    assert world.store.log.state().incarnation == 1, "a refused restore begins nothing"
 
 
 def test_starting_over_is_never_silent(world: World, tmp_path: Path) -> None:
@@ -187,7 +191,7 @@ def test_acks_survive_and_never_go_back(world: World) -> None:
     world.epoch({"a": 2}, acked=1)
     world.store.log.record_acks(1, [SinkAck(sink=SINK, epoch=2)])
     world.store.log.record_acks(1, [SinkAck(sink=SINK, epoch=1)])
-    assert world.store.reopened().log.tail().acked == {SINK: 2}
+    assert world.store.reopened().log.state().acked == {SINK: 2}
 
 
 @pytest.mark.parametrize("name", ["latest", "42", "../up", "", "a/b", ".hidden"])
@@ -206,7 +210,7 @@ def test_a_savepoint_keeps_its_meaning(world: World) -> None:
         world.store.log.add_savepoint("s", 2)
     world.store.log.drop_savepoint("s")
     world.store.log.add_savepoint("s", 2)
-    assert world.store.log.tail().savepoints == {"s": 2}
+    assert world.store.log.state().savepoints == {"s": 2}
     with pytest.raises(EpochNotFound):
         world.store.log.drop_savepoint("t")
 

@@ -37,7 +37,7 @@ def test_the_last_k_epochs_stay(world: World) -> None:
         world.epoch({"a": number}, full=True, acked=number)
     report = world.store.retain(Retention(keep_last=3, slack=0))
     assert report.epochs == (1, 2, 3, 4)
-    assert [brief.epoch for brief in world.store.log.tail().epochs] == [5, 6, 7]
+    assert [brief.epoch for brief in world.store.log.state().epochs] == [5, 6, 7]
     with pytest.raises(EpochNotFound):
         world.store.log.manifest(4)
 
@@ -60,7 +60,7 @@ def test_young_epochs_stay(world: World) -> None:
     for number in range(2, 5):
         world.epoch({"a": number}, acked=number)
     world.store.retain(Retention(keep_last=1, keep_age_ms=5_000, slack=0))
-    assert [brief.epoch for brief in world.store.log.tail().epochs] == [2, 3, 4]
+    assert [brief.epoch for brief in world.store.log.state().epochs] == [2, 3, 4]
 
 
 def test_savepoints_stay_for_ever_and_go_when_dropped(world: World) -> None:
@@ -75,7 +75,7 @@ def test_savepoints_stay_for_ever_and_go_when_dropped(world: World) -> None:
     world.epoch({"b": 1}, acked=5)
     world.store.log.record_acks(world.line.incarnation, [])
     world.store.retain(Retention(keep_last=1, slack=0))
-    assert 2 not in world.store.log.tail().by_id
+    assert 2 not in world.store.log.state().by_id
 
 
 def test_what_a_sink_is_owed_stays(world: World) -> None:
@@ -93,7 +93,7 @@ def test_rows_that_are_held_back_stay_and_so_does_where_to_go_back_to_if_they_ar
         world.epoch({"a": number}, full=True, acked=number)
     held = [world.epoch_that_holds_back({"a": number}) for number in range(4, 7)]
     world.store.retain(Retention(keep_last=1, slack=0))
-    assert [brief.epoch for brief in world.store.log.tail().epochs] == [3, 6]
+    assert [brief.epoch for brief in world.store.log.state().epochs] == [3, 6]
     kept = files_below(tmp_path / "store/edges" / SINK)
     assert {file.path for file in held[-1].held[SINK].files} <= kept
     assert not {file.path for file in held[0].held[SINK].files} & kept
@@ -208,10 +208,12 @@ class RetentionMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    @rule(changes=CHANGES, full=st.sampled_from([False, False, True]), settle=st.booleans(), count=st.integers(1, 4))
-    def decide(self, changes: dict[str, int | None], full: bool, settle: bool, count: int) -> None:
+    @rule(
+        changes=CHANGES, full=st.sampled_from([False, False, True]), materialize=st.booleans(), count=st.integers(1, 4)
+    )
+    def decide(self, changes: dict[str, int | None], full: bool, materialize: bool, count: int) -> None:
         for number in range(count):
-            self.world.epoch(changes, full=full and number == 0, settle=settle, acked=self.published)
+            self.world.epoch(changes, full=full and number == 0, materialize=materialize, acked=self.published)
             self.published = max(self.published, self.world.last - self.lag)
 
     @rule()
@@ -226,29 +228,29 @@ class RetentionMachine(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 20), takeover=st.booleans())
     def restore(self, pick: int, takeover: bool) -> None:
-        kept = [brief.epoch for brief in self.world.store.log.tail().epochs]
+        kept = [brief.epoch for brief in self.world.store.log.state().epochs]
         if takeover:
             self.world.store = self.world.store.reopened()
         point = self.world.begin(kept[pick % len(kept)] if kept and pick % 2 else "latest")
         if pick % 3:
-            self.world.store.settle(point.manifest)
+            self.world.store.materialize(point.manifest)
 
     @rule(pick=st.integers(0, 20))
     def name(self, pick: int) -> None:
-        kept = [brief.epoch for brief in self.world.store.log.tail().epochs]
+        kept = [brief.epoch for brief in self.world.store.log.state().epochs]
         assume(kept)
         self.world.store.log.add_savepoint(f"s{uuid.uuid4().hex[:6]}", kept[pick % len(kept)])
 
-    @precondition(lambda self: self.world.store.log.tail().savepoints)
+    @precondition(lambda self: self.world.store.log.state().savepoints)
     @rule()
     def unname(self) -> None:
-        self.world.store.log.drop_savepoint(next(iter(self.world.store.log.tail().savepoints)))
+        self.world.store.log.drop_savepoint(next(iter(self.world.store.log.state().savepoints)))
 
     @rule(keep=st.integers(1, 4), crash_before=st.none() | st.integers(0, 30))
     def retain(self, keep: int, crash_before: int | None) -> None:
         policy = Retention(keep_last=keep, slack=0)
-        tail = self.world.store.log.tail()
-        must_stay = kept_epochs(tail, policy, self.world.clock())
+        log_state = self.world.store.log.state()
+        must_stay = kept_epochs(log_state, policy, self.world.clock())
         steps = [0]
 
         def crash(what: str, path: str) -> None:
@@ -264,12 +266,12 @@ class RetentionMachine(RuleBasedStateMachine):
             self.world.begin()
         finally:
             durable.on_step = durable._no_step
-        assert must_stay <= self.world.store.log.tail().by_id.keys()
+        assert must_stay <= self.world.store.log.state().by_id.keys()
 
     @invariant()
     def every_kept_epoch_is_whole_and_right(self) -> None:
         log = self.world.store.log
-        for brief in log.tail().epochs:
+        for brief in log.state().epochs:
             self.world.store.verify(log.manifest(brief.epoch))
             assert self.world.state_at(brief.epoch) == self.world.expected[brief.epoch]
 
@@ -290,7 +292,7 @@ def test_the_epoch_before_one_that_a_sink_is_owed_stays_to_go_back_to(world: Wor
     for number in range(1, 6):
         world.epoch({"a": number}, full=True, acked=number - 1)
     world.store.retain(Retention(keep_last=1, slack=0))
-    assert [brief.epoch for brief in world.store.log.tail().epochs] == [4, 5]
+    assert [brief.epoch for brief in world.store.log.state().epochs] == [4, 5]
     assert world.begin(4).manifest.epoch == 4
     assert world.state_at(4) == {"a": 4}
 
@@ -305,9 +307,9 @@ def test_the_incarnations_of_kept_epochs_are_told_as_long_as_these(world: World)
         if why:
             world.store.log.release(point.incarnation, why)
     world.store.retain(Retention(keep_last=3, slack=0))
-    lives = world.store.reopened().log.tail().lives
+    lives = world.store.reopened().log.state().incarnations
 
     assert [(life.incarnation, life.why) for life in lives] == [
         (2, "[CKPT_QUERY_FAILED] executor lost"), (3, "stopped"), (4, ""),
     ]  # fmt: skip
-    assert world.store.reopened().log.tail().latest == 4
+    assert world.store.reopened().log.state().latest == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spark_ckpt.store.log_state import At, LogState, folded
 from spark_ckpt.store.records import (
     CreatedRecord,
     EpochBrief,
@@ -11,7 +12,6 @@ from spark_ckpt.store.records import (
     SavepointRecord,
     SinkAck,
 )
-from spark_ckpt.store.tail import At, Tail, folded
 from tests.store.store_world import ELSEWHERE
 
 
@@ -48,23 +48,28 @@ ROWS = [
 RECORDS = [(At(seq, 1000 + seq), record) for seq, record in enumerate(ROWS, start=1)]
 
 
-def one_by_one() -> Tail:
-    tail = Tail()
+def one_by_one() -> LogState:
+    log_state = LogState()
     for record in RECORDS:
-        tail = folded(tail, [record])
-    return tail
+        log_state = folded(log_state, [record])
+    return log_state
 
 
 def test_wherever_the_reading_is_cut_the_tail_is_the_same() -> None:
     expected = one_by_one()
     for cut in range(len(RECORDS) + 1):
-        assert folded(folded(Tail(), RECORDS[:cut]), RECORDS[cut:]) == expected, cut
+        assert folded(folded(LogState(), RECORDS[:cut]), RECORDS[cut:]) == expected, cut
 
 
 def test_what_the_epochs_say_is_there() -> None:
-    tail = folded(Tail(), RECORDS)
-    assert (tail.latest, tail.last, dict(tail.acked), sorted(tail.by_id)) == (7, 7, {"out": 7}, [1, 2, 3, 4, 5, 6, 7])
-    assert (tail.lease_expires_ms, tail.lease_token, tail.renewed_ms) == (80, 12, 1012)
+    log_state = folded(LogState(), RECORDS)
+    assert (log_state.latest, log_state.last, dict(log_state.acked), sorted(log_state.by_id)) == (
+        7,
+        7,
+        {"out": 7},
+        [1, 2, 3, 4, 5, 6, 7],
+    )
+    assert (log_state.lease_expires_ms, log_state.lease_token, log_state.renewed_ms) == (80, 12, 1012)
 
 
 def test_epochs_of_two_incarnations_are_not_taken_together() -> None:
@@ -76,5 +81,5 @@ def test_epochs_of_two_incarnations_are_not_taken_together() -> None:
         (At(4, 4), decided(1, 2, expires_ms=9)),
         (At(5, 5), decided(2, 1)),
     ]
-    tail = folded(Tail(), rows)
-    assert (tail.lease_expires_ms, tail.lease_token) == (9, 4)
+    log_state = folded(LogState(), rows)
+    assert (log_state.lease_expires_ms, log_state.lease_token) == (9, 4)

@@ -119,7 +119,7 @@ def test_the_edges_table_takes_the_wider_columns_while_it_shows_rows_of_both_pro
     for columns, files in (("k string, v int", [old]), ("k string, v bigint, note string", [old, new])):
         manifest = world.manifest().model_copy(update={"edges": {EDGE: cut(columns, *files)}})
         world.decide(manifest)
-        world.store.settle(manifest)
+        world.store.materialize(manifest)
 
     table = DeltaTable(world.store.edge(EDGE).location.uri)
     rows = pa.table(QueryBuilder().register("t", table).execute("select * from t order by k").read_all()).to_pylist()

@@ -8,11 +8,11 @@ from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, StoreF
 from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.location import Location
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.log_table import LogTable
 from spark_ckpt.store.restore import resolve
 from spark_ckpt.store.schemes import SCHEMES, store_location
 from spark_ckpt.store.store import Store
-from spark_ckpt.store.tail import Tail
 
 
 @pytest.mark.parametrize("uri", ["foo://bucket/store", "http://host/store", "kafka://topic", "FOO://x"])
@@ -29,10 +29,10 @@ def test_folders_and_object_stores_are_taken(uri):
 
 
 def test_digits_mean_an_epoch_unless_a_savepoint_has_that_name():
-    assert resolve(Tail(), "0") == (0, "epoch 0")
-    assert resolve(Tail(savepoints={"7": 3}), "7") == (3, "savepoint 7")
+    assert resolve(LogState(), "0") == (0, "epoch 0")
+    assert resolve(LogState(savepoints={"7": 3}), "7") == (3, "savepoint 7")
     with pytest.raises(EpochNotFound, match="epoch 7 is not in the log"):
-        resolve(Tail(), "7")
+        resolve(LogState(), "7")
 
 
 def test_a_store_that_is_looked_at_is_read_once(tmp_path, monkeypatch):

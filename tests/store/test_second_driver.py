@@ -24,11 +24,11 @@ def seen_by_another(world: World) -> Store:
 def test_every_renewal_of_a_lease_is_another_token(world):
     log, tokens = world.store.log, []
     world.begin()
-    tokens.append(log.tail().lease_token)
+    tokens.append(log.state().lease_token)
     log.renew(1, 30_000)
-    tokens.append(log.tail().lease_token)
+    tokens.append(log.state().lease_token)
     world.epoch({"a": 1})
-    tokens.append(log.tail().lease_token)
+    tokens.append(log.state().lease_token)
     assert tokens == sorted(set(tokens))
 
 
@@ -36,27 +36,27 @@ def test_what_others_write_renews_no_lease(world):
     log = world.store.log
     world.begin()
     world.epoch({"a": 1})
-    token = log.tail().lease_token
+    token = log.state().lease_token
     seen_by_another(world).log.add_savepoint("here", 1)
-    assert log.tail().lease_token == token
+    assert log.state().lease_token == token
 
 
 def test_an_incarnation_that_builds_on_the_end_of_a_lease_is_refused_when_the_lease_was_renewed(world):
     world.begin()
     other = seen_by_another(world).log
-    token = other.tail().lease_token
+    token = other.state().lease_token
     world.store.log.renew(1, 30_000)
     with pytest.raises(StoreInUse):
         other.begin_incarnation(ELSEWHERE, ended=token)
-    assert other.tail().incarnation == 1
-    assert other.begin_incarnation(ELSEWHERE, ended=other.tail().lease_token).incarnation == 2
+    assert other.state().incarnation == 1
+    assert other.begin_incarnation(ELSEWHERE, ended=other.state().lease_token).incarnation == 2
 
 
 def test_a_renewal_that_comes_between_the_look_and_the_append_wins(world, monkeypatch):
     """By compare-and-swap: the second driver has read the log, and only then the first one renews."""
     world.begin()
     other = seen_by_another(world).log
-    token, append = other.tail().lease_token, other._table.append
+    token, append = other.state().lease_token, other._table.append
 
     def raced(row):
         monkeypatch.setattr(other._table, "append", append)
@@ -66,37 +66,37 @@ def test_a_renewal_that_comes_between_the_look_and_the_append_wins(world, monkey
     monkeypatch.setattr(other._table, "append", raced)
     with pytest.raises(StoreInUse):
         other.begin_incarnation(ELSEWHERE, ended=token)
-    assert other.tail().incarnation == 1
+    assert other.state().incarnation == 1
 
 
 def test_the_token_outlives_what_retention_drops(world):
     world.begin()
     for value in range(4):
         world.epoch({"a": value})
-    token = world.store.log.tail().lease_token
+    token = world.store.log.state().lease_token
     world.store.retain(Retention(keep_last=1))
-    assert seen_by_another(world).log.tail().lease_token == token
+    assert seen_by_another(world).log.state().lease_token == token
 
 
 def test_a_lease_is_given_up_once(world):
     world.begin()
     world.store.log.release(1)
-    freed = world.store.log.tail()
+    freed = world.store.log.state()
     world.store.log.release(1)
     assert freed.is_free
-    assert world.store.log.tail() == freed
+    assert world.store.log.state() == freed
 
 
 def test_a_handover_is_asked_of_the_incarnation_that_runs_and_of_no_later_one(world):
     world.begin()
     other = seen_by_another(world).log
-    assert not world.store.log.tail().handover_asked
+    assert not world.store.log.state().handover_asked
     other.ask_handover(1)
-    assert world.store.log.tail().handover_asked
+    assert world.store.log.state().handover_asked
     world.store.retain(Retention(keep_last=1))
-    assert seen_by_another(world).log.tail().handover_asked
+    assert seen_by_another(world).log.state().handover_asked
     other.begin_incarnation(ELSEWHERE, takeover=True)
-    assert not other.tail().handover_asked
+    assert not other.state().handover_asked
     with pytest.raises(StoreInUse):
         other.ask_handover(1)
 
@@ -105,7 +105,7 @@ def test_standbys_are_told_of_until_they_withdraw_or_are_provably_dead(world):
     standbys, here = Standbys(world.store.location), current_holder(JOB)
     dead = here.model_copy(update={"pid_start": here.pid_start + 1})
     for name, holder in (("alive", here), ("far", ELSEWHERE), ("dead", dead)):
-        standbys.tell(name, StandbyNote(holder=holder, waits_since_ms=1, told_ms=2))
+        standbys.write(name, StandbyNote(holder=holder, waits_since_ms=1, told_ms=2))
     assert {note.holder for note in standbys.waiting()} == {here, ELSEWHERE}
     standbys.forget_dead()
     assert sorted(info.path for info in world.store.location.child("standbys").list()) == ["alive.json", "far.json"]

@@ -181,7 +181,7 @@ def test_the_table_takes_files_and_columns_of_a_wider_type_in_one_version_and_ol
     before = state.version(1)
     values = {"a": decimal.Decimal(1), "b": decimal.Decimal(2**70)}
     manifest = rewritten(world, values, pa.decimal128(30, 2), "v decimal(30,2)")
-    world.store.settle(manifest)
+    world.store.materialize(manifest)
     assert state.version(2) == before + 1
     assert types_of(table_at(world))["v"] == "decimal(30,2)"
     assert [each.rsplit("/", 1)[-1] for each in table_at(world).file_uris()] == [world.line.chain[0].path]
@@ -189,7 +189,7 @@ def test_the_table_takes_files_and_columns_of_a_wider_type_in_one_version_and_ol
     assert len(table_at(world, before).file_uris()) == 1
     assert state.read(1).column("v").type == pa.int64()
     assert sorted(state.read(2).column("v").to_pylist()) == [1, 2**70]
-    world.store.settle(manifest)
+    world.store.materialize(manifest)
     assert table_at(world).version() == before + 1
     world.store.verify(manifest, deep=True)
 
@@ -197,10 +197,10 @@ def test_the_table_takes_files_and_columns_of_a_wider_type_in_one_version_and_ol
 def test_the_table_goes_back_to_the_narrower_type_with_the_epoch(world: World) -> None:
     world.epoch({"a": 1})
     first = world.store.log.manifest(1)
-    world.store.settle(rewritten(world, {"a": 1.0}, pa.float64(), "v double"))
+    world.store.materialize(rewritten(world, {"a": 1.0}, pa.float64(), "v double"))
     assert types_of(table_at(world))["v"] == "double"
     point = world.begin(restore=1)
-    world.store.settle(first, point.incarnation)
+    world.store.materialize(first, point.incarnation)
     assert types_of(table_at(world))["v"] == "long"
     assert [each.rsplit("/", 1)[-1] for each in table_at(world).file_uris()] == [
         first.operators[OPERATOR].files[0].path

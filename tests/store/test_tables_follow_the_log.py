@@ -1,4 +1,4 @@
-"""State tables and outboxes are participants: whatever happens, settling makes them what the log says."""
+"""State tables and outboxes are participants: whatever happens, materializing makes them what the log says."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ def test_every_epochs_version_shows_that_epoch(world: World) -> None:
 def test_settling_again_changes_nothing(world: World) -> None:
     manifest = world.epoch({"a": 1})
     before = (state_table(world).version(), outbox_table(world).version())
-    world.store.settle(manifest)
-    world.store.reopened().settle(manifest)
+    world.store.materialize(manifest)
+    world.store.reopened().materialize(manifest)
     assert (state_table(world).version(), outbox_table(world).version()) == before
 
 
 def test_epochs_that_were_never_settled_are_made_up_for(world: World) -> None:
     for number in range(1, 4):
-        world.epoch({"a": number}, settle=False)
+        world.epoch({"a": number}, materialize=False)
     point = world.begin()
-    world.store.settle(point.manifest)
+    world.store.materialize(point.manifest)
     assert names(state_table(world)) == chain_names(point.manifest)
     rows = query(outbox_table(world), "select value from t order by value")
     assert [row["value"] for row in rows] == ["row of 1", "row of 2", "row of 3"]
@@ -83,7 +83,7 @@ def test_a_rollback_shows_the_old_epoch_and_the_rerun_is_not_skipped(world: Worl
     for number in range(1, 5):
         world.epoch({"a": number})
     point = world.begin(2)
-    world.store.settle(point.manifest)
+    world.store.materialize(point.manifest)
     assert names(state_table(world)) == chain_names(point.manifest)
     rerun = world.epoch({"a": 33})
     assert names(state_table(world)) == chain_names(rerun)
@@ -93,53 +93,53 @@ def test_a_rollback_shows_the_old_epoch_and_the_rerun_is_not_skipped(world: Worl
 
 def test_a_rollback_to_the_beginning_empties_the_table(world: World) -> None:
     world.epoch({"a": 1})
-    world.store.settle(world.begin(0).manifest)
+    world.store.materialize(world.begin(0).manifest)
     assert names(state_table(world)) == set()
 
 
 def test_a_replaced_drivers_late_settle_changes_nothing(world: World, tmp_path: Path) -> None:
     world.epoch({"a": 1})
-    late = world.epoch({"a": 2}, settle=False)
+    late = world.epoch({"a": 2}, materialize=False)
     other = World(tmp_path / "store")
     other.expected, other.chains = world.expected, world.chains
-    other.store.settle(other.begin(1).manifest)
+    other.store.materialize(other.begin(1).manifest)
     newest = other.epoch({"a": 3})
-    world.store.settle(late)
+    world.store.materialize(late)
     assert names(state_table(world)) == chain_names(newest)
 
 
 def test_two_settlers_at_once_do_not_double_the_rows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.epoch({"a": 1})
-    manifest = world.epoch({"a": 2}, full=True, settle=False)
+    manifest = world.epoch({"a": 2}, full=True, materialize=False)
     commit = delta_log.commit
 
     def raced(*args: object, **kwargs: object) -> int:
         monkeypatch.setattr(delta_log, "commit", commit)
-        world.store.reopened().settle(manifest)
+        world.store.reopened().materialize(manifest)
         return commit(*args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(delta_log, "commit", raced)
-    world.store.settle(manifest)
+    world.store.materialize(manifest)
     assert names(state_table(world)) == chain_names(manifest)
     assert query(state_table(world), "select count(*) n from t") == [{"n": 1}]
     assert query(outbox_table(world), "select count(*) n from t") == [{"n": 2}]
 
 
 def test_settling_gives_up_when_somebody_else_keeps_writing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest = world.epoch({"a": 1}, settle=False)
+    manifest = world.epoch({"a": 1}, materialize=False)
 
     def lost(*args: object, **kwargs: object) -> int:
         raise CommitLost("taken")
 
     monkeypatch.setattr(delta_log, "commit", lost)
     with pytest.raises(StoreUnreachable):
-        world.store.settle(manifest)
+        world.store.materialize(manifest)
 
 
 def test_the_protocol_stays_readable_by_everybody(world: World) -> None:
     for number in range(1, 4):
         world.epoch({"a": number}, full=number == 2)
-    world.store.settle(world.begin(1).manifest)
+    world.store.materialize(world.begin(1).manifest)
     tables = [state_table(world), outbox_table(world), DeltaTable(world.store.location.child("epochs").uri)]
     for table in tables:
         protocol = table.protocol()
@@ -152,7 +152,7 @@ def test_compaction_takes_no_row_back_and_a_rollback_does(world: World) -> None:
     world.epoch({"a": 1})
     world.epoch({"a": 2}, full=True)
     assert removals(world) == [False]
-    world.store.settle(world.begin(1).manifest)
+    world.store.materialize(world.begin(1).manifest)
     assert removals(world) == [True]
 
 
@@ -201,7 +201,7 @@ def test_a_missing_row_is_damage_not_a_smaller_state(world: World) -> None:
 def test_a_new_state_column_is_added_to_the_table(world: World) -> None:
     world.epoch({"a": 1})
     manifest = with_state_file(world, pa.table(widened(world)))
-    world.store.settle(manifest)
+    world.store.materialize(manifest)
     rows = query(state_table(world), "select k, v, extra from t order by v")
     assert rows == [{"k": "a", "v": 1, "extra": None}, {"k": "a", "v": 7, "extra": "new"}]
     read = world.store.state(OPERATOR).read(2)
@@ -214,7 +214,7 @@ def test_a_state_column_of_another_type_is_refused(world: World) -> None:
     changed = {**widened(world), "v": pa.array(["text"])}
     manifest = with_state_file(world, pa.table(changed))
     with pytest.raises(StateSchemaChanged, match="'v'"):
-        world.store.settle(manifest)
+        world.store.materialize(manifest)
 
 
 def widened(world: World) -> dict[str, pa.Array]:
@@ -249,7 +249,7 @@ def test_rows_staged_outside_of_the_store_are_left_to_their_sink(world: World, t
     manifest = world.manifest()
     output = manifest.outputs[SINK].model_copy(update={"root": str(tmp_path / "elsewhere")})
     world.decide(manifest.model_copy(update={"outputs": {SINK: output}}))
-    world.store.settle(world.store.log.manifest(1))
+    world.store.materialize(world.store.log.manifest(1))
     assert not (tmp_path / "store/edges" / SINK / "_delta_log").exists()
 
 

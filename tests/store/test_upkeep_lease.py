@@ -40,7 +40,7 @@ def test_a_lease_is_appended_once_however_often_it_is_tried(world, other):
     rows = UpkeepLog(world.store.log)
     token = rows.lease(lease())
     assert rows.lease(lease()) == token
-    assert other.log.tail().upkeep.token == token
+    assert other.log.state().upkeep.token == token
     assert rows.lease(lease(reported_ms=2)) > token
 
 
@@ -48,31 +48,31 @@ def test_a_driver_that_was_replaced_leases_nothing(world, other):
     other.log.begin_incarnation(ELSEWHERE, takeover=True)
     with pytest.raises(Fenced):
         UpkeepLog(world.store.log).lease(lease())
-    assert other.log.tail().upkeep is None
+    assert other.log.state().upkeep is None
 
 
 def test_a_standby_under_the_lease_does_what_the_driver_would(world, other):
     for value in range(4):
-        world.epoch({"a": value}, settle=False, acked=world.last)
+        world.epoch({"a": value}, materialize=False, acked=world.last)
     token = UpkeepLog(world.store.log).lease(lease())
-    tail, report = under_lease(other, token, KEEP, goes_on)
-    assert (tail.incarnation, tail.latest) == (1, 4)
-    assert world.store.state(OPERATOR).table.settled_key() == 1 << 40 | 4
+    log_state, report = under_lease(other, token, KEEP, goes_on)
+    assert (log_state.incarnation, log_state.latest) == (1, 4)
+    assert world.store.state(OPERATOR).table.newest_txn_version() == 1 << 40 | 4
     assert report.epochs
-    assert [brief.epoch for brief in world.store.log.tail().epochs] == [
-        brief.epoch for brief in other.log.tail().epochs
+    assert [brief.epoch for brief in world.store.log.state().epochs] == [
+        brief.epoch for brief in other.log.state().epochs
     ]
-    assert 1 not in world.store.log.tail().by_id
+    assert 1 not in world.store.log.state().by_id
 
 
 def test_tables_show_the_epoch_as_the_newest_incarnation_stands_on_it(world, other):
-    """A job that goes back: the tables go back with it, whoever settles them."""
+    """A job that goes back: the tables go back with it, whoever materializes them."""
     world.epoch({"a": 1})
     world.epoch({"a": 2})
     world.begin(restore=1)
     token = UpkeepLog(world.store.log).lease(lease(incarnation=2))
     under_lease(other, token, Retention(), goes_on)
-    assert world.store.state(OPERATOR).table.settled_key() == 2 << 40 | 1
+    assert world.store.state(OPERATOR).table.newest_txn_version() == 2 << 40 | 1
 
 
 @pytest.mark.parametrize("what", ["replaced", "over"])
@@ -80,24 +80,24 @@ def test_a_holder_of_an_old_token_writes_nothing(world, other, what):
     rows = UpkeepLog(world.store.log)
     token = rows.lease(lease())
     for value in range(4):
-        world.epoch({"a": value}, settle=False)
+        world.epoch({"a": value}, materialize=False)
     if what == "replaced":
         rows.lease(lease("c"))
     else:
         rows.end(UpkeepEnded(token=token, failure="it was ill"))
-    before = world.store.log.tail()
+    before = world.store.log.state()
     with pytest.raises(Fenced):
         under_lease(other, token, KEEP, goes_on)
-    assert world.store.log.tail() == before
-    assert world.store.state(OPERATOR).table.settled_key() == -1
+    assert world.store.log.state() == before
+    assert world.store.state(OPERATOR).table.newest_txn_version() == -1
 
 
 def test_a_holder_that_stood_still_between_its_look_and_the_log_drops_no_epoch(world, other, monkeypatch):
-    """The next lease comes when the tables are settled and the log is about to forget: by compare-and-swap."""
+    """The next lease comes when the tables are materialized and the log is about to forget: by compare-and-swap."""
     rows = UpkeepLog(world.store.log)
     token = rows.lease(lease())
     for value in range(4):
-        world.epoch({"a": value}, settle=False)
+        world.epoch({"a": value}, materialize=False)
     shorten = other.log.shorten
 
     def late(*arguments):
@@ -107,7 +107,7 @@ def test_a_holder_that_stood_still_between_its_look_and_the_log_drops_no_epoch(w
     monkeypatch.setattr(other.log, "shorten", late)
     with pytest.raises(Fenced):
         under_lease(other, token, KEEP, goes_on)
-    assert len(world.store.log.tail().epochs) == 4
+    assert len(world.store.log.state().epochs) == 4
 
 
 def test_the_end_of_an_old_lease_is_not_believed(world, other):
@@ -116,7 +116,7 @@ def test_the_end_of_an_old_lease_is_not_believed(world, other):
     new = rows.lease(lease("c"))
     with pytest.raises(Fenced):
         UpkeepLog(other.log).end(UpkeepEnded(token=old, epoch=9))
-    told = world.store.log.tail().upkeep
+    told = world.store.log.state().upkeep
     assert (told.token, told.ended) == (new, None)
 
 
@@ -127,7 +127,7 @@ def test_the_newest_lease_and_its_end_outlive_what_retention_drops(world, other)
         world.epoch({"a": value})
         ended = rows.end(UpkeepEnded(token=token, incarnation=1, epoch=value))
     world.store.retain(KEEP)
-    told = Store.open(world.store.location.uri, JOB, now_ms=Clock()).log.tail().upkeep
+    told = Store.open(world.store.location.uri, JOB, now_ms=Clock()).log.state().upkeep
     assert (told.token, told.ended_token, told.ended.epoch) == (token, ended, 3)
 
 

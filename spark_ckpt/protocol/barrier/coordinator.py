@@ -17,10 +17,10 @@ stored.
    hold back the next barrier.  The final epoch is never held back: it adds one at most, and without it work
    would be redone.
 4. An epoch is the pair (incarnation, epoch).  The host makes the incarnation durable before the machine exists,
-   so before anything carries it, and no two lives share one; within a life numbers only grow.  So no pair is
+   so before anything carries it, and no two incarnations share one; within an incarnation numbers only grow.  So no pair is
    used twice, also not after an abort or a crash (rule G3), without a write per epoch.  A *number* comes again
-   when its epoch died undecided with its life: what an earlier life said of it is turned away at the door.  A
-   number that is decided is never given to another epoch: a life begins behind the highest decided one.
+   when its epoch died undecided with its incarnation: what an earlier incarnation said of it is turned away at the door.  A
+   number that is decided is never given to another epoch: an incarnation begins behind the highest decided one.
 """
 
 from __future__ import annotations

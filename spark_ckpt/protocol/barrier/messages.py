@@ -260,7 +260,7 @@ class EpochAborted(Event):
 
 @dataclass(frozen=True, slots=True)
 class Restored(Event):
-    """The task's state is that of `epoch`, in the life `incarnation`; nothing older reaches it unmarked."""
+    """The task's state is that of `epoch`, in incarnation `incarnation`; nothing older reaches it unmarked."""
 
     epoch: Epoch
     incarnation: Incarnation
@@ -336,7 +336,7 @@ class EpochDecided(Event):
 
 @dataclass(frozen=True, slots=True)
 class DoubtResolved(Event):
-    """The log's answer for a transaction of an earlier life: whether a decision record names it."""
+    """The log's answer for a transaction of an earlier incarnation: whether a decision record names it."""
 
     epoch: Epoch
     prepared_in: Incarnation
@@ -383,7 +383,7 @@ class PrepareSink(Effect):
 
 @dataclass(frozen=True, slots=True)
 class CarryOver(Effect):
-    """The epoch was aborted in this life: its staged rows go to the front of the next epoch's."""
+    """The epoch was aborted in this incarnation: its staged rows go to the front of the next epoch's."""
 
     sink: SinkId
     epoch: Epoch
@@ -392,7 +392,7 @@ class CarryOver(Effect):
 
 @dataclass(frozen=True, slots=True)
 class DiscardPrepared(Effect):
-    """The epoch of an earlier life was never decided: its rows come again, remove the staged ones."""
+    """The epoch of an earlier incarnation was never decided: its rows come again, remove the staged ones."""
 
     sink: SinkId
     epoch: Epoch

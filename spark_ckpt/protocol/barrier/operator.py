@@ -128,7 +128,7 @@ class Operator(Machine[OperatorPhase]):
         return None
 
     def _superseded(self, event: Event) -> list[Effect] | None:
-        """A newer life talks to this task: load its state before anything of it is processed."""
+        """A newer incarnation talks to this task: load its state before anything of it is processed."""
         if isinstance(event, EpochAborted):
             return [Drop(event, "nothing of that incarnation has reached this task")]
         if self.phase is P.RESTORING or not isinstance(event, BarrierArrived | RowsArrived):
@@ -209,7 +209,7 @@ class Operator(Machine[OperatorPhase]):
             acks.append(AckSnapshot(self.task, oldest, self.incarnation))
         return acks
 
-    # -- a newer life ----------------------------------------------------------------------------------------
+    # -- a newer incarnation ----------------------------------------------------------------------------------------
 
     def _on_restored(self, event: Restored) -> list[Effect]:
         parked = self._parked

@@ -6,7 +6,7 @@
 
 1. At most one epoch is prepared and undecided.  If the next barrier comes before the fate of the last epoch
    is known, the sink waits: only then does it know whose rows the next transaction holds.
-2. An epoch that is aborted in this life hands its rows on to the next one (`CarryOver`): nothing upstream
+2. An epoch that is aborted in this incarnation hands its rows on to the next one (`CarryOver`): nothing upstream
    rolled back.
 3. In doubt after a crash: an epoch is published iff its decision record exists; otherwise its rows will be
    produced again and the staged ones are discarded.  In-doubt epochs are resolved, in order, before anything
@@ -51,7 +51,7 @@ class SinkPhase(Enum):
     """Where a sink is with the epoch that it does not know the fate of."""
 
     NEW = "recovered, not started"
-    RESOLVING = "asks the log about epochs of earlier lives"
+    RESOLVING = "asks the log about epochs of earlier incarnations"
     OPEN = "nothing is undecided"
     PREPARING = "rows are being made durable"
     VOTED = "prepared; the coordinator decides"
@@ -174,10 +174,10 @@ class SinkParticipant(Machine[SinkPhase]):
         self.phase = P.FENCED
         return [Note("fenced", str(event))]
 
-    # -- epochs of earlier lives -----------------------------------------------------------------------------
+    # -- epochs of earlier incarnations -----------------------------------------------------------------------------
 
     def _on_started(self, event: Started) -> list[Effect]:
-        """Says at once what is published: a decision sent to the life before this one is answered by nobody else."""
+        """Says at once what is published: a decision sent to the incarnation before this one is answered by nobody else."""
         self.phase = P.RESOLVING
         known = self._last_published > 0
         announced = [AckPublished(self.sink, self._last_published, self.incarnation)] if known else []

@@ -31,10 +31,10 @@ class Tentative:
     stored: bool = False
     agreed: bool = True
     record: Record | None = None
-    """As captured; None in a life that began tentative: it is durable then, or the instance was never decided."""
+    """As captured; None in an incarnation that began tentative: it is durable then, or the instance was never decided."""
 
     def as_record(self) -> dict[str, Json]:
-        """What a next life needs: votes are void by then."""
+        """What a next incarnation needs: votes are void by then."""
         return {
             "index": self.index,
             "instance": self.instance,

@@ -51,7 +51,7 @@ REQUEST, VOTE, DECIDE, DONE, ASK = "request", "vote", "decide", "done", "ask"
 class CoordinatedPhase(Enum):
     """How far the instance is that this process is in."""
 
-    BORN = "the life has not begun"
+    BORN = "the incarnation has not begun"
     FREE = "in none"
     ASKING = "tentative; its own record or votes of its cohort are missing"
     VOTED = "tentative; the decision is missing"
@@ -106,7 +106,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         self.received_then: Counts = {}
         self.tentative: Tentative | None = None
         self.newest: dict[ProcessId, tuple[int, int]] = {}
-        """Per initiator, the newest instance joined or heard undone. Of this life: requests do not outlive theirs."""
+        """Per initiator, the newest instance joined or heard undone. Of this incarnation: requests do not outlive theirs."""
         if birth.checkpoint is not None:
             self._continue(birth.checkpoint)
         self.kept = {number(record["index"]) for record in checkpoints(birth.records).values()}
@@ -147,7 +147,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
             "nothing is sent between a tentative checkpoint and its decision",
         )
 
-    # -- a life begins -------------------------------------------------------------------------------------------
+    # -- an incarnation begins -------------------------------------------------------------------------------------------
 
     def _on_start(self, event: Commanded) -> list[Effect]:
         self.phase = P.FREE if self.tentative is None else P.VOTED
@@ -160,7 +160,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return again
 
     def _mark_again(self) -> list[Effect]:
-        """An earlier life heard the decision, or the recovery went by it, and the mark is not durable."""
+        """An earlier incarnation heard the decision, or the recovery went by it, and the mark is not durable."""
         unmarked = self._unmarked.get(self.permanent)
         return [self._mark(self.permanent, unmarked)] if unmarked else []
 
@@ -171,7 +171,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
             return []
         if tentative.parent is not None:
             initiator = initiator_of(tentative.instance)
-            return [Hold(OUT), self._tell(initiator, ASK, self.attempt, {"instance": tentative.instance})]
+            return [Hold(OUT), self._send_control(initiator, ASK, self.attempt, {"instance": tentative.instance})]
         return self._make(tentative) if tentative.instance in self.decided else self._undo(tentative)
 
     # -- messages of the application -----------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
 
     def _request(self, peer: ProcessId, instance: str) -> Effect:
         last = self.received[channel_between(peer, self.me)]
-        return self._tell(peer, REQUEST, self.attempt, {"instance": instance, "last": last})
+        return self._send_control(peer, REQUEST, self.attempt, {"instance": instance, "last": last})
 
     def _checkpoint_record(self, tentative: Tentative) -> Record:
         """The record of now as it will be when this checkpoint is the permanent one."""
@@ -281,7 +281,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
 
     def _vote(self, peer: ProcessId, instance: str, agreed: bool, participants: Collection[str] = ()) -> Effect:
         body: dict[str, Json] = {"instance": instance, "agreed": agreed, "participants": sorted(participants)}
-        return self._tell(peer, VOTE, self.attempt, body)
+        return self._send_control(peer, VOTE, self.attempt, body)
 
     def _count(self, event: Received) -> list[Effect]:
         tentative = self._mine(event)
@@ -334,7 +334,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return [self._decision(peer, instance, make=True) for peer in sorted(self.decided[instance] - {self.me})]
 
     def _decision(self, peer: ProcessId, instance: str, make: bool) -> Effect:
-        return self._tell(peer, DECIDE, self.attempt, {"instance": instance, "make": make})
+        return self._send_control(peer, DECIDE, self.attempt, {"instance": instance, "make": make})
 
     def _hear(self, event: Received) -> list[Effect]:
         tentative = self._mine(event)
@@ -353,7 +353,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
             return [Drop(event, "not tentative in that instance")]
         if self._is_marking(instance_of(event)):
             return [Drop(event, "known; the mark is being stored")]
-        return [self._tell(event.message.source, DONE, self.attempt, {"instance": instance_of(event)})]
+        return [self._send_control(event.message.source, DONE, self.attempt, {"instance": instance_of(event)})]
 
     def _make(self, tentative: Tentative) -> list[Effect]:
         record = tentative.record or self._unmarked[tentative.index]
@@ -425,7 +425,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
     def _say_done(self, instance: str) -> list[Effect]:
         if initiator_of(instance) == self.me:
             return self._finished(instance, self.me)
-        return [self._tell(initiator_of(instance), DONE, self.attempt, {"instance": instance})]
+        return [self._send_control(initiator_of(instance), DONE, self.attempt, {"instance": instance})]
 
     def _finish(self, event: Received) -> list[Effect]:
         return self._finished(instance_of(event), event.message.source)

@@ -152,7 +152,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
     def _on_start(self, event: Commanded) -> list[Effect]:
         timer = self._timer(number(event.arguments.get("local_ms", 0)), 1)
         known = any(kept.low <= self.complete for kept in self._kept)
-        return [timer, *self._tell_durable(), *(self._show() if known else ()), *self._settle()]
+        return [timer, *self._send_durable(), *(self._show() if known else ()), *self._take_in_waiting()]
 
     def _on_sent(self, event: AppSent) -> list[Effect]:
         return [self._send_app(event.channel, event.body, self.index, self._header())]
@@ -221,7 +221,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         self.delivered += 1
         return [Deliver(event)]
 
-    def _settle(self) -> list[Effect]:
+    def _take_in_waiting(self) -> list[Effect]:
         """Take in what waits and is not being logged, until a checkpoint has to come first."""
         effects: list[Effect] = []
         for key, message in list(self._waiting.items()):
@@ -286,12 +286,12 @@ class IndexWorker(MessageMachine[IndexPhase]):
         self.index, self._saving, self.phase = saved.high, None, P.RUNNING
         self._durable[self.me] = self.index
         ratio = Note("logged of received", f"{self.logged}/{self.delivered}")
-        return [*self._gates(Release), ratio, *self._tell_durable(), *self._advance(), *self._settle()]
+        return [*self._gates(Release), ratio, *self._send_durable(), *self._advance(), *self._take_in_waiting()]
 
     # -- what is complete --------------------------------------------------------------------------------------------
 
-    def _tell_durable(self) -> list[Send]:
-        return [self._tell(peer, DURABLE, self.index) for peer in self.graph.processes if peer != self.me]
+    def _send_durable(self) -> list[Send]:
+        return [self._send_control(peer, DURABLE, self.index) for peer in self.graph.processes if peer != self.me]
 
     def _on_durable(self, message: Envelope) -> list[Effect]:
         return self._learn(message.source, message.index)

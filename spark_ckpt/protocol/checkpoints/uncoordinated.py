@@ -71,7 +71,7 @@ from spark_ckpt.protocol.vocabulary import (
 PERIODIC = "checkpoint"
 REPORT = "report"
 """Worker to coordinator: [[index, seen], ...] of durable checkpoints; its index is the newest reported before."""
-SETTLED = "settled"
+LINE = "line"
 """Coordinator to worker, index: the line's checkpoint there; body: checkpoints to erase."""
 
 
@@ -125,7 +125,7 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
         kept = checkpoints(birth.records)
         self._durable: dict[int, Record] = {i: record for i, record in kept.items() if i <= self.interval}
         self._unchanged = _work_in(self._durable)
-        """What the newest durable checkpoint has: one that was being stored when the last life ended may be lost."""
+        """What the newest durable checkpoint has: one that was being stored when the last incarnation ended may be lost."""
         self._saving: dict[int, Record] = {}
         self._reported = 0
         self._waiting = receipts(now.get("waiting", ()))
@@ -163,8 +163,8 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
 
     def _on_received(self, event: Received) -> list[Effect]:
         message = event.message
-        if message.kind == SETTLED:
-            return self._settle(message)
+        if message.kind == LINE:
+            return self._take_line(message)
         expected = self.received.get(event.channel, 0) + 1
         if message.seq != expected:
             raise self._invalid(event, f"the channel is in order, and {expected} is next")
@@ -226,15 +226,15 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
         elapsed = TimerElapsed(PERIODIC, TimerId(timer), 0)
         return SetTimer(PERIODIC, self.settings.interval_ms, TimerId(timer), elapsed)
 
-    # -- what is settled ---------------------------------------------------------------------------------------------
+    # -- where the line is ---------------------------------------------------------------------------------------------
 
     def _report(self, ready: Sequence[int]) -> Send:
         """In the order of the checkpoints: what is discardable holds only if none appears in between later."""
         before, self._reported = self._reported, ready[-1] if ready else self._reported
         body: Json = [[index, mapping(self._durable[index]["seen"])] for index in ready]
-        return self._tell(COORDINATOR, REPORT, before, body)
+        return self._send_control(COORDINATOR, REPORT, before, body)
 
-    def _settle(self, message: Envelope) -> list[Effect]:
+    def _take_line(self, message: Envelope) -> list[Effect]:
         shown = self._show(message.index)
         old = [number(index) for index in items(message.body)]
         for index in old:
@@ -257,7 +257,7 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
 class GatheringPhase(Enum):
     """What the coordinator knows."""
 
-    GATHERING = "not everybody has reported in this life"
+    GATHERING = "not everybody has reported in this incarnation"
     DECIDING = "everybody has"
 
 
@@ -328,7 +328,7 @@ class LineCoordinator(MessageMachine[GatheringPhase]):
         for process in self.graph.processes:
             old = [index for index in self._seen[process] if index not in needed[process]]
             if old or self.line[process] > before[process]:
-                told.append(self._settled(process, old))
+                told.append(self._line_for(process, old))
         complete = [Note("complete", _named(self.line))] if self.line != before else []
         return [*complete, *told]
 
@@ -336,10 +336,10 @@ class LineCoordinator(MessageMachine[GatheringPhase]):
         """Where everybody would be if all failed now: no recovery goes behind it."""
         return graph.undone([(process, max(seen)) for process, seen in self._seen.items()])
 
-    def _settled(self, process: ProcessId, old: Sequence[int]) -> Send:
+    def _line_for(self, process: ProcessId, old: Sequence[int]) -> Send:
         for index in old:
             del self._seen[process][index]
-        return self._tell(process, SETTLED, self.line[process], list(old))
+        return self._send_control(process, LINE, self.line[process], list(old))
 
 
 def plan(failure: Failure, graph_of: Callable[[Mapping[ProcessId, Marks]], IntervalGraph] = IntervalGraph) -> Plan:

@@ -21,7 +21,7 @@ Corrected and added:
 - Sources receive nothing: their interval is always 0 and never undone; they read their input again.
 - Whoever is hit by the next recovery while it replays goes back to what is durable: a part of its replay may have been
   in nothing but the memory that it left.
-- RV is not stored.  It follows from what is stable, which is reported again at the begin of every life.
+- RV is not stored.  It follows from what is stable, which is reported again at the begin of every incarnation.
 
 Option `checkpoint_every`: batches from one checkpoint to the next (4).
 """
@@ -86,7 +86,7 @@ STABLE = "stable"
 """Worker to coordinator: [[interval, ddv], ...]."""
 RECOVERABLE = "recoverable"
 """Coordinator to worker: index is RV of the worker."""
-NUMBERS_PER_LIFE = 2**32
+NUMBERS_PER_INCARNATION = 2**32
 """Messages that a channel can carry in one incarnation."""
 
 
@@ -130,7 +130,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         super().__init__(P.IDLE, birth)
         now: Mapping[str, Json] = birth.checkpoint or {}
         self.interval = number(now.get("index", 0))
-        self.life = number(now.get("life", 1))
+        self.received_in = number(now.get("received_in", 1))
         self.sent = counts(now.get("sent", {}))
         self.received = counts(now.get("received", {}))
         self.ddv: Ddv = ddv_of(now.get("ddv", {}))
@@ -149,7 +149,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
     def record(self) -> Record:
         """A checkpoint, or now.
 
-        `target`: where the replay ends; `position` names the checkpoint; `life`: the newest receipt's incarnation;
+        `target`: where the replay ends; `position` names the checkpoint; `received_in`: the newest receipt's incarnation;
         `log`: the memory.
         """
         return {
@@ -157,7 +157,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
             "index": self.interval,
             "target": self.target,
             "position": self._position(),
-            "life": self.life,
+            "received_in": self.received_in,
             "sent": as_counts(self.sent),
             "received": as_counts(self.received),
             "ddv": {str(process): interval for process, interval in self.ddv.items()},
@@ -177,7 +177,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         return self.interval if self.graph.inputs[self.me] else sum(self.sent.values())
 
     def _stored_position(self) -> int:
-        """How far that is on disk: what was being stored when the last life ended may be lost."""
+        """How far that is on disk: what was being stored when the last incarnation ended may be lost."""
         if self.graph.inputs[self.me]:
             return max(self._durable.intervals)
         return max((number(record["position"]) for record in self._durable.checkpoints.values()), default=0)
@@ -190,7 +190,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         return [self._timer(1), *([self._report(known)] if known else ()), *erased]
 
     def _on_sent(self, event: AppSent) -> list[Effect]:
-        begin = (self.life - 1) * NUMBERS_PER_LIFE
+        begin = (self.received_in - 1) * NUMBERS_PER_INCARNATION
         self.sent[event.channel] = max(self.sent.get(event.channel, 0), begin)
         return [self._send_app(event.channel, event.body, self.interval)]
 
@@ -202,10 +202,10 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
             return [Drop(event, "it was received before: a replay sent it again")]
         self.received[event.channel] = message.seq
         self.interval += 1
-        self.life = number(message.header.get(RECEIVED_IN, 0)) if event.replayed else self.incarnation
+        self.received_in = number(message.header.get(RECEIVED_IN, 0)) if event.replayed else self.incarnation
         self.ddv = {**self.ddv, message.source: max(self.ddv.get(message.source, 0), message.index)}
         if self.interval not in self._durable.receipts:
-            self.memory[self.interval] = Receipt(self.interval, self.life, self.ddv, message)
+            self.memory[self.interval] = Receipt(self.interval, self.received_in, self.ddv, message)
         return [Deliver(event), *self._show()]
 
     # -- flush -------------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
 
     def _report(self, stable: Mapping[int, Ddv]) -> Send:
         body: Json = [[k, {str(process): i for process, i in ddv.items()}] for k, ddv in stable.items()]
-        return self._tell(COORDINATOR, STABLE, self.interval, body)
+        return self._send_control(COORDINATOR, STABLE, self.interval, body)
 
     def _learn(self, recoverable: int) -> list[Effect]:
         self.recoverable = max(self.recoverable, recoverable)
@@ -306,7 +306,7 @@ _COORDINATOR_EVENTS = (Commanded, Received)
 
 
 class RecoveryCoordinator(MessageMachine[StablePhase]):
-    """Keeps RV. Begins with 0 in every life and is told what is stable."""
+    """Keeps RV. Begins with 0 in every incarnation and is told what is stable."""
 
     PHASES = StablePhase
     AT_REST = (StablePhase.READY,)
@@ -339,7 +339,7 @@ class RecoveryCoordinator(MessageMachine[StablePhase]):
             return []
         self._told.update(moved)
         rv = " ".join(f"{process}:{interval}" for process, interval in sorted(self.vector.rv.items()))
-        return [Note("complete", rv), *(self._tell(process, RECOVERABLE, k) for process, k in moved.items())]
+        return [Note("complete", rv), *(self._send_control(process, RECOVERABLE, k) for process, k in moved.items())]
 
 
 # -- recovery ------------------------------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ def _older(records: Records) -> tuple[Key, ...]:
 
 
 def _target(birth: Birth, interval: int) -> int:
-    """Where this life's replay ends: the newest recovery's row names the first interval that it undid."""
+    """Where this incarnation's replay ends: the newest recovery's row names the first interval that it undid."""
     row = birth.table.get(birth.incarnation, {})
     if not isinstance(row, Mapping):
         raise ProtocolViolation("intervals of different processes are not comparable: a row has one per process")

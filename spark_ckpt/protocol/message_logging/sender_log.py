@@ -49,7 +49,7 @@ class SenderLog:
             yield from ((channel, entry.message) for entry in kept.values() if entry.rsn is None)
 
     def renew(self, incarnation: Incarnation) -> None:
-        """A new life sends again in its own name what nobody has acknowledged."""
+        """A new incarnation sends again in its own name what nobody has acknowledged."""
         for kept in self.entries.values():
             for entry in kept.values():
                 if entry.rsn is None:

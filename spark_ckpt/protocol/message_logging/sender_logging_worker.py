@@ -45,7 +45,7 @@ SENDS, RECEIPTS = "sends", "receipts"
 class SenderPhase(Enum):
     """Whether everything that was received is fully logged."""
 
-    BORN = "the life has not begun"
+    BORN = "the incarnation has not begun"
     OPEN = "it is: sends go out"
     GATED = "it is not: sends wait"
 
@@ -95,7 +95,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         self._storing: tuple[int, int, dict[ChannelId, int]] | None = None
         self._saving: Record = {}
         self._saved = max(map(self._work_in, checkpoints(birth.records).values()), default=0)
-        """What the newest durable checkpoint has: one that was being stored when the last life ended may be lost."""
+        """What the newest durable checkpoint has: one that was being stored when the last incarnation ended may be lost."""
         self._timer = 0
         self._is_armed = False
 
@@ -145,7 +145,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         self._ensure(sum(order.received.values()) == order.rsn, "every receipt has its place in the order")
         self._ensure(order.unacked <= set(order.places.values()), "a receipt that is not logged has a place")
 
-    # -- a life begins -------------------------------------------------------------------------------------------
+    # -- an incarnation begins -------------------------------------------------------------------------------------------
 
     def _on_start(self, event: Commanded) -> list[Effect]:
         self.phase = P.OPEN
@@ -253,7 +253,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
 
     def _ack(self, channel: ChannelId, seq: int, rsn: int) -> Effect:
         body: dict[str, Json] = {"channel": channel, "seq": seq, "rsn": rsn}
-        return self._tell(self.graph.ends[channel][0], ACK, self.index, body)
+        return self._send_control(self.graph.ends[channel][0], ACK, self.index, body)
 
     def _answer_again(self, event: Received) -> Effect:
         """Its sender has not heard, or has failed and forgotten."""
@@ -300,7 +300,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         return [Store(key, log_record(entry, self.incarnation), token)]
 
     def _ackack(self, channel: ChannelId, rsn: int) -> Effect:
-        return self._tell(self.graph.ends[channel][1], ACKACK, self.index, {"rsn": rsn})
+        return self._send_control(self.graph.ends[channel][1], ACKACK, self.index, {"rsn": rsn})
 
     def _trim(self, event: Received) -> list[Effect]:
         """The receiver's checkpoint has these messages."""
@@ -384,7 +384,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
 
     def _covered(self, channel: ChannelId) -> Effect:
         body: dict[str, Json] = {"channel": channel, "last": self.order.covered_up_to.get(channel, 0)}
-        return self._tell(self.graph.ends[channel][0], COVERED, self.index, body)
+        return self._send_control(self.graph.ends[channel][0], COVERED, self.index, body)
 
 
 def _receipt(event: Received) -> tuple[ChannelId, int, int]:

@@ -69,7 +69,7 @@ PERIODIC = "checkpoint"
 class LoggingPhase(Enum):
     """What keeps the next message from being delivered."""
 
-    BORN = "the life has not begun"
+    BORN = "the incarnation has not begun"
     REPLAYING = "the log holds messages that the state does not have"
     IDLE = "nothing"
     LOGGING = "a record of the log is being stored"
@@ -129,11 +129,11 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         self._storing: int | None = None
         self._saving: Record = {}
         self._saved = self._work_in(birth.records)
-        """What the newest durable checkpoint has: one that was being stored when the last life ended may be lost."""
+        """What the newest durable checkpoint has: one that was being stored when the last incarnation ended may be lost."""
         self._timer = 0
 
     def _has_failed(self) -> bool:
-        """This life begins with a replay: the recovery names only those that failed."""
+        """This incarnation begins with a replay: the recovery names only those that failed."""
         row = self.table.get(self.incarnation)
         return isinstance(row, Mapping) and self.me in row
 
@@ -173,7 +173,7 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         self._ensure((self.phase is P.REPLAYING) <= (self._replays > 0), "replaying only what the log has")
         self._ensure(sum(self.received.values()) == self.order, "every receipt has its place in the order")
 
-    # -- a life begins -------------------------------------------------------------------------------------------
+    # -- an incarnation begins -------------------------------------------------------------------------------------------
 
     def _on_start(self, event: Commanded) -> list[Effect]:
         begun = [self._set_timer(), *self._show(), *self._erase_again()]
@@ -189,7 +189,7 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         return [*self._deliver([event]), *([] if self._replays else self._go_on())]
 
     def _go_on(self) -> list[Effect]:
-        """Store what an earlier life took in and did not get stored: the same record, so once more is harmless."""
+        """Store what an earlier incarnation took in and did not get stored: the same record, so once more is harmless."""
         if self.batch and not self._known(self.batch[0]):
             self.phase = P.LOGGING
             return [self._log()]
@@ -263,7 +263,7 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         return [*delivered, *self._show()]
 
     def _show(self) -> list[Effect]:
-        """What a replay repeats is shown already; what was on its way to the sink when the last life ended is not."""
+        """What a replay repeats is shown already; what was on its way to the sink when the last incarnation ended is not."""
         first, last = self.shown, self.order
         if not self.is_sink or last <= first:
             return []

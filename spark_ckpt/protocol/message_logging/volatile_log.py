@@ -23,26 +23,26 @@ RECEIVED_IN = "received_in"
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The receipt that began `interval`, in incarnation `life`; `ddv` is the process's vector after it."""
+    """The receipt that began `interval`, in the incarnation `received_in`; `ddv` is the process's vector after it."""
 
     interval: int
-    life: int
+    received_in: int
     ddv: Ddv
     message: Envelope
 
     def as_record(self) -> Json:
         """JSON."""
-        return [self.interval, self.life, _as_json(self.ddv), self.message.as_record()]
+        return [self.interval, self.received_in, _as_json(self.ddv), self.message.as_record()]
 
     @classmethod
     def of(cls, record: Json) -> Receipt:
         """What `as_record` wrote."""
-        interval, life, ddv, message = items(record)
-        return cls(number(interval), number(life), ddv_of(ddv), Envelope.of(mapping(message)))
+        interval, received_in, ddv, message = items(record)
+        return cls(number(interval), number(received_in), ddv_of(ddv), Envelope.of(mapping(message)))
 
     def for_replay(self) -> Envelope:
         """The message, with the incarnation that its consequences are numbered in."""
-        return replace(self.message, header={**self.message.header, RECEIVED_IN: self.life})
+        return replace(self.message, header={**self.message.header, RECEIVED_IN: self.received_in})
 
 
 @dataclass(slots=True)

@@ -70,7 +70,7 @@ class SnapshotTask(AligningWorker[SnapshotPhase]):
     def __init__(self, birth: Birth) -> None:
         super().__init__(P.STARTING, birth)
 
-    def _settle(self) -> None:
+    def _update_phase(self) -> None:
         self.phase = P.ALIGNING if self.held else P.RUNNING
 
     def _keep(self, number: int, captured: Record) -> list[Effect]:

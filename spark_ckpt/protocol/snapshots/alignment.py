@@ -27,7 +27,7 @@ PhaseT = TypeVar("PhaseT", bound=Enum)
 
 
 class AligningWorker(SnapshotWorker[PhaseT]):
-    """A task that aligns. Subclasses say what its phase is now (`_settle`) and what follows a capture (`_keep`)."""
+    """A task that aligns. Subclasses say what its phase is now (`_update_phase`) and what follows a capture (`_keep`)."""
 
     def __init__(self, phase: PhaseT, birth: Birth) -> None:
         super().__init__(phase, birth)
@@ -47,7 +47,7 @@ class AligningWorker(SnapshotWorker[PhaseT]):
         self._ensure(self.closed == self._shut(), "the gates are as the state says")
 
     @abstractmethod
-    def _settle(self) -> None:
+    def _update_phase(self) -> None:
         """Set the phase from the state."""
 
     @abstractmethod
@@ -64,7 +64,7 @@ class AligningWorker(SnapshotWorker[PhaseT]):
         return None
 
     def _on_start(self, event: Commanded) -> list[Effect]:
-        self._settle()
+        self._update_phase()
         return []
 
     # -- barriers ------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class AligningWorker(SnapshotWorker[PhaseT]):
             return [*abandoned, *self._take(number)]
         self.aligning = number
         self.held.add(channel)
-        self._settle()
+        self._update_phase()
         return [*abandoned, *self._gate()]
 
     def _make_way(self, number: int) -> list[Effect]:
@@ -97,7 +97,7 @@ class AligningWorker(SnapshotWorker[PhaseT]):
         self._let_go()
         capture, captured = self._capture(number)
         kept = self._keep(number, captured)
-        self._settle()
+        self._update_phase()
         return [capture, *self._forward(number), *self._gate(), *kept]
 
     def _forward(self, number: int) -> list[Effect]:
@@ -117,7 +117,7 @@ class AligningWorker(SnapshotWorker[PhaseT]):
         note = Note("alignment abandoned", f"{self.aligning}: {why}")
         self.over = max(self.over, self.aligning or 0)
         self._let_go()
-        self._settle()
+        self._update_phase()
         return [note, *self._gate()]
 
     # -- gates ---------------------------------------------------------------------------------------------------

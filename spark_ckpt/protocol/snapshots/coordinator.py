@@ -107,7 +107,7 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
         self._periodic: TimerId | None = None
 
     def record(self) -> Record:
-        """What the next life goes by. Open snapshots are not in it: they end with this life."""
+        """What the next incarnation goes by. Open snapshots are not in it: they end with this incarnation."""
         return {"incarnation": self.incarnation, "index": self.newest, "committed": self.committed}
 
     def validate(self) -> None:
@@ -157,7 +157,7 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
 
     def _on_start(self, event: Commanded) -> list[Effect]:
         self.phase = P.IDLE
-        again = self._tell_all(COMMIT, self.committed) if self.committed else []
+        again = self._send_control_to_all(COMMIT, self.committed) if self.committed else []
         return [*again, *self._collect_garbage(), self._next_period()]
 
     def _on_timer(self, event: TimerElapsed) -> list[Effect]:
@@ -178,7 +178,7 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
         opened.step = Step.COLLECTING
         timer = self._timer(TIMEOUT, self.settings.timeout_ms)
         opened.timeout = timer.timer
-        return [*(self._tell(process, BEGIN, number) for process in self.asked()), timer]
+        return [*(self._send_control(process, BEGIN, number) for process in self.asked()), timer]
 
     def _next_period(self) -> SetTimer:
         timer = self._timer(PERIODIC, self.settings.interval_ms)
@@ -226,9 +226,9 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
         self.committed = number
         for older in [each for each in self.open if each <= number]:
             del self.open[older]
-        self._settle()
+        self._update_phase()
         garbage = self._collect_garbage()
-        return [Note("complete", str(number)), *self._tell_all(COMMIT, number), *garbage]
+        return [Note("complete", str(number)), *self._send_control_to_all(COMMIT, number), *garbage]
 
     def _on_timeout(self, event: TimerElapsed) -> list[Effect]:
         number = next(each for each, opened in self.open.items() if opened.timeout == event.timer)
@@ -237,16 +237,16 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
         return self._abort(number, "no answer in time")
 
     def _abort(self, number: int, why: str) -> list[Effect]:
-        """Whoever was asked is told. An id that could not be written was never heard of, and a next life may take it."""
+        """Whoever was asked is told. An id that could not be written was never heard of, and a next incarnation may take it."""
         asked = self.open.pop(number).step is not Step.NAMING
-        self._settle()
-        return [Note("aborted", f"{number}: {why}"), *(self._tell_all(ABORT, number) if asked else [])]
+        self._update_phase()
+        return [Note("aborted", f"{number}: {why}"), *(self._send_control_to_all(ABORT, number) if asked else [])]
 
-    def _settle(self) -> None:
+    def _update_phase(self) -> None:
         self.phase = P.OPEN if self.open else P.IDLE
 
-    def _tell_all(self, kind: str, number: int) -> list[Effect]:
-        return [self._tell(process, kind, number) for process in self.workers]
+    def _send_control_to_all(self, kind: str, number: int) -> list[Effect]:
+        return [self._send_control(process, kind, number) for process in self.workers]
 
     # -- records -------------------------------------------------------------------------------------------------
 

@@ -107,7 +107,7 @@ class CyclicTask(AligningWorker[CyclicPhase]):
                 return None if self.awaited else f"snapshot {number} is over here"
         return super()._stale(event)
 
-    def _settle(self) -> None:
+    def _update_phase(self) -> None:
         if self.awaited:
             self.phase = P.LOGGING
         else:
@@ -138,7 +138,7 @@ class CyclicTask(AligningWorker[CyclicPhase]):
         if event.channel not in self.awaited:
             raise self._invalid(event, f"the barrier is awaited on {sorted(self.awaited)}")
         self.awaited.discard(event.channel)
-        self._settle()
+        self._update_phase()
         return self._close_log()
 
     # -- snapshots that die --------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class CyclicTask(AligningWorker[CyclicPhase]):
     def _drop_log(self, why: str) -> list[Effect]:
         self.awaited.clear()
         self.log.clear()
-        self._settle()
+        self._update_phase()
         return [Note("log abandoned", f"{self.index}: {why}")]
 
 

@@ -93,16 +93,16 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
         self.deficits: dict[int, int] = {}
         """Frozen at the capture, reported when it is durable."""
         self.settled = self.index
-        """Epochs up to this one capture nothing any more: decided, or open in an earlier life."""
+        """Epochs up to this one capture nothing any more: decided, or open in an earlier incarnation."""
         self.decided = 0
-        """The newest decision heard of in this life: nothing before it is needed."""
+        """The newest decision heard of in this incarnation: nothing before it is needed."""
         self.given_up: set[int] = set()
         self.in_flight: list[Key] = [key for key in birth.records if key[0] == CAPTURED]
         self.writing: Counter[int] = Counter()
         """Messages in flight that are being stored, by snapshot."""
 
     def record(self) -> Record:
-        """The counts belong to the state: a life that continues here must go on counting here."""
+        """The counts belong to the state: an incarnation that continues here must go on counting here."""
         return {**super().record(), "balance": {str(epoch): count for epoch, count in self.balance.items()}}
 
     def _on_start(self, event: Commanded) -> list[Effect]:
@@ -158,11 +158,11 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
         number = int(epoch)
         self.writing[number] -= what == CAPTURED
         if not event.ok:
-            return [self._tell(COORDINATOR, REFUSE, number, f"{what} could not be written")]
+            return [self._send_control(COORDINATOR, REFUSE, number, f"{what} could not be written")]
         if what == CAPTURED:
-            return [self._tell(COORDINATOR, LATE, number, 1), *self._erase_in_flight()]
+            return [self._send_control(COORDINATOR, LATE, number, 1), *self._erase_in_flight()]
         self.kept.add(number)
-        return [self._tell(COORDINATOR, ACK, number, self.deficits.pop(number))]
+        return [self._send_control(COORDINATOR, ACK, number, self.deficits.pop(number))]
 
     # -- decisions -----------------------------------------------------------------------------------------------
 

@@ -132,7 +132,7 @@ class PartialTask(AligningWorker[PartialPhase]):
         super().validate()
         self._ensure(not (self.order and self.held), "who replays does not align")
 
-    def _settle(self) -> None:
+    def _update_phase(self) -> None:
         if self.waiting:
             self.phase = P.ORDERING
         elif self.order:
@@ -148,9 +148,9 @@ class PartialTask(AligningWorker[PartialPhase]):
         return super()._shut()
 
     def _on_start(self, event: Commanded) -> list[Effect]:
-        """What waited when the last life ended is taken again, unless its send was undone meanwhile."""
+        """What waited when the last incarnation ended is taken again, unless its send was undone meanwhile."""
         waited, self.waiting = self.waiting, None
-        self._settle()
+        self._update_phase()
         gates = self._gate()
         if waited is None:
             return gates
@@ -168,7 +168,7 @@ class PartialTask(AligningWorker[PartialPhase]):
             return self._repeat(event)
         self.waiting = event
         self.order_keys.append(record_key(ORDER, self.position + 1))
-        self._settle()
+        self._update_phase()
         return [*self._gate(), self._write_position(event.channel)]
 
     def _is_known(self, event: Received) -> bool:
@@ -185,7 +185,7 @@ class PartialTask(AligningWorker[PartialPhase]):
     def _deliver_in_order(self, event: Received) -> list[Effect]:
         self.position += 1
         delivered = self._deliver(event)
-        self._settle()
+        self._update_phase()
         return [*delivered, *self._gate()]
 
     def _write_position(self, channel: ChannelId) -> Store:
@@ -215,7 +215,7 @@ class PartialTask(AligningWorker[PartialPhase]):
         number = event.message.index
         abandoned = self._abandon(f"{number} is refused") if self.aligning is not None else []
         self.over = max(self.over, number)
-        return [*abandoned, self._tell(COORDINATOR, REFUSE, number, "a replay is under way")]
+        return [*abandoned, self._send_control(COORDINATOR, REFUSE, number, "a replay is under way")]
 
     def _capture(self, number: int) -> tuple[Capture, Record]:
         self.positions[number] = self.position

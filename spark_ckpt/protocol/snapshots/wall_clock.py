@@ -149,7 +149,7 @@ class ClockCoordinator(Coordinator):
     def _on_ack(self, message: Envelope) -> list[Effect]:
         self.open.setdefault(message.index, Open(set(self.workers), Step.COLLECTING))
         self.newest = max(self.newest, message.index)
-        self._settle()
+        self._update_phase()
         return super()._on_ack(message)
 
     def _on_refuse(self, message: Envelope) -> list[Effect]:

@@ -5,7 +5,7 @@ that is finished with here, captured or given up: whatever comes of it or of an 
 
 A sink shows output when the snapshot that holds it is decided, never before (G6): `cuts` remembers how much had
 been delivered at each capture that is not decided yet.  How much is shown is not in a record: a crash may come between
-the two, so every life is told by the sink (`Birth.shown`).
+the two, so every incarnation is told by the sink (`Birth.shown`).
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class SnapshotWorker(MessageMachine[PhaseT]):
         self.cuts = {int(n): rows for n, rows in counts_in(known, "cuts").items()}
         self.shown = birth.shown
         self.kept = {int(key[1]) for key in birth.records if key[0] == "checkpoint"}
-        """Checkpoints that are durable, as far as this life knows."""
+        """Checkpoints that are durable, as far as this incarnation knows."""
 
     def record(self) -> Record:
-        """Counts and numbers. A snapshot half way is not in it: its markers die with this life."""
+        """Counts and numbers. A snapshot half way is not in it: its markers die with this incarnation."""
         return {
             "incarnation": self.incarnation,
             "index": self.index,
@@ -119,9 +119,9 @@ class SnapshotWorker(MessageMachine[PhaseT]):
         """Write ahead (G2): nobody is told of a checkpoint that is not durable."""
         number = int(event.token.split()[1])
         if not event.ok:
-            return [self._tell(COORDINATOR, REFUSE, number, "the checkpoint could not be written")]
+            return [self._send_control(COORDINATOR, REFUSE, number, "the checkpoint could not be written")]
         self.kept.add(number)
-        return [self._tell(COORDINATOR, ACK, number)]
+        return [self._send_control(COORDINATOR, ACK, number)]
 
     # -- decisions -----------------------------------------------------------------------------------------------
 

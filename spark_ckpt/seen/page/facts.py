@@ -1,4 +1,4 @@
-"""What the page shows of a job, as JSON: the log's tail for the overview, one manifest for what is looked at closely.
+"""What the page shows of a job, as JSON: the log's log_state for the overview, one manifest for what is looked at closely.
 
 An overview reads no manifest but the newest, so that ten thousand epochs are told as fast as ten.
 """
@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import CkptError
 from spark_ckpt.json_values import plain
+from spark_ckpt.store.log_state import IncarnationEntry, LogState
 from spark_ckpt.store.records import EdgeCut, EpochBrief, Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.store import Store
-from spark_ckpt.store.tail import LifeTold, Tail
 
 COLUMNS = (
     "epoch", "status", "incarnation", "base", "created_ms", "duration_ms", "barrier_ms", "snapshot_ms", "decision_ms",
@@ -26,34 +26,34 @@ Facts = dict[str, Json]
 
 def facts_of(store: Store, now_ms: int) -> Facts:
     """The overview of one job. `now_ms`: since 1970. Damage of the newest manifest is told, not raised."""
-    tail = store.log.tail()
+    log_state = store.log.state()
     return {
-        "job": tail.job,
+        "job": log_state.job,
         "store": store.location.uri,
-        "store_id": tail.store_id,
+        "store_id": log_state.store_id,
         "taken_ms": now_ms,
-        "latest": tail.latest,
-        "driver": driver_of(tail, now_ms),
+        "latest": log_state.latest,
+        "driver": driver_of(log_state, now_ms),
         "standbys": [_standby(note) for note in Standbys(store.location).waiting()],
-        "savepoints": dict(tail.savepoints),
-        "acked": dict(tail.acked),
-        "incarnations": [_incarnation(each, tail, now_ms) for each in tail.lives],
+        "savepoints": dict(log_state.savepoints),
+        "acked": dict(log_state.acked),
+        "incarnations": [_incarnation(each, log_state, now_ms) for each in log_state.incarnations],
         "columns": list(COLUMNS),
-        "epochs": [list(row) for row in rows_of(tail)],
-        "newest": _newest(store, tail),
+        "epochs": [list(row) for row in rows_of(log_state)],
+        "newest": _newest(store, log_state),
     }
 
 
-def driver_of(tail: Tail, now_ms: int) -> Json:
+def driver_of(log_state: LogState, now_ms: int) -> Json:
     """Who runs the job; null if nobody ever did."""
-    if tail.holder is None:
+    if log_state.holder is None:
         return None
     return {
-        "holder": str(tail.holder),
-        "since_ms": tail.since_ms,
-        "lease_ms": tail.lease_ms,
-        "lease_until_ms": tail.lease_expires_ms or None,
-        "holds_lease": tail.lease_expires_ms > now_ms,
+        "holder": str(log_state.holder),
+        "since_ms": log_state.since_ms,
+        "lease_ms": log_state.lease_ms,
+        "lease_until_ms": log_state.lease_expires_ms or None,
+        "holds_lease": log_state.lease_expires_ms > now_ms,
     }
 
 
@@ -67,7 +67,7 @@ def _standby(note: StandbyNote) -> Json:
     }
 
 
-def _incarnation(told: LifeTold, tail: Tail, now_ms: int) -> Json:
+def _incarnation(told: IncarnationEntry, log_state: LogState, now_ms: int) -> Json:
     return {
         "incarnation": told.incarnation,
         "began_ms": told.began_ms,
@@ -75,34 +75,34 @@ def _incarnation(told: LifeTold, tail: Tail, now_ms: int) -> Json:
         "restored_from": told.restored_from,
         "holder": told.holder,
         "ended_ms": told.ended_ms or None,
-        "ended": how_it_ended(told, tail, now_ms),
-        "epochs": sum(brief.incarnation == told.incarnation for brief in tail.by_id.values()),
+        "ended": how_it_ended(told, log_state, now_ms),
+        "epochs": sum(brief.incarnation == told.incarnation for brief in log_state.by_id.values()),
     }
 
 
-def how_it_ended(told: LifeTold, tail: Tail, now_ms: int) -> str:
+def how_it_ended(told: IncarnationEntry, log_state: LogState, now_ms: int) -> str:
     """In words. A driver that is killed says nothing: the next one, or the lease, tells that it is gone."""
     if told.ended_ms:
         return told.why or "in order; its lease was freed"
-    if told.incarnation < tail.incarnation:
+    if told.incarnation < log_state.incarnation:
         return f"without a word, before incarnation {told.incarnation + 1} began: killed, lost, or replaced"
-    return "runs" if tail.lease_expires_ms > now_ms else "without a word: its lease is over"
+    return "runs" if log_state.lease_expires_ms > now_ms else "without a word: its lease is over"
 
 
-def rows_of(tail: Tail) -> Iterable[tuple[Json, ...]]:
+def rows_of(log_state: LogState) -> Iterable[tuple[Json, ...]]:
     """One row an epoch, oldest first, as `COLUMNS` says."""
-    lineage = {brief.epoch for brief in tail.lineage()}
-    owed = {sink: set(tail.unacked(sink)) for sink in tail.sinks}
-    later = _told_later(tail.by_id.values())
+    lineage = {brief.epoch for brief in log_state.lineage()}
+    owed = {sink: set(log_state.unacked(sink)) for sink in log_state.sinks}
+    later = _told_later(log_state.by_id.values())
     names: dict[int, list[str]] = {}
-    for name, epoch in sorted(tail.savepoints.items()):
+    for name, epoch in sorted(log_state.savepoints.items()):
         names.setdefault(epoch, []).append(name)
-    for brief in tail.epochs:
+    for brief in log_state.epochs:
         barrier_ms, snapshot_ms = (
             (brief.timings.barrier_ms, brief.timings.snapshot_ms) if brief.timings else (None, None)
         )
         yield (
-            brief.epoch, _status(brief, lineage, owed, tail.acked),
+            brief.epoch, _status(brief, lineage, owed, log_state.acked),
             brief.incarnation, brief.base, brief.created_ms, brief.duration_ms,
             barrier_ms, snapshot_ms, later.get((brief.epoch, "decision")), later.get((brief.epoch, "publish")),
             brief.rows_in, brief.rows_out, brief.state_bytes, brief.reason, names.get(brief.epoch, []),
@@ -125,28 +125,28 @@ def _status(brief: EpochBrief, lineage: set[int], owed: Mapping[str, set[int]], 
     return "unpublished" if held or any(brief.epoch in owed[sink] for sink in brief.sinks) else "published"
 
 
-def _newest(store: Store, tail: Tail) -> Json:
-    if not tail.latest:
+def _newest(store: Store, log_state: LogState) -> Json:
+    if not log_state.latest:
         return None
     try:
-        return _closely(store.log.manifest(tail.latest), tail)
+        return _closely(store.log.manifest(log_state.latest), log_state)
     except CkptError as error:
-        return {"epoch": tail.latest, "damage": str(error)}
+        return {"epoch": log_state.latest, "damage": str(error)}
 
 
 def epoch_of(store: Store, epoch: int) -> Facts:
     """One epoch closely. Raises `EpochNotFound`, `EpochDamaged`, `FormatUnknown`."""
-    return _closely(store.log.manifest(epoch), store.log.tail())
+    return _closely(store.log.manifest(epoch), store.log.state())
 
 
-def _closely(manifest: Manifest, tail: Tail) -> Facts:
+def _closely(manifest: Manifest, log_state: LogState) -> Facts:
     return {
         "epoch": manifest.epoch,
         "watermark_ms": manifest.watermark_ms or None,
         "sources": [_source(name, cursor, manifest) for name, cursor in manifest.cursors.items()],
         "operators": [_operator(each) for each in manifest.operators.values()],
         "edges": [_edge(each) for each in manifest.edges.values()],
-        "sinks": [_sink(each, tail, manifest) for each in (*manifest.outputs.values(), *manifest.held.values())],
+        "sinks": [_sink(each, log_state, manifest) for each in (*manifest.outputs.values(), *manifest.held.values())],
         "rejected": sum(manifest.rejected.values()),
         "graph": [{"id": each.id, "inputs": list(each.inputs)} for each in manifest.graph],
     }
@@ -185,14 +185,14 @@ def _edge(cut: EdgeCut) -> Json:
     return {"name": cut.edge, "consumed": cut.consumed, "produced": cut.produced, "bytes": size}
 
 
-def _sink(output: StagedOutput, tail: Tail, manifest: Manifest) -> Json:
+def _sink(output: StagedOutput, log_state: LogState, manifest: Manifest) -> Json:
     identity = manifest.sink_identities.get(output.sink)
     return {
         "name": output.sink,
         "rows": output.rows,
         "files": len(output.files),
         "bytes": sum(file.size_bytes for file in output.files),
-        "published": output.sink in manifest.outputs and manifest.epoch not in tail.unacked(output.sink),
+        "published": output.sink in manifest.outputs and manifest.epoch not in log_state.unacked(output.sink),
         "held": output.sink in manifest.held,
         "identity": dict(identity.parts) if identity else {},
     }

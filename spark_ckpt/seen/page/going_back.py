@@ -11,7 +11,7 @@ from spark_ckpt.wording import counted, epochs
 
 def going_back(store: Store, epoch: int) -> Json:
     """Raises `EpochNotFound`, `EpochDamaged` as the restore itself would: every file that it needs is looked at."""
-    planned = plan(store.log.tail(), epoch, store.log.manifest, store.verify)
+    planned = plan(store.log.state(), epoch, store.log.manifest, store.verify)
     state = sum(each.bytes for each in planned.state)
     return {
         "epoch": planned.epoch,

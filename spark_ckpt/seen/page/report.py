@@ -7,8 +7,8 @@ from spark_ckpt.errors import CkptError
 from spark_ckpt.seen.page.drawn import drawn
 from spark_ckpt.seen.page.facts import epoch_of, facts_of
 from spark_ckpt.seen.page.going_back import going_back
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.store import Store
-from spark_ckpt.store.tail import Tail
 
 MOST_CLOSELY = 100
 """Epochs that are told closely: the newest, and those with a savepoint."""
@@ -17,13 +17,13 @@ MOST_CLOSELY = 100
 def report(store: Store, now_ms: int) -> str:
     """HTML without anything outside of it. `now_ms`: since 1970. Raises as opening the store does, and `EnvironmentUnfit`."""
     facts = facts_of(store, now_ms)
-    details: dict[str, Json] = {str(epoch): _closely(store, epoch) for epoch in _chosen(store.log.tail())}
+    details: dict[str, Json] = {str(epoch): _closely(store, epoch) for epoch in _chosen(store.log.state())}
     return drawn(f"{facts['job']} · spark_ckpt", [{**facts, "details": details}])
 
 
-def _chosen(tail: Tail) -> list[int]:
-    named = sorted(set(tail.savepoints.values()) & tail.by_id.keys())
-    return sorted({*named, *(brief.epoch for brief in tail.epochs[-MOST_CLOSELY:])})
+def _chosen(log_state: LogState) -> list[int]:
+    named = sorted(set(log_state.savepoints.values()) & log_state.by_id.keys())
+    return sorted({*named, *(brief.epoch for brief in log_state.epochs[-MOST_CLOSELY:])})
 
 
 def _closely(store: Store, epoch: int) -> Json:

@@ -15,9 +15,9 @@ from spark_ckpt.protocol.vocabulary import Envelope, Received
 class NewestRowOnly(IndexWorker):
     """E14, as lecture notes have it: only the newest recovery says what is undone."""
 
-    def _other_life(self, event: Received, message: Envelope) -> list[Effect] | None:
+    def _other_incarnation(self, event: Received, message: Envelope) -> list[Effect] | None:
         if message.incarnation > self.incarnation or message.kind != APP:
-            return super()._other_life(event, message)
+            return super()._other_incarnation(event, message)
         before = type(message.incarnation)(self.incarnation - 1)
         newest = {self.incarnation: self.table[self.incarnation]}
         verdict = age(message.source, before, Epoch(message.index), self.incarnation, newest)
@@ -27,9 +27,9 @@ class NewestRowOnly(IndexWorker):
 class OlderIsStale(IndexWorker):
     """E14: the number "can be used to eliminate duplicate messages": all of an older incarnation are dropped."""
 
-    def _other_life(self, event: Received, message: Envelope) -> list[Effect] | None:
+    def _other_incarnation(self, event: Received, message: Envelope) -> list[Effect] | None:
         if message.incarnation > self.incarnation:
-            return super()._other_life(event, message)
+            return super()._other_incarnation(event, message)
         return [Drop(event, "it is of an older incarnation")]
 
 

@@ -1,4 +1,4 @@
-"""What the epoch log says, folded row by row. Pure: rows in, `Tail` out; no I/O, no clock."""
+"""What the epoch log says, folded row by row. Pure: rows in, `LogState` out; no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class At(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LifeTold:
+class IncarnationEntry:
     """What the log says of one incarnation. `ended_ms`: 0 if it did not say that it ended. Times are ms since 1970."""
 
     incarnation: int
@@ -48,7 +48,7 @@ class LifeTold:
 
 
 @dataclass(frozen=True, slots=True)
-class UpkeepTold:
+class UpkeepEntry:
     """The newest checkpoint lease. `token`: its row's number; `since_ms` and `ended_ms`: its authors' clocks, ms since 1970.
     `ended`: None while it is out; `ended_token`: that row's number."""
 
@@ -61,7 +61,7 @@ class UpkeepTold:
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class LogState:
     """Everything decided so far.
 
     `latest` is the newest epoch of the current lineage, 0 for none; `last` the highest id ever decided, in any lineage;
@@ -69,7 +69,7 @@ class Tail:
     `lease_token` is the number of the newest row that began, renewed or freed the lease, `renewed_ms` its author's clock;
     `handover_of` the incarnation that was last asked to hand over;
     `passed_over` the damaged epochs that "latest" left out by itself; `lost` ids of epochs that sinks may have and that
-    somebody accepted as lost; `lives` the incarnations that the log still tells of, in their order; `upkeep` who has the checkpoint
+    somebody accepted as lost; `incarnations` the incarnations that the log still tells of, in their order; `upkeep` who has the checkpoint
     lease, or had it last.
     """
 
@@ -91,8 +91,8 @@ class Tail:
     acked: Mapping[str, int] = field(default_factory=dict)
     passed_over: frozenset[int] = frozenset()
     lost: frozenset[int] = frozenset()
-    lives: tuple[LifeTold, ...] = ()
-    upkeep: UpkeepTold | None = None
+    incarnations: tuple[IncarnationEntry, ...] = ()
+    upkeep: UpkeepEntry | None = None
 
     @property
     def is_free(self) -> bool:
@@ -137,21 +137,21 @@ class Tail:
         return sorted({sink for brief in self.by_id.values() for sink in (*brief.sinks, *brief.holds)})
 
 
-def folded(tail: Tail, records: Sequence[tuple[At, AnyRecord]]) -> Tail:
-    """The tail after more rows, in the log's order."""
+def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogState:
+    """The log_state after more rows, in the log's order."""
     if not records:
-        return tail
-    by_id = dict(tail.by_id)  # in one piece: a copy for each of ten thousand epochs would take seconds
+        return log_state
+    by_id = dict(log_state.by_id)  # in one piece: a copy for each of ten thousand epochs would take seconds
     for _, group in groupby(records, _alike):
         rows = list(group)
         at, newest = rows[-1]
         if isinstance(newest, EpochBrief):
             briefs = [record for _, record in rows if isinstance(record, EpochBrief)]
             by_id |= {brief.epoch: brief for brief in briefs}
-            tail = _epochs(tail, briefs, at)
+            log_state = _epochs(log_state, briefs, at)
         else:
-            tail = _APPLY[type(newest)](tail, newest, at)
-    return replace(tail, by_id=by_id)
+            log_state = _APPLY[type(newest)](log_state, newest, at)
+    return replace(log_state, by_id=by_id)
 
 
 def _alike(row: tuple[At, AnyRecord]) -> object:
@@ -160,13 +160,13 @@ def _alike(row: tuple[At, AnyRecord]) -> object:
     return record.incarnation if isinstance(record, EpochBrief) else object()
 
 
-def _created(tail: Tail, record: CreatedRecord, at: At) -> Tail:
-    return replace(tail, job=record.job, store_id=record.store_id)
+def _created(log_state: LogState, record: CreatedRecord, at: At) -> LogState:
+    return replace(log_state, job=record.job, store_id=record.store_id)
 
 
-def _incarnation(tail: Tail, record: IncarnationRecord, at: At) -> Tail:
+def _incarnation(log_state: LogState, record: IncarnationRecord, at: At) -> LogState:
     return replace(
-        _acked(tail, record.acks),
+        _acked(log_state, record.acks),
         incarnation=record.incarnation,
         holder=record.holder,
         since_ms=at.time_ms,
@@ -177,98 +177,100 @@ def _incarnation(tail: Tail, record: IncarnationRecord, at: At) -> Tail:
         base=record.base,
         latest=record.base,
         passed_over=frozenset(record.passed_over),
-        lives=(*tail.lives, _begun(record, at.time_ms)),
+        incarnations=(*log_state.incarnations, _begun(record, at.time_ms)),
     )
 
 
-def _begun(record: IncarnationRecord, time_ms: int) -> LifeTold:
-    return LifeTold(record.incarnation, str(record.holder), record.base, record.restored_from, time_ms)
+def _begun(record: IncarnationRecord, time_ms: int) -> IncarnationEntry:
+    return IncarnationEntry(record.incarnation, str(record.holder), record.base, record.restored_from, time_ms)
 
 
-def _epochs(tail: Tail, briefs: Sequence[EpochBrief], at: At) -> Tail:
+def _epochs(log_state: LogState, briefs: Sequence[EpochBrief], at: At) -> LogState:
     """Epochs of one incarnation behind each other, of which the newest was decided at `at`."""
     newest = briefs[-1]
     following = replace(
-        _acked(tail, [ack for brief in briefs for ack in brief.acks]),
-        last=max(tail.last, *(brief.epoch for brief in briefs)),
+        _acked(log_state, [ack for brief in briefs for ack in brief.acks]),
+        last=max(log_state.last, *(brief.epoch for brief in briefs)),
         latest=newest.epoch,
     )
     return _renewed(following, newest.incarnation, newest.lease_expires_ms, at)
 
 
-def _heartbeat(tail: Tail, record: Heartbeat, at: At) -> Tail:
-    return _renewed(tail, record.incarnation, record.lease_expires_ms, at)
+def _heartbeat(log_state: LogState, record: Heartbeat, at: At) -> LogState:
+    return _renewed(log_state, record.incarnation, record.lease_expires_ms, at)
 
 
-def _renewed(tail: Tail, incarnation: int, expires_ms: int, at: At) -> Tail:
-    if incarnation != tail.incarnation:
-        return tail
-    return replace(tail, lease_expires_ms=expires_ms, lease_token=at.seq, renewed_ms=at.time_ms)
+def _renewed(log_state: LogState, incarnation: int, expires_ms: int, at: At) -> LogState:
+    if incarnation != log_state.incarnation:
+        return log_state
+    return replace(log_state, lease_expires_ms=expires_ms, lease_token=at.seq, renewed_ms=at.time_ms)
 
 
-def _released(tail: Tail, record: Released, at: At) -> Tail:
-    lives = tuple(_ended(each, record, at) if each.incarnation == record.incarnation else each for each in tail.lives)
-    expires_ms = tail.lease_expires_ms if record.keeps else 0
-    return _renewed(replace(tail, lives=lives), record.incarnation, expires_ms, at)
+def _released(log_state: LogState, record: Released, at: At) -> LogState:
+    incarnations = tuple(
+        _ended(each, record, at) if each.incarnation == record.incarnation else each for each in log_state.incarnations
+    )
+    expires_ms = log_state.lease_expires_ms if record.keeps else 0
+    return _renewed(replace(log_state, incarnations=incarnations), record.incarnation, expires_ms, at)
 
 
-def _ended(life: LifeTold, record: Released, at: At) -> LifeTold:
+def _ended(incarnation: IncarnationEntry, record: Released, at: At) -> IncarnationEntry:
     """What it ended with counts; that the run gave its lease up later does not."""
-    return life if life.ended_ms else replace(life, ended_ms=at.time_ms, why=record.why)
+    return incarnation if incarnation.ended_ms else replace(incarnation, ended_ms=at.time_ms, why=record.why)
 
 
-def _handover_asked(tail: Tail, record: HandoverAsked, at: At) -> Tail:
-    return replace(tail, handover_of=record.incarnation)
+def _handover_asked(log_state: LogState, record: HandoverAsked, at: At) -> LogState:
+    return replace(log_state, handover_of=record.incarnation)
 
 
-def _upkeep_leased(tail: Tail, record: UpkeepLeased, at: At) -> Tail:
-    return replace(tail, upkeep=UpkeepTold(at.seq, at.time_ms, record))
+def _upkeep_leased(log_state: LogState, record: UpkeepLeased, at: At) -> LogState:
+    return replace(log_state, upkeep=UpkeepEntry(at.seq, at.time_ms, record))
 
 
-def _upkeep_ended(tail: Tail, record: UpkeepEnded, at: At) -> Tail:
+def _upkeep_ended(log_state: LogState, record: UpkeepEnded, at: At) -> LogState:
     """Behind a newer lease it says nothing."""
-    if tail.upkeep is None or tail.upkeep.token != record.token:
-        return tail
-    ended = replace(tail.upkeep, ended=record, ended_token=at.seq, ended_ms=at.time_ms)
-    return replace(tail, upkeep=ended)
+    if log_state.upkeep is None or log_state.upkeep.token != record.token:
+        return log_state
+    ended = replace(log_state.upkeep, ended=record, ended_token=at.seq, ended_ms=at.time_ms)
+    return replace(log_state, upkeep=ended)
 
 
-def _published(tail: Tail, record: Published, at: At) -> Tail:
-    return _acked(tail, record.acks)
+def _published(log_state: LogState, record: Published, at: At) -> LogState:
+    return _acked(log_state, record.acks)
 
 
-def _acked(tail: Tail, acks: Sequence[SinkAck]) -> Tail:
+def _acked(log_state: LogState, acks: Sequence[SinkAck]) -> LogState:
     if not acks:
-        return tail
-    newest = dict(tail.acked)
+        return log_state
+    newest = dict(log_state.acked)
     for ack in acks:
         newest[ack.sink] = max(newest.get(ack.sink, 0), ack.epoch)
-    return replace(tail, acked=newest)
+    return replace(log_state, acked=newest)
 
 
-def _savepoint(tail: Tail, record: SavepointRecord, at: At) -> Tail:
-    return replace(tail, savepoints={**tail.savepoints, record.name: record.epoch})
+def _savepoint(log_state: LogState, record: SavepointRecord, at: At) -> LogState:
+    return replace(log_state, savepoints={**log_state.savepoints, record.name: record.epoch})
 
 
-def _savepoint_dropped(tail: Tail, record: SavepointDropped, at: At) -> Tail:
-    return replace(tail, savepoints={name: at for name, at in tail.savepoints.items() if name != record.name})
+def _savepoint_dropped(log_state: LogState, record: SavepointDropped, at: At) -> LogState:
+    return replace(log_state, savepoints={name: at for name, at in log_state.savepoints.items() if name != record.name})
 
 
-def _folded(tail: Tail, record: Folded, at: At) -> Tail:
+def _folded(log_state: LogState, record: Folded, at: At) -> LogState:
     acks = [SinkAck(sink=sink, epoch=epoch) for sink, epoch in record.acked.items()]
-    return replace(_acked(tail, acks), last=max(tail.last, record.last))
+    return replace(_acked(log_state, acks), last=max(log_state.last, record.last))
 
 
-def _loss_accepted(tail: Tail, record: LossAccepted, at: At) -> Tail:
+def _loss_accepted(log_state: LogState, record: LossAccepted, at: At) -> LogState:
     return replace(
-        tail,
-        last=max(tail.last, record.epoch),
-        incarnation=max(tail.incarnation, record.incarnation),
-        lost=tail.lost | set(range(record.after + 1, record.epoch + 1)),
+        log_state,
+        last=max(log_state.last, record.epoch),
+        incarnation=max(log_state.incarnation, record.incarnation),
+        lost=log_state.lost | set(range(record.after + 1, record.epoch + 1)),
     )
 
 
-_Apply = Callable[[Tail, AnyRecord, At], Tail]
+_Apply = Callable[[LogState, AnyRecord, At], LogState]
 _APPLY: Mapping[type, _Apply] = {
     kind: cast(_Apply, apply)
     for kind, apply in (

@@ -1,4 +1,4 @@
-"""Settling beside deciding: a thread makes the store's tables show what is decided, and lets go of what nobody needs.
+"""Materializing beside deciding: a thread makes the store's tables show what is decided, and lets go of what nobody needs.
 
 All of it can be done again, and none of it decides anything: the next decision does not wait for it. Where decisions come faster
 than it can follow, it goes straight to the newest one. Where a standby waits, tables and epochs are its to care for (`duty`);
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from spark_ckpt.driver import duty as duty_module
 from spark_ckpt.driver.duty import Duty, Say
 from spark_ckpt.driver.inputs import InputRetention
-from spark_ckpt.host.messages import SettleTables
+from spark_ckpt.host.messages import MaterializeTables
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.retention import Retention, RetentionReport
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
 
 
-class Settling(threading.Thread):
+class Materializing(threading.Thread):
     """Of one incarnation. An error ends the thread through `failed`."""
 
     def __init__(self, plan: JobPlan, incarnation: int, say: Say, failed: Callable[[BaseException], None]) -> None:
-        super().__init__(name="ckpt-settling", daemon=True)
+        super().__init__(name="ckpt-materializing", daemon=True)
         self._plan = plan
         self._failed = failed
         self._inputs = InputRetention(plan)
         self._duty = Duty(plan, incarnation, say)
-        self._asked: queue.SimpleQueue[SettleTables | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[MaterializeTables | None] = queue.SimpleQueue()
         self._pending: Manifest | None = None
         self._kept: frozenset[int] = frozenset()
 
     def begin(self, base: Manifest) -> None:
         """Before the thread: the tables go back to where the incarnation begins, now or, where standbys wait, soon."""
         if self._duty.is_ours():
-            self._plan.store.settle(base)
+            self._plan.store.materialize(base)
         else:
             self._pending = base
 
-    def ask(self, effect: SettleTables) -> None:
+    def ask(self, effect: MaterializeTables) -> None:
         """Behind what was asked for before."""
         self._asked.put(effect)
 
@@ -59,7 +59,7 @@ class Settling(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - handed to the run, which ends with it
             self._failed(error)
 
-    def _waiting(self) -> list[SettleTables | None]:
+    def _waiting(self) -> list[MaterializeTables | None]:
         """What was asked for; nothing when it is time to look what has become of what a standby is to do."""
         try:
             asked = [self._asked.get(timeout=None if self._pending is None else duty_module.LOOK_S)]
@@ -69,7 +69,7 @@ class Settling(threading.Thread):
             asked.append(self._asked.get())
         return asked
 
-    def _take(self, asked: Sequence[SettleTables | None]) -> bool:
+    def _take(self, asked: Sequence[MaterializeTables | None]) -> bool:
         """False when the end is among them."""
         effects = [effect for effect in asked if effect is not None]
         for effect in effects:
@@ -85,18 +85,18 @@ class Settling(threading.Thread):
             if done:
                 self._inputs.follow(RetentionReport(self._forgotten()))
             return done
-        self._settle(manifest)
+        self._materialize(manifest)
         config = self._plan.config
         kept = Retention(keep_last=config.keep_epochs, keep_age_ms=config.keep_age_ms)
         self._inputs.follow(self._plan.store.retain(kept))
         return True
 
-    def _settle(self, manifest: Manifest) -> None:
-        self._plan.store.settle(manifest)
+    def _materialize(self, manifest: Manifest) -> None:
+        self._plan.store.materialize(manifest)
 
     def _forgotten(self) -> tuple[int, ...]:
         """Epochs that a standby has let go since this was asked last."""
-        before, self._kept = self._kept, frozenset(self._plan.store.log.tail().by_id)
+        before, self._kept = self._kept, frozenset(self._plan.store.log.state().by_id)
         return tuple(sorted(before - self._kept))
 
     def _remove(self, spent: Mapping[str, Sequence[str]]) -> None:
