@@ -118,7 +118,8 @@ def _facts(log_state: LogState) -> dict[str, object]:
     return {
         "holder": log_state.holder,
         "since": f"{utc(log_state.since_ms)}, incarnation {log_state.incarnation}",
-        "lease": f"{state_of(log_state)}; {log_state.lease_ms / 1000:g} s from each renewal, the last at {utc(log_state.renewed_ms)}",
+        "lease": f"{state_of(log_state)}; {log_state.lease_ms / 1000:g} s from each renewal, "
+        f"the last at {utc(log_state.renewed_ms)}",
         "newest epoch": Id(log_state.latest),
         "handover": "asked for" if log_state.handover_asked else None,
     }

@@ -5,8 +5,8 @@ transport stands between a process and its control channels: what the process's 
 and again whenever a timer runs out, until the other side has said that it heard that number; what comes is acknowledged
 each time and handed in once.  Order is not promised, and no protocol here needs it.
 
-Numbers are those of one incarnation: a pair of incarnation and number names a message of a sender for ever, because a process lives
-once in an incarnation.  What an earlier incarnation had under way is not repeated: the door of every machine drops control messages of
+Numbers are those of one incarnation: a pair of incarnation and number names a message of a sender for ever, because a process
+begins an incarnation once.  What an earlier one had under way is not repeated: the door of every machine drops control messages of
 older incarnations, so nobody waits for them.  What was heard of the newer incarnation that a process joins is still heard
 when it has joined (`Joined`): the message that told it may come again.
 

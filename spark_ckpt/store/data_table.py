@@ -87,7 +87,8 @@ class DataTable:
             )
 
     def redo(self, materialize: Callable[[], None], newest: int, ours: bool) -> None:
-        """Call `materialize`; on a log that is damaged or beyond the key `newest` again on a new one, if the table is `ours` to make."""
+        """Call `materialize`; on a log that is damaged or beyond the key `newest` again on a new one, if the
+        table is `ours` to make."""
         try:
             self.refuse_if_beyond(newest)
             materialize()
@@ -147,8 +148,8 @@ class DataTable:
     ) -> bool:
         """Apply `change` in one commit, on a newer version if others were faster. False if there was nothing to do.
 
-        With a `key` the commit happens only while the table's transaction version is below it. With `anew` the table has those columns from
-        this commit on, and of the files only those that `change` adds.
+        With a `key` the commit happens only while the table's transaction version is below it. With `anew` the table has those
+        columns from this commit on, and of the files only those that `change` adds.
         """
         application = None if key is None else Application(self._app_id, key)
         for _ in range(_ATTEMPTS):

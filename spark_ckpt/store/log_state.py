@@ -69,8 +69,8 @@ class LogState:
     `lease_token` is the number of the newest row that began, renewed or freed the lease, `renewed_ms` its author's clock;
     `handover_of` the incarnation that was last asked to hand over;
     `passed_over` the damaged epochs that "latest" left out by itself; `lost` ids of epochs that sinks may have and that
-    somebody accepted as lost; `incarnations` the incarnations that the log still tells of, in their order; `upkeep` who has the checkpoint
-    lease, or had it last.
+    somebody accepted as lost; `incarnations` those that the log still tells of, in their order; `upkeep` who has the
+    checkpoint lease, or had it last.
     """
 
     job: str = ""

@@ -34,7 +34,7 @@ class Looking:
 
 
 class Standing:
-    """A standby's part in the upkeep, without the rest of it. `materialized`: epochs that it has materialized, `heard`: of its turns."""
+    """A standby's part in the upkeep, without the rest of it. `materialized`: epochs shown by it, `heard`: of its turns."""
 
     def __init__(self, bench):
         self.materialized, self.heard = [], []
