@@ -36,7 +36,7 @@ def verify(
             }
         )
     else:
-        _print(found)
+        _print(found, deep)
     if any(found.values()):
         raise typer.Exit(EpochDamaged.exit_code)
 
@@ -64,17 +64,20 @@ def _unneeded(store: Store, epoch: int, error: EpochDamaged) -> str:
     return f" (rows that sink {sink} has published already: no restore needs them)" if published else ""
 
 
-def _print(found: dict[int, str | None]) -> None:
+def _print(found: dict[int, str | None], deep: bool) -> None:
     if not found:
         print_line("the store has no epochs")
         return
+    good_is = "whole" if deep else "present"
     print_table(
-        ("epoch", "found", "why"), [(Id(each), "damaged" if why else "whole", why) for each, why in found.items()]
+        ("epoch", "found", "why"), [(Id(each), "damaged" if why else good_is, why) for each, why in found.items()]
     )
+    if not deep:
+        print_line("present: every file is there and has its size; --deep compares every byte with its digest")
     bad = [each for each, why in found.items() if why]
     good = [each for each, why in found.items() if not why]
     if bad and good:
         best = max(good)
         print_line(
-            f"\nnewest whole epoch: {best}; what going back to it means: spark-ckpt restore STORE {best} --dry-run"
+            f"\nnewest {good_is} epoch: {best}; what going back to it means: spark-ckpt restore STORE {best} --dry-run"
         )
