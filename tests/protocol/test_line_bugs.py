@@ -142,7 +142,7 @@ class KeepsTheNewestOnly(LineCoordinator):
         told = []
         for process, seen in self._seen.items():
             old = [index for index in seen if 0 < index < max(seen)]
-            told += [self._settled(process, old)] if old else []
+            told += [self._line_for(process, old)] if old else []
         return [*effects, *told]
 
 
@@ -189,7 +189,7 @@ class GoesOnWithOldNumbers(_off(AsynchronousWorker)):  # type: ignore[misc]
     """What is done anew has the number of what was undone."""
 
     def _on_sent(self, event: AppSent) -> list[Effect]:
-        self.life = 1
+        self.received_in = 1
         return super()._on_sent(event)
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from spark_ckpt.protocol.checkpoints.forcing import Forcing
 from spark_ckpt.protocol.checkpoints.uncoordinated import (
+    LINE,
     PROTOCOL,
     REPORT,
-    SETTLED,
     GatheringPhase,
     LineCoordinator,
     UncoordinatedWorker,
@@ -152,7 +152,7 @@ def test_a_gap_in_a_channel_is_a_bug_of_the_host():
 
 
 def settled(line, old):
-    message = Envelope(COORDINATOR, K, Incarnation(1), 0, line, SETTLED, {}, old)
+    message = Envelope(COORDINATOR, K, Incarnation(1), 0, line, LINE, {}, old)
     return Received(ChannelId("coordinator=>k"), message)
 
 

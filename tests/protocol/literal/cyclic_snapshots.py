@@ -33,7 +33,7 @@ class OneSetForAll(CyclicTask):
         if event.channel in self.regular:
             return [Hold(event.channel)]
         self.awaited.discard(event.channel)
-        self._settle()
+        self._update_phase()
         return self._close_log()
 
     def _on_abort(self, event: Received) -> list[Effect]:
