@@ -114,7 +114,7 @@ def refusal_said(text: str) -> Refusal | None:
 
 
 @contextmanager
-def told_of(location: str) -> Iterator[None]:
+def typed_errors_at(location: str) -> Iterator[None]:
     """Errors of the operating system at `location` as ours; typed errors and a missing file pass."""
     try:
         yield

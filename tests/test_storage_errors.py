@@ -14,7 +14,7 @@ from spark_ckpt.errors import (
     StoreReadOnly,
     StoreUnreachable,
 )
-from spark_ckpt.storage_errors import outage, refusal_in, refusal_said, told_of
+from spark_ckpt.storage_errors import outage, refusal_in, refusal_said, typed_errors_at
 
 DELTA_RS = (
     "Generic LocalFileSystem error\n  \x1b[31m\u21b3\x1b[0m Unable to copy\n   No space left on device (os error 28)\n"
@@ -63,8 +63,8 @@ def test_other_texts_say_nothing_about_a_disk(text):
 
 def test_typed_errors_and_missing_files_pass_untouched():
     for error in (StoreFull("full"), FileNotFoundError("gone"), ValueError("other")):
-        with pytest.raises(type(error)) as caught, told_of("/data"):
+        with pytest.raises(type(error)) as caught, typed_errors_at("/data"):
             raise error
         assert caught.value is error
-    with pytest.raises(StoreReadOnly), told_of("/data"):
+    with pytest.raises(StoreReadOnly), typed_errors_at("/data"):
         raise OSError(errno.EROFS, "Read-only file system")

@@ -49,7 +49,7 @@ def _client(url: str, options: tuple[tuple[str, Any], ...]) -> SchemaRegistryCli
     return SchemaRegistryClient({"url": url, **dict(options)})
 
 
-def told(error: Exception, where: str) -> Exception:
+def typed(error: Exception, where: str) -> Exception:
     """What is to be raised for what a (de)serialiser raised. `where`: the record. An outage stays an `OSError`: it may pass."""
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 

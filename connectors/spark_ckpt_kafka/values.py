@@ -16,7 +16,7 @@ from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.spark_private.arrow_types import arrow_schema_of
 from spark_ckpt_kafka.avro_columns import avro_columns
 from spark_ckpt_kafka.protobuf_columns import as_dict, filled, protobuf_columns
-from spark_ckpt_kafka.registry import Registry, told
+from spark_ckpt_kafka.registry import Registry, typed
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -205,7 +205,7 @@ def decoded_batch(values: Values, data: pa.Array, places: list[pa.Array]) -> pa.
         try:
             value = None if each is None else decode(each)
         except Exception as raised:  # noqa: BLE001 - a library's; judged in one place
-            error = told(raised, "/".join(str(place[at].as_py()) for place in places))
+            error = typed(raised, "/".join(str(place[at].as_py()) for place in places))
             if isinstance(error, OSError) or values.on_error == "fail":
                 raise error from None
         found.append(value)
@@ -220,7 +220,7 @@ def encoded_batch(values: Values, subject: str, rows: pa.Array) -> pa.Array:
     try:
         return pa.array([None if row is None else encode(row) for row in rows.to_pylist()], pa.binary())
     except Exception as raised:  # noqa: BLE001 - a library's; judged in one place
-        raise told(raised, subject) from None
+        raise typed(raised, subject) from None
 
 
 def _decoding(values: Values) -> Callable[..., Column]:

@@ -108,7 +108,7 @@ def found_state(spark: SparkSession, taking: Taking, folder: Path, name: str) ->
     Raises `AdoptionRefused` for columns that no operator of a job can have, `CheckpointDamaged`.
     """
     operator = taking.operators[name]
-    with told(taking.folder, operator):
+    with typed_errors(taking.folder, operator):
         read = state_rows(spark, f"file://{folder}", operator.number, taking.batch)
         key, state = read.schema["key"].dataType, read.schema["state"].dataType
     if not isinstance(key, StructType) or not isinstance(state, StructType):
@@ -129,7 +129,7 @@ def found_state(spark: SparkSession, taking: Taking, folder: Path, name: str) ->
 
 def counted_keys(found: FoundState, operator: StatefulOperator, folder: Path) -> tuple[int, int]:
     """How many keys there are, and how many of them have a timeout. Runs a Spark job."""
-    with told(folder, operator):
+    with typed_errors(folder, operator):
         row = found.rows.agg(F.count("*"), F.count("timeout_ms")).collect()[0]
     return int(row[0]), int(row[1])
 
@@ -158,7 +158,7 @@ def written(
 ) -> Written:
     """Write the operator's state files; durable when it returns. Raises `CheckpointDamaged`, `AdoptionRefused`, a `StoreOutage`."""
     writer = GroupWriter(found.name, found.schema, key_groups, location, epoch, incarnation)
-    with told(folder, operator):
+    with typed_errors(folder, operator):
         rows = dealt_out(found, key_groups).mapInArrow(writer.write, WRITTEN).collect()
     files = [StateFile.model_validate_json(row.file) for row in rows]
     snapshot = OperatorSnapshot(
@@ -172,7 +172,7 @@ def written(
 
 
 @contextmanager
-def told(folder: Path, operator: StatefulOperator) -> Iterator[None]:
+def typed_errors(folder: Path, operator: StatefulOperator) -> Iterator[None]:
     """What Spark's reader says of a state that it cannot read, as `CheckpointDamaged`; ours keep their condition."""
     try:
         yield

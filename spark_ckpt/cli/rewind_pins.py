@@ -22,7 +22,7 @@ from spark_ckpt.wording import counted
 if TYPE_CHECKING:
     from spark_ckpt.connector import Json
     from spark_ckpt.rewind.pins import Point
-    from spark_ckpt.rewind.points_told import PointTold
+    from spark_ckpt.rewind.point_reports import PointReport
 
 Pins = Annotated[Path, typer.Argument(metavar="PINS", help="The folder of pinned points.")]
 Checkpoints = Annotated[
@@ -85,9 +85,9 @@ def pin(
 
 def points(pins: Pins, as_json: AsJson = False) -> None:
     """What is pinned, and whether it can still be had."""
-    from spark_ckpt.rewind.points_told import told_points
+    from spark_ckpt.rewind.point_reports import report_points
 
-    found = told_points(pins)
+    found = report_points(pins)
     if as_json:
         print_json(
             {"format": 1, "bytes": found.held_bytes, "points": [each.model_dump(mode="json") for each in found.points]}
@@ -125,7 +125,7 @@ def _brief(point: Point) -> dict[str, Json]:
     }
 
 
-def _row(each: PointTold) -> Sequence[object]:
+def _row(each: PointReport) -> Sequence[object]:
     return (
         each.id,
         each.name,

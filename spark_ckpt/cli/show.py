@@ -13,7 +13,7 @@ from spark_ckpt.cli.stores import chosen_epoch, open_store, status_of
 from spark_ckpt.connector import Json
 from spark_ckpt.json_values import plain
 from spark_ckpt.store.epoch_log import EpochLog
-from spark_ckpt.store.identity import told
+from spark_ckpt.store.identity import described
 from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.records import EdgeCut, Manifest, OperatorSnapshot, StagedOutput
 
@@ -173,8 +173,8 @@ def _output_row(output: StagedOutput, published: object) -> tuple[object, ...]:
 
 
 def _print_identities(manifest: Manifest) -> None:
-    rows = [("source", name, told(parts)) for name, parts in manifest.source_identities.items()]
-    rows += [("sink", name, told(each.parts)) for name, each in manifest.sink_identities.items()]
+    rows = [("source", name, described(parts)) for name, parts in manifest.source_identities.items()]
+    rows += [("sink", name, described(each.parts)) for name, each in manifest.sink_identities.items()]
     if rows:
         print_line()
         print_table(("", "name", "is"), rows)

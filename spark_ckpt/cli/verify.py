@@ -46,13 +46,13 @@ def damage(store: Store, epoch: int, deep: bool) -> str | None:
     try:
         store.verify(store.log.manifest(epoch), deep=deep)
     except EpochDamaged as error:
-        return told(epoch, error.what) + _unneeded(store, epoch, error)
+        return without_epoch(epoch, error.what) + _unneeded(store, epoch, error)
     except FormatUnknown as error:
-        return told(epoch, error.what)
+        return without_epoch(epoch, error.what)
     return None
 
 
-def told(epoch: int, why: str) -> str:
+def without_epoch(epoch: int, why: str) -> str:
     """A damage beside the number of its epoch: said once."""
     return why.removeprefix(f"epoch {epoch}: ")
 

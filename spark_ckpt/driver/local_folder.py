@@ -6,7 +6,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from spark_ckpt.storage_errors import told_of
+from spark_ckpt.storage_errors import typed_errors_at
 
 
 class LocalFolder:
@@ -27,7 +27,7 @@ class LocalFolder:
         if levels is not None:
             with suppress(OSError):  # derived data: without it the first batch makes it
                 levels.rename(self.path)
-        with told_of(str(self.path)):
+        with typed_errors_at(str(self.path)):
             self.path.mkdir(parents=True, exist_ok=True)
 
     def remove(self) -> None:

@@ -31,7 +31,7 @@ from spark_ckpt.spark_private.settings import (
     PARTING_SETTINGS,
     QUERY_SETTINGS,
 )
-from spark_ckpt.storage_errors import told_of
+from spark_ckpt.storage_errors import typed_errors_at
 from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.late_watermark import LateWatermark
 from spark_ckpt.tasks.reports import Reports
@@ -222,7 +222,7 @@ def make_folders(checkpoint_uri: str) -> None:
     `StoreOutage` if the file system refuses."""
     local = Location(checkpoint_uri).local
     if local is not None:
-        with told_of(checkpoint_uri):
+        with typed_errors_at(checkpoint_uri):
             for folder in CHECKPOINT_FOLDERS:
                 (local / folder).mkdir(parents=True, exist_ok=True)
 

@@ -38,10 +38,10 @@ _NUMBERS = {DeltaPosition: "delta", KafkaPosition: "kafka", FilesPosition: "file
 
 def plan_of(inputs: Inputs, line: Line, target: Target, broker: TopicIndex | None, now_ms: int) -> Plan:
     """The plan for a line that exists."""
-    teller = _Teller(inputs, line, target)
-    queries = [teller.query(ProcessId(name), each) for name, each in inputs.queries.items()]
-    tables = [teller.table(name, each) for name, each in inputs.tables.items() if name in line.intervals.points]
-    folders = [teller.folder(writer, log) for writer, log in inputs.sinks]
+    explainer = _Explainer(inputs, line, target)
+    queries = [explainer.query(ProcessId(name), each) for name, each in inputs.queries.items()]
+    tables = [explainer.table(name, each) for name, each in inputs.tables.items() if name in line.intervals.points]
+    folders = [explainer.folder(writer, log) for writer, log in inputs.sinks]
     public = list(public_records(inputs, line, broker))
     asked = TargetPlan(kind=target.kind, text=str(target), most=target.most, process=target.process)
     notes = [
@@ -60,7 +60,7 @@ def plan_of(inputs: Inputs, line: Line, target: Target, broker: TopicIndex | Non
     )
 
 
-class _Teller:
+class _Explainer:
     """Sentences and parts about one line."""
 
     def __init__(self, inputs: Inputs, line: Line, target: Target) -> None:

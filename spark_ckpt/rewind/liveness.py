@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_ckpt.errors import RewindQueryRuns
-from spark_ckpt.rewind.reading import told
+from spark_ckpt.rewind.reading import typed_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ def seen(folder: Path) -> Seen:
     """What lies in a folder and all below it."""
     found = Seen(0, 0, "")
     count = 0
-    with told(folder):
+    with typed_errors(folder):
         for root, _, listed in os.walk(folder):
             for name in listed:
                 path = Path(root, name)

@@ -39,7 +39,7 @@ def file_of(uri: str) -> Path | None:
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def typed_errors(path: Path) -> Iterator[None]:
     """What the file system refuses, as `CheckpointUnreadable`. A missing file stays a FileNotFoundError."""
     try:
         yield
@@ -53,7 +53,7 @@ def told(path: Path) -> Iterator[None]:
 
 def text_of(path: Path) -> str:
     """A file's text. Raises FileNotFoundError, `CheckpointUnreadable`, `CheckpointDamaged`."""
-    with told(path), open(path, "rb", buffering=0) as file:  # noqa: PTH123 - many thousand small files: half the time of Path.open
+    with typed_errors(path), open(path, "rb", buffering=0) as file:  # noqa: PTH123 - many thousand small files: half the time of Path.open
         if os.fstat(file.fileno()).st_size > TEXT_BYTES_MAX:
             raise CheckpointDamaged(
                 f"{path} has more than {TEXT_BYTES_MAX:,} bytes", hint="it is not a file of a query's log"
@@ -67,14 +67,14 @@ def text_of(path: Path) -> str:
 
 def changed_ms(path: Path) -> int:
     """When a file was written last. Raises FileNotFoundError, `CheckpointUnreadable`."""
-    with told(path):
+    with typed_errors(path):
         return path.stat().st_mtime_ns // 1_000_000
 
 
 def entries(folder: Path) -> list[os.DirEntry[str]]:
     """What a folder holds, by name; nothing if there is no such folder. Raises `CheckpointUnreadable`."""
     try:
-        with told(folder), os.scandir(folder) as found:
+        with typed_errors(folder), os.scandir(folder) as found:
             return sorted(found, key=lambda each: each.name)
     except FileNotFoundError:
         return []
@@ -88,7 +88,7 @@ def names(folder: Path) -> list[str]:
 def all_names(folder: Path) -> list[str]:
     """Names of all that a folder holds, in no order; nothing if there is no such folder. Raises `CheckpointUnreadable`."""
     try:
-        with told(folder):
+        with typed_errors(folder):
             return os.listdir(folder)  # noqa: PTH208 - names are all that is wanted of hundred thousands
     except FileNotFoundError:
         return []

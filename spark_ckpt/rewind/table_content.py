@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_ckpt.errors import LogDamaged, RewindUnsupported
-from spark_ckpt.rewind.reading import names, text_of, told
+from spark_ckpt.rewind.reading import names, text_of, typed_errors
 from spark_ckpt.rewind.tables import LOG
 
 Action = Mapping[str, Any]
@@ -163,7 +163,7 @@ def _rows(path: Path) -> Iterator[Action]:
     import pyarrow.parquet as pq
 
     try:
-        with told(path):
+        with typed_errors(path):
             table = pq.read_table(path)
     except (pa.ArrowException, FileNotFoundError) as error:
         raise LogDamaged(f"{path} cannot be read", hint=_HINT) from error

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from spark_ckpt.errors import CheckpointForeign, LogDamaged
 from spark_ckpt.rewind.positions import LARGEST
-from spark_ckpt.rewind.reading import changed_ms, entries, names, text_of, told
+from spark_ckpt.rewind.reading import changed_ms, entries, names, text_of, typed_errors
 
 LOG = "_delta_log"
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -270,7 +270,7 @@ def _parquet_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
 
     try:
         # without the machinery for data sets, which takes longer to load than to use
-        with told(path), pq.ParquetFile(path) as file:
+        with typed_errors(path), pq.ParquetFile(path) as file:
             if kind not in file.schema_arrow.names:
                 return []
             column = file.read([kind], use_threads=False).column(kind)

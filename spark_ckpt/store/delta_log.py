@@ -20,7 +20,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_ckpt.errors import LogDamaged
-from spark_ckpt.storage_errors import one_line, outage, refusal_in, told_of
+from spark_ckpt.storage_errors import one_line, outage, refusal_in, typed_errors_at
 from spark_ckpt.store import durable
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.torn import set_aside_torn, set_aside_torn_commit
@@ -57,7 +57,7 @@ def open_table(location: Location, acknowledged: int | None = None) -> DeltaTabl
     loss left of a later one is set aside. Raises `LogDamaged` when the table's log can be listed but not understood, a
     `StoreOutage` for everything else.
     """
-    with told_of(location.uri):
+    with typed_errors_at(location.uri):
         if location.local is not None and not location.local.is_dir():
             return None
     if location.local is not None and acknowledged is not None:
@@ -191,7 +191,7 @@ def commit(
 def require_log(location: Location) -> None:
     """Raise a `StoreOutage` if a local table's log is not there: a handle that stands on a folder which was unmounted finds
     nothing new, and takes what it knows for the newest."""
-    with told_of(location.uri):
+    with typed_errors_at(location.uri):
         if location.local is not None and not (location.local / LOG).is_dir():
             raise outage(location.uri, FileNotFoundError("the log of the table is gone; is the file system mounted?"))
 
@@ -201,7 +201,7 @@ def _require_predecessor(location: Location, version: int) -> None:
     if location.local is None or version == 0:
         return
     folder = location.local / LOG
-    with told_of(location.uri):
+    with typed_errors_at(location.uri):
         if not (folder / commit_name(version - 1)).exists():
             (folder / commit_name(version)).unlink(missing_ok=True)
             raise outage(location.uri, FileNotFoundError("the table was taken away while it was written"))

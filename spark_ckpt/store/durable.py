@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from spark_ckpt.storage_errors import told_of
+from spark_ckpt.storage_errors import typed_errors_at
 
 Step = Callable[[str, str], None]
 
@@ -49,7 +49,7 @@ def make_folder(path: Path) -> None:
     if str(path) in _durable_folders and path.is_dir():
         return
     step("mkdir", str(path))
-    with told_of(str(path)):
+    with typed_errors_at(str(path)):
         path.mkdir(parents=True, exist_ok=True)
     for folder in (path, *path.parents):
         if os.access(folder, os.R_OK):
@@ -58,7 +58,7 @@ def make_folder(path: Path) -> None:
 
 
 def _fsync(path: Path) -> None:
-    with told_of(str(path)):
+    with typed_errors_at(str(path)):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)

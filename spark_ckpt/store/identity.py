@@ -162,7 +162,7 @@ def differing(known: Parts, found: Parts) -> list[str]:
     return [name for name, value in known.items() if name not in found or (value and found[name] != value)]
 
 
-def told(parts: Parts) -> str:
+def described(parts: Parts) -> str:
     """An identity in words."""
     return (
         ", ".join(f"{name} {value or '(none yet)'}" for name, value in parts.items()) or "a connector without identity"
@@ -237,7 +237,7 @@ def _refused(changes: Sequence[_Change], known: Mapping[str, Mapping[str, Parts]
     context: dict[str, str] = {}
     for each in changes:
         prefix = f"{each.kind} {each.name} " if len(changes) > 1 else ""
-        context |= {f"{prefix}recorded": told(each.known), f"{prefix}found": told(each.found)}
+        context |= {f"{prefix}recorded": described(each.known), f"{prefix}found": described(each.found)}
     return IdentityChanged(
         f"{named} {'are' if len(changes) > 1 else 'is'} not what the job's epochs were made with; nothing was changed",
         hint=f"{_correction(changes, known)}; or confirm the new one by name: {_confirmation(first, 'new')}"

@@ -27,7 +27,7 @@ from deltalake.fs import DeltaStorageHandler
 
 from spark_ckpt.content import WAY_OUT, Committed, check, check_bytes, damaged
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged
-from spark_ckpt.storage_errors import one_line, outage, refusal_in, taken_away, told_of
+from spark_ckpt.storage_errors import one_line, outage, refusal_in, taken_away, typed_errors_at
 from spark_ckpt.store import durable
 from spark_ckpt.store.names import valid_name, valid_path
 from spark_ckpt.wording import counted
@@ -227,7 +227,7 @@ class Location:
             raise _reading_failed(self, path, None, error) from None
 
     def _missing_folder(self) -> bool:
-        with told_of(self.uri):
+        with typed_errors_at(self.uri):
             return self.local is not None and not self.local.is_dir()
 
     def _handler(self) -> DeltaStorageHandler:

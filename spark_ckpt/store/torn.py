@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_ckpt.storage_errors import told_of
+from spark_ckpt.storage_errors import typed_errors_at
 from spark_ckpt.store import durable
 
 _COMMIT = re.compile(r"\d{20}\.json")
@@ -30,7 +30,7 @@ def set_aside_torn(log: Path, acknowledged: int | None = None) -> bool:
     `acknowledged`: the newest version that somebody was told about, so that what is wrong with it is damage and not the
     trace of a power loss; None if that is not known.
     """
-    with told_of(str(log)):
+    with typed_errors_at(str(log)):
         names = _names(log)
         torn = [name for name in names if _CHECKPOINT.fullmatch(name) and not _is_parquet(log / name)]
         return _set_aside(log, [*torn, *_torn_commit(log, names, acknowledged)])
@@ -38,7 +38,7 @@ def set_aside_torn(log: Path, acknowledged: int | None = None) -> bool:
 
 def set_aside_torn_commit(log: Path, acknowledged: int) -> bool:
     """Only the newest commit, which is cheap; whether it was torn. Raises a `StoreOutage` if it cannot."""
-    with told_of(str(log)):
+    with typed_errors_at(str(log)):
         return _set_aside(log, _torn_commit(log, _names(log), acknowledged))
 
 

@@ -18,7 +18,7 @@ from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.host.incarnation import IncarnationCore
 from spark_ckpt.host.job_shape import JobShape
 from spark_ckpt.protocol.machine import Effect, Event
-from spark_ckpt.storage_errors import told_of
+from spark_ckpt.storage_errors import typed_errors_at
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.restore import RecoveryPoint
 
@@ -53,7 +53,7 @@ class TraceFile:
         self._left = most_bytes
         self._file: int | None = None
         self._lock = threading.Lock()
-        with told_of(str(path)):
+        with typed_errors_at(str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 self._file = os.open(path, flags, 0o600)

@@ -17,7 +17,7 @@ from spark_ckpt.rewind.pinning import PinRequest, take_pin
 from spark_ckpt.rewind.pins import Kept
 from spark_ckpt.rewind.plan import Plan
 from spark_ckpt.rewind.planning import Request, plan_rewind
-from spark_ckpt.rewind.points_told import told_points
+from spark_ckpt.rewind.point_reports import report_points
 from spark_ckpt.rewind.positions import DeltaPosition
 from spark_ckpt.rewind.table_holding import hold
 from spark_ckpt.rewind.tables import read_table
@@ -84,12 +84,12 @@ def test_after_a_rewind_to_it_nothing_is_lost_and_nothing_repeated(tmp_path):
 def test_without_them_the_point_is_out_of_reach(tmp_path):
     story = Story(tmp_path, table_files=False)
     assert reached(story.plan()) == FROM_THE_BEGINNING
-    [told] = told_points(story.pins).points
+    [told] = report_points(story.pins).points
     assert any("VACUUM" in each for each in told.gone)
 
 
 def test_points_tells_that_it_can_be_had(tmp_path):
-    [told] = told_points(Story(tmp_path).pins).points
+    [told] = report_points(Story(tmp_path).pins).points
     assert told.gone == []
 
 
@@ -140,7 +140,7 @@ def test_held_files_count_in_the_budget(tmp_path):
     story = Story(tmp_path)
     point = sum(each.stat().st_size for each in held(story.point))
     assert point > 0
-    assert told_points(story.pins).held_bytes >= point
+    assert report_points(story.pins).held_bytes >= point
 
 
 def test_a_file_that_came_and_went_before_the_version_is_held_for_a_reader_that_has_yet_to_meet_it(tmp_path):

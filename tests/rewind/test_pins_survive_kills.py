@@ -11,7 +11,7 @@ from pin_kit import Chain, points_in
 from rewind_kit import NOW_MS, content_of
 
 from spark_ckpt.rewind.pins import held, unpin
-from spark_ckpt.rewind.points_told import told_points
+from spark_ckpt.rewind.point_reports import report_points
 
 STEPS = ("mkdir", "link", "rename", "replace", "unlink", "rmdir", "fsync")
 """Calls that change names in the file system, or make changes durable."""
@@ -72,7 +72,7 @@ def test_a_pin_that_is_killed_anywhere_is_there_or_not_and_drops_nothing_before(
     while killed(step, lambda: chain.pin("new", budget_bytes=1_000_000, now_ms=NOW_MS + 1)):
         found = [each for each in points_in(chain.pins) if not each.startswith(".")]
         assert old.name in found
-        told = told_points(chain.pins).points
+        told = report_points(chain.pins).points
         assert [each.gone for each in told] == [[]] * len(told)
         seen.add(len(told))
         if len(told) == 2:
@@ -81,7 +81,7 @@ def test_a_pin_that_is_killed_anywhere_is_there_or_not_and_drops_nothing_before(
         step += 1
     assert seen == {1, 2}
     assert step > 20
-    assert [each.name for each in told_points(chain.pins).points] == [None, "new"]
+    assert [each.name for each in report_points(chain.pins).points] == [None, "new"]
     chain.pin(now_ms=NOW_MS + 2)
     assert not any(each.startswith(".") for each in points_in(chain.pins))
 
@@ -89,20 +89,20 @@ def test_a_pin_that_is_killed_anywhere_is_there_or_not_and_drops_nothing_before(
 def test_an_eviction_that_is_killed_anywhere_leaves_the_new_point_and_is_finished_by_the_next(tmp_path):
     chain = small(tmp_path)
     chain.pin()
-    budget = told_points(chain.pins).held_bytes + 500  # not enough for the logs of a second one
+    budget = report_points(chain.pins).held_bytes + 500  # not enough for the logs of a second one
     step, seen = 0, set()
     while killed(step, lambda: chain.pin("new", budget_bytes=budget, now_ms=NOW_MS + 1)):
-        told = told_points(chain.pins).points
+        told = report_points(chain.pins).points
         assert [each.gone for each in told] == [[]] * len(told)
         seen.add(tuple(each.name for each in told))
         if "new" in [each.name for each in told]:
             unpin(chain.pins, "new")
-        if None not in [each.name for each in told_points(chain.pins).points]:
+        if None not in [each.name for each in report_points(chain.pins).points]:
             chain.pin()
         cleared(chain)
         step += 1
     assert seen == {(None,), (None, "new"), ("new",)}
-    assert [each.name for each in told_points(chain.pins).points] == ["new"]
+    assert [each.name for each in report_points(chain.pins).points] == ["new"]
 
 
 def test_an_unpin_that_is_killed_anywhere_leaves_the_point_or_none(tmp_path):
@@ -111,11 +111,11 @@ def test_an_unpin_that_is_killed_anywhere_leaves_the_point_or_none(tmp_path):
     whole = content_of(other)
     step, seen = 0, set()
     while True:
-        if "gone" not in {each.name for each in told_points(chain.pins).points}:
+        if "gone" not in {each.name for each in report_points(chain.pins).points}:
             chain.pin("gone", now_ms=NOW_MS + 1)
         if not killed(step, lambda: unpin(chain.pins, "gone")):
             break
-        told = {each.name: each.gone for each in told_points(chain.pins).points}
+        told = {each.name: each.gone for each in report_points(chain.pins).points}
         assert told["other"] == []
         assert told.get("gone", []) == []
         seen.add("gone" in told)
@@ -139,7 +139,7 @@ def test_a_pin_that_would_appear_before_it_is_whole_is_caught(tmp_path, monkeypa
     torn = 0
     for step in range(4, 24, 4):
         assert killed(step, lambda: chain.pin("new"))
-        torn += any(each.gone for each in told_points(chain.pins).points)
+        torn += any(each.gone for each in report_points(chain.pins).points)
     assert torn
     with pytest.raises(FileNotFoundError):
         chain.pin("another")

@@ -23,7 +23,7 @@ from spark_ckpt.rewind.pinning import PinRequest, take_pin
 from spark_ckpt.rewind.pins import held, unpin
 from spark_ckpt.rewind.plan import Plan
 from spark_ckpt.rewind.planning import Request, plan_rewind
-from spark_ckpt.rewind.points_told import told_points
+from spark_ckpt.rewind.point_reports import report_points
 
 LAST = BATCHES - 1
 
@@ -146,7 +146,7 @@ def test_damage_to_a_pinned_file_is_told_and_never_used(chain, harm, file):
     shutil.copy(own, own.with_suffix(".tmp"))
     own.with_suffix(".tmp").replace(own)  # a link would harm the other point, too
     harm(own)
-    told = told_points(chain.pins)
+    told = report_points(chain.pins)
     assert [bool(each.gone) for each in told.points] == [True, False]
     assert f"queries/0/{file}" in told.points[0].gone[0]
     assert query_of(chain.plan(f"first@{LAST}"), "first").point == "whole"
@@ -171,7 +171,7 @@ def test_a_pinned_state_that_is_damaged_is_passed_over_with_its_reason(chain):
 def test_a_manifest_that_is_damaged_is_told_and_left_out(chain):
     kept = chain.pin("before").kept
     (kept.folder / "point.json").write_text('{"format": 1}')
-    [told] = told_points(chain.pins).points
+    [told] = report_points(chain.pins).points
     assert "its point.json is damaged" in told.gone[0]
     assert any("is left out: its point.json is damaged" in note for note in chain.plan("first@2").notes)
 
@@ -185,7 +185,7 @@ def test_a_version_that_its_table_has_lost_is_told(chain):
     )
     (chain.tables[0].root / "part-3.parquet").unlink()
     shutil.rmtree(chain.tables[1].root)
-    [told] = told_points(chain.pins).points
+    [told] = report_points(chain.pins).points
     assert "data file part-3.parquet of version 7 is missing (VACUUM)" in told.gone[0]
     assert "silver" in told.gone[1]
 
@@ -220,11 +220,11 @@ def test_what_the_log_has_let_go_of_is_not_taken_for_the_past_of_another_folder(
 
 def test_bytes_are_counted_once_however_many_points_hold_a_file(chain):
     one = chain.pin("a").kept
-    first = told_points(chain.pins).held_bytes
+    first = report_points(chain.pins).held_bytes
     chain.pin("b", now_ms=NOW_MS + 1)
     linked = sum(path.stat().st_size for path in one.folder.rglob("*.delta"))
     assert linked > 0
-    assert told_points(chain.pins).held_bytes < 2 * first - linked + 1000
+    assert report_points(chain.pins).held_bytes < 2 * first - linked + 1000
 
 
 def test_over_the_budget_the_oldest_points_without_a_name_go_first(chain):
@@ -233,11 +233,11 @@ def test_over_the_budget_the_oldest_points_without_a_name_go_first(chain):
     slack = (
         3 * state(chain.queries[0], BATCHES).stat().st_size + 500
     )  # the new state; logs are as large as those that go
-    budget = told_points(chain.pins).held_bytes + slack
+    budget = report_points(chain.pins).held_bytes + slack
     taken = chain.pin(budget_bytes=budget, now_ms=NOW_MS + 3)
     assert [each.folder for each in taken.dropped] == [kept[0].kept.folder]
     assert points_in(chain.pins) == sorted(each.kept.folder.name for each in [*kept[1:], taken])
-    assert told_points(chain.pins).held_bytes <= budget
+    assert report_points(chain.pins).held_bytes <= budget
 
 
 def test_a_named_point_never_goes_for_another_one(chain):
@@ -267,7 +267,7 @@ def test_mistakes_are_told(chain, tmp_path):
     with pytest.raises(ConfigInvalid, match="is no name for a point"):
         chain.pin("a/b")
     with pytest.raises(PinsForeign):
-        told_points(tmp_path / "lake")
+        report_points(tmp_path / "lake")
     with held(chain.pins), pytest.raises(PinsInUse):
         chain.pin("b")
 

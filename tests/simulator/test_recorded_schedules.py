@@ -60,17 +60,17 @@ def test_whatever_was_changed_in_a_file_is_found(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in found.as_text().splitlines()]
     file, told = tmp_path / "other.jsonl", next(n for n, line in enumerate(lines[1:], 2) if line["moments"])
 
-    def told_of(text: str) -> str:
+    def typed_errors_at(text: str) -> str:
         file.write_text(text)
         return difference(read_recording(file)) or "nothing"
 
     another = [[*lines[told - 1]["moments"][0][:3], "another label", -1]]
-    assert told_of(changed(lines, told, moments=another)).startswith(f"line {told}:")
-    assert told_of(changed(lines, len(lines), error="Orphan: never")).startswith(f"line {len(lines)}:")
-    assert told_of(changed(lines, 1, protocol="markers")).startswith("line ")
-    assert "NotPossible" in told_of(changed(lines, told, choice=["crash", "nobody"], moments=[]))
-    assert told_of(changed([*lines[:-2], lines[-1]], 0)).startswith("line ")
-    assert told_of(changed(lines, 0)) == "nothing"
+    assert typed_errors_at(changed(lines, told, moments=another)).startswith(f"line {told}:")
+    assert typed_errors_at(changed(lines, len(lines), error="Orphan: never")).startswith(f"line {len(lines)}:")
+    assert typed_errors_at(changed(lines, 1, protocol="markers")).startswith("line ")
+    assert "NotPossible" in typed_errors_at(changed(lines, told, choice=["crash", "nobody"], moments=[]))
+    assert typed_errors_at(changed([*lines[:-2], lines[-1]], 0)).startswith("line ")
+    assert typed_errors_at(changed(lines, 0)) == "nothing"
 
 
 @pytest.mark.parametrize(

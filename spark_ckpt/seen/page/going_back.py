@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_ckpt.connector import Json
 from spark_ckpt.recovery.plan import plan
-from spark_ckpt.recovery.told import sink_lines
+from spark_ckpt.recovery.text import sink_lines
 from spark_ckpt.store.store import Store
 from spark_ckpt.wording import counted, epochs
 

@@ -15,7 +15,7 @@ from spark_ckpt.rewind.table_holding import held_in
 from spark_ckpt.rewind.tables import Table, read_table
 
 
-class PointTold(BaseModel):
+class PointReport(BaseModel):
     """One point. `queries`: batches by name; `tables`: versions by path. `gone`: what cannot be had any more, in sentences.
 
     `held_bytes`: of its files, each counted once; those that other points hold as well are counted here, too.
@@ -38,14 +38,14 @@ class PointTold(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class PointsTold:
+class PointReports:
     """All points, the oldest first; `held_bytes`: of all files together, each counted once."""
 
-    points: list[PointTold]
+    points: list[PointReport]
     held_bytes: int
 
 
-def told_points(pins: Path) -> PointsTold:
+def report_points(pins: Path) -> PointReports:
     """Look at all points. Raises `PinsForeign`, `CheckpointUnreadable`; what is damaged is told of its point."""
     points = kept_points(pins)
     table = cache(partial(_table, points))
@@ -56,7 +56,7 @@ def told_points(pins: Path) -> PointsTold:
         together |= files
         point = kept.point
         found.append(
-            PointTold(
+            PointReport(
                 id=kept.folder.name,
                 name=point.name if point else None,
                 taken_at_ms=point.taken_at_ms if point else None,
@@ -66,7 +66,7 @@ def told_points(pins: Path) -> PointsTold:
                 gone=list(_gone(kept, table)),
             )
         )
-    return PointsTold(found, sum(together.values()))
+    return PointReports(found, sum(together.values()))
 
 
 def _gone(kept: Kept, table: Callable[[str], Table | str]) -> Iterator[str]:
