@@ -144,6 +144,11 @@ class EpochDamaged(CkptError):
     condition = "CKPT_EPOCH_DAMAGED"
     exit_code = 5
 
+    @property
+    def is_of_a_file(self) -> bool:
+        """Whether it tells of one file of an epoch, what was expected of it and found."""
+        return "expected" in self.context
+
 
 class LogDamaged(EpochDamaged):
     """A Delta table's own log cannot be understood."""

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import EpochOutput, SinkContext
 from spark_ckpt.driver.identities import parts_of
 from spark_ckpt.driver.publishing import SinkLane
-from spark_ckpt.errors import Fenced
+from spark_ckpt.errors import CkptError, Fenced
 from spark_ckpt.host.messages import PublishEnded
 from spark_ckpt.plan.graph import SinkBinding
 from spark_ckpt.protocol.ids import Incarnation
 from spark_ckpt.store.identity import Standing
+from spark_ckpt.store.ways_back import way_back
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
+
+
+_log = logging.getLogger(__name__)
 
 
 class Lanes:
@@ -62,10 +68,20 @@ class Lanes:
             binding.name,
             lambda: binding.sink.publisher(plan.spark, context),
             self._still_current,
-            self._ended,
+            self._told,
             inherited=self._inherited,
             ask_identity=None if known else lambda: parts_of(binding.sink, plan.spark),
         )
+
+    def _told(self, event: PublishEnded) -> None:
+        """On a lane's thread. The log says where damaged rows can be gone back from."""
+        log, verify = self._plan.store.log, self._plan.store.verify
+        try:
+            back = way_back(event.error, event.sink, event.epoch, log.state, log.manifest, verify)
+        except CkptError as error:
+            _log.info("sink %s: where to go back to is not known: %s", event.sink, error)
+            back = None
+        self._ended(replace(event, back=back))
 
     def _still_current(self) -> None:
         newest = self._plan.store.log.state().incarnation

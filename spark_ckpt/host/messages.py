@@ -79,7 +79,8 @@ class ManifestOverdue(Event):
 class PublishEnded(Event):
     """What became of one attempt to publish: rows and whether the sink had them before, or an error.
 
-    `learned`: the sink's identity, if it was not known whole before.
+    `learned`: the sink's identity, if it was not known whole before. `back`: of an error about damaged rows, the epoch that can be
+    gone back to; None if it is another error, or if the log could not be asked.
     """
 
     sink: str
@@ -88,6 +89,7 @@ class PublishEnded(Event):
     replayed: bool = False
     error: CkptError | None = None
     learned: Parts | None = None
+    back: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,10 +50,21 @@ class Publication:
         self._acks.append(SinkAck(sink=event.sink, epoch=event.epoch, detail=detail))
         return detail
 
-    def failed(self, sink: str, epoch: int, error: CkptError) -> CkptError:
-        """The error of a sink that could not publish the epoch, with the way out if its rows are damaged."""
-        self.error = with_way_out(error, sink, self._decided[epoch], self._acked, self._shape.store)
+    def failed(self, sink: str, epoch: int, error: CkptError, back: int | None = None) -> CkptError:
+        """The error of a sink that could not publish the epoch, with the way out if its rows are damaged. `back`: the epoch
+        to go back to then."""
+        manifest, unanswered = self._decided[epoch], self._unanswered()
+        self.error = with_way_out(error, sink, manifest, self._acked, self._shape.store, back, unanswered)
         return self.error
+
+    def _unanswered(self) -> dict[str, int]:
+        """Per sink the newest epoch that it is owed: whoever was asked to publish it may have done so and not answered."""
+        owed: dict[str, int] = {}
+        for epoch, manifest in self._decided.items():
+            for sink in manifest.outputs:
+                if epoch > max(self._acked.get(sink, 0), owed.get(sink, 0)):
+                    owed[sink] = epoch
+        return owed
 
     def forget(self, owed: Collection[int]) -> None:
         """Manifests of epochs that no sink owes are not needed any more."""

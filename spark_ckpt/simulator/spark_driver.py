@@ -43,6 +43,7 @@ from spark_ckpt.simulator.spark_store import JOB, Shared
 from spark_ckpt.store.identity import Found, Standing
 from spark_ckpt.store.records import Holder, Manifest
 from spark_ckpt.store.restore import LATEST, RecoveryPoint, RestoreTarget
+from spark_ckpt.store.ways_back import way_back
 
 LIMITS = Limits(
     interval_ms=20, epoch_timeout_ms=400, publish_timeout_ms=100_000, retry_ms=5, max_failed_epochs=1_000,
@@ -257,7 +258,8 @@ class SparkDriver:
         try:
             rows, replayed = sink.publish(self.shared, output, how)
         except CkptError as error:
-            self.inbox.append(PublishEnded(sink.name, output.epoch, error=error))
+            back = way_back(error, sink.name, output.epoch, self.log.state, self.log.manifest, self.shared.verify)
+            self.inbox.append(PublishEnded(sink.name, output.epoch, error=error, back=back))
         else:
             self.inbox.append(PublishEnded(sink.name, output.epoch, rows, replayed))
 

@@ -79,7 +79,7 @@ def choose(log_state: LogState, target: RestoreTarget, read: Read, verify: Verif
     if target == LATEST:
         return _newest_good(log_state, read, verify)
     epoch, described = resolve(log_state, target)
-    return _checked(log_state, epoch, described, read, verify)
+    return checked(log_state, epoch, described, read, verify)
 
 
 def resolve(log_state: LogState, target: RestoreTarget) -> tuple[int, str]:
@@ -111,7 +111,7 @@ def _newest_good(log_state: LogState, read: Read, verify: Verify) -> Choice:
     skipped: list[tuple[int, str]] = []
     for epoch in _candidates(log_state):
         try:
-            choice = _checked(log_state, epoch, LATEST, read, verify)
+            choice = checked(log_state, epoch, LATEST, read, verify)
         except EpochDamaged as error:
             _refuse_if_published(log_state, epoch, error)
             skipped.append((epoch, error.what))
@@ -152,7 +152,8 @@ def _refuse_unadopted(log_state: LogState) -> None:
         )
 
 
-def _checked(log_state: LogState, epoch: int, described: str, read: Read, verify: Verify) -> Choice:
+def checked(log_state: LogState, epoch: int, described: str, read: Read, verify: Verify) -> Choice:
+    """The epoch of this number, verified with what is to be published. Raises `EpochDamaged`."""
     base = _initial(log_state) if epoch == 0 else read(epoch)
     verify(base.model_copy(update={"outputs": {}}))
     unpublished: dict[str, list[Manifest]] = {}

@@ -36,3 +36,16 @@ def test_what_other_sinks_and_lanes_have_already_is_said_to_be_repeated() -> Non
 def test_other_errors_stay_what_they_are() -> None:
     for error in (PublishFailed("away"), EpochDamaged("the table was dropped", hint="restore it")):
         assert with_way_out(error, "out", manifest("out"), {}, "/store") is error
+
+
+def test_a_sink_that_has_not_answered_yet_may_have_what_would_be_repeated() -> None:
+    told = with_way_out(
+        damage(), "out", manifest("a", "out"), {"a": 7}, "/store", back=7, unanswered={"a": 9, "out": 9}
+    )
+    assert told.context["would be repeated"] == "a may have epoch 9"
+
+
+def test_the_epoch_that_the_log_says_can_be_gone_back_to_is_the_one_that_is_named() -> None:
+    told = with_way_out(damage(), "out", manifest("a", "out"), {"a": 5}, "/store", back=4)
+    assert "job.start(restore=4)" in told.hint
+    assert told.context["would be repeated"] == "a has epoch 5"

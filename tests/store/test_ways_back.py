@@ -1,0 +1,64 @@
+"""Where to go back to from damaged rows: to an epoch that neither owes nor holds back what is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from store_world import SINK, World
+
+from spark_ckpt.content import damaged
+from spark_ckpt.errors import PublishFailed
+from spark_ckpt.store.ways_back import way_back
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path / "store")
+    world.begin()
+    return world
+
+
+def back_from(world: World, epoch: int, path: str) -> int | None:
+    error = damaged(path, "is missing", epoch=epoch, expected="5 bytes")
+    log = world.store.log
+    return way_back(error, SINK, epoch, log.state, log.manifest, world.store.verify)
+
+
+def held_then_published(world: World) -> list[str]:
+    """Epoch 1 is published, 2 and 3 hold rows back, 4 puts them out; the paths of its files, oldest first."""
+    world.epoch({"a": 1})
+    held = world.epoch_that_holds_back({"a": 2}).held[SINK]
+    for value in (3, 4):
+        world.snapshot({"a": value})
+        manifest = world.manifest((), stage=True)
+        whole = manifest.outputs[SINK].model_copy(update={"files": (*held.files, *manifest.outputs[SINK].files)})
+        held = whole
+        outputs, kept = ({SINK: whole}, {}) if value == 4 else ({}, {SINK: whole})
+        world.decide(manifest.model_copy(update={"outputs": outputs, "held": kept}))
+    return [file.path for file in held.files]
+
+
+def test_the_way_out_of_damaged_rows_names_no_epoch_that_holds_them_back(world: World) -> None:
+    paths = held_then_published(world)
+    assert [back_from(world, 4, path) for path in paths] == [1, 2, 3]
+
+
+def test_the_way_out_of_damaged_rows_names_an_epoch_that_can_be_restored(world: World, tmp_path: Path) -> None:
+    paths = held_then_published(world)
+    (tmp_path / "store/edges" / SINK / paths[0]).unlink()
+    back = back_from(world, 4, paths[2])
+    assert back == 1
+    assert world.begin(back).manifest.epoch == 1
+
+
+def test_where_nothing_is_whole_the_way_out_is_the_beginning(world: World) -> None:
+    path = world.epoch({"a": 1}).outputs[SINK].files[0].path
+    assert back_from(world, 1, path) == 0
+
+
+def test_other_errors_have_no_way_back(world: World) -> None:
+    world.epoch({"a": 1})
+    log = world.store.log
+    for error in (PublishFailed("away"), None):
+        assert way_back(error, SINK, 1, log.state, log.manifest, world.store.verify) is None
