@@ -265,6 +265,8 @@ class EpochOutput:
     `previous` is 0, and no marker, or one up to that epoch, comes before this output.
     `decision` names the manifest that decided this epoch, a random id: a marker of this epoch under another name was
     published for a decision that the log has lost, and what the sink shows is not this output.
+    `beside`: higher ids that do not stand on this epoch, as far as is known: a marker at one of them does not say that the sink has
+    these rows. Then it is `PublishConflict`, with the marker's epoch as `marker`.
     """
 
     epoch: Epoch
@@ -278,6 +280,7 @@ class EpochOutput:
     newest: Epoch | None = None
     decision: str = ""
     begun_after: Epoch | None = None
+    beside: tuple[Epoch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

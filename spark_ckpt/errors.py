@@ -318,6 +318,12 @@ class PublishConflict(CkptError):
     condition = "CKPT_PUBLISH_CONFLICT"
     exit_code = 9
 
+    @property
+    def marker(self) -> int | None:
+        """The epoch that the sink's marker names, None if the error does not tell."""
+        marker = str(self.context.get("marker", ""))
+        return int(marker) if marker.isdigit() else None
+
 
 class ConnectorUnknown(CkptError):
     """No installed package declares a connector of this name."""

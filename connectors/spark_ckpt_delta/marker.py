@@ -131,6 +131,14 @@ def is_published(marker: TableMarker | None, output: EpochOutput, context: SinkC
             hint="the store was replaced or cut; publish to a new table, or restore the store",
             sink=context.sink,
         )
+    if marker.epoch in output.beside and output.files:
+        raise PublishConflict(
+            f"the table says epoch {marker.epoch} is published, which does not stand on epoch {output.epoch}: "
+            "these rows need not be there",
+            hint="go back to an epoch that the table has, see `spark-ckpt restore STORE EPOCH --dry-run`",
+            sink=context.sink,
+            marker=marker.epoch,
+        )
     if marker.epoch >= output.epoch:
         _check_decision(marker, output, context)
         return True
@@ -140,6 +148,7 @@ def is_published(marker: TableMarker | None, output: EpochOutput, context: SinkC
             f"before {output.epoch}",
             hint="the store was replaced or cut; publish to a new table, or restore the store",
             sink=context.sink,
+            marker=marker.epoch,
         )
     return False
 

@@ -57,7 +57,8 @@ class Wanted:
 
     `previous` is the epoch the sink published before, 0 if the log knows none, so that there need not be a
     marker. `dropped` are epochs that a restore left behind: the lane may have published them or not. `begun_after`: the
-    topic took the place of another one after that epoch; what it has of the time before does not matter.
+    topic took the place of another one after that epoch; what it has of the time before does not matter. `beside`: higher epochs
+    that do not stand on this one: a lane that has one of them need not have this one's rows.
     """
 
     group: str
@@ -69,6 +70,7 @@ class Wanted:
     newest: int | None = None
     decision: str = ""
     begun_after: int | None = None
+    beside: tuple[int, ...] = ()
 
     def follows(self, published: int) -> bool:
         """Whether the wanted epoch comes right after the published one (0: nothing was published)."""
@@ -87,6 +89,8 @@ class Decision(Enum):
 
 def decide(marker: TopicMarker | None, wanted: Wanted) -> Decision:
     """What the lane's marker says about the wanted epoch. Raises when publishing would be a guess."""
+    if marker is not None and marker.epoch in wanted.beside:
+        raise _beside(marker, wanted)
     if marker is not None and marker.epoch >= wanted.epoch:
         _check_decided(marker, wanted)
         return Decision.DONE
@@ -97,6 +101,16 @@ def decide(marker: TopicMarker | None, wanted: Wanted) -> Decision:
     if wanted.lane > 0:
         return Decision.ASK_FIRST_LANE
     raise contradiction(marker, wanted)
+
+
+def _beside(marker: TopicMarker, wanted: Wanted) -> PublishConflict:
+    return PublishConflict(
+        f"the marker says epoch {marker.epoch}, which does not stand on epoch {wanted.epoch}: these rows need not be there",
+        hint="go back to an epoch that the topic has, see `spark-ckpt restore STORE EPOCH --dry-run`",
+        group=wanted.group,
+        lane=wanted.lane,
+        marker=marker.epoch,
+    )
 
 
 def _check_decided(marker: TopicMarker, wanted: Wanted) -> None:
@@ -156,6 +170,7 @@ def contradiction(marker: TopicMarker | None, wanted: Wanted) -> PublishConflict
         ),
         group=wanted.group,
         lane=wanted.lane,
+        marker=marker.epoch if marker else None,
     )
 
 

@@ -137,6 +137,7 @@ def requests_of(output: EpochOutput, lanes: int, incarnation: int) -> list[Reque
             newest=output.newest,
             decision=output.decision,
             begun_after=output.begun_after,
+            beside=tuple(output.beside),
         )
         for lane in range(count)
     ]

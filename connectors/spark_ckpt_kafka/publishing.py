@@ -70,6 +70,7 @@ class Request:
     newest: int | None = None
     decision: str = ""
     begun_after: int | None = None
+    beside: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -166,6 +167,7 @@ class LanePublisher:
             newest=request.newest,
             decision=request.decision,
             begun_after=request.begun_after,
+            beside=request.beside if request.rows else (),
         )
         decision = decide(marker, wanted)
         if decision is not Decision.ASK_FIRST_LANE:

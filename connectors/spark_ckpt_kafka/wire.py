@@ -53,7 +53,8 @@ def request_message(request: Request) -> Message:
 def request_of(message: Message) -> Request:
     """The inverse of `request_message`."""
     parts = [StagedPart(**part) for part in message.pop("parts")]
-    return Request(parts=parts, dropped=tuple(message.pop("dropped")), **message)
+    dropped, beside = tuple(message.pop("dropped")), tuple(message.pop("beside"))
+    return Request(parts=parts, dropped=dropped, beside=beside, **message)
 
 
 VERIFIED: Message = {"verified": True}

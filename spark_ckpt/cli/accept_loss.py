@@ -9,6 +9,7 @@ import typer
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import print_json, print_line
 from spark_ckpt.cli.stores import open_store
+from spark_ckpt.store.log_state import LogState
 from spark_ckpt.wording import epochs
 
 
@@ -26,7 +27,7 @@ def accept_loss(
     """Say that epochs which sinks have are lost in the store for good, so that the job may go on without them.
 
     Numbers go on above them. The job produces the rows of the lost epochs again, so take its sinks back to the store's
-    newest epoch first. Refused while a driver runs.
+    newest epoch first, or to the one that is named here. Refused while a driver runs.
     """
     opened = open_store(store, storage_option)
     lost = list(opened.log.accept_loss(epoch, incarnation))
@@ -36,5 +37,15 @@ def accept_loss(
     elif lost:
         print_line(f"{epochs(lost)}: lost. The job continues from epoch {newest}; its next epoch is {lost[-1] + 1}.")
         print_line("It produces the rows behind that epoch again: what a sink still shows of them it will show twice.")
+        _print_doubt(opened.log.state(), lost)
     else:
         print_line(f"the store has lost no epoch up to {epoch}; the job continues from epoch {newest}")
+
+
+def _print_doubt(log_state: LogState, lost: list[int]) -> None:
+    """Whoever went back in the part of the log that is lost may have left rows out that nobody has acknowledged."""
+    if log_state.shown != log_state.latest and not all(log_state.lost[epoch] for epoch in lost):
+        print_line(
+            f"Whether a sink that has one of the lost epochs has everything up to epoch {log_state.latest} is not known. "
+            f"If it has not, or if the job says so: take it back to epoch {log_state.shown}, and go on with job.start(restore={log_state.shown})."
+        )

@@ -48,15 +48,23 @@ def is_published(marker: SinkMarker | None, output: EpochOutput, context: SinkCo
         raise Fenced(what, hint="another driver took the job over; stop this one", sink=context.sink)
     at = marker.epoch if marker else 0
     if output.newest is not None and at > output.newest:
-        raise _conflict(f"the target has epoch {at}, the log has decided none above {output.newest}", output, context)
+        raise _conflict(
+            f"the target has epoch {at}, the log has decided none above {output.newest}", at, output, context
+        )
     if marker is not None and at == output.epoch and not marker.is_of(output.decision):
-        raise _conflict(f"the target has another epoch {at} than the log: its number was given again", output, context)
+        raise _conflict(
+            f"the target has another epoch {at} than the log: its number was given again", at, output, context
+        )
+    if at in output.beside and output.files:
+        raise _conflict(
+            f"the target has epoch {at}, which does not stand on it: these rows need not be there", at, output, context
+        )
     if at >= output.epoch:
         return True
     if not _follows(at, output):
         found = f"epoch {at}" if at else "no marker"
         raise _conflict(
-            f"before it the log has epoch {output.previous} published, the target has {found}", output, context
+            f"before it the log has epoch {output.previous} published, the target has {found}", at, output, context
         )
     return False
 
@@ -80,5 +88,5 @@ def _follows(at: int, output: EpochOutput) -> bool:
     return at == output.previous or (at > output.previous and at in output.dropped)
 
 
-def _conflict(what: str, output: EpochOutput, context: SinkContext) -> PublishConflict:
-    return PublishConflict(f"epoch {output.epoch}: {what}", hint=_LOST, sink=context.sink)
+def _conflict(what: str, at: int, output: EpochOutput, context: SinkContext) -> PublishConflict:
+    return PublishConflict(f"epoch {output.epoch}: {what}", hint=_LOST, sink=context.sink, marker=at)

@@ -66,7 +66,7 @@ class InputRetention:
         log = self._plan.store.log
         log_state = log.state()
         kept = sorted(brief.epoch for brief in log_state.epochs)
-        if not kept or any(kept[0] in log_state.unacked(sink) for sink in log_state.sinks):
+        if not kept or any(kept[0] in log_state.awaited(sink) for sink in log_state.sinks):
             return  # what the oldest epoch read is not published yet
         cursors = [log.manifest(epoch).cursors for epoch in kept]
         for name, source in self._sources.items():

@@ -10,7 +10,7 @@ from spark_ckpt.connector import EpochOutput
 from spark_ckpt.errors import CkptError
 from spark_ckpt.host.job_shape import JobShape
 from spark_ckpt.host.messages import PublishEnded
-from spark_ckpt.host.way_out import with_way_out
+from spark_ckpt.host.way_out import Branches, past_the_marker, with_way_out
 from spark_ckpt.protocol.ids import Epoch, Incarnation
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import Manifest, SinkAck
@@ -51,9 +51,11 @@ class Publication:
         return detail
 
     def failed(self, sink: str, epoch: int, error: CkptError, back: int | None = None) -> CkptError:
-        """The error of a sink that could not publish the epoch, with the way out if its rows are damaged. `back`: the epoch
-        to go back to then."""
+        """The error of a sink that could not publish the epoch, with the way out if there is one. `back`: the epoch to go
+        back to, see `PublishEnded`."""
         manifest, unanswered = self._decided[epoch], self._unanswered()
+        branches = Branches(max(self._decided), self._point.passed_over, self._point.beside.get(epoch, ()))
+        error = past_the_marker(error, sink, branches, self._shape.store, back)
         self.error = with_way_out(error, sink, manifest, self._acked, self._shape.store, back, unanswered)
         return self.error
 
@@ -91,4 +93,5 @@ class Publication:
             newest=Epoch(newest),
             decision=manifest.attempt,
             begun_after=None if begun_after is None else Epoch(begun_after),
+            beside=tuple(Epoch(each) for each in self._point.beside.get(epoch, ())),
         )

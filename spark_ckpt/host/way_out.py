@@ -1,4 +1,4 @@
-"""What to do about a decided epoch whose staged rows are damaged.
+"""What to do about a decided epoch whose staged rows are damaged, or that a sink cannot take any more.
 
 Nothing repairs them, and trying again changes nothing.  But their input can be read again: from an epoch before, which
 every sink has, and whose state and cursors are whole.
@@ -6,9 +6,10 @@ every sink has, and whose state and cursors are whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
-from spark_ckpt.errors import CkptError, EpochDamaged
+from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict
 from spark_ckpt.store.records import Manifest
 
 
@@ -40,6 +41,42 @@ def with_way_out(
         f"it (first see what would happen: spark-ckpt restore {store} {base} --dry-run)"
     )
     return EpochDamaged(error.what, hint=hint, **context)
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """What one incarnation knows of epochs outside of its lineage. `newest`: the newest epoch of the lineage.
+
+    `passed_over`: damaged ones that "latest" left out by itself. `beside`: those that do not stand on what is to be published.
+    """
+
+    newest: int
+    passed_over: Collection[int] = ()
+    beside: Collection[int] = ()
+
+
+def past_the_marker(error: CkptError, sink: str, branches: Branches, store: str, back: int | None) -> CkptError:
+    """The error of a sink whose marker names an epoch of another branch, with what to run next; others as they are.
+
+    `back`: what `store.ways_back` says; None if the log could not be asked.
+    """
+    marker = error.marker if isinstance(error, PublishConflict) else None
+    if marker is None or (marker not in branches.passed_over and marker not in branches.beside):
+        return error
+    passed_over = marker in branches.passed_over
+    to = branches.newest if passed_over else back
+    if to is None:
+        return error
+    hint = (
+        f"go on with job.start(restore={to}): no rows are lost, but those that {sink} has of epoch {marker} come again"
+    )
+    if passed_over:
+        hint = (
+            f"epoch {marker} was passed over because it was damaged: bring back what it lacks (spark-ckpt verify {store}) and go "
+            f"on from it with job.start(restore={marker}); or {hint}"
+        )
+    context = {**error.context, "would be repeated": f"{sink} has epoch {marker}"}
+    return PublishConflict(error.what, hint=hint, **context)
 
 
 def _repeated(

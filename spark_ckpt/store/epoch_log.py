@@ -191,7 +191,9 @@ class EpochLog:
             lost = range(log_state.last + 1, epoch + 1)
             if not lost and incarnation <= log_state.incarnation:
                 return None
-            return row_of(LossAccepted(after=log_state.last, epoch=max(epoch, log_state.last), incarnation=incarnation))
+            known = 0 < incarnation <= log_state.incarnation  # a lineage goes straight on while an incarnation lasts
+            newest, on = max(epoch, log_state.last), log_state.latest if known else 0
+            return row_of(LossAccepted(after=log_state.last, epoch=newest, incarnation=incarnation, on=on))
 
         self.append(propose)
         return lost
@@ -279,6 +281,7 @@ class EpochLog:
             restored_from=choice.restored_from,
             unpublished=choice.unpublished,
             dropped=restore.dropped(log_state, choice.base.epoch, passed_over),
+            beside=restore.beside(log_state, choice.unpublished),
             skipped=choice.skipped,
             passed_over=tuple(sorted(passed_over)),
         )

@@ -92,7 +92,8 @@ def manifest_of(row: LogRow, body: str) -> Manifest:
 
 def totals(log_state: LogState) -> Folded:
     """What the rows that are dropped would have said."""
-    return Folded(last=log_state.last, acked=dict(log_state.acked))
+    owed = {sink: tuple(sorted(epochs)) for sink, epochs in log_state.owed.items()}
+    return Folded(last=log_state.last, acked=dict(log_state.acked), owed=owed)
 
 
 def needed_rows(rows: Sequence[LogRow], epochs: set[int]) -> set[int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple, cast
 
+from spark_ckpt.store.debts import Debts, lineage
 from spark_ckpt.store.records import (
     AnyRecord,
     CreatedRecord,
@@ -65,12 +66,13 @@ class LogState:
     """Everything decided so far.
 
     `latest` is the newest epoch of the current lineage, 0 for none; `last` the highest id ever decided, in any lineage;
-    `by_id` the kept epochs of every lineage; `acked` per sink the highest epoch it is known to have;
+    `by_id` the kept epochs of every lineage; `acked` per sink the highest epoch it is known to have, of any lineage: where its
+    marker is at least; `owed` per sink the kept epochs that it is not known to have;
     `lease_token` is the number of the newest row that began, renewed or freed the lease, `renewed_ms` its author's clock;
     `handover_of` the incarnation that was last asked to hand over;
     `passed_over` the damaged epochs that "latest" left out by itself; `lost` ids of epochs that sinks may have and that
-    somebody accepted as lost; `incarnations` those that the log still tells of, in their order; `upkeep` who has the
-    checkpoint lease, or had it last.
+    somebody accepted as lost, with the epoch that they stand on, 0 if it is not known; `incarnations` those that the log
+    still tells of, in their order; `upkeep` who has the checkpoint lease, or had it last.
     """
 
     job: str = ""
@@ -89,8 +91,9 @@ class LogState:
     by_id: Mapping[int, EpochBrief] = field(default_factory=dict)
     savepoints: Mapping[str, int] = field(default_factory=dict)
     acked: Mapping[str, int] = field(default_factory=dict)
+    owed: Mapping[str, frozenset[int]] = field(default_factory=dict)
     passed_over: frozenset[int] = frozenset()
-    lost: frozenset[int] = frozenset()
+    lost: Mapping[int, int] = field(default_factory=dict)
     incarnations: tuple[IncarnationEntry, ...] = ()
     upkeep: UpkeepEntry | None = None
 
@@ -111,15 +114,31 @@ class LogState:
 
     def lineage(self, newest: int | None = None) -> Iterator[EpochBrief]:
         """The kept epochs that `newest` (by default `latest`) stands on, itself first, newest first."""
-        brief = self.by_id.get(self.latest if newest is None else newest)
-        while brief is not None:
-            yield brief
-            brief = self.by_id.get(brief.base) if brief.base < brief.epoch else None
+        return lineage(self.by_id, self.latest if newest is None else newest)
+
+    def beside(self, epoch: int) -> list[int]:
+        """Higher ids, decided or lost, that do not stand on `epoch`, as far as is known, in their order."""
+        above, others = {epoch}, set[int]()
+        for brief in self.epochs:
+            if brief.epoch > epoch:
+                (above if brief.base in above else others).add(brief.epoch)
+        return sorted(others | {each for each, on in self.lost.items() if each > epoch and on not in above})
 
     def unacked(self, sink: str) -> list[int]:
         """Decided epochs of any lineage with an output for `sink` that it is not known to have, oldest first."""
-        known = self.acked.get(sink, 0)
-        return sorted(epoch for epoch, brief in self.by_id.items() if epoch > known and sink in brief.sinks)
+        return sorted(self.owed.get(sink, ()))
+
+    def awaited(self, sink: str) -> list[int]:
+        """Those of them that it may yet get, or may have: of the current lineage, or above all that it is known to have."""
+        current, known = {brief.epoch for brief in self.lineage()}, self.acked.get(sink, 0)
+        return [epoch for epoch in self.unacked(sink) if epoch > known or epoch in current]
+
+    @property
+    def shown(self) -> int:
+        """The newest epoch of the current lineage up to which every sink is known to have everything."""
+        owed = {epoch for epochs in self.owed.values() for epoch in epochs}
+        oldest = min((brief.epoch for brief in self.lineage() if brief.epoch in owed), default=None)
+        return self.latest if oldest is None else self.by_id[oldest].base
 
     def contradiction(self) -> str:
         """What the log says of epochs or incarnations that it does not have; empty for a log that is whole."""
@@ -142,16 +161,17 @@ def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogS
     if not records:
         return log_state
     by_id = dict(log_state.by_id)  # in one piece: a copy for each of ten thousand epochs would take seconds
+    debts = Debts(by_id, log_state.owed)
     for _, group in groupby(records, _alike):
         rows = list(group)
         at, newest = rows[-1]
+        for _, record in rows:
+            debts.take_in(record)
         if isinstance(newest, EpochBrief):
-            briefs = [record for _, record in rows if isinstance(record, EpochBrief)]
-            by_id |= {brief.epoch: brief for brief in briefs}
-            log_state = _epochs(log_state, briefs, at)
+            log_state = _epochs(log_state, [record for _, record in rows if isinstance(record, EpochBrief)], at)
         else:
             log_state = _APPLY[type(newest)](log_state, newest, at)
-    return replace(log_state, by_id=by_id)
+    return replace(log_state, by_id=by_id, owed=debts.owed())
 
 
 def _alike(row: tuple[At, AnyRecord]) -> object:
@@ -266,7 +286,7 @@ def _loss_accepted(log_state: LogState, record: LossAccepted, at: At) -> LogStat
         log_state,
         last=max(log_state.last, record.epoch),
         incarnation=max(log_state.incarnation, record.incarnation),
-        lost=log_state.lost | set(range(record.after + 1, record.epoch + 1)),
+        lost={**log_state.lost, **dict.fromkeys(range(record.after + 1, record.epoch + 1), record.on)},
     )
 
 

@@ -357,21 +357,27 @@ class SavepointDropped(Entry):
 
 
 class Folded(Entry):
-    """What rows before it that were dropped from the log would have said: written when files of the log are replaced."""
+    """What rows before it that were dropped from the log would have said: written when files of the log are replaced.
+
+    `owed`: per sink the epochs up to `last` that it was not known to have. None: an older version wrote the row.
+    """
 
     last: Count
     acked: dict[SinkName, int]
+    owed: dict[SinkName, tuple[int, ...]] | None = None
 
 
 class LossAccepted(Entry):
     """Who runs the job goes on although sinks have epochs, or were written by incarnations, that the log has lost.
 
-    Epochs above `after` up to `epoch` are lost; numbers go on above `epoch` and `incarnation`.
+    Epochs above `after` up to `epoch` are lost; numbers go on above `epoch` and `incarnation`. `on`: the epoch that they all
+    stand on, 0 if that is not known.
     """
 
     after: Count
     epoch: Count
     incarnation: Count
+    on: Count = 0
 
 
 AnyRecord = (

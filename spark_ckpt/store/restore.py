@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, PublishConflict
 from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.records import Manifest
+from spark_ckpt.wording import epochs
 
 RestoreTarget = str | int
 """`"latest"`, an epoch's number (also as text), or a savepoint's name."""
@@ -37,7 +38,8 @@ class RecoveryPoint:
     epoch is above it. `unpublished`: per sink the decided epochs of this lineage it is not known to have, oldest
     first. `dropped`: per sink the ids of decided epochs outside of this lineage that it is not known to have and that
     somebody chose to leave behind, oldest first: a sink that has one of them may go on. `skipped`: newer epochs that
-    "latest" passed over, with the reason; a sink that has one of those must not go on.
+    "latest" passed over, with the reason; a sink that has one of those must not go on. `beside`: per unpublished epoch the
+    higher ids, decided or lost, that do not stand on it, as far as is known: whoever has one of them need not have it.
     """
 
     incarnation: int
@@ -48,6 +50,7 @@ class RecoveryPoint:
     dropped: Mapping[str, list[int]] = field(default_factory=dict)
     skipped: tuple[tuple[int, str], ...] = ()
     passed_over: tuple[int, ...] = ()
+    beside: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ def _newest_good(log_state: LogState, read: Read, verify: Verify) -> Choice:
 
 
 def _refuse_if_published(log_state: LogState, epoch: int, damage: EpochDamaged) -> None:
-    sinks = [sink for sink in log_state.by_id[epoch].sinks if log_state.acked.get(sink, 0) >= epoch]
+    sinks = [sink for sink in log_state.by_id[epoch].sinks if epoch not in log_state.unacked(sink)]
     if sinks:
         raise EpochDamaged(
             f"{damage.what}; its output is published already, so it cannot be passed over without repeating output",
@@ -153,17 +156,70 @@ def _refuse_unadopted(log_state: LogState) -> None:
 
 
 def checked(log_state: LogState, epoch: int, described: str, read: Read, verify: Verify) -> Choice:
-    """The epoch of this number, verified with what is to be published. Raises `EpochDamaged`."""
+    """The epoch of this number, verified with what is to be published. Raises `EpochDamaged`; `PublishConflict` if a sink is
+    not known to have rows of its lineage and cannot be given them any more.
+    """
     base = _initial(log_state) if epoch == 0 else read(epoch)
+    for sink, numbers in out_of_turn(log_state, epoch, read).items():
+        raise _cannot_be_given(log_state, epoch, sink, numbers, newest_whole(log_state, numbers[0], read, verify))
     verify(base.model_copy(update={"outputs": {}}))
     unpublished: dict[str, list[Manifest]] = {}
-    lineage = {brief.epoch for brief in log_state.lineage(epoch)} if epoch else set()
     manifests: dict[int, Manifest] = {}
-    for sink in log_state.sinks:
-        for number in log_state.unacked(sink):
-            if number in lineage:
+    for sink, numbers in _owed(log_state, epoch).items():
+        for number in numbers:
+            if number > log_state.acked.get(sink, 0):
                 unpublished.setdefault(sink, []).append(_verified(manifests, number, read, verify))
     return Choice(base, described, unpublished)
+
+
+def _owed(log_state: LogState, epoch: int) -> dict[str, list[int]]:
+    """Per sink the epochs of the lineage of `epoch` that it is not known to have, oldest first."""
+    lineage = {brief.epoch for brief in log_state.lineage(epoch)} if epoch else set()
+    return {sink: [each for each in log_state.unacked(sink) if each in lineage] for sink in log_state.sinks}
+
+
+def out_of_turn(log_state: LogState, epoch: int, read: Read) -> dict[str, list[int]]:
+    """Per sink the epochs with rows in the lineage of `epoch` that it is not known to have, although it has a newer one, of
+    another branch: its marker is above them, so that it would take them for published.
+    """
+    found: dict[str, list[int]] = {}
+    for sink, numbers in _owed(log_state, epoch).items():
+        older = [each for each in numbers if each < log_state.acked.get(sink, 0)]
+        if rows := [each for each in older if read(each).outputs[sink].files]:
+            found[sink] = rows
+    return found
+
+
+def _cannot_be_given(log_state: LogState, epoch: int, sink: str, numbers: Sequence[int], back: int) -> PublishConflict:
+    here = "" if epoch == log_state.latest else "go on where the job stands: job.start(); or "
+    return PublishConflict(
+        f"epoch {epoch} cannot be gone on from: sink {sink} is not known to have {epochs(numbers)}, and as it has epoch "
+        f"{log_state.acked[sink]} of another branch it cannot be given them any more: their rows would be lost",
+        hint=f"{here}go back to where nothing is missing: job.start(restore={back}); what came after epoch {back} is read from "
+        "the sources again and published anew, also what the sinks have of it",
+        sink=sink,
+    )
+
+
+def newest_whole(
+    log_state: LogState, epoch: int, read: Read, verify: Verify, damaged: AbstractSet[str] = frozenset()
+) -> int:
+    """The newest epoch behind `epoch`, on its lineage, that can be restored and neither owes nor holds back a file of `damaged`.
+
+    0 if there is none: the job can begin anew.
+    """
+    behind = [brief.epoch for brief in log_state.lineage(epoch) if brief.epoch != epoch]
+    for older in behind:
+        try:
+            if out_of_turn(log_state, older, read):
+                continue
+            choice = checked(log_state, older, "", read, verify)
+        except EpochDamaged:
+            continue
+        staged = [choice.base.held, *(each.outputs for due in choice.unpublished.values() for each in due)]
+        if not any(file.path in damaged for outputs in staged for each in outputs.values() for file in each.files):
+            return older
+    return 0
 
 
 def _verified(manifests: dict[int, Manifest], epoch: int, read: Read, verify: Verify) -> Manifest:
@@ -183,9 +239,16 @@ def dropped(log_state: LogState, base: int, passed_over: AbstractSet[int] = froz
     kept = {brief.epoch for brief in log_state.lineage(base)} | passed_over if base else passed_over
     found = {}
     for sink in {*log_state.sinks, *log_state.acked}:
-        lost = {epoch for epoch in log_state.lost if epoch > log_state.acked.get(sink, 0)}
-        found[sink] = sorted(lost | {epoch for epoch in log_state.unacked(sink) if epoch not in kept})
+        known, unacked = log_state.acked.get(sink, 0), {epoch for epoch in log_state.unacked(sink) if epoch not in kept}
+        found[sink] = sorted(epoch for epoch in {*log_state.lost, *unacked} if epoch > known)
     return {sink: epochs for sink, epochs in found.items() if epochs}
+
+
+def beside(log_state: LogState, unpublished: Mapping[str, Sequence[Manifest]]) -> dict[int, tuple[int, ...]]:
+    """For `RecoveryPoint.beside`."""
+    due = {manifest.epoch for manifests in unpublished.values() for manifest in manifests}
+    found = {epoch: tuple(log_state.beside(epoch)) for epoch in sorted(due)}
+    return {epoch: ids for epoch, ids in found.items() if ids}
 
 
 def no_check(manifest: Manifest) -> None:

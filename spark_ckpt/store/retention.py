@@ -46,12 +46,13 @@ def kept_epochs(log_state: LogState, policy: Retention, now_ms: int) -> set[int]
 
     The newest by number and the newest of the current lineage (an older branch stays for a while after a restore),
     young ones, savepoints, the epoch the job stands on, everything some sink is still owed, and what comes before that:
-    where to go back to if owed rows are damaged, or rows that are held back.
+    where to go back to if owed rows are damaged, or rows that are held back.  What stays keeps what it stands on, down to the
+    oldest epoch that a sink is not known to have: who goes on from it has to know that.
     """
     by_number = sorted(log_state.by_id)[-policy.keep_last :]
     lineage = [brief.epoch for brief in log_state.lineage()][: policy.keep_last]
     young = [epoch for epoch, brief in log_state.by_id.items() if brief.created_ms > now_ms - policy.keep_age_ms]
-    owed = [epoch for sink in log_state.sinks for epoch in log_state.unacked(sink)]
+    owed = [epoch for sink in log_state.sinks for epoch in log_state.awaited(sink)]
     behind_owed = [log_state.by_id[epoch].base for epoch in owed]
     behind_held = next((brief.epoch for brief in log_state.lineage() if not brief.holds), 0)
     owed_or_behind = {*owed, *behind_owed, behind_held}
@@ -64,7 +65,23 @@ def kept_epochs(log_state: LogState, policy: Retention, now_ms: int) -> set[int]
         *owed_or_behind,
         *log_state.savepoints.values(),
     }
-    return wanted & log_state.by_id.keys()
+    kept = wanted & log_state.by_id.keys()
+    return kept | _indebted(log_state, kept)
+
+
+def _indebted(log_state: LogState, kept: Iterable[int]) -> set[int]:
+    """Epochs that the kept ones stand on and that are owed to a sink, or stand on one that is."""
+    owed = {epoch for epochs in log_state.owed.values() for epoch in epochs}
+    indebted: set[int] = set()
+    for brief in log_state.epochs:
+        if brief.epoch in owed or brief.base in indebted:
+            indebted.add(brief.epoch)
+    found: set[int] = set()
+    for epoch in kept:
+        while epoch in indebted and epoch not in found:
+            found.add(epoch)
+            epoch = log_state.by_id[epoch].base
+    return found
 
 
 def state_files(manifests: Iterable[Manifest], operator: str) -> set[str]:

@@ -218,7 +218,7 @@ class Store:
     def _staged_at(self, sink: str, root: str, epoch: int) -> Location | None:
         if not root:
             return self.outbox(sink).location
-        if epoch <= self.log.state().acked.get(sink, 0):
+        if epoch not in self.log.state().awaited(sink):
             return None
         elsewhere = Location(self._moved.get(sink, root), self.location.storage_options)
         return elsewhere if elsewhere.local is not None or bucket_of(elsewhere) == bucket_of(self.location) else None

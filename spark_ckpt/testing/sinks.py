@@ -224,6 +224,17 @@ class _Refusals:
             job.expect(1, 2, 4)
             job.require_shown("what follows a restore is published after an epoch that was dropped")
 
+    def test_an_epoch_of_another_branch_does_not_stand_for_this_one(self, subject: SinkSubject) -> None:
+        """`beside` names it: it has a higher number, and need not contain these rows."""
+        with WritingJob(subject) as job:
+            job.publish(job.driver(1), job.decided(1))
+            job.driver(1).publish(job.decided(4))
+            with refused(PublishConflict, "a marker of another branch is a conflict"):
+                job.driver(2).publish(job.decided(2, 2, beside=(Epoch(4),), dropped=(Epoch(4),)))
+            job.driver(2).publish(job.decided(3, 2, empty=True, beside=(Epoch(4),), dropped=(Epoch(4),)))
+            job.expect(1, 4)
+            job.require_shown("of an epoch beside the sink's own nothing is shown, and without rows it is no conflict")
+
     def test_a_marker_above_every_decided_epoch_is_refused(self, subject: SinkSubject) -> None:
         """`newest` is the highest number ever decided."""
         with WritingJob(subject) as job:

@@ -33,3 +33,11 @@ def test_verify_says_which_rows_of_the_log_are_missing(command, world):
     assert told.code == 5
     assert "row 5 of the control log is missing" in told.err
     assert "next: put the folder epochs of the newest backup" in told.err
+
+
+def test_where_rows_may_be_missing_behind_a_loss_the_way_on_is_named(command, world):
+    world.store.log.release(1)
+    told = command("accept-loss", world.store.location.uri, "--epoch", 5, "--incarnation", 4)
+    log_state = world.store.log.state()
+    assert log_state.shown < log_state.latest
+    assert f"job.start(restore={log_state.shown})" in told.out

@@ -285,6 +285,11 @@ class KnowsNoDroppedEpochs(MemorySink):
         return is_published(marker, replace(output, dropped=()), context)
 
 
+class KnowsNoBranches(MemorySink):
+    def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
+        return is_published(marker, replace(output, beside=()), context)
+
+
 class KnowsNoReplacement(MemorySink):
     def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
         return is_published(marker, replace(output, begun_after=None, previous=output.newest or output.epoch), context)

@@ -41,6 +41,7 @@ COUNTEREXAMPLES: dict[str, list[type[MemorySink]]] = {
     "another_decision_of_a_number_is_refused": [faulty.ForgetsTheDecision],
     "an_epoch_that_the_log_does_not_know_is_refused": [faulty.BelievesAnyMarker],
     "epochs_that_a_restore_left_behind_may_be_there": [faulty.KnowsNoDroppedEpochs],
+    "an_epoch_of_another_branch_does_not_stand_for_this_one": [faulty.KnowsNoBranches],
     "a_marker_above_every_decided_epoch_is_refused": [faulty.BelievesAnyMarker],
     "a_target_that_has_lost_its_marker_is_refused": [faulty.BelievesAnyMarker],
     "a_target_in_the_place_of_another_begins_without_a_marker": [faulty.KnowsNoReplacement],

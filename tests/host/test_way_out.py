@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from spark_ckpt.content import damaged
-from spark_ckpt.errors import EpochDamaged, PublishFailed
-from spark_ckpt.host.way_out import with_way_out
+from spark_ckpt.errors import EpochDamaged, PublishConflict, PublishFailed
+from spark_ckpt.host.way_out import Branches, past_the_marker, with_way_out
 from spark_ckpt.store.records import Manifest, StagedOutput
 
 
@@ -49,3 +49,26 @@ def test_the_epoch_that_the_log_says_can_be_gone_back_to_is_the_one_that_is_name
     told = with_way_out(damage(), "out", manifest("a", "out"), {"a": 5}, "/store", back=4)
     assert "job.start(restore=4)" in told.hint
     assert told.context["would be repeated"] == "a has epoch 5"
+
+
+def conflict() -> PublishConflict:
+    return PublishConflict("epoch 6: the target has epoch 5", sink="out", marker=5)
+
+
+def test_the_error_of_a_sink_that_has_a_passed_over_epoch_names_both_ways_on() -> None:
+    told = past_the_marker(conflict(), "out", Branches(7, passed_over=(5,)), "/store", back=3)
+    assert isinstance(told, PublishConflict)
+    assert "job.start(restore=5)" in told.hint
+    assert "job.start(restore=7)" in told.hint
+    assert told.context["would be repeated"] == "out has epoch 5"
+
+
+def test_the_error_of_a_sink_that_has_another_branch_names_where_to_go_back_to() -> None:
+    told = past_the_marker(conflict(), "out", Branches(7, beside=(5,)), "/store", back=3)
+    assert "job.start(restore=3)" in told.hint
+    assert told.context["would be repeated"] == "out has epoch 5"
+
+
+def test_a_marker_that_nobody_knows_names_no_way() -> None:
+    for error in (conflict(), PublishConflict("foreign"), PublishFailed("away")):
+        assert past_the_marker(error, "out", Branches(7), "/store", back=3) is error

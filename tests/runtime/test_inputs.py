@@ -39,7 +39,7 @@ class Log:
 
     def state(self):
         briefs = [SimpleNamespace(epoch=epoch) for epoch in self._cursors]
-        return SimpleNamespace(epochs=briefs, sinks=["out"], unacked=lambda sink: list(self._owed), latest=self._latest)
+        return SimpleNamespace(epochs=briefs, sinks=["out"], awaited=lambda sink: list(self._owed), latest=self._latest)
 
     def manifest(self, epoch):
         return SimpleNamespace(cursors=self._cursors[epoch])

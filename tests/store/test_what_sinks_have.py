@@ -1,0 +1,130 @@
+"""What a sink has is decided on the lineage: a number below the newest acknowledged one is no answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from store_world import SINK, World
+
+from spark_ckpt.errors import PublishConflict
+from spark_ckpt.store.debts import Debts
+from spark_ckpt.store.records import EpochBrief, Folded, Published, SinkAck
+from spark_ckpt.store.retention import Retention, kept_epochs
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path / "store")
+    world.begin()
+    return world
+
+
+def ack(world: World, epoch: int) -> None:
+    world.store.log.record_acks(world.line.incarnation, [SinkAck(sink=SINK, epoch=epoch)])
+
+
+def abandoned_branch(world: World) -> None:
+    """1 is published, 2 and 3 are not; somebody goes back to 1, and 4 is published."""
+    for value in (1, 2, 3):
+        world.epoch({"a": value}, acked=1 if value == 3 else 0)
+    world.begin(1)
+    world.epoch({"a": 4})
+    ack(world, 4)
+
+
+def owed(world: World) -> list[int]:
+    return world.store.reopened().log.state().unacked(SINK)
+
+
+def test_an_epoch_of_another_branch_is_not_published_because_its_number_is_lower(world: World) -> None:
+    abandoned_branch(world)
+    assert owed(world) == [2, 3]
+
+
+def test_whoever_goes_on_from_rows_that_a_sink_cannot_be_given_any_more_is_refused_and_told_where_to_go(
+    world: World,
+) -> None:
+    abandoned_branch(world)
+    before = world.store.log.state()
+    with pytest.raises(PublishConflict, match="not known to have epochs 2 and 3") as caught:
+        world.begin(3)
+    assert world.store.log.state() == before
+    assert "job.start(restore=1)" in caught.value.hint
+    assert world.begin(1).dropped == {}
+    assert world.begin().manifest.epoch == 1
+
+
+def test_an_acknowledged_epoch_acknowledges_what_it_stands_on(world: World) -> None:
+    for value in (1, 2, 3):
+        world.epoch({"a": value})
+    ack(world, 2)
+    assert owed(world) == [3]
+
+
+def test_what_a_sink_has_outlives_the_rows_that_said_so(world: World) -> None:
+    abandoned_branch(world)
+    world.store.log.add_savepoint("kept", 3)
+    world.begin()
+    world.epoch({"a": 5})
+    for _ in range(3):
+        world.store.retain(Retention(keep_last=1, slack=0))
+    assert owed(world) == [2, 3, 5]
+    assert sorted(world.store.log.state().by_id) == [2, 3, 4, 5]
+
+
+def test_an_epoch_that_a_sink_may_have_of_another_branch_is_named_for_each_one_that_is_due(world: World) -> None:
+    for value in (1, 2, 3):
+        world.epoch({"a": value}, acked=1 if value == 3 else 0)
+    world.begin(1)
+    world.epoch({"a": 4})
+    point = world.begin(3)
+    assert [each.epoch for each in point.unpublished[SINK]] == [2, 3]
+    assert point.beside == {2: (4,), 3: (4,)}
+
+
+def test_lost_epochs_stand_on_the_newest_one_only_if_its_incarnation_decided_them(world: World) -> None:
+    for value in (1, 2):
+        world.epoch({"a": value}, acked=1 if value == 2 else 0)
+    world.store.log.release(1)
+    world.store.log.accept_loss(4, 1)
+    world.store.log.accept_loss(6, 5)
+    assert world.begin().beside == {2: (5, 6)}
+
+
+def test_retention_keeps_what_leads_to_an_epoch_that_is_owed(world: World) -> None:
+    world.epoch({"a": 1}, full=True)
+    for value in range(2, 8):
+        world.epoch_that_holds_back({"a": value})
+    log_state = world.store.log.state()
+    assert kept_epochs(log_state, Retention(keep_last=2), world.clock()) == {1, 2, 3, 4, 5, 6, 7}
+    assert [each.epoch for each in world.begin().unpublished[SINK]] == [1]
+
+
+def brief(epoch: int, base: int) -> EpochBrief:
+    return EpochBrief(
+        epoch=epoch, incarnation=1, attempt="a", base=base, previous=0, created_ms=0, duration_ms=0, reason="interval",
+        rows_in=0, rows_out=0, sinks=(SINK,), acks=(),
+    )  # fmt: skip
+
+
+def test_rows_that_an_older_version_summed_up_are_read_by_number_where_the_lineage_does_not_say_otherwise() -> None:
+    debts = Debts({}, {})
+    for each in (brief(1, 0), brief(2, 1), brief(3, 1), brief(6, 5), brief(7, 3)):
+        debts.take_in(each)
+    debts.take_in(Folded(last=7, acked={SINK: 6}))
+    assert debts.owed() == {SINK: frozenset({7})}, "between 1 and 6 nothing is known: as it was"
+    debts = Debts({}, {})
+    for each in (brief(1, 0), brief(2, 1), brief(3, 1)):
+        debts.take_in(each)
+    debts.take_in(Folded(last=3, acked={SINK: 3}))
+    assert debts.owed() == {SINK: frozenset({2})}
+
+
+def test_a_sum_says_nothing_of_later_epochs_and_takes_nothing_back() -> None:
+    debts = Debts({}, {})
+    for each in (brief(1, 0), brief(2, 1)):
+        debts.take_in(each)
+    debts.take_in(Published(incarnation=1, acks=(SinkAck(sink=SINK, epoch=1),)))
+    debts.take_in(Folded(last=1, acked={}, owed={SINK: (1,)}))
+    assert debts.owed() == {SINK: frozenset({2})}
