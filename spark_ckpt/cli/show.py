@@ -13,7 +13,6 @@ from spark_ckpt.cli.stores import chosen_epoch, open_store, status_of
 from spark_ckpt.connector import Json
 from spark_ckpt.json_values import plain
 from spark_ckpt.store.epoch_log import EpochLog
-from spark_ckpt.store.identity import described
 from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.records import EdgeCut, Manifest, OperatorSnapshot, StagedOutput
 

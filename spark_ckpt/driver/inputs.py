@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Remembers
 from spark_ckpt.errors import CkptError
+from spark_ckpt.store.parts import differing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,16 +33,18 @@ def remember_in(store: Store, nodes: Iterable[SourceNode]) -> None:
 def check_inputs(plan: JobPlan, base: Manifest, fresh: AbstractSet[str] = frozenset()) -> None:
     """Raise `SourceInvalid` if going on from `base` needs input that is gone. Changes nothing.
 
-    `fresh`: sources that are confirmed to be other ones, and begin at their starts.
+    `fresh`: sources that are confirmed to be other ones, and begin at their starts. What the newest epoch has read of a source that
+    took the place of the one of `base` says nothing of this one.
     """
     sources = _remembering(plan.sources)
     latest = plan.store.log.state().latest
     if not sources or not latest:
         return
-    newest = plan.store.log.manifest(latest).cursors
+    newest = plan.store.log.manifest(latest)
     for name, source in sources.items():
-        if name in newest and name not in fresh:
-            source.check_cursor(base.cursors.get(name), newest[name])
+        before, now = (epoch.source_identities.get(name, {}) for epoch in (base, newest))
+        if name in newest.cursors and name not in fresh and not (now and differing(before, now)):
+            source.check_cursor(base.cursors.get(name), newest.cursors[name])
 
 
 class InputRetention:

@@ -201,7 +201,7 @@ class IncarnationCore:
         for good. The barrier is offered before the query plans that batch.
         """
         owed = {
-            SinkId(sink): [Epoch(each.epoch) for each in manifests]
+            SinkId(sink): [Epoch(each.epoch) for each in manifests if not self.standing.is_before(sink, each.epoch)]
             for sink, manifests in self._point.unpublished.items()
         }
         self._machine = self._shape.coordinator(self._incarnation, Epoch(self._previous), owed)

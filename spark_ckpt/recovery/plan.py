@@ -90,7 +90,7 @@ def plan(
     choice = restore.choose(log_state, target, read, verify)
     base = choice.base
     for sink in sorted(new_sinks):
-        check_owed(sink, restore.owed_rows(base, choice.unpublished).get(sink, []))
+        check_owed(sink, restore.owed_rows(base, choice.unpublished).get(sink, []), log_state.lineage(base.epoch))
     sinks = tuple(_sink(log_state, sink, base, choice.unpublished.get(sink, []), read) for sink in log_state.sinks)
     return RestorePlan(
         job=log_state.job,

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, IdentityChanged
 from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.records import Manifest, SinkIdentity
+from spark_ckpt.store.parts import differing
+from spark_ckpt.store.records import EpochBrief, Manifest, SinkIdentity
 from spark_ckpt.store.restore import Read
 
 Parts = Mapping[str, str]
@@ -32,10 +33,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the log says: sources as of the epoch that is restored, sinks as of the newest one."""
+    """What the log says: sources as of the epoch that is restored, sinks as of the newest one.
+
+    `lineage`: what the restored epoch stands on, itself first. `restore`: its number, if "latest" would mean another one.
+    """
 
     sources: Mapping[str, Parts] = field(default_factory=dict)
     sinks: Mapping[str, SinkIdentity] = field(default_factory=dict)
+    lineage: tuple[EpochBrief, ...] = field(default=(), compare=False)
+    restore: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,10 @@ class Standing:
         """(the epoch that this very sink is known to have, 0 if none; the epoch after which it began if that is 0)."""
         after = self.sinks[sink].after if sink in self.sinks else 0
         return (acked, None) if acked > after or not after else (0, after)
+
+    def is_before(self, sink: str, epoch: int) -> bool:
+        """Whether the epoch was decided before this very sink took another one's place: it is not to get it."""
+        return sink in self.sinks and epoch <= self.sinks[sink].after
 
     def goes_on(self, cursors: Mapping[str, Cursor]) -> dict[str, Cursor]:
         """The cursors of sources that are what they were."""
@@ -96,10 +106,24 @@ class _Change:
 def known(log_state: LogState, base: Manifest, read: Read) -> Known:
     """What the log says, for a job that goes on from `base`."""
     newest = _newest(log_state, base, read)
-    sources = {
-        name: base.source_identities.get(name) or newest.source_identities.get(name, {}) for name in base.cursors
-    }
-    return Known(sources, newest.sink_identities)
+    unknown = {name for name in base.cursors if not base.source_identities.get(name)}
+    later = _told_later(log_state, base, read, unknown) if unknown else {}
+    sources = {name: base.source_identities.get(name) or later.get(name, {}) for name in base.cursors}
+    restore = None if base.epoch == log_state.latest else base.epoch
+    return Known(sources, newest.sink_identities, tuple(log_state.lineage(base.epoch)), restore)
+
+
+def _told_later(log_state: LogState, base: Manifest, read: Read, names: Collection[str]) -> dict[str, Parts]:
+    """What these sources were as of the first epoch behind `base` that says so."""
+    found: dict[str, Parts] = {}
+    for brief in log_state.epochs:
+        if brief.epoch > base.epoch and not found.keys() >= set(names):
+            try:
+                told_there = read(brief.epoch).source_identities
+            except EpochDamaged:
+                continue
+            found = {**{name: told_there[name] for name in names if told_there.get(name)}, **found}
+    return found
 
 
 def _newest(log_state: LogState, base: Manifest, read: Read) -> Manifest:
@@ -133,10 +157,13 @@ def reconciled(
         and not (change.name in confirmed.moved and change.is_of_place)
     ]
     if open_:
-        raise _refused(open_, {"source": known.sources, "sink": known_sinks})
+        raise _refused(open_, {"source": known.sources, "sink": known_sinks}, known.restore)
     replaced = {name for name in sinks if name in confirmed.new_sinks}
     for name in sorted(replaced):
-        check_owed(name, owed.get(name, ()))
+        check_owed(name, owed.get(name, ()), known.lineage)
+    for name, sink in known.sinks.items():
+        if name not in replaced and name in found.sinks:
+            _check_before(name, sink.after, owed.get(name, ()), known.lineage)
     return Standing(
         sources={
             name: _merged(_kept(known.sources, name, sources), parts) for name, parts in found.sources.items() if parts
@@ -154,19 +181,7 @@ def check_unchanged(before: Found, now: Found) -> None:
         *_changes("sink", before.sinks, now.sinks).values(),
     ]
     if changes:
-        raise _refused(changes, {"source": before.sources, "sink": before.sinks})
-
-
-def differing(known: Parts, found: Parts) -> list[str]:
-    """The parts that contradict: known and now missing or another. What was never known contradicts nothing."""
-    return [name for name, value in known.items() if name not in found or (value and found[name] != value)]
-
-
-def described(parts: Parts) -> str:
-    """An identity in words."""
-    return (
-        ", ".join(f"{name} {value or '(none yet)'}" for name, value in parts.items()) or "a connector without identity"
-    )
+        raise _refused(changes, {"source": before.sources, "sink": before.sinks}, None)
 
 
 def _changes(kind: str, known: Mapping[str, Parts], found: Mapping[str, Parts]) -> dict[str, _Change]:
@@ -218,20 +233,44 @@ def _unneeded(confirmed: Confirmed, sources: Collection[str], sinks: Collection[
     return (*needless, *(f"accept_moved={name!r}" for name in sorted(confirmed.moved - {*sources, *sinks})))
 
 
-def check_owed(sink: str, manifests: Iterable[Manifest]) -> None:
-    """Raise `IdentityChanged` if the old sink may have rows of decided epochs or not: in the new one they could be twice."""
+def check_owed(sink: str, manifests: Iterable[Manifest], lineage: Iterable[EpochBrief]) -> None:
+    """Raise `IdentityChanged` if the old sink may have rows of decided epochs or not: in the new one they could be twice.
+
+    `lineage`: what the job would go on from, newest first.
+    """
     rows = [each for each in manifests for of in (each.outputs, each.held) if sink in of and of[sink].files]
     if rows:
-        epochs = ", ".join(str(each.epoch) for each in rows)
+        epochs, back = ", ".join(str(each.epoch) for each in rows), _free_of(sink, rows, lineage)
         raise IdentityChanged(
             f"sink '{sink}' cannot be replaced yet: it is not known to have the rows of decided epochs: {epochs}",
             hint="start the job once with the sink as it was, so that they are published; if that is gone for good, "
-            f"job.start(restore={rows[0].base}, accept_new_sink={sink!r}) produces their rows anew, for every sink "
-            f"(see `spark-ckpt restore STORE {rows[0].base} --dry-run`)",
+            f"job.start(restore={back}, accept_new_sink={sink!r}) produces their rows anew, for every sink "
+            f"(see `spark-ckpt restore STORE {back} --dry-run`)",
         )
 
 
-def _refused(changes: Sequence[_Change], known: Mapping[str, Mapping[str, Parts]]) -> IdentityChanged:
+def _check_before(sink: str, after: int, manifests: Iterable[Manifest], lineage: Iterable[EpochBrief]) -> None:
+    """Raise `IdentityChanged` if rows of the time before the sink took another one's place were never published: it gets none."""
+    rows = [each for each in manifests if each.epoch <= after and sink in each.outputs and each.outputs[sink].files]
+    if rows:
+        epochs, back = ", ".join(str(each.epoch) for each in rows), _free_of(sink, rows, lineage)
+        raise IdentityChanged(
+            f"sink '{sink}' took the place of another one after epoch {after}, and neither is known to have the rows of decided "
+            f"epochs: {epochs}",
+            hint=f"job.start(restore={back}) produces their rows anew, for every sink "
+            f"(see `spark-ckpt restore STORE {back} --dry-run`)",
+        )
+
+
+def _free_of(sink: str, rows: Sequence[Manifest], lineage: Iterable[EpochBrief]) -> int:
+    """The newest epoch before these that holds nothing back for the sink; 0 if there is none."""
+    oldest = min(each.epoch for each in rows)
+    return next((brief.epoch for brief in lineage if brief.epoch < oldest and sink not in brief.holds), 0)
+
+
+def _refused(
+    changes: Sequence[_Change], known: Mapping[str, Mapping[str, Parts]], restore: int | None
+) -> IdentityChanged:
     first = changes[0]
     named = " and ".join(f"{each.kind} '{each.name}'" for each in changes)
     context: dict[str, str] = {}
@@ -240,8 +279,12 @@ def _refused(changes: Sequence[_Change], known: Mapping[str, Mapping[str, Parts]
         context |= {f"{prefix}recorded": described(each.known), f"{prefix}found": described(each.found)}
     return IdentityChanged(
         f"{named} {'are' if len(changes) > 1 else 'is'} not what the job's epochs were made with; nothing was changed",
-        hint=f"{_correction(changes, known)}; or confirm the new one by name: {_confirmation(first, 'new')}"
-        + (f"; or that it is the same one, moved: {_confirmation(first, 'moved')}" if first.is_of_place else ""),
+        hint=f"{_correction(changes, known)}; or confirm the new one by name: {_confirmation(first, 'new', restore)}"
+        + (
+            f"; or that it is the same one, moved: {_confirmation(first, 'moved', restore)}"
+            if first.is_of_place
+            else ""
+        ),
         **context,
     )
 
@@ -254,6 +297,9 @@ def _correction(changes: Sequence[_Change], known: Mapping[str, Mapping[str, Par
     return f"correct the {changes[0].kind}" + ("s" if len(changes) > 1 else "")
 
 
-def _confirmation(change: _Change, what: str) -> str:
+def _confirmation(change: _Change, what: str, restore: int | None) -> str:
+    target = "" if restore is None else f"restore={restore}, "
     argument = "accept_moved" if what == "moved" else f"accept_new_{change.kind}"
-    return f"job.start({argument}={change.name!r}) (--conf spark.ckpt.{argument.replace('_', '.')}={change.name})"
+    return (
+        f"job.start({target}{argument}={change.name!r}) (--conf spark.ckpt.{argument.replace('_', '.')}={change.name})"
+    )

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, PublishConflict
 from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.names import valid_name
+from spark_ckpt.store.parts import differing, told
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.wording import epochs
 
@@ -119,12 +121,38 @@ def _newest_good(log_state: LogState, read: Read, verify: Verify) -> Choice:
             _refuse_if_published(log_state, epoch, error)
             skipped.append((epoch, error.what))
             continue
+        if skipped:
+            _refuse_another_source(log_state, choice.base, skipped[-1][1], [each for each, _ in skipped], read)
         return Choice(choice.base, choice.restored_from, choice.unpublished, tuple(skipped))
     raise EpochDamaged(
         "no epoch of this job's lineage is whole",
         hint="restore a savepoint or an epoch of another branch by its number; `spark-ckpt verify` lists what is whole",
         damaged="; ".join(f"{epoch}: {reason}" for epoch, reason in skipped),
     )
+
+
+def _refuse_another_source(log_state: LogState, base: Manifest, why: str, skipped: Sequence[int], read: Read) -> None:
+    """Passing over an epoch must not lead to one that reads something else under the name of a source."""
+    newest = _first_readable(skipped, read)
+    now, before = (newest.source_identities if newest else {}), base.source_identities
+    changed = [name for name in sorted(before) if name in now and differing(before[name], now[name])]
+    if not changed:
+        return
+    name, here = changed[0], f"job.start(restore={base.epoch}"
+    raise EpochDamaged(
+        f"{why}; it cannot be passed over: source '{name}' of epoch {base.epoch}, the next whole one, is another one",
+        then=told(before[name]),
+        now=told(now[name]),
+        hint=f"bring the file back; or go back with the source as it was: {here}); or with the one of now, from its configured "
+        f"start: {here}, accept_new_source={name!r})",
+    )
+
+
+def _first_readable(epochs: Sequence[int], read: Read) -> Manifest | None:
+    for epoch in epochs:
+        with suppress(EpochDamaged):
+            return read(epoch)
+    return None
 
 
 def _refuse_if_published(log_state: LogState, epoch: int, damage: EpochDamaged) -> None:

@@ -42,7 +42,7 @@ class Log:
         return SimpleNamespace(epochs=briefs, sinks=["out"], awaited=lambda sink: list(self._owed), latest=self._latest)
 
     def manifest(self, epoch):
-        return SimpleNamespace(cursors=self._cursors[epoch])
+        return SimpleNamespace(cursors=self._cursors[epoch], source_identities={})
 
 
 def plan(source, log):
@@ -105,26 +105,38 @@ def test_trouble_with_letting_go_does_not_end_the_job(caplog):
 
 def test_going_back_asks_about_everything_between_the_epoch_and_the_newest_one():
     source, log = Rememberer(), Log({3: at(30), 5: at(50)})
-    check_inputs(plan(source, log), SimpleNamespace(cursors=at(30)))
-    check_inputs(plan(source, log), SimpleNamespace(cursors={}))
+    check_inputs(plan(source, log), SimpleNamespace(cursors=at(30), source_identities={}))
+    check_inputs(plan(source, log), SimpleNamespace(cursors={}, source_identities={}))
 
     assert source.checked == [({"n": 30}, {"n": 50}), (None, {"n": 50})]
 
 
 def test_input_that_is_gone_is_told_before_the_job_goes_back():
     with pytest.raises(SourceInvalid, match="gone"):
-        check_inputs(plan(Rememberer(SourceInvalid("gone")), Log({3: at(30)})), SimpleNamespace(cursors={}))
+        check_inputs(
+            plan(Rememberer(SourceInvalid("gone")), Log({3: at(30)})), SimpleNamespace(cursors={}, source_identities={})
+        )
 
 
 def test_a_new_job_has_nothing_to_go_back_over():
     source = Rememberer()
-    check_inputs(plan(source, Log({})), SimpleNamespace(cursors={}))
+    check_inputs(plan(source, Log({})), SimpleNamespace(cursors={}, source_identities={}))
 
     assert source.checked == []
 
 
 def test_a_source_that_is_another_one_now_begins_at_its_start():
     source = Rememberer(SourceInvalid("gone"))
-    check_inputs(plan(source, Log({3: at(30)})), SimpleNamespace(cursors=at(20)), frozenset({"in"}))
+    check_inputs(
+        plan(source, Log({3: at(30)})), SimpleNamespace(cursors=at(20), source_identities={}), frozenset({"in"})
+    )
+
+    assert source.checked == []
+
+
+def test_going_back_before_a_source_was_replaced_asks_the_old_one_nothing_about_the_new_ones_cursors():
+    source, log = Rememberer(SourceInvalid("gone")), Log({3: at(30), 5: at(50)})
+    log.manifest = lambda epoch: SimpleNamespace(cursors=at(50), source_identities={"in": {"path": "/new"}})
+    check_inputs(plan(source, log), SimpleNamespace(cursors=at(30), source_identities={"in": {"path": "/old"}}))
 
     assert source.checked == []

@@ -11,11 +11,11 @@ from spark_ckpt.store.identity import (
     Known,
     Standing,
     check_unchanged,
-    differing,
     known,
     reconciled,
 )
 from spark_ckpt.store.log_state import LogState
+from spark_ckpt.store.parts import differing
 from spark_ckpt.store.records import EpochBrief, Manifest, SinkIdentity, StagedFileRecord, StagedOutput
 
 A = {"kind": "delta", "path": "/a", "table id": "1"}
@@ -120,6 +120,13 @@ def test_swapped_names_are_told_as_swapped():
     assert caught.value.context["sink y found"] == "kind delta, path /a, table id 1"
 
 
+def test_whoever_names_an_older_epoch_is_told_to_name_it_with_the_confirmation():
+    recorded = Known({"in": IN}, {}, restore=4)
+    with pytest.raises(IdentityChanged) as caught:
+        reconciled(recorded, Found({"in": {**IN, "kind": "kafka"}}, {}), Confirmed(), {}, 7)
+    assert "job.start(restore=4, accept_new_source='in')" in caught.value.hint
+
+
 def test_a_confirmation_counts_for_the_name_it_names_only():
     recorded = Known({}, {"x": SinkIdentity(parts=A), "y": SinkIdentity(parts=B)})
     with pytest.raises(IdentityChanged, match="sink 'y' is not"):
@@ -162,9 +169,31 @@ def test_a_sink_that_was_never_replaced_has_what_it_acked():
 
 def test_a_new_sink_is_refused_while_the_old_one_is_owed_rows():
     owed = {"out": [manifest(5, base=4), manifest(6, base=5, rows=3)]}
+    lineage = [brief_of(6, 5), brief_of(5, 4, holds=("out",)), brief_of(4, 3)]
+    recorded = Known({}, {"out": SinkIdentity(parts=A)}, tuple(lineage))
     with pytest.raises(IdentityChanged, match="decided epochs: 6") as caught:
-        standing(A, B, owed, new_sinks=["out"])
-    assert "job.start(restore=5, accept_new_sink='out')" in caught.value.hint
+        reconciled(recorded, Found({}, {"out": B}), named(new_sinks=["out"]), owed, 7)
+    assert "job.start(restore=4, accept_new_sink='out')" in caught.value.hint
+
+
+def test_a_new_sink_gets_nothing_of_the_time_before_it():
+    accepted = standing(A, B, {"out": [manifest(6, base=5)]}, new_sinks=["out"], last=7)
+    assert [accepted.is_before("out", epoch) for epoch in (6, 7, 8)] == [True, True, False]
+    assert not standing(A, A).is_before("out", 1)
+
+
+def test_going_back_to_rows_that_neither_the_old_sink_nor_the_new_one_got_is_refused_with_a_way_on():
+    owed = {"out": [manifest(3, base=2, rows=1)]}
+    recorded = Known({}, {"out": SinkIdentity(parts=B, after=4)}, (brief_of(3, 2), brief_of(2, 1)))
+    with pytest.raises(IdentityChanged, match="took the place of another one after epoch 4") as caught:
+        reconciled(recorded, Found({}, {"out": B}), Confirmed(), owed, 7)
+    assert "job.start(restore=2)" in caught.value.hint
+    reconciled(recorded, Found({}, {"out": B}), Confirmed(), {"out": [manifest(5, base=2, rows=1)]}, 7)
+
+
+def brief_of(epoch, base, holds=()):
+    held = {sink: StagedOutput(sink=sink, files=manifest(epoch, rows=1).outputs["out"].files) for sink in holds}
+    return EpochBrief.of(manifest(epoch, base).model_copy(update={"held": held}), 0)
 
 
 def test_a_new_sink_is_refused_while_rows_for_the_old_one_are_held_back():
@@ -224,10 +253,11 @@ def test_a_sink_is_compared_with_the_newest_epoch_and_a_source_with_the_restored
     assert known(log_state, second, read) == Known(new, {"out": SinkIdentity(parts=B, after=1)})
 
 
-def test_an_epoch_that_was_written_without_identities_takes_the_newest_ones():
+def test_an_epoch_that_was_written_without_identities_takes_those_that_were_recorded_next():
     first = manifest(1, cursors={"in": {}})
     second = manifest(2, base=1, cursors={"in": {}}, source_identities={"in": IN})
-    log_state, read = log_of(first, second)
+    third = manifest(3, base=2, cursors={"in": {}}, source_identities={"in": {**IN, "path": "/new"}})
+    log_state, read = log_of(first, second, third)
     assert known(log_state, first, read).sources == {"in": IN}
     assert known(*log_of(first)[:1], first, read).sources == {"in": {}}
 

@@ -253,3 +253,32 @@ def test_a_manifest_of_a_newer_format_is_refused(world: World) -> None:
 def test_a_store_keeps_its_identity(world: World, tmp_path: Path) -> None:
     assert Store.open(str(tmp_path / "store"), JOB).id == world.store.id
     assert World(tmp_path / "second").store.id != world.store.id
+
+
+def of_topic(world: World, topic: str) -> None:
+    """One more epoch, whose source is `topic`."""
+    world.snapshot({"a": world.last}, full=True)
+    manifest = world.manifest().model_copy(
+        update={"cursors": {"in": {}}, "source_identities": {"in": {"topic id": topic}}}
+    )
+    world.decide(manifest)
+
+
+def test_latest_never_passes_over_a_damaged_epoch_to_one_that_read_another_source(world: World, tmp_path: Path) -> None:
+    for topic in ("old", "new"):
+        of_topic(world, topic)
+    remove_newest_state_file(world, tmp_path)
+    before = world.store.log.state()
+    with pytest.raises(EpochDamaged, match="source 'in' of epoch 1, the next whole one, is another one") as caught:
+        world.begin()
+    assert world.store.log.state() == before
+    assert "job.start(restore=1)" in caught.value.hint
+    assert "job.start(restore=1, accept_new_source='in')" in caught.value.hint
+    assert world.begin(1).manifest.epoch == 1
+
+
+def test_latest_passes_over_a_damaged_epoch_to_one_that_read_the_same_source(world: World, tmp_path: Path) -> None:
+    for topic in ("old", "old"):
+        of_topic(world, topic)
+    remove_newest_state_file(world, tmp_path)
+    assert world.begin().manifest.epoch == 1
