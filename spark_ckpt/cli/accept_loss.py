@@ -47,5 +47,6 @@ def _print_doubt(log_state: LogState, lost: list[int]) -> None:
     if log_state.shown != log_state.latest and not all(log_state.lost[epoch] for epoch in lost):
         print_line(
             f"Whether a sink that has one of the lost epochs has everything up to epoch {log_state.latest} is not known. "
-            f"If it has not, or if the job says so: take it back to epoch {log_state.shown}, and go on with job.start(restore={log_state.shown})."
+            f"If it has not, or if the job says so: take it back to epoch {log_state.shown}, "
+            f"and go on with job.start(restore={log_state.shown})."
         )

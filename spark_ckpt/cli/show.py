@@ -14,6 +14,7 @@ from spark_ckpt.connector import Json
 from spark_ckpt.json_values import plain
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.log_state import LogState
+from spark_ckpt.store.parts import described
 from spark_ckpt.store.records import EdgeCut, Manifest, OperatorSnapshot, StagedOutput
 
 

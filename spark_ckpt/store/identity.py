@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, IdentityChanged
 from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.parts import differing
+from spark_ckpt.store.parts import described, differing
 from spark_ckpt.store.records import EpochBrief, Manifest, SinkIdentity
 from spark_ckpt.store.restore import Read
 

@@ -10,7 +10,7 @@ def differing(known: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
     return [name for name, value in known.items() if name not in found or (value and found[name] != value)]
 
 
-def told(parts: Mapping[str, str]) -> str:
+def described(parts: Mapping[str, str]) -> str:
     """An identity in words."""
     return (
         ", ".join(f"{name} {value or '(none yet)'}" for name, value in parts.items()) or "a connector without identity"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, PublishConflict
 from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.names import valid_name
-from spark_ckpt.store.parts import differing, told
+from spark_ckpt.store.parts import described, differing
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.wording import epochs
 
@@ -141,8 +141,8 @@ def _refuse_another_source(log_state: LogState, base: Manifest, why: str, skippe
     name, here = changed[0], f"job.start(restore={base.epoch}"
     raise EpochDamaged(
         f"{why}; it cannot be passed over: source '{name}' of epoch {base.epoch}, the next whole one, is another one",
-        then=told(before[name]),
-        now=told(now[name]),
+        then=described(before[name]),
+        now=described(now[name]),
         hint=f"bring the file back; or go back with the source as it was: {here}); or with the one of now, from its configured "
         f"start: {here}, accept_new_source={name!r})",
     )
