@@ -7,7 +7,6 @@ clocks decide only *when* a silent holder may be replaced, never whether two hol
 
 from __future__ import annotations
 
-import datetime
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -16,14 +15,10 @@ from spark_ckpt.errors import (
     ConfigInvalid,
     EpochDamaged,
     EpochNotFound,
-    Fenced,
-    RunFailed,
     StoreForeign,
-    StoreInUse,
 )
-from spark_ckpt.store import restore
+from spark_ckpt.store import proposals, restore
 from spark_ckpt.store.delta_log import CommitLost
-from spark_ckpt.store.holder import provably_dead
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_content import HINT_DAMAGED
 from spark_ckpt.store.log_rows import manifest_of, needed_rows, record_of, row_of, totals
@@ -32,17 +27,9 @@ from spark_ckpt.store.log_table import LogTable, NewRow
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.records import (
     CreatedRecord,
-    EpochBrief,
-    HandoverAsked,
-    Heartbeat,
     Holder,
-    IncarnationRecord,
-    LossAccepted,
     Manifest,
-    Published,
     Released,
-    SavepointDropped,
-    SavepointRecord,
     SinkAck,
 )
 from spark_ckpt.store.restore import LATEST, RecoveryPoint, RestoreTarget
@@ -70,7 +57,7 @@ class EpochLog:
         self._verify = verify
         self._now_ms = now_ms
         self._lock = Turns("the job's log")
-        self._tail = LogState()
+        self._state = LogState()
         self._own_incarnation: int | None = None
 
     @classmethod
@@ -113,7 +100,7 @@ class EpochLog:
         with self._lock:
             self._table.refresh()
             self._absorb()
-            return self._tail
+            return self._state
 
     def begin_incarnation(
         self,
@@ -133,9 +120,10 @@ class EpochLog:
         begun: list[RecoveryPoint] = []
 
         def propose(log_state: LogState) -> NewRow:
-            self._refuse_if_held(log_state, takeover, ended)
+            if not takeover:
+                proposals.refuse_if_held(log_state, self._own_incarnation, self._now_ms(), ended)
             begun[:] = [self._recovery_point(log_state, restore)]
-            return self._incarnation_row(begun[0], holder, lease_ms)
+            return proposals.incarnation(begun[0], holder, self._now_ms(), lease_ms)
 
         with self._lock:
             self.append(propose)
@@ -143,40 +131,30 @@ class EpochLog:
         return begun[0]
 
     def commit_epoch(self, manifest: Manifest) -> LogState:
-        """Decide the epoch; it also renews the lease. The log_state before it. Calling it again with the same manifest is harmless.
+        """Decide the epoch; it also renews the lease. The state before it. Calling it again with the same manifest is harmless.
 
         Raises `Fenced` if a newer incarnation exists, a `StoreOutage` (retriable) if the outcome is unknown.
         """
-        return self.append(lambda log_state: self._epoch_row(log_state, manifest))
+        return self.append(lambda state: proposals.epoch(state, manifest, self._now_ms()))
 
     def renew(self, incarnation: int, lease_ms: int) -> LogState:
-        """Heartbeat of an idle holder; the log_state before it. Raises `Fenced`."""
-
-        def propose(log_state: LogState) -> NewRow:
-            _fence(log_state, incarnation)
-            return row_of(Heartbeat(incarnation=incarnation, lease_expires_ms=self._now_ms() + lease_ms), incarnation)
-
-        return self.append(propose)
+        """Heartbeat of an idle holder; the state before it. Raises `Fenced`."""
+        return self.append(lambda state: proposals.heartbeat(state, incarnation, self._now_ms() + lease_ms))
 
     def release(self, incarnation: int, why: str = "", keeps: bool = False) -> None:
         """The incarnation ends: `why`. The lease is free at once, unless the run `keeps` it for the next incarnation. Nothing
         happens if it is free, or if a newer incarnation exists."""
-        self.append(lambda log_state: _release_row(log_state, Released(incarnation=incarnation, why=why, keeps=keeps)))
+        released = Released(incarnation=incarnation, why=why, keeps=keeps)
+        self.append(lambda state: proposals.release(state, released))
 
     def ask_handover(self, incarnation: int) -> None:
         """Ask the driver of `incarnation` to end in order, so that a standby goes on; it reads this with its next renewal or epoch.
         Raises `StoreInUse` if another incarnation runs."""
-        self.append(lambda log_state: _handover_row(log_state, incarnation))
+        self.append(lambda state: proposals.handover(state, incarnation))
 
     def record_acks(self, incarnation: int, acks: Sequence[SinkAck]) -> None:
         """Acks that no later epoch will carry. Raises `Fenced`."""
-
-        def propose(log_state: LogState) -> NewRow | None:
-            _fence(log_state, incarnation)
-            news = tuple(ack for ack in acks if ack.epoch > log_state.acked.get(ack.sink, 0))
-            return row_of(Published(incarnation=incarnation, acks=news), incarnation) if news else None
-
-        self.append(propose)
+        self.append(lambda state: proposals.acks(state, incarnation, acks))
 
     def accept_loss(self, epoch: int, incarnation: int) -> range:
         """Go on although sinks have epochs up to `epoch`, by incarnations up to `incarnation`, that the log has lost.
@@ -187,13 +165,9 @@ class EpochLog:
 
         def propose(log_state: LogState) -> NewRow | None:
             nonlocal lost
-            self._refuse_if_held(log_state, takeover=False)
+            proposals.refuse_if_held(log_state, self._own_incarnation, self._now_ms())
             lost = range(log_state.last + 1, epoch + 1)
-            if not lost and incarnation <= log_state.incarnation:
-                return None
-            known = 0 < incarnation <= log_state.incarnation  # a lineage goes straight on while an incarnation lasts
-            newest, on = max(epoch, log_state.last), log_state.latest if known else 0
-            return row_of(LossAccepted(after=log_state.last, epoch=newest, incarnation=incarnation, on=on))
+            return proposals.loss(log_state, epoch, incarnation)
 
         self.append(propose)
         return lost
@@ -205,19 +179,12 @@ class EpochLog:
             raise ConfigInvalid(
                 f"'{name}' cannot name a savepoint", hint="it would be taken for an epoch when restoring"
             )
-        self.append(lambda log_state: _savepoint_row(log_state, name, epoch))
+        self.append(lambda state: proposals.savepoint(state, name, epoch))
 
     def drop_savepoint(self, name: str) -> None:
         """Forget a savepoint's name; its epoch is subject to retention again. `EpochNotFound` if there is none."""
         valid_name("savepoint", name)
-
-        def propose(log_state: LogState) -> NewRow:
-            if name not in log_state.savepoints:
-                known = ", ".join(sorted(log_state.savepoints)) or "none"
-                raise EpochNotFound(f"there is no savepoint '{name}'", savepoints=known)
-            return row_of(SavepointDropped(name=name), epoch=log_state.savepoints[name])
-
-        self.append(propose)
+        self.append(lambda state: proposals.savepoint_dropped(state, name))
 
     def manifest(self, epoch: int) -> Manifest:
         """One epoch, checked. Raises `EpochNotFound`, `EpochDamaged`, `FormatUnknown`."""
@@ -228,7 +195,7 @@ class EpochLog:
     def shorten(
         self, keep_epochs: Callable[[LogState], set[int]], fence: Fence = lambda log_state: None
     ) -> tuple[LogState, list[Manifest]]:
-        """Drop all epochs but those `keep_epochs` names; the log_state they were chosen from and what was dropped.
+        """Drop all epochs but those `keep_epochs` names; the state they were chosen from and what was dropped.
 
         One commit: after it the dropped epochs cannot be restored by anybody. Raises `Fenced` if this object's own
         incarnation was replaced, and what `fence` raises.  Repeats itself when other commits come between.
@@ -237,7 +204,7 @@ class EpochLog:
             while True:
                 log_state = self.state()
                 if self._own_incarnation is not None:
-                    _fence(log_state, self._own_incarnation)
+                    proposals.fence(log_state, self._own_incarnation)
                 fence(log_state)
                 kept = keep_epochs(log_state)
                 dropped = [self._manifest(epoch) for epoch in sorted(log_state.by_id.keys() - kept)]
@@ -255,7 +222,7 @@ class EpochLog:
     def append(self, propose: Propose) -> LogState:
         """Propose on what is decided so far, append by compare-and-swap, start over when others were faster.
 
-        Returns the log_state the row was proposed on.
+        Returns the state the row was proposed on.
         """
         with self._lock:
             while True:
@@ -286,45 +253,10 @@ class EpochLog:
             passed_over=tuple(sorted(passed_over)),
         )
 
-    def _incarnation_row(self, point: RecoveryPoint, holder: Holder, lease_ms: int) -> NewRow:
-        record = IncarnationRecord(
-            incarnation=point.incarnation,
-            holder=holder,
-            base=point.manifest.epoch,
-            restored_from=point.restored_from,
-            lease_ms=lease_ms,
-            lease_expires_ms=self._now_ms() + lease_ms,
-            passed_over=point.passed_over,
-        )
-        return row_of(record, point.incarnation, point.manifest.epoch)
-
-    def _refuse_if_held(self, log_state: LogState, takeover: bool, ended: int | None = None) -> None:
-        if takeover or log_state.holder is None or log_state.incarnation == self._own_incarnation:
-            return
-        if ended is not None:
-            _refuse_if_moved(log_state, ended)
-        elif log_state.lease_expires_ms > self._now_ms() and not provably_dead(log_state.holder):
-            raise _in_use(log_state)
-
-    def _epoch_row(self, log_state: LogState, manifest: Manifest) -> NewRow | None:
-        known = log_state.by_id.get(manifest.epoch)
-        if known is not None and known.attempt == manifest.attempt and known.incarnation == manifest.incarnation:
-            return None
-        _fence(log_state, manifest.incarnation)
-        if (
-            manifest.job != log_state.job
-            or manifest.epoch <= log_state.last
-            or (manifest.base, manifest.previous) != (log_state.latest, log_state.last)
-        ):
-            raise _not_behind(log_state, manifest)
-        brief = EpochBrief.of(manifest, self._now_ms() + log_state.lease_ms)
-        body = manifest.model_dump_json()
-        return NewRow("epoch", manifest.epoch, manifest.incarnation, manifest.attempt, brief.model_dump_json(), body)
-
     def _manifest(self, epoch: int) -> Manifest:
         row = next((row for row in reversed(self._table.rows) if row.kind == "epoch" and row.epoch == epoch), None)
         if row is None:
-            kept = ", ".join(str(number) for number in sorted(self._tail.by_id)) or "none"
+            kept = ", ".join(str(number) for number in sorted(self._state.by_id)) or "none"
             raise EpochNotFound(
                 f"epoch {epoch} is not in the log", kept=kept, hint="choose a kept epoch or a savepoint"
             )
@@ -332,81 +264,13 @@ class EpochLog:
 
     def _absorb(self) -> None:
         news = self._table.news()
-        log_state, rows = (LogState(), self._table.rows) if news is None else (self._tail, news)
-        self._tail = folded(log_state, [(At(row.seq, row.time_ms), record_of(row)) for row in rows])
-        contradiction = self._tail.contradiction()
+        log_state, rows = (LogState(), self._table.rows) if news is None else (self._state, news)
+        self._state = folded(log_state, [(At(row.seq, row.time_ms), record_of(row)) for row in rows])
+        contradiction = self._state.contradiction()
         if contradiction:
             raise EpochDamaged(contradiction, hint=HINT_DAMAGED)
-
-
-def _not_behind(log_state: LogState, manifest: Manifest) -> RunFailed:
-    return RunFailed(
-        "the manifest does not extend the log",
-        manifest=f"epoch {manifest.epoch}, base {manifest.base}, previous {manifest.previous}",
-        log=f"latest {log_state.latest}, last {log_state.last}",
-        job=f"{manifest.job} in the manifest, {log_state.job} in the log",
-        hint="start the job again; it continues from the last epoch",
-    )
 
 
 def _passed_over(log_state: LogState, target: RestoreTarget, choice: restore.Choice) -> set[int]:
     """Epochs left out without anybody's word; naming an epoch is a word about everything behind it."""
     return {*log_state.passed_over, *(epoch for epoch, _ in choice.skipped)} if target == LATEST else set()
-
-
-def _savepoint_row(log_state: LogState, name: str, epoch: int) -> NewRow | None:
-    if epoch not in log_state.by_id:
-        kept = ", ".join(str(number) for number in sorted(log_state.by_id)) or "none"
-        raise EpochNotFound(f"epoch {epoch} is not in the log", kept=kept, hint="choose a kept epoch")
-    known = log_state.savepoints.get(name)
-    if known is None:
-        return row_of(SavepointRecord(name=name, epoch=epoch), epoch=epoch)
-    if known != epoch:
-        raise ConfigInvalid(
-            f"savepoint '{name}' is epoch {known} already", hint="drop it first, or choose another name"
-        )
-    return None
-
-
-def _fence(log_state: LogState, incarnation: int) -> None:
-    if log_state.incarnation != incarnation:
-        raise Fenced(
-            f"incarnation {incarnation} was replaced by {log_state.incarnation}",
-            holder=log_state.holder,
-            since=_utc(log_state.since_ms),
-            hint="stop this driver; the other one continues the job",
-        )
-
-
-def _refuse_if_moved(log_state: LogState, token: int) -> None:
-    if log_state.lease_token != token:
-        raise StoreInUse(
-            "the lease that was seen to end has been renewed, or taken by another driver",
-            holder=log_state.holder,
-            since=_utc(log_state.since_ms),
-        )
-
-
-def _in_use(log_state: LogState) -> StoreInUse:
-    return StoreInUse(
-        "another driver runs this job",
-        holder=log_state.holder,
-        since=_utc(log_state.since_ms),
-        lease_until=_utc(log_state.lease_expires_ms),
-        hint="stop it, or wait until its lease ends; takeover=True (--takeover) replaces it now, standby=True waits for its end",
-    )
-
-
-def _release_row(log_state: LogState, record: Released) -> NewRow | None:
-    held = log_state.incarnation == record.incarnation and not log_state.is_free
-    return row_of(record, record.incarnation) if held else None
-
-
-def _handover_row(log_state: LogState, incarnation: int) -> NewRow | None:
-    if log_state.incarnation != incarnation:
-        raise StoreInUse(f"incarnation {log_state.incarnation} runs the job now", holder=log_state.holder)
-    return None if log_state.handover_asked else row_of(HandoverAsked(incarnation=incarnation), incarnation)
-
-
-def _utc(ms: int) -> str:
-    return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

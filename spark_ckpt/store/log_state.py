@@ -157,7 +157,7 @@ class LogState:
 
 
 def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogState:
-    """The log_state after more rows, in the log's order."""
+    """The state after more rows, in the log's order."""
     if not records:
         return log_state
     by_id = dict(log_state.by_id)  # in one piece: a copy for each of ten thousand epochs would take seconds

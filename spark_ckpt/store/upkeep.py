@@ -73,7 +73,7 @@ class UpkeepLog:
 
 def under_lease(store: Store, token: int, policy: Retention, guard: Guard) -> tuple[LogState, RetentionReport]:
     """Do the upkeep as the holder of lease `token`: tables show the newest epoch as the newest incarnation stands on it, and what
-    is not kept goes. The log_state that it was done for. Raises `Fenced`, and what `guard` raises: before each table."""
+    is not kept goes. The log's state that it was done for. Raises `Fenced`, and what `guard` raises: before each table."""
     rows = UpkeepLog(store.log)
 
     def fenced() -> None:

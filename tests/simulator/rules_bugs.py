@@ -12,7 +12,7 @@ from spark_ckpt.host.job_shape import JobShape
 from spark_ckpt.host.patience import Patience
 from spark_ckpt.protocol.barrier import Coordinator
 from spark_ckpt.simulator import spark_batches, spark_retention
-from spark_ckpt.store import epoch_log, identity, restore
+from spark_ckpt.store import identity, proposals, restore
 from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.retention import garbage, segments, staged_files, state_files
 
@@ -78,7 +78,7 @@ def numbers_begin_anew_in_every_incarnation(monkeypatch):
 
 
 def a_log_without_a_fence(monkeypatch):
-    monkeypatch.setattr(epoch_log, "_fence", lambda log_state, incarnation: None)
+    monkeypatch.setattr(proposals, "fence", lambda log_state, incarnation: None)
 
 
 def a_log_that_forgets_what_a_sink_is_owed(monkeypatch):

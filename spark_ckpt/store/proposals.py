@@ -1,0 +1,178 @@
+"""What may be appended to the control log on what is decided so far. Pure: the log's state in, a row out, None or a refusal.
+
+A row that was proposed on a state is appended only behind that state (`EpochLog.append`), so what is checked here holds when the
+row is there.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+from spark_ckpt.errors import ConfigInvalid, EpochNotFound, Fenced, RunFailed, StoreInUse
+from spark_ckpt.store.holder import provably_dead
+from spark_ckpt.store.log_rows import row_of
+from spark_ckpt.store.log_state import LogState
+from spark_ckpt.store.log_table import NewRow
+from spark_ckpt.store.records import (
+    EpochBrief,
+    HandoverAsked,
+    Heartbeat,
+    Holder,
+    IncarnationRecord,
+    LossAccepted,
+    Manifest,
+    Published,
+    Released,
+    SavepointDropped,
+    SavepointRecord,
+    SinkAck,
+)
+from spark_ckpt.store.restore import RecoveryPoint
+
+
+def fence(log_state: LogState, incarnation: int) -> None:
+    """Raise `Fenced` if a newer incarnation runs the job."""
+    if log_state.incarnation != incarnation:
+        raise Fenced(
+            f"incarnation {incarnation} was replaced by {log_state.incarnation}",
+            holder=log_state.holder,
+            since=_utc(log_state.since_ms),
+            hint="stop this driver; the other one continues the job",
+        )
+
+
+def refuse_if_held(log_state: LogState, own: int | None, now_ms: int, ended: int | None = None) -> None:
+    """Raise `StoreInUse` while the lease's holder may be alive. `own`: the caller's incarnation, which may go on. `ended`: the
+    token of a lease that the caller has seen end; no clock is asked then.
+    """
+    if log_state.holder is None or log_state.incarnation == own:
+        return
+    if ended is not None:
+        _refuse_if_moved(log_state, ended)
+    elif log_state.lease_expires_ms > now_ms and not provably_dead(log_state.holder):
+        raise _in_use(log_state)
+
+
+def incarnation(point: RecoveryPoint, holder: Holder, now_ms: int, lease_ms: int) -> NewRow:
+    """An incarnation begins, and has the lease."""
+    record = IncarnationRecord(
+        incarnation=point.incarnation,
+        holder=holder,
+        base=point.manifest.epoch,
+        restored_from=point.restored_from,
+        lease_ms=lease_ms,
+        lease_expires_ms=now_ms + lease_ms,
+        passed_over=point.passed_over,
+    )
+    return row_of(record, point.incarnation, point.manifest.epoch)
+
+
+def epoch(log_state: LogState, manifest: Manifest, now_ms: int) -> NewRow | None:
+    """The decision, which renews the lease. None: it is there. Raises `Fenced`; `RunFailed` if it does not extend the log."""
+    known = log_state.by_id.get(manifest.epoch)
+    if known is not None and known.attempt == manifest.attempt and known.incarnation == manifest.incarnation:
+        return None
+    fence(log_state, manifest.incarnation)
+    if (
+        manifest.job != log_state.job
+        or manifest.epoch <= log_state.last
+        or (manifest.base, manifest.previous) != (log_state.latest, log_state.last)
+    ):
+        raise _not_behind(log_state, manifest)
+    brief = EpochBrief.of(manifest, now_ms + log_state.lease_ms)
+    body = manifest.model_dump_json()
+    return NewRow("epoch", manifest.epoch, manifest.incarnation, manifest.attempt, brief.model_dump_json(), body)
+
+
+def heartbeat(log_state: LogState, by: int, expires_ms: int) -> NewRow:
+    """The holder is alive. Raises `Fenced`."""
+    fence(log_state, by)
+    return row_of(Heartbeat(incarnation=by, lease_expires_ms=expires_ms), by)
+
+
+def release(log_state: LogState, record: Released) -> NewRow | None:
+    """The lease is free; None if it is, or if another incarnation has it."""
+    held = log_state.incarnation == record.incarnation and not log_state.is_free
+    return row_of(record, record.incarnation) if held else None
+
+
+def handover(log_state: LogState, asked: int) -> NewRow | None:
+    """The driver of incarnation `asked` is to end; None if it was asked before. Raises `StoreInUse` if another one runs."""
+    if log_state.incarnation != asked:
+        raise StoreInUse(f"incarnation {log_state.incarnation} runs the job now", holder=log_state.holder)
+    return None if log_state.handover_asked else row_of(HandoverAsked(incarnation=asked), asked)
+
+
+def acks(log_state: LogState, by: int, told: Sequence[SinkAck]) -> NewRow | None:
+    """What sinks have, as far as the log does not say it. Raises `Fenced`."""
+    fence(log_state, by)
+    news = tuple(ack for ack in told if ack.epoch > log_state.acked.get(ack.sink, 0))
+    return row_of(Published(incarnation=by, acks=news), by) if news else None
+
+
+def loss(log_state: LogState, newest: int, newest_incarnation: int) -> NewRow | None:
+    """Epochs behind the log's newest up to `newest` are lost; None if the log has them all, and the incarnations."""
+    if newest <= log_state.last and newest_incarnation <= log_state.incarnation:
+        return None
+    known = 0 < newest_incarnation <= log_state.incarnation  # a lineage goes straight on while an incarnation lasts
+    on = log_state.latest if known else 0
+    return row_of(
+        LossAccepted(after=log_state.last, epoch=max(newest, log_state.last), incarnation=newest_incarnation, on=on)
+    )
+
+
+def savepoint(log_state: LogState, name: str, named: int) -> NewRow | None:
+    """The epoch `named` has the name; None if it has it already. Raises `EpochNotFound`, and `ConfigInvalid` for a name in use."""
+    if named not in log_state.by_id:
+        kept = ", ".join(str(number) for number in sorted(log_state.by_id)) or "none"
+        raise EpochNotFound(f"epoch {named} is not in the log", kept=kept, hint="choose a kept epoch")
+    known = log_state.savepoints.get(name)
+    if known is None:
+        return row_of(SavepointRecord(name=name, epoch=named), epoch=named)
+    if known != named:
+        raise ConfigInvalid(
+            f"savepoint '{name}' is epoch {known} already", hint="drop it first, or choose another name"
+        )
+    return None
+
+
+def savepoint_dropped(log_state: LogState, name: str) -> NewRow:
+    """The name is free again. Raises `EpochNotFound` if there is none."""
+    if name not in log_state.savepoints:
+        known = ", ".join(sorted(log_state.savepoints)) or "none"
+        raise EpochNotFound(f"there is no savepoint '{name}'", savepoints=known)
+    return row_of(SavepointDropped(name=name), epoch=log_state.savepoints[name])
+
+
+def _not_behind(log_state: LogState, manifest: Manifest) -> RunFailed:
+    return RunFailed(
+        "the manifest does not extend the log",
+        manifest=f"epoch {manifest.epoch}, base {manifest.base}, previous {manifest.previous}",
+        log=f"latest {log_state.latest}, last {log_state.last}",
+        job=f"{manifest.job} in the manifest, {log_state.job} in the log",
+        hint="start the job again; it continues from the last epoch",
+    )
+
+
+def _refuse_if_moved(log_state: LogState, token: int) -> None:
+    if log_state.lease_token != token:
+        raise StoreInUse(
+            "the lease that was seen to end has been renewed, or taken by another driver",
+            holder=log_state.holder,
+            since=_utc(log_state.since_ms),
+        )
+
+
+def _in_use(log_state: LogState) -> StoreInUse:
+    return StoreInUse(
+        "another driver runs this job",
+        holder=log_state.holder,
+        since=_utc(log_state.since_ms),
+        lease_until=_utc(log_state.lease_expires_ms),
+        hint="stop it, or wait until its lease ends; takeover=True (--takeover) replaces it now, standby=True waits for its end",
+    )
+
+
+def _utc(ms: int) -> str:
+    return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
