@@ -23,6 +23,7 @@ LIFE = IncarnationEvent("job", 1, 0, "latest")
 EVENTS = {
     "onIncarnationStarted": LIFE,
     "onProgress": ProgressEvent("job", 1, 1, {}),
+    "onPhases": ProgressEvent("job", 1, 1, {}),
     "onLag": LagEvent("job", {}),
     "onEpochCommitted": EPOCH,
     "onEpochAborted": EPOCH,

@@ -44,6 +44,11 @@ class Announcer:
         event = ProgressEvent(self.job, self.incarnation, epoch, record)
         self._notify(lambda listener: listener.onProgress(event))
 
+    def spark_is_through(self, record: Mapping[str, Json]) -> None:
+        """With a micro-batch, whose record now has Spark's phases."""
+        event = ProgressEvent(self.job, self.incarnation, int(str(record["epoch"])), record)
+        self._notify(lambda listener: listener.onPhases(event))
+
     def committed(self, epoch: int, detail: Mapping[str, Json], manifest: Manifest | None = None) -> None:
         """The epoch is decided."""
         event = replace(self._epoch("committed", epoch, detail), manifest=manifest)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from spark_ckpt.connector import Json
 from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.answering import NoAnswer, answer_within
+from spark_ckpt.driver.batch_phases import Phases
 from spark_ckpt.driver.control_source import Control
 from spark_ckpt.driver.coordinator import CoordinatorLoop
 from spark_ckpt.driver.epoch_clock import EpochClock
@@ -115,6 +116,12 @@ class Effects:
                 _log.info("job=%s incarnation=%d %s %s", self._plan.job, self._announcer.incarnation, what, detail)
             case _:
                 _log.debug("job=%s incarnation=%d dropped %s", self._plan.job, self._announcer.incarnation, effect)
+
+    def tell_phases(self, phases: Phases) -> None:
+        """Spark is through with a batch."""
+        record = self._progress.spark_took(self._announcer.incarnation, phases)
+        if record is not None:
+            self._announcer.spark_is_through(record)
 
     def hold_plan(self) -> None:
         """A batch is over; the rules are about to hear of it."""

@@ -109,6 +109,10 @@ class RunListener:
     def onProgress(self, event: ProgressEvent) -> None:
         """A micro-batch is over; as Spark's `StreamingQueryListener.onQueryProgress`."""
 
+    def onPhases(self, event: ProgressEvent) -> None:
+        """Spark is through with a micro-batch, shortly after its `onProgress`: `progress` is that record with Spark's phases in
+        `durationMs`. Once for a batch; not for those behind which the incarnation ended."""
+
     def onLag(self, event: LagEvent) -> None:
         """The sources were asked how many rows wait: every `lag_interval`, if metrics or the page are on. On another thread."""
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
 from spark_ckpt.connector import Cursor, Json
+from spark_ckpt.driver.batch_phases import Phases
 from spark_ckpt.driver.listener import OutageEvent
 from spark_ckpt.host.edges import UNBOUNDED, Bound
 
@@ -72,6 +73,19 @@ class Progress:
             self._records.append(record)
             return dict(record)
 
+    def spark_took(self, incarnation: int, phases: Phases) -> dict[str, Json] | None:
+        """Spark is through with a batch: its record as it is now, with Spark's phases beside our `batch`; None if there is none.
+
+        `triggerTimestamp`: when Spark began to look for the batch's rows.
+        """
+        with self._lock:
+            for at in range(len(self._records) - 1, -1, -1):
+                record = self._records[at]
+                if (record["incarnation"], record["batchId"]) == (incarnation, phases.batch):
+                    self._records[at] = _with_phases(record, phases)
+                    return dict(self._records[at])
+        return None
+
     @property
     def lag(self) -> Mapping[str, int]:
         """Rows that wait at the sources, as they said last; nothing if nobody asks them."""
@@ -119,3 +133,10 @@ class Progress:
         """Up to the last 100 records, oldest first."""
         with self._lock:
             return [dict(record) for record in self._records]
+
+
+def _with_phases(record: Mapping[str, Json], phases: Phases) -> dict[str, Json]:
+    """A new record, since parts of the old one are in the hands of others."""
+    ours = record["durationMs"]
+    took_ms: dict[str, Json] = {**phases.took_ms, **(ours if isinstance(ours, Mapping) else {})}
+    return {**record, "triggerTimestamp": phases.began, "durationMs": took_ms}

@@ -120,8 +120,9 @@ class Run:
 
     @property
     def lastProgress(self) -> dict[str, Json] | None:
-        """The newest micro-batch: rows, rejected and late rows, durations, cursors, the last committed epoch; under `epochPartsMs`
-        what its parts took, and under `outage` what the job waits for at this moment, null if for nothing. On a standby `standby`
+        """The newest micro-batch: rows, rejected and late rows, durations, cursors, the last committed epoch; under `durationMs`
+        how long its action took (`batch`) and, when Spark is through with it, Spark's own phases; under `epochPartsMs` what the
+        epoch's parts took, and under `outage` what the job waits for at this moment, null if for nothing. On a standby `standby`
         alone: behind whom it waits, the epoch that it has followed, whether it is warm."""
         return self._progress.last()
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.driver.announcer import Announcer
+from spark_ckpt.driver.batch_phases import PhaseWatch
 from spark_ckpt.driver.control_source import Control
 from spark_ckpt.driver.coordinator import CoordinatorLoop
 from spark_ckpt.driver.effects import Effects
@@ -90,6 +91,11 @@ class SparkIncarnation:
             self._renew, plan.config.lease_ms, progress.outage_over, self._missed_renewal, self._fail
         )
         self._loop = CoordinatorLoop(self._rules, lambda effect: self._effects.carry_out(effect), self._fail)
+        self._phases = PhaseWatch(
+            lambda batch: self._query.phases(batch) if self._query else None,
+            self._loop.set_timer,
+            lambda phases: self._effects.tell_phases(phases),
+        )
         self._lanes = Lanes(plan, point.incarnation, point.last, self._core.standing, self._loop.post)
         self._materializing = Materializing(plan, point.incarnation, announcer.kept_up, self._fail)
         self._effects = Effects(
@@ -158,6 +164,7 @@ class SparkIncarnation:
     def _take_in(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> None:
         self._loop.handle(self._stage.batch_done(offsets, reports, duration_ms))
         self._effects.let_plan()
+        self._phases.batch_ended(offsets.batch)
 
     # -- the lease --------------------------------------------------------------------------------------------------------
 

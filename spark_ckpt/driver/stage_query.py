@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 
 from spark_ckpt.driver.admission import lift_limits
+from spark_ckpt.driver.batch_phases import Phases, phases_in
 from spark_ckpt.driver.checkpoint_seed import seed_checkpoint
 from spark_ckpt.driver.offset_log import BatchOffsets, read_batch_offsets
 from spark_ckpt.driver.query_failures import failure_by
@@ -183,6 +184,13 @@ class RunningQuery:
     def isActive(self) -> bool:
         """Whether it still runs."""
         return bool(self._query.isActive)
+
+    def phases(self, batch: int) -> Phases | None:
+        """What Spark took for a batch; None if it is not through with it, or has forgotten it."""
+        newest = self._query.lastProgress
+        if newest is None or newest["batchId"] < batch:
+            return None
+        return phases_in([newest], batch) or phases_in(self._query.recentProgress, batch)
 
     def stop(self) -> None:
         """End it."""

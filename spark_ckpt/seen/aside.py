@@ -50,6 +50,10 @@ class Aside(RunListener):
         """Later."""
         self._put(lambda: self._listener.onProgress(event))
 
+    def onPhases(self, event: ProgressEvent) -> None:
+        """Later."""
+        self._put(lambda: self._listener.onPhases(event))
+
     def onLag(self, event: LagEvent) -> None:
         """Later."""
         self._put(lambda: self._listener.onLag(event))

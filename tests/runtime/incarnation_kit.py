@@ -19,6 +19,7 @@ from spark_ckpt.connector import EpochOutput, PublishReceipt, StagePlan
 from spark_ckpt.driver import spark_incarnation as incarnation_module
 from spark_ckpt.driver import stage as stage_module
 from spark_ckpt.driver.announcer import Announcer
+from spark_ckpt.driver.batch_phases import Phases
 from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.driver.offset_log import BatchOffsets
@@ -126,6 +127,7 @@ class FakeQuery:
     def __init__(self, spark, description, on_batch, is_over):
         self.description, self.on_batch, self.is_over = description, on_batch, is_over
         self.isActive, self.error, self.name = True, None, "fake"
+        self.spark_phases: dict[int, Phases] = {}
 
     def start(self):
         return self
@@ -138,6 +140,9 @@ class FakeQuery:
 
     def exception(self):
         return self.error
+
+    def phases(self, batch):
+        return self.spark_phases.get(batch)
 
 
 class Heard(RunListener):

@@ -1,0 +1,113 @@
+"""What Spark took a micro-batch's time for is told once Spark says it, and nothing depends on it."""
+
+from __future__ import annotations
+
+import pytest
+from incarnation_kit import Bench, eventually
+
+from spark_ckpt.driver.batch_phases import Phases, PhaseWatch, phases_in
+from spark_ckpt.driver.progress import Progress
+
+COUNTS = {"numInputRows": 10, "numOutputRows": 4, "rejected": 1, "late": 2}
+TOOK_MS = {"latestOffset": 11, "walCommit": 12, "queryPlanning": 90, "addBatch": 400, "triggerExecution": 530}
+BEGAN = "2026-01-02T03:04:05.678Z"
+
+
+def spark_record(batch, took_ms=TOOK_MS):
+    return {"batchId": batch, "timestamp": BEGAN, "durationMs": took_ms, "sources": []}
+
+
+def with_record(batch, incarnation=3):
+    progress = Progress("job")
+    progress.add(batch, incarnation, 7, COUNTS, 380, {}, {}, {})
+    return progress
+
+
+class Looks:
+    """Plays the coordinator's timers, one after the other."""
+
+    def __init__(self, *answers):
+        self.answers, self.timers, self.told = list(answers), [], []
+        self.watch = PhaseWatch(self.ask, lambda _, call: self.timers.append(call), self.told.append)
+
+    def ask(self, batch):
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def play(self):
+        looks = 0
+        while self.timers:
+            looks += 1
+            self.timers.pop(0)()
+        return looks
+
+
+def test_a_trigger_without_rows_under_the_next_batchs_number_is_not_taken_for_that_batch():
+    idle = spark_record(5, {"latestOffset": 1, "triggerExecution": 1})
+    assert phases_in([idle], 5) is None
+    assert phases_in([spark_record(4), idle, spark_record(5)], 5) == Phases(5, BEGAN, TOOK_MS)
+
+
+def test_what_spark_says_late_is_asked_for_again_and_told_once():
+    looks = Looks(None, None, Phases(5, BEGAN, TOOK_MS), Phases(5, BEGAN, {}))
+    looks.watch.batch_ended(5)
+    assert looks.play() == 3
+    assert looks.told == [Phases(5, BEGAN, TOOK_MS)]
+
+
+def test_what_spark_never_says_is_not_asked_for_for_ever():
+    looks = Looks()
+    looks.watch.batch_ended(5)
+    assert looks.play() == 10
+    assert looks.told == []
+
+
+def test_a_query_that_is_gone_when_it_is_asked_ends_nothing():
+    looks = Looks(ConnectionError("the Java process is gone"))
+    looks.watch.batch_ended(5)
+    assert looks.play() == 1
+    assert looks.told == []
+
+
+def test_sparks_phases_stand_beside_the_batchs_own_time():
+    progress = with_record(5)
+    progress.spark_took(3, Phases(5, BEGAN, TOOK_MS))
+    assert progress.last()["durationMs"] == {**TOOK_MS, "batch": 380}
+    assert progress.last()["triggerTimestamp"] == BEGAN
+    assert progress.recent()[-1]["durationMs"]["queryPlanning"] == 90
+
+
+def test_a_record_that_somebody_has_does_not_change_behind_his_back():
+    progress = with_record(5)
+    held = progress.last()
+    progress.spark_took(3, Phases(5, BEGAN, TOOK_MS))
+    assert held["durationMs"] == {"batch": 380}
+
+
+@pytest.mark.parametrize(("incarnation", "batch"), [(2, 5), (3, 4)])
+def test_phases_of_another_life_or_batch_are_given_to_no_record(incarnation, batch):
+    progress = with_record(5)
+    assert progress.spark_took(incarnation, Phases(batch, BEGAN, TOOK_MS)) is None
+    assert progress.last()["durationMs"] == {"batch": 380}
+
+
+def test_listeners_hear_sparks_phases_behind_the_batch(tmp_path, monkeypatch):
+    bench, heard = Bench(tmp_path, monkeypatch), []
+    bench.heard.onProgress = lambda event: heard.append(("progress", event))
+    bench.heard.onPhases = lambda event: heard.append(("phases", event))
+    life = bench.born()
+    life.query.spark_phases[0] = Phases(0, BEGAN, TOOK_MS)
+    life.batch(1, 2, 3)
+    eventually(lambda: len(heard) == 2, "phases")
+    life.stopped()
+
+    (first, over), (second, through) = heard[:2]
+    assert (first, second) == ("progress", "phases")
+    assert over.progress["durationMs"] == {"batch": 5}
+    assert through.progress == over.progress | {
+        "triggerTimestamp": BEGAN,
+        "durationMs": {**TOOK_MS, "batch": 5},
+    }
+    assert (through.job, through.incarnation, through.epoch) == ("job", over.incarnation, over.epoch)
