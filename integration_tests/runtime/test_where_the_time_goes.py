@@ -27,4 +27,8 @@ def test_a_batch_has_sparks_phases_around_its_own_time(bench: Bench) -> None:
     assert isinstance(took_ms, dict)
     assert took_ms.keys() >= PHASES | {"batch"}
     assert took_ms["batch"] <= took_ms["addBatch"] <= took_ms["triggerExecution"]
+    parts = [took_ms[name] for name in ("fetch", "operator", "snapshot", "staging")]
+    assert took_ms["batch"] / 2 < sum(parts) <= took_ms["batch"] + len(parts), (
+        "rounded, and the action is most of the batch"
+    )
     assert whole[0]["triggerTimestamp"] < whole[0]["timestamp"]

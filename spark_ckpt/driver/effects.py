@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -81,6 +81,7 @@ class Effects:
         self._graph = plan.graph
         self._clock = EpochClock()
         self._decision_ms = 0
+        self._actions_ms: dict[int, Mapping[str, int]] = {}
         self._taken_in = threading.Event()
 
     def carry_out(self, effect: Effect) -> None:
@@ -116,6 +117,10 @@ class Effects:
                 _log.info("job=%s incarnation=%d %s %s", self._plan.job, self._announcer.incarnation, what, detail)
             case _:
                 _log.debug("job=%s incarnation=%d dropped %s", self._plan.job, self._announcer.incarnation, effect)
+
+    def action_took(self, batch: int, parts_ms: Mapping[str, int]) -> None:
+        """A batch is over; it is counted when the rules have taken it in."""
+        self._actions_ms[batch] = parts_ms
 
     def tell_phases(self, phases: Phases) -> None:
         """Spark is through with a batch."""
@@ -169,7 +174,8 @@ class Effects:
         incarnation = self._announcer.incarnation
         self._clock.batch_ended(effect.duration_ms)
         record = (effect.batch, incarnation, effect.epoch, effect.counts, effect.duration_ms, effect.cursors)
-        added = self._progress.add(*record, effect.in_flight, effect.late)
+        parts_ms = self._actions_ms.pop(effect.batch, {})
+        added = self._progress.add(*record, effect.in_flight, effect.late, parts_ms)
         self._announcer.progressed(effect.epoch, added)
 
     def _parts(self, manifest: Manifest) -> dict[str, Json]:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from spark_ckpt.connector import Cursor, Json
 from spark_ckpt.driver.batch_phases import Phases
@@ -44,11 +45,12 @@ class Progress:
         sources: Mapping[str, Cursor],
         in_flight: Mapping[str, int],
         late: Mapping[str, int],
+        parts_ms: Mapping[str, int] = MappingProxyType({}),
     ) -> dict[str, Json]:
         """Record one finished micro-batch; `epoch` is the last committed one. The record.
 
         `in_flight`: rows on every edge behind it; the full ones are its `backpressure`: the next batch has no row of a source.
-        `late`: late rows by operator.
+        `late`: late rows by operator. `parts_ms`: what the batch's action was spent on (`host.action_parts`).
         """
         rows = counts.get("numInputRows", 0)
         with self._lock:
@@ -63,7 +65,7 @@ class Progress:
                 "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
                 **counts,
                 "processedRowsPerSecond": round(rows * 1000 / max(duration_ms, 1), 1),
-                "durationMs": {"batch": duration_ms},
+                "durationMs": {"batch": duration_ms, **parts_ms},
                 "sources": dict(sources),
                 "inFlightRows": dict(in_flight),
                 "backpressure": list(self.bound.full(in_flight)),

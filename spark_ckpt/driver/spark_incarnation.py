@@ -32,6 +32,7 @@ from spark_ckpt.driver.query_failures import failure_of, is_running
 from spark_ckpt.driver.stage import Stage
 from spark_ckpt.driver.stage_query import RunningQuery, stop_within
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
+from spark_ckpt.host.action_parts import action_parts_ms
 from spark_ckpt.host.messages import QueryStarting, SavepointAsked, SourcesPinned, StopAsked
 from spark_ckpt.host.reports import Report
 from spark_ckpt.protocol import barrier
@@ -162,6 +163,7 @@ class SparkIncarnation:
             self._effects.wait_for_barrier(self._over.is_set)
 
     def _take_in(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> None:
+        self._effects.action_took(offsets.batch, action_parts_ms(reports))
         self._loop.handle(self._stage.batch_done(offsets, reports, duration_ms))
         self._effects.let_plan()
         self._phases.batch_ended(offsets.batch)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 
+from spark_ckpt.connector import Json
 from spark_ckpt.driver.admission import lift_limits
 from spark_ckpt.driver.batch_phases import Phases, phases_in
 from spark_ckpt.driver.checkpoint_seed import seed_checkpoint
@@ -19,6 +20,7 @@ from spark_ckpt.driver.offset_log import BatchOffsets, read_batch_offsets
 from spark_ckpt.driver.query_failures import failure_by
 from spark_ckpt.driver.stage_frames import StageDescription, StageFrames
 from spark_ckpt.errors import CkptError, GraphInvalid
+from spark_ckpt.host.action_parts import SOURCES
 from spark_ckpt.host.edges import segments_in
 from spark_ckpt.host.reports import Report
 from spark_ckpt.host.watermarks import event_times
@@ -123,8 +125,9 @@ class StageQuery:
                 self._late.begin(self._offsets(batch).watermark_ms)
             if batch == 0 and len(self._stage.marks) > 1:
                 self._running.seed_clocks(self._stage.newest_ms)
+            began_ms = time.time() * 1000
             self._frames.staged(frame).collect()
-            reports = [*self._reports.drain(), *self._seen()]
+            reports = [*self._reports.drain(), *self._seen(began_ms)]
             self._put_on_edges(reports)
         except Exception as error:
             # Spark interrupts the batch that a stop finds running. It would search the error's text with a pattern that
@@ -149,9 +152,10 @@ class StageQuery:
         if self._execution is not None:
             self._execution.end_resting()
 
-    def _seen(self) -> Iterator[Report]:
-        """What Spark has counted of the batch."""
-        yield Report("input", 0, 0, "sources", {"rows_in": self._running.rows_delivered(self._order.numbers)})
+    def _seen(self, began_ms: float) -> Iterator[Report]:
+        """When the batch's action began and ended, and what Spark has counted of it."""
+        action: dict[str, Json] = {"began_ms": began_ms, "ended_ms": time.time() * 1000}
+        yield Report("input", 0, 0, SOURCES, action | {"rows_in": self._running.rows_delivered(self._order.numbers)})
         if marks := self._stage.marks:
             newest = self._running.newest_event_times()
             yield event_times({(marks[number].operator, marks[number].input): ms for number, ms in newest.items()})

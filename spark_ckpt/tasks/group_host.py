@@ -7,6 +7,7 @@ named files, and says what it did through `Reports`, which arrive only with the 
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -161,6 +162,7 @@ class _GroupCall:
         self._group = group
         self._state = state
         self._reports = reports
+        self._began_ms = _now_ms()
         self._held = host.state_of(group, state)
         self._task = TaskId(f"{host.name}/{group}")
         self._machine = barrier.Operator(
@@ -171,14 +173,20 @@ class _GroupCall:
         unpacked = unpack_ordered(frames)
         outputs = self._host.operator.process(unpacked.rows, self._held, self._clock())
         yield from self._put_out(outputs)
-        account = self._account()
+        account, processed_ms = self._account(), _now_ms()
         barriers = [(kind, epoch) for kind, epoch in unpacked.controls if kind in BARRIERS]
         for kind, epoch in barriers[-1:]:  # an older one in the same batch is of an epoch that was given up
             stays = kind == AHEAD and self._held.is_captured
             account |= {"epoch": epoch} if stays else self._on_barrier(epoch)
         self._state.update((self._held.encode(),))
+        account |= self._moments(processed_ms)
         self._arm_timeout()
         self._reports.send("operator", scope_of_group(self._host.name, self._group), account)
+
+    def _moments(self, processed_ms: float) -> dict[str, Json]:
+        """For those who look: when the call began and ended, and how long its snapshot took."""
+        now_ms = _now_ms()
+        return {"began_ms": self._began_ms, "ended_ms": now_ms, "snapshot_ms": round(now_ms - processed_ms, 1)}
 
     def _put_out(self, outputs: Iterator[pa.Table]) -> Iterator[pd.DataFrame]:
         if self._onward is not None:
@@ -240,3 +248,8 @@ class _GroupCall:
             self._state.setTimeoutDuration(max(1, due_ms - self._state.getCurrentProcessingTimeMs()))
         elif self._host.operator.timeout == GroupStateTimeout.EventTimeTimeout:
             self._state.setTimeoutTimestamp(max(due_ms, self._state.getCurrentWatermarkMs() + 1))
+
+
+def _now_ms() -> float:
+    """By the host's wall clock: tasks and driver compare moments."""
+    return round(time.time() * 1000, 1)

@@ -6,6 +6,7 @@ import pytest
 from incarnation_kit import Bench, an_operator, eventually
 
 from spark_ckpt.errors import PublishConflict
+from spark_ckpt.host.reports import Report
 from spark_ckpt.seen.page.facts import COLUMNS, facts_of
 
 
@@ -56,6 +57,21 @@ def test_a_batch_is_an_event_with_the_record_of_progress(bench):
 
     assert events[0].progress["numOutputRows"] == 3
     assert events[0].progress["job"] == "job"
+
+
+def test_a_batchs_record_has_the_parts_of_its_action(bench):
+    events = []
+    bench.heard.onProgress = events.append
+    life = bench.born()
+    group = {"late": 0, "began_ms": 1130.0, "ended_ms": 1300.0, "snapshot_ms": 20.0}
+    action = {"began_ms": 1000.0, "ended_ms": 1400.0}
+    reports = [Report("operator", 0, 0, "totals/0", group), Report("input", 0, 0, "sources", action)]
+    life.batch(1, reports=reports)
+    eventually(lambda: events, "progress")
+    life.stopped()
+
+    parts = {"fetch": 130, "operator": 150, "snapshot": 20, "staging": 100}
+    assert events[0].progress["durationMs"] == {"batch": 5, **parts}
 
 
 def test_an_epoch_tells_how_the_job_is_connected(tmp_path, monkeypatch):
