@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from spark_ckpt.connector import EpochOutput, PublishReceipt, StagedFile
+from spark_ckpt.connector import EpochOutput, Json, PublishReceipt, StagedFile
 from spark_ckpt.errors import EpochDamaged, Fenced, PublishFailed
 from spark_ckpt_kafka.gate import Gate
 from spark_ckpt_kafka.lane_process import LaneProcess
@@ -60,7 +60,7 @@ class KafkaPublisher:
             epoch=output.epoch,
             rows=sum(request.rows for request in requests),
             replayed=all(one.replayed for one in done),
-            detail={"lanes": len(requests), "client": self._settings.plane},
+            detail={"lanes": len(requests), "client": self._settings.plane, "parts_ms": slowest_ms(done)},
         )
 
     def close(self) -> None:
@@ -145,6 +145,12 @@ def requests_of(output: EpochOutput, lanes: int, incarnation: int) -> list[Reque
 
 def _parts(files: Sequence[StagedFile]) -> list[StagedPart]:
     return [StagedPart(file.path, file.rows, file.size_bytes, file.sha256) for file in files]
+
+
+def slowest_ms(lanes: Sequence[Published]) -> dict[str, Json]:
+    """Of each part what the slowest lane took: lanes work side by side."""
+    names = dict.fromkeys(name for lane in lanes for name in lane.parts_ms)
+    return {name: max(lane.parts_ms.get(name, 0) for lane in lanes) for name in names}
 
 
 def _results(lanes: Sequence[Future[Published]]) -> list[Published]:

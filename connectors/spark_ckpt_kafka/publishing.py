@@ -9,6 +9,7 @@ transaction; a producer is used for one transaction only.  Whatever fails, the n
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -80,10 +81,26 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a lane did: rows of the transaction it committed, or `replayed`."""
+    """What a lane did: rows of the transaction it committed, or `replayed`. `parts_ms`: how long its parts took (`Laps`)."""
 
     rows: int
     replayed: bool
+    parts_ms: dict[str, int] = field(default_factory=dict, compare=False)
+
+
+class Laps:
+    """How long the parts of a publish took, one after the other: `init` of the producer if it was not ready, `verify` of marker and
+    rows, `send` until every row is acknowledged, `commit` until the marker shows it."""
+
+    def __init__(self) -> None:
+        self._since_s = time.monotonic()
+        self.took_ms: dict[str, int] = {}
+
+    def after(self, part: str) -> Laps:
+        """The part is over, the next one begins."""
+        now_s = time.monotonic()
+        self.took_ms[part], self._since_s = round((now_s - self._since_s) * 1000), now_s
+        return self
 
 
 class LanePublisher:
@@ -106,7 +123,8 @@ class LanePublisher:
 
         `verified` is called when every row to be sent is known to be what was decided, before the transaction opens.
         """
-        return self._transaction(lambda producer: self._publish(producer, request, verified))
+        laps = Laps()
+        return self._transaction(lambda producer: self._publish(producer, request, verified, laps.after("init")))
 
     def heartbeat(self) -> None:
         """Write the marker again as it is, so that an idle sink's marker does not expire."""
@@ -130,24 +148,28 @@ class LanePublisher:
         hit(Failpoint.PUBLISH_INIT)
         return producer
 
-    def _publish(self, producer: TransactionalProducer, request: Request, verified: Callable[[], None]) -> Published:
+    def _publish(
+        self, producer: TransactionalProducer, request: Request, verified: Callable[[], None], laps: Laps
+    ) -> Published:
         marker = self._read_marker()
         hit(Failpoint.MARKER_READ)
         if self._decide(marker, request) is Decision.DONE:
-            return Published(0, replayed=True)
+            return Published(0, replayed=True, parts_ms=laps.after("verify").took_ms)
         self._check_topics({self._settings.topic} if self._settings.topic else set())
         rows = self._staged(request).verified(self._progress)
         verified()
+        laps.after("verify")
         producer.begin()
         self._send(producer, rows)
         producer.add_marker(self._group, self._settings.marker_topic, *self._new_marker(marker, request))
         hit(Failpoint.OFFSETS_SENT)
         self._deliver(producer, request)
+        laps.after("send")
         hit(Failpoint.PRE_COMMIT)
         producer.commit()
         hit(Failpoint.PUBLISH_COMMITTED)
         self._verify(request)
-        return Published(request.rows, replayed=False)
+        return Published(request.rows, replayed=False, parts_ms=laps.after("commit").took_ms)
 
     def _read_marker(self, lane: int | None = None) -> TopicMarker | None:
         group = self._group if lane is None else self._settings.group(lane)

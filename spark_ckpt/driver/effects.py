@@ -82,6 +82,7 @@ class Effects:
         self._clock = EpochClock()
         self._decision_ms = 0
         self._actions_ms: dict[int, Mapping[str, int]] = {}
+        self._publishes_ms: dict[tuple[str, int], Mapping[str, int]] = {}
         self._taken_in = threading.Event()
 
     def carry_out(self, effect: Effect) -> None:
@@ -109,8 +110,7 @@ class Effects:
             case SayAborted(epoch=epoch, why=why):
                 self._announcer.aborted(epoch, why)
             case SayPublished(epoch=epoch, detail=detail):
-                took_ms = self._clock.published(str(detail.get("sink")), epoch, time.monotonic())
-                self._announcer.published(epoch, {**detail, "duration_ms": took_ms})
+                self._announcer.published(epoch, {**detail, **self._publish_took(str(detail.get("sink")), epoch)})
             case End(outcome=outcome, error=error):
                 self._finish(outcome, error)
             case Note(what=what, detail=detail):
@@ -121,6 +121,15 @@ class Effects:
     def action_took(self, batch: int, parts_ms: Mapping[str, int]) -> None:
         """A batch is over; it is counted when the rules have taken it in."""
         self._actions_ms[batch] = parts_ms
+
+    def publish_took(self, sink: str, epoch: int, parts_ms: Mapping[str, int]) -> None:
+        """A sink has an epoch and says what its parts took; the rules hear of it next."""
+        self._publishes_ms[sink, epoch] = parts_ms
+
+    def _publish_took(self, sink: str, epoch: int) -> dict[str, Json]:
+        took_ms = self._clock.published(sink, epoch, time.monotonic())
+        parts_ms = self._publishes_ms.pop((sink, epoch), None)
+        return {"duration_ms": took_ms} | ({"parts_ms": dict(parts_ms)} if parts_ms else {})
 
     def tell_phases(self, phases: Phases) -> None:
         """Spark is through with a batch."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,8 @@ _log = logging.getLogger(__name__)
 
 
 class Lanes:
-    """`inherited`: the highest epoch decided by earlier incarnations. `ended` is called on a lane's thread."""
+    """`inherited`: the highest epoch decided by earlier incarnations. `ended`, and before it `measured` with a sink, an epoch and
+    the parts of its publish in ms, are called on a lane's thread."""
 
     def __init__(
         self,
@@ -35,11 +36,13 @@ class Lanes:
         inherited: int,
         standing: Standing,
         ended: Callable[[PublishEnded], None],
+        measured: Callable[[str, int, Mapping[str, int]], None],
     ) -> None:
         self._plan = plan
         self._incarnation = incarnation
         self._inherited = inherited
         self._ended = ended
+        self._measured = measured
         self._lanes = {binding.name: self._lane(binding, standing) for binding in plan.bindings}
 
     def start(self) -> None:
@@ -71,6 +74,7 @@ class Lanes:
             self._told,
             inherited=self._inherited,
             ask_identity=None if known else lambda: parts_of(binding.sink, plan.spark),
+            measured=self._measured,
         )
 
     def _told(self, event: PublishEnded) -> None:

@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 
-from spark_ckpt.connector import EpochOutput, Publisher, Tidies
+from spark_ckpt.connector import EpochOutput, Json, Publisher, Tidies
 from spark_ckpt.errors import CkptError, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.host.messages import PublishEnded
@@ -24,7 +24,8 @@ class SinkLane(threading.Thread):
 
     `still_current` raises `Fenced` if a newer incarnation exists: asked before every attempt, so that a zombie that wakes
     up does not fence the driver that replaced it. `inherited`: the highest epoch decided by earlier incarnations.
-    `ask_identity`: asked once after the first publish, when the sink has made what it publishes to.
+    `ask_identity`: asked once after the first publish, when the sink has made what it publishes to. `measured`: hears the
+    parts of a publish before `report` does, if its publisher tells them.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class SinkLane(threading.Thread):
         report: Callable[[PublishEnded], None],
         inherited: int = 0,
         ask_identity: Callable[[], Mapping[str, str]] | None = None,
+        measured: Callable[[str, int, Mapping[str, int]], None] = lambda sink, epoch, parts_ms: None,
     ) -> None:
         super().__init__(name=f"ckpt-publish-{sink}", daemon=True)
         self.sink = sink
@@ -44,6 +46,7 @@ class SinkLane(threading.Thread):
         self._report = report
         self._inherited = inherited
         self._ask_identity = ask_identity
+        self._measured = measured
         self._tidied = False
         self._outputs: queue.SimpleQueue[EpochOutput | None] = queue.SimpleQueue()
 
@@ -69,6 +72,8 @@ class SinkLane(threading.Thread):
             self._publisher = self._publisher or self._open_publisher()
             receipt = self._publisher.publish(output)
             hit(Failpoint.ACKED)
+            if parts_ms := _parts_ms(receipt.detail):
+                self._measured(self.sink, output.epoch, parts_ms)
             return PublishEnded(self.sink, output.epoch, receipt.rows, receipt.replayed, learned=self._learned())
         except CkptError as error:
             return self._failed(output, error)
@@ -112,3 +117,9 @@ class SinkLane(threading.Thread):
             publisher.close()
         except Exception as error:  # noqa: BLE001 - it is being thrown away; closing is best effort
             _log.debug("sink %s: closing a publisher failed: %s", self.sink, error)
+
+
+def _parts_ms(detail: Mapping[str, Json]) -> dict[str, int]:
+    """Milliseconds by part, from what a publisher says of itself."""
+    told = detail.get("parts_ms")
+    return {name: ms for name, ms in told.items() if isinstance(ms, int)} if isinstance(told, Mapping) else {}

@@ -97,7 +97,14 @@ class SparkIncarnation:
             self._loop.set_timer,
             lambda phases: self._effects.tell_phases(phases),
         )
-        self._lanes = Lanes(plan, point.incarnation, point.last, self._core.standing, self._loop.post)
+        self._lanes = Lanes(
+            plan,
+            point.incarnation,
+            point.last,
+            self._core.standing,
+            self._loop.post,
+            lambda *parts: self._loop.post(lambda: self._effects.publish_took(*parts)),
+        )
         self._materializing = Materializing(plan, point.incarnation, announcer.kept_up, self._fail)
         self._effects = Effects(
             plan,

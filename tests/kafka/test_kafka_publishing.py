@@ -244,6 +244,8 @@ def test_an_epoch_that_is_there_opens_no_transaction(world: Callable[..., World]
 
     assert first == Published(ROWS, replayed=False)
     assert again == Published(0, replayed=True)
+    assert list(first.parts_ms) == ["init", "verify", "send", "commit"]
+    assert list(again.parts_ms) == ["init", "verify"]
 
 
 def test_a_commit_that_did_nothing_is_not_believed(

@@ -12,7 +12,7 @@ from spark_ckpt_kafka import publisher as publisher_module
 from spark_ckpt_kafka import wire
 from spark_ckpt_kafka.options import Connection, Tuning
 from spark_ckpt_kafka.producer import ProducerFailed
-from spark_ckpt_kafka.publisher import MAX_FENCINGS, KafkaPublisher, Patience, requests_of
+from spark_ckpt_kafka.publisher import MAX_FENCINGS, KafkaPublisher, Patience, requests_of, slowest_ms
 from spark_ckpt_kafka.publishing import LaneSettings, Published, Request
 from spark_ckpt_kafka.rows import StagedPart
 
@@ -87,6 +87,14 @@ def _output(*files: StagedFile) -> EpochOutput:
 
 
 DONE = Published(5, replayed=False)
+
+
+def test_the_receipt_has_the_parts_of_the_slowest_lane(publisher: Callable[..., KafkaPublisher]) -> None:
+    told = Published(5, replayed=False, parts_ms={"init": 3, "send": 40})
+    assert publisher(told).publish(_output()).detail["parts_ms"] == {"init": 3, "send": 40}
+    assert wire.result_of(wire.decode(wire.encode(wire.published_message(told)))).parts_ms == told.parts_ms
+    slow = Published(5, replayed=False, parts_ms={"send": 50, "commit": 2})
+    assert slowest_ms([told, slow]) == {"init": 3, "send": 50, "commit": 2}
 
 
 def test_a_failed_attempt_is_repeated(publisher: Callable[..., KafkaPublisher]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from incarnation_kit import Bench, an_operator, eventually
 
+from spark_ckpt.connector import PublishReceipt
 from spark_ckpt.errors import PublishConflict
 from spark_ckpt.host.reports import Report
 from spark_ckpt.seen.page.facts import COLUMNS, facts_of
@@ -72,6 +73,23 @@ def test_a_batchs_record_has_the_parts_of_its_action(bench):
 
     parts = {"fetch": 130, "operator": 150, "snapshot": 20, "staging": 100}
     assert events[0].progress["durationMs"] == {"batch": 5, **parts}
+
+
+def test_a_publish_has_its_parts_if_the_sink_tells_them(bench, monkeypatch):
+    events, parts_ms = [], {"init": 0, "send": 40, "commit": 20}
+
+    def publish(output):
+        return PublishReceipt(output.epoch, 1, replayed=False, detail={"lanes": 1, "parts_ms": parts_ms})
+
+    monkeypatch.setattr(bench.sink, "publish", publish)
+    bench.heard.onEpochPublished = events.append
+    life = bench.born()
+    life.life.request_savepoint("named")
+    life.epoch(2, 1)
+    life.stopped(2)
+
+    assert events[0].detail["parts_ms"] == parts_ms
+    assert events[0].detail["duration_ms"] >= 0
 
 
 def test_an_epoch_tells_how_the_job_is_connected(tmp_path, monkeypatch):
