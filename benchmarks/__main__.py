@@ -41,7 +41,8 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 def cells(measure: str, jobs: Sequence[str], workloads: Sequence[str]) -> Iterator[Cell]:
     """What is selected. By default every job on the usual workload, and the stateful job on the others too: its state is what
-    they differ in. Latency and recovery: of that job on the usual workload. NEXMark's queries have a measurement of their own.
+    they differ in. Latency, parts and recovery: of that job on the usual workload. NEXMark's queries have a measurement of
+    their own.
     """
     if measure == "drain":
         yield from (Cell(measure, job, NEXMARK) for job in jobs or JOBS if is_nexmark(job) and not workloads)
@@ -107,7 +108,9 @@ def main(
     records: Annotated[int | None, typer.Option(min=1, help="In each workload's topic, and NEXMark's.")] = None,
     interval_ms: Annotated[int | None, typer.Option(min=1, help="Between commits; latency has its own.")] = None,
     latency_interval_ms: Annotated[int | None, typer.Option(min=1)] = None,
-    rate: Annotated[int | None, typer.Option(min=1, help="Inputs per second where latency is measured.")] = None,
+    rate: Annotated[
+        int | None, typer.Option(min=1, help="Inputs per second where latency and parts are measured.")
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Small and once: does it work? Not among the results.")
     ] = False,

@@ -10,6 +10,7 @@ from typing import Literal
 from benchmarks.report import wording
 from benchmarks.report.contents import Contents, Entry, Place, is_ours
 from benchmarks.report.lines import Recorded
+from benchmarks.report.parts import Stacks
 from benchmarks.report.runs import K, Runs, Spread, grouped, ratio
 from benchmarks.report.tables import MEBIBYTE, fastest_first
 from benchmarks.report.targets import changed_share
@@ -75,7 +76,7 @@ class Curves:
     panels: tuple[Panel, ...]
 
 
-Chart = Bars | Curves
+Chart = Bars | Curves | Stacks
 
 
 def file_name(*parts: str) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.report.charts import Bar, Bars, Chart, Curves, Panel, Series
+from benchmarks.report.parts import Stack, Stacks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +27,13 @@ SETTINGS: dict[Any, Any] = {
     "axes.titleweight": "bold", "axes.labelsize": 8.5, "axes.axisbelow": True,
 }  # fmt: skip
 WIDTH_IN, BAR_IN, AROUND_IN, CURVES_IN = 8.2, 0.42, 1.05, 3.6
+STACK_IN, LEGEND_LINE_IN, LEGEND_COLUMNS = 0.5, 0.2, 3
+PARTS = (
+    ("#7f8790", ""), ("#f0c66e", ""), ("#b8860b", ""), ("#d55e00", ""), ("#56b4e9", ""), ("#0072b2", ""), ("#004c78", ""),
+    ("#7fa8d8", "//"), ("#56b4e9", "//"), ("#7f8790", "//"), ("#cc79a7", ""), ("#7f8790", ".."), ("#8fd1b3", ""), ("#5cb893", ""),
+    ("#009e73", ""), ("#006e50", ""), ("#a9c94f", ""), ("#e03b3b", "xx"),
+)  # fmt: skip
+"""Colour and hatch of a part, by its number: waiting grey, Spark's own work yellow to red, tasks blue, publishing green."""
 LABEL_GAP_PT = 12
 CLEAR = {"facecolor": PAPER, "edgecolor": "none", "pad": 1}
 
@@ -38,11 +48,20 @@ def draw(chart: Chart, folder: Path) -> Path:
         mpl.rcdefaults()
         for name, value in SETTINGS.items():
             mpl.rcParams[name] = value
-        figure = _bars(chart) if isinstance(chart, Bars) else _curves(chart)
+        figure = _figure_of(chart)
         path = folder / chart.file
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None, "Title": chart.title})
     path.write_text(for_both_backgrounds(path.read_text()))
     return path
+
+
+def _figure_of(chart: Chart) -> Figure:
+    match chart:
+        case Bars():
+            return _bars(chart)
+        case Stacks():
+            return _stacks(chart)
+    return _curves(chart)
 
 
 def for_both_backgrounds(svg: str) -> str:
@@ -78,7 +97,7 @@ def _bars(chart: Bars) -> Figure:
     return figure
 
 
-def _bar_axes(axes: Axes, chart: Bars, longest: float) -> None:
+def _bar_axes(axes: Axes, chart: Bars | Stacks, longest: float) -> None:
     axes.set_title(chart.title, x=0, loc="left")
     axes.set_xlabel(chart.axis, loc="left", linespacing=1.3)
     axes.xaxis.set_major_formatter("{x:,.0f}" if longest >= 10 else "{x:g}")
@@ -105,6 +124,50 @@ def _bar(axes: Axes, row: int, bar: Bar) -> None:
     axes.annotate(
         bar.text, (bar.value.most, row), (6, 0), textcoords="offset points", va="center", weight=weight, bbox=CLEAR
     )
+
+
+# -- bars of parts -----------------------------------------------------------------------------------------------------
+
+
+def _stacks(chart: Stacks) -> Figure:
+    labels = {segment.number: segment.label for stack in chart.stacks for segment in stack.segments}
+    figure = _figure(
+        AROUND_IN + STACK_IN * len(chart.stacks) + LEGEND_LINE_IN * math.ceil(len(labels) / LEGEND_COLUMNS)
+    )
+    axes = figure.subplots()
+    for row, stack in enumerate(chart.stacks):
+        _stack(axes, row, stack)
+    longest = max(stack.whole for stack in chart.stacks) or 1.0
+    axes.set_xlim(0, longest * (1.1 + 0.014 * max(len(stack.text) for stack in chart.stacks)))
+    axes.set_ylim(len(chart.stacks) - 0.4, -0.6)
+    axes.set_yticks(range(len(chart.stacks)), [stack.label for stack in chart.stacks], linespacing=1.15)
+    _bar_axes(axes, chart, longest)
+    _legend(figure, labels)
+    return figure
+
+
+def _stack(axes: Axes, row: int, stack: Stack) -> None:
+    left = 0.0
+    for segment in stack.segments:
+        colour, hatch = PARTS[segment.number % len(PARTS)]
+        axes.barh(
+            row, segment.value, left=left, height=0.6, facecolor=colour, edgecolor=PAPER, linewidth=0.5, hatch=hatch
+        )
+        left += segment.value
+    weight = "bold" if stack.ours else "normal"
+    axes.annotate(stack.text, (left, row), (6, 0), textcoords="offset points", va="center", weight=weight, bbox=CLEAR)
+
+
+def _legend(figure: Figure, labels: Mapping[int, str]) -> None:
+    """In the parts' order, below the axes."""
+    from matplotlib.patches import Patch
+
+    shown = {number: PARTS[number % len(PARTS)] for number in sorted(labels)}
+    patches = [
+        Patch(facecolor=colour, edgecolor=PAPER, hatch=hatch, label=labels[number])
+        for number, (colour, hatch) in shown.items()
+    ]
+    figure.legend(handles=patches, loc="outside lower left", ncols=LEGEND_COLUMNS, frameon=False, fontsize=8)
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------

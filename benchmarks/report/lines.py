@@ -11,12 +11,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 FAULTS = ("duplicates", "missing", "wrong")
 Measure = Literal[
-    "throughput", "drain", "latency", "recovery", "epoch", "interval", "start", "per_key", "machine", "table"
+    "throughput", "drain", "latency", "parts", "recovery", "epoch", "interval", "start", "per_key", "machine", "table"
 ]
 REQUIRED: dict[str, tuple[str, ...]] = {
     "throughput": ("records_per_s", *FAULTS),
     "drain": ("events", "drained_s", "records_per_s", *FAULTS),
     "latency": ("rate", "p50_ms", "p99_ms", *FAULTS),
+    "parts": ("rate", "mean_ms", "unexplained_mean_ms", *FAULTS),
     "recovery": ("first_record_s", *FAULTS),
     "epoch": ("keys", "changed", "epoch_ms", "bytes"),
     "interval": ("records_per_s", "lost"),
@@ -27,6 +28,8 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 }
 """What a line of a measure has in its values, unless its run failed."""
 NOT_NUMBERS = ("machine", "table")
+SUM_OFF_MS = 0.5
+"""By which the parts of a record's time may miss the whole: a line that does not add up is not shown."""
 
 
 class Line(BaseModel):
@@ -51,6 +54,11 @@ class Line(BaseModel):
             ]
             if missing or odd:
                 raise ValueError(f"missing: {missing}, not a number: {odd}")
+            if (
+                self.measure == "parts"
+                and (gap_ms := abs(sum(means_of(self).values()) - self.values["mean_ms"])) > SUM_OFF_MS
+            ):
+                raise ValueError(f"the parts' means miss the whole by {gap_ms:.1f} ms")
         return self
 
     @property
@@ -62,6 +70,16 @@ class Line(BaseModel):
         """A value that may be absent."""
         value = self.values.get(name)
         return None if value is None else float(value)
+
+
+PART_MEAN = "_mean_ms"
+
+
+def means_of(line: Line) -> dict[str, float]:
+    """Mean milliseconds of a record by part, in the parts' order; together they are the line's `mean_ms`."""
+    return {
+        name.removesuffix(PART_MEAN): float(value) for name, value in line.values.items() if name.endswith(PART_MEAN)
+    }
 
 
 def _is_number(value: object) -> bool:

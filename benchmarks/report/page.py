@@ -7,8 +7,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from benchmarks.report import charts, tables
-from benchmarks.report.charts import Bars, Chart
+from benchmarks.report import charts, parts, tables
+from benchmarks.report.charts import Chart, Curves
 from benchmarks.report.contents import Contents, Entry, Place
 from benchmarks.report.lines import Line, Measure
 from benchmarks.report.runs import Runs
@@ -39,6 +39,12 @@ DRAIN = (
 LATENCY = (
     "From the creation of an input to the receipt of its output by a `read_committed` reader, so exactly-once output waits for the "
     f"checkpoint that commits it. {ONE_REPEAT.capitalize()} of the repeats; largest: over all of them."
+)
+WHERE_TIME_GOES = (
+    "Every input of the measured window, from its creation to the receipt of its output by a `read_committed` reader, divided by "
+    "what the system itself tells of its batches and epochs: means, which add up to the whole, and percentiles, which do not. What "
+    "no part tells is unexplained. Plain Spark's sink is at-least-once: its rows are readable while the batch runs, so its action "
+    "ends for a record when its output is read. Of several repeats the one in the middle."
 )
 RECOVERY = "All processes of the system are killed with SIGKILL and started again at once; what the first start took stands beside."
 INTERVALS = "spark_ckpt alone: the same job with epochs, between two runs without. A negative loss is noise."
@@ -71,6 +77,9 @@ def _blocks(contents: Contents) -> Iterator[str | Chart]:
         yield from _throughput(contents, place, entries)
     yield from _section(contents, "drain", "NEXMark", DRAIN, tables.of_queries, _no_plots)
     yield from _section(contents, "latency", "Latency", LATENCY, tables.of_latency, charts.of_latency)
+    yield from _section(
+        contents, "parts", "Where a record's time goes", WHERE_TIME_GOES, parts.of_parts, parts.charts_of_parts
+    )
     yield from _section(contents, "recovery", "Recovery", RECOVERY, tables.of_recovery, charts.of_recovery)
     yield from _section(
         contents, "interval", "The interval between epochs", INTERVALS, tables.of_intervals, charts.of_intervals
@@ -195,6 +204,5 @@ def _inside_table(line: Line) -> str:
 
 def _described(chart: Chart) -> str:
     """For readers who do not see it."""
-    return (
-        f"{chart.title}; {chart.axis if isinstance(chart, Bars) else ', '.join(panel.axis for panel in chart.panels)}"
-    )
+    axis = ", ".join(panel.axis for panel in chart.panels) if isinstance(chart, Curves) else chart.axis
+    return f"{chart.title}; {axis}"

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 from benchmarks.nexmark import answers
 from benchmarks.nexmark.events import Events, events
 from benchmarks.report.lines import Line
-from benchmarks.side_by_side import drain, latency, recovery, throughput
+from benchmarks.side_by_side import drain, latency, parts, recovery, throughput
 from benchmarks.side_by_side.environments import Prepared
 from benchmarks.side_by_side.plan import Plan
 from benchmarks.side_by_side.topics import Topics
@@ -55,10 +55,13 @@ class Campaign:
         for repeat in range(self.repeats):
             for cell in self.cells:
                 for system in self.systems.values():
-                    if hasattr(job_module(cell.job), system.hook) and cell.measure in (
-                        system.measures or [cell.measure]
-                    ):
+                    if hasattr(job_module(cell.job), system.hook) and is_for(system, cell.measure):
                         yield repeat, cell, system
+
+
+def is_for(system: System, measure: str) -> bool:
+    """Whether it is measured so: some are for few measures, and parts are known of those only that tell them."""
+    return measure in (system.measures or [measure]) and (system.tells or measure != "parts")
 
 
 @dataclass
@@ -169,7 +172,7 @@ def _measured(campaign: Campaign, on: Bench, repeat: int, cell: Cell, system: Sy
         job=cell.job,
         workload=cell.workload,
         system=system.name,
-        interval_ms=plan.latency_interval_ms if cell.measure == "latency" else plan.interval_ms,
+        interval_ms=plan.latency_interval_ms if cell.measure in PACED else plan.interval_ms,
         repeat=repeat,
         values=values,
     )
@@ -184,6 +187,11 @@ def _latency(on: Bench, cell: Cell, system: System, _: int) -> dict[str, float]:
         return latency.measure(subject, cell.workload, on.topics, on.folder, on.plan)
 
 
+def _parts(on: Bench, cell: Cell, system: System, _: int) -> dict[str, float]:
+    with on.paced_subject(cell, system) as subject:
+        return parts.measure(subject, cell.workload, on.topics, on.folder, on.plan)
+
+
 def _recovery(on: Bench, cell: Cell, system: System, repeat: int) -> dict[str, float]:
     return recovery.measure(on.subject(cell, system), on.topics, on.folder, repeat)
 
@@ -192,4 +200,8 @@ def _drain(on: Bench, cell: Cell, system: System, _: int) -> dict[str, float]:
     return drain.measure(on.query(cell, system), on.topics, on.folder)
 
 
-MEASURES = {"throughput": _throughput, "latency": _latency, "recovery": _recovery, "drain": _drain}
+MEASURES = {
+    "throughput": _throughput, "latency": _latency, "parts": _parts, "recovery": _recovery, "drain": _drain,
+}  # fmt: skip
+PACED = ("latency", "parts")
+"""At a rate that all keep up with, with an interval of their own."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaException, Message, TopicPartition
 
-from benchmarks.side_by_side.oracle import NO_SLOT, answered
+from benchmarks.side_by_side.oracle import NO_SLOT, Verdict, answered
 from benchmarks.side_by_side.pace import paced
 from benchmarks.side_by_side.plan import Plan
 from benchmarks.side_by_side.sampling import Sampling
@@ -52,8 +53,30 @@ class Receipts(Sampling):
         return came
 
 
-def measure(subject: Subject, workload: str, topics: Topics, folder: Path, plan: Plan) -> dict[str, float]:
-    """Values of the result line. The source must be fresh: it is filled meanwhile."""
+@dataclass(frozen=True, eq=False)
+class Written:
+    """An entry per slot: when the input was due, in seconds of the epoch, `NEVER` if it was not written; its place."""
+
+    created: np.ndarray
+    partition: np.ndarray
+    offset: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """One trial at a rate: the window, when each slot's input was due and its output `came`, what the system `told` meanwhile."""
+
+    start: float
+    stop: float
+    seen_until: float
+    written: Written
+    came: np.ndarray
+    verdict: Verdict
+    told: str
+
+
+def observe(subject: Subject, workload: str, topics: Topics, folder: Path, plan: Plan) -> Observed:
+    """A system under a steady load. The source must be fresh: it is filled meanwhile."""
     writing = paced(topics.servers, subject.source, workload, len(subject.inputs), plan.rate)
     with trial(subject, topics, folder) as one, writing, Receipts(topics, one.target) as receipts:
         one.start()
@@ -66,12 +89,18 @@ def measure(subject: Subject, workload: str, topics: Topics, folder: Path, plan:
         one.processes.kill()
         seen_until = time.time()
         verdict, _ = one.verdict()
+        told = one.told()
     came = receipts.by_slot(subject.inputs)
     if not subject.system.every_input:
         came = covered_from(came, subject.inputs)
-    created = created_by_slot(topics, subject)
-    latencies = waits_ms(created, came, start, stop, seen_until)
-    return {"rate": float(plan.rate), **_percentiles(latencies), **faults(verdict)}
+    return Observed(start, stop, seen_until, written_by_slot(topics, subject), came, verdict, told)
+
+
+def measure(subject: Subject, workload: str, topics: Topics, folder: Path, plan: Plan) -> dict[str, float]:
+    """Values of the result line."""
+    seen = observe(subject, workload, topics, folder, plan)
+    latencies = waits_ms(seen.written.created, seen.came, seen.start, seen.stop, seen.seen_until)
+    return {"rate": float(plan.rate), **_percentiles(latencies), **faults(seen.verdict)}
 
 
 def waits_ms(created: np.ndarray, came: np.ndarray, start: float, stop: float, seen_until: float) -> np.ndarray:
@@ -82,23 +111,30 @@ def waits_ms(created: np.ndarray, came: np.ndarray, start: float, stop: float, s
 
 def covered_from(came: np.ndarray, inputs: Inputs) -> np.ndarray:
     """An input is answered when it, or a later one of its key, is."""
-    known = np.where(np.isfinite(came), came, 0)
-    span = known.max() + 1
-    # Backwards, the smallest so far; each key lies a span below the ones before it, so that it begins anew.
+    answered_at = came[np.isfinite(came)]
+    if not len(answered_at):
+        return came
+    # Relative to the first: moments of the epoch, times the number of keys, have no milliseconds left in a float.
+    first = answered_at.min()
+    span = answered_at.max() - first + 1
+    # Backwards, the smallest so far; each key lies three spans below the ones before it, so that it begins anew.
     keys = inputs.keys[inputs.order][::-1]
-    shifted = np.where(np.isfinite(came), came, 2 * span)[::-1] + keys * (3 * span)
+    shifted = np.where(np.isfinite(came), came - first, 2 * span)[::-1] + keys * (3 * span)
     smallest = (np.minimum.accumulate(shifted) - keys * (3 * span))[::-1]
-    return np.where(smallest > span, NEVER, smallest)
+    return np.where(smallest > span, NEVER, smallest + first)
 
 
-def created_by_slot(topics: Topics, subject: Subject) -> np.ndarray:
-    """When each input was due, in seconds of the epoch, as the source's records say; `NEVER` for those not written."""
-    created = np.full(len(subject.inputs), NEVER)
+def written_by_slot(topics: Topics, subject: Subject) -> Written:
+    """When each input was due, as the source's records say, and where it is in the source."""
+    count = len(subject.inputs)
+    written = Written(np.full(count, NEVER), np.zeros(count, int), np.zeros(count, int))
     for partition, end in enumerate(topics.ends(subject.source)):
         for messages in topics.batches(subject.source, partition, end) if end else ():
             slots = answered(_values(messages), subject.inputs)
-            created[slots] = np.array([message.timestamp()[1] for message in messages]) / 1000
-    return created
+            written.created[slots] = np.array([message.timestamp()[1] for message in messages]) / 1000
+            written.partition[slots] = partition
+            written.offset[slots] = [message.offset() for message in messages]
+    return written
 
 
 def _percentiles(latencies: np.ndarray) -> dict[str, float]:

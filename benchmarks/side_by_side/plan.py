@@ -15,8 +15,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Plan:
-    """`interval_ms`: between commits where throughput and recovery are measured. `rate`: inputs per second where latency is.
-    `events`: in NEXMark's topic.
+    """`interval_ms`: between commits where throughput and recovery are measured. `rate`: inputs per second where latency
+    and parts are. `events`: in NEXMark's topic.
     """
 
     records: int = 20_000_000

@@ -38,7 +38,7 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Subject:
-    """What is tried."""
+    """What is tried. `tells`: its program writes down what it does."""
 
     system: System
     prepared: Prepared
@@ -47,6 +47,7 @@ class Subject:
     inputs: Inputs | Events
     expected: pa.Array | pd.DataFrame
     interval_ms: int
+    tells: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,11 @@ class Trial:
         """No more to come. Systems that leave inputs out cannot tell."""
         return self.subject.system.every_input and self.watch.total >= len(self.subject.inputs)
 
+    def told(self) -> str:
+        """What the program has written down, its last line whole or left out."""
+        path = told_in(self.state)
+        return path.read_text().rpartition("\n")[0] if path.exists() else ""
+
     def verdict(self) -> tuple[Verdict, Progress]:
         """The oracle's, after the kill."""
         outputs = self.topics.outputs(self.target)
@@ -135,7 +141,8 @@ def trial(subject: Subject, topics: Topics, folder: Path) -> Iterator[Trial]:
     target = topics.create("target")
     jars = ":".join(map(str, subject.prepared.jars))
     hook, interval_ms = subject.system.hook, subject.interval_ms
-    run = Run(hook, subject.job, topics.servers, subject.source, target, interval_ms, str(state), jars)
+    told = str(told_in(state)) if subject.tells else ""
+    run = Run(hook, subject.job, topics.servers, subject.source, target, interval_ms, str(state), jars, told)
     processes = Processes(subject.system, subject.prepared, run, work)
     standby = _standby(subject, run, work / "standby")
     os.sync()  # what filling the topic, or the trial before, left to be written would be written at this one's expense
@@ -147,6 +154,11 @@ def trial(subject: Subject, topics: Topics, folder: Path) -> Iterator[Trial]:
             each.kill()
         topics.delete(target)
         shutil.rmtree(work, ignore_errors=True)
+
+
+def told_in(state: Path) -> Path:
+    """Where a program writes down what it does."""
+    return state / "told.jsonl"
 
 
 def _standby(subject: Subject, run: Run, folder: Path) -> Processes | None:

@@ -36,7 +36,8 @@ class System:
     """One contender. `hook`: its name in the jobs' files. `processes`: how many of the program run side by side.
     `every_input`: it puts out one record per input; else only some of the running values. `note`: what a reader of its
     numbers has to know. `measures`: those that it is for, if not for all. `has_warm_standby`: the program is started twice, and the
-    second waits for the end of the first; whether it is ready for that, by the folder that both share.
+    second waits for the end of the first; whether it is ready for that, by the folder that both share. `tells`: where
+    a record's time goes is measured by what it tells.
     """
 
     name: str
@@ -50,12 +51,14 @@ class System:
     note: str = ""
     measures: tuple[str, ...] = ()
     has_warm_standby: Callable[[str], bool] | None = None
+    tells: bool = False
 
 
 @dataclass(frozen=True)
 class Run:
     """One start of a system's program; it runs until it is killed. A second start with the same `folder` resumes from what
     the system itself kept there. `interval_ms`: between checkpoints (epochs, commits). `jars`: files, joined by a colon.
+    `told`: the file in which it writes down what it does (`telling`), if any.
     """
 
     hook: str
@@ -66,6 +69,7 @@ class Run:
     interval_ms: int
     folder: str
     jars: str = ""
+    told: str = ""
 
     def arguments(self) -> list[str]:
         """For the command line."""

@@ -38,7 +38,7 @@ SYSTEMS = (
     ),
     System(
         "pyspark-native", "PySpark, JVM aggregation", "pyspark_native", "at-least-once", HERE, MODULE,
-        every_input=False,
+        every_input=False, tells=True,
     ),
 )  # fmt: skip
 # Large enough that a batch's fixed cost (log, shuffle, state commit) is small, small enough that a batch takes seconds.
@@ -88,12 +88,17 @@ def start(run: Run, spark: SparkSession) -> None:
     idle between batches. The default trigger begins a batch when the last is done. The sink has no transactions: records are
     readable as they are written, before their batch has ended.
     """
+    from benchmarks.systems.telling import tell_progress
+
     express: Callable[[DataFrame], DataFrame] = run.implementation  # type: ignore[assignment]
     writer = express(records(run, spark)).writeStream.format("kafka").outputMode("update")
     writer = writer.option("kafka.bootstrap.servers", run.servers).option("topic", run.target)
     # The producer's defaults are for latency: without a wait it sends many small requests.
     writer = writer.option("kafka.linger.ms", 20).option("kafka.batch.size", 128 * 1024)
-    writer.option("checkpointLocation", f"{run.folder}/checkpoint").start().awaitTermination()
+    query = writer.option("checkpointLocation", f"{run.folder}/checkpoint").start()
+    if run.told:
+        tell_progress(query, run.told)
+    query.awaitTermination()
 
 
 def records(run: Run, spark: SparkSession) -> DataFrame:

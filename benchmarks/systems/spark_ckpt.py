@@ -31,7 +31,7 @@ FAR_LEASE = "6 seconds"
 HERE = Environment("spark_ckpt", class_archive=True)
 MODULE = "benchmarks.systems.spark_ckpt"
 SYSTEMS = (
-    System("spark_ckpt-builtin", "spark_ckpt, built-in", "spark_ckpt_builtin", "exactly-once", HERE, MODULE),
+    System("spark_ckpt-builtin", "spark_ckpt, built-in", "spark_ckpt_builtin", "exactly-once", HERE, MODULE, tells=True),
     System("spark_ckpt-vectorised", "spark_ckpt, vectorised", "spark_ckpt_vectorised", "exactly-once", HERE, MODULE),
     System(
         "spark_ckpt-standby", "spark_ckpt, built-in, a standby waits", "spark_ckpt_standby", "exactly-once", HERE, MODULE,
@@ -43,7 +43,7 @@ SYSTEMS = (
     ),
     System(
         "spark_ckpt-every-batch", "spark_ckpt, built-in, an epoch per batch", "spark_ckpt_every_batch", "exactly-once", HERE,
-        MODULE, measures=("latency", "throughput"),
+        MODULE, measures=("latency", "throughput", "parts"), tells=True,
     ),
     System("spark_ckpt-dropin", "spark_ckpt, per-key function", "spark_ckpt_dropin", "exactly-once", HERE, MODULE),
 )  # fmt: skip
@@ -54,9 +54,14 @@ NEVER_MS = 24 * 3600 * 1000
 
 def main() -> None:
     """Run one job until killed."""
+    from benchmarks.systems.telling import listener
+
     run = Run.of_command_line()
     settings = apart() if run.hook == "spark_ckpt_standby_far" else {}
-    job(run, session(run), **settings).start(standby=run.hook.startswith("spark_ckpt_standby")).awaitTermination()
+    described = job(run, session(run), **settings)
+    if run.told:
+        described.addListener(listener(run.told))
+    described.start(standby=run.hook.startswith("spark_ckpt_standby")).awaitTermination()
 
 
 def apart() -> dict[str, object]:

@@ -373,6 +373,43 @@ def test_a_line_that_is_not_understood_is_an_error_with_its_number(tmp_path, lin
         read(path)
 
 
+# -- where a record's time goes ----------------------------------------------------------------------------------------
+
+
+def parts(system, *repeats, interval_ms=1000, **means):
+    """A line per repeat: the mean of each part in ms. `off`: by how much the whole is said to be more."""
+    values = []
+    for each in repeats or (means,):
+        known = {name: value for name, value in each.items() if name != "off"}
+        named = {f"{name}_{kind}_ms": value for name, value in known.items() for kind in ("mean", "p50", "p99")}
+        whole = sum(known.values()) + each.get("off", 0)
+        values.append({"rate": 10_000, "inputs": 3000, "unanswered": 0, "mean_ms": whole, **named, **EXACT})
+    return lines("parts", system, *values, interval_ms=interval_ms)
+
+
+def test_parts_stand_in_the_order_of_a_records_way_plain_spark_first():
+    text = page(everything())
+    assert row(text, "waiting for a batch") == ["waiting for a batch", "150 (150, 150)", "300 (300, 300)"]
+    assert row(text, "unexplained") == ["unexplained", "10 (10, 10)", "20 (20, 20)"]
+    assert row(text, "the whole") == ["**the whole**", "**360**", "**575**"]
+    order = [
+        text.index(f"| {part} |") for part in ("waiting for a batch", "operator", "publish: commit", "unexplained")
+    ]
+    assert order == sorted(order)
+
+
+def test_parts_that_do_not_add_up_to_the_whole_are_no_result_line():
+    with pytest.raises(ValueError, match=r"miss the whole by 30\.0 ms"):
+        parts("spark_ckpt-builtin", wait=300, unexplained=20, off=30)
+
+
+def test_of_several_repeats_the_middle_one_is_shown_whole():
+    some = parts("spark_ckpt-builtin", *({"wait": wait, "unexplained": 900 - wait / 2} for wait in (100, 300, 200)))
+    text = page(some)
+    assert row(text, "waiting for a batch")[1] == "200 (200, 200)"
+    assert row(text, "unexplained")[1] == "800 (800, 800)"
+
+
 def everything() -> list[Line]:
     """Lines of every measure."""
     some = (
@@ -383,6 +420,8 @@ def everything() -> list[Line]:
     some += lines(
         "latency", "spark_ckpt-builtin", {"rate": 10_000, "p50_ms": 900, "p99_ms": 2000, "max_ms": 2500, **EXACT}
     )
+    some += parts("pyspark-native", wait=150, action=200, unexplained=10)
+    some += parts("spark_ckpt-builtin", wait=300, operator=200, publish_commit=50, visible=5, unexplained=20)
     some += lines("recovery", "spark_ckpt-builtin", {"first_record_s": 8, "start_s": 9, **EXACT})
     for interval_ms, lost in ((60_000, -0.01), (1000, 0.1)):
         values = {"records_per_s": 100 * (1 - lost), "lost": lost}
@@ -396,6 +435,7 @@ def test_every_plot_is_named_on_the_page():
     assert [chart.file.split("-")[0] for chart in shown] == [
         "throughput",
         "latency",
+        "parts",
         "recovery",
         "interval.svg",
         "state",
@@ -421,7 +461,7 @@ def test_the_same_lines_make_the_same_files(tmp_path, monkeypatch):
     assert first == second
     assert "of-an-older-run.svg" not in first
     plots = [content for name, content in first.items() if name.endswith(".svg")]
-    assert len(plots) == 5
+    assert len(plots) == 6
     assert all(b"prefers-color-scheme: dark" in content and b"<dc:date>" not in content for content in plots)
 
 
