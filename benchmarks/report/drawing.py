@@ -93,12 +93,12 @@ def _bars(chart: Bars) -> Figure:
     axes.set_xlim(0, longest * (1.1 + 0.014 * max(len(bar.text) for bar in chart.bars)))
     axes.set_ylim(len(chart.bars) - 0.4, -0.6)
     axes.set_yticks(range(len(chart.bars)), [bar.label for bar in chart.bars], linespacing=1.15)
+    axes.set_title(chart.title, x=0, loc="left")
     _bar_axes(axes, chart, longest)
     return figure
 
 
 def _bar_axes(axes: Axes, chart: Bars | Stacks, longest: float) -> None:
-    axes.set_title(chart.title, x=0, loc="left")
     axes.set_xlabel(chart.axis, loc="left", linespacing=1.3)
     axes.xaxis.set_major_formatter("{x:,.0f}" if longest >= 10 else "{x:g}")
     axes.tick_params(length=0)
@@ -141,6 +141,7 @@ def _stacks(chart: Stacks) -> Figure:
     axes.set_xlim(0, longest * (1.1 + 0.014 * max(len(stack.text) for stack in chart.stacks)))
     axes.set_ylim(len(chart.stacks) - 0.4, -0.6)
     axes.set_yticks(range(len(chart.stacks)), [stack.label for stack in chart.stacks], linespacing=1.15)
+    figure.suptitle(chart.title, x=0.01, ha="left", fontsize=11, fontweight="bold")
     _bar_axes(axes, chart, longest)
     _legend(figure, labels)
     return figure
