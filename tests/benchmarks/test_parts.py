@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ from benchmarks.side_by_side.accounting import (
 from benchmarks.side_by_side.campaign import is_for
 from benchmarks.side_by_side.told import passages
 from benchmarks.systems import systems
+from benchmarks.systems.telling import listener
+from spark_ckpt.driver.listener import EpochEvent, ProgressEvent
 
 T = 1_700_000_000.0
 """A moment; spans are told relative to it."""
@@ -166,3 +169,21 @@ def test_parts_are_measured_of_systems_that_tell_them():
     told = {name for name, system in systems().items() if is_for(system, "parts")}
     assert told == {"spark_ckpt-builtin", "spark_ckpt-every-batch", "pyspark-native"}
     assert is_for(systems()["flink_sql"], "latency")
+
+
+def test_what_the_listener_writes_down_is_what_passages_are_made_of(tmp_path):
+    """The names on both sides: of the library's events, and of the measurement."""
+    path = str(tmp_path / "told.jsonl")
+    heard = listener(path)
+    for line in TWO_BATCHES_ONE_EPOCH[:2]:
+        heard.onPhases(ProgressEvent("job", 1, 0, json.loads(line)["progress"]))
+    manifest = SimpleNamespace(created_ms=round((T + 1.1) * 1000), cursors={"records": {"topic": {"0": 20}}})
+    heard.onEpochCommitted(
+        EpochEvent("job", 1, 1, {"parts_ms": {"barrier": 1, "snapshot": 2, "decision": 30}}, manifest)
+    )
+    heard.onEpochPublished(EpochEvent("job", 1, 1, {"sink": "out", "duration_ms": 160, "parts_ms": {"send": 40}}))
+    told = (tmp_path / "told.jsonl").read_text().splitlines()
+
+    assert [json.loads(line)["what"] for line in told] == ["batch", "batch", "decided", "published"]
+    first, _ = passages(told)
+    assert {span.part for span in first.spans} >= {"wait", "operator", "barrier", "decision", "publish", "publish_send"}
