@@ -20,7 +20,9 @@ from benchmarks.side_by_side.accounting import (
     values_of,
 )
 from benchmarks.side_by_side.campaign import is_for
+from benchmarks.side_by_side.parts import answered_ones
 from benchmarks.side_by_side.told import passages
+from benchmarks.side_by_side.trial import Failed
 from benchmarks.systems import systems
 from benchmarks.systems.telling import listener
 from spark_ckpt.driver.listener import EpochEvent, ProgressEvent
@@ -147,6 +149,18 @@ def test_an_epoch_that_was_decided_and_not_yet_published_leaves_the_rest_unexpla
     (open_end,) = spent_ms(records((15, 0.2, 2.0)), TWO_BATCHES_ONE_EPOCH[:3])
     assert open_end["decision"] == 30
     assert open_end[UNEXPLAINED] == 20 + 30 + 870, "before the action, before the decision, behind it"
+
+
+@pytest.mark.parametrize(("unanswered", "keeps_up"), [(0, True), (1, True), (2, False), (100, False)])
+def test_a_system_that_does_not_keep_up_fails_instead_of_having_a_mean_without_its_slowest(unanswered, keeps_up):
+    came = np.ones(100)
+    came[:unanswered] = np.inf
+    due = Records(np.zeros(100), came, np.zeros(100, int), np.arange(100))
+    if keeps_up:
+        assert len(answered_ones(due)) == 100 - unanswered
+    else:
+        with pytest.raises(Failed, match=f"did not keep up: {unanswered} of 100"):
+            answered_ones(due)
 
 
 def test_each_partition_has_its_own_ends():
