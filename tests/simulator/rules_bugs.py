@@ -94,13 +94,13 @@ def a_restore_that_takes_the_epoch_before_the_newest(monkeypatch):
 
 
 def a_restore_that_owes_the_newest_epoch_only(monkeypatch):
-    checked = restore._checked
+    checked = restore.checked
 
     def newest(*what):
         choice = checked(*what)
         return replace(choice, unpublished={sink: owed[-1:] for sink, owed in choice.unpublished.items()})
 
-    monkeypatch.setattr(restore, "_checked", newest)
+    monkeypatch.setattr(restore, "checked", newest)
 
 
 def an_epoch_whose_decision_is_overdue_is_aborted(monkeypatch):
