@@ -32,7 +32,8 @@ MAY_IMPORT = {
         "spark_ckpt.connector", "spark_ckpt.store.delta_log", "spark_ckpt.store.epoch_log", "spark_ckpt.store.log_table",
         "spark_ckpt.store.records", "spark_ckpt.store.restore", "spark_ckpt.store.retention",
         "spark_ckpt.store.identity",
-        "spark_ckpt.connector_parts.sink_rules", "spark_ckpt.store.ways_back",
+        "spark_ckpt.connector_parts.sink_rules", "spark_ckpt.store.ways_back", "spark_ckpt.store.sinks_ahead",
+        "spark_ckpt.content",
     },
     "spark_ckpt/host": {
         "spark_ckpt.host", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.connector", "spark_ckpt.wording",

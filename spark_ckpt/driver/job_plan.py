@@ -218,6 +218,8 @@ class JobPlan:
         log_state = log.state()
         chosen = choose(log_state, restore, log.manifest, no_check)
         self.check_base(chosen.base, chosen.unpublished)
+        if restore != LATEST:  # naming an epoch is a word about everything behind it
+            log_state = replace(log_state, passed_over=frozenset())
         standing = identities.reconciled(log, log_state, chosen.base, chosen.unpublished, self.found, self.confirmed)
         check_inputs(self, chosen.base, standing.fresh)
         gone = sorted(self.confirmed.dropped_operators - set(chosen.base.operators))

@@ -16,7 +16,7 @@ from spark_ckpt.host.messages import PublishEnded
 from spark_ckpt.plan.graph import SinkBinding
 from spark_ckpt.protocol.ids import Incarnation
 from spark_ckpt.store.identity import Standing
-from spark_ckpt.store.ways_back import way_back
+from spark_ckpt.store.ways_back import ways_of
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
@@ -81,11 +81,11 @@ class Lanes:
         """On a lane's thread. The log says where damaged rows can be gone back from."""
         log, verify = self._plan.store.log, self._plan.store.verify
         try:
-            back = way_back(event.error, event.sink, event.epoch, log.state, log.manifest, verify)
+            ways = ways_of(event.error, event.sink, event.epoch, log.state, log.manifest, verify)
         except CkptError as error:
             _log.info("sink %s: where to go back to is not known: %s", event.sink, error)
-            back = None
-        self._ended(replace(event, back=back))
+            ways = None
+        self._ended(event if ways is None else replace(event, back=ways.back, on=ways.on))
 
     def _still_current(self) -> None:
         newest = self._plan.store.log.state().incarnation

@@ -13,7 +13,7 @@ from spark_ckpt.connector import Published, SinkContext, TellsPublished
 from spark_ckpt.errors import PublishConflict
 from spark_ckpt.plan.graph import SinkBinding
 from spark_ckpt.protocol.ids import Incarnation
-from spark_ckpt.store.log_state import LogState
+from spark_ckpt.store.sinks_ahead import beyond
 from spark_ckpt.store.store import Store
 
 
@@ -47,17 +47,3 @@ def _ahead(sink: str, why: str, published: Published | None, store: Store) -> Pu
         "they are lost for good, take the sink back to the store's newest epoch, because the job produces the rows behind "
         f"it again, and run: spark-ckpt accept-loss {store.location.uri}{has}",
     )
-
-
-def beyond(published: Published, log_state: LogState) -> str:
-    """What the sink has that the log does not know; empty if nothing."""
-    if published.epoch > log_state.last:
-        return f"it has epoch {published.epoch}, the log's newest is {log_state.last}"
-    if published.incarnation > log_state.incarnation:
-        return f"incarnation {published.incarnation} published to it, the log's newest is {log_state.incarnation}"
-    known = log_state.by_id.get(published.epoch)
-    if known is not None and not published.is_of(known.attempt):
-        return (
-            f"it has another epoch {published.epoch} than the log, which has lost that one and given its number again"
-        )
-    return ""

@@ -313,7 +313,7 @@ class IncarnationCore:
             return self._coordinated(now_ms, barrier.Fenced(self._incarnation, event.error.what))
         sink, epoch = SinkId(event.sink), Epoch(event.epoch)
         if event.error is not None:
-            error = self._publication.failed(event.sink, event.epoch, event.error, event.back)
+            error = self._publication.failed(event, event.error)
             return self._coordinated(
                 now_ms, barrier.SinkCommitFailed(sink, epoch, self._incarnation, error.retriable, error.what)
             )

@@ -79,8 +79,8 @@ class ManifestOverdue(Event):
 class PublishEnded(Event):
     """What became of one attempt to publish: rows and whether the sink had them before, or an error.
 
-    `learned`: the sink's identity, if it was not known whole before. `back`: of an error about damaged rows or
-    a marker in their way, the epoch that can be gone back to; None if it is another error, or if the log could not be asked.
+    `learned`: the sink's identity, if it was not known whole before. `back`, `on`: of an error about damaged
+    rows or a marker in their way, see `store.ways_back`; None if it is another error, or if the log could not be asked.
     """
 
     sink: str
@@ -90,6 +90,7 @@ class PublishEnded(Event):
     error: CkptError | None = None
     learned: Parts | None = None
     back: int | None = None
+    on: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,13 +50,15 @@ class Publication:
         self._acks.append(SinkAck(sink=event.sink, epoch=event.epoch, detail=detail))
         return detail
 
-    def failed(self, sink: str, epoch: int, error: CkptError, back: int | None = None) -> CkptError:
-        """The error of a sink that could not publish the epoch, with the way out if there is one. `back`: the epoch to go
-        back to, see `PublishEnded`."""
+    def failed(self, event: PublishEnded, error: CkptError) -> CkptError:
+        """The error of a sink that could not publish the epoch, with the way out if there is one."""
+        sink, epoch = event.sink, event.epoch
         manifest, unanswered = self._decided[epoch], self._unanswered()
-        branches = Branches(max(self._decided), self._point.passed_over, self._point.beside.get(epoch, ()))
-        error = past_the_marker(error, sink, branches, self._shape.store, back)
-        self.error = with_way_out(error, sink, manifest, self._acked, self._shape.store, back, unanswered)
+        beside, behind = self._point.beside.get(epoch, ()), self._point.behind_passed_over
+        others = [each for sinks in (self._acked, unanswered) for name, each in sinks.items() if name != sink]
+        branches = Branches(event.on, self._point.passed_over, beside, behind, max(others, default=0))
+        error = past_the_marker(error, sink, branches, self._shape.store, event.back)
+        self.error = with_way_out(error, sink, manifest, self._acked, self._shape.store, event.back, unanswered)
         return self.error
 
     def _unanswered(self) -> dict[str, int]:

@@ -45,14 +45,18 @@ def with_way_out(
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """What one incarnation knows of epochs outside of its lineage. `newest`: the newest epoch of the lineage.
+    """What one incarnation knows of epochs outside of its lineage. `on`: the newest epoch
+    of the lineage that can be named to go on from; None if the log could not be asked.
 
-    `passed_over`: damaged ones that "latest" left out by itself. `beside`: those that do not stand on what is to be published.
+    `passed_over`: damaged ones that "latest" left out by itself. `beside`: those that do not stand on what is to be published;
+    `behind`: those that may stand on one that was passed over. `shown`: the newest epoch that another sink has or may have.
     """
 
-    newest: int
+    on: int | None
     passed_over: Collection[int] = ()
     beside: Collection[int] = ()
+    behind: Collection[int] = ()
+    shown: int = 0
 
 
 def past_the_marker(error: CkptError, sink: str, branches: Branches, store: str, back: int | None) -> CkptError:
@@ -61,16 +65,16 @@ def past_the_marker(error: CkptError, sink: str, branches: Branches, store: str,
     `back`: what `store.ways_back` says; None if the log could not be asked.
     """
     marker = error.marker if isinstance(error, PublishConflict) else None
-    if marker is None or (marker not in branches.passed_over and marker not in branches.beside):
+    if marker is None or marker not in {*branches.passed_over, *branches.beside, *branches.behind}:
         return error
     passed_over = marker in branches.passed_over
-    to = branches.newest if passed_over else back
+    to = back if marker in branches.beside else branches.on
     if to is None:
         return error
     hint = (
         f"go on with job.start(restore={to}): no rows are lost, but those that {sink} has of epoch {marker} come again"
     )
-    if passed_over:
+    if passed_over and branches.shown <= marker:
         hint = (
             f"epoch {marker} was passed over because it was damaged: bring back what it lacks (spark-ckpt verify {store}) and go "
             f"on from it with job.start(restore={marker}); or {hint}"

@@ -43,7 +43,7 @@ from spark_ckpt.simulator.spark_store import JOB, Shared
 from spark_ckpt.store.identity import Found, Standing
 from spark_ckpt.store.records import Holder, Manifest
 from spark_ckpt.store.restore import LATEST, RecoveryPoint, RestoreTarget
-from spark_ckpt.store.ways_back import way_back
+from spark_ckpt.store.ways_back import ways_of
 
 LIMITS = Limits(
     interval_ms=20, epoch_timeout_ms=400, publish_timeout_ms=100_000, retry_ms=5, max_failed_epochs=1_000,
@@ -258,8 +258,9 @@ class SparkDriver:
         try:
             rows, replayed = sink.publish(self.shared, output, how)
         except CkptError as error:
-            back = way_back(error, sink.name, output.epoch, self.log.state, self.log.manifest, self.shared.verify)
-            self.inbox.append(PublishEnded(sink.name, output.epoch, error=error, back=back))
+            ways = ways_of(error, sink.name, output.epoch, self.log.state, self.log.manifest, self.shared.verify)
+            told = PublishEnded(sink.name, output.epoch, error=error)
+            self.inbox.append(told if ways is None else replace(told, back=ways.back, on=ways.on))
         else:
             self.inbox.append(PublishEnded(sink.name, output.epoch, rows, replayed))
 

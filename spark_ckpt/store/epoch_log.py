@@ -32,7 +32,7 @@ from spark_ckpt.store.records import (
     Released,
     SinkAck,
 )
-from spark_ckpt.store.restore import LATEST, RecoveryPoint, RestoreTarget
+from spark_ckpt.store.restore import LATEST, RecoveryPoint, RestoreTarget, recovery_point
 from spark_ckpt.store.turns import Turns
 
 __all__ = ["EpochLog", "LogState", "RecoveryPoint", "RestoreTarget", "wall_ms"]
@@ -122,7 +122,7 @@ class EpochLog:
         def propose(log_state: LogState) -> NewRow:
             if not takeover:
                 proposals.refuse_if_held(log_state, self._own_incarnation, self._now_ms(), ended)
-            begun[:] = [self._recovery_point(log_state, restore)]
+            begun[:] = [recovery_point(log_state, restore, self._manifest, self._verify)]
             return proposals.incarnation(begun[0], holder, self._now_ms(), lease_ms)
 
         with self._lock:
@@ -238,21 +238,6 @@ class EpochLog:
                 self._table.fold_if_due(row_of(totals(log_state)))
                 return log_state
 
-    def _recovery_point(self, log_state: LogState, target: RestoreTarget) -> RecoveryPoint:
-        choice = restore.choose(log_state, target, self._manifest, self._verify)
-        passed_over = _passed_over(log_state, target, choice)
-        return RecoveryPoint(
-            incarnation=log_state.incarnation + 1,
-            manifest=choice.base,
-            last=log_state.last,
-            restored_from=choice.restored_from,
-            unpublished=choice.unpublished,
-            dropped=restore.dropped(log_state, choice.base.epoch, passed_over),
-            beside=restore.beside(log_state, choice.unpublished),
-            skipped=choice.skipped,
-            passed_over=tuple(sorted(passed_over)),
-        )
-
     def _manifest(self, epoch: int) -> Manifest:
         row = next((row for row in reversed(self._table.rows) if row.kind == "epoch" and row.epoch == epoch), None)
         if row is None:
@@ -269,8 +254,3 @@ class EpochLog:
         contradiction = self._state.contradiction()
         if contradiction:
             raise EpochDamaged(contradiction, hint=HINT_DAMAGED)
-
-
-def _passed_over(log_state: LogState, target: RestoreTarget, choice: restore.Choice) -> set[int]:
-    """Epochs left out without anybody's word; naming an epoch is a word about everything behind it."""
-    return {*log_state.passed_over, *(epoch for epoch, _ in choice.skipped)} if target == LATEST else set()

@@ -36,12 +36,14 @@ class Known:
     """What the log says: sources as of the epoch that is restored, sinks as of the newest one.
 
     `lineage`: what the restored epoch stands on, itself first. `restore`: its number, if "latest" would mean another one.
+    `passed_over`: damaged epochs that "latest" left out by itself.
     """
 
     sources: Mapping[str, Parts] = field(default_factory=dict)
     sinks: Mapping[str, SinkIdentity] = field(default_factory=dict)
     lineage: tuple[EpochBrief, ...] = field(default=(), compare=False)
     restore: int | None = field(default=None, compare=False)
+    passed_over: tuple[EpochBrief, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,8 @@ def known(log_state: LogState, base: Manifest, read: Read) -> Known:
     later = _told_later(log_state, base, read, unknown) if unknown else {}
     sources = {name: base.source_identities.get(name) or later.get(name, {}) for name in base.cursors}
     restore = None if base.epoch == log_state.latest else base.epoch
-    return Known(sources, newest.sink_identities, tuple(log_state.lineage(base.epoch)), restore)
+    passed_over = tuple(brief for brief in log_state.epochs if brief.epoch in log_state.passed_over)
+    return Known(sources, newest.sink_identities, tuple(log_state.lineage(base.epoch)), restore, passed_over)
 
 
 def _told_later(log_state: LogState, base: Manifest, read: Read, names: Collection[str]) -> dict[str, Parts]:
@@ -161,6 +164,7 @@ def reconciled(
     replaced = {name for name in sinks if name in confirmed.new_sinks}
     for name in sorted(replaced):
         check_owed(name, owed.get(name, ()), known.lineage)
+        _check_passed_over(name, known)
     for name, sink in known.sinks.items():
         if name not in replaced and name in found.sinks:
             _check_before(name, sink.after, owed.get(name, ()), known.lineage)
@@ -246,6 +250,18 @@ def check_owed(sink: str, manifests: Iterable[Manifest], lineage: Iterable[Epoch
             hint="start the job once with the sink as it was, so that they are published; if that is gone for good, "
             f"job.start(restore={back}, accept_new_sink={sink!r}) produces their rows anew, for every sink "
             f"(see `spark-ckpt restore STORE {back} --dry-run`)",
+        )
+
+
+def _check_passed_over(sink: str, known: Known) -> None:
+    """Raise `IdentityChanged` if the old sink may have rows that are read again: its marker would say so, a new one's cannot."""
+    epochs = [brief.epoch for brief in known.passed_over if sink in brief.sinks]
+    if epochs:
+        numbers, base = ", ".join(map(str, epochs)), known.lineage[0].epoch if known.lineage else 0
+        raise IdentityChanged(
+            f"sink '{sink}' cannot be replaced yet: it may have the rows of damaged epochs that were passed over: {numbers}",
+            hint=f"start the job once with the sink as it was, so that this is known; if that is gone for good, "
+            f"job.start(restore={base}, accept_new_sink={sink!r}) goes on all the same: these rows may come twice",
         )
 
 

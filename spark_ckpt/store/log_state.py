@@ -124,6 +124,11 @@ class LogState:
                 (above if brief.base in above else others).add(brief.epoch)
         return sorted(others | {each for each, on in self.lost.items() if each > epoch and on not in above})
 
+    def may_stand_on(self, epoch: int) -> set[int]:
+        """Higher ids, decided or lost, that stand on `epoch` as far as is known, or of which it is not known."""
+        beside = {each for each in self.beside(epoch) if self.lost.get(each, -1) != 0}
+        return {each for each in (*self.by_id, *self.lost) if each > epoch} - beside
+
     def unacked(self, sink: str) -> list[int]:
         """Decided epochs of any lineage with an output for `sink` that it is not known to have, oldest first."""
         return sorted(self.owed.get(sink, ()))

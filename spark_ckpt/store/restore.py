@@ -40,7 +40,8 @@ class RecoveryPoint:
     epoch is above it. `unpublished`: per sink the decided epochs of this lineage it is not known to have, oldest
     first. `dropped`: per sink the ids of decided epochs outside of this lineage that it is not known to have and that
     somebody chose to leave behind, oldest first: a sink that has one of them may go on. `skipped`: newer epochs that
-    "latest" passed over, with the reason; a sink that has one of those must not go on. `beside`: per unpublished epoch the
+    "latest" passed over, with the reason; a sink that has one of those must not go on. `behind_passed_over`: ids, also lost
+    ones, that may stand on one of those: a sink that has one of them has that epoch, too. `beside`: per unpublished epoch the
     higher ids, decided or lost, that do not stand on it, as far as is known: whoever has one of them need not have it.
     """
 
@@ -52,6 +53,7 @@ class RecoveryPoint:
     dropped: Mapping[str, list[int]] = field(default_factory=dict)
     skipped: tuple[tuple[int, str], ...] = ()
     passed_over: tuple[int, ...] = ()
+    behind_passed_over: tuple[int, ...] = ()
     beside: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
@@ -118,7 +120,7 @@ def _newest_good(log_state: LogState, read: Read, verify: Verify) -> Choice:
         try:
             choice = checked(log_state, epoch, LATEST, read, verify)
         except EpochDamaged as error:
-            _refuse_if_published(log_state, epoch, error)
+            _refuse_if_published(log_state, epoch, error, read, verify)
             skipped.append((epoch, error.what))
             continue
         if skipped:
@@ -126,7 +128,8 @@ def _newest_good(log_state: LogState, read: Read, verify: Verify) -> Choice:
         return Choice(choice.base, choice.restored_from, choice.unpublished, tuple(skipped))
     raise EpochDamaged(
         "no epoch of this job's lineage is whole",
-        hint="restore a savepoint or an epoch of another branch by its number; `spark-ckpt verify` lists what is whole",
+        hint="bring the file back; or restore a savepoint or an epoch of another branch by its number: `spark-ckpt verify` lists "
+        "what is whole; or begin anew: job.start(restore=0)",
         damaged="; ".join(f"{epoch}: {reason}" for epoch, reason in skipped),
     )
 
@@ -155,13 +158,14 @@ def _first_readable(epochs: Sequence[int], read: Read) -> Manifest | None:
     return None
 
 
-def _refuse_if_published(log_state: LogState, epoch: int, damage: EpochDamaged) -> None:
+def _refuse_if_published(log_state: LogState, epoch: int, damage: EpochDamaged, read: Read, verify: Verify) -> None:
     sinks = [sink for sink in log_state.by_id[epoch].sinks if epoch not in log_state.unacked(sink)]
     if sinks:
+        back = newest_whole(log_state, epoch, read, verify)
         raise EpochDamaged(
             f"{damage.what}; its output is published already, so it cannot be passed over without repeating output",
             sinks=", ".join(sinks),
-            hint="bring the file back, or restore an older epoch by its number and expect what came after it again",
+            hint=f"bring the file back; or go back with job.start(restore={back}) and expect what came after epoch {back} again",
             **damage.context,
         ) from damage
 
@@ -236,8 +240,15 @@ def newest_whole(
 
     0 if there is none: the job can begin anew.
     """
-    behind = [brief.epoch for brief in log_state.lineage(epoch) if brief.epoch != epoch]
-    for older in behind:
+    behind = log_state.by_id[epoch].base if epoch in log_state.by_id else 0
+    return whole_at_most(log_state, behind, read, verify, damaged)
+
+
+def whole_at_most(
+    log_state: LogState, newest: int, read: Read, verify: Verify, damaged: AbstractSet[str] = frozenset()
+) -> int:
+    """As `newest_whole`; `newest` itself may be it."""
+    for older in [brief.epoch for brief in log_state.lineage(newest)]:
         try:
             if out_of_turn(log_state, older, read):
                 continue
@@ -267,8 +278,8 @@ def dropped(log_state: LogState, base: int, passed_over: AbstractSet[int] = froz
     kept = {brief.epoch for brief in log_state.lineage(base)} | passed_over if base else passed_over
     found = {}
     for sink in {*log_state.sinks, *log_state.acked}:
-        known, unacked = log_state.acked.get(sink, 0), {epoch for epoch in log_state.unacked(sink) if epoch not in kept}
-        found[sink] = sorted(epoch for epoch in {*log_state.lost, *unacked} if epoch > known)
+        known, maybe = log_state.acked.get(sink, 0), {*log_state.lost, *log_state.unacked(sink)} - kept
+        found[sink] = sorted(epoch for epoch in maybe if epoch > known)
     return {sink: epochs for sink, epochs in found.items() if epochs}
 
 
@@ -277,6 +288,30 @@ def beside(log_state: LogState, unpublished: Mapping[str, Sequence[Manifest]]) -
     due = {manifest.epoch for manifests in unpublished.values() for manifest in manifests}
     found = {epoch: tuple(log_state.beside(epoch)) for epoch in sorted(due)}
     return {epoch: ids for epoch, ids in found.items() if ids}
+
+
+def recovery_point(log_state: LogState, target: RestoreTarget, read: Read, verify: Verify) -> RecoveryPoint:
+    """What a new incarnation continues from. Raises as `choose`."""
+    choice = choose(log_state, target, read, verify)
+    passed_over = _passed_over(log_state, target, choice)
+    behind = {each for epoch in passed_over for each in log_state.may_stand_on(epoch)} - passed_over
+    return RecoveryPoint(
+        incarnation=log_state.incarnation + 1,
+        manifest=choice.base,
+        last=log_state.last,
+        restored_from=choice.restored_from,
+        unpublished=choice.unpublished,
+        dropped=dropped(log_state, choice.base.epoch, passed_over | behind),
+        skipped=choice.skipped,
+        passed_over=tuple(sorted(passed_over)),
+        behind_passed_over=tuple(sorted(behind)),
+        beside=beside(log_state, choice.unpublished),
+    )
+
+
+def _passed_over(log_state: LogState, target: RestoreTarget, choice: Choice) -> set[int]:
+    """Epochs left out without anybody's word; naming an epoch is a word about everything behind it."""
+    return {*log_state.passed_over, *(epoch for epoch, _ in choice.skipped)} if target == LATEST else set()
 
 
 def no_check(manifest: Manifest) -> None:

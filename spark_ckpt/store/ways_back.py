@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict
 from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.restore import Read, Verify, newest_whole
+from spark_ckpt.store.restore import Read, Verify, newest_whole, whole_at_most
 
 
-def way_back(
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """`back`: the newest epoch behind one that cannot be published that can be gone back to. It neither owes nor holds back what is
+    damaged. `on`: the newest one of the lineage that can be named to go on from. 0: the job begins anew.
+    """
+
+    back: int
+    on: int
+
+
+def ways_of(
     error: CkptError | None, sink: str, epoch: int, log_state: Callable[[], LogState], read: Read, verify: Verify
-) -> int | None:
-    """The newest epoch that can be gone back to from damaged rows of `epoch`: it neither owes nor holds back what is damaged.
-    Or from rows that the sink's marker leaves no place for.
+) -> Ways | None:
+    """From damaged rows of `epoch`, or from a marker in their way; None for errors of another kind.
 
-    None for errors of another kind. Raises what reading the log raises.
+    Raises what reading the log raises.
     """
     if isinstance(error, PublishConflict) and error.marker is not None:
-        return newest_whole(log_state(), epoch, read, verify)
-    if not isinstance(error, EpochDamaged) or not error.is_of_a_file:
+        paths = frozenset[str]()
+    elif isinstance(error, EpochDamaged) and error.is_of_a_file:
+        output = read(epoch).outputs.get(sink)
+        files = [file.path for file in output.files] if output else []
+        paths = frozenset([path for path in files if path in error.what] or files)
+    else:
         return None
-    output = read(epoch).outputs.get(sink)
-    paths = [file.path for file in output.files] if output else []
-    named = [path for path in paths if path in error.what]
-    return newest_whole(log_state(), epoch, read, verify, frozenset(named or paths))
+    now = log_state()
+    back = newest_whole(now, epoch, read, verify, paths)
+    return Ways(back, whole_at_most(now, now.latest, read, verify, paths))

@@ -72,3 +72,15 @@ def test_the_error_of_a_sink_that_has_another_branch_names_where_to_go_back_to()
 def test_a_marker_that_nobody_knows_names_no_way() -> None:
     for error in (conflict(), PublishConflict("foreign"), PublishFailed("away")):
         assert past_the_marker(error, "out", Branches(7), "/store", back=3) is error
+
+
+def test_no_way_on_is_named_from_an_epoch_that_another_sink_has_passed() -> None:
+    told = past_the_marker(conflict(), "out", Branches(7, passed_over=(5,), shown=6), "/store", back=3)
+    assert "restore=5" not in told.hint
+    assert "job.start(restore=7)" in told.hint
+
+
+def test_what_stands_on_a_passed_over_epoch_may_come_again_like_that_one() -> None:
+    told = past_the_marker(conflict(), "out", Branches(7, passed_over=(4,), behind=(5,)), "/store", back=3)
+    assert "restore=5" not in told.hint
+    assert "job.start(restore=7)" in told.hint

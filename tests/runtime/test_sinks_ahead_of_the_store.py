@@ -10,7 +10,7 @@ import pytest
 from incarnation_kit import JOB, SCHEMA, FakeSink, FakeSource
 
 from spark_ckpt.connector import Published, SinkContext
-from spark_ckpt.driver.sink_markers import beyond, refuse_newer_sinks
+from spark_ckpt.driver.sink_markers import refuse_newer_sinks
 from spark_ckpt.errors import PublishConflict, StoreInUse
 from spark_ckpt.plan.graph import SinkBinding, SourceNode
 from spark_ckpt.protocol.ids import Epoch, Incarnation
@@ -18,6 +18,7 @@ from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.records import Manifest, StagedOutput
+from spark_ckpt.store.sinks_ahead import beyond
 from spark_ckpt.store.store import Store
 
 

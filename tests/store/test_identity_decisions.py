@@ -294,3 +294,11 @@ def test_a_table_that_is_made_anew_while_the_job_runs_is_noticed():
     check_unchanged(Found({}, {"out": {**A, "table id": ""}}), Found({}, {"out": A}))
     with pytest.raises(IdentityChanged, match="sink 'out'"):
         check_unchanged(Found({}, {"out": A}), Found({}, {"out": {**A, "table id": "9"}}))
+
+
+def test_a_sink_that_may_have_a_damaged_epoch_which_was_passed_over_is_not_replaced_unawares():
+    recorded = Known({}, {"out": SinkIdentity(parts=A)}, (brief_of(4, 3),), passed_over=(brief_of(5, 4),))
+    with pytest.raises(IdentityChanged, match="passed over: 5") as caught:
+        reconciled(recorded, Found({}, {"out": B}), named(new_sinks=["out"]), {}, 7)
+    assert "job.start(restore=4, accept_new_sink='out')" in caught.value.hint
+    assert reconciled(recorded, Found({}, {"out": A}), Confirmed(), {}, 7).sinks["out"].parts == A

@@ -9,7 +9,7 @@ from store_world import SINK, World
 
 from spark_ckpt.content import damaged
 from spark_ckpt.errors import PublishFailed
-from spark_ckpt.store.ways_back import way_back
+from spark_ckpt.store.ways_back import ways_of
 
 
 @pytest.fixture
@@ -22,7 +22,8 @@ def world(tmp_path: Path) -> World:
 def back_from(world: World, epoch: int, path: str) -> int | None:
     error = damaged(path, "is missing", epoch=epoch, expected="5 bytes")
     log = world.store.log
-    return way_back(error, SINK, epoch, log.state, log.manifest, world.store.verify)
+    ways = ways_of(error, SINK, epoch, log.state, log.manifest, world.store.verify)
+    return None if ways is None else ways.back
 
 
 def held_then_published(world: World) -> list[str]:
@@ -61,4 +62,4 @@ def test_other_errors_have_no_way_back(world: World) -> None:
     world.epoch({"a": 1})
     log = world.store.log
     for error in (PublishFailed("away"), None):
-        assert way_back(error, SINK, 1, log.state, log.manifest, world.store.verify) is None
+        assert ways_of(error, SINK, 1, log.state, log.manifest, world.store.verify) is None
