@@ -11,7 +11,16 @@ from spark_ckpt.simulator.explore import Exploration, ScopeTooLarge, explore
 from spark_ckpt.simulator.faults import HOSTILE, NO_FAULTS, Clock, Clocks, Faults, hostile
 from spark_ckpt.simulator.graphs import ACYCLIC, GRAPHS
 from spark_ckpt.simulator.message_world import MessageWorld
-from spark_ckpt.simulator.schedules import Outcome, barrier_world, drive, replay, run, run_barrier, run_spark
+from spark_ckpt.simulator.schedules import (
+    Outcome,
+    barrier_world,
+    drive,
+    replay,
+    run,
+    run_barrier,
+    run_operated,
+    run_spark,
+)
 from spark_ckpt.simulator.scripted import (
     BARRIER,
     LEASE,
@@ -25,6 +34,7 @@ from spark_ckpt.simulator.scripted import (
     options_of,
 )
 from spark_ckpt.simulator.shrink import NotFailing, Shrunk, shrink
+from spark_ckpt.simulator.spark_operated import OperatedWorld
 from spark_ckpt.simulator.spark_world import SparkWorld
 from spark_ckpt.simulator.story import chart, story
 from spark_ckpt.simulator.surroundings import CONTRACT, Surroundings
@@ -62,6 +72,7 @@ __all__ = [
     "NotFailing",
     "NotOnTheMenu",
     "NotPossible",
+    "OperatedWorld",
     "Outcome",
     "Report",
     "Scenario",
@@ -89,6 +100,7 @@ __all__ = [
     "replay",
     "run",
     "run_barrier",
+    "run_operated",
     "run_spark",
     "shrink",
     "story",

@@ -20,6 +20,7 @@ from spark_ckpt.simulator.barrier_world import ROLES, BarrierWorld, Roles
 from spark_ckpt.simulator.faults import Faults, hostile
 from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
 from spark_ckpt.simulator.spark_driver import CoreOf, shape_of, shipped
+from spark_ckpt.simulator.spark_operated import OperatedWorld
 from spark_ckpt.simulator.spark_world import SparkWorld
 from spark_ckpt.simulator.violations import NoEnd, Violation
 from spark_ckpt.simulator.world import CALM, Choice, Moment, Scalar, World
@@ -46,6 +47,20 @@ SPARK_STEPS = 250
 SPARK_FAULT_RATE = 0.08
 PATIENT = {2: ("tap",), 3: ("out",), 5: ("tap", "out")}
 """By a seed's remainder: sinks that get the rows of several epochs at once."""
+
+TROUBLES = (
+    (),
+    ("damage due", "publish"),
+    ("damage", "damage due", "publish", "restore", "crash"),
+    ("damage", "replace", "publish", "crash"),
+    ("replace", "restore", "damage"),
+    ("lose", "back up", "restore", "publish"),
+    ("sweep", "crash"),
+    ("sweep", "restore", "publish"),
+)
+"""What happens in one schedule of a job that is operated; empty: everything."""
+OPERATED_STEPS = 150
+OPERATED_FAULT_RATE = 0.2
 
 LEASE_STEPS = 120
 LEASE_FAULT_RATE = 0.08
@@ -244,6 +259,20 @@ def run_spark(
 ) -> Outcome:
     """One schedule of a job on Spark, with the rules that ship."""
     return drive(spark_world(seed, core_of), seed, steps, fault_rate)
+
+
+def run_operated(seed: int, core_of: CoreOf = shipped, story: bool = False) -> Outcome:
+    """One schedule of whoever operates a job on Spark, with the rules that ship."""
+    world = operated_world(seed, core_of)
+    if story:
+        world.watch()
+    return drive(world, seed, OPERATED_STEPS, OPERATED_FAULT_RATE)
+
+
+def operated_world(seed: int, core_of: CoreOf = shipped) -> OperatedWorld:
+    """The world that a seed's schedule begins in: in two of three a sink or both get the rows of several epochs at once, in seven
+    of eight only some kinds of trouble happen."""
+    return OperatedWorld(core_of, (("tap",), (), ("tap", "out"))[seed % 3], TROUBLES[seed // 3 % len(TROUBLES)])
 
 
 def spark_world(seed: int, core_of: CoreOf = shipped) -> SparkWorld:

@@ -1,0 +1,163 @@
+"""Bugs planted in the rules of recovery around damaged, replaced and forgotten output. Each changes shipped code for one test.
+
+The first ones are faults that shipped once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_ckpt.host import publication
+from spark_ckpt.host.publication import Publication
+from spark_ckpt.simulator import operated_driver
+from spark_ckpt.store import epoch_log, identity, restore, retention, ways_back
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.identity import Standing
+from spark_ckpt.store.log_state import LogState
+
+
+def the_way_out_is_the_epoch_before(monkeypatch):
+    """It may hold the same rows back, or be damaged itself."""
+
+    def before(log_state, epoch, *_):
+        return log_state.by_id[epoch].base if epoch in log_state.by_id else 0
+
+    monkeypatch.setattr(ways_back, "newest_whole", before)
+
+
+def sinks_that_have_not_answered_are_left_out(monkeypatch):
+    monkeypatch.setattr(Publication, "_unanswered", lambda self: {})
+
+
+def a_damaged_epoch_is_passed_over_to_another_source(monkeypatch):
+    monkeypatch.setattr(restore, "_refuse_another_source", lambda *_: None)
+
+
+def a_confirmation_is_named_without_the_epoch(monkeypatch):
+    """Whoever obeys is back at the newest epoch."""
+    known = operated_driver.known
+    monkeypatch.setattr(operated_driver, "known", lambda *what: replace(known(*what), restore=None))
+
+
+def a_new_sink_is_given_epochs_of_the_time_before(monkeypatch):
+    monkeypatch.setattr(Standing, "is_before", lambda self, sink, epoch: False)
+
+
+def what_a_sink_has_is_one_number(monkeypatch):
+    def above(log_state, sink):
+        known = log_state.acked.get(sink, 0)
+        return sorted(epoch for epoch, brief in log_state.by_id.items() if epoch > known and sink in brief.sinks)
+
+    monkeypatch.setattr(LogState, "unacked", above)
+
+
+def the_error_of_a_passed_over_epoch_names_no_way(monkeypatch):
+    monkeypatch.setattr(publication, "past_the_marker", lambda error, *_: error)
+
+
+# -- others ----------------------------------------------------------------------------------------------------------------
+
+
+def a_marker_of_another_branch_counts_as_published(monkeypatch):
+    monkeypatch.setattr(LogState, "beside", lambda log_state, epoch: [])
+
+
+def rows_that_cannot_be_given_any_more_are_left_out(monkeypatch):
+    monkeypatch.setattr(restore, "out_of_turn", lambda *_: {})
+
+
+def sums_of_dropped_rows_say_that_everything_is_published(monkeypatch):
+    totals = epoch_log.totals
+    monkeypatch.setattr(epoch_log, "totals", lambda log_state: totals(log_state).model_copy(update={"owed": {}}))
+
+
+def what_stands_on_a_passed_over_epoch_is_dropped(monkeypatch):
+    monkeypatch.setattr(LogState, "may_stand_on", lambda log_state, epoch: set())
+
+
+def a_passed_over_epoch_is_dropped_like_any_other(monkeypatch):
+    dropped = restore.dropped
+    monkeypatch.setattr(restore, "dropped", lambda log_state, base, passed_over=frozenset(): dropped(log_state, base))
+
+
+def a_sink_that_may_have_a_passed_over_epoch_is_replaced(monkeypatch):
+    monkeypatch.setattr(identity, "_check_passed_over", lambda *_: None)
+
+
+def a_sink_is_replaced_although_it_is_owed_rows(monkeypatch):
+    monkeypatch.setattr(identity, "check_owed", lambda *_: None)
+
+
+def published_rows_are_passed_over(monkeypatch):
+    monkeypatch.setattr(restore, "_refuse_if_published", lambda *_: None)
+
+
+def lost_epochs_stand_on_the_newest_one(monkeypatch):
+    accept_loss = EpochLog.accept_loss
+    monkeypatch.setattr(
+        EpochLog, "accept_loss", lambda log, epoch, incarnation: _trusting(log, accept_loss, epoch, incarnation)
+    )
+
+
+def _trusting(log, accept_loss, epoch, incarnation):
+    row_of = epoch_log.row_of
+    latest = log.state().latest
+    epoch_log.row_of = lambda record, *what: row_of(
+        record.model_copy(update={"on": latest}) if hasattr(record, "on") else record, *what
+    )
+    try:
+        return accept_loss(log, epoch, incarnation)
+    finally:
+        epoch_log.row_of = row_of
+
+
+def numbers_of_lost_epochs_are_given_again(monkeypatch):
+    accept_loss = EpochLog.accept_loss
+    monkeypatch.setattr(
+        EpochLog, "accept_loss", lambda log, epoch, incarnation: accept_loss(log, log.state().last, incarnation)
+    )
+
+
+def what_leads_to_an_owed_epoch_is_forgotten(monkeypatch):
+    monkeypatch.setattr(retention, "_indebted", lambda *_: set())
+
+
+def a_source_is_compared_with_the_newest_epoch(monkeypatch):
+    def newest(log_state, base, read):
+        found = known(log_state, base, read)
+        latest = max(log_state.by_id, default=0)
+        return replace(found, sources=read(latest).source_identities) if latest else found
+
+    known = operated_driver.known
+    monkeypatch.setattr(operated_driver, "known", newest)
+
+
+def a_replaced_source_goes_on_at_the_old_ones_cursor(monkeypatch):
+    monkeypatch.setattr(Standing, "goes_on", lambda self, cursors: dict(cursors))
+
+
+SHIPPED_ONCE = [
+    the_way_out_is_the_epoch_before,
+    sinks_that_have_not_answered_are_left_out,
+    a_damaged_epoch_is_passed_over_to_another_source,
+    a_confirmation_is_named_without_the_epoch,
+    a_new_sink_is_given_epochs_of_the_time_before,
+    what_a_sink_has_is_one_number,
+    the_error_of_a_passed_over_epoch_names_no_way,
+]
+PLANTED = [
+    *SHIPPED_ONCE,
+    a_marker_of_another_branch_counts_as_published,
+    rows_that_cannot_be_given_any_more_are_left_out,
+    sums_of_dropped_rows_say_that_everything_is_published,
+    what_stands_on_a_passed_over_epoch_is_dropped,
+    a_passed_over_epoch_is_dropped_like_any_other,
+    a_sink_that_may_have_a_passed_over_epoch_is_replaced,
+    a_sink_is_replaced_although_it_is_owed_rows,
+    published_rows_are_passed_over,
+    lost_epochs_stand_on_the_newest_one,
+    numbers_of_lost_epochs_are_given_again,
+    what_leads_to_an_owed_epoch_is_forgotten,
+    a_source_is_compared_with_the_newest_epoch,
+    a_replaced_source_goes_on_at_the_old_ones_cursor,
+]

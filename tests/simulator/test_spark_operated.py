@@ -1,0 +1,37 @@
+"""Whoever operates a job goes back, replaces sinks and sources, loses rows and logs, obeys errors: nothing is lost in silence."""
+
+from __future__ import annotations
+
+import pytest
+from operated_bugs import PLANTED
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.simulator.schedules import operated_world
+
+ENOUGH = 800
+
+
+@pytest.mark.parametrize("schedules", [240, pytest.param(2_000, marks=pytest.mark.long)])
+def test_no_row_is_lost_or_repeated_unless_somebody_was_told_and_every_way_out_works(schedules):
+    kinds = ["restore", "replace", "damage", "lose", "accept", "obey", "correct", "repair", "crash", "sweep", "publish"]
+    happened = dict.fromkeys(kinds, 0)
+    for seed in range(schedules):
+        outcome = sim.run_operated(seed)
+        assert outcome.ok, f"seed {seed}: {outcome.error}"
+        for what in happened:
+            happened[what] += outcome.counts.get(what, 0)
+    assert min(happened.values()) > schedules // 60, happened
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_in_the_rules_of_going_back_is_caught(plant, monkeypatch):
+    plant(monkeypatch)
+    found = next((each for each in map(sim.run_operated, range(ENOUGH)) if not each.ok), None)
+    assert found is not None, f"no schedule of {ENOUGH} is condemned"
+    print(f"{plant.__name__}: seed {found.seed}, {len(found.trace)} steps: {str(found.error).splitlines()[0]}")
+    again = sim.replay(lambda: operated_world(found.seed), found)
+    assert (type(again.error), str(again.error)) == (type(found.error), str(found.error))
+
+
+def test_the_bugs_that_are_planted_differ():
+    assert len({plant.__name__ for plant in PLANTED}) == len(PLANTED) == 20
