@@ -23,6 +23,8 @@ from tests.simulator.surroundings_bugs import PLANTED as IN_SURROUNDINGS
 sys.path.insert(0, str(ROOT / "tests" / "simulator"))
 SEEDS = 400
 """Until a bug counts as not caught."""
+RARE = 1_600
+"""The same, where several things have to go wrong in a row."""
 
 Fails = Callable[[int], bool]
 
@@ -43,8 +45,8 @@ def caught() -> Iterator[Caught]:
     yield from _in_the_rules()
 
 
-def _seeds(fails: Fails) -> int | None:
-    return next((seed + 1 for seed in range(SEEDS) if fails(seed)), None)
+def _seeds(fails: Fails, most: int = SEEDS) -> int | None:
+    return next((seed + 1 for seed in range(most) if fails(seed)), None)
 
 
 def _planted() -> Iterator[tuple[str, str, Fails]]:
@@ -86,6 +88,7 @@ def _barrier(seed: int, machines: dict[str, type]) -> bool:
 
 def _in_the_rules() -> Iterator[Caught]:
     from host_bugs import PLANTED, core_with
+    from operated_bugs import PLANTED as IN_GOING_BACK
     from rules_bugs import PLANTED_BESIDE
 
     for plant in PLANTED:
@@ -97,3 +100,8 @@ def _in_the_rules() -> Iterator[Caught]:
         with pytest.MonkeyPatch.context() as patch:
             plant(patch)
             yield Caught("rules beside it", plant.__name__, _seeds(lambda seed: not sim.run_spark(seed, shipped).ok))
+    for plant in IN_GOING_BACK:
+        with pytest.MonkeyPatch.context() as patch:
+            plant(patch)
+            seeds = _seeds(lambda seed: not sim.run_operated(seed).ok, RARE)
+            yield Caught("rules of going back", plant.__name__, seeds)

@@ -157,6 +157,8 @@ def _promise(scenario: sim.Scenario) -> str:
     """What was judged at the sinks."""
     if scenario.protocol == sim.LEASE:
         return "each token once, growing"
+    if scenario.protocol == sim.OPERATED:
+        return "every row that was read, none twice unless somebody was told"
     if scenario.protocol == sim.SPARK:
         return "every row once, in the order of its key, with a decided epoch"
     if scenario.protocol == sim.BARRIER:

@@ -29,12 +29,15 @@ from spark_ckpt.simulator.schedules import (
     FAULT_RATE,
     LEASE_FAULT_RATE,
     LEASE_STEPS,
+    OPERATED_FAULT_RATE,
+    OPERATED_STEPS,
     SPARK_FAULT_RATE,
     SPARK_STEPS,
     STEPS,
     Outcome,
     barrier_world,
     drive,
+    operated_world,
     spark_world,
 )
 from spark_ckpt.simulator.world import Cell, World
@@ -128,6 +131,13 @@ def spark_campaign(
 ) -> Report:
     """The same for a job on Spark, with the rules that ship."""
     return _spread(partial(_run, spark_world, steps, fault_rate), Report("spark", "job"), list(seeds), processes)
+
+
+def operated_campaign(
+    seeds: Iterable[int], processes: int = 1, steps: int = OPERATED_STEPS, fault_rate: float = OPERATED_FAULT_RATE
+) -> Report:
+    """The same for whoever operates a job on Spark."""
+    return _spread(partial(_run, operated_world, steps, fault_rate), Report("operated", "job"), list(seeds), processes)
 
 
 def _lease_world(seed: int) -> World:

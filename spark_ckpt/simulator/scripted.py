@@ -1,7 +1,7 @@
 """Runs by name, for people: any protocol of the menu on any graph, from a seed, with crashes where somebody wants them.
 
-`spark` is a job on Spark with all its rules, `barrier` the protocol inside it on graphs of any shape, `lease` the rotation of
-checkpoints among replicas; all others are in `protocol.menu`.
+`spark` is a job on Spark with all its rules, `operated` is one whose operator goes back and replaces things, `barrier` the protocol
+inside it on graphs of any shape, `lease` the rotation of checkpoints among replicas; all others are in `protocol.menu`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from spark_ckpt.protocol.recovery import Settings
 from spark_ckpt.protocol.vocabulary import Json
 from spark_ckpt.simulator.barrier_processes import LIMITS
 from spark_ckpt.simulator.barrier_storage import BARRIER_GRAPHS, BarrierGraph
-from spark_ckpt.simulator.campaign import Report, barrier_campaign, campaign, lease_campaign, spark_campaign
+from spark_ckpt.simulator.campaign import (
+    Report,
+    barrier_campaign,
+    campaign,
+    lease_campaign,
+    operated_campaign,
+    spark_campaign,
+)
 from spark_ckpt.simulator.faults import NO_FAULTS, Faults, hostile
 from spark_ckpt.simulator.graphs import ACYCLIC, GRAPHS
 from spark_ckpt.simulator.lease_world import LeaseWorld
@@ -28,6 +35,8 @@ from spark_ckpt.simulator.schedules import (
     FAULT_RATE,
     LEASE_FAULT_RATE,
     LEASE_STEPS,
+    OPERATED_FAULT_RATE,
+    OPERATED_STEPS,
     SPARK_FAULT_RATE,
     SPARK_STEPS,
     STEPS,
@@ -35,19 +44,21 @@ from spark_ckpt.simulator.schedules import (
     Outcome,
     barrier_world,
     drive,
+    operated_world,
     spark_world,
 )
 from spark_ckpt.simulator.timed_barrier import with_sinks
 from spark_ckpt.simulator.world import Choice, World
 
-BARRIER, LEASE, SPARK = "barrier", "lease", "spark"
-NAMES: tuple[str, ...] = (BARRIER, LEASE, SPARK, *MENU)
-ONLY_GRAPH = {LEASE: "replicas", SPARK: "job"}
+BARRIER, LEASE, SPARK, OPERATED = "barrier", "lease", "spark", "operated"
+NAMES: tuple[str, ...] = (BARRIER, LEASE, SPARK, OPERATED, *MENU)
+ONLY_GRAPH = {LEASE: "replicas", SPARK: "job", OPERATED: "job"}
 """Worlds of one shape, without times and options of their own."""
 PACE = {
     BARRIER: (BARRIER_STEPS, BARRIER_FAULT_RATE),
     LEASE: (LEASE_STEPS, LEASE_FAULT_RATE),
     SPARK: (SPARK_STEPS, SPARK_FAULT_RATE),
+    OPERATED: (OPERATED_STEPS, OPERATED_FAULT_RATE),
 }
 """Steps of chaos and faults per step, where they differ from the usual."""
 
@@ -120,6 +131,8 @@ class Scenario:
 
     def _spark_world(self) -> World:
         """Whoever names a crash wants it, whatever the seed says."""
+        if self.protocol == OPERATED:
+            return operated_world(self.seed)
         world = spark_world(self.seed)
         world.deaths |= bool(self.crashes)
         return world
@@ -181,7 +194,7 @@ def many(scenario: Scenario, schedules: int, processes: int = 1) -> Report:
     steps, rate = scenario.pace()
     if scenario.protocol in ONLY_GRAPH:
         _refuse_settings(scenario)
-        campaign_of = lease_campaign if scenario.protocol == LEASE else spark_campaign
+        campaign_of = {LEASE: lease_campaign, SPARK: spark_campaign, OPERATED: operated_campaign}[scenario.protocol]
         return campaign_of(seeds, processes, steps, rate)
     graph = _graph(scenario)
     if isinstance(graph, BarrierGraph):

@@ -45,7 +45,7 @@ class Backup:
 class OperatedWorld(World):
     """`patient`: sinks that get the rows of several epochs at once. `troubles`: kinds of faults that happen; empty: all."""
 
-    LAGGARDS = ("", "publish", "batch")
+    LAGGARDS = ("", "publish", "batch", "timer")
 
     def __init__(
         self, core_of: CoreOf = shipped, patient: tuple[str, ...] = (), troubles: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class OperatedWorld(World):
         found: list[Choice] = [("publish", sink, "ok") for sink, waiting in driver.waiting.items() if waiting]
         if driver.news:
             found += [("batch", most) for most in (1, 2)]
-        return found
+        return [*found, *(self.timers() if self.faults_left else [])]
 
     def _operator(self) -> list[Choice]:
         if self.ended:
@@ -312,6 +312,9 @@ class OperatedWorld(World):
         self.tell("operator", "failed", f"{name} is another one")
 
     def _do_restore(self, epoch: int) -> None:
+        if self.driver is not None:
+            with suppress(StoreOutage):
+                self.driver.leave()
         self.driver, self.start, self.whim = None, Start(epoch), True
         self.tell("operator", "recover", f"wants epoch {epoch}")
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from spark_ckpt.host import publication
 from spark_ckpt.host.publication import Publication
 from spark_ckpt.simulator import operated_driver
-from spark_ckpt.store import epoch_log, identity, restore, retention, ways_back
+from spark_ckpt.store import epoch_log, identity, restore, ways_back
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.log_state import LogState
@@ -80,10 +80,6 @@ def a_passed_over_epoch_is_dropped_like_any_other(monkeypatch):
     monkeypatch.setattr(restore, "dropped", lambda log_state, base, passed_over=frozenset(): dropped(log_state, base))
 
 
-def a_sink_that_may_have_a_passed_over_epoch_is_replaced(monkeypatch):
-    monkeypatch.setattr(identity, "_check_passed_over", lambda *_: None)
-
-
 def a_sink_is_replaced_although_it_is_owed_rows(monkeypatch):
     monkeypatch.setattr(identity, "check_owed", lambda *_: None)
 
@@ -118,10 +114,6 @@ def numbers_of_lost_epochs_are_given_again(monkeypatch):
     )
 
 
-def what_leads_to_an_owed_epoch_is_forgotten(monkeypatch):
-    monkeypatch.setattr(retention, "_indebted", lambda *_: set())
-
-
 def a_source_is_compared_with_the_newest_epoch(monkeypatch):
     def newest(log_state, base, read):
         found = known(log_state, base, read)
@@ -152,12 +144,10 @@ PLANTED = [
     sums_of_dropped_rows_say_that_everything_is_published,
     what_stands_on_a_passed_over_epoch_is_dropped,
     a_passed_over_epoch_is_dropped_like_any_other,
-    a_sink_that_may_have_a_passed_over_epoch_is_replaced,
     a_sink_is_replaced_although_it_is_owed_rows,
     published_rows_are_passed_over,
     lost_epochs_stand_on_the_newest_one,
     numbers_of_lost_epochs_are_given_again,
-    what_leads_to_an_owed_epoch_is_forgotten,
     a_source_is_compared_with_the_newest_epoch,
     a_replaced_source_goes_on_at_the_old_ones_cursor,
 ]
