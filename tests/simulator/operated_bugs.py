@@ -10,7 +10,7 @@ from dataclasses import replace
 from spark_ckpt.host import publication
 from spark_ckpt.host.publication import Publication
 from spark_ckpt.simulator import operated_driver
-from spark_ckpt.store import epoch_log, identity, restore, ways_back
+from spark_ckpt.store import epoch_log, identity, proposals, restore, ways_back
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.log_state import LogState
@@ -96,15 +96,15 @@ def lost_epochs_stand_on_the_newest_one(monkeypatch):
 
 
 def _trusting(log, accept_loss, epoch, incarnation):
-    row_of = epoch_log.row_of
+    row_of = proposals.row_of
     latest = log.state().latest
-    epoch_log.row_of = lambda record, *what: row_of(
+    proposals.row_of = lambda record, *what: row_of(
         record.model_copy(update={"on": latest}) if hasattr(record, "on") else record, *what
     )
     try:
         return accept_loss(log, epoch, incarnation)
     finally:
-        epoch_log.row_of = row_of
+        proposals.row_of = row_of
 
 
 def numbers_of_lost_epochs_are_given_again(monkeypatch):
