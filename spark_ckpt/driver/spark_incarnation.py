@@ -97,14 +97,8 @@ class SparkIncarnation:
             self._loop.set_timer,
             lambda phases: self._effects.tell_phases(phases),
         )
-        self._lanes = Lanes(
-            plan,
-            point.incarnation,
-            point.last,
-            self._core.standing,
-            self._loop.post,
-            lambda *parts: self._loop.post(lambda: self._effects.publish_took(*parts)),
-        )
+        standing_now, post = self._core.standing, self._loop.post
+        self._lanes = Lanes(plan, point.incarnation, point.last, standing_now, post, self._publish_took)
         self._materializing = Materializing(plan, point.incarnation, announcer.kept_up, self._fail)
         self._effects = Effects(
             plan,
@@ -117,6 +111,10 @@ class SparkIncarnation:
             self._served,
             self._finish,
         )
+
+    def _publish_took(self, sink: str, epoch: int, parts_ms: Mapping[str, int]) -> None:
+        """On a lane's thread."""
+        self._loop.post(lambda: self._effects.publish_took(sink, epoch, parts_ms))
 
     @property
     def incarnation(self) -> int:
