@@ -178,7 +178,7 @@ class OperatedWorld(World):
         if error.retriable:
             return
         ensure(len(self.store.rows) == rows, "O5", f"a start is refused and has changed the log: {error}")
-        self.tell("driver", "failed", str(error))
+        self.tell("driver", "failed", str(error).partition("\n")[0])
         if self.whim and not isinstance(error, IdentityChanged | PublishConflict):
             self.start, self.whim, self.error = Start(), False, None
             return
@@ -342,7 +342,7 @@ class OperatedWorld(World):
                 driver.leave()
         if ending.error is not None and not ending.error.retriable:
             self.error, self.start = ending.error, Start()
-            self.tell("driver", "failed", str(ending.error))
+            self.tell("driver", "failed", str(ending.error).partition("\n")[0])
         self.ended = self.faults_left == 0 and ending.error is None and ending.outcome is Outcome.STOPPED
 
     # -- the end -------------------------------------------------------------------------------------------------------
