@@ -8,13 +8,11 @@ what the machines show: channels, rows taken, who has copied, the head's log, th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 
 from spark_ckpt.protocol.graph import COORDINATOR, Graph, channel_between
-from spark_ckpt.protocol.ids import ChannelId, Epoch, ProcessId
-from spark_ckpt.protocol.incarnation import Age, age
+from spark_ckpt.protocol.ids import ChannelId, ProcessId
 from spark_ckpt.protocol.machine import Effect
 from spark_ckpt.protocol.message_machine import APP
 from spark_ckpt.protocol.recovery import Key, Protocol, checkpoint_key
@@ -23,11 +21,11 @@ from spark_ckpt.protocol.snapshots.coordinator import Step as Progress
 from spark_ckpt.protocol.snapshots.cyclic import PROTOCOL, CyclicPhase, CyclicTask
 from spark_ckpt.protocol.vocabulary import Envelope, Received
 from spark_ckpt.simulator import choosing
-from spark_ckpt.simulator.application import Application, Outputs
 from spark_ckpt.simulator.faults import Faults
 from spark_ckpt.simulator.message_world import MessageWorld
 from spark_ckpt.simulator.schedules import Driver
 from spark_ckpt.simulator.world import Choice
+from tests.specs.message_traces import OnceAround, counts, have_of, number_of
 from tests.specs.tla import Step, record, sequence, set_of, traces_module
 
 MODULE = "TraceCyclicSnapshot"
@@ -35,19 +33,6 @@ TWO_LOOPS = Graph("two_loops", (("s", "a"), ("a", "b"), ("b", "a"), ("a", "c"), 
 ROWS = 5
 STEPS = 110
 AT_ONCE = ("restore", "replay")
-
-
-class OnceAround(Application):
-    """The head keeps what comes back, as in the specification."""
-
-    @cached_property
-    def routes(self) -> dict[str, Outputs]:
-        """Records that end at the head for the second time, and what leads to them."""
-        return {
-            lineage: () if lineage.count("a") == 2 else outputs
-            for lineage, outputs in super().routes.items()
-            if lineage.count("a") < 2 or lineage.endswith("a")
-        }
 
 
 class Loops(MessageWorld):
@@ -106,7 +91,7 @@ def action_of(choice: Choice, world: Loops) -> tuple[str, str] | None:
             return _written(world, world.processes[ProcessId(name)].writes[number].key)
         case ("deliver", str(channel), int(position)):
             message = world.network.peek(ChannelId(channel), position).message
-            return _taken(message) if _counts(message, world) else None
+            return _taken(message) if counts(message, world) else None
     return None
 
 
@@ -114,14 +99,6 @@ def _written(world: Loops, key: Key) -> tuple[str, str] | None:
     if key[0] == "begun":
         world.begun.append(int(key[1]))
     return {"begun": ("begin", ""), "commit": ("complete", "")}.get(key[0])
-
-
-def _counts(message: Envelope, world: Loops) -> bool:
-    """It is of this life, or a row of an earlier one that nothing has undone."""
-    if message.incarnation == world.incarnation or message.kind != APP:
-        return message.incarnation == world.incarnation
-    judged = age(message.source, message.incarnation, Epoch(message.index), world.incarnation, world.table)
-    return judged is not Age.UNDONE
 
 
 def _taken(message: Envelope) -> tuple[str, str] | None:
@@ -149,7 +126,7 @@ def shown(world: Loops) -> dict[str, str]:
     copied = [name for name, process in processes.items() if getattr(process.machine, "index", 0) == opened]
     return {
         "cursor": str(processes["s"].state.cursor),
-        "have": _have(world, {name: process.state.have for name, process in processes.items()}),
+        "have": have_of(world.app, {name: process.state.have for name, process in processes.items()}),
         "chan": _channels(world),
         "open": str(world.ordinal(opened)),
         "copied": set_of(f'"{name}"' for name in copied),
@@ -160,39 +137,25 @@ def shown(world: Loops) -> dict[str, str]:
     }
 
 
-def _have(world: Loops, masks: Mapping[str, int]) -> str:
-    """Per task: from whom, and the row's number."""
-    taken = {name: [row.split(">") for row in world.app.names(mask)] for name, mask in masks.items()}
-    pairs = {name: [(ways[-2][:1], ways[0]) for ways in rows if len(ways) > 1] for name, rows in taken.items()}
-    return record(
-        {name: set_of(f'<<"{sender}", {_number(row)}>>' for sender, row in each) for name, each in pairs.items()}
-    )
-
-
-def _number(record: object) -> int:
-    """1 for the first row of the source."""
-    return int(str(record).partition(">")[0].partition(".")[2]) + 1
-
-
 def _channels(world: Loops) -> str:
     """What is on the way, sender by sender, without what was undone."""
     queues: dict[str, dict[str, str]] = {}
     for channel, (source, target) in world.graph.ends.items():
         messages = [item.message for item in world.network.queues[channel]]
-        queue = [_item(world, message) for message in messages if _counts(message, world)]
+        queue = [_item(world, message) for message in messages if counts(message, world)]
         queues.setdefault(source, {})[target] = sequence(queue)
     return record({source: record(queue) for source, queue in queues.items()})
 
 
 def _item(world: Loops, message: Envelope) -> str:
     row = message.kind == APP
-    kind, number = ("row", _number(message.body)) if row else ("barrier", world.ordinal(message.index))
+    kind, number = ("row", number_of(message.body)) if row else ("barrier", world.ordinal(message.index))
     return f'[kind |-> "{kind}", number |-> {number}]'
 
 
 def _log(messages: Sequence[Envelope]) -> str:
     return record(
-        {loop: sequence([str(_number(each.body)) for each in messages if each.source == loop]) for loop in "bc"}
+        {loop: sequence([str(number_of(each.body)) for each in messages if each.source == loop]) for loop in "bc"}
     )
 
 
@@ -201,7 +164,7 @@ def _complete(world: Loops) -> str:
     decided = [int(key[1]) for key in world.processes[COORDINATOR].storage.readable() if key[0] == "commit"]
     key = checkpoint_key(max(decided)) if decided else None
     cuts = {name: world.processes[ProcessId(name)].storage.cuts[key] if key else world.initial for name in "sabc"}
-    have = _have(world, {name: cut.have for name, cut in cuts.items()})
+    have = have_of(world.app, {name: cut.have for name, cut in cuts.items()})
     return record({"cursor": str(cuts["s"].cursor), "have": have, "log": _log(_logged(world, key))})
 
 

@@ -33,7 +33,7 @@ def set_of(values: Iterable[str]) -> str:
 def traces_module(name: str, traces: Sequence[Sequence[Step]]) -> dict[str, str]:
     """The file of a module that defines `Traces`: sequences of steps."""
     body = ",\n".join("<<" + ",\n  ".join(map(_step, trace)) + ">>" for trace in traces)
-    return {f"{name}.tla": f"---- MODULE {name} ----\nTraces == <<\n{body}\n>>\n====\n"}
+    return {f"{name}.tla": f"---- MODULE {name} ----\nEXTENDS Integers\nTraces == <<\n{body}\n>>\n====\n"}
 
 
 def _step(step: Step) -> str:

@@ -1,0 +1,227 @@
+"""Random schedules of snapshots by epochs as behaviours of `Epochs`, for TLC to accept or reject.
+
+No epoch is given up: timeouts do not run out, no write fails.  Epochs overlap, and begin in the order of their ids.
+Messages overtake each other, writes take their time, processes crash and the coordinator with its decision under way.
+Once a recovery is decided everybody does its part before anything else happens: the specification has this as one step.
+What is replayed is taken like any message.  After each step the trace says what the machines show: channels, rows taken,
+epochs, counts, the open epochs, the newest decided one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from spark_ckpt.protocol.graph import COORDINATOR, Graph
+from spark_ckpt.protocol.ids import ChannelId, Epoch, ProcessId
+from spark_ckpt.protocol.recovery import Key, Protocol, checkpoint_key
+from spark_ckpt.protocol.snapshots.coordinator import ACK, Coordinator, Open
+from spark_ckpt.protocol.snapshots.coordinator import Step as Progress
+from spark_ckpt.protocol.snapshots.epochs import LATE, PROTOCOL, EpochCoordinator, EpochWorker, captured_in_flight
+from spark_ckpt.protocol.snapshots.records import counts_in
+from spark_ckpt.protocol.vocabulary import Envelope
+from spark_ckpt.simulator import choosing
+from spark_ckpt.simulator.faults import Faults
+from spark_ckpt.simulator.message_world import MessageWorld
+from spark_ckpt.simulator.process import Process
+from spark_ckpt.simulator.schedules import Driver
+from spark_ckpt.simulator.world import Choice
+from tests.specs.message_traces import OnceAround, counts, have_of, number_of
+from tests.specs.tla import Step, record, set_of, traces_module
+
+MODULE = "TraceEpochs"
+LOOP = Graph("loop", (("s", "a"), ("a", "b"), ("b", "a")))
+PROCESSES = "sab"
+ROWS = 5
+STEPS = 140
+
+
+class Around(MessageWorld):
+    """A source and a loop; only the periodic timer runs out."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        super().__init__(protocol, LOOP, Faults(2, 0, 0, 0, 0, 0, 0), ROWS)
+        self.app = OnceAround(LOOP, ROWS)
+        self.audits = []
+        self.begun: list[int] = []
+        """Ids that are durable. An id may be left out, here; the specification counts without gaps."""
+
+    def ordinal(self, number: int) -> int:
+        """How many epochs were begun up to this one."""
+        return sum(each <= number for each in self.begun)
+
+    def timers(self) -> list[Choice]:
+        """The beginnings of epochs, when the last one's id is durable."""
+        naming = any(each.step is Progress.NAMING for each in opened(self).values())
+        return [] if naming else [choice for choice in super().timers() if choosing.is_periodic(self, choice)]
+
+    @property
+    def tasks(self) -> dict[str, Process]:
+        """Everybody but the coordinator."""
+        return {name: self.processes[ProcessId(name)] for name in PROCESSES}
+
+
+def opened(world: Around) -> dict[int, Open]:
+    """The coordinator's epochs, if it lives."""
+    coordinator = world.processes[COORDINATOR].machine
+    return coordinator.open if isinstance(coordinator, Coordinator) else {}
+
+
+def recorded(seed: int, protocol: Protocol = PROTOCOL) -> list[Step]:
+    """A schedule of the world."""
+    world = Around(protocol)
+    driver = Driver(world, seed, fault_rate=0.03, timer_rate=0.15)
+    steps: list[Step] = []
+    for _ in range(STEPS):
+        choice = _at_once(world, driver) or driver._next()
+        if choice is None:
+            break
+        action = action_of(choice, world)
+        driver.do(choice)
+        if choice[0] in ("recover", "restore") and not world.recovering:
+            action = ("restore" if world.plan and world.plan.parts else "succeed", "")
+        if action:
+            steps.append(Step(*action, {} if world.alarm else shown(world)))
+    return steps
+
+
+def _at_once(world: Around, driver: Driver) -> Choice | None:
+    found = [choice for choice in world.choices() if choice[0] == "restore"]
+    return driver.pick(found) if found else None
+
+
+def action_of(choice: Choice, world: Around) -> tuple[str, str] | None:
+    """What the choice is in the specification, if anything."""
+    match choice:
+        case ("read", _):
+            return ("read", "")
+        case ("replay", str(name)):
+            return _taken(world.processes[ProcessId(name)].replay[0])
+        case ("stored", str(name), int(number), "ok"):
+            return _written(world, world.processes[ProcessId(name)].writes[number].key)
+        case ("deliver", str(channel), int(position)):
+            message = world.network.peek(ChannelId(channel), position).message
+            return _delivered(world, message) if counts(message, world) else None
+    return None
+
+
+def _written(world: Around, key: Key) -> tuple[str, str] | None:
+    """A decision counts unless a newer one is there."""
+    if key[0] == "begun":
+        world.begun.append(int(key[1]))
+        return ("begin", "")
+    newest = key[0] == "commit" and int(key[1]) > _decided(world)
+    return ("decide", str(world.ordinal(int(key[1])))) if newest else None
+
+
+def _delivered(world: Around, message: Envelope) -> tuple[str, str] | None:
+    number = world.ordinal(message.index)
+    match message.kind:
+        case "app":
+            return _taken(message)
+        case "begin":
+            worker = world.processes[message.target].machine
+            behind = isinstance(worker, EpochWorker) and worker.index < message.index
+            return ("request", f"{message.target}{number}") if behind else None
+    heard = {ACK: "report", LATE: "late"}.get(message.kind)
+    counted = heard and _collecting(world, message.index)
+    return (heard, f"{message.source}{number}") if heard and counted else None
+
+
+def _collecting(world: Around, number: int) -> bool:
+    coordinator = world.processes[COORDINATOR].machine
+    return isinstance(coordinator, Coordinator) and coordinator._collecting(number)
+
+
+def _taken(message: Envelope) -> tuple[str, str]:
+    return ("take", f"{message.source}{number_of(message.body)}")
+
+
+def _decided(world: Around) -> int:
+    """The newest decided epoch, as storage has it."""
+    commits = [int(key[1]) for key in world.processes[COORDINATOR].storage.readable() if key[0] == "commit"]
+    return max(commits, default=0)
+
+
+# -- what the machines show ---------------------------------------------------------------------------------------
+
+
+def shown(world: Around) -> dict[str, str]:
+    """What the machines show, as TLA+."""
+    machines = {name: process.machine for name, process in world.tasks.items()}
+    workers = {name: machine for name, machine in machines.items() if isinstance(machine, EpochWorker)}
+    under_way = [number for number, each in opened(world).items() if each.step is not Progress.NAMING]
+    return {
+        "cursor": str(world.tasks["s"].state.cursor),
+        "have": have_of(world.app, {name: process.state.have for name, process in world.tasks.items()}),
+        "epoch": record({name: str(world.ordinal(worker.index)) for name, worker in workers.items()}),
+        "balance": record({name: str(sum(worker.balance.values())) for name, worker in workers.items()}),
+        "chan": _messages(world, _under_way(world)),
+        "open": set_of(str(world.ordinal(number)) for number in under_way),
+        "complete": _complete(world),
+    }
+
+
+def _under_way(world: Around) -> list[Envelope]:
+    """What is on the way, without what was undone, and what is to be replayed."""
+    sent = [item.message for queue in world.network.queues.values() for item in queue]
+    replayed = [message for process in world.tasks.values() for message in process.replay]
+    return [*(message for message in sent if counts(message, world)), *replayed]
+
+
+def _messages(world: Around, messages: Iterable[Envelope]) -> str:
+    return set_of(
+        record(
+            {
+                "from": f'"{message.source}"',
+                "to": f'"{message.target}"',
+                "number": str(number_of(message.body)),
+                "stamp": str(world.ordinal(message.index)),
+            }
+        )
+        for message in messages
+    )
+
+
+def _complete(world: Around) -> str:
+    number = _decided(world)
+    copies = {name: _copy(world, name, number) for name in PROCESSES}
+    storages = {name: world.tasks[name].storage.readable() for name in PROCESSES}
+    logged = [each for name in PROCESSES for each in captured_in_flight(ProcessId(name), Epoch(number), storages[name])]
+    return record({"id": str(world.ordinal(number)), "copy": record(copies), "log": _messages(world, logged)})
+
+
+def _copy(world: Around, name: str, number: int) -> str:
+    """A process's state in an epoch."""
+    key, storage = checkpoint_key(number), world.tasks[name].storage
+    cut = storage.cuts[key] if number else world.initial
+    balance = sum(counts_in(storage.readable()[key], "balance").values()) if number else 0
+    have = f"({have_of(world.app, {name: cut.have})}).{name}"
+    return record({"cursor": str(cut.cursor), "have": have, "balance": str(balance)})
+
+
+def trace_files(traces: Sequence[Sequence[Step]]) -> dict[str, str]:
+    """The module that the trace specification reads."""
+    return traces_module("RecordedEpochs", traces)
+
+
+# -- wrong on purpose ---------------------------------------------------------------------------------------------
+
+
+class CountsNothing(EpochCoordinator):
+    """A coordinator that waits for reports only."""
+
+    def _complete(self, opened: Open) -> bool:
+        return not opened.missing
+
+
+UNCOUNTED = replace(PROTOCOL, coordinator=CountsNothing)
+
+
+def corrupted(trace: Sequence[Step], what: str) -> list[Step]:
+    """The bare actions without one of them: an epoch is decided that is not complete."""
+    steps = [replace(step, shown={}) for step in trace]
+    missing = {"unreported": "report", "uncounted": "late"}[what]
+    decided = {step.node for step in steps if step.action == "decide"}
+    del steps[next(n for n, step in enumerate(steps) if step.action == missing and step.node[1:] in decided)]
+    return steps

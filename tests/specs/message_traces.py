@@ -1,0 +1,49 @@
+"""What the traces of the message world have in common: rows that go around a loop once, and who has which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from spark_ckpt.protocol.ids import Epoch
+from spark_ckpt.protocol.incarnation import Age, age
+from spark_ckpt.protocol.message_machine import APP
+from spark_ckpt.protocol.vocabulary import Envelope
+from spark_ckpt.simulator.application import Application, Outputs
+from spark_ckpt.simulator.message_world import MessageWorld
+from tests.specs.tla import record, set_of
+
+
+class OnceAround(Application):
+    """The head keeps what comes back, as in the specification."""
+
+    @cached_property
+    def routes(self) -> dict[str, Outputs]:
+        """Records that end at the head for the second time, and what leads to them."""
+        return {
+            lineage: () if lineage.count("a") == 2 else outputs
+            for lineage, outputs in super().routes.items()
+            if lineage.count("a") < 2 or lineage.endswith("a")
+        }
+
+
+def counts(message: Envelope, world: MessageWorld) -> bool:
+    """It is of this life, or a row of an earlier one that nothing has undone."""
+    if message.incarnation == world.incarnation or message.kind != APP:
+        return message.incarnation == world.incarnation
+    judged = age(message.source, message.incarnation, Epoch(message.index), world.incarnation, world.table)
+    return judged is not Age.UNDONE
+
+
+def have_of(app: Application, masks: Mapping[str, int]) -> str:
+    """Per task: from whom, and the row's number."""
+    taken = {name: [row.split(">") for row in app.names(mask)] for name, mask in masks.items()}
+    pairs = {name: [(ways[-2][:1], ways[0]) for ways in rows if len(ways) > 1] for name, rows in taken.items()}
+    return record(
+        {name: set_of(f'<<"{sender}", {number_of(row)}>>' for sender, row in each) for name, each in pairs.items()}
+    )
+
+
+def number_of(record: object) -> int:
+    """1 for the first row of the source."""
+    return int(str(record).partition(">")[0].partition(".")[2]) + 1

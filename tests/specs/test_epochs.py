@@ -1,0 +1,76 @@
+"""Snapshots by epochs: every decided one is consistent, its log exact, every epoch ends; the machines follow it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.specs.epoch_traces import MODULE, UNCOUNTED, corrupted, recorded, trace_files
+from tests.specs.tlc import check
+
+OVERLAP = 36_680
+"""Distinct states: one row, two epochs that overlap, one fault."""
+
+SCOPES = [
+    ({"MaxRows": "2", "MaxEpoch": "1"}, 10_669),
+    pytest.param({}, OVERLAP, marks=pytest.mark.long),
+]
+"""Rows and epochs, and the distinct states with one fault."""
+
+
+@pytest.mark.parametrize(("scope", "states"), SCOPES)
+def test_every_decided_epoch_is_consistent_with_an_exact_log_and_every_epoch_ends(
+    tmp_path: Path, scope: dict[str, str], states: int
+) -> None:
+    result = check(tmp_path, "Epochs", scope)
+
+    assert result.ok, result.output
+    assert result.states == states
+
+
+ONE = {"MaxEpoch": "1", "MaxFault": "0"}
+MUTANTS = [
+    ("DeliverFirst", ONE, "NoOrphan"),
+    ("PartialSum", ONE, "Complete"),
+    ("ReportsOnly", ONE, "ExactLog"),
+    ("NotLogged", ONE, "ExactLog"),
+    ("NoRequest", ONE, "violated"),
+    ("IdsAgain", {"MaxEpoch": "1"}, "violated"),
+    ("OldestOnly", {"MaxFault": "0"}, "violated"),
+    ("CountsLost", {"MaxOpen": "1"}, "ExactLog"),
+]
+
+
+@pytest.mark.parametrize(("mutant", "scope", "violated"), MUTANTS)
+def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str, str], violated: str) -> None:
+    """`violated` alone: the temporal property, that every epoch ends."""
+    result = check(tmp_path, "Epochs", {"Mutant": f'"{mutant}"', **scope})
+
+    assert result.violated == violated, result.output
+
+
+def test_schedules_of_the_machines_are_behaviours_of_the_specification(tmp_path: Path) -> None:
+    traces = [recorded(seed) for seed in range(40)]
+    result = check(tmp_path, MODULE, more=trace_files(traces), flags=())
+
+    steps = [step for trace in traces for step in trace]
+    actions = [step.action for step in steps]
+    assert len(actions) > 1_500
+    assert min(actions.count(action) for action in ("decide", "late", "restore", "succeed")) > 5
+    assert any(step.action == "restore" and "log |-> {[" in step.shown["complete"] for step in steps)
+    assert result.ok, result.output
+
+
+@pytest.mark.parametrize("what", ["unreported", "uncounted"])
+def test_a_corrupted_schedule_is_rejected(tmp_path: Path, what: str) -> None:
+    result = check(tmp_path, MODULE, more=trace_files([corrupted(recorded(3), what)]), flags=())
+
+    assert result.violated == "deadlock", result.output
+
+
+def test_a_coordinator_that_does_not_count_messages_is_rejected(tmp_path: Path) -> None:
+    traces = [recorded(seed, UNCOUNTED) for seed in range(10)]
+    result = check(tmp_path, MODULE, more=trace_files(traces), flags=())
+
+    assert result.violated == "deadlock", result.output
