@@ -11,7 +11,7 @@ Act(s) ==
     [] s.act = "barrier" -> Barrier(s.n)
     [] s.act = "take row" -> TakeRow(s.n)
     [] s.act = "take barrier" -> TakeBarrier(s.n)
-    [] s.act = "store" -> \E w \in writing : w.who = s.n /\ Store(w)
+    [] s.act = "store" -> \E w \in writing : w.who = s.n /\ w.inc = inc /\ Store(w)
     [] s.act = "decide" -> Decide
     [] s.act = "publish" -> Publish
     [] s.act = "crash" -> Crash

@@ -9,31 +9,45 @@ import pytest
 from tests.specs.barrier_traces import MODULE, UNALIGNED, corrupted, recorded, trace_files
 from tests.specs.tlc import check
 
-STATES = 331_994
-"""Distinct states: two sources of one row each, two epochs, one crash."""
+GIVEN_UP = {"MaxCrash": "0", "MaxAbort": "1"}
+TAKEN_OVER = {"MaxEpoch": "1", "Takeover": "TRUE"}
+
+SCOPES = [
+    (GIVEN_UP, 12_568),
+    pytest.param({}, 331_994, marks=pytest.mark.long),
+    pytest.param({**GIVEN_UP, "MaxEpoch": "3", "MaxAbort": "2"}, 120_217, marks=pytest.mark.long),
+    pytest.param(TAKEN_OVER, 192_772, marks=pytest.mark.long),
+]
+"""Distinct states of two sources of one row each: two epochs of which one is given up, two epochs and a crash, three epochs of
+which two are given up in a row, one epoch and a takeover whose old life goes on."""
 
 
-@pytest.mark.long
-def test_every_state_of_two_epochs_and_one_crash_is_exactly_once(tmp_path: Path) -> None:
-    result = check(tmp_path, "BarrierCommit")
+@pytest.mark.parametrize(("scope", "states"), SCOPES)
+def test_every_state_is_exactly_once(tmp_path: Path, scope: dict[str, str], states: int) -> None:
+    result = check(tmp_path, "BarrierCommit", scope)
 
     assert result.ok, result.output
-    assert result.states == STATES
+    assert result.states == states
 
 
 MUTANTS = [
-    ("FirstBarrier", {"Consistent"}),
-    ("SinkIsEnough", {"Complete"}),
-    ("ShowPrepared", {"NotTooEarly"}),
-    ("StaleAcks", {"Consistent", "Complete", "NotLost", "ExactlyOnce"}),
-    ("PresumeAbort", {"NotLost"}),
-    ("CommitInDoubt", {"NotTooEarly"}),
+    ("FirstBarrier", {}, {"Consistent"}),
+    ("SinkIsEnough", {}, {"Complete"}),
+    ("ShowPrepared", {}, {"NotTooEarly"}),
+    ("StaleAcks", {}, {"Consistent", "Complete", "NotLost", "ExactlyOnce"}),
+    ("PresumeAbort", {}, {"NotLost"}),
+    ("CommitInDoubt", {}, {"NotTooEarly"}),
+    ("ForgetsRows", GIVEN_UP, {"NotLost", "ExactlyOnce"}),
+    ("GivesUpLate", GIVEN_UP, {"ExactlyOnce"}),
+    pytest.param("CarriesAgain", {**GIVEN_UP, "MaxEpoch": "3"}, {"ExactlyOnce"}, marks=pytest.mark.long),
+    ("PublishesBlindly", TAKEN_OVER, {"ExactlyOnce"}),
+    ("NoFence", TAKEN_OVER, {"Consistent", "ExactlyOnce", "NotLost"}),
 ]
 
 
-@pytest.mark.parametrize(("mutant", "invariants"), MUTANTS)
-def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, invariants: set[str]) -> None:
-    result = check(tmp_path, "BarrierCommit", {"Mutant": f'"{mutant}"'})
+@pytest.mark.parametrize(("mutant", "scope", "invariants"), MUTANTS)
+def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str, str], invariants: set[str]) -> None:
+    result = check(tmp_path, "BarrierCommit", {"Mutant": f'"{mutant}"', **scope})
 
     assert result.violated in invariants, result.output
 
