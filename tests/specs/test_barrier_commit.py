@@ -17,9 +17,10 @@ SCOPES = [
     pytest.param({}, 331_994, marks=pytest.mark.long),
     pytest.param({**GIVEN_UP, "MaxEpoch": "3", "MaxAbort": "2"}, 120_217, marks=pytest.mark.long),
     pytest.param(TAKEN_OVER, 192_772, marks=pytest.mark.long),
+    pytest.param({"MaxCrash": "0", "MaxRows": "2"}, 63_602, marks=pytest.mark.long),
 ]
 """Distinct states of two sources of one row each: two epochs of which one is given up, two epochs and a crash, three epochs of
-which two are given up in a row, one epoch and a takeover whose old life goes on."""
+which two are given up in a row, one epoch and a takeover whose old life goes on; and of two rows each: two epochs, no crash."""
 
 
 @pytest.mark.parametrize(("scope", "states"), SCOPES)

@@ -37,7 +37,7 @@ MUTANTS = [
     ("NotLogged", ONE, "ExactLog"),
     ("NoRequest", ONE, "violated"),
     ("IdsAgain", {"MaxEpoch": "1"}, "violated"),
-    ("OldestOnly", {"MaxFault": "0"}, "violated"),
+    pytest.param("OldestOnly", {"MaxFault": "0"}, "violated", marks=pytest.mark.long),
     ("CountsLost", {"MaxOpen": "1"}, "ExactLog"),
 ]
 
