@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.side_by_side.accounting import Records, spent_s, values_of
 from benchmarks.side_by_side.latency import Observed, observe
 from benchmarks.side_by_side.plan import Plan
-from benchmarks.side_by_side.told import passages
+from benchmarks.side_by_side.program_records import passages
 from benchmarks.side_by_side.topics import Topics
 from benchmarks.side_by_side.trial import Failed, Subject, faults
 

@@ -71,13 +71,13 @@ class Lanes:
             binding.name,
             lambda: binding.sink.publisher(plan.spark, context),
             self._still_current,
-            self._told,
+            self._with_ways_back,
             inherited=self._inherited,
             ask_identity=None if known else lambda: parts_of(binding.sink, plan.spark),
             measured=self._measured,
         )
 
-    def _told(self, event: PublishEnded) -> None:
+    def _with_ways_back(self, event: PublishEnded) -> None:
         """On a lane's thread. The log says where damaged rows can be gone back from."""
         log, verify = self._plan.store.log, self._plan.store.verify
         try:

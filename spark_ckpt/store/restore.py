@@ -191,13 +191,21 @@ def checked(log_state: LogState, epoch: int, described: str, read: Read, verify:
     """The epoch of this number, verified with what is to be published. Raises `EpochDamaged`; `PublishConflict` if a sink is
     not known to have rows of its lineage and cannot be given them any more.
     """
-    base = _initial(log_state) if epoch == 0 else read(epoch)
+    base = _base(log_state, epoch, read)
     for sink, numbers in out_of_turn(log_state, epoch, read).items():
         raise _cannot_be_given(log_state, epoch, sink, numbers, newest_whole(log_state, numbers[0], read, verify))
+    return _verified_choice(log_state, base, described, read, verify)
+
+
+def _base(log_state: LogState, epoch: int, read: Read) -> Manifest:
+    return read(epoch) if epoch else _initial(log_state)
+
+
+def _verified_choice(log_state: LogState, base: Manifest, described: str, read: Read, verify: Verify) -> Choice:
     verify(base.model_copy(update={"outputs": {}}))
     unpublished: dict[str, list[Manifest]] = {}
     manifests: dict[int, Manifest] = {}
-    for sink, numbers in _owed(log_state, epoch).items():
+    for sink, numbers in _owed(log_state, base.epoch).items():
         for number in numbers:
             if number > log_state.acked.get(sink, 0):
                 unpublished.setdefault(sink, []).append(_verified(manifests, number, read, verify))
@@ -252,7 +260,7 @@ def whole_at_most(
         try:
             if out_of_turn(log_state, older, read):
                 continue
-            choice = checked(log_state, older, "", read, verify)
+            choice = _verified_choice(log_state, _base(log_state, older, read), "", read, verify)
         except EpochDamaged:
             continue
         staged = [choice.base.held, *(each.outputs for due in choice.unpublished.values() for each in due)]

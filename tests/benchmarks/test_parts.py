@@ -21,7 +21,7 @@ from benchmarks.side_by_side.accounting import (
 )
 from benchmarks.side_by_side.campaign import is_for
 from benchmarks.side_by_side.parts import answered_ones
-from benchmarks.side_by_side.told import passages
+from benchmarks.side_by_side.program_records import passages
 from benchmarks.side_by_side.trial import Failed
 from benchmarks.systems import systems
 from benchmarks.systems.telling import listener

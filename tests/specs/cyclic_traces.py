@@ -20,12 +20,9 @@ from spark_ckpt.protocol.snapshots.coordinator import BEGIN, Coordinator
 from spark_ckpt.protocol.snapshots.coordinator import Step as Progress
 from spark_ckpt.protocol.snapshots.cyclic import PROTOCOL, CyclicPhase, CyclicTask
 from spark_ckpt.protocol.vocabulary import Envelope, Received
-from spark_ckpt.simulator import choosing
-from spark_ckpt.simulator.faults import Faults
-from spark_ckpt.simulator.message_world import MessageWorld
 from spark_ckpt.simulator.schedules import Driver
 from spark_ckpt.simulator.world import Choice
-from tests.specs.message_traces import OnceAround, counts, have_of, number_of
+from tests.specs.message_traces import Numbered, counts, have_of, number_of
 from tests.specs.tla import Step, record, sequence, set_of, traces_module
 
 MODULE = "TraceCyclicSnapshot"
@@ -35,23 +32,11 @@ STEPS = 110
 AT_ONCE = ("restore", "replay")
 
 
-class Loops(MessageWorld):
-    """Two loops; only the periodic timer runs out."""
+class Loops(Numbered):
+    """Two loops."""
 
     def __init__(self, protocol: Protocol) -> None:
-        super().__init__(protocol, TWO_LOOPS, Faults(2, 0, 0, 0, 0, 0, 0), ROWS)
-        self.app = OnceAround(TWO_LOOPS, ROWS)
-        self.audits = []
-        self.begun: list[int] = []
-        """Ids that are durable. An id may be left out, here; the specification counts without gaps."""
-
-    def ordinal(self, number: int) -> int:
-        """How many snapshots were begun up to this one."""
-        return sum(each <= number for each in self.begun)
-
-    def timers(self) -> list[Choice]:
-        """The beginnings of snapshots."""
-        return [choice for choice in super().timers() if choosing.is_periodic(self, choice)]
+        super().__init__(protocol, TWO_LOOPS, ROWS)
 
 
 def recorded(seed: int, protocol: Protocol = PROTOCOL) -> list[Step]:

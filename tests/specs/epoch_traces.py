@@ -20,13 +20,10 @@ from spark_ckpt.protocol.snapshots.coordinator import Step as Progress
 from spark_ckpt.protocol.snapshots.epochs import LATE, PROTOCOL, EpochCoordinator, EpochWorker, captured_in_flight
 from spark_ckpt.protocol.snapshots.records import counts_in
 from spark_ckpt.protocol.vocabulary import Envelope
-from spark_ckpt.simulator import choosing
-from spark_ckpt.simulator.faults import Faults
-from spark_ckpt.simulator.message_world import MessageWorld
 from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.schedules import Driver
 from spark_ckpt.simulator.world import Choice
-from tests.specs.message_traces import OnceAround, counts, have_of, number_of
+from tests.specs.message_traces import Numbered, counts, have_of, number_of
 from tests.specs.tla import Step, record, set_of, traces_module
 
 MODULE = "TraceEpochs"
@@ -36,24 +33,16 @@ ROWS = 5
 STEPS = 140
 
 
-class Around(MessageWorld):
-    """A source and a loop; only the periodic timer runs out."""
+class Around(Numbered):
+    """A source and a loop."""
 
     def __init__(self, protocol: Protocol) -> None:
-        super().__init__(protocol, LOOP, Faults(2, 0, 0, 0, 0, 0, 0), ROWS)
-        self.app = OnceAround(LOOP, ROWS)
-        self.audits = []
-        self.begun: list[int] = []
-        """Ids that are durable. An id may be left out, here; the specification counts without gaps."""
-
-    def ordinal(self, number: int) -> int:
-        """How many epochs were begun up to this one."""
-        return sum(each <= number for each in self.begun)
+        super().__init__(protocol, LOOP, ROWS)
 
     def timers(self) -> list[Choice]:
         """The beginnings of epochs, when the last one's id is durable."""
         naming = any(each.step is Progress.NAMING for each in opened(self).values())
-        return [] if naming else [choice for choice in super().timers() if choosing.is_periodic(self, choice)]
+        return [] if naming else super().timers()
 
     @property
     def tasks(self) -> dict[str, Process]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
+from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt.protocol.incarnation import Age, age
 from spark_ckpt.protocol.message_machine import APP
+from spark_ckpt.protocol.recovery import Protocol
 from spark_ckpt.protocol.vocabulary import Envelope
+from spark_ckpt.simulator import choosing
 from spark_ckpt.simulator.application import Application, Outputs
+from spark_ckpt.simulator.faults import Faults
 from spark_ckpt.simulator.message_world import MessageWorld
+from spark_ckpt.simulator.world import Choice
 from tests.specs.tla import record, set_of
 
 
@@ -25,6 +30,25 @@ class OnceAround(Application):
             for lineage, outputs in super().routes.items()
             if lineage.count("a") < 2 or lineage.endswith("a")
         }
+
+
+class Numbered(MessageWorld):
+    """Rows that go around a loop once, with two crashes; only the periodic timer runs out."""
+
+    def __init__(self, protocol: Protocol, graph: Graph, rows: int) -> None:
+        super().__init__(protocol, graph, Faults(2, 0, 0, 0, 0, 0, 0), rows)
+        self.app = OnceAround(graph, rows)
+        self.audits = []
+        self.begun: list[int] = []
+        """Ids that are durable. An id may be left out, here; the specification counts without gaps."""
+
+    def ordinal(self, number: int) -> int:
+        """How many epochs or snapshots were begun up to this one."""
+        return sum(each <= number for each in self.begun)
+
+    def timers(self) -> list[Choice]:
+        """The beginnings of epochs or snapshots."""
+        return [choice for choice in super().timers() if choosing.is_periodic(self, choice)]
 
 
 def counts(message: Envelope, world: MessageWorld) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.side_by_side.accounting import EVER, NEVER, VISIBLE, WAIT, Ends, Passage, Span, in_turn
 
-Told = Mapping[str, Any]
+ProgramRecord = Mapping[str, Any]
 BEFORE_THE_ACTION = (
     ("latestOffset", "offsets"),
     ("walCommit", "log"),
@@ -67,7 +67,7 @@ def _covers(ends: Ends, others: Ends) -> bool:
 # -- a batch -----------------------------------------------------------------------------------------------------------
 
 
-def batch_of(progress: Told) -> Batch:
+def batch_of(progress: ProgramRecord) -> Batch:
     """From a progress record, Spark's or ours with Spark's phases.
 
     Spark says when a trigger began and how long its phases took, which follow each other. What it does not account for lies before
@@ -95,7 +95,7 @@ def _action(start: float, took_s: Mapping[str, float]) -> Iterator[Span]:
         start += took_s[part]
 
 
-def _ends(progress: Told) -> Ends:
+def _ends(progress: ProgramRecord) -> Ends:
     """Of the one Kafka topic that a job reads."""
     sources = progress["sources"]
     if isinstance(sources, list):
@@ -114,7 +114,7 @@ def _moment(text: str) -> float:
 # -- an epoch ----------------------------------------------------------------------------------------------------------
 
 
-def _epochs(told: Iterable[Told]) -> Iterator[Epoch]:
+def _epochs(told: Iterable[ProgramRecord]) -> Iterator[Epoch]:
     """Decided ones, with what became of them; one that was not published yet ends with its decision."""
     told = list(told)
     published = {each["epoch"]: each for each in told if each["what"] == "published"}
@@ -124,12 +124,12 @@ def _epochs(told: Iterable[Told]) -> Iterator[Epoch]:
             yield Epoch(_ends({"sources": each["ends"]}), tuple(spans))
 
 
-def _decision(decided: Told) -> Span:
+def _decision(decided: ProgramRecord) -> Span:
     start = decided["began_ms"] / 1000
     return Span("decision", start, start + decided["decision_ms"] / 1000)
 
 
-def _publish(published: Told | None) -> Iterator[Span]:
+def _publish(published: ProgramRecord | None) -> Iterator[Span]:
     """Parts that the sink tells lie at its end, in their order; before them the epoch waited for the sink's turn."""
     if published is None:
         return
