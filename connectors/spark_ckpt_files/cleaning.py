@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Cleaning:
-    """How files of `directory` are removed. Raises `ConfigInvalid` for a setting that would eat its own log_state."""
+    """How files of `directory` are removed. Raises `ConfigInvalid` for a setting that would eat its own tail."""
 
     directory: Directory
     mode: CleanSource = "off"

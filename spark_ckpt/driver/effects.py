@@ -55,7 +55,7 @@ _LOOK_S = 0.1
 
 class Effects:
     """Of one incarnation, on the coordinator's thread, whose `loop` takes the answers. `served`: the log has just
-    taken an epoch; its log_state before."""
+    taken an epoch; the state before."""
 
     def __init__(
         self,

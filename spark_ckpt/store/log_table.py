@@ -1,6 +1,6 @@
 """The rows of the epoch log: one Delta table, one row per commit, appended by compare-and-swap.
 
-A row is sealed: `digest` is the SHA-256 of `body`, `seal` of all other columns.  `brief` is what the log's log_state
+A row is sealed: `digest` is the SHA-256 of `body`, `seal` of all other columns.  `brief` is what the log's state
 needs, so that opening a log reads no manifest.  `seq` is the table version that the row was committed as: it is the
 total order, and it stays true when small files are folded into larger ones.
 

@@ -244,7 +244,7 @@ class IncarnationRecord(Entry):
 
 
 class EpochBrief(Entry):
-    """What the log's log_state remembers of a manifest. `holds`: sinks whose rows are published with a later epoch."""
+    """What the log's state remembers of a manifest. `holds`: sinks whose rows are published with a later epoch."""
 
     epoch: Count
     incarnation: Count

@@ -1,4 +1,4 @@
-"""What the page shows of a job, as JSON: the log's log_state for the overview, one manifest for what is looked at closely.
+"""What the page shows of a job, as JSON: the log's state for the overview, one manifest for what is looked at closely.
 
 An overview reads no manifest but the newest, so that ten thousand epochs are told as fast as ten.
 """
