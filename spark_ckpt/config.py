@@ -104,7 +104,11 @@ class JobConfig(BaseModel):
         True, description="SIGTERM and SIGINT stop the job in order; turn it off if the program handles them itself"
     )
     key_groups: int | None = Field(
-        None, ge=1, le=32768, description="shares of an operator's keys; changed by `spark-ckpt rescale`"
+        None,
+        ge=1,
+        le=32768,
+        description="shares of an operator's keys; changed by `spark-ckpt rescale`; default two for each task that runs at a time,"
+        " four at least",
     )
     shuffle_partitions: int | None = Field(None, ge=1, description="tasks of the operator; may change between runs")
     max_failed_epochs: int = Field(

@@ -24,7 +24,7 @@ class Plan:
     interval_ms: int = 5000
     throughput: Window = field(default_factory=lambda: Window(20, 20))
     latency_interval_ms: int = 1000
-    latency: Window = field(default_factory=lambda: Window(20, 30))
+    latency: Window = field(default_factory=lambda: Window(90, 30))
     rate: int = 10_000
 
     @property

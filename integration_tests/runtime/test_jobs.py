@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import sys
+from functools import reduce
 
 import pyarrow as pa
 import pytest
@@ -41,6 +42,28 @@ def test_a_job_without_any_data_ends_on_an_epoch(bench: Bench) -> None:
     run = drain(job)
     assert [brief.reason for brief in run.epochs()] == ["initial", "drained"]
     assert bench.rows() == []
+
+
+def test_rows_of_many_partitions_are_read_by_no_more_tasks_than_the_operator_has(bench: Bench) -> None:
+    for number in range(5):
+        bench.put((f"k{number}", number), into=f"in{number}")
+    job = bench.job(shuffle_partitions=2)
+    first, *others = [job.source(f"in{number}", bench.source(f"in{number}")) for number in range(5)]
+    totals(reduce(lambda all, one: all.union(one), others, first)).to(bench.sink(), name="out")
+    heard, runs = Heard(), set()
+    heard.onEpochCommitted = lambda _: runs.update(query.runId for query in bench.spark.streams.active)  # type: ignore[method-assign]
+    job.addListener(heard)
+    drain(job)
+    assert len(bench.values()) == 5
+    assert max(tasks_of(bench, runs)) == 3, "two for the rows of five sources, one for the marker"
+
+
+def tasks_of(bench: Bench, runs: set[str]) -> list[int]:
+    """Of each Spark stage that the queries have run."""
+    tracker = bench.spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for run in runs for job in tracker.getJobIdsForGroup(run)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    return [stage.numTasks for stage in stages if stage]
 
 
 def vectorized_totals(batch: ckpt.KeyBatch) -> ckpt.KeyResult:

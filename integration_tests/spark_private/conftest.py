@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from pyspark.sql import SparkSession
 from integration_tests.spark import ending
 from integration_tests.spark_private.watched_query import Seen, watched_query
 from spark_ckpt.spark_private.launching import launches_run_first
-from spark_ckpt.spark_private.python_workers import DAEMON_MODULE
+from spark_ckpt.spark_private.python_workers import DAEMON_MODULE, unix_sockets
 from spark_ckpt.spark_private.settings import LOCAL_CHECKPOINT_SETTINGS, QUERY_SETTINGS
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
@@ -30,15 +31,21 @@ def launch_mark(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def spark(launch_mark: Path) -> Iterator[SparkSession]:
+def socket_folder() -> Iterator[Path]:
+    """Of a path that is short enough."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def spark(launch_mark: Path, socket_folder: Path) -> Iterator[SparkSession]:
     """Launched and set up as `spark_ckpt.session` does."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     before = signal.getsignal(signal.SIGINT)
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.ui.showConsoleProgress", "false")
-    for key, value in (
-        QUERY_SETTINGS | LOCAL_CHECKPOINT_SETTINGS | {DAEMON_MODULE: "spark_ckpt.tasks.python_daemon"}
-    ).items():
+    private = {DAEMON_MODULE: "spark_ckpt.tasks.python_daemon"} | unix_sockets(str(socket_folder))
+    for key, value in (QUERY_SETTINGS | LOCAL_CHECKPOINT_SETTINGS | private).items():
         builder = builder.config(key, value)
     with launches_run_first(launch_mark.touch):
         session = builder.getOrCreate()

@@ -167,6 +167,12 @@ def _(spark: SparkSession) -> None:
     assert workers_python(spark) == told[0]
 
 
+@of("spark.python.unix.domain.socket.dir")
+def _(loaded: list[str], socket_folder: Path) -> None:
+    assert loaded, "a worker has run"
+    assert [each for each in socket_folder.iterdir() if each.is_socket()]
+
+
 # -- memory_stream --------------------------------------------------------------------------------------------------------
 
 

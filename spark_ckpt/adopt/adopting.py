@@ -25,13 +25,13 @@ from spark_ckpt.store.records import Manifest, OperatorSnapshot
 from spark_ckpt.store.restore import ADOPTING, RecoveryPoint
 from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.store import Store
+from spark_ckpt.tasks.shuffle_keys import usual_key_groups
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LEASE_MS = 60_000
 BEGINNING = 0
-_GROUPS_LEAST, _GROUPS_PER_CORE = 16, 8
 
 Sessions = Callable[[], "SparkSession"]
 """Gives a session; called only if there is state to read."""
@@ -161,7 +161,7 @@ def _manifest(taking: Taking, job: str, point: RecoveryPoint, snapshots: Mapping
 
 
 def _key_groups(target: Target, spark: SparkSession) -> int:
-    return target.key_groups or max(_GROUPS_LEAST, _GROUPS_PER_CORE * spark.sparkContext.defaultParallelism)
+    return target.key_groups or usual_key_groups(spark.sparkContext.defaultParallelism)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.store.restore import LATEST, RestoreTarget, choose, no_check
 from spark_ckpt.tasks.rejects import REJECTED
 from spark_ckpt.tasks.rows import arrow_schema
+from spark_ckpt.tasks.shuffle_keys import usual_key_groups
 from spark_ckpt.tasks.staging import SinkStage
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from spark_ckpt.store.store import Store
 
 _log = logging.getLogger(__name__)
-_GROUPS_PER_CORE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class JobPlan:
     def _key_groups(self, snapshot: OperatorSnapshot | None) -> int:
         wanted = self.config.key_groups
         if snapshot is None:
-            return wanted or max(8, _GROUPS_PER_CORE * self.parallelism)
+            return wanted or usual_key_groups(self.parallelism)
         if wanted is not None and wanted != snapshot.key_groups:
             raise ConfigInvalid(
                 f"operator '{snapshot.operator}' has {snapshot.key_groups} key groups in the store, the setting says {wanted}",

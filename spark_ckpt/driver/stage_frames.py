@@ -182,10 +182,11 @@ class StageFrames:
         return host.apply(timed, self._reports, onward)
 
     def _packed(self, node: OperatorNode) -> DataFrame:
-        """The input of an operator, by way of Spark's rows."""
+        """The input of an operator, by way of Spark's rows. No more tasks than the operator's own read it: each has a Python worker
+        to wait for."""
         host, rows = self._stage.hosts[node.name], self._rows(node.parent, node.name)
         diverter = self._diverter() if REJECT in rows.columns else None
-        return host.keyed(rows).mapInArrow(packer(diverter, host.shuffle_keys), PACKED_DDL)
+        return host.keyed(rows).coalesce(host.tasks).mapInArrow(packer(diverter, host.shuffle_keys), PACKED_DDL)
 
     def _handed_on(self, node: OperatorNode) -> DataFrame | None:
         """The input of an operator, packed by the one that it comes from, if that can be."""

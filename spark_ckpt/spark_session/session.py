@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from importlib import import_module
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from spark_ckpt import connectors
 from spark_ckpt.spark_private.launching import is_under_spark_submit
-from spark_ckpt.spark_private.python_workers import DAEMON_MODULE
+from spark_ckpt.spark_private.python_workers import DAEMON_MODULE, unix_sockets
 from spark_ckpt.spark_session import class_archive, jars
 from spark_ckpt.spark_session.class_archive import DRIVER_OPTIONS
 from spark_ckpt.spark_session.driver_jvm import launched_deaf
@@ -49,7 +50,9 @@ def session(
     jars.find_java()
     # Workers must be this interpreter: another Python on the path would miss pyarrow and this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = _DEFAULTS | connectors.spark_settings(chosen) | dict(conf or {})
+    here = (master or ("" if is_under_spark_submit() else "local[*]")).startswith("local")
+    settings = _DEFAULTS | (unix_sockets(tempfile.gettempdir()) if here else {})
+    settings |= connectors.spark_settings(chosen) | dict(conf or {})
     if paths := [str(path) for path in connectors.jar_paths(chosen)]:
         settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), *paths]))
     settings = _with_java_options(settings)

@@ -13,6 +13,14 @@ from itertools import count
 _SEED = 42
 _WORD = 0xFFFFFFFF
 
+_LEAST_GROUPS, _GROUPS_PER_TASK = 4, 2
+
+
+def usual_key_groups(parallelism: int) -> int:
+    """How many key groups an operator gets if nobody says; `parallelism`: tasks that run at a time. Each group costs a batch some
+    milliseconds, whatever it holds; with two for each task twice as many tasks can share the work later."""
+    return max(_LEAST_GROUPS, _GROUPS_PER_TASK * parallelism)
+
 
 @lru_cache(maxsize=64)
 def shuffle_keys(key_groups: int, tasks: int) -> tuple[int, ...]:
