@@ -117,6 +117,11 @@ class JobConfig(BaseModel):
     max_unpublished: int = Field(
         4, ge=1, description="decided epochs that may wait for a sink before barriers are held back"
     )
+    send_ahead: bool = Field(
+        False,
+        description="sinks that can (Kafka) are sent rows while their epoch is not decided, so that only the commit waits for "
+        "the decision: `docs/operations.md`",
+    )
     max_in_flight: int = Field(
         1_000_000, ge=1, description="rows that an edge may hold before sources rest, and that a batch takes off it"
     )

@@ -284,6 +284,21 @@ class EpochOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class StagedAhead:
+    """What a sink may be sent of an epoch that is not decided, and may never be: its files so far, in publishing order.
+
+    The files are durable. Within an incarnation a number stands for one epoch, and every call for it begins with the files
+    of the call before.
+    """
+
+    epoch: Epoch
+    incarnation: Incarnation
+    root: str
+    storage_options: Mapping[str, str]
+    files: Sequence[StagedFile]
+
+
+@dataclass(frozen=True, slots=True)
 class PublishReceipt:
     """What a publish did; `replayed` says that the sink already had the epoch. `detail["parts_ms"]`, if there: how long its
     parts took, by name, for those who look."""
@@ -346,6 +361,37 @@ class Tidies(Protocol):
 
         Called once per incarnation, when every epoch decided by earlier ones is published.
         """
+
+
+@runtime_checkable
+class AheadPublisher(Publisher, Protocol):
+    """A publisher that can be sent rows before their epoch is decided: into an open transaction, say.
+
+    What was sent is a copy: the staged files stay the truth. `publish` shows what was sent if it is a beginning of the
+    output's files, sent for this epoch by this publisher; it sends what is missing. Anything else it undoes first and
+    sends all files, as without sending ahead (`connector_parts/sent_ahead.py` has the rule). It shows every row once and in
+    the files' order either way.
+    """
+
+    def send_ahead(self, staged: StagedAhead) -> int:
+        """Send what of these files is not sent yet; how many rows that was. No reader sees them before `publish`.
+
+        What was sent for another epoch is undone first. May do nothing. Comes behind the `publish` of every epoch decided
+        before. Raises as `publish` does; then the publisher is closed, and the next one knows nothing of what was sent.
+        """
+
+    def drop_ahead(self) -> None:
+        """Undo what was sent ahead: its epoch will not be decided, or nobody goes on. Best effort, and bounded in time."""
+
+
+@runtime_checkable
+class SendsAhead(Protocol):
+    """A sink whose publishers may be `AheadPublisher`s.
+
+    `sends_ahead`: whether they are, as the sink is configured. A job uses it where its setting `send_ahead` is on.
+    """
+
+    sends_ahead: bool
 
 
 @runtime_checkable

@@ -29,6 +29,8 @@ class Failpoint(Enum):
     STAGED = "rows and snapshots of an epoch are durable, the epoch is not decided"
     EPOCH_COMMITTING = "the manifest is about to be committed"
     EPOCH_COMMITTED = "the manifest is committed, nothing is published"
+    SENDING_AHEAD = "rows of an epoch that is not decided are about to be sent"
+    SENT_AHEAD = "rows of an epoch that is not decided are in the open transaction, every one acknowledged"
     PUBLISH_INIT = "the publisher fenced its predecessors"
     MARKER_READ = "the sink's marker was read"
     MID_SEND = "a part of the rows was sent (hit once per row group)"

@@ -32,8 +32,8 @@ MAY_IMPORT = {
         "spark_ckpt.connector", "spark_ckpt.store.delta_log", "spark_ckpt.store.epoch_log", "spark_ckpt.store.log_table",
         "spark_ckpt.store.records", "spark_ckpt.store.restore", "spark_ckpt.store.retention",
         "spark_ckpt.store.identity",
-        "spark_ckpt.connector_parts.sink_rules", "spark_ckpt.store.ways_back", "spark_ckpt.store.sinks_ahead",
-        "spark_ckpt.content",
+        "spark_ckpt.connector_parts.sink_rules", "spark_ckpt.connector_parts.sent_ahead", "spark_ckpt.store.ways_back",
+        "spark_ckpt.store.sinks_ahead", "spark_ckpt.content",
     },
     "spark_ckpt/host": {
         "spark_ckpt.host", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.connector", "spark_ckpt.wording",
@@ -99,10 +99,12 @@ PUBLIC_FOR_CONNECTORS = {
     "spark_ckpt.spark_session.jars": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_kafka"},
     "spark_ckpt.connector_parts.file_stream": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
     "spark_ckpt.connector_parts.read_limits": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
+    "spark_ckpt.connector_parts.sent_ahead": {"connectors/spark_ckpt_kafka"},
     "spark_ckpt.connector_parts.place": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
     "spark_ckpt.tasks.worker_process": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
 }
-"""Beyond that, what certain connectors use: jars they need, the streaming reader over files, its limits, one spelling of a path."""
+"""Beyond that, what certain connectors use: jars they need, the streaming reader over files, its limits, one spelling of a path,
+the rule of what was sent ahead."""
 
 IO_FREE = ("os", "io", "pathlib", "socket", "time", "random", "threading", "queue", "subprocess", "pyarrow", "deltalake",
            "pyspark", "pandas", "datetime", "uuid", "secrets", "asyncio", "multiprocessing")  # fmt: skip

@@ -41,6 +41,7 @@ def spark_ckpt_builtin(records: ckpt.Stream) -> ckpt.Stream:
 spark_ckpt_standby = spark_ckpt_builtin
 spark_ckpt_standby_far = spark_ckpt_builtin
 spark_ckpt_every_batch = spark_ckpt_builtin
+spark_ckpt_ahead = spark_ckpt_builtin
 
 
 def spark_ckpt_vectorised(records: ckpt.Stream) -> ckpt.Stream:

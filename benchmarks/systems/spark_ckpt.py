@@ -45,6 +45,10 @@ SYSTEMS = (
         "spark_ckpt-every-batch", "spark_ckpt, built-in, an epoch per batch", "spark_ckpt_every_batch", "exactly-once", HERE,
         MODULE, measures=("latency", "throughput", "parts"), tells=True,
     ),
+    System(
+        "spark_ckpt-ahead", "spark_ckpt, built-in, an epoch per batch, rows sent ahead", "spark_ckpt_ahead", "exactly-once", HERE,
+        MODULE, measures=("latency", "throughput"),
+    ),
     System("spark_ckpt-dropin", "spark_ckpt, per-key function", "spark_ckpt_dropin", "exactly-once", HERE, MODULE),
 )  # fmt: skip
 RECORDS_PER_BATCH = 1_500_000
@@ -91,7 +95,8 @@ def job(run: Run, spark: SparkSession, **settings: object) -> ckpt.Job:
     from benchmarks.nexmark.streams import as_records
     from spark_ckpt.config import EVERY_BATCH
 
-    every_batch = run.hook == "spark_ckpt_every_batch"
+    every_batch = run.hook in ("spark_ckpt_every_batch", "spark_ckpt_ahead")
+    settings |= {"send_ahead": True} if run.hook == "spark_ckpt_ahead" else {}
     interval = EVERY_BATCH if every_batch else f"{run.interval_ms or NEVER_MS} milliseconds"
     described = ckpt.Job(spark, run.job, store=f"{run.folder}/store", interval=interval, **settings)
     source = KafkaSource(run.servers, run.source, options={"maxOffsetsPerTrigger": RECORDS_PER_BATCH})

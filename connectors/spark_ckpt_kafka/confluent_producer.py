@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -140,7 +141,8 @@ class ConfluentProducer:
         try:
             function(*arguments)
         except KafkaException as error:
-            self._producer.poll(0)  # librdkafka logs in until the time is over; why it could not, it says beside
+            with suppress(KafkaException):  # a producer that is fenced says so again
+                self._producer.poll(0)  # librdkafka logs in until the time is over; why it could not, it says beside
             raise _failed(self._refused or error.args[0], function.__name__.strip("_")) from error
         except BufferError as error:
             raise ProducerFailed("the producer's queue is full although it was drained") from error

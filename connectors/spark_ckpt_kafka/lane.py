@@ -20,10 +20,8 @@ from spark_ckpt.errors import CkptError, PublishFailed
 from spark_ckpt_kafka import wire
 from spark_ckpt_kafka.control import ControlError
 from spark_ckpt_kafka.producer import ProducerFailed
-from spark_ckpt_kafka.publishing import LanePublisher, Published
+from spark_ckpt_kafka.publishing import LanePublisher
 
-HEARTBEAT_S = 6 * 3600.0
-"""How long a lane may be idle before it refreshes its marker; brokers forget one after 7 days by default."""
 _PROGRESS_EVERY_S = 0.5
 
 
@@ -56,16 +54,16 @@ def main() -> None:
     while True:
         _prepare(publisher)
         try:
-            line = lines.get(timeout=HEARTBEAT_S)
+            line = lines.get(timeout=publisher.idle_s)
         except queue.Empty:
-            _heartbeat(publisher)
+            _idle(publisher)
             continue
         if not _serve(publisher, line, replies, lines):
             os._exit(1)
 
 
 def _serve(publisher: LanePublisher, line: bytes, replies: Replies, lines: queue.SimpleQueue[bytes]) -> bool:
-    """Publish one request and answer. False when this process should not be used any more."""
+    """Do what one line asks for and answer. False when this process should not be used any more."""
 
     def verified() -> None:
         replies.send(wire.VERIFIED)
@@ -73,17 +71,22 @@ def _serve(publisher: LanePublisher, line: bytes, replies: Replies, lines: queue
             raise ProducerFailed("the publisher asked for something else than to go on")
 
     try:
-        published = _publish(publisher, line, verified)
+        answer = _answer(publisher, wire.decode(line), verified)
     except (CkptError, ProducerFailed) as error:
         replies.send(wire.failure_message(error))
         return False
-    replies.send(wire.published_message(published))
+    replies.send(answer)
     return True
 
 
-def _publish(publisher: LanePublisher, line: bytes, verified: Callable[[], None]) -> Published:
+def _answer(publisher: LanePublisher, asked: wire.Message, verified: Callable[[], None]) -> wire.Message:
     try:
-        return publisher.publish(wire.request_of(wire.decode(line)), verified)
+        if asked == wire.DROP:
+            publisher.drop_ahead()
+            return wire.sent_message(0)
+        if "ahead" in asked:
+            return wire.sent_message(publisher.send_ahead(wire.request_of(asked["ahead"])))
+        return wire.published_message(publisher.publish(wire.request_of(asked), verified))
     except ControlError as error:
         raise PublishFailed(error.what, hint=error.hint) from error
     except (CkptError, ProducerFailed):
@@ -99,9 +102,9 @@ def _prepare(publisher: LanePublisher) -> None:
         return  # the next request tries again and reports what is wrong
 
 
-def _heartbeat(publisher: LanePublisher) -> None:
+def _idle(publisher: LanePublisher) -> None:
     try:
-        publisher.heartbeat()
+        publisher.idle()
     except (CkptError, ProducerFailed, ControlError) as error:
         print(f"spark_ckpt_kafka: the marker was not refreshed: {error}", file=sys.stderr)
 

@@ -14,6 +14,9 @@ from spark_ckpt_kafka import wire
 from spark_ckpt_kafka.producer import ProducerFailed
 from spark_ckpt_kafka.publishing import LaneSettings, Published, Request
 
+DROP_S = 5.0
+"""How long a lane may take to abort what was sent ahead: longer than its client's own bound."""
+
 
 class LaneProcess:
     """One lane's process, started when first needed and again after it ended. One request at a time."""
@@ -53,13 +56,28 @@ class LaneProcess:
         not published if it raises.
         """
         self.start()
-        self._write(wire.request_message(request))
+        return wire.result_of(self._answer(wire.request_message(request), verified))
+
+    def send_ahead(self, request: Request) -> int:
+        """Send what of an undecided epoch's files is not sent yet; how many rows. Raises as `ask` does."""
+        self.start()
+        return wire.sent_of(self._answer(wire.ahead_message(request)))
+
+    def drop_ahead(self) -> None:
+        """Abort what was sent ahead, if there is a process that may have sent something."""
+        if self.pid is not None:
+            wire.sent_of(self._answer(wire.DROP, stall_s=DROP_S))
+
+    def _answer(
+        self, message: wire.Message, verified: Callable[[], None] = lambda: None, stall_s: float | None = None
+    ) -> wire.Message:
+        self._write(message)
         while True:
-            message = wire.decode(self._line())
-            if message == wire.VERIFIED:
+            answer = wire.decode(self._line(stall_s or self._stall_s))
+            if answer == wire.VERIFIED:
                 self._let_go(verified)
-            elif "progress" not in message:
-                return wire.result_of(message)
+            elif "progress" not in answer:
+                return answer
 
     def _let_go(self, verified: Callable[[], None]) -> None:
         try:
@@ -86,16 +104,16 @@ class LaneProcess:
         except OSError as error:
             raise self._died() from error
 
-    def _line(self) -> bytes:
+    def _line(self, stall_s: float) -> bytes:
         """The next line, or `ProducerFailed` when the process ends or says nothing for too long."""
-        deadline = time.monotonic() + self._stall_s
+        deadline = time.monotonic() + stall_s
         descriptor = self._pipes()[1].fileno()
         with selectors.DefaultSelector() as selector:
             selector.register(descriptor, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
                     self.close()
-                    raise ProducerFailed(f"the publishing process was silent for {self._stall_s:.0f} s and was killed")
+                    raise ProducerFailed(f"the publishing process was silent for {stall_s:.0f} s and was killed")
                 read = os.read(descriptor, 65_536)
                 if not read:
                     raise self._died()

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from spark_ckpt.connector import EpochOutput, Json, PublishReceipt, StagedFile
-from spark_ckpt.errors import EpochDamaged, Fenced, PublishFailed
+from spark_ckpt.connector import EpochOutput, Json, PublishReceipt, StagedAhead, StagedFile
+from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishFailed
+from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt_kafka.gate import Gate
 from spark_ckpt_kafka.lane_process import LaneProcess
 from spark_ckpt_kafka.producer import ProducerFailed
@@ -63,6 +64,20 @@ class KafkaPublisher:
             detail={"lanes": len(requests), "client": self._settings.plane, "parts_ms": slowest_ms(done)},
         )
 
+    def send_ahead(self, staged: StagedAhead) -> int:
+        """Send rows into the lanes' open transactions, which stay open. Raises `PublishFailed`, or another `CkptError`."""
+        requests = [each for each in requests_ahead(staged, self._lanes, self._incarnation) if each[1].parts]
+        if not requests:
+            return 0
+        with ThreadPoolExecutor(len(requests), thread_name_prefix="ckpt-kafka-ahead") as pool:
+            running = [pool.submit(self._send_lane, lane, request) for lane, request in requests]
+        return sum(one.result() for one in running)
+
+    def drop_ahead(self) -> None:
+        """Abort what was sent ahead. A lane that does not answer is killed: the next init aborts its transaction."""
+        with ThreadPoolExecutor(len(self._processes) or 1, thread_name_prefix="ckpt-kafka-drop") as pool:
+            list(pool.map(_drop, self._processes.values()))
+
     def close(self) -> None:
         """Kill the lane processes. What one of them was doing is decided by the next publisher's init."""
         for process in self._processes.values():
@@ -79,6 +94,18 @@ class KafkaPublisher:
             margin_s = settings.tuning.delivery_timeout_ms / 1000 + STALL_MARGIN_S
             self._processes[lane] = LaneProcess(settings, self._patience.stall_s or margin_s)
         return self._processes[lane]
+
+    def _send_lane(self, lane: int, request: Request) -> int:
+        """One attempt: rows that could not be sent ahead are sent when their epoch is published."""
+        try:
+            return self._process(lane).send_ahead(request)
+        except ProducerFailed as failure:
+            raise PublishFailed(
+                f"rows of epoch {request.epoch} could not be sent ahead: {failure.what}",
+                hint=failure.hint or "they are sent when the epoch is published; check that the brokers run",
+                sink=self._settings.sink,
+                lane=lane,
+            ) from failure
 
     def _publish_lane(self, lane: int, request: Request, gate: Gate) -> Published:
         with gate.leaving(lane):
@@ -143,8 +170,24 @@ def requests_of(output: EpochOutput, lanes: int, incarnation: int) -> list[Reque
     ]
 
 
+def requests_ahead(staged: StagedAhead, lanes: int, incarnation: int) -> list[tuple[int, Request]]:
+    """Each lane's number with its share. What a marker says of the epoch is known when the epoch is decided."""
+    files = staged.files
+    output = EpochOutput(
+        staged.epoch, staged.incarnation, Epoch(0), staged.root, staged.storage_options, files, decision=""
+    )
+    return list(enumerate(requests_of(output, lanes, incarnation)))
+
+
 def _parts(files: Sequence[StagedFile]) -> list[StagedPart]:
     return [StagedPart(file.path, file.rows, file.size_bytes, file.sha256) for file in files]
+
+
+def _drop(process: LaneProcess) -> None:
+    try:
+        process.drop_ahead()
+    except (ProducerFailed, CkptError):
+        process.close()
 
 
 def slowest_ms(lanes: Sequence[Published]) -> dict[str, Json]:

@@ -64,6 +64,7 @@ class KafkaSink:
     client: Plane | None = None
     audit_headers: bool = False
     patience: Patience = field(default_factory=Patience, repr=False)
+    sends_ahead: bool = field(default=True, init=False, repr=False)
     _seen: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

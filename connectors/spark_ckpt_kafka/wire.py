@@ -50,6 +50,11 @@ def request_message(request: Request) -> Message:
     return asdict(request)
 
 
+def ahead_message(request: Request) -> Message:
+    """Files so far of an epoch that is not decided."""
+    return {"ahead": request_message(request)}
+
+
 def request_of(message: Message) -> Request:
     """The inverse of `request_message`."""
     parts = [StagedPart(**part) for part in message.pop("parts")]
@@ -60,6 +65,15 @@ def request_of(message: Message) -> Request:
 VERIFIED: Message = {"verified": True}
 """From a lane: its rows are what was decided; it waits for `GO` before it publishes them."""
 GO: Message = {"go": True}
+
+
+DROP: Message = {"drop": True}
+"""To a lane: abort what was sent ahead."""
+
+
+def sent_message(rows: int) -> Message:
+    """The answer to files sent ahead, and with 0 rows to `DROP`."""
+    return {"sent": rows}
 
 
 def published_message(published: Published) -> Message:
@@ -79,7 +93,18 @@ def result_of(message: Message) -> Published:
     """What a reply says: the result, or the failure raised again on this side."""
     if "published" in message:
         return Published(**message["published"])
+    raise _failure(message)
+
+
+def sent_of(message: Message) -> int:
+    """How many rows were sent ahead, or the failure raised again on this side."""
+    if "sent" in message:
+        return int(message["sent"])
+    raise _failure(message)
+
+
+def _failure(message: Message) -> CkptError | ProducerFailed:
     if "attempt" in message:
-        raise ProducerFailed(**message["attempt"])
+        return ProducerFailed(**message["attempt"])
     failed = message["error"]
-    raise _ERRORS[failed["kind"]](failed["what"], hint=failed["hint"], **failed["context"])
+    return _ERRORS[failed["kind"]](failed["what"], hint=failed["hint"], **failed["context"])

@@ -87,6 +87,7 @@ def _barrier(seed: int, machines: dict[str, type]) -> bool:
 
 
 def _in_the_rules() -> Iterator[Caught]:
+    from ahead_bugs import PLANTED_AHEAD
     from host_bugs import PLANTED, core_with
     from operated_bugs import PLANTED as IN_GOING_BACK
     from rules_bugs import PLANTED_BESIDE
@@ -105,3 +106,7 @@ def _in_the_rules() -> Iterator[Caught]:
             plant(patch)
             seeds = _seeds(lambda seed: not sim.run_operated(seed).ok, RARE)
             yield Caught("rules of going back", plant.__name__, seeds)
+    for plant in PLANTED_AHEAD:
+        with pytest.MonkeyPatch.context() as patch:
+            plant(patch.setattr)
+            yield Caught("rows sent ahead", plant.__name__, _seeds(lambda seed: not sim.run_spark(seed, shipped).ok))

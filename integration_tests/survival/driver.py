@@ -122,6 +122,7 @@ def described(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
         lease=options.lease,
         takeover=options.takeover or None,
         standby=options.standby or None,
+        send_ahead=options.send_ahead or None,
         shuffle_partitions=options.shuffle_partitions,
         local_dir=options.local_dir,
         key_groups=8,
@@ -187,6 +188,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--lease", default="30 seconds")
     parser.add_argument("--takeover", action="store_true")
     parser.add_argument("--standby", action="store_true")
+    parser.add_argument("--send-ahead", action="store_true")
     parser.add_argument("--max-offsets", type=int, default=4000)
     parser.add_argument("--shuffle-partitions", type=int)
     parser.add_argument("--lanes", type=int, default=1)

@@ -28,6 +28,10 @@ IN_CHILDREN = (
 """Points in Python workers and publishing processes: the child freezes there, then everything is killed at once."""
 
 
+IN_LANES_AHEAD = ("SENDING_AHEAD", "SENT_AHEAD")
+"""Points in publishing processes of a job that sends rows ahead."""
+
+
 @dataclass(frozen=True)
 class Kill:
     """One death. `strike` waits until it is time and kills."""
@@ -41,7 +45,7 @@ def at_point(point: str, folder: Path) -> Kill:
     """The driver dies while it, or its child, is exactly at a failpoint."""
     once = folder / f"once-{point}"
     once.mkdir()
-    freezes = point in IN_CHILDREN
+    freezes = point in (*IN_CHILDREN, *IN_LANES_AHEAD)
     delay = ":1:1" if point == "COMMITTING" else ""
     spec = f"{point}:{'stop' if freezes else 'kill'}{delay}"
 

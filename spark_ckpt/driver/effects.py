@@ -26,6 +26,7 @@ from spark_ckpt.host.manifests import measured, stamped, summary_of
 from spark_ckpt.host.messages import (
     ArmTimer,
     CountBatch,
+    DropAhead,
     End,
     ManifestFenced,
     ManifestOverdue,
@@ -37,6 +38,7 @@ from spark_ckpt.host.messages import (
     SayAborted,
     SayCommitted,
     SayPublished,
+    SendAhead,
     StoreManifest,
     TimerRanOut,
 )
@@ -101,6 +103,10 @@ class Effects:
             case Publish(sink=sink, output=output):
                 self._clock.publishing(sink, output.epoch, time.monotonic())
                 self._lanes.submit(sink, output)
+            case SendAhead(sink=sink, staged=staged):
+                self._lanes.submit(sink, staged)
+            case DropAhead(sink=sink):
+                self._lanes.drop_ahead(sink)
             case MaterializeTables():
                 self._materializing.ask(effect)
             case CountBatch():

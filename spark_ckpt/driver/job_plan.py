@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_ckpt.connector import CostlyCommits, MayNeverEnd, StagePlan
+from spark_ckpt.connector import CostlyCommits, MayNeverEnd, SendsAhead, StagePlan
 from spark_ckpt.driver import identities
 from spark_ckpt.driver.inputs import check_inputs, remember_in
 from spark_ckpt.driver.state_check import check_in_flight, check_state
@@ -167,10 +167,10 @@ class JobPlan:
     def _place(self, sink: str) -> SinkPlace:
         plan, outbox = self.stage_plans[sink], self.store.outbox(sink).location
         binding = next(each for each in self.bindings if each.name == sink)
-        every_ms = _publish_every_ms(binding, self.config)
+        every_ms, ahead = _publish_every_ms(binding, self.config), sends_ahead(binding, self.config)
         if plan.root is None:
-            return SinkPlace(outbox.uri, outbox.storage_options, publish_every_ms=every_ms)
-        return SinkPlace(plan.root, plan.storage_options, plan.root, every_ms)
+            return SinkPlace(outbox.uri, outbox.storage_options, publish_every_ms=every_ms, sends_ahead=ahead)
+        return SinkPlace(plan.root, plan.storage_options, plan.root, every_ms, ahead)
 
     def check_ends(self) -> None:
         """Raise `ConfigInvalid` if a source has no end that a run could drain it to."""
@@ -274,6 +274,12 @@ def _limits(config: JobConfig) -> Limits:
         max_unpublished=config.max_unpublished,
         max_publish_attempts=max(1, config.publish_timeout_ms // 1000),
     )
+
+
+def sends_ahead(binding: SinkBinding, config: JobConfig) -> bool:
+    """Whether the sink is sent rows before their epoch is decided: the job asks for it, and the sink can take them."""
+    can = isinstance(binding.sink, SendsAhead) and binding.sink.sends_ahead
+    return config.send_ahead and can and not _publish_every_ms(binding, config)
 
 
 def _publish_every_ms(binding: SinkBinding, config: JobConfig) -> int:

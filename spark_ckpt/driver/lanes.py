@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spark_ckpt.connector import EpochOutput, SinkContext
+from spark_ckpt.connector import EpochOutput, SinkContext, StagedAhead
 from spark_ckpt.driver.identities import parts_of
+from spark_ckpt.driver.job_plan import sends_ahead
 from spark_ckpt.driver.publishing import SinkLane
 from spark_ckpt.errors import CkptError, Fenced
-from spark_ckpt.host.messages import PublishEnded
+from spark_ckpt.host.messages import AheadEnded, PublishEnded
 from spark_ckpt.plan.graph import SinkBinding
 from spark_ckpt.protocol.ids import Incarnation
 from spark_ckpt.store.identity import Standing
@@ -35,7 +36,7 @@ class Lanes:
         incarnation: int,
         inherited: int,
         standing: Standing,
-        ended: Callable[[PublishEnded], None],
+        ended: Callable[[PublishEnded | AheadEnded], None],
         measured: Callable[[str, int, Mapping[str, int]], None],
     ) -> None:
         self._plan = plan
@@ -50,9 +51,13 @@ class Lanes:
         for lane in self._lanes.values():
             lane.start()
 
-    def submit(self, sink: str, output: EpochOutput) -> None:
-        """Try to publish a decided epoch once, behind what was submitted before."""
-        self._lanes[sink].submit(output)
+    def submit(self, sink: str, asked: EpochOutput | StagedAhead) -> None:
+        """Try once to publish a decided epoch, or to send rows ahead, behind what was submitted before."""
+        self._lanes[sink].submit(asked)
+
+    def drop_ahead(self, sink: str) -> None:
+        """Have undone what was sent ahead, behind what was submitted before."""
+        self._lanes[sink].drop_ahead()
 
     def stop(self) -> None:
         """End after the attempts under way."""
@@ -75,10 +80,14 @@ class Lanes:
             inherited=self._inherited,
             ask_identity=None if known else lambda: parts_of(binding.sink, plan.spark),
             measured=self._measured,
+            opens_at_once=sends_ahead(binding, plan.config),
         )
 
-    def _with_ways_back(self, event: PublishEnded) -> None:
-        """On a lane's thread. The log says where damaged rows can be gone back from."""
+    def _with_ways_back(self, event: PublishEnded | AheadEnded) -> None:
+        """On a lane's thread. The log says where damaged rows can be gone back from; asked when they are due, not before."""
+        if isinstance(event, AheadEnded):
+            self._ended(event)
+            return
         log, verify = self._plan.store.log, self._plan.store.verify
         try:
             ways = ways_of(event.error, event.sink, event.epoch, log.state, log.manifest, verify)

@@ -1,4 +1,4 @@
-"""Publishing beside processing: one thread per sink carries out `CommitSink`, one attempt at a time.
+"""Publishing beside processing: one thread per sink carries out `Publish` and `SendAhead`, one attempt at a time.
 
 Idempotence lives in the connector, patience in the coordinator's machine.  Whatever happens, the epoch stays staged.
 """
@@ -9,14 +9,20 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from enum import Enum
 
-from spark_ckpt.connector import EpochOutput, Json, Publisher, Tidies
+from spark_ckpt.connector import AheadPublisher, EpochOutput, Json, Publisher, StagedAhead, Tidies
 from spark_ckpt.errors import CkptError, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
-from spark_ckpt.host.messages import PublishEnded
+from spark_ckpt.host.messages import AheadEnded, PublishEnded
 from spark_ckpt.tasks.user_frames import user_traceback
 
 _log = logging.getLogger(__name__)
+
+
+class _Ask(Enum):
+    DROP = "undo what was sent ahead"
+    STOP = "end"
 
 
 class SinkLane(threading.Thread):
@@ -25,7 +31,8 @@ class SinkLane(threading.Thread):
     `still_current` raises `Fenced` if a newer incarnation exists: asked before every attempt, so that a zombie that wakes
     up does not fence the driver that replaced it. `inherited`: the highest epoch decided by earlier incarnations.
     `ask_identity`: asked once after the first publish, when the sink has made what it publishes to. `measured`: hears the
-    parts of a publish before `report` does, if its publisher tells them.
+    parts of a publish before `report` does, if its publisher tells them. `opens_at_once`: the publisher is opened before
+    there is anything to do, so that what a dead driver has sent ahead does not stay open.
     """
 
     def __init__(
@@ -33,10 +40,11 @@ class SinkLane(threading.Thread):
         sink: str,
         open_publisher: Callable[[], Publisher],
         still_current: Callable[[], None],
-        report: Callable[[PublishEnded], None],
+        report: Callable[[PublishEnded | AheadEnded], None],
         inherited: int = 0,
         ask_identity: Callable[[], Mapping[str, str]] | None = None,
         measured: Callable[[str, int, Mapping[str, int]], None] = lambda sink, epoch, parts_ms: None,
+        opens_at_once: bool = False,
     ) -> None:
         super().__init__(name=f"ckpt-publish-{sink}", daemon=True)
         self.sink = sink
@@ -47,30 +55,89 @@ class SinkLane(threading.Thread):
         self._inherited = inherited
         self._ask_identity = ask_identity
         self._measured = measured
+        self._opens_at_once = opens_at_once
         self._tidied = False
-        self._outputs: queue.SimpleQueue[EpochOutput | None] = queue.SimpleQueue()
+        self._ahead = False
+        self._asked: queue.SimpleQueue[EpochOutput | StagedAhead | _Ask] = queue.SimpleQueue()
 
-    def submit(self, output: EpochOutput) -> None:
-        """Try to publish this decided epoch once, after what was submitted before."""
-        self._outputs.put(output)
+    def submit(self, asked: EpochOutput | StagedAhead) -> None:
+        """Try once to publish this decided epoch, or to send these rows ahead, after what was submitted before."""
+        self._asked.put(asked)
+
+    def drop_ahead(self) -> None:
+        """Have undone what was sent ahead, after what was submitted before."""
+        self._asked.put(_Ask.DROP)
 
     def stop(self) -> None:
         """End after the attempt under way."""
-        self._outputs.put(None)
+        self._asked.put(_Ask.STOP)
 
     def run(self) -> None:
         """Thread body."""
-        while (output := self._outputs.get()) is not None:
-            self._report(self._attempt(output))
-            if output.epoch > self._inherited and not self._tidied:
-                self._tidy()
+        if self._opens_at_once:
+            self._open_early()
+        while (asked := self._asked.get()) is not _Ask.STOP:
+            match asked:
+                case EpochOutput():
+                    self._publish(asked)
+                case StagedAhead():
+                    self._report(self._sent(asked))
+                case _Ask.DROP:
+                    self._drop_ahead()
+        self._drop_ahead()
         self._drop_publisher()
+
+    def _publish(self, output: EpochOutput) -> None:
+        self._report(self._attempt(output))
+        if output.epoch > self._inherited and not self._tidied:
+            self._tidy()
+
+    def _open_early(self) -> None:
+        try:
+            self._opened()
+        except Exception as error:  # noqa: BLE001 - the first attempt tries again, and reports it
+            _log.info("sink %s: could not be opened before there was anything to publish: %s", self.sink, error)
+
+    def _opened(self) -> Publisher:
+        """The publisher. A driver that was replaced opens none."""
+        if self._publisher is None:
+            self._still_current()
+            self._publisher = self._open_publisher()
+        return self._publisher
+
+    def _sent(self, staged: StagedAhead) -> AheadEnded:
+        """One attempt. The log is not asked while a publisher is open: a decision may be under way there, and the sink fences."""
+        try:
+            publisher = _ahead_of(self._opened())
+            self._ahead = True
+            return AheadEnded(self.sink, staged.epoch, publisher.send_ahead(staged))
+        except CkptError as error:
+            return self._not_sent(staged, error)
+        except Exception as error:  # noqa: BLE001 - a connector's bug is told; the rows are published from their files
+            return self._not_sent(staged, PublishFailed(f"{type(error).__name__}: {error}", sink=self.sink))
+
+    def _not_sent(self, staged: StagedAhead, error: CkptError) -> AheadEnded:
+        _log.info("sink %s: rows of epoch %s were not sent ahead: %s", self.sink, staged.epoch, error)
+        self._drop_publisher()
+        return AheadEnded(self.sink, staged.epoch, error=error)
+
+    def _drop_ahead(self) -> None:
+        """Best effort: whoever publishes next to this sink undoes it anyway."""
+        dropped, self._ahead = self._ahead, False
+        if not dropped or not isinstance(self._publisher, AheadPublisher):
+            return
+        try:
+            self._publisher.drop_ahead()
+        except Exception as error:  # noqa: BLE001 - the publisher is replaced, as after every failure
+            _log.info("sink %s: what was sent ahead could not be undone: %s", self.sink, error)
+            self._drop_publisher()
 
     def _attempt(self, output: EpochOutput) -> PublishEnded:
         try:
             self._still_current()
             self._publisher = self._publisher or self._open_publisher()
             receipt = self._publisher.publish(output)
+            self._ahead = False
             hit(Failpoint.ACKED)
             if parts_ms := _parts_ms(receipt.detail):
                 self._measured(self.sink, output.epoch, parts_ms)
@@ -110,7 +177,7 @@ class SinkLane(threading.Thread):
         return PublishEnded(self.sink, output.epoch, error=error)
 
     def _drop_publisher(self) -> None:
-        publisher, self._publisher = self._publisher, None
+        publisher, self._publisher, self._ahead = self._publisher, None, False
         if publisher is None:
             return
         try:
@@ -123,3 +190,9 @@ def _parts_ms(detail: Mapping[str, Json]) -> dict[str, int]:
     """Milliseconds by part, from what a publisher says of itself."""
     told = detail.get("parts_ms")
     return {name: ms for name, ms in told.items() if isinstance(ms, int)} if isinstance(told, Mapping) else {}
+
+
+def _ahead_of(publisher: Publisher) -> AheadPublisher:
+    if not isinstance(publisher, AheadPublisher):
+        raise PublishFailed("the sink says that it can be sent rows ahead, its publisher cannot")
+    return publisher

@@ -102,6 +102,13 @@ class EpochBuilder:
         """Rows on each edge behind the last batch."""
         return self._edges.rows
 
+    @property
+    def next_staged(self) -> tuple[int | None, Mapping[str, Sequence[StagedFile]]]:
+        """What is staged of the next epoch to be decided, by sink; its number if its barrier has passed."""
+        for epoch, ended in self._ended.items():
+            return epoch, ended.gathered.staged
+        return None, self._open.staged
+
     def add(
         self,
         watermark_ms: int,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from spark_ckpt.connector import StagedFile
 from spark_ckpt.host.job_shape import SinkPlace
 from spark_ckpt.store.records import Manifest, Reason, StagedOutput
 
@@ -45,6 +46,11 @@ class Holding:
         self._held = manifest.held
         if manifest.reason != "initial":
             self._due_ms |= {sink: now_ms + self._every_ms[sink] for sink in manifest.outputs if sink in self._every_ms}
+
+    def in_front(self, sink: str) -> list[StagedFile]:
+        """Files that go in front of the sink's next ones, once they are due."""
+        held = self._held.get(sink)
+        return [file.staged_file() for file in held.files] if held else []
 
     def due_in_ms(self, now_ms: float) -> float | None:
         """How long until rows that are held back are due: 0 if they are; None if there are none."""

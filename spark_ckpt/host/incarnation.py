@@ -20,6 +20,7 @@ from spark_ckpt.host.job_shape import JobShape
 from spark_ckpt.host.manifests import Lineage, manifest_of, pinned_of
 from spark_ckpt.host.markers import AHEAD, BARRIER, OPEN, ControlMarkers
 from spark_ckpt.host.messages import (
+    AheadEnded,
     ArmTimer,
     BatchDone,
     CountBatch,
@@ -43,6 +44,7 @@ from spark_ckpt.host.messages import (
     TimerRanOut,
 )
 from spark_ckpt.host.publication import Publication
+from spark_ckpt.host.sending import Sending
 from spark_ckpt.host.watermarks import Input
 from spark_ckpt.protocol import barrier
 from spark_ckpt.protocol.ids import Epoch, Incarnation, SinkId
@@ -73,6 +75,7 @@ class IncarnationCore:
         self._cursors: dict[str, Cursor] = self.standing.goes_on(point.manifest.cursors)
         self._builder = EpochBuilder(point.manifest, shape.delays_ms, next(iter(shape.sinks), None), shape.edges)
         self._holding = Holding(shape.sinks, point.manifest)
+        self._sending = Sending(shape.sinks, self._incarnation)
         self._markers = ControlMarkers()
         self._ahead = Ahead()
         self._machine: barrier.Coordinator | None = None
@@ -155,7 +158,7 @@ class IncarnationCore:
         if self._over:
             return [effect for effect in effects if isinstance(effect, _SAID_BEHIND_THE_END)]
         self._over = any(isinstance(effect, End) for effect in effects)
-        return effects
+        return effects if self._over else self._with_ahead(effects)
 
     def _handled(self, event: Event, now_ms: float) -> list[Effect]:
         match event:
@@ -175,6 +178,8 @@ class IncarnationCore:
                 return self._overdue(epoch, now_ms)
             case PublishEnded():
                 return self._publish_ended(event, now_ms)
+            case AheadEnded():
+                return self._ahead_ended(event, now_ms)
             case StopAsked():
                 return self._coordinated(now_ms, barrier.StopRequested())
             case SavepointAsked(name=name):
@@ -307,10 +312,34 @@ class IncarnationCore:
         self._in_doubt = False  # the answer had come: what bounded the wait is stale
         return effects
 
+    def _with_ahead(self, effects: list[Effect]) -> list[Effect]:
+        """A decision is waited for: what is sent while it is made stands in front of it."""
+        if not (ahead := self._sent_ahead()):
+            return effects
+        at = next((at for at, each in enumerate(effects) if isinstance(each, StoreManifest)), len(effects))
+        return [*effects[:at], *ahead, *effects[at:]]
+
+    def _sent_ahead(self) -> Sequence[Effect]:
+        """What sinks are sent now of the next epoch to be decided."""
+        if self._machine is None or not self._sending.possible:
+            return []
+        ended, staged = self._builder.next_staged
+        files = {sink: [*self._holding.in_front(sink), *own] for sink, own in staged.items()}
+        epoch = ended or self._machine.next_epoch
+        return self._sending.due(epoch, files, {sink for sink, owed in self.unpublished.items() if owed})
+
+    def _ahead_ended(self, event: AheadEnded, now_ms: float) -> list[Effect]:
+        """A sink that failed is sent nothing ahead until it has published: then it takes rows again."""
+        self._sending.ended(event)
+        return self._fenced(event.error, now_ms) if isinstance(event.error, Fenced) else []
+
+    def _fenced(self, error: Fenced, now_ms: float) -> list[Effect]:
+        self._fence = error
+        return self._coordinated(now_ms, barrier.Fenced(self._incarnation, error.what))
+
     def _publish_ended(self, event: PublishEnded, now_ms: float) -> list[Effect]:
         if isinstance(event.error, Fenced):
-            self._fence = event.error
-            return self._coordinated(now_ms, barrier.Fenced(self._incarnation, event.error.what))
+            return self._fenced(event.error, now_ms)
         sink, epoch = SinkId(event.sink), Epoch(event.epoch)
         if event.error is not None:
             error = self._publication.failed(event, event.error)
@@ -318,6 +347,7 @@ class IncarnationCore:
                 now_ms, barrier.SinkCommitFailed(sink, epoch, self._incarnation, error.retriable, error.what)
             )
         detail = self._publication.published(event)
+        self._sending.published(event.sink)
         effects = self._coordinated(now_ms, barrier.SinkCommitted(sink, epoch, self._incarnation))
         self._publication.forget({each for owed in self.unpublished.values() for each in owed})
         return [SayPublished(event.epoch, detail), *effects]
@@ -352,7 +382,7 @@ class IncarnationCore:
                 self._builder.aborted(epoch)
                 if epoch == self._ahead.epoch:
                     self._ahead.over()
-                return [SayAborted(epoch, why)]
+                return [SayAborted(epoch, why), *self._sending.aborted(epoch)]
             case barrier.Finish(outcome=outcome, why=why):
                 return [End(outcome, self._why(outcome, why))]
         return [effect]

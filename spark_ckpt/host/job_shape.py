@@ -12,12 +12,14 @@ from spark_ckpt.protocol.ids import Epoch, Incarnation, SinkId, TaskId
 @dataclass(frozen=True, slots=True)
 class SinkPlace:
     """Where a sink's rows are staged. `recorded_root`: as the manifest has it, empty for the store's outbox. `publish_every_ms`: at
-    least so long from one publish to the next; 0: every epoch is one."""
+    least so long from one publish to the next; 0: every epoch is one. `sends_ahead`: it is sent rows before their epoch is
+    decided."""
 
     root: str
     storage_options: Mapping[str, str] = field(default_factory=dict)
     recorded_root: str = ""
     publish_every_ms: int = 0
+    sends_ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)

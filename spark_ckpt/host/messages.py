@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from spark_ckpt.connector import Cursor, EpochOutput
+from spark_ckpt.connector import Cursor, EpochOutput, StagedAhead
 from spark_ckpt.errors import CkptError
 from spark_ckpt.host.markers import ControlMarker
 from spark_ckpt.host.reports import Report
@@ -94,6 +94,16 @@ class PublishEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class AheadEnded(Event):
+    """The answer to `SendAhead`: how many rows were sent, or an error. The staged files are there in any case."""
+
+    sink: str
+    epoch: int
+    rows: int = 0
+    error: CkptError | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked(Event):
     """Somebody wants a final epoch and the end."""
 
@@ -148,6 +158,24 @@ class Publish(Effect):
 
     sink: str
     output: EpochOutput
+
+
+@dataclass(frozen=True, slots=True)
+class SendAhead(Effect):
+    """Send a sink what it was not sent yet of an epoch that is not decided, behind what was asked of the sink before.
+
+    Nobody waits for it. Answered by `AheadEnded`.
+    """
+
+    sink: str
+    staged: StagedAhead
+
+
+@dataclass(frozen=True, slots=True)
+class DropAhead(Effect):
+    """The epoch that the sink was sent rows of is given up: have them undone. Not answered."""
+
+    sink: str
 
 
 @dataclass(frozen=True, slots=True)

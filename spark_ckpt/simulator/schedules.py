@@ -47,6 +47,8 @@ SPARK_STEPS = 250
 SPARK_FAULT_RATE = 0.08
 PATIENT = {2: ("tap",), 3: ("out",), 5: ("tap", "out")}
 """By a seed's remainder: sinks that get the rows of several epochs at once."""
+AHEAD = (0, 1, 2, 3, 4)
+"""Remainders of seeds under which sinks are sent rows ahead."""
 
 TROUBLES = (
     (),
@@ -280,7 +282,8 @@ def operated_world(seed: int, core_of: CoreOf = shipped) -> OperatedWorld:
 
 def spark_world(seed: int, core_of: CoreOf = shipped) -> SparkWorld:
     """The world that a seed's schedule begins in: every other job drains, the driver of every third one does not die, in two of
-    five each batch ends an epoch, in three of seven too, where a sink or both get the rows of several epochs at once."""
+    five each batch ends an epoch, in three of seven too, where a sink or both get the rows of several epochs at once. In
+    five of eleven sinks are sent rows before their epoch is decided."""
     patient = PATIENT.get(seed % 7, ())
-    shape = shape_of(every_batch=seed % 5 in (1, 3) or bool(patient), patient=patient)
+    shape = shape_of(every_batch=seed % 5 in (1, 3) or bool(patient), patient=patient, ahead=seed % 11 in AHEAD)
     return SparkWorld(core_of, draining=seed % 2 == 1, deaths=seed % 3 > 0, shape=shape)

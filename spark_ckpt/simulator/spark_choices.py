@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spark_ckpt.connector import EpochOutput, StagedAhead
 from spark_ckpt.simulator.spark_batches import Query
 from spark_ckpt.simulator.spark_driver import SparkDriver
 from spark_ckpt.simulator.spark_rows import OPERATORS
@@ -23,7 +24,7 @@ def work_of(number: int, driver: SparkDriver, rows: int) -> list[Choice]:
         if lane.now is not None:
             found.append(("publish", number, sink, "ok"))
         elif lane.waiting:
-            found.append(("ask", number, sink))
+            found.append(_next_of(number, sink, lane.waiting[0]))
     query = driver.query
     if query is not None and query.planned is not None:
         found.append(("run", number, "once"))
@@ -34,6 +35,13 @@ def work_of(number: int, driver: SparkDriver, rows: int) -> list[Choice]:
     if driver.trash:
         found.append(("delete", number))
     return found
+
+
+def _next_of(number: int, sink: str, asked: EpochOutput | StagedAhead | None) -> Choice:
+    """What a lane does about what it is asked for."""
+    if asked is None:
+        return ("drop", number, sink)
+    return ("ask", number, sink) if isinstance(asked, EpochOutput) else ("send", number, sink, "ok")
 
 
 def _plans(number: int, query: Query, rows: int) -> list[Choice]:
@@ -52,6 +60,17 @@ def faults_of(number: int, driver: SparkDriver) -> list[Choice]:
         ("publish", number, sink, how)
         for sink, lane in driver.lanes.items()
         if lane.now is not None
+        for how in ("fail", "silent")
+    ]
+    found += [
+        ("delay", number, sink, "late")
+        for sink, lane in driver.lanes.items()
+        if driver.sends_ahead and lane.now is not None
+    ]
+    found += [
+        ("send", number, sink, how)
+        for sink, lane in driver.lanes.items()
+        if lane.now is None and lane.waiting and isinstance(lane.waiting[0], StagedAhead)
         for how in ("fail", "silent")
     ]
     if driver.query is not None and driver.query.planned:

@@ -10,12 +10,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from spark_ckpt.connector import EpochOutput
+from spark_ckpt.connector import EpochOutput, StagedAhead
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
 from spark_ckpt.host.incarnation import IncarnationCore
 from spark_ckpt.host.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
 from spark_ckpt.host.messages import (
+    AheadEnded,
     ArmTimer,
+    DropAhead,
     End,
     ManifestStored,
     MaterializeTables,
@@ -25,6 +27,7 @@ from spark_ckpt.host.messages import (
     PublishEnded,
     QueryStarting,
     SayCommitted,
+    SendAhead,
     SourcesPinned,
     StoreManifest,
     TimerRanOut,
@@ -61,9 +64,11 @@ PUBLISH_EVERY_MS = 1000
 """Of a patient sink: several epochs are in between."""
 
 
-def shape_of(every_batch: bool, patient: Collection[str]) -> JobShape:
-    """The job's shape where each batch ends an epoch, or not; with sinks that get the rows of several epochs at once."""
-    sinks = {sink: SinkPlace("", publish_every_ms=PUBLISH_EVERY_MS if sink in patient else 0) for sink in SINKS}
+def shape_of(every_batch: bool, patient: Collection[str], ahead: bool = False) -> JobShape:
+    """The job's shape where each batch ends an epoch, or not; with sinks that get the rows of several epochs at once. `ahead`:
+    sinks are sent rows before their epoch is decided."""
+    every_ms = {sink: PUBLISH_EVERY_MS if sink in patient else 0 for sink in SINKS}
+    sinks = {sink: SinkPlace("", publish_every_ms=every_ms[sink], sends_ahead=ahead) for sink in SINKS}
     return replace(SHAPE, every_batch=every_batch, sinks=sinks)
 
 
@@ -86,11 +91,18 @@ class QueryDied(RunFailed):
 
 @dataclass
 class Lane:
-    """One publishing thread: what it has to do; what it does now, once it has asked whether it may."""
+    """One publishing thread: what it has to do; what it does now, once it has asked whether it may. `session`: its publisher's."""
 
     sink: str
-    waiting: deque[EpochOutput] = field(default_factory=deque)
+    waiting: deque[EpochOutput | StagedAhead | None] = field(default_factory=deque)
+    """None: what was sent ahead is to be undone."""
     now: EpochOutput | None = None
+    session: int | None = None
+
+    def opened(self, sink: SparkSink, incarnation: int) -> int:
+        """The session of its publisher, which is opened if there is none."""
+        self.session = sink.open(incarnation) if self.session is None else self.session
+        return self.session
 
 
 class SparkDriver:
@@ -112,6 +124,7 @@ class SparkDriver:
         standing(self.log, restore, found)
         point = self.log.begin_incarnation(HOLDER, restore, 1_000, takeover=True)
         self.incarnation = point.incarnation
+        self.sends_ahead = any(place.sends_ahead for place in shape.sinks.values())
         self.core = core_of(shape, point, self.log.state().acked, standing(self.log, point.manifest.epoch, found))
         self.base = point.manifest
         self.now_ms = 0
@@ -179,6 +192,10 @@ class SparkDriver:
                 self.deciding.store(effect)
             case Publish(sink=sink, output=output):
                 self.lanes[sink].waiting.append(output)
+            case SendAhead(sink=sink, staged=staged):
+                self.lanes[sink].waiting.append(staged)
+            case DropAhead(sink=sink):
+                self.lanes[sink].waiting.append(None)
             case NameEpoch(name=name, epoch=epoch):
                 ensure(epoch == self.log.state().latest, "O6", f"savepoint {name} names epoch {epoch}, which is not it")
                 self.log.add_savepoint(name, epoch)
@@ -245,6 +262,7 @@ class SparkDriver:
         """A lane asks whether it is still this incarnation's turn, before it opens anything."""
         lane = self.lanes[sink]
         output = lane.waiting.popleft()
+        assert isinstance(output, EpochOutput)  # noqa: S101 - else the choice does not exist
         if self.log.state().incarnation > self.incarnation:
             self.inbox.append(PublishEnded(sink, output.epoch, error=Fenced("a newer incarnation took over")))
         else:
@@ -256,13 +274,36 @@ class SparkDriver:
         output, lane.now = lane.now, None
         assert output is not None  # noqa: S101 - else the choice does not exist
         try:
-            rows, replayed = sink.publish(self.shared, output, how)
+            rows, replayed = sink.publish(self.shared, output, how, lane.opened(sink, self.incarnation))
         except CkptError as error:
+            lane.session = None
             ways = ways_of(error, sink.name, output.epoch, self.log.state, self.log.manifest, self.shared.verify)
             told = PublishEnded(sink.name, output.epoch, error=error)
             self.inbox.append(told if ways is None else replace(told, back=ways.back, on=ways.on))
         else:
             self.inbox.append(PublishEnded(sink.name, output.epoch, rows, replayed))
+
+    def send(self, sink: SparkSink, how: str) -> None:
+        """A lane sends rows ahead. It asks whether it may where it has to open a publisher."""
+        lane = self.lanes[sink.name]
+        staged = lane.waiting.popleft()
+        assert isinstance(staged, StagedAhead)  # noqa: S101 - else the choice does not exist
+        try:
+            if lane.session is None and self.log.state().incarnation > self.incarnation:
+                raise Fenced("a newer incarnation took over")
+            rows = sink.send_ahead(self.shared, staged, how, lane.opened(sink, self.incarnation))
+        except CkptError as error:
+            lane.session = None
+            self.inbox.append(AheadEnded(sink.name, staged.epoch, error=error))
+        else:
+            self.inbox.append(AheadEnded(sink.name, staged.epoch, rows))
+
+    def drop_ahead(self, sink: SparkSink) -> None:
+        """A lane has undone what it sent ahead, if it is its own still."""
+        lane = self.lanes[sink.name]
+        lane.waiting.popleft()
+        if lane.session == sink.session:
+            sink.abort()
 
     def run_batch(self, how: str, target: int | None) -> None:
         """Spark runs the planned batch, and says so. `target`: where every source ends, for a job that drains."""

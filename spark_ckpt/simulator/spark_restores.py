@@ -5,6 +5,7 @@ The rules and the log are the shipped ones, on a copy of what is durable. Nothin
 
 from __future__ import annotations
 
+from spark_ckpt.connector import EpochOutput
 from spark_ckpt.errors import CkptError
 from spark_ckpt.host.messages import PublishEnded
 from spark_ckpt.protocol.barrier import Outcome
@@ -53,6 +54,7 @@ def _step(driver: SparkDriver, rows: int) -> None:
     due = [lane for lane in driver.lanes.values() if lane.waiting]
     if due:
         output = due[0].waiting.popleft()
+        assert isinstance(output, EpochOutput)  # noqa: S101 - this job sends nothing ahead
         driver.inbox.append(PublishEnded(due[0].sink, output.epoch, sum(file.rows for file in output.files)))
     elif driver.busy:
         driver.step(True)

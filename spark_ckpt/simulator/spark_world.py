@@ -36,7 +36,9 @@ class SparkWorld(World):
     and queries die. `shape`: the job's. Drivers are numbered in the order of their incarnations; the last one is
     the job's."""
 
-    LAGGARDS = ("", "coordinate", "ask", "publish", "plan", "run", "store", "delete", "land", "sweep")
+    LAGGARDS: tuple[str, ...] = ("", "coordinate", "ask", "publish", "plan", "run", "store", "delete", "land", "sweep")
+    AHEAD_LAGGARDS = ("send",)
+    """Where sinks are sent rows before their epoch is decided."""
 
     def __init__(
         self,
@@ -51,6 +53,8 @@ class SparkWorld(World):
         self.draining = draining
         self.deaths = deaths
         self.shape = shape
+        if any(place.sends_ahead for place in shape.sinks.values()):
+            self.LAGGARDS = (*self.LAGGARDS, *self.AHEAD_LAGGARDS)
         self.durable = Shared()
         self.sinks = {sink: SparkSink(sink) for sink in SINKS}
         self.drivers: list[SparkDriver] = []
@@ -112,6 +116,8 @@ class SparkWorld(World):
             found += self._deaths()
         drivers = list(enumerate(self.drivers))
         found += [fault for each in drivers for fault in faults_of(*each)]
+        found += [("commit", name) for name, sink in self.sinks.items() if sink.late is not None]
+        found += [("lose", name, "lost") for name, sink in self.sinks.items() if sink.ahead is not None]
         missed = [fault for each in drivers for fault in missed_by(*each)]
         return missed if missed and not self.deaths else [*found, *missed]
 
@@ -131,7 +137,7 @@ class SparkWorld(World):
         self.step += 1
         if _may_be_wrong(choice) and choice in self.faults():
             self.faults_left -= 1
-            self.count(str(what[0]) if kind == "end" else f"{kind} {what[-1]}")
+            self.count(_named(choice))
         getattr(self, "_do_" + str(kind).replace(" ", "_"))(*what)
         self._collect_ends()
 
@@ -247,7 +253,34 @@ class SparkWorld(World):
         lane = self.drivers[number].lanes[sink]
         self.tell(sink, "publish", f"epoch {lane.now.epoch if lane.now else 0}: {how}")
         self.drivers[number].publish(self.sinks[sink], how)
+        self._judge_sink(sink)
+
+    def _judge_sink(self, sink: str) -> None:
         self.sinks[sink].judge(self.rows)
+        self.sinks[sink].judge_shown(self.durable)
+
+    def _do_delay(self, number: int, sink: str, how: str) -> None:
+        self._do_publish(number, sink, how)
+
+    def _do_commit(self, sink: str) -> None:
+        """A commit that nobody waits for any more arrives. It may as well never do so."""
+        self.tell(sink, "publish", "a commit that was under way arrives")
+        self.sinks[sink].land()
+        self._judge_sink(sink)
+
+    def _do_send(self, number: int, sink: str, how: str) -> None:
+        self.count("sent ahead")
+        self.tell(sink, "publish", f"rows of an epoch that is not decided: {how}")
+        self.drivers[number].send(self.sinks[sink], how)
+        self._judge_sink(sink)
+
+    def _do_drop(self, number: int, sink: str) -> None:
+        self.count("dropped ahead")
+        self.drivers[number].drop_ahead(self.sinks[sink])
+
+    def _do_lose(self, sink: str, _how: str) -> None:
+        self.tell(sink, "failed", "its open transaction is lost")
+        self.sinks[sink].lose()
 
     def _do_plan(self, number: int, most: int, segments: int) -> None:
         query = self.drivers[number].query
@@ -394,4 +427,12 @@ def _in_flight(manifest: Manifest) -> str:
 
 def _may_be_wrong(choice: Choice) -> bool:
     """Whether it is worth while to look for it among the faults."""
-    return choice[0] in ("end", "miss") or choice[-1] in ("fail", "silent", "astray", "twice")
+    return choice[0] in ("end", "miss", "commit") or choice[-1] in ("fail", "silent", "astray", "twice", "late", "lost")
+
+
+def _named(fault: Choice) -> str:
+    """For reports."""
+    kind, *what = fault
+    if kind == "commit":
+        return "late commit"
+    return str(what[0]) if kind == "end" else f"{kind} {what[-1]}"

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, Self
+from typing import Self
 
 from spark_ckpt.protocol.machine import Event, Machine
 from spark_ckpt.simulator.copying import Frozen
@@ -50,7 +50,7 @@ class World(ABC):
     reached: bulk runs do not pay for them.
     """
 
-    LAGGARDS: ClassVar[tuple[str, ...]] = ("",)
+    LAGGARDS: tuple[str, ...] = ("",)
     """Sorts of choices (`lag`) that a schedule may put off as long as anything else can happen."""
 
     moments: list[Moment] | None = None

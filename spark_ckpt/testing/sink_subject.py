@@ -11,7 +11,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
-from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, Sink, SinkContext, StagedFile, StagePlan
+from spark_ckpt.connector import (
+    EpochOutput,
+    Publisher,
+    PublishReceipt,
+    Sink,
+    SinkContext,
+    StagedAhead,
+    StagedFile,
+    StagePlan,
+)
 from spark_ckpt.errors import CkptError
 from spark_ckpt.protocol.ids import Epoch, Incarnation
 from spark_ckpt.store.location import Location
@@ -123,6 +132,11 @@ class WritingJob:
             decision=uuid.uuid4().hex,
         )
         return replace(output, **changes)  # type: ignore[arg-type]
+
+    def ahead(self, output: EpochOutput, count: int | None = None) -> StagedAhead:
+        """The epoch as it is before it is decided: its first `count` files, by default all."""
+        files = output.files[:count]
+        return StagedAhead(output.epoch, output.incarnation, output.root, output.storage_options, files)
 
     def staged(self, epoch: int, incarnation: int = 1) -> list[StagedFile]:
         """The epoch's rows as tasks of two batches leave them, in publishing order."""

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
-from spark_ckpt.connector import Identified, StagedFile, TellsPublished, Tidies
+from spark_ckpt.connector import AheadPublisher, Identified, SendsAhead, StagedFile, TellsPublished, Tidies
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishConflict
 from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt.testing.promises import refused, require, require_described, skip
@@ -269,6 +269,51 @@ class _Refusals:
             job.require_shown("a target that is back takes the next epoch")
 
 
+class _SendsAhead:
+    """What a sink that is sent rows before their epoch is decided may do with them."""
+
+    def test_rows_sent_ahead_are_shown_with_their_epoch_and_not_before(self, subject: SinkSubject) -> None:
+        """Batch by batch, then published."""
+        with WritingJob(subject) as job:
+            driver = _ahead_of(job)
+            for epoch in (1, 2):
+                output = job.decided(epoch)
+                for count in (1, len(output.files)):
+                    driver.send_ahead(job.ahead(output, count))
+                    job.require_shown("rows that were sent ahead are not shown before their epoch is published")
+                receipt = job.publish(driver, output)
+                job.expect(epoch)
+                job.require_shown("rows that were sent ahead are shown once, with their epoch")
+                due = (subject.rows(epoch).num_rows, False)
+                require((receipt.rows, receipt.replayed) == due, "a receipt counts all rows", receipt=receipt)
+
+    def test_rows_sent_ahead_for_an_epoch_that_is_given_up_are_not_shown(self, subject: SinkSubject) -> None:
+        """Its files come with the next number, in front of others; or they are dropped, and never come."""
+        with WritingJob(subject) as job:
+            driver, given_up = _ahead_of(job), job.decided(1)
+            driver.send_ahead(job.ahead(given_up))
+            carried = job.decided(2, files=[*given_up.files, *job.staged(2)])
+            job.publish(driver, carried)
+            job.expect(1, 2)
+            job.require_shown("rows of an epoch that is given up are shown once, with the epoch that they come with")
+            driver.send_ahead(job.ahead(job.decided(3)))
+            driver.drop_ahead()
+            job.publish(driver, job.decided(4))
+            job.expect(4)
+            job.require_shown("rows that were dropped are not shown")
+
+    def test_rows_that_a_dead_driver_sent_ahead_are_not_shown(self, subject: SinkSubject) -> None:
+        """Its successor stages other files under the same number. Nobody has closed the dead driver's publisher."""
+        with WritingJob(subject) as job:
+            _ahead_of(job).send_ahead(job.ahead(job.decided(1)))
+            successor = _ahead_of(job, 2)
+            whole = job.decided(1, 2, files=job.staged(3, 2))
+            successor.send_ahead(job.ahead(whole, 1))
+            job.publish(successor, whole)
+            job.expect(3)
+            job.require_shown("rows that a dead driver has sent ahead are not shown")
+
+
 class _Optional:
     """What a sink may promise beyond that, tested if it does."""
 
@@ -366,8 +411,18 @@ class _Optional:
         return None
 
 
-class SinkConformance(_ExactlyOnce, _Refusals, _Optional):
+class SinkConformance(_ExactlyOnce, _Refusals, _SendsAhead, _Optional):
     """Every promise of a sink. Derive from it and define the fixture `subject`, a `SinkSubject` made anew for each test."""
+
+
+def _ahead_of(job: WritingJob, incarnation: int = 1) -> AheadPublisher:
+    """A new driver's hand on a sink that is sent rows ahead; skips the test for others."""
+    sink, _ = job.made()
+    if not isinstance(sink, SendsAhead) or not sink.sends_ahead:
+        skip("the sink is not sent rows before their epoch is decided")
+    driver = job.driver(incarnation)
+    require(isinstance(driver, AheadPublisher), "a sink that is sent rows ahead has publishers that send them")
+    return cast("AheadPublisher", driver)
 
 
 def _damage_is_refused(subject: SinkSubject, damage: Callable[[Path], object]) -> None:

@@ -18,7 +18,7 @@ from functools import cache
 from pydantic import BaseModel, JsonValue
 
 from spark_ckpt import errors
-from spark_ckpt.connector import EpochOutput, StagedFile
+from spark_ckpt.connector import EpochOutput, StagedAhead, StagedFile
 from spark_ckpt.errors import CkptError, PublishFailed
 from spark_ckpt.host.job_shape import SinkPlace
 from spark_ckpt.host.messages import ManifestFenced, StoreManifest
@@ -32,6 +32,7 @@ Object = dict[str, JsonValue]
 _LEFT_OUT: Mapping[type, frozenset[str]] = {
     SinkPlace: frozenset({"root", "storage_options"}),
     EpochOutput: frozenset({"root", "storage_options"}),
+    StagedAhead: frozenset({"root", "storage_options"}),
     ManifestFenced: frozenset({"why"}),
     StagedFile: frozenset({"partition_values", "stats"}),
     StagedFileRecord: frozenset({"partition_values", "stats"}),

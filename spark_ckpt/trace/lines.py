@@ -136,6 +136,7 @@ _EVENTS: dict[str, type[Event]] = {
         messages.ManifestFenced,
         messages.ManifestOverdue,
         messages.PublishEnded,
+        messages.AheadEnded,
         messages.StopAsked,
         messages.SavepointAsked,
         messages.TimerRanOut,

@@ -5,15 +5,16 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_ckpt.connector import EpochOutput, Published, PublishReceipt, SinkContext, StagePlan
+from spark_ckpt.connector import EpochOutput, Published, PublishReceipt, SinkContext, StagedAhead, StagedFile, StagePlan
+from spark_ckpt.connector_parts.sent_ahead import SentAhead
 from spark_ckpt.connector_parts.sink_rules import SinkMarker, is_published, marker_of, staged_tables
 from spark_ckpt.errors import EpochDamaged, PublishConflict
 from spark_ckpt.protocol.ids import Epoch, Incarnation
@@ -39,8 +40,12 @@ class Target:
 class MemorySink:
     """Keeps every promise."""
 
+    sends_ahead = True
+
     def __init__(self, target: Target) -> None:
         self.target = target
+        self.open: SentAhead[str] | None = None
+        self.open_rows: list[dict[str, Any]] = []
 
     def check(self, spark: Any, schema: Any) -> None:
         pass
@@ -83,10 +88,31 @@ class MemorySink:
         key = self.key(context)
         if self.has(self.target.markers.get(key), output, context):
             return True
-        rows = self.read(output, context)
-        self.target.rows += rows
+        rows = self.read(replace(output, files=self.rest_of(output)), context)
+        self.target.rows += [*self.open_rows, *rows]
+        self.drop_ahead()
         self.target.markers[key] = marker_of(output, context)
         return False
+
+    def send_ahead(self, staged: StagedAhead, context: SinkContext) -> int:
+        files = self.rest_of(staged)
+        output = EpochOutput(staged.epoch, staged.incarnation, Epoch(0), staged.root, staged.storage_options, files)
+        rows = [row for table in staged_tables(output, context) for row in table.to_pylist()]
+        self.open = SentAhead(staged.epoch, staged.incarnation, tuple(file.path for file in staged.files))
+        self.open_rows += rows
+        return len(rows)
+
+    def rest_of(self, output: EpochOutput | StagedAhead) -> Sequence[StagedFile]:
+        """What is not sent yet; what is open and no part of it is dropped."""
+        paths = [file.path for file in output.files]
+        rest = self.open.rest_of(output.epoch, output.incarnation, paths) if self.open else paths
+        if rest is None:
+            self.drop_ahead()
+            return output.files
+        return output.files[len(paths) - len(rest) :]
+
+    def drop_ahead(self) -> None:
+        self.open, self.open_rows = None, []
 
 
 class MemoryPublisher:
@@ -97,6 +123,12 @@ class MemoryPublisher:
     def publish(self, output: EpochOutput) -> PublishReceipt:
         replayed = self.sink.transact(output, self.context)
         return PublishReceipt(output.epoch, sum(file.rows for file in output.files), replayed)
+
+    def send_ahead(self, staged: StagedAhead) -> int:
+        return self.sink.send_ahead(staged, self.context)
+
+    def drop_ahead(self) -> None:
+        self.sink.drop_ahead()
 
     def tidy(self) -> int:
         staging = self.sink.target.staging
@@ -298,6 +330,55 @@ class KnowsNoReplacement(MemorySink):
 class KnowsNoReturn(MemorySink):
     def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
         return is_published(marker, replace(output, begun_after=None), context)
+
+
+class ShowsWhatIsSentAhead(MemorySink):
+    def send_ahead(self, staged: StagedAhead, context: SinkContext) -> int:
+        sent = super().send_ahead(staged, context)
+        self.target.rows, self.open_rows = [*self.target.rows, *self.open_rows], []
+        return sent
+
+
+class SendsEverythingAgain(MemorySink):
+    """The epoch's files come beside what was sent of them."""
+
+    def rest_of(self, output: EpochOutput | StagedAhead) -> Sequence[StagedFile]:
+        super().rest_of(output)
+        return output.files
+
+
+class KeepsWhatWasGivenUp(MemorySink):
+    def rest_of(self, output: EpochOutput | StagedAhead) -> Sequence[StagedFile]:
+        if self.open is not None and self.open.epoch != output.epoch:
+            self.open = None
+        return super().rest_of(output)
+
+
+class DropsNothing(MemorySink):
+    """Nor does it look at whose rows are open."""
+
+    def drop_ahead(self) -> None:
+        pass
+
+
+class SharesWhatIsOpen(MemorySink):
+    """By the number of files: a dead driver's open transaction is taken for its successor's own."""
+
+    shared: ClassVar[list[dict[str, Any]]] = []
+    counted: ClassVar[list[int]] = []
+
+    def send_ahead(self, staged: StagedAhead, context: SinkContext) -> int:
+        sent = super().send_ahead(replace(staged, files=staged.files[len(self.counted) :]), context)
+        self.shared += self.open_rows
+        self.counted += [1] * len(self.open.files if self.open else ())
+        self.open_rows = []
+        return sent
+
+    def rest_of(self, output: EpochOutput | StagedAhead) -> Sequence[StagedFile]:
+        if isinstance(output, EpochOutput):
+            self.open_rows, rest = list(self.shared), output.files[len(self.counted) :]
+            return rest
+        return super().rest_of(output)
 
 
 class ShowsItsPassword(MemorySink):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ from spark_ckpt_kafka.publisher import MAX_FENCINGS, KafkaPublisher, Patience, r
 from spark_ckpt_kafka.publishing import LaneSettings, Published, Request
 from spark_ckpt_kafka.rows import StagedPart
 
-from spark_ckpt.connector import EpochOutput, StagedFile
+from spark_ckpt.connector import EpochOutput, StagedAhead, StagedFile
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishConflict, PublishFailed
 from spark_ckpt.protocol.ids import Epoch, Incarnation
 
@@ -36,6 +37,10 @@ def test_settings_and_requests_survive_the_pipe() -> None:
 def test_results_and_failures_survive_the_pipe() -> None:
     published = Published(5, replayed=False)
     assert wire.result_of(wire.decode(wire.encode(wire.published_message(published)))) == published
+
+    assert wire.sent_of(wire.decode(wire.encode(wire.sent_message(7)))) == 7
+    with pytest.raises(ProducerFailed, match="x"):
+        wire.sent_of(wire.failure_message(ProducerFailed("x")))
 
     for error in (EpochDamaged("gone", hint="restore", path="p"), PublishConflict("who?", hint="ask", lane=1)):
         with pytest.raises(type(error)) as raised:
@@ -63,6 +68,12 @@ class FakeLane:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def send_ahead(self, request: Request) -> int:
+        answer = self.script.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return request.rows
 
     def close(self) -> None:
         pass
@@ -133,6 +144,18 @@ def test_what_an_operator_must_see_is_not_retried(publisher: Callable[..., Kafka
         publisher(error, DONE).publish(_output())
 
     assert FakeLane.script == [DONE]
+
+
+def test_what_cannot_be_sent_ahead_is_left_to_the_publish(publisher: Callable[..., KafkaPublisher]) -> None:
+    """One attempt, and an error that may pass: patience is for what is decided."""
+    staged = StagedAhead(Epoch(3), Incarnation(1), "/root", {}, [_file(0, 0), _file(0, 1)])
+    one = publisher(DONE, ProducerFailed("died", hint="wait"))
+
+    assert one.send_ahead(replace(staged, files=())) == 0
+    assert one.send_ahead(staged) == 20
+    with pytest.raises(PublishFailed, match="died") as failed:
+        one.send_ahead(staged)
+    assert failed.value.retriable
 
 
 def _file(lane: int, part: int) -> StagedFile:

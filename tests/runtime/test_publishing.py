@@ -6,7 +6,7 @@ import queue
 
 import pytest
 
-from spark_ckpt.connector import EpochOutput, PublishReceipt
+from spark_ckpt.connector import EpochOutput, PublishReceipt, StagedAhead
 from spark_ckpt.driver.publishing import SinkLane
 from spark_ckpt.errors import Fenced, PublishConflict, PublishFailed
 
@@ -26,6 +26,16 @@ class FakePublisher:
             raise outcome
         return PublishReceipt(output.epoch, 1, replayed=False)
 
+    def send_ahead(self, staged):
+        self.log.append(("ahead", self.number, staged.epoch))
+        outcome = self.script.pop(0) if self.script else None
+        if outcome is not None:
+            raise outcome
+        return 7
+
+    def drop_ahead(self):
+        self.log.append(("drop", self.number))
+
     def close(self):
         self.log.append(("close", self.number))
         raise OSError("closing is best effort")
@@ -34,10 +44,10 @@ class FakePublisher:
 class Lane:
     """A lane with fake publishers, its calls in `log`, its reports in order."""
 
-    def __init__(self, *script, current=lambda: None, opening=None):
+    def __init__(self, *script, current=lambda: None, opening=None, opens_at_once=False):
         self.log, self.reports, self.opened = [], queue.Queue(), 0
         self.script, self.opening = list(script), list(opening or ())
-        self.thread = SinkLane("out", self._open, current, self.reports.put)
+        self.thread = SinkLane("out", self._open, current, self.reports.put, opens_at_once=opens_at_once)
         self.thread.start()
 
     def _open(self):
@@ -48,6 +58,10 @@ class Lane:
 
     def publish(self, epoch):
         self.thread.submit(EpochOutput(epoch, 1, epoch - 1, "", {}, []))
+        return self.reports.get(timeout=WAIT_S)
+
+    def send(self, epoch):
+        self.thread.submit(StagedAhead(epoch, 1, "", {}, []))
         return self.reports.get(timeout=WAIT_S)
 
     def end(self):
@@ -147,3 +161,60 @@ def test_stopping_ends_after_what_was_submitted_and_closes_the_publisher():
         lane.thread.submit(EpochOutput(epoch, 1, epoch - 1, "", {}, []))
     lane.end()
     assert lane.log == [("publish", 1, 1), ("publish", 1, 2), ("close", 1)]
+
+
+def test_rows_go_ahead_in_the_lane_and_are_answered(lane_of):
+    lane = lane_of()
+    sent, published = lane.send(1), lane.publish(1)
+    assert (sent.sink, sent.epoch, sent.rows, sent.error) == ("out", 1, 7, None)
+    assert published.error is None
+    lane.end()
+    assert lane.log == [("ahead", 1, 1), ("publish", 1, 1), ("close", 1)]
+
+
+def test_what_was_sent_ahead_and_not_published_is_undone_when_the_lane_ends(lane_of):
+    lane = lane_of()
+    lane.send(1)
+    lane.end()
+    assert lane.log == [("ahead", 1, 1), ("drop", 1), ("close", 1)]
+
+
+def test_what_was_sent_ahead_is_undone_in_its_turn_and_once(lane_of):
+    lane = lane_of()
+    lane.send(1)
+    lane.thread.drop_ahead()
+    lane.thread.drop_ahead()
+    lane.send(2)
+    assert lane.log == [("ahead", 1, 1), ("drop", 1), ("ahead", 1, 2)]
+
+
+def test_a_publisher_that_could_not_send_ahead_is_replaced_and_the_epoch_is_published(lane_of):
+    lane = lane_of(ZeroDivisionError("oops"))
+    sent = lane.send(1)
+    assert "ZeroDivisionError: oops" in sent.error.what
+    assert lane.publish(1).error is None
+    assert lane.log == [("ahead", 1, 1), ("close", 1), ("publish", 2, 1)]
+
+
+def test_a_zombie_opens_no_publisher_to_send_ahead(lane_of):
+    def current():
+        raise Fenced("newer")
+
+    lane = lane_of(current=current, opens_at_once=True)
+    assert isinstance(lane.send(1).error, Fenced)
+    assert lane.opened == 0
+
+
+def test_the_log_is_not_asked_while_a_publisher_is_open(lane_of):
+    """A decision may be under way there, and the sink itself fences."""
+    asked = []
+    lane = lane_of(current=lambda: asked.append(1), opens_at_once=True)
+    lane.send(1)
+    lane.send(1)
+    assert (len(asked), lane.opened) == (1, 1)
+
+
+def test_a_sink_that_cannot_be_opened_early_is_opened_when_it_is_needed(lane_of):
+    lane = lane_of(opening=[OSError("no route")], opens_at_once=True)
+    assert lane.publish(1).error is None
+    assert lane.opened == 2

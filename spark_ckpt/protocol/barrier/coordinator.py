@@ -199,6 +199,11 @@ class Coordinator(Machine[CoordinatorPhase]):
         return self._open.epoch if self._open else None
 
     @property
+    def next_epoch(self) -> Epoch:
+        """The number of the epoch in flight, else that of the next one."""
+        return self.open_epoch or Epoch(self._last_used + 1)
+
+    @property
     def last_decided(self) -> Epoch:
         """The newest epoch whose decision record is known to be in the log."""
         return self._last_decided

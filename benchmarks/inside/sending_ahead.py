@@ -1,0 +1,111 @@
+"""What sending ahead takes off a publish: the time of `publish` with an epoch's rows in the transaction already, and without.
+
+Run: python -m benchmarks.inside.sending_ahead [--rounds N] [--client NAME]. A broker of its own; both kinds in turns, wall clock,
+from the call to the answer, which is when a committed reader can see the rows. The sending itself is told beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median as middle
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+from spark_ckpt_kafka import KafkaSink
+from spark_ckpt_kafka.control import Control
+from spark_ckpt_kafka.options import Connection
+from spark_ckpt_kafka.producer import Plane
+from spark_ckpt_kafka.publisher import KafkaPublisher
+
+from integration_tests.broker import Broker, running_broker
+from spark_ckpt.connector import EpochOutput, SinkContext, StagedAhead, StagedFile, StagePlan
+from spark_ckpt.protocol.ids import Epoch, Incarnation
+from spark_ckpt.store.location import Location
+from spark_ckpt.tasks.staging import SinkStage, StageWriter
+
+SIZES = (100, 10_000, 100_000)
+PARTITIONS = 4
+PREPARED_S = 1.0
+"""Between two epochs, so that the next producer is initialised: as a batch is."""
+
+
+def rows(count: int) -> pa.Table:
+    """About 100 bytes each."""
+    numbers = np.random.default_rng(3).integers(0, 1 << 60, count).tolist()
+    values = [b'{"id": %d, "name": "customer %d", "amount": %d.25}' % (n, n % 9973, n % 100_000) for n in numbers]
+    return pa.table({"key": [b"%d" % (n % 50_000) for n in numbers], "value": values})
+
+
+def staged(folder: Path, table: pa.Table) -> list[StagedFile]:
+    """As a task leaves them."""
+    with StageWriter(
+        SinkStage("out", StagePlan(compression="lz4", dictionary=False), Location(str(folder)), 1), 0
+    ) as writer:
+        writer.write(table)
+        return writer.close()
+
+
+class Published:
+    """One sink, epoch after epoch."""
+
+    def __init__(self, broker: Broker, folder: Path, client: Plane | None) -> None:
+        topic = f"t-{uuid.uuid4().hex[:8]}"
+        with Control(Connection(broker.servers)) as control:
+            control.create_topic(topic, PARTITIONS)
+        self._folder = folder
+        self._epoch = 0
+        context = SinkContext("job", "out", str(uuid.uuid4()), Incarnation(1))
+        self._publisher = cast(
+            "KafkaPublisher",
+            KafkaSink(broker.servers, topic, client=client).publisher(None, context),  # type: ignore[arg-type]
+        )
+
+    def epoch(self, files: list[StagedFile], ahead: bool) -> tuple[float, float]:
+        """(ms of sending ahead, ms of the publish)."""
+        time.sleep(PREPARED_S)
+        self._epoch += 1
+        epoch, root = Epoch(self._epoch), str(self._folder)
+        send = StagedAhead(epoch, Incarnation(1), root, {}, files if ahead else [])
+        output = EpochOutput(epoch, Incarnation(1), Epoch(epoch - 1), root, {}, files)
+        return _ms(lambda: self._publisher.send_ahead(send)), _ms(lambda: self._publisher.publish(output))
+
+    def close(self) -> None:
+        """End its processes."""
+        self._publisher.close()
+
+
+def _ms(work: Callable[[], object]) -> float:
+    before = time.perf_counter()
+    work()
+    return (time.perf_counter() - before) * 1000
+
+
+def main(rounds: int, client: Plane | None) -> None:
+    """Print a line for each size."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with running_broker(folder / "broker") as broker:
+            (folder / "rows").mkdir()
+            published = Published(broker, folder / "rows", client)
+            print("| rows | publish, ms | least | with rows ahead | least | sending them |")
+            for count in SIZES:
+                files = staged(folder / "rows", rows(count))
+                found = [(*published.epoch(files, False), *published.epoch(files, True)) for _ in range(rounds + 1)][1:]
+                _, alone, sending, rest = (list(each) for each in zip(*found, strict=True))
+                shown = [middle(alone), min(alone), middle(rest), min(rest), middle(sending)]
+                print(f"| {count:,} | " + " | ".join(f"{ms:.0f}" for ms in shown) + " |", flush=True)
+            published.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--client", choices=("kafka-python", "confluent-kafka"))
+    given = parser.parse_args()
+    main(given.rounds, given.client)

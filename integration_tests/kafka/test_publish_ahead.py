@@ -1,0 +1,191 @@
+"""Rows sent ahead on a real broker: in an open transaction until their epoch is published, and once whatever dies meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from kafka_kit import PLANES, Cluster, Staged, output, publish, wait_for
+from spark_ckpt_kafka.producer import Plane, ProducerFailed
+from spark_ckpt_kafka.publisher import requests_ahead, requests_of
+from spark_ckpt_kafka.publishing import LanePublisher, Request
+
+from spark_ckpt.connector import StagedAhead
+from spark_ckpt.errors import CkptError
+from spark_ckpt.protocol.ids import Epoch, Incarnation
+
+pytestmark = pytest.mark.parametrize("plane", PLANES)
+Stages = Callable[..., Staged]
+AHEAD_POINTS = ("SENDING_AHEAD:kill", "MID_SEND:kill", "SENT_AHEAD:kill")
+LATER_POINTS = (
+    "MARKER_READ:kill", "OFFSETS_SENT:kill", "FLUSHED:kill", "PRE_COMMIT:kill", "COMMITTING:kill:1:1",
+    "PUBLISH_COMMITTED:kill",
+)  # fmt: skip
+
+
+def ahead(epoch: int, staged: Staged, files: int | None = None) -> StagedAhead:
+    return StagedAhead(Epoch(epoch), Incarnation(1), str(staged.root), {}, staged.files[:files])
+
+
+def test_rows_sent_ahead_are_read_when_their_epoch_is_published(cluster: Cluster, staged: Stages, plane: Plane) -> None:
+    first, second = staged(1, lanes=2), staged(2, lanes=2)
+    publisher = cluster.publisher(client=plane, lanes=2)
+
+    for number, epoch in ((1, first), (2, second)):
+        shown = cluster.read()
+        assert publisher.send_ahead(ahead(number, epoch, 1)) == epoch.files[0].rows
+        assert publisher.send_ahead(ahead(number, epoch)) == epoch.files[1].rows
+        assert cluster.read() == shown, "rows are read before their epoch is decided"
+        assert not cluster._is_settled(cluster.control.partitions([cluster.topic])), "nothing was sent ahead"
+        publish(publisher, number, epoch)
+
+    cluster.assert_exactly(first, second)
+
+
+def test_asking_what_is_published_neither_waits_for_an_open_transaction_nor_ends_it(
+    cluster: Cluster, staged: Stages, plane: Plane
+) -> None:
+    first, second = staged(1), staged(2)
+    publisher = cluster.publisher(client=plane)
+    publish(publisher, 1, first)
+    publisher.send_ahead(ahead(2, second))
+
+    told = cluster.sink(client=plane).newest_published(cluster.context(2))
+    marker = cluster.marker()
+    receipt = publish(publisher, 2, second)
+
+    assert told is not None
+    assert marker is not None
+    assert (told.epoch, marker.epoch, receipt.replayed) == (1, 1, False)
+    cluster.assert_exactly(first, second)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("point", AHEAD_POINTS + LATER_POINTS)
+def test_kill_9_of_a_process_that_sends_ahead_loses_and_repeats_nothing(
+    cluster: Cluster, staged: Stages, failpoint: Callable[[str], None], plane: Plane, point: str
+) -> None:
+    failpoint(point)
+    publisher = cluster.publisher(client=plane)
+    first, second = staged(1), staged(2)
+    before = publisher.lane_pids()
+
+    if point in AHEAD_POINTS:
+        with pytest.raises(CkptError):
+            publisher.send_ahead(ahead(1, first))
+    else:
+        publisher.send_ahead(ahead(1, first))
+    publish(publisher, 1, first)
+    publisher.send_ahead(ahead(2, second))
+    publish(publisher, 2, second)
+
+    assert publisher.lane_pids() != before or "COMMITTING" in point, "the failpoint did not kill anything"
+    cluster.assert_exactly(first, second)
+
+
+@pytest.mark.kill
+def test_what_a_dead_driver_sent_ahead_is_aborted_by_its_successor(
+    cluster: Cluster, staged: Stages, plane: Plane
+) -> None:
+    """The epoch was not decided; its successor stages other files under the same number."""
+    dead, whole = staged(1, rows=100), staged(1)
+    driver = cluster.publisher(client=plane)
+    driver.send_ahead(ahead(1, dead))
+    driver.close()
+
+    successor = cluster.publisher(2, client=plane)
+    successor.send_ahead(ahead(1, whole))
+    publish(successor, 1, whole)
+
+    cluster.assert_exactly(whole)
+
+
+@pytest.mark.kill
+def test_a_zombie_that_sends_ahead_harms_nobody(cluster: Cluster, staged: Stages, plane: Plane) -> None:
+    """It has initialised after its successor, so that it aborts what that one sent ahead."""
+    first, second = staged(1), staged(1, rows=100)
+    successor = cluster.publisher(2, client=plane)
+    successor.send_ahead(ahead(1, first))
+    zombie = cluster.publisher(1, client=plane)
+    zombie.send_ahead(ahead(1, second))
+
+    publish(successor, 1, first)
+
+    with pytest.raises(CkptError):
+        publish(zombie, 2, second)
+    zombie.close()
+    publish(successor, 2, third := staged(2))
+    cluster.assert_exactly(first, third)
+
+
+def test_what_was_dropped_is_not_read(cluster: Cluster, staged: Stages, plane: Plane) -> None:
+    """An epoch is given up; its rows come with the next number, in front of others."""
+    publisher = cluster.publisher(client=plane)
+    epoch = staged(1)
+    publisher.send_ahead(ahead(1, epoch))
+
+    publisher.drop_ahead()
+    cluster.assert_settled()
+    publisher.send_ahead(ahead(2, epoch))
+    publisher.send_ahead(ahead(3, epoch))
+    publisher.publish(replace(output(3, epoch), previous=Epoch(0)))
+
+    cluster.assert_exactly(epoch)
+
+
+def test_a_transaction_that_timed_out_at_the_broker_is_not_taken_for_committed(
+    cluster: Cluster, staged: Stages, plane: Plane
+) -> None:
+    """Every row was acknowledged; nothing but the marker is left to send. The lane's own clock stands still."""
+    short = {"transaction.timeout.ms": 2000, "delivery.timeout.ms": 900, "request.timeout.ms": 400}
+    epoch = staged(1)
+    lane, request = _lane(cluster, plane, epoch, options=short)
+    lane.send_ahead(_ahead_of(epoch))
+    partitions = cluster.control.partitions([cluster.topic])
+    wait_for(lambda: cluster._is_settled(partitions), "the broker aborts the transaction", 40)
+
+    with pytest.raises(ProducerFailed):
+        lane.publish(request)
+    assert cluster.read() == []
+    publish(cluster.publisher(client=plane), 1, epoch)
+
+    cluster.assert_exactly(epoch)
+
+
+class CommitsAtOnce(LanePublisher):
+    """Planted bug: does not wait for the decision."""
+
+    def send_ahead(self, request: Request) -> int:
+        sent = super().send_ahead(request)
+        if (transaction := self._ahead.take()) is not None:
+            transaction.producer.commit()
+        return sent
+
+
+def test_a_commit_before_the_decision_would_be_noticed(cluster: Cluster, staged: Stages, plane: Plane) -> None:
+    dead, whole = staged(1, rows=100), staged(1)
+    lane, _ = _lane(cluster, plane, dead, CommitsAtOnce)
+    lane.send_ahead(_ahead_of(dead))
+
+    publish(cluster.publisher(2, client=plane), 1, whole)
+
+    with pytest.raises(AssertionError):
+        cluster.assert_exactly(whole)
+
+
+def _lane(
+    cluster: Cluster,
+    plane: Plane,
+    staged: Staged,
+    kind: type[LanePublisher] = LanePublisher,
+    options: dict[str, object] | None = None,
+) -> tuple[LanePublisher, Request]:
+    settings = cluster.sink(client=plane, options=options or {}).lane_settings(cluster.context())
+    [request] = requests_of(output(1, staged), 1, 1)
+    return kind(settings, lambda: None, lambda: 0.0), request
+
+
+def _ahead_of(staged: Staged) -> Request:
+    [(_, request)] = requests_ahead(ahead(1, staged), 1, 1)
+    return request

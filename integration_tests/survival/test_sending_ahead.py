@@ -1,0 +1,122 @@
+"""An epoch with each batch, its rows sent ahead of its decision; killed again and again: every record exactly once, in order."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration_tests.survival.job import KafkaJob
+from integration_tests.survival.kills import IN_CHILDREN, IN_DRIVER, IN_LANES_AHEAD, Kill, at_point, at_random
+
+pytestmark = [pytest.mark.kafka, pytest.mark.kill]
+AHEAD = ("--interval", "every batch", "--send-ahead", "--lanes", "2")
+SMALL_STEPS = ("--max-offsets", "1000")
+"""No incarnation gets to the end of its input before it is killed."""
+RECORDS = 30_000
+AROUND_THE_DECISION = ("SENDING_AHEAD", "SENT_AHEAD", "EPOCH_COMMITTING", "EPOCH_COMMITTED", "COMMITTING")
+EVERY_POINT = (*IN_LANES_AHEAD, *IN_DRIVER, *IN_CHILDREN)
+RANDOM_KILLS = 3
+LANE_POINTS = (*IN_LANES_AHEAD, *IN_CHILDREN[1:])
+
+
+def run_and_die(job: KafkaJob, kill: Kill, environment: dict[str, str] | None = None) -> None:
+    both = dict(kill.environment) | (environment or {})
+    with job.lives.start(*SMALL_STEPS, *AHEAD, environment=both) as driver:
+        kill.strike(driver)
+        assert driver.exit_code == -9, driver.log()
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "named", [AROUND_THE_DECISION, pytest.param(EVERY_POINT, marks=pytest.mark.long)], ids=["decision", "every point"]
+)
+def test_every_kill_leaves_every_record_exactly_once(
+    job: KafkaJob, spark: SparkSession, named: tuple[str, ...]
+) -> None:
+    """For a committed reader at the end, and for one that has read throughout."""
+    kills = [at_point(point, job.lives.folder) for point in named]
+    kills += [at_random(job.random) for _ in range(RANDOM_KILLS if named == EVERY_POINT else 0)]
+    job.random.shuffle(kills)
+
+    for number, kill in enumerate(kills, start=1):
+        job.ledger.write(RECORDS // (len(kills) + 1))
+        print(f"incarnation {number}: {kill.name}", flush=True)
+        run_and_die(job, kill)
+        job.check_watcher()
+    job.ledger.write(RECORDS - job.ledger.records)
+    job.lives.drain_on(spark, *AHEAD, "--max-offsets", "20000")
+
+    job.check_exact()
+
+
+def test_a_killed_publishing_process_costs_no_incarnation(job: KafkaJob) -> None:
+    """Killed once at each point of sending ahead and of publishing, within one incarnation."""
+    once = job.lives.folder / "once"
+    once.mkdir()
+    kills = [f"{point}:kill" + (":1:1" if point == "COMMITTING" else "") for point in LANE_POINTS]
+    environment = {"SPARK_CKPT_FAILPOINT": ",".join(kills), "SPARK_CKPT_FAILPOINT_ONCE": str(once)}
+    job.ledger.write(20_000)
+
+    with job.lives.start("--available-now", *SMALL_STEPS, *AHEAD, environment=environment) as driver:
+        driver.check_ended_well(300)
+
+    assert {path.name for path in once.iterdir()} == set(LANE_POINTS)
+    assert [event["incarnation"] for event in driver.events("started")] == [1]
+    job.check_exact()
+
+
+PLANTED = """
+from spark_ckpt_kafka import publishing
+
+opened = publishing.open_producer
+
+
+class CommitsWhatIsDelivered:
+    def __init__(self, producer):
+        self.producer, self.marked, self.early = producer, False, False
+
+    def __getattr__(self, name):
+        return getattr(self.producer, name)
+
+    def deliver(self):
+        delivered = self.producer.deliver()
+        if not self.marked:
+            self.producer.commit()
+            self.early = True
+        return delivered
+
+    def send(self, chunk):
+        self.again()
+        self.producer.send(chunk)
+
+    def add_marker(self, *marker):
+        self.again()
+        self.marked = True
+        self.producer.add_marker(*marker)
+
+    def again(self):
+        if self.early:
+            self.producer.begin()
+            self.early = False
+
+publishing.open_producer = lambda *what: CommitsWhatIsDelivered(opened(*what))
+"""
+"""Planted bug: what was sent ahead is committed at once, the marker with the decision. Without a death nobody sees a difference."""
+
+
+def test_a_commit_before_the_decision_would_be_noticed(job: KafkaJob, spark: SparkSession, tmp_path: Path) -> None:
+    bug = tmp_path / "bug"
+    bug.mkdir()
+    (bug / "sitecustomize.py").write_text(PLANTED)
+    environment = {"PYTHONPATH": os.pathsep.join([str(bug), *filter(None, sys.path)])}
+    job.ledger.write(6_000)
+
+    run_and_die(job, at_point("SENT_AHEAD", job.lives.folder), environment)
+    job.lives.drain_on(spark, "--max-offsets", "20000")
+
+    found = job.ledger.differences(job.output)
+    assert found.duplicated, f"the planted bug shows rows twice: {found}"

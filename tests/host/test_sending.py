@@ -1,0 +1,194 @@
+"""When a sink is sent rows of an epoch that is not decided."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from test_incarnation_core import SHAPE, Bench
+
+from spark_ckpt.connector import StagedFile
+from spark_ckpt.errors import Fenced, PublishFailed
+from spark_ckpt.host.job_shape import SinkPlace
+from spark_ckpt.host.messages import (
+    AheadEnded,
+    ArmTimer,
+    BatchDone,
+    DropAhead,
+    End,
+    OfferMarker,
+    Publish,
+    PublishEnded,
+    SavepointAsked,
+    SendAhead,
+    StoreManifest,
+    TimerRanOut,
+)
+from spark_ckpt.host.reports import Report
+from spark_ckpt.host.sending import Sending
+from spark_ckpt.protocol.barrier import Outcome, PauseElapsed, SinkRefused
+
+OUT = SinkPlace("file:/out", {"region": "here"}, sends_ahead=True)
+
+
+class AheadBench(Bench):
+    """Each batch stages a file for the sink."""
+
+    shape = replace(SHAPE, sinks={"out": OUT})
+
+    def batch(self, markers, rows=1):
+        self.rows += rows
+        name = f"{self.rows}.parquet"
+        staged = {"path": name, "size_bytes": 1, "rows": rows, "lane": 0, "batch": self.rows, "task": 0, "part": 0}
+        reports = (
+            Report("input", 0, 0, "sources", {"rows_in": rows}),
+            Report("tap", 0, 0, "out/file", {**staged, "rows": rows}),
+        )
+        return self.tell(BatchDone(0, {"in": {"n": self.rows}}, 0, markers, reports))
+
+    def sent(self):
+        """What a sink was just asked to send: of which epoch, which files."""
+        return [(each.staged.epoch, [file.path for file in each.staged.files]) for each in self.of(SendAhead)]
+
+    def ended(self, epoch, error=None):
+        return self.tell(AheadEnded("out", epoch, 1, error))
+
+
+class EveryBatch(AheadBench):
+    shape = replace(AheadBench.shape, every_batch=True)
+
+
+@pytest.fixture
+def bench():
+    return AheadBench().begun()
+
+
+def test_rows_go_ahead_batch_by_batch_under_the_number_that_their_epoch_will_have(bench):
+    bench.batch(markers=1)
+    assert bench.sent() == [(2, ["1.parquet"])]
+    (send,) = bench.of(SendAhead)
+    assert (send.sink, send.staged.incarnation, send.staged.root) == ("out", 1, "file:/out")
+    assert dict(send.staged.storage_options) == {"region": "here"}
+
+    bench.ended(2)
+    assert bench.sent() == []
+    bench.batch(markers=1)
+    assert bench.sent() == [(2, ["1.parquet", "2.parquet"])]
+
+
+def test_one_call_is_under_way_at_a_time(bench):
+    bench.batch(markers=1)
+    bench.batch(markers=1)
+    assert bench.sent() == []
+    bench.ended(2)
+    assert bench.sent() == [(2, ["1.parquet", "2.parquet"])]
+
+
+def test_the_rows_of_the_barriers_batch_are_on_their_way_before_the_decision_is(bench):
+    """The coordinator waits for the log; a lane does not wait for the coordinator."""
+    bench.tell(SavepointAsked("named"))
+    bench.batch(markers=2)
+    kinds = [type(each) for each in bench.effects]
+    assert kinds.index(SendAhead) < kinds.index(StoreManifest)
+    (store,) = bench.of(StoreManifest)
+    (send,) = bench.of(SendAhead)
+    assert [file.path for file in store.manifest.outputs["out"].files] == [file.path for file in send.staged.files]
+    assert (store.manifest.epoch, store.manifest.incarnation) == (send.staged.epoch, send.staged.incarnation)
+
+
+def test_nothing_goes_ahead_of_an_epoch_that_the_sink_still_owes(bench):
+    bench.tell(SavepointAsked("named"))
+    bench.batch(markers=2)
+    bench.stored()
+    assert [each.output.epoch for each in bench.of(Publish)] == [2]
+    bench.ended(2)
+    bench.batch(markers=2)
+    assert bench.sent() == []
+    bench.tell(PublishEnded("out", 2, 1))
+    assert bench.sent() == [(3, ["2.parquet"])]
+
+
+def test_an_epoch_that_waits_to_be_opened_goes_ahead_once_the_one_before_is_published():
+    bench = EveryBatch().begun()
+    bench.tell(SavepointAsked("named"))
+    bench.batch(markers=2)
+    assert bench.sent() == [(2, ["1.parquet"])]
+    bench.stored()
+    bench.batch(markers=3)
+    assert bench.sent() == []
+    bench.ended(2)
+    bench.tell(PublishEnded("out", 2, 1))
+    assert bench.sent() == [(3, ["2.parquet"])]
+
+
+def test_rows_of_an_epoch_that_is_given_up_are_dropped_and_go_ahead_under_the_next_number(bench):
+    bench.tell(SavepointAsked("named"))
+    bench.batch(markers=1)
+    assert bench.sent() == [(2, ["1.parquet"])]
+    bench.ended(2)
+    bench.effects = bench.core._coordinated(0.0, SinkRefused("out", 2, 1, "no"))
+    assert [each.sink for each in bench.of(DropAhead)] == ["out"]
+    assert bench.sent() == []
+    (pause,) = [TimerRanOut(each.elapsed) for each in bench.of(ArmTimer) if isinstance(each.elapsed, PauseElapsed)]
+    bench.tell(pause)
+    assert bench.sent() == [(3, ["1.parquet"])]
+
+
+def test_a_sink_that_failed_is_sent_nothing_ahead_until_it_has_published(bench):
+    bench.tell(SavepointAsked("named"))
+    bench.batch(markers=1)
+    bench.ended(2, PublishFailed("away"))
+    assert bench.of(End) == []
+    bench.batch(markers=2)
+    assert bench.sent() == []
+    bench.stored()
+    bench.batch(markers=2)
+    bench.tell(PublishEnded("out", 2, 1))
+    assert bench.sent() == [(3, ["3.parquet"])]
+
+
+def test_a_fence_that_is_met_while_rows_go_ahead_ends_the_incarnation(bench):
+    bench.batch(markers=1)
+    (end,) = bench.ended(2, Fenced("newer"))
+    assert (end.outcome, type(end.error)) == (Outcome.FENCED, Fenced)
+    assert bench.batch(markers=1) == []
+
+
+@pytest.mark.parametrize("place", [replace(OUT, sends_ahead=False), replace(OUT, publish_every_ms=1)])
+def test_a_sink_that_takes_no_rows_ahead_or_waits_for_several_epochs_gets_none(place):
+    class Bench(AheadBench):
+        shape = replace(SHAPE, sinks={"out": place})
+
+    bench = Bench().begun()
+    bench.batch(markers=1)
+    assert bench.sent() == []
+    assert not bench.core._sending.possible
+
+
+def test_nothing_is_sent_of_an_epoch_without_rows(bench):
+    bench.tell(SavepointAsked("named"))
+    super(AheadBench, bench).batch(markers=2)
+    assert bench.sent() == []
+    assert [each.manifest.epoch for each in bench.of(StoreManifest)] == [2]
+
+
+def test_files_that_a_sink_was_sent_are_not_asked_for_again():
+    def file(number):
+        return StagedFile(f"{number}", 1, 1, 0, 0, 0, number)
+
+    sending = Sending({"out": OUT}, 1)
+    first = sending.due(3, {"out": [file(1)]}, ())
+    sending.ended(AheadEnded("out", 3, 1))
+    again = sending.due(3, {"out": [file(1)]}, ())
+    other = sending.due(4, {"out": [file(1)]}, {"out"})
+    assert ([each.sink for each in first], again, other) == (["out"], [], [])
+    assert [each.staged.epoch for each in sending.due(4, {"out": [file(1)]}, ())] == [4]
+
+
+def test_offers_come_before_what_goes_ahead():
+    """Spark waits for them."""
+    bench = EveryBatch().begun()
+    bench.tell(SavepointAsked("named"))
+    bench.batch(markers=2)
+    kinds = [type(each) for each in bench.effects if isinstance(each, OfferMarker | SendAhead | StoreManifest)]
+    assert kinds == [OfferMarker, SendAhead, StoreManifest]

@@ -1,0 +1,107 @@
+"""Bugs planted in what a sink does about rows that it was sent before their epoch was decided."""
+
+from __future__ import annotations
+
+from spark_ckpt.connector_parts.sent_ahead import SentAhead
+from spark_ckpt.simulator.spark_driver import SparkDriver
+from spark_ckpt.simulator.spark_sink import SparkSink
+
+
+def rows_are_committed_before_the_decision(patch):
+    """The marker comes with the decision; what is in the transaction is not sent again."""
+    send_ahead = SparkSink.send_ahead
+
+    def committed(sink, shared, staged, how, session):
+        try:
+            return send_ahead(sink, shared, staged, how, session)
+        finally:
+            sink.rows, sink.ahead_rows = [*sink.rows, *sink.ahead_rows], []
+
+    patch(SparkSink, "send_ahead", committed)
+
+
+def rows_of_an_attempt_that_was_given_up_stay_in_the_transaction(patch):
+    """Neither is the transaction aborted when the epoch is, nor when files are sent under another number: they go beside."""
+
+    def beside(sink, epoch, incarnation, files):
+        sent = sink.ahead
+        rest = sent.rest_of(epoch, incarnation, [file.path for file in files]) if sent else None
+        return files if rest is None else files[len(files) - len(rest) :]
+
+    patch(SparkSink, "_rest", beside)
+    patch(SparkDriver, "drop_ahead", lambda driver, sink: driver.lanes[sink.name].waiting.popleft())
+
+
+def what_was_sent_ahead_is_sent_again(patch):
+    """The epoch's files go into the transaction that holds some of them already."""
+    rest_of = SentAhead.rest_of
+
+    def everything(sent, epoch, incarnation, files):
+        return None if rest_of(sent, epoch, incarnation, files) is None else files
+
+    patch(SentAhead, "rest_of", everything)
+
+
+def a_new_incarnation_commits_what_a_zombie_has_open(patch):
+    """Opening a publisher aborts nothing, and nobody asks whose rows they are."""
+
+    def opened(sink, incarnation):
+        sink.fence, sink.session = incarnation, sink.session + 1
+        return sink.session
+
+    patch(SparkSink, "open", opened)
+    patch(SentAhead, "rest_of", lambda sent, epoch, incarnation, files: files[len(sent.files) :])
+
+
+def rows_of_a_later_batch_are_sent_in_front(patch):
+    send_ahead = SparkSink.send_ahead
+
+    def turned(sink, shared, staged, how, session):
+        before = list(sink.ahead_rows)
+        try:
+            return send_ahead(sink, shared, staged, how, session)
+        finally:
+            if before and sink.ahead_rows[: len(before)] == before:
+                sink.ahead_rows = [*sink.ahead_rows[len(before) :], *before]
+
+    patch(SparkSink, "send_ahead", turned)
+
+
+def a_transaction_that_timed_out_is_committed_as_if_it_were_whole(patch):
+    """Its rows are gone; what was sent is not asked for again."""
+
+    def lost(sink):
+        sink.ahead_rows = []
+
+    patch(SparkSink, "lose", lost)
+
+
+def a_commit_that_comes_late_counts_behind_its_successor(patch):
+    """The newer publisher's init does not refuse it."""
+    lose = SparkSink.lose
+
+    def kept(sink):
+        late = sink.late
+        lose(sink)
+        sink.late = late
+
+    def landed(sink):
+        if sink.late is not None:
+            object.__setattr__(sink.late, "session", sink.session)
+        LAND(sink)
+
+    patch(SparkSink, "lose", kept)
+    patch(SparkSink, "land", landed)
+
+
+LAND = SparkSink.land
+
+PLANTED_AHEAD = [
+    rows_are_committed_before_the_decision,
+    rows_of_an_attempt_that_was_given_up_stay_in_the_transaction,
+    what_was_sent_ahead_is_sent_again,
+    a_new_incarnation_commits_what_a_zombie_has_open,
+    rows_of_a_later_batch_are_sent_in_front,
+    a_transaction_that_timed_out_is_committed_as_if_it_were_whole,
+    a_commit_that_comes_late_counts_behind_its_successor,
+]

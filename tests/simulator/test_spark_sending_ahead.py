@@ -1,0 +1,58 @@
+"""Sinks that are sent rows before their epoch is decided: every fault happens, and what would show a row wrongly is caught."""
+
+from __future__ import annotations
+
+import pytest
+from ahead_bugs import PLANTED_AHEAD, rows_are_committed_before_the_decision
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.simulator.schedules import AHEAD, spark_world
+from spark_ckpt.simulator.spark_sink import SparkSink
+
+ENOUGH = 400
+SEEDS = [seed for seed in range(ENOUGH) if seed % 11 in AHEAD]
+"""Of jobs that send rows ahead."""
+
+
+def first_failure():
+    return next((outcome for outcome in map(sim.run_spark, SEEDS) if not outcome.ok), None)
+
+
+@pytest.mark.parametrize("schedules", [150, pytest.param(ENOUGH, marks=pytest.mark.long)])
+def test_no_schedule_is_condemned_and_every_kind_of_fault_happens(schedules, monkeypatch):
+    committed, show = [], SparkSink._show
+
+    def shown(sink, commit):
+        committed.append(len(sink.ahead_rows))
+        show(sink, commit)
+
+    monkeypatch.setattr(SparkSink, "_show", shown)
+    happened = dict.fromkeys(
+        ["sent ahead", "dropped ahead", "send fail", "send silent", "lose lost", "delay late", "late commit"], 0
+    )
+    for seed in SEEDS[: schedules // 2]:
+        outcome = sim.run_spark(seed)
+        assert outcome.ok, f"seed {seed}: {outcome.error}"
+        for what in happened:
+            happened[what] += outcome.counts.get(what, 0)
+    assert min(happened.values()) > schedules // 60, happened
+    assert sum(map(bool, committed)) > schedules // 2, "what was sent ahead is hardly ever committed"
+
+
+@pytest.mark.parametrize("plant", PLANTED_AHEAD, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_in_what_a_sink_does_about_rows_sent_ahead_is_caught(plant, monkeypatch):
+    plant(monkeypatch.setattr)
+    found = first_failure()
+    assert found is not None, f"{plant.__name__}: no schedule of {len(SEEDS)} is condemned"
+    print(f"{plant.__name__}: seed {found.seed}, {len(found.trace)} steps: {str(found.error).splitlines()[0]}")
+    again = sim.replay(lambda: spark_world(found.seed), found)
+    assert (type(again.error), str(again.error)) == (type(found.error), str(found.error))
+
+
+def test_a_commit_before_the_decision_is_caught_by_what_it_leads_to_as_well(monkeypatch):
+    """Without the oracle that compares what is shown with what is decided: rows come again when a driver has died."""
+    rows_are_committed_before_the_decision(monkeypatch.setattr)
+    monkeypatch.setattr(SparkSink, "judge_shown", lambda sink, shared: None)
+    found = first_failure()
+    assert found is not None
+    assert str(found.error).startswith(("O12", "O3")), found.error
