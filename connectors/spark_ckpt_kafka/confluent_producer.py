@@ -7,8 +7,8 @@ with no failure reported: librdkafka counts a message until its delivery report 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -62,7 +62,8 @@ class ConfluentProducer:
             self._drain(sum(self._under_way))
         self._call(self._send_plain if chunk.plain else self._send_rich, chunk)
         self._sent += len(chunk)
-        self._producer.poll(0)
+        with self._translated("send"):
+            self._producer.poll(0)
         self._check()
 
     def add_marker(self, group: str, topic: str, epoch: int, metadata: str) -> None:
@@ -83,12 +84,14 @@ class ConfluentProducer:
 
     def abort(self) -> None:
         """Abort, best effort."""
-        self._producer.purge(blocking=False)
+        with self._translated("abort"):
+            self._producer.purge(blocking=False)
         self._call(self._producer.abort_transaction, ABORT_TIMEOUT_S)
 
     def close(self) -> None:
         """Free the client."""
-        self._producer.close()
+        with self._translated("close"):
+            self._producer.close()
 
     def _send_plain(self, chunk: Chunk) -> None:
         produce, topic = self._producer.produce, chunk.topic
@@ -114,10 +117,11 @@ class ConfluentProducer:
         producer = self._producer
         left = len(producer)
         while left > limit:
-            if limit:
-                producer.poll(0.05)
-            else:
-                producer.flush(1.0)
+            with self._translated("deliver"):
+                if limit:
+                    producer.poll(0.05)
+                else:
+                    producer.flush(1.0)
             before, left = left, len(producer)
             if left < before:
                 self._progress()
@@ -138,15 +142,21 @@ class ConfluentProducer:
             raise _failed(self._failure, f"{counted(self._failures, 'record was', 'records were')} not delivered")
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> None:
-        try:
+        with self._translated(function.__name__.strip("_")):
             function(*arguments)
+        self._progress()
+
+    @contextmanager
+    def _translated(self, doing: str) -> Iterator[None]:
+        """A producer that is fenced says so once more whenever it is asked for news: in polls, and while it is aborted."""
+        try:
+            yield
         except KafkaException as error:
-            with suppress(KafkaException):  # a producer that is fenced says so again
+            with suppress(KafkaException):
                 self._producer.poll(0)  # librdkafka logs in until the time is over; why it could not, it says beside
-            raise _failed(self._refused or error.args[0], function.__name__.strip("_")) from error
+            raise _failed(self._refused or error.args[0], doing) from error
         except BufferError as error:
             raise ProducerFailed("the producer's queue is full although it was drained") from error
-        self._progress()
 
 
 def _group_metadata(connection: Connection, group: str) -> object:

@@ -84,7 +84,8 @@ class Ahead:
         transaction = self.take()
         if transaction is not None:
             transaction.abort()
-            transaction.producer.close()
+            with contextlib.suppress(ProducerFailed):
+                transaction.producer.close()
 
     def take(self) -> Transaction | None:
         """It is the taker's now."""

@@ -1,0 +1,87 @@
+"""A producer of librdkafka that was fenced says so in every call, aborting included: whoever publishes hears that it was fenced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from publishing_kit import ROWS, World
+from spark_ckpt_kafka import confluent_producer, publishing
+from spark_ckpt_kafka.confluent_producer import ConfluentProducer
+from spark_ckpt_kafka.options import Connection, Tuning
+from spark_ckpt_kafka.producer import ProducerFailed
+
+
+class FencedClient:
+    """librdkafka's client; fenced in the call `at`, and in every one that follows."""
+
+    at = ""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.fenced = False
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def call(*_: object, **__: object) -> None:
+            self.fenced = self.fenced or name == self.at
+            if self.fenced:
+                raise KafkaException(KafkaError(KafkaError._FENCED))
+
+        call.__name__ = name
+        return call
+
+    def __len__(self) -> int:
+        return 0 if self.at != "flush" or self.fenced else 1
+
+
+@pytest.mark.parametrize(
+    "at", ["begin_transaction", "produce", "poll", "flush", "send_offsets_to_transaction", "commit_transaction"]
+)
+@pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
+def test_a_lane_whose_producer_is_fenced_says_so(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, at: str, ahead: bool
+) -> None:
+    monkeypatch.setattr(confluent_producer, "Producer", FencedClient)
+    monkeypatch.setattr(confluent_producer, "_group_metadata", lambda *_: None)
+    monkeypatch.setattr(FencedClient, "at", at)
+    one = world()
+    monkeypatch.setattr(
+        publishing,
+        "open_producer",
+        lambda *_: ConfluentProducer(Connection("b:1"), Tuning(), "store.out.0", lambda: None),
+    )
+    publisher = one.publisher()
+
+    def both() -> None:
+        if ahead:
+            publisher.send_ahead(one.in_parts(1, ROWS // 2))
+        publisher.publish(one.in_parts(1, ROWS))
+
+    with pytest.raises(ProducerFailed) as caught:
+        both()
+
+    assert caught.value.fenced
+
+
+def test_what_a_fenced_producer_has_open_is_dropped_without_a_word(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newer producer's init has aborted it."""
+    monkeypatch.setattr(confluent_producer, "Producer", FencedClient)
+    one = world()
+    clients: list[ConfluentProducer] = []
+
+    def opened(*_: object) -> ConfluentProducer:
+        clients.append(ConfluentProducer(Connection("b:1"), Tuning(), "store.out.0", lambda: None))
+        return clients[-1]
+
+    monkeypatch.setattr(publishing, "open_producer", opened)
+    publisher = one.publisher()
+    publisher.send_ahead(one.in_parts(1, 1))
+    clients[0]._producer.fenced = True
+
+    publisher.drop_ahead()
+
+    assert publisher.send_ahead(one.in_parts(1, 1)) == 1
+    assert len(clients) == 2
