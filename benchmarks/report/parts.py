@@ -23,6 +23,7 @@ PARTS: Mapping[str, str] = {
     "barrier": "waiting for the batch with the barrier",
     "decision": "decision",
     "publish": "publish: until the sink begins",
+    "publish_ahead": "publish: rows that were being sent ahead",
     "publish_init": "publish: init",
     "publish_verify": "publish: verify",
     "publish_send": "publish: send",

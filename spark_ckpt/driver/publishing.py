@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from enum import Enum
 
@@ -58,37 +59,42 @@ class SinkLane(threading.Thread):
         self._opens_at_once = opens_at_once
         self._tidied = False
         self._ahead = False
-        self._asked: queue.SimpleQueue[EpochOutput | StagedAhead | _Ask] = queue.SimpleQueue()
+        self._ahead_until_s = 0.0
+        self._asked: queue.SimpleQueue[tuple[EpochOutput | StagedAhead | _Ask, float]] = queue.SimpleQueue()
 
     def submit(self, asked: EpochOutput | StagedAhead) -> None:
         """Try once to publish this decided epoch, or to send these rows ahead, after what was submitted before."""
-        self._asked.put(asked)
+        self._ask(asked)
 
     def drop_ahead(self) -> None:
         """Have undone what was sent ahead, after what was submitted before."""
-        self._asked.put(_Ask.DROP)
+        self._ask(_Ask.DROP)
 
     def stop(self) -> None:
         """End after the attempt under way."""
-        self._asked.put(_Ask.STOP)
+        self._ask(_Ask.STOP)
 
     def run(self) -> None:
         """Thread body."""
         if self._opens_at_once:
             self._open_early()
-        while (asked := self._asked.get()) is not _Ask.STOP:
+        while (asked := self._asked.get())[0] is not _Ask.STOP:
             match asked:
-                case EpochOutput():
-                    self._publish(asked)
-                case StagedAhead():
-                    self._report(self._sent(asked))
-                case _Ask.DROP:
+                case EpochOutput() as output, asked_s:
+                    self._publish(output, asked_s)
+                case StagedAhead() as staged, _:
+                    self._send(staged)
+                case _:
                     self._drop_ahead()
         self._drop_ahead()
         self._drop_publisher()
 
-    def _publish(self, output: EpochOutput) -> None:
-        self._report(self._attempt(output))
+    def _ask(self, what: EpochOutput | StagedAhead | _Ask) -> None:
+        self._asked.put((what, time.monotonic()))
+
+    def _publish(self, output: EpochOutput, asked_s: float) -> None:
+        waited_ms = round((self._ahead_until_s - asked_s) * 1000)
+        self._report(self._attempt(output, {"ahead": waited_ms} if waited_ms > 0 else {}))
         if output.epoch > self._inherited and not self._tidied:
             self._tidy()
 
@@ -104,6 +110,11 @@ class SinkLane(threading.Thread):
             self._still_current()
             self._publisher = self._open_publisher()
         return self._publisher
+
+    def _send(self, staged: StagedAhead) -> None:
+        ended = self._sent(staged)
+        self._ahead_until_s = time.monotonic()
+        self._report(ended)
 
     def _sent(self, staged: StagedAhead) -> AheadEnded:
         """One attempt. The log is not asked while a publisher is open: a decision may be under way there, and the sink fences."""
@@ -132,14 +143,15 @@ class SinkLane(threading.Thread):
             _log.info("sink %s: what was sent ahead could not be undone: %s", self.sink, error)
             self._drop_publisher()
 
-    def _attempt(self, output: EpochOutput) -> PublishEnded:
+    def _attempt(self, output: EpochOutput, waited_ms: Mapping[str, int]) -> PublishEnded:
+        """`waited_ms`: how long it has waited for rows of its own that were sent ahead when it was asked for."""
         try:
             self._still_current()
             self._publisher = self._publisher or self._open_publisher()
             receipt = self._publisher.publish(output)
             self._ahead = False
             hit(Failpoint.ACKED)
-            if parts_ms := _parts_ms(receipt.detail):
+            if parts_ms := {**waited_ms, **_parts_ms(receipt.detail)}:
                 self._measured(self.sink, output.epoch, parts_ms)
             return PublishEnded(self.sink, output.epoch, receipt.rows, receipt.replayed, learned=self._learned())
         except CkptError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import threading
+import time
 
 import pytest
 
@@ -29,7 +31,9 @@ class FakePublisher:
     def send_ahead(self, staged):
         self.log.append(("ahead", self.number, staged.epoch))
         outcome = self.script.pop(0) if self.script else None
-        if outcome is not None:
+        if callable(outcome):
+            outcome()
+        elif outcome is not None:
             raise outcome
         return 7
 
@@ -44,10 +48,12 @@ class FakePublisher:
 class Lane:
     """A lane with fake publishers, its calls in `log`, its reports in order."""
 
-    def __init__(self, *script, current=lambda: None, opening=None, opens_at_once=False):
+    def __init__(self, *script, current=lambda: None, opening=None, opens_at_once=False, measured=lambda *_: None):
         self.log, self.reports, self.opened = [], queue.Queue(), 0
         self.script, self.opening = list(script), list(opening or ())
-        self.thread = SinkLane("out", self._open, current, self.reports.put, opens_at_once=opens_at_once)
+        self.thread = SinkLane(
+            "out", self._open, current, self.reports.put, opens_at_once=opens_at_once, measured=measured
+        )
         self.thread.start()
 
     def _open(self):
@@ -170,6 +176,24 @@ def test_rows_go_ahead_in_the_lane_and_are_answered(lane_of):
     assert published.error is None
     lane.end()
     assert lane.log == [("ahead", 1, 1), ("publish", 1, 1), ("close", 1)]
+
+
+def test_a_publish_that_waits_for_rows_sent_ahead_tells_how_long(lane_of):
+    """Which is in no part that the sink tells: what it did not wait for is nobody's time."""
+    told, sent = [], threading.Event()
+    lane = lane_of(sent.wait, measured=lambda *what: told.append(what))
+    lane.thread.submit(StagedAhead(1, 1, "", {}, []))
+    lane.thread.submit(EpochOutput(1, 1, 0, "", {}, []))
+    time.sleep(0.05)
+    sent.set()
+    lane.end()
+    lane = lane_of(measured=lambda *what: told.append(what))
+    lane.send(2)
+    lane.publish(2)
+    lane.end()
+    [(sink, epoch, parts_ms)] = told
+    assert (sink, epoch, list(parts_ms)) == ("out", 1, ["ahead"])
+    assert 50 <= parts_ms["ahead"] < 1000 * WAIT_S
 
 
 def test_what_was_sent_ahead_and_not_published_is_undone_when_the_lane_ends(lane_of):
