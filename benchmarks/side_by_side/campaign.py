@@ -165,7 +165,7 @@ def _measured(campaign: Campaign, on: Bench, repeat: int, cell: Cell, system: Sy
         values = dict(MEASURES[cell.measure](on, cell, system, repeat))
     except (Failed, KafkaException, TimeoutError) as failure:
         print(failure, getattr(failure, "log", ""), sep="\n", file=sys.stderr, flush=True)
-        values = {"failed": str(failure)}
+        values = {"failed": str(failure)} | ({"rate": campaign.plan.rate} if cell.measure in PACED else {})
     plan = campaign.plan
     return Line(
         measure=cell.measure,

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.report.lines import Line, read
 from spark_ckpt.spark_session import jars
 
-Cell = tuple[str, str, str, str, int]
+Cell = tuple[str, str, str, str, int, float | None]
 
 
 class Results:
@@ -47,8 +47,8 @@ def _without_empty_runs(lines: list[Line]) -> list[Line]:
 
 
 def cell(line: Line) -> Cell:
-    """All repeats of one measurement."""
-    return line.measure, line.job, line.workload, line.system, line.interval_ms
+    """All repeats of one measurement, at one rate if the rate is chosen. How fast a job was is no choice, so it has other names."""
+    return line.measure, line.job, line.workload, line.system, line.interval_ms, line.number("rate")
 
 
 def machine(versions: dict[str, str]) -> Line:

@@ -233,6 +233,20 @@ def test_latency_at_a_short_interval(p50_ms, p99_ms, states):
     assert {name: verdict_of(some, f"{name} latency").state for name in states} == states
 
 
+@pytest.mark.parametrize(
+    ("rate", "p50_ms", "p99_ms", "states"),
+    [
+        (1000, 450, 9999, {"p50": "reached"}), (1000, 451, 1, {"p50": "missed"}),
+        (10_000, 600, 1101, {"p50": "reached", "p99": "missed"}), (10_000, 601, 1100, {"p50": "missed", "p99": "reached"}),
+        (100_000, 9999, 1500, {"p99": "reached"}), (100_000, 1, 1501, {"p99": "missed"}),
+    ],
+)  # fmt: skip
+def test_latency_with_an_epoch_per_batch(rate, p50_ms, p99_ms, states):
+    values = {"rate": rate, "p50_ms": p50_ms, "p99_ms": p99_ms, **EXACT}
+    some = lines("latency", "spark_ckpt-every-batch", values, interval_ms=1000)
+    assert {row.target.split(": ")[1].split()[0]: row.state for row in verdicts(contents(some))} == states
+
+
 def test_latency_at_another_rate_decides_nothing():
     assert (
         verdicts(contents(lines("latency", "spark_ckpt-builtin", {"rate": 2000, "p50_ms": 1, "p99_ms": 1, **EXACT})))
