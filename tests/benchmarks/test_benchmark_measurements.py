@@ -154,6 +154,18 @@ def test_measuring_again_replaces_and_leaves_the_rest(tmp_path: Path) -> None:
     assert read(path) == [machine(1), line("b", 0), machine(3), line("a", 0, "new"), line("a", 1, "new")]
 
 
+def test_measuring_at_one_rate_leaves_what_was_measured_at_another(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    slow, fast = (
+        Line(measure="latency", system="a", values={"failed": "it broke", "rate": rate}) for rate in (1000, 10_000)
+    )
+    Results(path).add(slow)
+    Results(path).add(fast)
+    Results(path).add(fast)
+
+    assert read(path) == [slow, fast]
+
+
 def test_tables_and_lines_of_inside_measurements_are_told_apart() -> None:
     own = Line(measure="interval", interval_ms=5, values={"records_per_s": 1.5, "lost": 0.1})
     printed = f"| a | b |\nsome noise\n{own.model_dump_json()}\n| 1 | 2 |\n"
