@@ -110,7 +110,11 @@ class JobConfig(BaseModel):
         description="shares of an operator's keys; changed by `spark-ckpt rescale`; default two for each task that runs at a time,"
         " four at least",
     )
-    shuffle_partitions: int | None = Field(None, ge=1, description="tasks of the operator; may change between runs")
+    shuffle_partitions: int | None = Field(
+        None,
+        ge=1,
+        description="tasks of the operator; as many at most read its input, or as many as run at a time; may change between runs",
+    )
     max_failed_epochs: int = Field(
         3, ge=0, description="failures in a row, without a committed epoch, before the run fails"
     )

@@ -107,6 +107,7 @@ class Stage:
             control=self._control,
             checkpoint_uri=plan.checkpoint(self._incarnation).uri,
             shuffle_partitions=plan.shuffle_partitions,
+            input_tasks=max(plan.shuffle_partitions, plan.parallelism),
             trigger_ms=plan.config.trigger_ms,
             behind=behind,
             edges={binding.edge.name: self._edge(binding.edge) for binding in plan.edges},

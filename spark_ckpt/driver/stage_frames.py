@@ -77,7 +77,8 @@ class StageDescription:
     """What an incarnation's query is built from. `cursors`: where every source starts. `hosts`: of every operator, by name.
     `stages`: where rows are staged, by the stream that the sinks get; `ends`: those from which no stream goes on.
     `behind`: rows wait there, so that the first batch is kept small. `edges`: by name; `bound`: of each. `marks`: event times
-    that the operators' inputs have; the number of one is that of its clock."""
+    that the operators' inputs have; the number of one is that of its clock. `input_tasks`: at most so many read an operator's
+    input; more than run at a time only wait for each other's Python workers."""
 
     name: str
     ends: tuple[Node, ...]
@@ -88,6 +89,7 @@ class StageDescription:
     control: Control
     checkpoint_uri: str
     shuffle_partitions: int
+    input_tasks: int
     trigger_ms: int
     behind: bool
     edges: Mapping[str, EdgeStream]
@@ -182,11 +184,11 @@ class StageFrames:
         return host.apply(timed, self._reports, onward)
 
     def _packed(self, node: OperatorNode) -> DataFrame:
-        """The input of an operator, by way of Spark's rows. No more tasks than the operator's own read it: each has a Python worker
-        to wait for."""
+        """The input of an operator, by way of Spark's rows."""
         host, rows = self._stage.hosts[node.name], self._rows(node.parent, node.name)
         diverter = self._diverter() if REJECT in rows.columns else None
-        return host.keyed(rows).coalesce(host.tasks).mapInArrow(packer(diverter, host.shuffle_keys), PACKED_DDL)
+        keyed = host.keyed(rows).coalesce(self._stage.input_tasks)
+        return keyed.mapInArrow(packer(diverter, host.shuffle_keys), PACKED_DDL)
 
     def _handed_on(self, node: OperatorNode) -> DataFrame | None:
         """The input of an operator, packed by the one that it comes from, if that can be."""
