@@ -18,6 +18,7 @@ from tests.protocol.long_runs import play
 from tests.protocol.test_planted_bugs import GRAPHS as BARRIER_GRAPHS
 from tests.protocol.test_planted_bugs import PLANTED as IN_BARRIERS
 from tests.simulator.planted import PLANTED as IN_MARKERS
+from tests.simulator.return_bugs import PLANTED as IN_RETURNS
 from tests.simulator.surroundings_bugs import PLANTED as IN_SURROUNDINGS
 
 sys.path.insert(0, str(ROOT / "tests" / "simulator"))
@@ -63,6 +64,8 @@ def _planted() -> Iterator[tuple[str, str, Fails]]:
         yield "snapshots", bug, lambda seed, p=protocol: not _snapshot(p, seed).ok
     for role, machine, _ in IN_BARRIERS:
         yield "shipped machines", machine.__name__, lambda seed, r=role, m=machine: _barrier(seed, {r: m})
+    for bug in IN_RETURNS:
+        yield "leases that are returned", bug.name, lambda seed, b=bug: b.run(seed).complaint is not None
 
 
 def _line(protocol: Protocol, seed: int) -> sim.Outcome:

@@ -2,17 +2,20 @@
 
 Judged from outside: who is at work and in time is read off the machines, who is primary, what the log holds and
 what was published are the world's.  Beyond the published clauses: tokens of published checkpoints strictly
-increase, and nobody who can be picked is passed over for ever.
+increase, and nobody who can be picked is passed over for ever.  Where leases are returned (`lease_returns`): nothing
+of a returned one counts, no primary waits for one, nor for any other beyond its whole time, and no return lowers the
+store's fence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.protocol.lease.messages import LeaseSettings
 from spark_ckpt.protocol.lease.rotation import patience
-from spark_ckpt.simulator.lease_node import Entry, Node
+from spark_ckpt.simulator.lease_node import Entry, Node, Upload
 from spark_ckpt.simulator.violations import ReusedId, Violation
 
 
@@ -50,6 +53,39 @@ class PassedOver(Violation):
     """A replica that could have been picked was not, too often."""
 
     ORACLE = "L6"
+
+
+class ReturnedUsed(Violation):
+    """A lease is used that its holder has returned."""
+
+    ORACLE = "L7"
+
+
+class HeldBack(Violation):
+    """The primary waits for a lease that was returned to it, or longer than a lease's whole time."""
+
+    ORACLE = "L8"
+
+
+class FenceLowered(Violation):
+    """The store has forgotten the newest token that it admitted."""
+
+    ORACLE = "L9"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a primary waits for, in which term, and since when by its own clock. `most_ms`: how long it may at most; after a
+    return that it heard, not at all."""
+
+    token: int
+    term: int
+    since_ms: int
+    most_ms: int
+
+    def returned(self) -> Wait:
+        """The primary has heard that its holder will not use it."""
+        return replace(self, most_ms=-1)
 
 
 def judge_rights(nodes: Mapping[ProcessId, Node], leader: Node | None, log: Sequence[Entry], now: int) -> None:
@@ -111,3 +147,33 @@ def judge_turns(passed: Mapping[ProcessId, int], settings: LeaseSettings) -> Non
     late = [node for node, times in passed.items() if times > limit]
     if late:
         raise PassedOver(f"{late} could have been picked more than {limit} times and were not", late)
+
+
+def judge_returned(nodes: Mapping[ProcessId, Node], returned: Set[int], now: int, landed: Upload | None = None) -> None:
+    """L7: `returned` are tokens whose holders said that they stop; `landed` is what the store has just admitted."""
+    if landed is not None and landed.checkpoint.token in returned:
+        raise ReturnedUsed(f"{landed.node} publishes under {landed.checkpoint.token}, which it returned", [landed.node])
+    for node in nodes.values():
+        lease = node.replica.lease if node.replica else None
+        if lease is not None and lease.token in returned and node.holds(now):
+            raise ReturnedUsed(f"{node.name} may take a checkpoint under {lease.token}, which it returned", [node.name])
+
+
+def judge_wait(leader: Node | None, known: Wait | None, now: int) -> Wait | None:
+    """L8, and what the primary waits for now. `known`: as it was before this step."""
+    lease = leader.primary.lease if leader is not None and leader.primary is not None else None
+    if leader is None or leader.primary is None or lease is None:
+        return None
+    local_ms = leader.local(now)
+    if known is None or (known.token, known.term) != (lease.token, leader.term):
+        return Wait(lease.token, leader.term, local_ms, lease.terms.ttl_ms)
+    if local_ms - known.since_ms > known.most_ms and not leader.primary.is_due(local_ms):
+        why = "it was returned" if known.most_ms < 0 else f"its {known.most_ms} ms are over"
+        raise HeldBack(f"{leader.name} waits for lease {lease.token}, though {why}", [leader.name])
+    return known
+
+
+def judge_fence(published: Sequence[int], newest: int) -> None:
+    """L9: `newest` is the token that the store compares with."""
+    if published and newest < published[-1]:
+        raise FenceLowered(f"the store compares with {newest}, {published[-1]} is published")

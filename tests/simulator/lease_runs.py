@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from spark_ckpt.protocol.machine import ProtocolViolation
 from spark_ckpt.simulator.faults import Faults
+from spark_ckpt.simulator.lease_returns import ReturningWorld
 from spark_ckpt.simulator.lease_world import LeaseWorld, Rules, Scope
 from spark_ckpt.simulator.schedules import Driver
 from spark_ckpt.simulator.violations import Violation
@@ -15,6 +16,8 @@ FAULTS = Faults(crashes=3, store_errors=1, pauses=2, partitions=2)
 RATES = ({"a": 100, "b": 100, "c": 100}, {"a": 100, "b": 70, "c": 90}, {"a": 80, "b": 100, "c": 110})
 """Percent of time; no clock is slower than 70 percent of another."""
 SLOW = ("execute", "hear", "land", "answer", "append", "write", "start", "propagate", "report", "depose", "recover")
+RETURNS = ("return", "returned", "gone")
+RETURN_FAULTS = Faults(crashes=2, store_errors=1, pauses=2, partitions=2)
 SICK = {"c": 0}
 STEPS = 200
 
@@ -33,9 +36,11 @@ class Run:
 class LeaseDriver(Driver):
     """Some kinds of choices lag, some only at some nodes, in each schedule others."""
 
+    KINDS = SLOW
+
     def __init__(self, world: LeaseWorld, seed: int) -> None:
         super().__init__(world, seed, fault_rate=0.08, timer_rate=0.25)
-        self.slow = {(kind, name) for kind in SLOW for name in ("", *world.nodes) if self.draw() < 0.15}
+        self.slow = {(kind, name) for kind in self.KINDS for name in ("", *world.nodes) if self.draw() < 0.15}
 
     def _work(self) -> Choice | None:
         """Time passes before anything that lags happens."""
@@ -47,12 +52,29 @@ class LeaseDriver(Driver):
         return slow and self.draw() < 0.95
 
 
+class ReturningDriver(LeaseDriver):
+    """Returns lag as well."""
+
+    KINDS = (*SLOW, *RETURNS)
+
+
 def run(seed: int, rules: Rules | None = None, scope: Scope | None = None, steps: int = STEPS) -> Run:
     """Chaos, calm, drain, verdict."""
     if scope is None:
         scope = Scope(RATES[seed % len(RATES)], SICK if seed % 2 else {})
     world = LeaseWorld(scope, FAULTS, rules)
-    driver = LeaseDriver(world, seed)
+    return _driven(world, LeaseDriver(world, seed), steps)
+
+
+def run_returning(
+    seed: int, rules: Rules | None = None, world_of: type[ReturningWorld] = ReturningWorld, steps: int = STEPS
+) -> Run:
+    """The same where leases are returned."""
+    world = world_of(Scope(RATES[seed % len(RATES)], SICK if seed % 2 else {}), RETURN_FAULTS, rules)
+    return _driven(world, ReturningDriver(world, seed), steps)
+
+
+def _driven(world: LeaseWorld, driver: LeaseDriver, steps: int) -> Run:
     try:
         driver.chaos(steps)
         driver.drain()

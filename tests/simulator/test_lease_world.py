@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from spark_ckpt.simulator.explore import ScopeTooLarge, explore
+from spark_ckpt.simulator.lease_returns import ReturningWorld
 from spark_ckpt.simulator.lease_world import LeaseWorld, Rules, Scope
 from spark_ckpt.simulator.violations import Violation
 from spark_ckpt.simulator.world import Choice
 from tests.protocol.lease_scenario import lease_scenarios, play
 from tests.protocol.literal import lease as wrong
-from tests.simulator.lease_runs import FAULTS, RATES, run
+from tests.simulator.lease_runs import FAULTS, RATES, RETURN_FAULTS, run, run_returning
 from tests.simulator.lease_small import small
+from tests.simulator.return_bugs import PLANTED, Planted
 
 SCHEDULES = 300
+UNTIL_CAUGHT = 400
 STATES_OF_ONE_LEASE = 2_055
 
 
@@ -106,3 +111,72 @@ def test_clocks_slower_than_agreed_are_not_protected_against() -> None:
 def test_a_scope_that_is_too_large_says_so() -> None:
     with pytest.raises(ScopeTooLarge):
         explore(small(leases=2, crashes=1), states_max=200)
+
+
+@pytest.mark.parametrize("schedules", [SCHEDULES // 2, pytest.param(4 * SCHEDULES, marks=pytest.mark.long)])
+def test_whenever_a_lease_is_returned_nothing_of_it_counts_and_the_next_one_is_given_at_once(schedules: int) -> None:
+    happened: Counter[str] = Counter()
+    for seed in range(schedules):
+        found = run_returning(seed)
+        assert found.complaint is None, f"seed {seed}: {found.complaint}"
+        assert not found.world.returned & set(found.world.published)
+        happened.update(found.world.counts())
+    kinds = ("return", "returned", "gone", "stop", "resign", "jump", "pause", "cut", "crash")
+    assert min(happened[kind] for kind in kinds) > schedules // 6, happened
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_a_bug_planted_around_returns_is_condemned(planted: Planted) -> None:
+    complaints = (planted.run(seed).complaint for seed in range(UNTIL_CAUGHT))
+    first = next((str(complaint) for complaint in complaints if complaint is not None), "nothing was found")
+
+    assert first[:2] in planted.oracles.split("|"), first
+
+
+def returning(rates: dict[str, int] | None = None) -> ReturningWorld:
+    """`a` is primary, `b` has the first lease and has begun its work, `c` could have the next one."""
+    world = ReturningWorld(Scope(rates or RATES[0], commands=0), RETURN_FAULTS)
+    leased: list[Choice] = [("elect", "a"), ("report", "b"), ("hear", "b"), ("tick", "a", "b"), ("append", "a")]
+    return world.follow([*leased, ("execute", "a"), ("execute", "b"), ("start", "b"), ("report", "c"), ("hear", "c")])
+
+
+def test_the_next_one_has_the_lease_at_once_and_not_when_its_time_is_over() -> None:
+    waiting = returning()
+    assert ("tick", "a", "c") not in waiting.possible()
+
+    waiting.follow([("return", "b", 1), ("returned", "b", 1), ("tick", "a", "c"), ("append", "a")])
+    waiting.follow([("execute", "c"), ("execute", "c")])
+    assert waiting.now == 0
+    assert waiting.nodes["c"].holds(waiting.now)
+
+
+def test_a_return_that_is_lost_costs_the_rest_of_the_lease_and_no_more() -> None:
+    waiting = returning().follow([("return", "b", 0), *[("advance", 4)] * 3, *[("advance", 1)] * 2, ("elapse", "b")])
+    waiting.follow([("advance", 4), ("report", "c"), ("hear", "c"), *[("advance", 1)] * 2])
+    assert waiting.now == 20 * waiting.unit
+    assert ("tick", "a", "c") not in waiting.possible()
+
+    waiting.follow([("advance", 1), ("tick", "a", "c")])
+
+
+def test_a_second_return_that_comes_when_the_holder_has_another_lease_ends_nothing() -> None:
+    world = returning().follow([("return", "b", 2), ("returned", "b", 1)])
+    world.follow([("tick", "a", "b"), ("append", "a"), ("execute", "a"), ("execute", "b"), ("start", "b")])
+    world.follow([("returned", "b", 1)])
+
+    assert world.nodes["b"].takes(world.now)
+    assert world.nodes["a"].primary.lease.token == 2
+
+
+def test_what_the_store_was_asked_to_publish_is_not_taken_back() -> None:
+    world = returning().follow([("write", "b")])
+
+    assert not [choice for choice in world.possible() if choice[0] == "return"]
+
+
+def test_a_primary_that_resigns_is_followed_at_once_and_its_lease_is_waited_for() -> None:
+    world = returning().follow([("resign", "a"), ("execute", "c"), ("elect", "c")])
+    assert world.nodes["c"].primary.lease.token == 1
+
+    world.follow([("return", "b", 1), ("returned", "b", 1)])
+    assert world.nodes["c"].primary.lease is None

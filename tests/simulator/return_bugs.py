@@ -1,0 +1,118 @@
+"""Bugs planted around leases that are returned: in the primary's rules, in what a holder does, in what the host believes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from spark_ckpt.protocol.lease.messages import Lease, LeaseReturned, Watched
+from spark_ckpt.protocol.lease.primary import Primary
+from spark_ckpt.protocol.lease.replica import ReplicaPhase
+from spark_ckpt.protocol.machine import Effect, Event
+from spark_ckpt.simulator.lease_node import Node
+from spark_ckpt.simulator.lease_returns import RETURNABLE, ReturningWorld
+from spark_ckpt.simulator.lease_world import Rules
+from tests.protocol.literal.lease import BlindPrimary
+from tests.simulator.lease_runs import Run, run_returning
+
+
+class EndsWhateverIsOut(BlindPrimary):
+    """A late return ends the lease that is out now: no token is compared."""
+
+    def _stale(self, event: Event) -> str | None:
+        if isinstance(event, LeaseReturned):
+            return None if self.lease is not None else "none is out"
+        return super()._stale(event)
+
+
+class WaitsForTheTimeout(BlindPrimary):
+    """A return is noted and its lease waited for."""
+
+    def _on_returned(self, _event: LeaseReturned) -> list[Effect]:
+        return []
+
+
+class BeginsTheWaitAnew(BlindPrimary):
+    """A late return of another lease begins the time of the one that is out anew."""
+
+    def _stale(self, event: Event) -> str | None:
+        late = super()._stale(event)
+        if late is not None and isinstance(event, LeaseReturned) and self._watched is not None:
+            self._watched = replace(self._watched, since_ms=self._newest_ms())
+        return late
+
+    def _newest_ms(self) -> int:
+        return max((at for _, at in self.heard.values()), default=0)
+
+
+class InheritsNoWait(BlindPrimary):
+    """Who is elected when the last primary has resigned takes the checkpoint lease for returned as well."""
+
+    def _wait(self, lease: Lease, local_ms: int) -> None:
+        super()._wait(lease, local_ms)
+        if self.asked is None and not self.heard:
+            self._watched = Watched(lease.token, 0, local_ms - 1)
+
+
+class GoesOn(ReturningWorld):
+    """The holder has said that it stops, and works on."""
+
+    def _stop_work(self, node: Node, token: int) -> None:
+        """Not at all."""
+
+
+class ReturnsWhatIsOnItsWay(ReturningWorld):
+    """A holder returns its lease while the store compares its token: the upload lands after all."""
+
+    RETURNABLE = (*RETURNABLE, ReplicaPhase.PUBLISHING)
+
+    def _stop_work(self, node: Node, token: int) -> None:
+        if self._is(node, ReplicaPhase.PUBLISHING):
+            node.replica._give_up("it is returned")  # type: ignore[union-attr]
+        else:
+            super()._stop_work(node, token)
+
+
+class ClearsTheFence(ReturningWorld):
+    """With a return the store forgets the newest token: an upload that was fenced is admitted."""
+
+    def _do_returned(self, name: str, token: int) -> None:
+        super()._do_returned(name, token)  # type: ignore[arg-type]
+        self.store = replace(self.store, token=0)
+
+
+class TakesSilenceForAnEnd(ReturningWorld):
+    """A holder that stands still, or is cut off, is taken for gone: its lease is free before anybody has returned it."""
+
+    def _is_gone(self, out: Lease) -> bool:
+        holder = out.terms.holder
+        return super()._is_gone(out) or self.nodes[holder].paused or (holder, self.leader) in self.cuts
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A bug, and the oracles that may condemn it."""
+
+    oracles: str
+    primary: type[Primary] = Primary
+    world: type[ReturningWorld] = ReturningWorld
+
+    @property
+    def name(self) -> str:
+        """As it is told."""
+        return (self.world if self.primary is Primary else self.primary).__name__
+
+    def run(self, seed: int) -> Run:
+        """One schedule with it."""
+        return run_returning(seed, Rules(primary=self.primary), self.world)
+
+
+PLANTED = (
+    Planted("L1|L3", EndsWhateverIsOut),
+    Planted("L8", WaitsForTheTimeout),
+    Planted("L8", BeginsTheWaitAnew),
+    Planted("L1|L3", InheritsNoWait),
+    Planted("L3|L7", world=GoesOn),
+    Planted("L7", world=ReturnsWhatIsOnItsWay),
+    Planted("L9", world=ClearsTheFence),
+    Planted("L1|L3", world=TakesSilenceForAnEnd),
+)
