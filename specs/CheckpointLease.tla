@@ -12,7 +12,7 @@
 (***************************************************************************)
 EXTENDS Naturals, Sequences, FiniteSets
 
-CONSTANTS Node, Rate, TTL, Budget, MaxLog, MaxCrash, Mutant
+CONSTANTS Node, Rate, TTL, Budget, MaxLog, MaxCrash, MaxReturn, Mutant
 
 None == "none"
 
@@ -21,11 +21,13 @@ VARIABLES
   log, left,                    \* entries [node, boot]; time left of each, by its holder's clock
   leader, out, wait, heard,     \* the primary: lease it waits for, its time left; age of reports
   uploads, ckpt, published,     \* on the way to the store; the newest there; tokens in order
-  crashes
+  crashes,
+  said, returned                \* returns under way; every lease whose holder said that it stops
 
 vars == <<up, boot, phase, exec, lease, rem, payload, log, left, leader, out, wait, heard,
-          uploads, ckpt, published, crashes>>
+          uploads, ckpt, published, crashes, said, returned>>
 
+Returns == <<said, returned>>
 Minus(a, b) == IF a > b THEN a - b ELSE 0
 Least(a, b) == IF a < b THEN a ELSE b
 Active == {"can", "taking", "pub"}
@@ -39,7 +41,7 @@ Init ==
   /\ log = <<>> /\ left = <<>>
   /\ leader = None /\ out = 0 /\ wait = 0 /\ heard = [n \in Node |-> Unheard]
   /\ uploads = {} /\ ckpt = [token |-> 0, applied |-> 0] /\ published = <<>>
-  /\ crashes = 0
+  /\ crashes = 0 /\ said = {} /\ returned = {}
 
 ----------------------------------------------------------------------------
 (* The primary. *)
@@ -58,7 +60,7 @@ Elect(n) ==
   /\ out' = IF Forgets(n) THEN 0 ELSE lease[n]
   /\ wait' = IF out' = 0 THEN 0 ELSE TTL + 1
   /\ heard' = [m \in Node |-> Unheard]
-  /\ UNCHANGED <<up, boot, exec, lease, payload, log, left, uploads, ckpt, published, crashes>>
+  /\ UNCHANGED <<up, boot, exec, lease, payload, log, left, uploads, ckpt, published, crashes, Returns>>
 
 Used(n) == out # 0 /\ exec[leader] >= out /\ log[out].node = n /\ payload[n] > out
 
@@ -69,7 +71,7 @@ Hear(n) ==
   /\ out' = IF Used(n) THEN 0 ELSE out
   /\ wait' = IF Used(n) THEN 0 ELSE wait
   /\ UNCHANGED <<up, boot, phase, exec, lease, rem, payload, log, left, leader, uploads, ckpt,
-                 published, crashes>>
+                 published, crashes, Returns>>
 
 \* Only those that matter.
 Report(n) == (out = 0 \/ wait = 0 \/ Used(n)) /\ Hear(n)
@@ -83,7 +85,7 @@ Issue(n) ==
   /\ out' = Len(log) + 1
   /\ wait' = TTL + 1
   /\ UNCHANGED <<up, boot, phase, exec, lease, rem, payload, leader, heard, uploads, ckpt, published,
-                 crashes>>
+                 crashes, Returns>>
 
 ----------------------------------------------------------------------------
 (* Replicas. *)
@@ -102,26 +104,26 @@ Execute(n) ==
   /\ rem' = [rem EXCEPT ![n] = IF ~Mine(n, i) THEN 0
                                ELSE IF Mutant = "TimerAtExecution" THEN Budget ELSE left[i]]
   /\ UNCHANGED <<up, boot, payload, log, left, leader, out, wait, heard, uploads, ckpt, published,
-                 crashes>>
+                 crashes, Returns>>
 
 Start(n) ==
   /\ phase[n] = "can" /\ rem[n] > 0
   /\ phase' = [phase EXCEPT ![n] = "taking"]
   /\ UNCHANGED <<up, boot, exec, lease, rem, payload, log, left, leader, out, wait, heard, uploads,
-                 ckpt, published, crashes>>
+                 ckpt, published, crashes, Returns>>
 
 Write(n) ==
   /\ phase[n] = "taking" /\ rem[n] > 0
   /\ phase' = [phase EXCEPT ![n] = "pub"]
   /\ uploads' = uploads \cup {[node |-> n, boot |-> boot[n], token |-> lease[n], applied |-> exec[n]]}
   /\ UNCHANGED <<up, boot, exec, lease, rem, payload, log, left, leader, out, wait, heard, ckpt,
-                 published, crashes>>
+                 published, crashes, Returns>>
 
 Elapse(n) ==
   /\ phase[n] \in Active /\ rem[n] = 0 /\ Mutant # "NeverElapses"
   /\ phase' = [phase EXCEPT ![n] = "idle"]
   /\ UNCHANGED <<up, boot, exec, lease, rem, payload, log, left, leader, out, wait, heard, uploads,
-                 ckpt, published, crashes>>
+                 ckpt, published, crashes, Returns>>
 
 Admitted(u) == u.token > ckpt.token \/ Mutant = "NoFence"
 
@@ -137,7 +139,40 @@ Land(u, answered) ==
   /\ rem' = IF hears THEN [rem EXCEPT ![n] = 0] ELSE rem
   /\ payload' = IF done THEN [payload EXCEPT ![n] = exec[n]] ELSE payload
   /\ lease' = IF done THEN [lease EXCEPT ![n] = 0] ELSE lease
-  /\ UNCHANGED <<up, boot, exec, log, left, leader, out, wait, heard, crashes>>
+  /\ UNCHANGED <<up, boot, exec, log, left, leader, out, wait, heard, crashes, Returns>>
+
+----------------------------------------------------------------------------
+(* Returns. *)
+
+\* The holder stops and says so. What it has uploaded it cannot take back.
+Return(n) ==
+  /\ phase[n] \in {"can", "taking"} \/ (Mutant = "ReturnsUploads" /\ phase[n] = "pub")
+  /\ Cardinality(returned) < MaxReturn
+  /\ IF Mutant = "GoesOn" THEN UNCHANGED <<phase, rem>>
+     ELSE phase' = [phase EXCEPT ![n] = "idle"] /\ rem' = [rem EXCEPT ![n] = 0]
+  /\ said' = said \cup {lease[n]} /\ returned' = returned \cup {lease[n]}
+  /\ UNCHANGED <<up, boot, exec, lease, payload, log, left, leader, out, wait, heard, uploads, ckpt,
+                 published, crashes>>
+
+Freed(t) == out = t \/ Mutant = "AnyReturn"
+
+\* The primary hears of it, perhaps once more later; nobody has to.
+HearReturn(t, again) ==
+  /\ leader # None /\ exec[leader] >= t /\ t \in said
+  /\ said' = IF again THEN said ELSE said \ {t}
+  /\ out' = IF Freed(t) THEN 0 ELSE out
+  /\ wait' = IF Freed(t) THEN 0 ELSE wait
+  /\ ckpt' = IF Mutant = "ClearsFence" THEN [ckpt EXCEPT !.token = 0] ELSE ckpt
+  /\ UNCHANGED <<up, boot, phase, exec, lease, rem, payload, log, left, leader, heard, uploads,
+                 published, crashes, returned>>
+
+\* The life that has the lease is known to be over.
+Gone ==
+  /\ MaxReturn > 0 /\ leader # None /\ out # 0 /\ exec[leader] >= out
+  /\ ~up[log[out].node] \/ boot[log[out].node] # log[out].boot
+  /\ out' = 0 /\ wait' = 0
+  /\ UNCHANGED <<up, boot, phase, exec, lease, rem, payload, log, left, leader, heard, uploads, ckpt,
+                 published, crashes, Returns>>
 
 ----------------------------------------------------------------------------
 (* Surroundings. *)
@@ -152,14 +187,14 @@ Crash(n) ==
   /\ out' = IF leader = n THEN 0 ELSE out
   /\ wait' = IF leader = n THEN 0 ELSE wait
   /\ heard' = IF leader = n THEN [m \in Node |-> Unheard] ELSE heard
-  /\ UNCHANGED <<boot, payload, log, left, uploads, ckpt, published>>
+  /\ UNCHANGED <<boot, payload, log, left, uploads, ckpt, published, Returns>>
 
 Recover(n) ==
   /\ ~up[n]
   /\ up' = [up EXCEPT ![n] = TRUE] /\ boot' = [boot EXCEPT ![n] = @ + 1]
   /\ exec' = [exec EXCEPT ![n] = ckpt.applied]
   /\ UNCHANGED <<phase, lease, rem, payload, log, left, leader, out, wait, heard, uploads, ckpt,
-                 published, crashes>>
+                 published, crashes, Returns>>
 
 \* Whatever is due happens before time passes.
 Pass(ticks) ==
@@ -172,11 +207,13 @@ Pass(ticks) ==
   /\ wait' = IF leader # None /\ out # 0 /\ exec[leader] >= out
              THEN Minus(wait, ticks * Rate[leader]) ELSE wait
   /\ UNCHANGED <<up, boot, phase, exec, lease, payload, log, leader, out, uploads, ckpt, published,
-                 crashes>>
+                 crashes, Returns>>
 
 Next ==
   \/ \E n \in Node : \/ Elect(n) \/ Report(n) \/ Issue(n) \/ Execute(n) \/ Start(n) \/ Write(n)
-                     \/ Elapse(n) \/ Crash(n) \/ Recover(n)
+                     \/ Elapse(n) \/ Crash(n) \/ Recover(n) \/ Return(n)
+  \/ \E t \in said, again \in BOOLEAN : HearReturn(t, again)
+  \/ Gone
   \/ \E u \in uploads, answered \in BOOLEAN : Land(u, answered)
   \/ Pass(1)
 
@@ -207,6 +244,12 @@ PrimaryKnows ==
 OwnLease == \A n \in Node : Holds(n) => lease[n] # 0 /\ log[lease[n]].node = n
 
 TokensIncrease == \A i \in 1 .. Len(published) - 1 : published[i] < published[i + 1]
+
+NothingReturned ==
+  /\ \A i \in 1 .. Len(published) : published[i] \notin returned
+  /\ \A n \in Node : Holds(n) => lease[n] \notin returned
+
+FenceStays == published # <<>> => ckpt.token = published[Len(published)]
 
 EveryRightEnds == \A n \in Node : (phase[n] \in Active) ~> (phase[n] \notin Active)
 =============================================================================

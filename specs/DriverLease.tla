@@ -11,7 +11,7 @@
 (***************************************************************************)
 EXTENDS Naturals, Sequences, FiniteSets
 
-CONSTANTS Node, Rate, TTL, Every, MaxLog, MaxPause, Bound, Mutant
+CONSTANTS Node, Rate, TTL, Every, MaxLog, MaxPause, MaxReturn, Bound, Mutant
 
 VARIABLES
   log,      \* rows: the incarnation that wrote each
@@ -21,14 +21,19 @@ VARIABLES
   rem,      \* per node: left of its wait, by its own clock: for the lease's end, or for its next renewal
   ask,      \* per node: length of the log that its next row was proposed on; 0: none
   paused,   \* nodes that stand still
-  pauses, silent, early
+  pauses, silent, early,
+  free,     \* rows that return the lease
+  leaving,  \* nodes that have stopped and are about to append one
+  returns
 
-vars == <<log, holder, inc, saw, rem, ask, paused, pauses, silent, early>>
+vars == <<log, holder, inc, saw, rem, ask, paused, pauses, silent, early, free, leaving, returns>>
 
+Order == <<free, leaving, returns>>
 Minus(a, b) == IF a > b THEN a - b ELSE 0
 Awake(n) == n \notin paused
 Current == log[Len(log)]
 Primary == holder[Current]
+IsFree == Len(log) \in free
 
 Init ==
   \E first \in Node :
@@ -38,6 +43,7 @@ Init ==
     /\ rem = [n \in Node |-> IF n = first THEN Every ELSE TTL + 1]
     /\ ask = [n \in Node |-> 0]
     /\ paused = {} /\ pauses = 0 /\ silent = 0 /\ early = FALSE
+    /\ free = {} /\ leaving = {} /\ returns = 0
 
 ----------------------------------------------------------------------------
 
@@ -48,20 +54,25 @@ Look(n) ==
   /\ Awake(n) /\ inc[n] = 0 /\ ask[n] = 0 /\ saw[n] < Len(log)
   /\ saw' = [saw EXCEPT ![n] = Len(log)]
   /\ rem' = IF Mutant = "FirstReading" /\ log[saw[n]] = Current THEN rem ELSE [rem EXCEPT ![n] = Term(n)]
-  /\ UNCHANGED <<log, holder, inc, ask, paused, pauses, silent, early>>
+  /\ UNCHANGED <<log, holder, inc, ask, paused, pauses, silent, early, Order>>
 
-\* It has read the log once more, nothing is new, and the term has passed.
+MayTake(n) ==
+  \/ rem[n] = 0
+  \/ IsFree /\ Mutant # "WaitsAnyway"
+  \/ Mutant = "TakesOnRumour" /\ Primary \in leaving
+
+\* It has read the log once more, nothing is new, and the term has passed or the lease was returned.
 Take(n) ==
-  /\ Awake(n) /\ inc[n] = 0 /\ ask[n] = 0 /\ saw[n] = Len(log) /\ rem[n] = 0
+  /\ Awake(n) /\ inc[n] = 0 /\ ask[n] = 0 /\ saw[n] = Len(log) /\ MayTake(n)
   /\ ask' = [ask EXCEPT ![n] = Len(log)]
-  /\ UNCHANGED <<log, holder, inc, saw, rem, paused, pauses, silent, early>>
+  /\ UNCHANGED <<log, holder, inc, saw, rem, paused, pauses, silent, early, Order>>
 
 \* A primary has read the log, finds itself in it, and is about to append: a renewal, or an epoch.
 Renew(n) ==
-  /\ Awake(n) /\ inc[n] # 0 /\ ask[n] = 0 /\ rem[n] = 0
+  /\ Awake(n) /\ inc[n] # 0 /\ ask[n] = 0 /\ rem[n] = 0 /\ n \notin leaving
   /\ Current = inc[n]
   /\ ask' = [ask EXCEPT ![n] = Len(log)]
-  /\ UNCHANGED <<log, holder, inc, saw, rem, paused, pauses, silent, early>>
+  /\ UNCHANGED <<log, holder, inc, saw, rem, paused, pauses, silent, early, Order>>
 
 \* A primary has read the log and finds another incarnation: it ends, and is started again as a standby.
 Fenced(n) ==
@@ -69,47 +80,68 @@ Fenced(n) ==
   /\ inc' = [inc EXCEPT ![n] = 0]
   /\ saw' = [saw EXCEPT ![n] = Len(log)]
   /\ rem' = [rem EXCEPT ![n] = Term(n)]
-  /\ UNCHANGED <<log, holder, ask, paused, pauses, silent, early>>
+  /\ leaving' = leaving \ {n}
+  /\ UNCHANGED <<log, holder, ask, paused, pauses, silent, early, free, returns>>
+
+\* A primary is told to stop, perhaps with a row on its way: that one is not waited for.
+Stop(n) ==
+  /\ Awake(n) /\ inc[n] # 0 /\ n \notin leaving /\ returns < MaxReturn
+  /\ leaving' = leaving \cup {n} /\ returns' = returns + 1
+  /\ ask' = [ask EXCEPT ![n] = 0]
+  /\ UNCHANGED <<log, holder, inc, saw, rem, paused, pauses, silent, early, free>>
+
+\* It has stopped, has read the log, finds itself in it, and is about to append its return.
+Leave(n) ==
+  /\ Awake(n) /\ n \in leaving /\ ask[n] = 0 /\ Current = inc[n]
+  /\ ask' = [ask EXCEPT ![n] = Len(log)]
+  /\ UNCHANGED <<log, holder, inc, saw, rem, paused, pauses, silent, early, Order>>
 
 Admitted(n) ==
   \/ ask[n] = Len(log)
   \/ Mutant = "NoCompare" /\ inc[n] # 0
   \/ Mutant = "NoToken" /\ inc[n] = 0
+  \/ Mutant = "LateReturn" /\ n \in leaving
+
+\* The number of the incarnation that a standby begins.
+Begun == IF Mutant = "ClearsNumber" /\ IsFree THEN 1 ELSE Len(holder) + 1
 
 \* The compare-and-swap.
 Land(n) ==
   /\ Awake(n) /\ ask[n] # 0
   /\ ask' = [ask EXCEPT ![n] = 0]
   /\ IF ~Admitted(n)
-     THEN UNCHANGED <<log, holder, inc, saw, rem, silent, early>>
+     THEN UNCHANGED <<log, holder, inc, saw, rem, silent, early, free, leaving>>
      ELSE /\ Len(log) < MaxLog
           /\ IF inc[n] # 0
              THEN /\ log' = Append(log, inc[n])
-                  /\ UNCHANGED <<holder, inc, early>>
-             ELSE /\ log' = Append(log, Len(holder) + 1)
+                  /\ inc' = IF n \in leaving /\ Mutant # "GoesOn" THEN [inc EXCEPT ![n] = 0] ELSE inc
+                  /\ UNCHANGED <<holder, early>>
+             ELSE /\ log' = Append(log, Begun)
                   /\ holder' = Append(holder, n)
-                  /\ inc' = [inc EXCEPT ![n] = Len(holder) + 1]
+                  /\ inc' = [inc EXCEPT ![n] = Begun]
                   /\ early' = (early \/ (Awake(Primary) /\ inc[Primary] = Current /\ silent * Rate[Primary] <= Every))
           /\ saw' = [saw EXCEPT ![n] = Len(log) + 1]
-          /\ rem' = [rem EXCEPT ![n] = Every]
+          /\ rem' = [rem EXCEPT ![n] = IF n \in leaving THEN Term(n) ELSE Every]
+          /\ free' = IF n \in leaving THEN free \cup {Len(log) + 1} ELSE free
+          /\ leaving' = leaving \ {n}
           /\ silent' = 0
-  /\ UNCHANGED <<paused, pauses>>
+  /\ UNCHANGED <<paused, pauses, returns>>
 
 ----------------------------------------------------------------------------
 
 Pause(n) ==
   /\ Awake(n) /\ pauses < MaxPause /\ paused = {}
   /\ paused' = {n} /\ pauses' = pauses + 1
-  /\ UNCHANGED <<log, holder, inc, saw, rem, ask, silent, early>>
+  /\ UNCHANGED <<log, holder, inc, saw, rem, ask, silent, early, Order>>
 
 Resume(n) ==
   /\ n \in paused
   /\ paused' = {}
-  /\ UNCHANGED <<log, holder, inc, saw, rem, ask, pauses, silent, early>>
+  /\ UNCHANGED <<log, holder, inc, saw, rem, ask, pauses, silent, early, Order>>
 
 Due(n) == Awake(n) /\ (\/ ask[n] # 0
-                       \/ inc[n] = 0 /\ (saw[n] < Len(log) \/ rem[n] = 0)
-                       \/ inc[n] # 0 /\ (rem[n] = 0 \/ Current # inc[n]))
+                       \/ inc[n] = 0 /\ (saw[n] < Len(log) \/ MayTake(n))
+                       \/ inc[n] # 0 /\ (rem[n] = 0 \/ n \in leaving \/ Current # inc[n]))
 
 \* Whoever is awake does what is due before time passes.
 Pass ==
@@ -117,9 +149,9 @@ Pass ==
   /\ \A n \in Node : ~Due(n)
   /\ rem' = [n \in Node |-> Minus(rem[n], Rate[n])]
   /\ silent' = silent + 1
-  /\ UNCHANGED <<log, holder, inc, saw, ask, paused, pauses, early>>
+  /\ UNCHANGED <<log, holder, inc, saw, ask, paused, pauses, early, Order>>
 
-Next == Pass \/ \E n \in Node : Look(n) \/ Take(n) \/ Renew(n) \/ Fenced(n) \/ Land(n) \/ Pause(n) \/ Resume(n)
+Next == Pass \/ \E n \in Node : Look(n) \/ Take(n) \/ Renew(n) \/ Fenced(n) \/ Stop(n) \/ Leave(n) \/ Land(n) \/ Pause(n) \/ Resume(n)
 
 Spec == Init /\ [][Next]_vars
 
@@ -131,6 +163,12 @@ OneAtATime == \A i \in 1 .. Len(log) - 1 : log[i] <= log[i + 1]
 
 \* Nobody is replaced who renews in time, whatever the clocks.
 NotEarly == ~early
+
+\* Behind its return there is no row of an incarnation: nothing that it commits counts, and its number is not used again.
+NothingReturned == \A i \in free : \A j \in i + 1 .. Len(log) : log[j] > log[i]
+
+\* A lease that was returned is taken at once: no time passes while a standby is awake.
+AtOnce == IsFree => silent = 0
 
 \* No lease is silent for longer than the bound while a standby is awake.
 Soon == silent <= Bound

@@ -20,6 +20,10 @@ Act(s) ==
     [] s.act = "pass" -> Pass(s.k)
     [] s.act = "land" -> \E u \in uploads : u.node = s.n /\ u.token = s.k /\ Land(u, TRUE)
     [] s.act = "lost" -> \E u \in uploads : u.node = s.n /\ u.token = s.k /\ Land(u, FALSE)
+    [] s.act = "return" -> Return(s.n)
+    [] s.act = "returned" -> HearReturn(s.k, FALSE)
+    [] s.act = "returned first" -> HearReturn(s.k, TRUE)
+    [] s.act = "gone" -> Gone
     [] s.act = "answer" -> UNCHANGED vars
 
 Shown(s) ==

@@ -15,6 +15,7 @@ from spark_ckpt.protocol.lease.messages import LeaseSettings
 from spark_ckpt.protocol.lease.replica import ReplicaPhase
 from spark_ckpt.simulator.faults import Faults
 from spark_ckpt.simulator.lease_node import Node
+from spark_ckpt.simulator.lease_returns import ReturningWorld, Returns, Said
 from spark_ckpt.simulator.lease_world import LeaseWorld, Scope
 from spark_ckpt.simulator.schedules import Driver
 from spark_ckpt.simulator.world import Choice
@@ -22,6 +23,8 @@ from spark_ckpt.simulator.world import Choice
 MODULE = "TraceCheckpointLease"
 SETTINGS = LeaseSettings(least_ms=20, first_ms=20, most_ms=20, margin_ms=1, fresh_ms=13)
 """A lease of 20, of which the holder has 14."""
+SCOPE = Scope({"a": 100, "b": 100, "c": 100}, settings=SETTINGS, commands=0)
+FAULTS = Faults(2, 0, 0, 0, 0, 0, 0)
 STEPS = 70
 AT_ONCE = ("hear", "append", "answer", "propagate")
 PHASES = {
@@ -48,8 +51,15 @@ Recording = Sequence[Step]
 
 def recorded(seed: int) -> list[Step]:
     """A schedule of the world, as far as the specification's simplifications carry."""
-    scope = Scope({"a": 100, "b": 100, "c": 100}, settings=SETTINGS, commands=0)
-    world = LeaseWorld(scope, Faults(2, 0, 0, 0, 0, 0, 0))
+    return _recorded(LeaseWorld(SCOPE, FAULTS), seed)
+
+
+def recorded_returning(seed: int) -> list[Step]:
+    """The same where holders return their leases and lives are seen to be over."""
+    return _recorded(ReturningWorld(SCOPE, FAULTS, returns=Returns(returns=3, stops=0, resigns=0, jumps=0)), seed)
+
+
+def _recorded(world: LeaseWorld, seed: int) -> list[Step]:
     driver = Driver(world, seed, fault_rate=0.05, timer_rate=0.12)
     steps: list[Step] = []
     for _ in range(STEPS):
@@ -77,7 +87,7 @@ def actions(choice: Choice, world: LeaseWorld) -> list[tuple[str, str, int]]:
     kind, *arguments = choice
     name = str(arguments[0]) if arguments else ""
     match kind:
-        case "elect" | "execute" | "start" | "write" | "crash" | "recover":
+        case "elect" | "execute" | "start" | "write" | "crash" | "recover" | "return" | "gone":
             return [(str(kind), name, 0)]
         case "elapse":
             return _elapsed(world, world.nodes[ProcessId(name)])
@@ -89,11 +99,19 @@ def actions(choice: Choice, world: LeaseWorld) -> list[tuple[str, str, int]]:
         case "land":
             heard = world.nodes[ProcessId(name)].awake
             return [("land" if heard else "lost", name, int(arguments[1] or 0))]
+        case "returned":
+            return [_heard(world, Said(ProcessId(name), int(arguments[1] or 0)))]
         case "answer":
             return [("answer", name, 0)]
         case "advance":
             return [("pass", "", int(arguments[0] or 0))]
     return []
+
+
+def _heard(world: LeaseWorld, said: Said) -> tuple[str, str, int]:
+    """A return that comes, and whether it will come once more."""
+    assert isinstance(world, ReturningWorld)
+    return "returned first" if world.said.count(said) > 1 else "returned", said.node, said.token
 
 
 def _elapsed(world: LeaseWorld, node: Node) -> list[tuple[str, str, int]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.specs.lease_traces import MODULE, corrupted, recorded, trace_files
+from tests.specs.lease_traces import MODULE, corrupted, recorded, recorded_returning, trace_files
 from tests.specs.tlc import check
 
 STATES = 330_333
@@ -15,6 +16,13 @@ STATES = 330_333
 
 STATES_OF_AN_END = 21_703
 """The same with one lease: TLC keeps the graph of them all to see that every right ends."""
+
+
+ONE_RETURN = {"MaxReturn": "1", "MaxCrash": "0"}
+STATES_WITH_A_RETURN = 42_116
+"""Two leases, one return that may be lost or come twice, no crash."""
+
+STATES_OF_AN_END_WITH_A_RETURN = 33_909
 
 
 @pytest.mark.long
@@ -33,6 +41,21 @@ def test_every_right_ends_if_time_passes_also_around_a_crash(tmp_path: Path) -> 
     assert result.states == STATES_OF_AN_END
 
 
+@pytest.mark.long
+def test_every_right_ends_as_well_where_it_may_be_returned(tmp_path: Path) -> None:
+    result = check(tmp_path, "MCLeaseEnds", {"MaxReturn": "1"})
+
+    assert result.ok, result.output
+    assert result.states == STATES_OF_AN_END_WITH_A_RETURN
+
+
+def test_nothing_of_a_returned_lease_counts_and_the_next_one_is_safe_at_once(tmp_path: Path) -> None:
+    result = check(tmp_path, "MCCheckpointLease", ONE_RETURN)
+
+    assert result.ok, result.output
+    assert result.states == STATES_WITH_A_RETURN
+
+
 def test_a_right_ends_because_its_time_runs_out(tmp_path: Path) -> None:
     result = check(tmp_path, "MCLeaseEnds", {"Mutant": '"NeverElapses"', "MaxCrash": "0"})
 
@@ -45,7 +68,11 @@ MUTANTS = [
     ("PossessNotExecute", {}, {"AtMostOne", "PrimaryKnows"}),
     ("ForgetLease", {}, {"AtMostOne", "PrimaryKnows"}),
     ("KeepRight", {}, {"PrimaryTakesNone"}),
-    ("NoFence", {"MaxCrash": "0"}, {"TokensIncrease"}),
+    ("NoFence", {"MaxCrash": "0"}, {"TokensIncrease", "FenceStays"}),
+    ("GoesOn", ONE_RETURN, {"NothingReturned"}),
+    ("ReturnsUploads", ONE_RETURN, {"NothingReturned"}),
+    ("AnyReturn", ONE_RETURN, {"AtMostOne", "PrimaryKnows"}),
+    ("ClearsFence", ONE_RETURN, {"FenceStays"}),
 ]
 
 
@@ -72,6 +99,22 @@ def test_schedules_of_the_machines_are_behaviours_of_the_specification(tmp_path:
 
     assert sum(map(len, traces)) > 1_500
     assert result.ok, result.output
+
+
+def test_schedules_with_returns_are_behaviours_of_the_specification_too(tmp_path: Path) -> None:
+    traces = [recorded_returning(seed) for seed in range(40)]
+    result = check(tmp_path, MODULE, more=trace_files(traces), flags=())
+
+    met = Counter(step.action for trace in traces for step in trace)
+    assert min(met["return"], met["returned"], met["returned first"], met["gone"]) >= 5, met
+    assert result.ok, result.output
+
+
+def test_the_next_lease_before_a_return_was_heard_is_rejected(tmp_path: Path) -> None:
+    unheard = [[step for step in recorded_returning(seed) if "returned" not in step.action] for seed in range(8)]
+    result = check(tmp_path, MODULE, more=trace_files(unheard), flags=())
+
+    assert result.violated == "deadlock", result.output
 
 
 @pytest.mark.parametrize("what", ["phase", "exec", "order"])

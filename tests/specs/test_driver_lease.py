@@ -8,6 +8,7 @@ import pytest
 
 from tests.specs.tlc import check
 
+ONE_RETURN = {"MaxReturn": "1", "MaxPause": "1"}
 STATES = 22_506
 """Distinct states: three drivers, two clocks at three quarters of the third one's rate, six rows, two pauses."""
 
@@ -17,6 +18,17 @@ def test_every_state_of_six_rows_and_two_pauses_is_safe_and_no_lease_is_silent_f
 
     assert result.ok, result.output
     assert result.states == STATES
+
+
+STATES_WITH_A_RETURN = 41_712
+"""The same with one pause and one stop, whose driver returns the lease."""
+
+
+def test_a_returned_lease_is_taken_at_once_and_nothing_of_it_counts_afterwards(tmp_path: Path) -> None:
+    result = check(tmp_path, "MCDriverLease", ONE_RETURN)
+
+    assert result.ok, result.output
+    assert result.states == STATES_WITH_A_RETURN
 
 
 MUTANTS = [
@@ -36,3 +48,19 @@ def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, invariants: set[
 
 def test_a_shorter_bound_than_the_slowest_clock_allows_does_not_hold(tmp_path: Path) -> None:
     assert check(tmp_path, "MCDriverLease", {"Bound": "4"}).violated == "Soon"
+
+
+MUTANTS_OF_RETURNS = [
+    ("GoesOn", {"NotEarly", "NothingReturned"}),
+    ("LateReturn", {"OneAtATime"}),
+    ("TakesOnRumour", {"NotEarly"}),
+    ("ClearsNumber", {"NothingReturned"}),
+    ("WaitsAnyway", {"AtOnce"}),
+]
+
+
+@pytest.mark.parametrize(("mutant", "invariants"), MUTANTS_OF_RETURNS)
+def test_a_wrong_rule_of_returns_is_condemned(tmp_path: Path, mutant: str, invariants: set[str]) -> None:
+    result = check(tmp_path, "MCDriverLease", {"Mutant": f'"{mutant}"', **ONE_RETURN})
+
+    assert result.violated in invariants, result.output
