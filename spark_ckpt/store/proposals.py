@@ -85,9 +85,11 @@ def epoch(log_state: LogState, manifest: Manifest, now_ms: int) -> NewRow | None
     return NewRow("epoch", manifest.epoch, manifest.incarnation, manifest.attempt, brief.model_dump_json(), body)
 
 
-def heartbeat(log_state: LogState, by: int, expires_ms: int) -> NewRow:
-    """The holder is alive. Raises `Fenced`."""
+def heartbeat(log_state: LogState, by: int, expires_ms: int) -> NewRow | None:
+    """The holder is alive; None behind its release: a renewal that was on its way does not take the lease back. Raises `Fenced`."""
     fence(log_state, by)
+    if log_state.is_free:
+        return None
     return row_of(Heartbeat(incarnation=by, lease_expires_ms=expires_ms), by)
 
 

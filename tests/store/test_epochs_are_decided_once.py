@@ -212,6 +212,16 @@ def test_a_clean_stop_frees_the_lease_at_once(world: World, tmp_path: Path) -> N
     assert World(tmp_path / "store", world.clock).begin(takeover=False).incarnation == 2
 
 
+def test_a_renewal_that_comes_behind_the_release_does_not_take_the_lease_back(world: World, tmp_path: Path) -> None:
+    """The thread that renews is not waited for: it may have looked before the stop and write after it."""
+    world.begin(lease_ms=10_000)
+    world.store.log.release(1)
+    token = world.store.log.state().lease_token
+    world.store.log.renew(1, 10_000)
+    assert world.store.log.state().lease_token == token
+    assert World(tmp_path / "store", world.clock).begin(takeover=False).incarnation == 2
+
+
 def test_a_late_release_does_not_free_the_successors_lease(world: World, tmp_path: Path) -> None:
     world.begin(lease_ms=10_000)
     World(tmp_path / "store", world.clock).begin(takeover=True)
