@@ -88,12 +88,12 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.control = Control(Connection(self.broker.servers))
-        self.control.create_topic(self.topic, PARTITIONS)
+        self._make(self.topic)
         self.topics = [self.topic]
 
     def new_topic(self) -> str:
         name = f"{self.topic}-{len(self.topics)}"
-        self.control.create_topic(name, PARTITIONS)
+        self._make(name)
         self.topics.append(name)
         return name
 
@@ -101,15 +101,19 @@ class Cluster:
         """Delete the topic and make it again."""
         self.control._call(lambda admin: admin.delete_topics([topic]))
 
-        def partitions() -> int:
-            try:
-                return len(self.control.partitions([topic])[topic])
-            except ControlError:
-                return 0
+        wait_for(lambda: not self._partitions_of(topic), "the topic's deletion")
+        self._make(topic)
 
-        wait_for(lambda: not partitions(), "the topic's deletion")
+    def _make(self, topic: str) -> None:
+        """A busy broker tells of a new topic only some time after it said that it made it."""
         self.control.create_topic(topic, PARTITIONS)
-        wait_for(lambda: partitions() == PARTITIONS, "the new topic")
+        wait_for(lambda: self._partitions_of(topic) == PARTITIONS, "the new topic")
+
+    def _partitions_of(self, topic: str) -> int:
+        try:
+            return len(self.control.partitions([topic])[topic])
+        except ControlError:
+            return 0
 
     def sink(self, **named: Any) -> KafkaSink:
         patience = Patience(total_s=60, stall_s=named.pop("stall_s", 40.0))

@@ -73,6 +73,16 @@ def test_ids_grow_from_the_highest_decided_one() -> None:
     assert driver.machine.open_epoch == 5
 
 
+def test_rows_that_come_belong_to_the_open_epoch_or_to_the_one_that_will_be_opened_next() -> None:
+    driver = Driver()
+    between = driver.machine.next_epoch
+    driver.elapse("interval")
+    opened = driver.machine.next_epoch
+    driver.decide(5)
+
+    assert (between, opened, driver.machine.next_epoch) == (5, 5, 6)
+
+
 def test_an_interval_that_elapses_in_an_open_epoch_begins_the_next_at_once() -> None:
     driver = Driver()
     driver.elapse("interval")
