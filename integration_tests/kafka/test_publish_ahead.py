@@ -14,6 +14,7 @@ from spark_ckpt_kafka.publishing import LanePublisher, Request
 from spark_ckpt.connector import StagedAhead
 from spark_ckpt.errors import CkptError
 from spark_ckpt.protocol.ids import Epoch, Incarnation
+from tests.kafka.early_commit import CommitsAtOnce
 
 pytestmark = pytest.mark.parametrize("plane", PLANES)
 Stages = Callable[..., Staged]
@@ -151,16 +152,6 @@ def test_a_transaction_that_timed_out_at_the_broker_is_not_taken_for_committed(
     publish(cluster.publisher(client=plane), 1, epoch)
 
     cluster.assert_exactly(epoch)
-
-
-class CommitsAtOnce(LanePublisher):
-    """Planted bug: does not wait for the decision."""
-
-    def send_ahead(self, request: Request) -> int:
-        sent = super().send_ahead(request)
-        if (transaction := self._ahead.take()) is not None:
-            transaction.producer.commit()
-        return sent
 
 
 def test_a_commit_before_the_decision_would_be_noticed(cluster: Cluster, staged: Stages, plane: Plane) -> None:

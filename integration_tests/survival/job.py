@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from integration_tests.broker import Broker
+from integration_tests.survival.kills import Kill
 from integration_tests.survival.ledger import Ledger, Watcher, alter_topic, create_topic
 from integration_tests.survival.process import Lives
 
@@ -41,6 +43,12 @@ class KafkaJob:
         return cls(
             broker, folder / "store", output, ledger, watcher, Lives(folder, arguments), seed, random.Random(seed)
         )
+
+    def live_and_die(self, kill: Kill, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        """A life that ends by the kill."""
+        with self.lives.start(*arguments, environment={**kill.environment, **(environment or {})}) as driver:
+            kill.strike(driver)
+            assert driver.exit_code == -9, driver.log()
 
     def check_exact(self) -> None:
         """The output is one application of the input, for a reader at the end and for one that read throughout."""

@@ -12,7 +12,6 @@ from integration_tests.survival.kills import (
     DAMAGES,
     IN_CHILDREN,
     IN_DRIVER,
-    Kill,
     at_point,
     at_random,
     damage_newest,
@@ -55,20 +54,14 @@ def test_every_kill_leaves_every_record_exactly_once(
     ):
         job.ledger.write(RECORDS // (len(kills) + 1))
         print(f"life {number}: {kill.name}; then {damage.__name__}; {interval}", flush=True)
-        _live_and_die(job, kill, interval)
+        job.live_and_die(kill, *SMALL_STEPS, "--interval", interval)
+        job.check_watcher()
         damage_newest(job.store, damage)
     job.ledger.write(RECORDS - job.ledger.records)
     job.lives.drain_on(spark, "--max-offsets", "20000")
 
     job.check_exact()
     _check_lives(job, len(kills))
-
-
-def _live_and_die(job: KafkaJob, kill: Kill, interval: str) -> None:
-    with job.lives.start(*SMALL_STEPS, "--interval", interval, environment=kill.environment) as driver:
-        kill.strike(driver)
-        assert driver.exit_code == -9, driver.log()
-    job.check_watcher()
 
 
 def _check_lives(job: KafkaJob, kills: int) -> None:

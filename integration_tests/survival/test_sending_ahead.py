@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration_tests.survival.job import KafkaJob
-from integration_tests.survival.kills import IN_CHILDREN, IN_DRIVER, IN_LANES_AHEAD, Kill, at_point, at_random
+from integration_tests.survival.kills import IN_CHILDREN, IN_DRIVER, IN_LANES_AHEAD, at_point, at_random
 
 pytestmark = [pytest.mark.kafka, pytest.mark.kill]
 AHEAD = ("--interval", "every batch", "--send-ahead", "--lanes", "2")
@@ -21,13 +21,6 @@ AROUND_THE_DECISION = ("SENDING_AHEAD", "SENT_AHEAD", "EPOCH_COMMITTING", "EPOCH
 EVERY_POINT = (*IN_LANES_AHEAD, *IN_DRIVER, *IN_CHILDREN)
 RANDOM_KILLS = 3
 LANE_POINTS = (*IN_LANES_AHEAD, *IN_CHILDREN[1:])
-
-
-def run_and_die(job: KafkaJob, kill: Kill, environment: dict[str, str] | None = None) -> None:
-    both = dict(kill.environment) | (environment or {})
-    with job.lives.start(*SMALL_STEPS, *AHEAD, environment=both) as driver:
-        kill.strike(driver)
-        assert driver.exit_code == -9, driver.log()
 
 
 @pytest.mark.timeout(3600)
@@ -45,7 +38,7 @@ def test_every_kill_leaves_every_record_exactly_once(
     for number, kill in enumerate(kills, start=1):
         job.ledger.write(RECORDS // (len(kills) + 1))
         print(f"incarnation {number}: {kill.name}", flush=True)
-        run_and_die(job, kill)
+        job.live_and_die(kill, *SMALL_STEPS, *AHEAD)
         job.check_watcher()
     job.ledger.write(RECORDS - job.ledger.records)
     job.lives.drain_on(spark, *AHEAD, "--max-offsets", "20000")
@@ -115,7 +108,7 @@ def test_a_commit_before_the_decision_would_be_noticed(job: KafkaJob, spark: Spa
     environment = {"PYTHONPATH": os.pathsep.join([str(bug), *filter(None, sys.path)])}
     job.ledger.write(6_000)
 
-    run_and_die(job, at_point("SENT_AHEAD", job.lives.folder), environment)
+    job.live_and_die(at_point("SENT_AHEAD", job.lives.folder), *SMALL_STEPS, *AHEAD, environment=environment)
     job.lives.drain_on(spark, "--max-offsets", "20000")
 
     found = job.ledger.differences(job.output)

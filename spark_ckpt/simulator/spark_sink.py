@@ -69,12 +69,12 @@ class SparkSink:
             raise PublishFailed(f"{self.name} is away")
         rest = self._rest(staged.epoch, staged.incarnation, staged.files)
         _missing(shared, rest, staged.epoch)
-        paths = tuple(file.path for file in staged.files)
-        self.ahead = SentAhead(staged.epoch, staged.incarnation, paths)
-        self.ahead_rows += _rows_of(shared, rest)
+        rows = _rows_of(shared, rest)
+        self.ahead = SentAhead(staged.epoch, staged.incarnation, tuple(file.path for file in staged.files))
+        self.ahead_rows += rows
         if how == "silent":
             raise PublishFailed(f"{self.name} does not answer")
-        return len(_rows_of(shared, rest))
+        return len(rows)
 
     def publish(self, shared: Shared, output: EpochOutput, how: str, session: int) -> tuple[int, bool]:
         """One transaction: rows, and whether they were there before. Raises what a publisher raises.

@@ -18,6 +18,7 @@ from spark_ckpt import failpoints
 from spark_ckpt.connector_parts.sent_ahead import SentAhead
 from spark_ckpt.errors import CkptError, EpochDamaged
 from spark_ckpt.failpoints import FailpointHit
+from tests.kafka.early_commit import CommitsAtOnce
 
 Made = Callable[..., World]
 HALF = ROWS // 2
@@ -259,16 +260,6 @@ def test_rows_are_there_exactly_once_whatever_happens_to_what_was_sent_ahead(
     one = world()
 
     assert driven(one, epochs) == one.expected(len(epochs))
-
-
-class CommitsAtOnce(LanePublisher):
-    """Planted bug: does not wait for the decision."""
-
-    def send_ahead(self, request: Request) -> int:
-        sent = super().send_ahead(request)
-        if (transaction := self._ahead.take()) is not None:
-            transaction.producer.commit()
-        return sent
 
 
 class SendsAllAgain(LanePublisher):

@@ -1,0 +1,15 @@
+"""A lane that does not wait for the decision: planted over a model of a broker, and over a real one."""
+
+from __future__ import annotations
+
+from spark_ckpt_kafka.publishing import LanePublisher, Request
+
+
+class CommitsAtOnce(LanePublisher):
+    """Planted bug: does not wait for the decision."""
+
+    def send_ahead(self, request: Request) -> int:
+        sent = super().send_ahead(request)
+        if (transaction := self._ahead.take()) is not None:
+            transaction.producer.commit()
+        return sent
