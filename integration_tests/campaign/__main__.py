@@ -19,6 +19,7 @@ from integration_tests.campaign.damages import damages
 from integration_tests.campaign.delta_kills import delta_kills
 from integration_tests.campaign.failovers import failovers, paused, silences, unfenced
 from integration_tests.campaign.full_disks import full_disks
+from integration_tests.campaign.handovers import handovers
 from integration_tests.campaign.kafka_kills import kafka_kills
 from integration_tests.campaign.page import write_page
 from integration_tests.campaign.rewinds import rewinds
@@ -36,6 +37,7 @@ WITH_BROKER: dict[str, Callable[[Broker, Path, int, int, Results], None]] = {
     "soak": soak,
     "failovers": failovers,
     "silences": silences,
+    "handovers": handovers,
     "paused": paused,
     "unfenced": unfenced,
 }
@@ -57,6 +59,7 @@ USUAL = {
     "rewinds": 500,
     "failovers": 200,
     "silences": 50,
+    "handovers": 50,
     "paused": 300,
     "unfenced": 1,
 }

@@ -106,7 +106,7 @@ class Pair:
     def stand_by(self, environment: Mapping[str, str] | None = None) -> Driver:
         """Start a standby, and wait until it waits."""
         standby = self._start(environment or {})
-        _wait_until_it_says(standby, "waits")
+        wait_until_it_says(standby, "waits")
         return standby
 
     def _start(self, environment: Mapping[str, str]) -> Driver:
@@ -161,7 +161,7 @@ def _fail_over(pair: Pair, failover: Failover, seen: str) -> dict[str, float]:
         with pair.stand_by():
             time.sleep(failover.standby_dies_s)  # the moment of death is what is random here
     successor = pair.stand_by()
-    _wait_until_it_says(successor, failover.ready)
+    wait_until_it_says(successor, failover.ready)
     pair.primary.wait_for_events("committed", 1)
     time.sleep(failover.delay_s)  # the moment of death is what is random here
     pair.primary.kill()
@@ -285,5 +285,6 @@ def _armed(job: KafkaJob, point: str, number: int) -> Mapping[str, str]:
     return {"SPARK_CKPT_FAILPOINT": f"{point}:stop", "SPARK_CKPT_FAILPOINT_ONCE": str(once)}
 
 
-def _wait_until_it_says(standby: Driver, what: str) -> None:
+def wait_until_it_says(standby: Driver, what: str) -> None:
+    """Until a standby has told so: it waits, follows an epoch, is warm."""
     standby.wait_for(lambda: any(e["what"] == what for e in standby.events("standby")), f"it {what}")

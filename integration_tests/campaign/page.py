@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ WORDS = {
     "soak": "a long run, an epoch each second",
     "failovers": "the leading driver killed, a standby goes on",
     "silences": "the leading driver killed, a standby on another host goes on when the lease is over",
+    "handovers": "the leading driver hands over to its standby",
     "paused": "the leading driver frozen past the takeover, and woken",
     "unfenced": "a driver with the bug that it does not look at the lease, frozen and woken: found",
     "rewinds": "plain queries taken back and put back by commands that are killed",
@@ -83,8 +85,27 @@ def _details(name: str, trials: Sequence[Trial]) -> str:
     lines += ["| what was done | times | broken |", "|---|---:|---:|"]
     times, broken = Counter(t.kind for t in trials), Counter(t.kind for t in trials if t.why)
     lines += [f"| {kind} | {number} | {broken[kind]} |" for kind, number in sorted(times.items())]
+    lines += _seconds(trials)
     records = sum(round(trial.figures.get("records", 0)) for trial in trials)
     return "\n".join([*lines, "", f"{records:,} records compared."] if records else lines)
+
+
+def _seconds(trials: Sequence[Trial]) -> list[str]:
+    """What was measured in seconds, by kind. Other work beside is in them."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for trial in trials:
+        for name, value in trial.figures.items():
+            if name.endswith(" s"):
+                found[name, trial.kind].append(value)
+    if not found:
+        return []
+    lines = ["", "| seconds | trials | median | 90 % within | longest |", "|---|---:|---:|---:|---:|"]
+    for (name, kind), values in sorted(found.items()):
+        values.sort()
+        shares = (values[len(values) // 2], values[math.ceil(0.9 * len(values)) - 1], values[-1])
+        row = " | ".join(f"{share:.1f}" for share in shares)
+        lines.append(f"| {name.removesuffix(' s')}: {kind} | {len(values)} | {row} |")
+    return lines
 
 
 def _soaked(trial: Trial) -> str:

@@ -18,7 +18,8 @@ import numpy as np
 from spark_ckpt.store.ddl import arrow_schema
 from spark_ckpt.store.records import Manifest, OperatorSnapshot, Reason, StateFile
 from spark_ckpt.tasks.rows import KEY_HASH, StateSchema, numbers, rows_at
-from spark_ckpt.tasks.state.levels import from_stored, key_table, merged, to_stored
+from spark_ckpt.tasks.state.levels import from_stored, to_stored
+from spark_ckpt.tasks.state.merging import key_table, merged
 
 if TYPE_CHECKING:
     import pyarrow as pa

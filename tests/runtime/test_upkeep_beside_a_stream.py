@@ -187,7 +187,8 @@ def test_damage_is_found_by_the_standby_and_told_on_both_sides(bench):
     life = bench.born()
     epoch(life, 2)
     eventually(lambda: [each for each in heard if each.what == "found damage"], "it is told here")
-    assert "a file is missing" in standby.said("found damage")[0].why
+    (found,) = eventually(lambda: standby.said("found damage"), "it is told there, behind the log's answer")
+    assert "a file is missing" in found.why
     assert life.stopped().outcome is Outcome.STOPPED
     standby.thread.leave()
 

@@ -35,7 +35,8 @@ from spark_ckpt.tasks.rows import (
     taken,
 )
 from spark_ckpt.tasks.state.key_index import KeyTable
-from spark_ckpt.tasks.state.levels import FileRef, Files, LevelCache, empty, key_table, merged, to_stored
+from spark_ckpt.tasks.state.levels import FileRef, Files, LevelCache, to_stored
+from spark_ckpt.tasks.state.merging import empty, key_table, merged, sorted_table
 
 _HEADER = struct.Struct("<4sHI")
 _MAGIC = b"ckgs"
@@ -228,7 +229,7 @@ class KeyGroupState:
         timeouts = np.full(len(hashes), NO_TIMEOUT) if timeout_ms is None else timeout_ms
         values = state if removed is None else rows_at(state, np.arange(len(hashes)), removed)
         columns = [pa.array(hashes), *keys.columns, *values.columns, pa.array(ops), pa.array(timeouts)]
-        return key_table(pa.table(columns, schema=self.schema.table), self.schema)
+        return sorted_table(pa.table(columns, schema=self.schema.table).combine_chunks(), self.schema)
 
     def expired(self, now_ms: int) -> Expired:
         """Keys whose newest timeout is before `now_ms`. The caller must `put` every one of them in

@@ -15,7 +15,7 @@ import time
 import uuid
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -37,10 +37,10 @@ from spark_ckpt.tasks.rows import (
     column,
     conform,
     numbers,
-    rows_at,
     taken,
 )
-from spark_ckpt.tasks.state.key_index import KeyTable, distinct_keys
+from spark_ckpt.tasks.state.key_index import KeyTable
+from spark_ckpt.tasks.state.merging import key_table, merged, sorted_table
 
 
 class FileRef(NamedTuple):
@@ -70,30 +70,6 @@ _OPEN_TABLES = 512
 _open: OrderedDict[str, KeyTable] = OrderedDict()
 
 
-def merged(newest_first: Sequence[KeyTable], schema: StateSchema, *, drop_deletes: bool) -> KeyTable:
-    """One table with the newest row of every key. `drop_deletes` only when nothing older lies below.
-
-    A deleted key that still has a timeout stays: the timeout is due although there is no state (as in Spark).
-    """
-    table = pa.concat_tables([each.table for each in newest_first]).combine_chunks()
-    newest = distinct_keys(table, schema.key.names).first_row
-    if drop_deletes:
-        gone = (numbers(table, OP) == DELETE) & (numbers(table, TIMEOUT) == NO_TIMEOUT)
-        newest = newest[~gone[newest]]
-    order = np.argsort(numbers(table, KEY_HASH)[newest], kind="stable")
-    return key_table(rows_at(table, newest[order]), schema)
-
-
-def key_table(table: pa.Table, schema: StateSchema) -> KeyTable:
-    """Wrap a table of `schema.table` that is sorted by hash."""
-    return KeyTable(table, schema.key.names, TIMEOUT)
-
-
-def empty(schema: StateSchema) -> KeyTable:
-    """A key table without rows."""
-    return key_table(schema.table.empty_table(), schema)
-
-
 def to_stored(keys: KeyTable, schema: StateSchema, key_group: int, epoch: int) -> pa.Table:
     """The rows as a state file has them."""
     table, rows = keys.table, len(keys)
@@ -120,11 +96,7 @@ def from_stored(table: pa.Table, schema: StateSchema) -> KeyTable:
     ops = pc.equal(known.column(OP), pa.scalar(OP_NAMES[DELETE])).cast(pa.int8())
     timeouts = pc.fill_null(known.column(TIMEOUT), pa.scalar(NO_TIMEOUT, pa.int64()))
     columns = [known.column(name) for name in (KEY_HASH, *schema.key.names, *schema.state.names)]
-    rows = pa.table([*columns, ops, timeouts], schema=schema.table).combine_chunks()
-    hashes = numbers(rows, KEY_HASH)
-    if (hashes[1:] < hashes[:-1]).any():
-        rows = rows_at(rows, np.argsort(hashes, kind="stable"))
-    return key_table(rows, schema)
+    return sorted_table(pa.table([*columns, ops, timeouts], schema=schema.table).combine_chunks(), schema)
 
 
 class LevelCache:

@@ -29,7 +29,8 @@ from spark_ckpt.tasks.rows import (
     rows_at,
 )
 from spark_ckpt.tasks.state.key_index import distinct_keys
-from spark_ckpt.tasks.state.levels import key_table, to_stored
+from spark_ckpt.tasks.state.levels import to_stored
+from spark_ckpt.tasks.state.merging import key_table
 from spark_ckpt.wording import counted
 
 if TYPE_CHECKING:

@@ -1,0 +1,77 @@
+"""Planned handovers under load: the leading driver is asked to hand over, takes a final epoch and ends; its standby goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from integration_tests.broker import Broker
+from integration_tests.campaign.failovers import OF_A_JOB, Pair, wait_until_it_says
+from integration_tests.campaign.hard_input import feeding
+from integration_tests.campaign.kafka_kills import RECORDS_A_FEED, drain, hard_job
+from integration_tests.campaign.trial import Results
+from integration_tests.survival.job import KafkaJob
+from integration_tests.survival.process import Driver
+from spark_ckpt.cli.app import exit_code
+
+READY = ("follows", "is warm", "is warm", "is warm")
+
+
+def handovers(broker: Broker, folder: Path, trials: int, seed: int, results: Results) -> None:
+    """`trials` handovers under load, to a standby that is warm or only follows. The output of each fifty is compared."""
+    draw = random.Random(seed)
+    for begin in range(0, trials, OF_A_JOB):
+        job = hard_job(broker, folder / f"handovers-{begin}", draw.randrange(10**6))
+        try:
+            _hand_over_often(job, [draw.choice(READY) for _ in range(begin, min(trials, begin + OF_A_JOB))], results)
+            drain(job, results)
+        finally:
+            job.close()
+
+
+def _hand_over_often(job: KafkaJob, schedule: list[str], results: Results) -> None:
+    pair: Pair | None = None
+    for ready in schedule:
+        figures, why = {}, ""
+        try:
+            pair = pair or Pair(job, "6 seconds", {})
+            figures = _hand_over(pair, ready)
+            job.check_watcher()
+        except AssertionError as error:
+            why, pair = str(error), None
+            job.lives.end()
+        results.add(f"handed over when the standby '{ready}'", figures, why)
+    job.lives.end()
+
+
+def _hand_over(pair: Pair, ready: str) -> dict[str, float]:
+    """One handover: seconds between the two drivers' epochs."""
+    successor = pair.stand_by()
+    with feeding(pair.job.ledger.write, RECORDS_A_FEED):
+        wait_until_it_says(successor, ready)
+        pair.primary.wait_for_events("committed", 1)
+        told = _told(pair.job)
+        pair.primary.check_ended_well()
+    former, pair.primary = pair.primary, successor
+    _check(told, former, successor)
+    return {"gap between the epochs s": told["gap_s"]}
+
+
+def _check(told: Mapping[str, Any], former: Driver, successor: Driver) -> None:
+    final, base = former.events("committed")[-1]["epoch"], successor.events("started")[0]["base"]
+    assert told["final_epoch"] == final == base, f"{told}, the last epoch is {final}, the next begins at {base}"
+    assert told["gap_s"] is not None, "the successor had no epoch in time"
+
+
+def _told(job: KafkaJob) -> Mapping[str, Any]:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        code = exit_code(["handover", str(job.store), "--json"])
+    assert code == 0, f"the command ended with {code}: {said.getvalue()}"
+    known: Mapping[str, Any] = json.loads(said.getvalue())
+    return known
