@@ -65,8 +65,7 @@ class Stage:
         is_over: Callable[[], bool],
     ) -> RunningQuery:
         """Start the query. `ended` is called on Spark's thread behind each batch, with where it ends, its reports, its ms."""
-        description = self._description(behind)
-        return StageQuery(self._plan.spark, description, ended, is_over, lambda: self._core.is_settling).start()
+        return StageQuery(self._plan.spark, self._description(behind), ended, is_over).start()
 
     def hosts(self) -> dict[str, GroupHost]:
         """What tasks need of every operator, by name."""

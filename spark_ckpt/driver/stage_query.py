@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 
 from spark_ckpt.connector import Json
-from spark_ckpt.driver.admission import SmallBatches, lift_limits
+from spark_ckpt.driver.admission import lift_limits
 from spark_ckpt.driver.batch_phases import Phases, phases_in
 from spark_ckpt.driver.checkpoint_seed import seed_checkpoint
 from spark_ckpt.driver.offset_log import BatchOffsets, read_batch_offsets
@@ -60,8 +60,7 @@ there is the rest of the program's file system."""
 class StageQuery:
     """Builds and starts the query; `on_batch(its end, reports, ms)` is called after each batch's action, on Spark's thread.
 
-    `is_over`: whether the incarnation has ended, so that nobody waits for the batch that is running. `is_settling`: whether a sink
-    is owed epochs of the time before.
+    `is_over`: whether the incarnation has ended, so that nobody waits for the batch that is running.
     """
 
     def __init__(
@@ -70,7 +69,6 @@ class StageQuery:
         stage: StageDescription,
         on_batch: Callable[[BatchOffsets, list[Report], int], None],
         is_over: Callable[[], bool],
-        is_settling: Callable[[], bool] = lambda: False,
     ) -> None:
         self._spark = spark
         self._stage = stage
@@ -80,7 +78,6 @@ class StageQuery:
         self._order = PlanOrder.of(*stage.ends)
         self._frames = StageFrames(spark, stage, self._reports)
         self._late = _late_watermark(spark, stage)
-        self._small = SmallBatches(self._lift_limits, is_settling) if stage.behind else None
         self._execution: Execution | None = None
         self.failure: CkptError | None = None
         """What the batch that ended the query failed with, judged where Spark's error is whole: to Java it is a text."""
@@ -121,8 +118,9 @@ class StageQuery:
         try:
             if self._execution is not None:
                 self._execution.wake()
-            if self._small is not None:
-                self._small.lift_if_due()
+            if batch == 0 and self._stage.behind:
+                inputs = enumerate(self._order.sources)
+                lift_limits(self._spark, self._stage.name, {number: each.source for number, each in inputs if each})
             if self._late is not None:
                 self._late.begin(self._offsets(batch).watermark_ms)
             if batch == 0 and len(self._stage.marks) > 1:
@@ -140,10 +138,6 @@ class StageQuery:
             raise
         if not self._is_over():
             self._on_batch(self._offsets(batch), reports, round((time.monotonic() - started_s) * 1000))
-
-    def _lift_limits(self) -> None:
-        inputs = enumerate(self._order.sources)
-        lift_limits(self._spark, self._stage.name, {number: each.source for number, each in inputs if each})
 
     def _put_on_edges(self, reports: Sequence[Report]) -> None:
         """Then Spark plans the next batch: without the sources, if an edge is full."""

@@ -143,11 +143,6 @@ class IncarnationCore:
         return self._machine.unpublished if self._machine else {}
 
     @property
-    def is_settling(self) -> bool:
-        """Whether a sink is still owed an epoch that was decided before this incarnation began."""
-        return any(epochs[0] <= self._point.last for epochs in self.unpublished.values() if epochs)
-
-    @property
     def open_epoch(self) -> Epoch | None:
         """The epoch whose barrier is under way."""
         return self._machine.open_epoch if self._machine else None

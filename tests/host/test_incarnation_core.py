@@ -266,22 +266,6 @@ def test_an_epoch_that_takes_too_long_takes_the_barrier_that_went_ahead_with_it(
     assert not short.batch(markers=3)[1:]
 
 
-def test_an_incarnation_settles_until_its_sinks_have_what_was_decided_before_it():
-    owed = EMPTY.model_copy(update={"epoch": 3, "incarnation": 1, "attempt": "attempt 3", "cursors": {"in": {"n": 1}}})
-    bench = Bench()
-    bench.core = IncarnationCore(SHAPE, RecoveryPoint(2, owed, 3, "latest", {"out": [owed]}))
-    assert not bench.core.is_settling, "nothing is known of sinks before the query starts"
-    bench.tell(SourcesPinned({}))
-    bench.tell(QueryStarting(behind=True))
-    assert bench.core.is_settling
-
-    bench.batch(markers=2)
-    bench.stored()
-    assert bench.core.is_settling, "an epoch of its own is owed, too, behind the inherited one"
-    bench.tell(PublishEnded("out", 3, rows=1))
-    assert not bench.core.is_settling, "only its own epoch is owed"
-
-
 def test_sparks_host_sends_every_event_of_the_coordinator_but_a_sinks_refusal() -> None:
     """A task that cannot stage a sink's rows fails its batch, and with it the incarnation: no sink ever votes no."""
     nodes = list(ast.walk(ast.parse(inspect.getsource(incarnation))))

@@ -124,7 +124,7 @@ def values_in(root, path):
 class FakeQuery:
     """Stands for Spark's: it lives until it is stopped or killed."""
 
-    def __init__(self, spark, description, on_batch, is_over, is_settling):
+    def __init__(self, spark, description, on_batch, is_over):
         self.description, self.on_batch, self.is_over = description, on_batch, is_over
         self.isActive, self.error, self.name = True, None, "fake"
         self.spark_phases: dict[int, Phases] = {}
