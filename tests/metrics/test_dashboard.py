@@ -41,9 +41,12 @@ def samples():
     progress = {"numInputRows": 1, "durationMs": {"batch": 1}, "lateRows": {"op": 1}, "inFlightRows": {"loop": 1}}
     meter.onIncarnationStarted(IncarnationEvent("job", 1, 0, "latest"))
     meter.onProgress(ProgressEvent("job", 1, 1, progress))
+    meter.onPhases(ProgressEvent("job", 1, 1, {"durationMs": {"fetch": 1}}))
     meter.onLag(LagEvent("job", {"in": 1}))
     meter.onEpochCommitted(EpochEvent("job", 1, 1, detail))
-    meter.onEpochPublished(EpochEvent("job", 1, 1, {"sink": "out", "rows": 1, "duration_ms": 5}))
+    meter.onEpochPublished(
+        EpochEvent("job", 1, 1, {"sink": "out", "rows": 1, "duration_ms": 5, "parts_ms": {"send": 4}})
+    )
     meter.onOutage(OutageEvent("job", 1, "CKPT_STORE_FULL", "full", 1, 1, 1, 1))
     families = text_string_to_metric_families(generate_latest(registry).decode())
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}

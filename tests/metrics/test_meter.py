@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, LagEvent, OutageEvent, ProgressEvent
+from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, LagEvent, OutageEvent, ProgressEvent, StandbyEvent
 from spark_ckpt.seen.metrics.catalogue import CATALOGUE, Kind
 from spark_ckpt.seen.metrics.meter import Meter
 from spark_ckpt.seen.metrics.prometheus import Prometheus
@@ -72,6 +72,40 @@ def test_an_epoch_tells_its_parts_its_time_and_its_state(run):
     assert found.value("spark_ckpt_state_size_bytes", operator="totals") == 4096
     for part, took_ms in parts.items():
         assert found.value("spark_ckpt_epoch_part_duration_seconds_sum", part=part) == took_ms / 1000
+
+
+def test_a_batch_tells_its_parts_when_spark_is_through_with_it_and_no_whole_is_a_part(run):
+    meter, scraped = run
+    took_ms = {"batch": 400, "triggerExecution": 600, "addBatch": 450, "queryPlanning": 100, "fetch": 250}
+    meter.onPhases(ProgressEvent(JOB, 3, 7, {"durationMs": took_ms}))
+
+    found = scraped()
+    sums = {
+        each.labels["part"]: each.value
+        for each in found.samples
+        if each.name == "spark_ckpt_batch_part_duration_seconds_sum"
+    }
+    assert sums == {"queryPlanning": 0.1, "fetch": 0.25}
+
+
+def test_a_publication_tells_its_parts(run):
+    meter, scraped = run
+    meter.onEpochPublished(epoch(8, sink="out", rows=5, duration_ms=120, parts_ms={"send": 90, "commit": 10}))
+
+    found = scraped()
+    assert found.value("spark_ckpt_publish_part_duration_seconds_sum", part="send", sink="out") == 0.09
+    assert found.value("spark_ckpt_publish_part_duration_seconds_count", part="commit") == 1
+
+
+def test_a_standby_is_shown_while_it_waits_and_whether_it_is_warm(run):
+    meter, scraped = run
+    shown = []
+    for what in ("waits", "follows", "is warm", "follows", "takes over"):
+        meter.onStandby(StandbyEvent(JOB, what, 3, 7, "host", ""))
+        found = scraped()
+        shown.append((found.value("spark_ckpt_standby"), found.value("spark_ckpt_standby_warm")))
+
+    assert shown == [(1, 0), (1, 0), (1, 1), (1, 1), (0, 0)]
 
 
 def test_epochs_that_a_sink_lacks_are_counted_until_it_has_them(run):

@@ -76,6 +76,11 @@ LATE_ROWS = _counter(
 )
 BATCHES = _counter("batches", "{batch}", "Micro-batches that are over")
 BATCH_DURATION = _histogram("batch.duration", "From the beginning of a micro-batch to its end")
+BATCH_PARTS = _histogram(
+    "batch.part.duration",
+    "Parts of a micro-batch: Spark's own phases by its names, and of the action fetch, operator, snapshot, staging",
+    "part",
+)
 EPOCHS_COMMITTED = _counter("epochs.committed", "{epoch}", "Epochs that were decided", "reason")
 EPOCHS_ABORTED = _counter(
     "epochs.aborted", "{epoch}", "Epochs that will not be decided; their rows belong to the next one"
@@ -88,6 +93,12 @@ EPOCH_PARTS = _histogram(
     "part",
     "sink",
 )
+PUBLISH_PARTS = _histogram(
+    "publish.part.duration",
+    "Parts of a publication, of sinks that tell them; Kafka's are init, verify, send, commit",
+    "part",
+    "sink",
+)
 LAST_EPOCH = _gauge("last.epoch", "{epoch}", "Number of the newest decided epoch")
 LAST_EPOCH_AT = _gauge("last.epoch.timestamp", "s", "When the newest epoch was decided, in seconds since 1970")
 UNPUBLISHED = _gauge("unpublished.epochs", "{epoch}", "Decided epochs that a sink still lacks", "sink")
@@ -97,15 +108,18 @@ LAG_ROWS = _gauge("source.lag.rows", "{row}", "Rows that wait at a source, of so
 INCARNATION = _gauge("incarnation", "{incarnation}", "Number of the incarnation that runs, or ran last")
 INCARNATIONS = _counter("incarnations.started", "{incarnation}", "Incarnations that began in this process")
 RUNNING = _gauge("running", "1", "1 while an incarnation runs, else 0")
+STANDBY = _gauge("standby", "1", "1 while this program waits behind another driver of the job, else 0")
+STANDBY_WARM = _gauge("standby.warm", "1", "1 while it waits and the job's own plan has run here, else 0")
 OUTAGE = _gauge("outage", "1", "1 while the job waits for its store or a disk, else 0")
 OUTAGES = _counter("outage.attempts", "{attempt}", "Attempts that an outage has failed", "condition")
 
 CATALOGUE: Mapping[str, Instrument] = {
     each.name: each
     for each in (
-        INPUT_ROWS, OUTPUT_ROWS, REJECTED_ROWS, LATE_ROWS, BATCHES, BATCH_DURATION, EPOCHS_COMMITTED, EPOCHS_ABORTED,
-        EPOCHS_PUBLISHED, PUBLISHED_ROWS, EPOCH_PARTS, LAST_EPOCH, LAST_EPOCH_AT, UNPUBLISHED, STATE_SIZE, IN_FLIGHT_ROWS,
-        LAG_ROWS, INCARNATION, INCARNATIONS, RUNNING, OUTAGE, OUTAGES,
+        INPUT_ROWS, OUTPUT_ROWS, REJECTED_ROWS, LATE_ROWS, BATCHES, BATCH_DURATION, BATCH_PARTS,
+        EPOCHS_COMMITTED, EPOCHS_ABORTED, EPOCHS_PUBLISHED, PUBLISHED_ROWS, EPOCH_PARTS, PUBLISH_PARTS, LAST_EPOCH,
+        LAST_EPOCH_AT, UNPUBLISHED, STATE_SIZE, IN_FLIGHT_ROWS, LAG_ROWS, INCARNATION, INCARNATIONS, RUNNING, STANDBY,
+        STANDBY_WARM, OUTAGE, OUTAGES,
     )
 }  # fmt: skip
 """All of them, by name."""

@@ -70,6 +70,17 @@ PANELS = (
         ((_quantile(0.95, catalogue.EPOCH_PARTS, "ckpt_job, part"), "{{ckpt_job}} {{part}}"),),
         "barrier: until its batch begins; snapshot: that batch; decision: the manifest's commit; publish: per sink.",
     ),
+    Panel(
+        "Parts of a micro-batch, 95 %",
+        "s",
+        ((_quantile(0.95, catalogue.BATCH_PARTS, "ckpt_job, part"), "{{ckpt_job}} {{part}}"),),
+        "Spark's phases by its names; of the action fetch, operator, snapshot, staging.",
+    ),
+    Panel(
+        "Parts of a publication, 95 %",
+        "s",
+        ((_quantile(0.95, catalogue.PUBLISH_PARTS, "ckpt_job, sink, part"), "{{ckpt_job}} {{sink}} {{part}}"),),
+    ),
     Panel("Micro-batches", "s", tuple(_share(name, share) for name, share in (("half", 0.5), ("99 %", 0.99)))),
     Panel(
         "Epochs",
@@ -90,6 +101,12 @@ PANELS = (
         ),
     ),
     Panel("Incarnations", "short", (_line(catalogue.INCARNATION),)),
+    Panel(
+        "Standbys",
+        "none",
+        ((_now(catalogue.STANDBY), "{{ckpt_job}} waits"), (_now(catalogue.STANDBY_WARM), "{{ckpt_job}} is warm")),
+        "1 at every program that waits behind the job's driver.",
+    ),
     Panel(
         "Outages", "short", (_line(catalogue.OUTAGE), (_rate(catalogue.OUTAGES), "{{ckpt_job}} {{condition}} per s"))
     ),

@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from spark_ckpt.connector import Json
-from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, LagEvent, OutageEvent, ProgressEvent, RunListener
+from spark_ckpt.driver.listener import (
+    EpochEvent,
+    IncarnationEvent,
+    LagEvent,
+    OutageEvent,
+    ProgressEvent,
+    RunListener,
+    StandbyEvent,
+)
 from spark_ckpt.seen.metrics import catalogue
 from spark_ckpt.seen.metrics.catalogue import Instrument
 
@@ -16,6 +24,9 @@ _COUNTS = {
     "numOutputRows": catalogue.OUTPUT_ROWS,
     "rejected": catalogue.REJECTED_ROWS,
 }
+
+_WHOLES = {"batch", "addBatch", "triggerExecution"}
+"""Of a micro-batch's durations those that contain others."""
 
 
 class Backend(Protocol):
@@ -41,7 +52,7 @@ class Meter(RunListener):
         self._owed: dict[str, set[int]] = {}
         for counted in (*_COUNTS.values(), catalogue.BATCHES, catalogue.EPOCHS_ABORTED, catalogue.INCARNATIONS):
             backend.add(counted, 0, job)
-        for shown in (catalogue.RUNNING, catalogue.OUTAGE):
+        for shown in (catalogue.RUNNING, catalogue.OUTAGE, catalogue.STANDBY, catalogue.STANDBY_WARM):
             backend.put(shown, 0, job)
 
     def onIncarnationStarted(self, event: IncarnationEvent) -> None:
@@ -68,6 +79,19 @@ class Meter(RunListener):
             self._backend.add(catalogue.LATE_ROWS, rows, self._job, operator)
         for edge, rows in _numbers(record.get("inFlightRows")).items():
             self._backend.put(catalogue.IN_FLIGHT_ROWS, rows, self._job, edge)
+
+    def onPhases(self, event: ProgressEvent) -> None:
+        """Spark is through with a micro-batch: what its parts took is known."""
+        for part, took_ms in _numbers(event.progress.get("durationMs")).items():
+            if part not in _WHOLES:
+                self._backend.observe(catalogue.BATCH_PARTS, took_ms / 1000, self._job, part)
+
+    def onStandby(self, event: StandbyEvent) -> None:
+        """It waits behind another driver, or takes over from it."""
+        waits = event.what != "takes over"
+        self._backend.put(catalogue.STANDBY, float(waits), self._job)
+        if not waits or event.what in ("waits", "is warm"):
+            self._backend.put(catalogue.STANDBY_WARM, float(event.what == "is warm"), self._job)
 
     def onLag(self, event: LagEvent) -> None:
         """What waits at the sources."""
@@ -99,6 +123,8 @@ class Meter(RunListener):
         self._backend.add(catalogue.PUBLISHED_ROWS, _number(event.detail.get("rows")), self._job, sink)
         if (took_ms := event.detail.get("duration_ms")) is not None:
             self._backend.observe(catalogue.EPOCH_PARTS, _number(took_ms) / 1000, self._job, "publish", sink)
+        for part, took_ms in _numbers(event.detail.get("parts_ms")).items():
+            self._backend.observe(catalogue.PUBLISH_PARTS, took_ms / 1000, self._job, part, sink)
         self._owed[sink] = {epoch for epoch in self._owed.get(sink, ()) if epoch > event.epoch}
         self._backend.put(catalogue.UNPUBLISHED, len(self._owed[sink]), self._job, sink)
 
