@@ -156,7 +156,7 @@ class JobPlan:
         return JobShape(
             job=self.job,
             sources=tuple(node.name for node in self.sources),
-            sinks={binding.name: self._place(binding.name) for binding in self.bindings},
+            sinks={binding.name: self.place(binding.name) for binding in self.bindings},
             operators=tuple(_shape_of(node, key_groups[node.name]) for node in self.operators),
             limits=_limits(self.config),
             edges=tuple(EdgeShape(each.edge.name, ddl(each.edge.schema)) for each in self.edges),
@@ -164,10 +164,11 @@ class JobPlan:
             every_batch=self.config.every_batch,
         )
 
-    def _place(self, sink: str) -> SinkPlace:
+    def place(self, sink: str) -> SinkPlace:
+        """Where its rows are staged, and when it gets them."""
         plan, outbox = self.stage_plans[sink], self.store.outbox(sink).location
         binding = next(each for each in self.bindings if each.name == sink)
-        every_ms, ahead = _publish_every_ms(binding, self.config), sends_ahead(binding, self.config)
+        every_ms, ahead = _publish_every_ms(binding, self.config), _takes_ahead(binding, self.config)
         if plan.root is None:
             return SinkPlace(outbox.uri, outbox.storage_options, publish_every_ms=every_ms, sends_ahead=ahead)
         return SinkPlace(plan.root, plan.storage_options, plan.root, every_ms, ahead)
@@ -276,10 +277,9 @@ def _limits(config: JobConfig) -> Limits:
     )
 
 
-def sends_ahead(binding: SinkBinding, config: JobConfig) -> bool:
-    """Whether the sink is sent rows before their epoch is decided: the job asks for it, and the sink can take them."""
-    can = isinstance(binding.sink, SendsAhead) and binding.sink.sends_ahead
-    return config.send_ahead and can and not _publish_every_ms(binding, config)
+def _takes_ahead(binding: SinkBinding, config: JobConfig) -> bool:
+    """Whether the job asks for rows to be sent before their epoch is decided, and the sink can take them."""
+    return config.send_ahead and isinstance(binding.sink, SendsAhead) and binding.sink.sends_ahead
 
 
 def _publish_every_ms(binding: SinkBinding, config: JobConfig) -> int:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import EpochOutput, SinkContext, StagedAhead
 from spark_ckpt.driver.identities import parts_of
-from spark_ckpt.driver.job_plan import sends_ahead
 from spark_ckpt.driver.publishing import SinkLane
 from spark_ckpt.errors import CkptError, Fenced
 from spark_ckpt.host.messages import AheadEnded, PublishEnded
@@ -80,7 +79,7 @@ class Lanes:
             inherited=self._inherited,
             ask_identity=None if known else lambda: parts_of(binding.sink, plan.spark),
             measured=self._measured,
-            opens_at_once=sends_ahead(binding, plan.config),
+            opens_at_once=plan.place(binding.name).is_sent_ahead,
         )
 
     def _with_ways_back(self, event: PublishEnded | AheadEnded) -> None:

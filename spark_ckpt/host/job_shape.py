@@ -12,14 +12,19 @@ from spark_ckpt.protocol.ids import Epoch, Incarnation, SinkId, TaskId
 @dataclass(frozen=True, slots=True)
 class SinkPlace:
     """Where a sink's rows are staged. `recorded_root`: as the manifest has it, empty for the store's outbox. `publish_every_ms`: at
-    least so long from one publish to the next; 0: every epoch is one. `sends_ahead`: it is sent rows before their epoch is
-    decided."""
+    least so long from one publish to the next; 0: every epoch is one. `sends_ahead`: it can be
+    sent rows before their epoch is decided, and is to be."""
 
     root: str
     storage_options: Mapping[str, str] = field(default_factory=dict)
     recorded_root: str = ""
     publish_every_ms: int = 0
     sends_ahead: bool = False
+
+    @property
+    def is_sent_ahead(self) -> bool:
+        """Whether it is. What is held back for a later publish has no transaction to go into."""
+        return self.sends_ahead and not self.publish_every_ms
 
 
 @dataclass(frozen=True, slots=True)

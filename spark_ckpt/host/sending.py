@@ -36,9 +36,7 @@ class Sending:
 
     def __init__(self, sinks: Mapping[str, SinkPlace], incarnation: Incarnation) -> None:
         self._incarnation = incarnation
-        self._places = {
-            sink: place for sink, place in sinks.items() if place.sends_ahead and not place.publish_every_ms
-        }
+        self._places = {sink: place for sink, place in sinks.items() if place.is_sent_ahead}
         self._asked = {sink: _Asked() for sink in self._places}
 
     @property
