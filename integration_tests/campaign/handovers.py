@@ -50,7 +50,7 @@ def _hand_over_often(job: KafkaJob, schedule: list[str], results: Results) -> No
 
 
 def _hand_over(pair: Pair, ready: str) -> dict[str, float]:
-    """One handover: seconds between the two drivers' epochs."""
+    """One handover: seconds between the two drivers' epochs, if the command waited for both."""
     successor = pair.stand_by()
     with feeding(pair.job.ledger.write, RECORDS_A_FEED):
         wait_until_it_says(successor, ready)
@@ -59,13 +59,13 @@ def _hand_over(pair: Pair, ready: str) -> dict[str, float]:
         pair.primary.check_ended_well()
     former, pair.primary = pair.primary, successor
     _check(told, former, successor)
-    return {"gap between the epochs s": told["gap_s"]}
+    gap_s = told["gap_s"]
+    return {} if gap_s is None else {"gap between the epochs s": gap_s}
 
 
 def _check(told: Mapping[str, Any], former: Driver, successor: Driver) -> None:
     final, base = former.events("committed")[-1]["epoch"], successor.events("started")[0]["base"]
     assert told["final_epoch"] == final == base, f"{told}, the last epoch is {final}, the next begins at {base}"
-    assert told["gap_s"] is not None, "the successor had no epoch in time"
 
 
 def _told(job: KafkaJob) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ from integration_tests.campaign import damages, deaths, delta_kills
 from integration_tests.campaign.failovers import failovers_of, judged, pauses_of
 from integration_tests.campaign.page import MARK, write_page
 from integration_tests.campaign.trial import RESULTS, Results, Trial, read
+from integration_tests.survival import process
 from integration_tests.survival.process import Driver
 
 WHOLE = (0, json.dumps({"epochs": [{"epoch": 1}, {"epoch": 2}], "latest": 2}))
@@ -130,6 +132,16 @@ def test_a_merged_table_holds_the_newest_figures_of_each_key(tmp_path: Path) -> 
     last = {row[0]: row for row in sorted(inbox.appended(), key=lambda row: row[1])}
 
     assert inbox.merged() == Counter(last.values())
+
+
+def test_a_driver_whose_number_another_process_has_by_now_has_no_family() -> None:
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        driver = object.__new__(Driver)
+        driver.process, driver.born = other, process.born(other.pid)
+        assert driver.family() == [other.pid]
+        driver.born = "1"
+        assert driver.family() == []
+        other.kill()
 
 
 FENCED = {"event": "failed", "condition": "CKPT_FENCED"}

@@ -64,6 +64,7 @@ class Driver(Life):
                 env=_environment(folder) | dict(environment or {}),
             )
         self.started_s = time.monotonic()
+        self.born = born(self.process.pid)
 
     @property
     def exit_code(self) -> int | None:
@@ -130,7 +131,10 @@ class Driver(Life):
                 os.kill(pid, signal.SIGCONT)
 
     def family(self) -> list[int]:
-        """Every process of its session: the driver, its JVM, Python workers, publishing processes."""
+        """Every process of its session: the driver, its JVM, Python workers, publishing processes. Numbers come again: none if
+        the driver's own is another process's by now."""
+        if born(self.process.pid) not in ("", self.born):
+            return []
         return [pid for pid, session, _ in processes() if session == self.process.pid]
 
     def __enter__(self) -> Self:
@@ -187,6 +191,14 @@ def processes() -> Iterator[tuple[int, int, str]]:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 if fields[0] not in "ZX":
                     yield int(entry.name), int(fields[3]), fields[0]
+
+
+def born(pid: int) -> str:
+    """When the process began, in the kernel's ticks; empty if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
 
 
 def state_of(pid: int) -> str:
