@@ -17,6 +17,7 @@ from spark_ckpt.seen.page.facts import COLUMNS, epoch_of, facts_of
 
 MONITORING = Path(ckpt.__file__).parents[1] / "docs" / "monitoring"
 NEEDS_MORE = {
+    "spark_ckpt_publish_part_duration_seconds_bucket": "a sink that tells the parts of its publications",
     "spark_ckpt_in_flight_rows": "an edge",
     "spark_ckpt_source_lag_rows": "a source that can count",
     "spark_ckpt_late_rows_total": "event time",
