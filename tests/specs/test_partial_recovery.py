@@ -28,17 +28,18 @@ def test_every_state_keeps_every_row_once_and_every_snapshot_ends(
 
 NO_SNAPSHOT, ONE_SOURCE = {"MaxId": "0"}, {"MaxId": "1", "OtherRows": "0"}
 MUTANTS = [
-    ("Smaller", NO_SNAPSHOT, "OnceInOrder"),
-    ("SourceNumber", NO_SNAPSHOT, "NoGap"),
-    ("NoOrder", NO_SNAPSHOT, "OneOrder"),
-    ("OrderInMemory", NO_SNAPSHOT, "OneOrder"),
-    ("Alone", NO_SNAPSHOT, "NoGap"),
-    ("NoRefusal", ONE_SOURCE, "NoOrphan"),
+    ("Smaller", NO_SNAPSHOT, {"OnceInOrder"}),
+    ("SourceNumber", NO_SNAPSHOT, {"NoGap"}),
+    ("NoOrder", NO_SNAPSHOT, {"OneOrder"}),
+    ("OrderInMemory", NO_SNAPSHOT, {"OneOrder"}),
+    ("Alone", NO_SNAPSHOT, {"NoGap"}),
+    ("NoRefusal", ONE_SOURCE, {"NoOrphan", "violated"}),
 ]
+"""What is violated; `violated` is a temporal property, which TLC looks at now and then: whichever it meets first."""
 
 
 @pytest.mark.parametrize(("mutant", "scope", "violated"), MUTANTS)
-def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str, str], violated: str) -> None:
+def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str, str], violated: set[str]) -> None:
     result = check(tmp_path, "PartialRecovery", {"Mutant": f'"{mutant}"', **scope})
 
-    assert result.violated == violated, result.output
+    assert result.violated in violated, result.output
