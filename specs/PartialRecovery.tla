@@ -10,7 +10,7 @@
 (* it writes down from which input a row comes before it delivers it, and  *)
 (* after a recovery takes its rows in that order.                          *)
 (*                                                                         *)
-(* Rows: s reads MaxRows and t OtherRows; for each row m sends two        *)
+(* Rows: s reads MaxRows and t OtherRows; for each row m sends two         *)
 (* siblings to x and one to y.  Every channel counts.                      *)
 (***************************************************************************)
 EXTENDS Naturals, Sequences, FiniteSets

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from integration_tests.survival.kills import IN_CHILDREN, IN_DRIVER, Kill, at_point, at_random
-from integration_tests.survival.process import Driver, processes
+from integration_tests.survival.process import Driver, started
 
 WORKER, PUBLISHER, JVM = (
     "-m spark_ckpt.tasks.python_daemon",
@@ -86,16 +86,7 @@ def slay(driver: Driver, part: str) -> None:
 
 def of_family(driver: Driver, part: str) -> Sequence[int]:
     """Living processes of the driver's session by a piece of their command line, oldest first."""
-    found = [pid for pid, session, _ in processes() if session == driver.process.pid and part in command_of(pid)]
-    return sorted(found, key=started)
-
-
-def started(pid: int) -> int:
-    """When a process began, in ticks of the machine; ids begin anew at some number, and do not tell. 0 if it is gone."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except OSError:
-        return 0
+    return sorted((pid for pid in driver.family() if part in command_of(pid)), key=started)
 
 
 def command_of(pid: int) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -139,19 +140,26 @@ def _fail_over_in_jobs(
 
 def _fail_over_often(job: KafkaJob, schedule: Sequence[Failover], results: Results, terms: tuple[str, str]) -> None:
     lease, seen = terms
+    in_turn(job, lease, [(each.kind, partial(_fail_over, failover=each, seen=seen)) for each in schedule], results)
+
+
+def in_turn(
+    job: KafkaJob, lease: str, trials: Iterable[tuple[str, Callable[[Pair], dict[str, float]]]], results: Results
+) -> None:
+    """Each trial, by its kind, with the pair that the one before has left; with a new one behind a promise that was broken."""
     pair: Pair | None = None
-    for failover in schedule:
+    for kind, trial in trials:
         figures: dict[str, float] = {}
         why = ""
         try:
             pair = pair or Pair(job, lease, {})
             with feeding(job.ledger.write, RECORDS_A_FEED):
-                figures = _fail_over(pair, failover, seen)
+                figures = trial(pair)
             job.check_watcher()
         except AssertionError as error:
             why, pair = str(error), None
             job.lives.end()
-        results.add(failover.kind, figures, why)
+        results.add(kind, figures, why)
     job.lives.end()
 
 

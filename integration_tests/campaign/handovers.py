@@ -7,13 +7,13 @@ import io
 import json
 import random
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from integration_tests.broker import Broker
-from integration_tests.campaign.failovers import OF_A_JOB, Pair, wait_until_it_says
-from integration_tests.campaign.hard_input import feeding
-from integration_tests.campaign.kafka_kills import RECORDS_A_FEED, drain, hard_job
+from integration_tests.campaign.failovers import OF_A_JOB, Pair, in_turn, wait_until_it_says
+from integration_tests.campaign.kafka_kills import drain, hard_job
 from integration_tests.campaign.trial import Results
 from integration_tests.survival.job import KafkaJob
 from integration_tests.survival.process import Driver
@@ -28,35 +28,21 @@ def handovers(broker: Broker, folder: Path, trials: int, seed: int, results: Res
     for begin in range(0, trials, OF_A_JOB):
         job = hard_job(broker, folder / f"handovers-{begin}", draw.randrange(10**6))
         try:
-            _hand_over_often(job, [draw.choice(READY) for _ in range(begin, min(trials, begin + OF_A_JOB))], results)
+            ready = [draw.choice(READY) for _ in range(begin, min(trials, begin + OF_A_JOB))]
+            kinds = [(f"handed over when the standby '{each}'", partial(_hand_over, ready=each)) for each in ready]
+            in_turn(job, "6 seconds", kinds, results)
             drain(job, results)
         finally:
             job.close()
 
 
-def _hand_over_often(job: KafkaJob, schedule: list[str], results: Results) -> None:
-    pair: Pair | None = None
-    for ready in schedule:
-        figures, why = {}, ""
-        try:
-            pair = pair or Pair(job, "6 seconds", {})
-            figures = _hand_over(pair, ready)
-            job.check_watcher()
-        except AssertionError as error:
-            why, pair = str(error), None
-            job.lives.end()
-        results.add(f"handed over when the standby '{ready}'", figures, why)
-    job.lives.end()
-
-
 def _hand_over(pair: Pair, ready: str) -> dict[str, float]:
     """One handover: seconds between the two drivers' epochs, if the command waited for both."""
     successor = pair.stand_by()
-    with feeding(pair.job.ledger.write, RECORDS_A_FEED):
-        wait_until_it_says(successor, ready)
-        pair.primary.wait_for_events("committed", 1)
-        told = _told(pair.job)
-        pair.primary.check_ended_well()
+    wait_until_it_says(successor, ready)
+    pair.primary.wait_for_events("committed", 1)
+    told = _told(pair.job)
+    pair.primary.check_ended_well()
     former, pair.primary = pair.primary, successor
     _check(told, former, successor)
     gap_s = told["gap_s"]

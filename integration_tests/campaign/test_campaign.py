@@ -19,8 +19,7 @@ from integration_tests.campaign import damages, deaths, delta_kills
 from integration_tests.campaign.failovers import failovers_of, judged, pauses_of
 from integration_tests.campaign.page import MARK, write_page
 from integration_tests.campaign.trial import RESULTS, Results, Trial, read
-from integration_tests.survival import process
-from integration_tests.survival.process import Driver
+from integration_tests.survival.process import Driver, started
 
 WHOLE = (0, json.dumps({"epochs": [{"epoch": 1}, {"epoch": 2}], "latest": 2}))
 
@@ -74,10 +73,9 @@ def test_a_worker_is_found_by_its_own_command_line_and_the_youngest_by_when_it_b
         40: "java SparkSubmit --conf spark.python.daemon.module=spark_ckpt.tasks.python_daemon",
         90: "python -m spark_ckpt.tasks.python_daemon pyspark.worker",
     }
-    monkeypatch.setattr(deaths, "processes", lambda: [(pid, 1, "S") for pid in commands])
     monkeypatch.setattr(deaths, "command_of", commands.__getitem__)
     monkeypatch.setattr(deaths, "started", {90: 100, 40: 150, 5: 200}.__getitem__)
-    driver = cast(Driver, SimpleNamespace(process=SimpleNamespace(pid=1)))
+    driver = cast(Driver, SimpleNamespace(family=lambda: list(commands)))
 
     assert deaths.of_family(driver, deaths.WORKER) == [90, 5], "ids begin anew at some number"
 
@@ -137,9 +135,9 @@ def test_a_merged_table_holds_the_newest_figures_of_each_key(tmp_path: Path) -> 
 def test_a_driver_whose_number_another_process_has_by_now_has_no_family() -> None:
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
         driver = object.__new__(Driver)
-        driver.process, driver.born = other, process.born(other.pid)
+        driver.process, driver.started_ticks = other, started(other.pid)
         assert driver.family() == [other.pid]
-        driver.born = "1"
+        driver.started_ticks = 1
         assert driver.family() == []
         other.kill()
 

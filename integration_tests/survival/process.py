@@ -64,7 +64,7 @@ class Driver(Life):
                 env=_environment(folder) | dict(environment or {}),
             )
         self.started_s = time.monotonic()
-        self.born = born(self.process.pid)
+        self.started_ticks = started(self.process.pid)
 
     @property
     def exit_code(self) -> int | None:
@@ -133,7 +133,7 @@ class Driver(Life):
     def family(self) -> list[int]:
         """Every process of its session: the driver, its JVM, Python workers, publishing processes. Numbers come again: none if
         the driver's own is another process's by now."""
-        if born(self.process.pid) not in ("", self.born):
+        if started(self.process.pid) not in (0, self.started_ticks):
             return []
         return [pid for pid, session, _ in processes() if session == self.process.pid]
 
@@ -193,12 +193,12 @@ def processes() -> Iterator[tuple[int, int, str]]:
                     yield int(entry.name), int(fields[3]), fields[0]
 
 
-def born(pid: int) -> str:
-    """When the process began, in the kernel's ticks; empty if there is none."""
+def started(pid: int) -> int:
+    """When a process began, in ticks of the machine; ids begin anew at some number, and do not tell. 0 if it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except OSError:
-        return ""
+        return 0
 
 
 def state_of(pid: int) -> str:
