@@ -17,6 +17,7 @@ from tests.protocol.barrier_runs import run as run_barrier
 from tests.protocol.long_runs import play
 from tests.protocol.test_planted_bugs import GRAPHS as BARRIER_GRAPHS
 from tests.protocol.test_planted_bugs import PLANTED as IN_BARRIERS
+from tests.simulator.driver_bugs import PLANTED as IN_DRIVERS
 from tests.simulator.planted import PLANTED as IN_MARKERS
 from tests.simulator.return_bugs import PLANTED as IN_RETURNS
 from tests.simulator.surroundings_bugs import PLANTED as IN_SURROUNDINGS
@@ -66,6 +67,8 @@ def _planted() -> Iterator[tuple[str, str, Fails]]:
         yield "shipped machines", machine.__name__, lambda seed, r=role, m=machine: _barrier(seed, {r: m})
     for bug in IN_RETURNS:
         yield "leases that are returned", bug.name, lambda seed, b=bug: b.run(seed).complaint is not None
+    for bug in IN_DRIVERS:
+        yield "the lease of a job's driver", bug.name, lambda seed, b=bug: not b.run(seed).ok
 
 
 def _line(protocol: Protocol, seed: int) -> sim.Outcome:

@@ -153,17 +153,19 @@ def _verdict(scenario: sim.Scenario, outcome: sim.Outcome) -> str:
     return f"{type(outcome.error).__name__}: {str(outcome.error).splitlines()[0]}"
 
 
+_PROMISES = {
+    sim.LEASE: "each token once, growing",
+    sim.OPERATED: "every row that was read, none twice unless somebody was told",
+    sim.SPARK: "every row once, in the order of its key, with a decided epoch",
+    sim.BARRIER: "every row once, with its epoch, epochs in order",
+    sim.DRIVERS: "one driver's rows at a time, epochs in order",
+}
+"""What is judged, of those that are not on the menu."""
+
+
 def _promise(scenario: sim.Scenario) -> str:
-    """What was judged at the sinks."""
-    if scenario.protocol == sim.LEASE:
-        return "each token once, growing"
-    if scenario.protocol == sim.OPERATED:
-        return "every row that was read, none twice unless somebody was told"
-    if scenario.protocol == sim.SPARK:
-        return "every row once, in the order of its key, with a decided epoch"
-    if scenario.protocol == sim.BARRIER:
-        return "every row once, with its epoch, epochs in order"
-    return MENU[scenario.protocol].output.promise
+    """What was judged at the sinks, or in the log."""
+    return _PROMISES.get(scenario.protocol) or MENU[scenario.protocol].output.promise
 
 
 def _smallest(scenario: sim.Scenario, outcome: sim.Outcome) -> None:

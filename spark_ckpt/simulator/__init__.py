@@ -7,6 +7,7 @@ from spark_ckpt.simulator.campaign import Report, barrier_campaign, campaign
 from spark_ckpt.simulator.clockwork import Latencies, Measurement
 from spark_ckpt.simulator.diagram import html, svg
 from spark_ckpt.simulator.drawing import drawn_world
+from spark_ckpt.simulator.drivers_schedules import run_drivers
 from spark_ckpt.simulator.explore import Exploration, ScopeTooLarge, explore
 from spark_ckpt.simulator.faults import HOSTILE, NO_FAULTS, Clock, Clocks, Faults, hostile
 from spark_ckpt.simulator.graphs import ACYCLIC, GRAPHS
@@ -23,6 +24,7 @@ from spark_ckpt.simulator.schedules import (
 )
 from spark_ckpt.simulator.scripted import (
     BARRIER,
+    DRIVERS,
     LEASE,
     NAMES,
     OPERATED,
@@ -49,6 +51,7 @@ __all__ = [
     "BARRIER",
     "BARRIER_GRAPHS",
     "CONTRACT",
+    "DRIVERS",
     "GRAPHS",
     "HOSTILE",
     "LEASE",
@@ -102,6 +105,7 @@ __all__ = [
     "replay",
     "run",
     "run_barrier",
+    "run_drivers",
     "run_operated",
     "run_spark",
     "shrink",

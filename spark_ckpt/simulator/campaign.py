@@ -10,6 +10,7 @@ from functools import partial
 from multiprocessing import get_context
 from time import process_time
 
+from spark_ckpt.host.standby import Standby
 from spark_ckpt.protocol.barrier.settings import Limits
 from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.ids import Incarnation
@@ -20,12 +21,15 @@ from spark_ckpt.protocol.recovery import Birth, Protocol, Settings
 from spark_ckpt.simulator.barrier_processes import LIMITS
 from spark_ckpt.simulator.barrier_storage import BarrierGraph
 from spark_ckpt.simulator.barrier_world import ROLES
+from spark_ckpt.simulator.drivers_schedules import drivers_world
 from spark_ckpt.simulator.faults import Faults, hostile
 from spark_ckpt.simulator.lease_world import LeaseWorld
 from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
 from spark_ckpt.simulator.schedules import (
     BARRIER_FAULT_RATE,
     BARRIER_STEPS,
+    DRIVERS_FAULT_RATE,
+    DRIVERS_STEPS,
     FAULT_RATE,
     LEASE_FAULT_RATE,
     LEASE_STEPS,
@@ -138,6 +142,14 @@ def operated_campaign(
 ) -> Report:
     """The same for whoever operates a job on Spark."""
     return _spread(partial(_run, operated_world, steps, fault_rate), Report("operated", "job"), list(seeds), processes)
+
+
+def drivers_campaign(
+    seeds: Iterable[int], processes: int = 1, steps: int = DRIVERS_STEPS, fault_rate: float = DRIVERS_FAULT_RATE
+) -> Report:
+    """The same for the drivers of a job."""
+    total = Report("drivers", "hosts", cells=handled_cells((Standby,)))
+    return _spread(partial(_run, drivers_world, steps, fault_rate), total, list(seeds), processes)
 
 
 def _lease_world(seed: int) -> World:

@@ -70,6 +70,12 @@ OPERATED_FAULT_RATE = 0.15
 LEASE_STEPS = 120
 LEASE_FAULT_RATE = 0.08
 
+DRIVERS_STEPS = 300
+DRIVERS_FAULT_RATE = 0.1
+
+LEISURE = 0.3
+"""How often what need not happen happens before time passes."""
+
 STEPS = 50
 """Steps of chaos in one schedule, on average."""
 
@@ -164,7 +170,9 @@ class Driver:
             choices = world.put_off(choices, self.laggard) or choices
         if choices:
             return choices[int(self.draw() * len(choices))]
-        timers = world.timers()
+        timers, free = world.timers(), world.at_leisure()
+        if free and (not timers or self.draw() < LEISURE):
+            return self.pick(free)
         return timers[0] if timers else None
 
     def _settle(self) -> None:

@@ -1,7 +1,8 @@
 """Runs by name, for people: any protocol of the menu on any graph, from a seed, with crashes where somebody wants them.
 
-`spark` is a job on Spark with all its rules, `operated` is one whose operator goes back and replaces things, `barrier` the protocol
-inside it on graphs of any shape, `lease` the rotation of checkpoints among replicas; all others are in `protocol.menu`.
+`spark` is a job on Spark with all its rules, `operated` is one whose operator goes back and replaces things, `drivers` the lease
+of a job that several drivers want, `barrier` the protocol inside it on graphs of any shape, `lease` the rotation of checkpoints
+among replicas; all others are in `protocol.menu`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from spark_ckpt.simulator.campaign import (
     Report,
     barrier_campaign,
     campaign,
+    drivers_campaign,
     lease_campaign,
     operated_campaign,
     spark_campaign,
 )
+from spark_ckpt.simulator.drivers_schedules import drivers_world
 from spark_ckpt.simulator.faults import NO_FAULTS, Faults, hostile
 from spark_ckpt.simulator.graphs import ACYCLIC, GRAPHS
 from spark_ckpt.simulator.lease_world import LeaseWorld
@@ -32,6 +35,8 @@ from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
 from spark_ckpt.simulator.schedules import (
     BARRIER_FAULT_RATE,
     BARRIER_STEPS,
+    DRIVERS_FAULT_RATE,
+    DRIVERS_STEPS,
     FAULT_RATE,
     LEASE_FAULT_RATE,
     LEASE_STEPS,
@@ -50,15 +55,16 @@ from spark_ckpt.simulator.schedules import (
 from spark_ckpt.simulator.timed_barrier import with_sinks
 from spark_ckpt.simulator.world import Choice, World
 
-BARRIER, LEASE, SPARK, OPERATED = "barrier", "lease", "spark", "operated"
-NAMES: tuple[str, ...] = (BARRIER, LEASE, SPARK, OPERATED, *MENU)
-ONLY_GRAPH = {LEASE: "replicas", SPARK: "job", OPERATED: "job"}
+BARRIER, LEASE, SPARK, OPERATED, DRIVERS = "barrier", "lease", "spark", "operated", "drivers"
+NAMES: tuple[str, ...] = (BARRIER, LEASE, SPARK, OPERATED, DRIVERS, *MENU)
+ONLY_GRAPH = {LEASE: "replicas", SPARK: "job", OPERATED: "job", DRIVERS: "hosts"}
 """Worlds of one shape, without times and options of their own."""
 PACE = {
     BARRIER: (BARRIER_STEPS, BARRIER_FAULT_RATE),
     LEASE: (LEASE_STEPS, LEASE_FAULT_RATE),
     SPARK: (SPARK_STEPS, SPARK_FAULT_RATE),
     OPERATED: (OPERATED_STEPS, OPERATED_FAULT_RATE),
+    DRIVERS: (DRIVERS_STEPS, DRIVERS_FAULT_RATE),
 }
 """Steps of chaos and faults per step, where they differ from the usual."""
 
@@ -123,16 +129,20 @@ class Scenario:
         """The world before anything happened. Raises `NotOnTheMenu`."""
         if self.protocol in ONLY_GRAPH:
             _refuse_settings(self)
-            return LeaseWorld(faults=self.budget()) if self.protocol == LEASE else self._spark_world()
+            return self._only_world()
         graph = _graph(self)
         if isinstance(graph, BarrierGraph):
             return barrier_world(graph, self.seed, limits=self.limits())
         return MessageWorld(MENU[self.protocol], graph, self.budget(), self.inputs, settings=self.settings())
 
-    def _spark_world(self) -> World:
+    def _only_world(self) -> World:
         """Whoever names a crash wants it, whatever the seed says."""
+        if self.protocol == LEASE:
+            return LeaseWorld(faults=self.budget())
         if self.protocol == OPERATED:
             return operated_world(self.seed)
+        if self.protocol == DRIVERS:
+            return drivers_world(self.seed, crashes=len(self.crashes))
         world = spark_world(self.seed)
         world.deaths |= bool(self.crashes)
         return world
@@ -172,6 +182,11 @@ class ScriptedDriver(Driver):
         return super()._next()
 
 
+CAMPAIGNS = {
+    LEASE: lease_campaign, SPARK: spark_campaign, OPERATED: operated_campaign, DRIVERS: drivers_campaign,
+}  # fmt: skip
+
+
 def runnable(protocol: str) -> dict[str, Graph]:
     """Graphs that a protocol of the menu runs on."""
     return ACYCLIC if MENU[protocol].needs.acyclic else GRAPHS
@@ -194,8 +209,7 @@ def many(scenario: Scenario, schedules: int, processes: int = 1) -> Report:
     steps, rate = scenario.pace()
     if scenario.protocol in ONLY_GRAPH:
         _refuse_settings(scenario)
-        campaign_of = {LEASE: lease_campaign, SPARK: spark_campaign, OPERATED: operated_campaign}[scenario.protocol]
-        return campaign_of(seeds, processes, steps, rate)
+        return CAMPAIGNS[scenario.protocol](seeds, processes, steps, rate)
     graph = _graph(scenario)
     if isinstance(graph, BarrierGraph):
         return barrier_campaign(graph, seeds, processes, steps, rate, scenario.limits())

@@ -27,6 +27,12 @@ SIGNS = {
     "decide": "D",
     "inject": "B",
     "publish": "$",
+    "pause": "z",
+    "wake": "a",
+    "begins": "b",
+    "renews": "h",
+    "returns": "f",
+    "leads": "L",
 }
 """One character per kind of moment; a later one of the same step on the same process wins by this order's end."""
 
@@ -79,7 +85,7 @@ def chart(moments: Sequence[Moment], width: int = 100) -> str:
 
 
 def _weight(sign: str) -> int:
-    order = "vtwrsdpx?!BDOC$RX|"
+    order = "vtwrsdpx?!zabhfBDOC$RLX|"
     return order.find(sign)
 
 

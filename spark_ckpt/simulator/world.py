@@ -61,6 +61,10 @@ class World(ABC):
     def choices(self) -> Sequence[Choice]:
         """Everything that can happen next, but clocks and faults."""
 
+    def at_leisure(self) -> Sequence[Choice]:
+        """What may happen at any time and need not, not even before time passes."""
+        return ()
+
     @abstractmethod
     def timers(self) -> Sequence[Choice]:
         """Timers that can run out next, the earliest first."""
@@ -130,7 +134,7 @@ class World(ABC):
 
     def possible(self) -> list[Choice]:
         """All choices: work, clocks, faults."""
-        return [*self.choices(), *self.timers(), *self.faults()]
+        return [*self.choices(), *self.at_leisure(), *self.timers(), *self.faults()]
 
     def perform(self, choice: Choice) -> None:
         """`do`, or `calm`: what a trace is made of."""

@@ -1,0 +1,123 @@
+"""Several drivers want one job, among crashes, pauses, outages and clocks of different rates: nothing is found, bugs are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+import spark_ckpt.simulator as sim
+from spark_ckpt.host.standby import Standby
+from spark_ckpt.simulator.campaign import handled_cells
+from spark_ckpt.simulator.drivers_schedules import drivers_world
+from spark_ckpt.simulator.drivers_world import HOSTS, DriversWorld, Troubles
+from spark_ckpt.simulator.schedules import DRIVERS_FAULT_RATE, DRIVERS_STEPS, drive, replay
+from spark_ckpt.simulator.world import Cell, Choice
+from tests.simulator.driver_bugs import PLANTED, Planted
+
+SCHEDULES = 300
+UNTIL_CAUGHT = 400
+CALM = Troubles(*[0] * 8)
+LED: list[Choice] = [("look", "a"), ("propose", "a", "main"), ("append", "a")]
+"""`a` is the first to look, and leads."""
+
+
+@pytest.mark.parametrize("schedules", [SCHEDULES, pytest.param(20 * SCHEDULES, marks=pytest.mark.long)])
+def test_a_job_has_one_driver_at_a_time_and_soon_another_one(schedules: int) -> None:
+    happened: Counter[str] = Counter()
+    for seed in range(schedules):
+        found = sim.run_drivers(seed)
+        assert found.error is None, f"seed {seed}: {found.error}"
+        happened.update(found.counts)
+    kinds = ("begin", "crash", "pause", "cut", "away", "fail", "stop", "ask", "miss", "start", "late")
+    assert min(happened[kind] for kind in kinds) > schedules // 30, happened
+    assert happened["incarnations"] > 3 * schedules
+
+
+def test_schedules_reach_every_cell_of_the_standbys_table() -> None:
+    reached: set[Cell] = set()
+    for seed in range(SCHEDULES // 3):
+        world = drivers_world(seed)
+        world.cells = reached
+        drive(world, seed, DRIVERS_STEPS, DRIVERS_FAULT_RATE)
+    assert handled_cells((Standby,)) <= reached
+
+
+def test_a_schedule_of_drivers_replays_from_its_trace() -> None:
+    found = sim.run_drivers(3)
+    again = replay(lambda: drivers_world(3), found)
+    assert (again.error, again.counts) == (None, found.counts)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_a_bug_planted_around_a_drivers_lease_is_condemned(planted: Planted) -> None:
+    verdicts = (planted.run(seed) for seed in range(UNTIL_CAUGHT))
+    first = next((found for found in verdicts if not found.ok), None)
+
+    assert first is not None, "nothing was found"
+    print(f"{planted.name}: seed {first.seed}")
+    assert str(first.error)[:2] in planted.oracles.split("|"), first.error
+
+
+def test_a_clock_that_runs_at_a_fifth_of_another_is_not_protected_against() -> None:
+    """The bound is needed: whoever renews by such a clock is replaced by one who waits by the other."""
+    hosts = {"a": ("here", 20, 0), "b": ("there", 100, 0)}
+    complaints = [drive(DriversWorld(hosts, CALM), seed, 200).error for seed in range(20)]
+    assert any(str(error).startswith("D2") for error in complaints if error)
+
+
+def led() -> DriversWorld:
+    """`a` leads, `b` on its host and `c` on another one wait."""
+    return DriversWorld(HOSTS, Troubles()).follow([*LED, ("look", "b"), ("look", "c")])
+
+
+def until(world: DriversWorld, there: Callable[[], bool]) -> None:
+    """What has to be done is done, and time passes."""
+    while not there():
+        world.do((world.choices() or world.timers())[0])
+
+
+def test_a_renewal_that_waited_for_its_turn_does_not_take_a_returned_lease_back() -> None:
+    world = led().follow([("stop", "a"), ("propose", "a", "main"), ("append", "a"), ("pause", "a")])
+    until(world, lambda: world.nodes["a"].wants_to_renew(world.now))
+    world.follow([("wake", "a"), ("propose", "a", "main"), ("append", "a"), ("propose", "a", "main"), ("append", "a")])
+
+    assert [row.kind for row, _ in world.job_log.rows[-2:]] == ["epoch", "released"]
+    assert not world.nodes["a"].up
+
+
+def test_a_leader_that_stood_still_beyond_the_takeover_appends_nothing() -> None:
+    world = led().follow([("decide", "a"), ("propose", "a", "main"), ("pause", "a")])
+    until(world, lambda: world.observer.state().incarnation > 1)
+    rows = len(world.job_log.rows)
+    world.follow([("wake", "a"), ("append", "a")])
+
+    assert len(world.job_log.rows) == rows
+    assert not world.nodes["a"].up
+
+
+@pytest.mark.parametrize(
+    ("sooner", "rows"), [(True, ["incarnation", "epoch"]), (False, ["incarnation", "incarnation"])]
+)
+def test_what_a_dead_leader_had_under_way_comes_before_its_successor_or_never(sooner: bool, rows: list[str]) -> None:
+    world = led().follow([("decide", "a"), ("propose", "a", "main"), ("crash", "a")])
+    if not sooner:
+        until(world, lambda: world.observer.state().incarnation > 1)
+    world.do(("late", 0))
+
+    assert [row.kind for row, _ in world.job_log.rows[1:]] == rows
+
+
+def test_a_holder_that_died_on_another_host_is_waited_for_its_term() -> None:
+    world = DriversWorld({"a": HOSTS["a"], "c": HOSTS["c"]}, Troubles()).follow([*LED, ("look", "c"), ("crash", "a")])
+    until(world, lambda: world.observer.state().incarnation > 1)
+
+    assert world.now > world.times.lease_ms
+
+
+def test_a_holder_that_died_on_a_standbys_own_host_is_not_waited_for() -> None:
+    world = DriversWorld({"a": HOSTS["a"], "b": HOSTS["b"]}, Troubles()).follow([*LED, ("look", "b"), ("crash", "a")])
+    until(world, lambda: world.observer.state().incarnation > 1)
+
+    assert world.now <= world.times.read_ms
