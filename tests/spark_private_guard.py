@@ -6,7 +6,7 @@ import ast
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -50,17 +50,17 @@ def every_name() -> list[SparkName]:
 
 def private_uses(text: str, own: frozenset[str]) -> list[str]:
     """What the module's text uses that belongs into the room. `own`: names that this library defines."""
-    tree = ast.parse(text)
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    found = [*_imports(tree), *_attributes(tree, own), *_folders(tree)]
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(text)))
+    prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    found = [*_imports(nodes), *_attributes(nodes, own), *_folders(nodes)]
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
             found += _strings(node.value, own)
     return found
 
 
-def _imports(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _imports(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (
                 alias.name for alias in node.names if _is_sparks(alias.name) and alias.name not in PUBLIC_MODULES
@@ -76,15 +76,15 @@ def _is_sparks(module: str) -> bool:
     return module.split(".")[0] in ("pyspark", "py4j")
 
 
-def _attributes(tree: ast.AST, own: frozenset[str]) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _attributes(nodes: Sequence[ast.AST], own: frozenset[str]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Attribute) and _is_private(node.attr, own):
             yield f".{node.attr}"
 
 
-def _folders(tree: ast.AST) -> Iterator[str]:
+def _folders(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """`folder / "offsets"`."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Constant):
             yield from (repr(name) for name in ("offsets", "commits") if node.right.value == name)
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from spark_private_guard import defined_by, defined_in, every_name, private_uses
+from spark_private_guard import defined_by, every_name, private_uses
 
 import spark_ckpt
 from spark_ckpt import errors
@@ -244,8 +244,12 @@ def test_every_name_that_spark_does_not_promise_says_where_it_lives_and_what_bre
 
 
 def defines(function: str) -> bool:
-    first = function.partition(".")[0]
-    return any(first in set(defined_in(room.read_text())) for room in (CORE / "spark_private").glob("*.py"))
+    return function.partition(".")[0] in names_in_the_room()
+
+
+@cache
+def names_in_the_room() -> frozenset[str]:
+    return defined_by((CORE / "spark_private").glob("*.py"))
 
 
 # -- where code runs ---------------------------------------------------------------------------------------------------
@@ -392,8 +396,7 @@ def dotted(module: Path) -> str:
 
 def needed(module: Path) -> set[str]:
     """Modules that importing this one imports: the file's own level only, functions import when they are called."""
-    tree = ast.parse(module.read_text())
-    known = {dotted(each) for each in CORE.rglob("*.py")}
+    tree, known = ast.parse(module.read_text()), known_modules()
     found = set()
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -402,6 +405,11 @@ def needed(module: Path) -> set[str]:
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names} & known
     return found - {dotted(module)}
+
+
+@cache
+def known_modules() -> frozenset[str]:
+    return frozenset(dotted(each) for each in CORE.rglob("*.py"))
 
 
 @pytest.mark.parametrize("module", MODULES, ids=named)
