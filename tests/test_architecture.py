@@ -67,7 +67,7 @@ MAY_IMPORT = {
     "spark_ckpt/tasks": {
         "spark_ckpt.tasks", "spark_ckpt.spark_private", "spark_ckpt.protocol", "spark_ckpt.host.markers",
         "spark_ckpt.host.reports", "spark_ckpt.store.location", "spark_ckpt.store.records", "spark_ckpt.connector",
-        "spark_ckpt.errors", "spark_ckpt.failpoints", "spark_ckpt.wording",
+        "spark_ckpt.content", "spark_ckpt.errors", "spark_ckpt.failpoints", "spark_ckpt.wording",
     },
     "spark_ckpt/plan": {
         "spark_ckpt.plan", "spark_ckpt.tasks", "spark_ckpt.spark_private", "spark_ckpt.protocol", "spark_ckpt.store.names",

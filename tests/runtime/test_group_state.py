@@ -309,6 +309,19 @@ def test_a_state_file_with_other_rows_than_committed_is_damage(tmp_path):
     assert caught.value.context["operator"] == "totals"
 
 
+def test_a_state_file_that_has_a_key_twice_is_damage(tmp_path):
+    store = MemoryStore()
+    levelled(tmp_path / "one", store)
+    (table,) = store.files.values()
+    location = Location(str(tmp_path / "store"))
+    size, sha256 = location.write_table("f", pa.concat_tables([table, table.slice(0, 1)]))
+    ref = FileRef("f", size, 3, "full", 1, sha256)
+    moved = KeyGroupState.restored(SCHEMA, LevelCache(tmp_path / "two", location, SCHEMA, "totals"), 0, [ref])
+    with pytest.raises(EpochDamaged, match="f has a key twice") as caught:
+        values_in(moved, ["a"])
+    assert (caught.value.damaged_file, caught.value.context["operator"]) == ("f", "totals")
+
+
 def test_workers_that_build_one_level_at_once_all_see_it_whole(tmp_path):
     store = MemoryStore()
     group = group_of(SCHEMA, tmp_path / "one", store)

@@ -69,6 +69,18 @@ def test_the_newest_row_of_every_key_is_left(tables: list[dict[int, Row]], drop_
     assert (np.diff(found.hashes) >= 0).all(), "the merged table is sorted by hash"
 
 
+@given(rows=st.dictionaries(st.integers(0, len(KEYS) - 1), ROWS, min_size=1), twice=st.data())
+def test_a_key_that_is_there_twice_is_seen_and_equal_hashes_are_not_taken_for_one(
+    rows: dict[int, Row], twice: st.DataObject
+) -> None:
+    once = _table(rows, 0)
+    again = twice.draw(st.sampled_from(list(rows)))
+    both = pa.concat_tables([once.table, _table({again: rows[again]}, 1).table])
+
+    assert not once.has_a_key_twice()
+    assert sorted_table(both, SCHEMA).has_a_key_twice()
+
+
 @given(tables=TABLES)
 def test_a_merged_table_finds_what_it_holds(tables: list[dict[int, Row]]) -> None:
     found = merged([_table(rows, age) for age, rows in enumerate(tables)], SCHEMA, drop_deletes=False)

@@ -120,6 +120,7 @@ class KeyTable:
     def __init__(self, table: pa.Table, key_names: Sequence[str], timeout_name: str) -> None:
         self.table = table
         self.hashes = numbers(table, KEY_HASH)
+        self._names = list(key_names)
         self._keys = [column(table, name) for name in key_names]
         self.timeouts = numbers(table, timeout_name)
         self.earliest_timeout = int(self.timeouts.min(initial=np.iinfo(np.int64).max))
@@ -133,3 +134,14 @@ class KeyTable:
         if not len(self):
             return np.full(len(hashes), -1, np.int64)
         return find(self.hashes, self._keys, hashes, [column(keys, name) for name in keys.column_names])
+
+    def has_a_key_twice(self) -> bool:
+        """Whether two rows are of one key. Only rows of equal hashes are looked at."""
+        same = self.hashes[1:] == self.hashes[:-1]
+        if not same.any():
+            return False
+        near = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
+        keys = pa.table(
+            [pa.array(self.hashes[near]), *(taken(each, near) for each in self._keys)], [KEY_HASH, *self._names]
+        )
+        return len(distinct_keys(keys, self._names)) < len(near)

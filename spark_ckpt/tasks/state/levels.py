@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_ckpt.content import damaged
 from spark_ckpt.errors import StateSchemaChanged
 from spark_ckpt.tasks.rows import (
     DELETE,
@@ -182,8 +183,12 @@ class LevelCache:
         return merged(tables, self._schema, drop_deletes=files[0].kind == "full")
 
     def _stored(self, ref: FileRef) -> KeyTable:
-        table = self._source.read_committed(ref, ref.rows, epoch=ref.epoch, operator=self._operator)
-        return from_stored(table, self._schema)
+        """Merging takes for granted that no file has a key twice; a writer that is wrong would be felt much later."""
+        where: dict[str, object] = {"epoch": ref.epoch, "operator": self._operator}
+        level = from_stored(self._source.read_committed(ref, ref.rows, **where), self._schema)
+        if level.has_a_key_twice():
+            raise damaged(ref.path, "has a key twice", **where)
+        return level
 
 
 def _write(path: Path, table: pa.Table) -> None:
