@@ -69,7 +69,7 @@ class Verified:
 
 def damaged(path: str, was: str, **where: object) -> EpochDamaged:
     """The error for a file that is not what was committed. `where`: epoch, sink or operator, location, ..."""
-    return EpochDamaged(f"file {path} {was}", hint=WAY_OUT, **where)
+    return EpochDamaged(f"file {path} {was}", hint=WAY_OUT, file=path, **where)
 
 
 def check_size(file: Committed, found: int | None, **where: object) -> None:

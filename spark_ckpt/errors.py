@@ -26,10 +26,14 @@ class CkptError(Exception):
 
     def __str__(self) -> str:
         lines = [f"[{self.condition}] {self.what}"]
-        lines += [f"  {name}:{_beside_or_below(str(value))}" for name, value in self.context.items()]
+        lines += [f"  {name}:{_beside_or_below(str(value))}" for name, value in self._told().items()]
         if self.hint:
             lines.append(f"  next: {self.hint}")
         return "\n".join(lines)
+
+    def _told(self) -> dict[str, object]:
+        """What stands below the first line."""
+        return self.context
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.what, self.hint, self.context))
@@ -145,9 +149,14 @@ class EpochDamaged(CkptError):
     exit_code = 5
 
     @property
-    def is_of_a_file(self) -> bool:
-        """Whether it tells of one file of an epoch, what was expected of it and found."""
-        return "expected" in self.context
+    def damaged_file(self) -> str:
+        """The one file that it tells of, as its manifest names it; empty if it does not tell of one."""
+        return str(self.context.get("file", ""))
+
+    def _told(self) -> dict[str, object]:
+        """The first line names the file."""
+        said = self.damaged_file in self.what
+        return {name: value for name, value in self.context.items() if not (said and name == "file")}
 
 
 class LogDamaged(EpochDamaged):

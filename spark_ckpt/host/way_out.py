@@ -27,7 +27,7 @@ def with_way_out(
     `published`: per sink the newest epoch it is known to have. `unanswered`: the newest decided epoch that it may have, too.
     `back`: what `store.ways_back` says; None if the log could not be asked.
     """
-    if not isinstance(error, EpochDamaged) or not error.is_of_a_file:
+    if not isinstance(error, EpochDamaged) or not error.damaged_file:
         return error
     base = manifest.base if back is None else back
     told = _repeated(sink, manifest, published, unanswered or {}, base)

@@ -362,6 +362,7 @@ def _reading_failed(location: Location, path: str, failure: OSError | None, erro
         f"file {path} {why}",
         location=location.uri,
         hint=WAY_OUT,
+        file=path,
     )
 
 

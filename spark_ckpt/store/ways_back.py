@@ -29,10 +29,10 @@ def ways_of(
     """
     if isinstance(error, PublishConflict) and error.marker is not None:
         paths = frozenset[str]()
-    elif isinstance(error, EpochDamaged) and error.is_of_a_file:
+    elif isinstance(error, EpochDamaged) and error.damaged_file:
         output = read(epoch).outputs.get(sink)
-        files = [file.path for file in output.files] if output else []
-        paths = frozenset([path for path in files if path in error.what] or files)
+        files = frozenset(file.path for file in output.files) if output else frozenset()
+        paths = files & {error.damaged_file} or files
     else:
         return None
     now = log_state()

@@ -90,8 +90,8 @@ def _named(name: str, value: object) -> JsonValue:
 
 
 def _error(error: CkptError) -> Object:
-    """What the rules look at: the kind, and whether the error says what was expected. Its words may say anything."""
-    return {"condition": _kind(error).condition, "expects": "expected" in error.context}
+    """What the rules look at: the kind, and whether the error tells of a file. Its words may say anything."""
+    return {"condition": _kind(error).condition, "expects": "file" in error.context}
 
 
 def _kind(error: CkptError) -> type[CkptError]:

@@ -173,8 +173,13 @@ class _Report(_Line):
 
 
 class _Error(_Line):
+    """`expects`: it tells of a file."""
+
     condition: str
     expects: bool
+
+
+_SOME_FILE = "a file"
 
 
 def _report(value: object) -> Report:
@@ -190,7 +195,7 @@ def _error(value: object) -> CkptError | None:
     kind = kinds_of_errors().get(read.condition)
     if kind is None:
         raise ValueError(f"there is no error {read.condition}")
-    return kind("", expected="" if read.expects else None)
+    return kind("", file=_SOME_FILE if read.expects else None)
 
 
 def _elapsed(value: object) -> Event:

@@ -23,7 +23,8 @@ def test_damage_names_the_epoch_to_go_back_to_and_how_to_see_it_first() -> None:
     assert "job.start(restore=7)" in told.hint
     assert "spark-ckpt restore /store 7 --dry-run" in told.hint
     assert told.what == "file f.parquet is missing"
-    assert told.context == {"sink": "out", "epoch": 9, "expected": "5 bytes"}
+    assert told.context == {"sink": "out", "epoch": 9, "expected": "5 bytes", "file": "f.parquet"}
+    assert str(told).count("f.parquet") == 1
 
 
 def test_what_other_sinks_and_lanes_have_already_is_said_to_be_repeated() -> None:

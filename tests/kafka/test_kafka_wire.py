@@ -18,6 +18,7 @@ from spark_ckpt_kafka.publishing import LaneSettings, Published, Request
 from spark_ckpt_kafka.rows import StagedPart
 
 from spark_ckpt.connector import EpochOutput, StagedAhead, StagedFile
+from spark_ckpt.content import damaged
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishConflict, PublishFailed
 from spark_ckpt.protocol.ids import Epoch, Incarnation
 
@@ -46,6 +47,9 @@ def test_results_and_failures_survive_the_pipe() -> None:
         with pytest.raises(type(error)) as raised:
             wire.result_of(wire.decode(wire.encode(wire.failure_message(error))))
         assert str(raised.value) == str(error)
+    with pytest.raises(EpochDamaged) as lost:
+        wire.result_of(wire.decode(wire.encode(wire.failure_message(damaged("1-0.parquet", "is missing")))))
+    assert lost.value.damaged_file == "1-0.parquet"
     with pytest.raises(ProducerFailed) as failed:
         wire.result_of(wire.decode(wire.encode(wire.failure_message(ProducerFailed("x", fenced=True, hint="h")))))
     assert (failed.value.what, failed.value.fenced, failed.value.hint) == ("x", True, "h")

@@ -9,6 +9,7 @@ from store_world import SINK, World
 
 from spark_ckpt.content import damaged
 from spark_ckpt.errors import PublishFailed
+from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.ways_back import ways_of
 
 
@@ -51,6 +52,27 @@ def test_the_way_out_of_damaged_rows_names_an_epoch_that_can_be_restored(world: 
     back = back_from(world, 4, paths[2])
     assert back == 1
     assert world.begin(back).manifest.epoch == 1
+
+
+def test_the_damaged_file_is_the_one_that_is_named_and_no_other_whose_name_is_within_its_name(world: World) -> None:
+    held_then_published(world)
+    log, read = world.store.log, world.store.log.manifest
+    files = read(4).outputs[SINK].files
+    short, long = (
+        files[number].model_copy(update={"path": path}) for number, path in ((0, "1.parquet"), (2, "11.parquet"))
+    )
+
+    def renamed(epoch: int) -> Manifest:
+        """The oldest file is `1.parquet`, the newest one `11.parquet`."""
+        names = {files[0].path: short, files[2].path: long}
+        output = read(epoch).outputs.get(SINK) or read(epoch).held[SINK]
+        told = output.model_copy(update={"files": tuple(names.get(file.path, file) for file in output.files)})
+        key = "outputs" if SINK in read(epoch).outputs else "held"
+        return read(epoch).model_copy(update={key: {SINK: told}})
+
+    ways = ways_of(damaged("11.parquet", "is missing", epoch=4), SINK, 4, log.state, renamed, lambda manifest: None)
+    assert ways is not None
+    assert ways.back == 3
 
 
 def test_where_nothing_is_whole_the_way_out_is_the_beginning(world: World) -> None:

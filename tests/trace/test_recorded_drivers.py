@@ -114,13 +114,13 @@ def test_a_trace_says_nothing_of_rows_and_secrets_and_replays_without_them(tmp_p
 
 
 def test_an_errors_words_are_not_recorded_but_what_the_rules_look_at_is():
-    damaged = EpochDamaged(SECRET, expected=SECRET, found=SECRET)
+    damaged = EpochDamaged(SECRET, file=SECRET, expected=SECRET, found=SECRET)
     for error in (damaged, PublishFailed(SECRET)):
         line = handled(PublishEnded("out", 1, error=error), 1.0, [])
         assert SECRET not in line.text()
         again = event_of(line_of(line.text()), {}).error
         assert (type(again), again.retriable) == (type(error), error.retriable)
-        assert ("expected" in again.context) == ("expected" in error.context)
+        assert ("file" in again.context) == ("file" in error.context)
 
 
 def test_a_batch_of_an_older_trace_has_nothing_of_what_came_later(tmp_path):
