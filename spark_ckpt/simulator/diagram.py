@@ -24,8 +24,13 @@ LEASE = {
     "taking": ("at work", 18),
     "accepted": ("{} published", 30),
     "lease timed out": ("time is up", 18),
+    "leads": ("leads", -10),
+    "renews": ("renews", 18),
+    "returns": ("returns", 30),
+    "pause": ("stands still", -10),
+    "wake": ("wakes", 18),
 }
-"""Moments of the checkpoint lease: what is written beside them, and how far below the line."""
+"""Moments of a lease: what is written beside them, and how far below the line."""
 
 STYLE = """
   .canvas { fill: #ffffff } .ink { fill: #1c2330 } .soft { fill: #5b6577 }
@@ -176,7 +181,7 @@ def _outages(sheet: _Sheet, name: str, moments: Sequence[Moment], end: int) -> l
             continue
         if moment.kind == "crash" and since is None:
             since = sheet.x(moment.step)
-        elif moment.kind in ("restore", "recover") and since is not None:
+        elif moment.kind in ("restore", "recover", "begins") and since is not None:
             found.append((since, sheet.x(moment.step)))
             since = None
     return [*found, (since, end)] if since is not None else found
