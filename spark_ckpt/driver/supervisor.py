@@ -24,6 +24,7 @@ from spark_ckpt.driver.query_failures import typed
 from spark_ckpt.driver.spark_incarnation import Ending, SparkIncarnation
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, RunFailed, StoreOutage
 from spark_ckpt.host.patience import Ended, GiveUp, Patience, Pause
+from spark_ckpt.host.standby import NO_OTHERS
 from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.identity import check_unchanged
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _PAUSE_S = 1.0
-_NO_OTHERS = -1
-"""No lease has this token: a run goes on under its own lease, and takes no other one for ended, whatever clocks say."""
 _SPARE_S = 1.0
 """How much shorter an outage is waited for than a stop may take: the attempt after it takes time too."""
 
@@ -170,7 +169,7 @@ class Supervisor:
         """From the newest epoch to its end; an incarnation that could not begin for now has failed like any other."""
         self._began_s = time.monotonic()
         try:
-            incarnation = self._born(LATEST, takeover=False, ended=_NO_OTHERS)
+            incarnation = self._born(LATEST, takeover=False, ended=NO_OTHERS)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run ends with it or waits for its end
             self._began_s = time.monotonic()
             if not isinstance(error, CkptError):

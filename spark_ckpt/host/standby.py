@@ -22,6 +22,9 @@ from spark_ckpt.protocol.ids import Incarnation
 from spark_ckpt.protocol.lease.messages import Watched
 from spark_ckpt.protocol.machine import IGNORE_STALE, Effect, Event, Machine, rows
 
+NO_OTHERS = -1
+"""No lease has this token: a run goes on under its own lease, and takes no other one for ended, whatever clocks say."""
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseRead(Event):

@@ -8,15 +8,12 @@ from typing import cast
 
 from spark_ckpt.errors import StoreUnreachable
 from spark_ckpt.host.standby import Standby
-from spark_ckpt.simulator.spark_store import JOB, MemoryTable, Shared
+from spark_ckpt.simulator.spark_store import CREATED, JOB, MemoryTable, Shared
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.epoch_log import EpochLog, LogState
 from spark_ckpt.store.log_table import LogTable, NewRow
 from spark_ckpt.store.records import Holder, Manifest
 from spark_ckpt.store.restore import LATEST
-
-NO_OTHERS = -1
-"""Token of a run's next incarnation, as the supervisor has it: no other driver's lease is taken for ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +37,7 @@ class JobLog(Shared):
 
     def __init__(self) -> None:
         super().__init__()
-        created = f'{{"history":"","job":"{JOB}","store_id":"store"}}'
-        self.append(NewRow("created", 0, 0, "created", created, created), 0)
+        self.append(CREATED, 0)
 
     def _judge(self, manifest: Manifest) -> None:
         """Nothing."""

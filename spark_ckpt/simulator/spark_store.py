@@ -34,6 +34,9 @@ from spark_ckpt.store.log_table import LogRow, LogTable, NewRow
 from spark_ckpt.store.records import EdgeCut, Manifest, StateFile
 
 JOB = "job"
+_CREATED = f'{{"history":"","job":"{JOB}","store_id":"store"}}'
+CREATED = NewRow("created", 0, 0, "created", _CREATED, _CREATED)
+"""The first row of the job's log."""
 
 
 @dataclass
@@ -99,8 +102,7 @@ class Shared:
         table = cast(LogTable, MemoryTable(self))  # it has what the log asks of its table
         log = EpochLog(table, self.verify, lambda: 0)
         if not self.rows:
-            created = '{"history":"","job":"' + JOB + '","store_id":"store"}'
-            table.append(NewRow("created", 0, 0, "created", created, created))
+            table.append(CREATED)
         return log
 
     def verify(self, manifest: Manifest) -> None:
