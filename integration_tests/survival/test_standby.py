@@ -80,6 +80,14 @@ def settled(job: KafkaJob) -> list[int]:
     return [action["txn"]["version"] & (1 << 40) - 1 for action in actions if "txn" in action]
 
 
+def levels_shared(job: KafkaJob) -> bool:
+    """Whether a standby on this host has level files that are the driver's own."""
+    levels = job.store.parent.glob("spark-ckpt-*/standby-*/*/*.level")
+    with contextlib.suppress(FileNotFoundError):  # one that was joined meanwhile
+        return any(level.stat().st_nlink > 1 for level in levels)
+    return False
+
+
 def in_order(one: Driver, other: Driver) -> tuple[Driver, Driver]:
     """The primary and its standby: of two that start at once, either may be the first to hold the lease."""
     wait_until(lambda: bool(one.events("started") or other.events("started")), "one of two leads", STALLED_S)
@@ -124,6 +132,7 @@ def test_a_driver_that_was_paused_past_the_takeover_never_commits_again(job: Kaf
         zombie.wait_for_events("published", 1)
         with standby_here(job, spark) as successor:
             with feeding(job.ledger.write, FEED):
+                wait_until(lambda: levels_shared(job), "the standby has levels of the driver's")
                 committed = len(zombie.events("committed"))
                 zombie.wait_for_events("committed", committed + 1)
                 zombie.stop()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_ckpt.driver.local_folder import LocalFolder
 from spark_ckpt.driver.rehearsal import can_rehearse, rehearse, remove, runs_here, scratch_for, stage_behind
 from spark_ckpt.errors import CkptError, EpochDamaged, EpochNotFound
 from spark_ckpt.store.holder import current_holder, provably_dead
@@ -103,11 +104,12 @@ class Follower(threading.Thread):
     def _take_in(self, base: Manifest, incarnation: int) -> None:
         """Whether the job fits the epoch; its state, as local levels; once, the plan as a whole."""
         self._plan.check_base(base)
+        beside = LocalFolder(self._plan.cache, incarnation).path
         stage = stage_behind(self._plan, base, incarnation + 1, self._folder, self._scratch)
         if runs_here(self._plan):
             with self._busy:
                 for host in stage.hosts().values():
-                    host.make_levels(self._over.is_set)
+                    host.have_levels(beside, self._over.is_set)
         if self._over.is_set():
             return
         self.epoch = base.epoch

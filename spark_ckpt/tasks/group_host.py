@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -143,13 +144,14 @@ class GroupHost:
 
     # -- on a standby -------------------------------------------------------------------------------------------------
 
-    def make_levels(self, is_over: Callable[[], bool]) -> None:
-        """Have the local levels of every group that will be restored, and no others. Ends early if `is_over`."""
+    def have_levels(self, beside: Path, is_over: Callable[[], bool]) -> None:
+        """Have the local levels of every group that will be restored, and no others. Those that another incarnation on this host
+        has in its folder `beside` are taken from there. Ends early if `is_over`."""
         kept: list[Files] = []
         for group in self.chains:
             if is_over():
                 return
-            kept += self._restored(group).open_levels()
+            kept += self._restored(group).have_levels(beside / self.name)
         self._levels.keep_only(kept)
 
 

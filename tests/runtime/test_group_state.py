@@ -61,7 +61,7 @@ class Life(RuleBasedStateMachine):
     @initialize(hasher=st.sampled_from([spread, colliding]))
     def begin(self, hasher):
         levels._open.clear()
-        self.folder = Path(self.root) / os.urandom(6).hex()
+        self.folder, self.standby = (Path(self.root) / os.urandom(6).hex() for _ in range(2))
         self.store, self.hasher = MemoryStore(), hasher
         self.group = group_of(SCHEMA, self.folder, self.store)
         self.model: dict[str, int] = {}
@@ -118,13 +118,28 @@ class Life(RuleBasedStateMachine):
         self.group = KeyGroupState.restored(SCHEMA, self.cache(), 0, files, self.epoch)
         self.model, self.timeouts, self.now = dict(model), dict(timeouts), now
 
+    @rule(beside=st.booleans())
+    def a_standby_follows(self, beside):
+        files, model, timeouts, _ = self.saved
+        levels._open.clear()
+        standby = KeyGroupState.restored(SCHEMA, self.cache(self.standby), 0, files, self.epoch)
+        self.cache(self.standby).keep_only(standby.have_levels(self.folder if beside else None))
+        levels._open.clear()
+        assert values_in(standby, NAMES, self.hasher) == model
+        assert standby.earliest_timeout_ms <= min(timeouts.values(), default=NO_TIMEOUT)
+
+    @rule()
+    def takeover(self):
+        self.folder, self.standby = self.standby, self.folder
+        self.recovery()
+
     @invariant()
     def state_is_the_models(self):
         assert values_in(self.group, NAMES, self.hasher) == self.model
         assert self.group.earliest_timeout_ms <= min(self.timeouts.values(), default=NO_TIMEOUT)
 
-    def cache(self):
-        return LevelCache(self.folder, self.store, SCHEMA)
+    def cache(self, folder=None):
+        return LevelCache(folder or self.folder, self.store, SCHEMA)
 
 
 def test_state_is_that_of_a_dict_through_snapshots_restores_and_lost_caches(tmp_path, monkeypatch):
@@ -340,16 +355,74 @@ def test_workers_that_build_one_level_at_once_all_see_it_whole(tmp_path):
     assert len(list((tmp_path / "two").iterdir())) == 1, "no part of a file is left behind"
 
 
-def test_levels_nobody_opened_lately_are_swept(tmp_path):
+def following(folder, store, files, beside=None):
+    """A standby's look at the group; what it would take over."""
+    group = KeyGroupState.restored(SCHEMA, LevelCache(folder, store, SCHEMA), 0, files)
+    group.have_levels(beside)
+    return group
+
+
+def test_a_standby_on_the_same_host_takes_the_drivers_levels_without_reading_the_store(tmp_path):
     store = MemoryStore()
-    group = levelled(tmp_path, store)
-    cache = LevelCache(tmp_path, store, SCHEMA)
-    assert cache.sweep(60) == 0
-    (path,) = tmp_path.iterdir()
-    os.utime(path, (0, 0))
-    assert cache.sweep(60) == 1
+    group = levelled(tmp_path / "one", store)
+    moved = following(tmp_path / "two", store, group.files, tmp_path / "one")
+    (ours,), (theirs,) = (tmp_path / "two").iterdir(), (tmp_path / "one").iterdir()
+    assert ours.samefile(theirs)
+    group._cache.keep_only([])
+    assert values_in(moved, ["a", "b"]) == {"a": 1, "b": 2}
+    assert store.reads == []
+
+
+def test_a_level_that_the_driver_beside_does_not_have_is_made(tmp_path):
+    store = MemoryStore()
+    group = levelled(tmp_path / "one", store)
+    group._cache.keep_only([])
+    moved = following(tmp_path / "two", store, group.files, tmp_path / "one")
     levels._open.clear()
-    assert values_in(group, ["a"]) == {"a": 1}
+    assert values_in(moved, ["a", "b"]) == {"a": 1, "b": 2}
+    assert len(store.reads) == 1
+
+
+def test_a_level_of_the_driver_beside_that_is_damaged_is_rebuilt_by_whoever_opens_it(tmp_path):
+    store = MemoryStore()
+    group = levelled(tmp_path / "one", store)
+    (path,) = (tmp_path / "one").iterdir()
+    path.write_bytes(path.read_bytes()[:-20])
+    moved = following(tmp_path / "two", store, group.files, tmp_path / "one")
+    levels._open.clear()
+    assert values_in(moved, ["a", "b"]) == {"a": 1, "b": 2}
+
+
+LIFE = (16, 7, 3, 2, 5, 1, 3, 30)
+"""Keys written in each epoch: levels that stay, that join the one above, and that join several."""
+
+
+def snapshots_of(folder, store):
+    """A group after each of its snapshots, with what it holds."""
+    group, names = group_of(SCHEMA, folder, store), [f"k{i}" for i in range(max(LIFE))]
+    for epoch, keys in enumerate(LIFE, start=1):
+        put(group, {name: epoch for name in names[:keys]}, removed=set(names[: keys // 2]))
+        snapshot(group, store, epoch)
+        levels._open.clear()
+        yield group, lambda moved: values_in(moved, names)
+
+
+def test_a_standby_takes_every_level_of_the_driver_beside_whatever_it_is_made_of(tmp_path):
+    store = MemoryStore()
+    for group, shown in snapshots_of(tmp_path / "one", store):
+        assert shown(following(tmp_path / "two", store, group.files, tmp_path / "one")) == shown(group)
+    assert store.reads == []
+
+
+def test_a_standby_on_another_host_reads_of_the_store_what_is_new_and_joins_the_levels_it_has(tmp_path):
+    store, read, joined = MemoryStore(), [], set()
+    for group, shown in snapshots_of(tmp_path / "one", store):
+        moved = following(tmp_path / "two", store, group.files)
+        read.append(len(store.reads))
+        levels._open.clear()
+        assert shown(moved) == shown(group)
+        joined |= {len(level) for level in moved._levels}
+    assert (read, joined) == (list(range(1, len(LIFE) + 1)), {1, 3, 4, 8})
 
 
 def test_unsorted_state_files_are_read_right(tmp_path):

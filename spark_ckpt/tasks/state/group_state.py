@@ -12,6 +12,7 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 import numpy as np
@@ -160,10 +161,10 @@ class KeyGroupState:
         delta = to_blob(self._delta.table) if len(self._delta) else b""
         return _HEADER.pack(_MAGIC, _FORMAT, len(text)) + text + delta
 
-    def open_levels(self) -> list[Files]:
-        """Have every level at hand on this host, and what each is made of."""
+    def have_levels(self, beside: Path | None = None) -> list[Files]:
+        """Have the file of every level on this host, from the folder `beside` where that has it. What each is made of."""
         for level in self._levels:
-            self._cache.open(level)
+            self._cache.have(level, beside)
         return list(self._levels)
 
     @property

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import struct
-import time
 import uuid
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -125,6 +123,13 @@ class LevelCache:
         table = self._mapped(path)
         return self._remember(path, table) if table is not None else self.put(files, self._rebuilt(files))
 
+    def have(self, files: Files, beside: Path | None = None) -> None:
+        """Have that level's file in the folder: made, or the one that another driver on this host has in its folder `beside`, under
+        the same name since it is made of the same files. It is not looked into: whoever opens it checks it."""
+        path = self._path(files)
+        if not (path.exists() or (beside is not None and _linked(beside / path.name, path))):
+            self.open(files)
+
     def put(self, files: Files, level: KeyTable) -> KeyTable:
         """Keep `level` as the local copy of `files`. A full disk costs speed, not the epoch."""
         path = self._path(files)
@@ -148,19 +153,16 @@ class LevelCache:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 
-    def sweep(self, unused_for_s: float) -> int:
-        """Remove local copies that no process opened for so long; returns how many."""
-        limit, removed = time.time() - unused_for_s, 0
-        for path in self._folder.glob("*.level*"):
-            with contextlib.suppress(OSError):
-                if path.stat().st_mtime < limit:
-                    path.unlink()
-                    removed += 1
-        return removed
-
     def _path(self, files: Files) -> Path:
-        name = hashlib.blake2b("\0".join([self._types, *(ref.path for ref in files)]).encode(), digest_size=16)
-        return self._folder / f"{name.hexdigest()}.level"
+        *_, name = self._names(files)
+        return self._folder / name
+
+    def _names(self, files: Files) -> Iterator[str]:
+        """Of the levels made of the first file, of the first two, and so on."""
+        made_of = hashlib.blake2b(self._types.encode(), digest_size=16)
+        for ref in files:
+            made_of.update(f"\0{ref.path}".encode())
+            yield f"{made_of.hexdigest()}.level"
 
     def _remember(self, path: Path, level: KeyTable) -> KeyTable:
         _open[str(path)] = level
@@ -171,16 +173,32 @@ class LevelCache:
     def _mapped(self, path: Path) -> KeyTable | None:
         try:
             table = _read(path)
-            os.utime(path)
         except (OSError, ValueError):
             return None
         return key_table(table, self._schema) if table.schema.equals(self._schema.table) else None
 
     def _rebuilt(self, files: Files) -> KeyTable:
-        tables = [self._stored(ref) for ref in reversed(files)]
-        if len(tables) == 1:
-            return tables[0]
-        return merged(tables, self._schema, drop_deletes=files[0].kind == "full")
+        """From the store, and from the levels at hand that were joined to this one."""
+        tables, rest, at_hand = list[KeyTable](), files, self._at_hand()
+        while rest:
+            table, count = self._begin_of(rest, at_hand)
+            tables.insert(0, table)
+            rest = rest[count:]
+        return tables[0] if len(tables) == 1 else merged(tables, self._schema, drop_deletes=files[0].kind == "full")
+
+    def _at_hand(self) -> set[str]:
+        with contextlib.suppress(OSError):
+            return {path.name for path in self._folder.glob("*.level")}
+        return set()
+
+    def _begin_of(self, files: Files, at_hand: Set[str]) -> tuple[KeyTable, int]:
+        """The longest level at hand that begins as `files` does, or else the first file, and how many files that is."""
+        names = list(enumerate(self._names(files), start=1))
+        for count, name in reversed(names):
+            table = self._mapped(self._folder / name) if name in at_hand else None
+            if table is not None:
+                return table, count
+        return self._stored(files[0]), 1
 
     def _stored(self, ref: FileRef) -> KeyTable:
         """Merging takes for granted that no file has a key twice; a writer that is wrong would be felt much later."""
@@ -189,6 +207,16 @@ class LevelCache:
         if level.has_a_key_twice():
             raise damaged(ref.path, "has a key twice", **where)
         return level
+
+
+def _linked(there: Path, here: Path) -> bool:
+    """Whether the file `there` is now `here`, too. It is never written again, and stays where one of both is removed."""
+    try:
+        here.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        here.hardlink_to(there)
+    except OSError:
+        return False
+    return True
 
 
 def _write(path: Path, table: pa.Table) -> None:
