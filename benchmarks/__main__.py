@@ -47,9 +47,9 @@ def cells(measure: str, jobs: Sequence[str], workloads: Sequence[str]) -> Iterat
     if measure == "drain":
         yield from (Cell(measure, job, NEXMARK) for job in jobs or JOBS if is_nexmark(job) and not workloads)
         return
-    everything = measure == "throughput"
+    everything, usual = measure == "throughput", [each.name for each in WORKLOADS.values() if each.usual]
     for job in jobs or (JOBS if everything else [STATEFUL]):
-        for workload in workloads or (WORKLOADS if everything and job == STATEFUL else [USUAL]):
+        for workload in workloads or (usual if everything and job == STATEFUL else [USUAL]):
             if not is_nexmark(job):
                 yield Cell(measure, job, workload)
 
@@ -99,7 +99,7 @@ def versions(prepared: Iterable[Prepared]) -> dict[str, str]:
 def main(
     measure: Annotated[list[Measure] | None, typer.Option(help="Default: all.")] = None,
     job: Annotated[list[Job] | None, typer.Option(help="Default: all, and those inside.")] = None,
-    workload: Annotated[list[Workload] | None, typer.Option(help="Default: all for the running sum.")] = None,
+    workload: Annotated[list[Workload] | None, typer.Option(help="Default: the usual ones.")] = None,
     system: Annotated[list[Contender] | None, typer.Option(help="Default: all.")] = None,
     only: Annotated[
         list[Inside] | None, typer.Option(help="Nothing but these measurements of spark_ckpt alone.")

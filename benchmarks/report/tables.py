@@ -28,7 +28,7 @@ def of_throughput(contents: Contents, entries: Mapping[Entry, Runs]) -> str:
     """One job on one workload, the fastest first."""
     head = (
         "system", "guarantee", "checkpoint every", "spark_ckpt over this", "records/s", "repeats", "CPU s per million",
-        "memory, MiB", "first output", "duplicates / missing / wrong",
+        "memory, MiB", "first output", "a checkpoint takes", "duplicates / missing / wrong",
     )  # fmt: skip
     return wording.table(head, [_throughput(contents, entries, *each) for each in fastest_first(entries)])
 
@@ -50,6 +50,7 @@ def _throughput(contents: Contents, entries: Mapping[Entry, Runs], entry: Entry,
         wording.number(runs.median("cpu_s_per_million")),
         wording.number(runs.median("memory_mib")),
         wording.seconds(runs.median("first_output_s")),
+        wording.seconds(runs.median("checkpoint_s")),
         faults(runs),
     )
 

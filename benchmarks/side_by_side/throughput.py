@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from pathlib import Path
 
@@ -23,11 +24,13 @@ def measure(subject: Subject, topics: Topics, folder: Path, window: Window) -> d
         started = one.start()
         first = one.wait_for_first_record()
         warm_up_s = window.warm_up_s + _standby_s(one, first)
+        since = time.time() + window.warm_up_s
         _run(one, first + warm_up_s, window.measured_s)
         stop = one.watch.moments[-1]
         one.kill()
         verdict, progress = one.verdict()
         timeline = one.watch.timeline(progress)
+        checkpoints = _checkpoints(one, since)
     first_output = timeline.first_above(0)
     if first_output is None:
         raise Failed("no output answers an input", one.processes.log_tail())
@@ -40,8 +43,16 @@ def measure(subject: Subject, topics: Topics, folder: Path, window: Window) -> d
         "measured_s": found.stop - found.start,
         "memory_mib": usage.largest_mib,
         "first_output_s": first_output - started,
+        **checkpoints,
         **faults(verdict),
     }
+
+
+def _checkpoints(one: Trial, since: float) -> dict[str, float]:
+    """How long one takes, for systems that keep that; those that began after the warm-up, or the last one."""
+    asked = one.subject.system.checkpoints_s
+    took_s = [] if asked is None else asked(str(one.state), since) or asked(str(one.state), 0)[-1:]
+    return {"checkpoint_s": statistics.median(took_s), "checkpoint_most_s": max(took_s)} if took_s else {}
 
 
 def _standby_s(one: Trial, first: float) -> float:

@@ -81,11 +81,13 @@ def _joined(*parts: pa.Array | pa.Scalar, by: str) -> pa.Array:
 
 @dataclass(frozen=True)
 class Workload:
-    """How keys are drawn: uniformly, or the key of rank r with a weight of r to the power of -`zipf`."""
+    """How keys are drawn: uniformly, or the key of rank r with a weight of r to the power of -`zipf`. `usual`: measured where
+    nothing is selected."""
 
     name: str
     keys: int
     zipf: float = 0.0
+    usual: bool = True
 
     def inputs(self, records: int) -> Inputs:
         """Always the same ones."""
@@ -101,6 +103,7 @@ WORKLOADS = {
         Workload("uniform-10k", 10_000),
         Workload("uniform-1m", 1_000_000),
         Workload("skewed-10k", 10_000, zipf=1.2),
+        Workload("uniform-10m", 10_000_000, usual=False),
     )
 }
 

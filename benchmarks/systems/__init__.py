@@ -37,7 +37,8 @@ class System:
     `every_input`: it puts out one record per input; else only some of the running values. `note`: what a reader of its
     numbers has to know. `measures`: those that it is for, if not for all. `has_warm_standby`: the program is started twice, and the
     second waits for the end of the first; whether it is ready for that, by the folder that both share. `tells`: where
-    a record's time goes is measured by what it tells.
+    a record's time goes is measured by what it tells. `checkpoints_s`: how long its checkpoints took that began
+    since a moment (seconds of the epoch), by the folder that it keeps them in.
     """
 
     name: str
@@ -52,6 +53,7 @@ class System:
     measures: tuple[str, ...] = ()
     has_warm_standby: Callable[[str], bool] | None = None
     tells: bool = False
+    checkpoints_s: Callable[[str, float], Sequence[float]] | None = None
 
 
 @dataclass(frozen=True)

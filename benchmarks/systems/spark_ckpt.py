@@ -26,16 +26,27 @@ def has_warm_standby(folder: str) -> bool:
     return any(json.loads(note.read_text())["warm"] for note in notes)
 
 
+def checkpoints_s(folder: str, since: float) -> list[float]:
+    """What `spark-ckpt list` shows."""
+    from spark_ckpt.store.existing import existing_store
+
+    epochs = existing_store(f"{folder}/store").log.state().epochs
+    return [epoch.duration_ms / 1000 for epoch in epochs if epoch.created_ms / 1000 >= since]
+
+
 FAR_LEASE = "6 seconds"
 """Of a driver whose standby is on another host: here as if each process had a kernel of its own, so that only the lease tells."""
 HERE = Environment("spark_ckpt", class_archive=True)
 MODULE = "benchmarks.systems.spark_ckpt"
 SYSTEMS = (
-    System("spark_ckpt-builtin", "spark_ckpt, built-in", "spark_ckpt_builtin", "exactly-once", HERE, MODULE, tells=True),
+    System(
+        "spark_ckpt-builtin", "spark_ckpt, built-in", "spark_ckpt_builtin", "exactly-once", HERE, MODULE, tells=True,
+        checkpoints_s=checkpoints_s,
+    ),
     System("spark_ckpt-vectorised", "spark_ckpt, vectorised", "spark_ckpt_vectorised", "exactly-once", HERE, MODULE),
     System(
         "spark_ckpt-standby", "spark_ckpt, built-in, a standby waits", "spark_ckpt_standby", "exactly-once", HERE, MODULE,
-        measures=("recovery", "throughput"), has_warm_standby=has_warm_standby,
+        measures=("recovery", "throughput"), has_warm_standby=has_warm_standby, checkpoints_s=checkpoints_s,
     ),
     System(
         "spark_ckpt-standby-far", f"spark_ckpt, built-in, a standby elsewhere waits ({FAR_LEASE})", "spark_ckpt_standby_far",

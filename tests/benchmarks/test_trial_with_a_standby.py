@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 
 from benchmarks.side_by_side import usage
 from benchmarks.side_by_side.environments import Prepared
+from benchmarks.side_by_side.throughput import _checkpoints
 from benchmarks.side_by_side.trial import Subject, Trial, trial
 from benchmarks.systems import Environment, System
 
@@ -67,3 +69,24 @@ def test_whatever_fails_nothing_is_left_behind(tmp_path):
         sessions = [*one.processes.sessions, *one.standby.sessions]
         raise RuntimeError
     assert usage.processes(sessions) == []
+
+
+@pytest.mark.parametrize(
+    ("took_s", "shown"),
+    [
+        ([(1, 9.0), (20, 4.0), (30, 6.0)], {"checkpoint_s": 5.0, "checkpoint_most_s": 6.0}),
+        ([(1, 9.0), (2, 8.0)], {"checkpoint_s": 8.0, "checkpoint_most_s": 8.0}),
+        ([], {}),
+    ],
+    ids=["after the warm-up", "none since: the last one", "none"],
+)
+def test_how_long_checkpoints_take_is_asked_of_the_system_that_keeps_it(tmp_path, took_s, shown):
+    system = replace(
+        subject().system, checkpoints_s=lambda folder, since: [each for began, each in took_s if began >= since]
+    )
+    one = SimpleNamespace(subject=SimpleNamespace(system=system), state=tmp_path)
+    assert _checkpoints(one, 10) == shown
+
+
+def test_a_system_that_keeps_no_checkpoints_is_not_asked(tmp_path):
+    assert _checkpoints(SimpleNamespace(subject=subject(), state=tmp_path), 0) == {}
