@@ -95,6 +95,12 @@ def versions(prepared: Iterable[Prepared]) -> dict[str, str]:
     return dict(sorted(pair for each in prepared for pair in each.versions))
 
 
+def planned(quick: bool, sizes: Mapping[str, int | None], warm_up_s: int | None) -> Plan:
+    """The usual sizes, but for those that are given."""
+    plan = replace(QUICK if quick else Plan(), **{name: size for name, size in sizes.items() if size is not None})
+    return plan if warm_up_s is None else replace(plan, throughput=replace(plan.throughput, warm_up_s=warm_up_s))
+
+
 @app.command()
 def main(
     measure: Annotated[list[Measure] | None, typer.Option(help="Default: all.")] = None,
@@ -108,6 +114,7 @@ def main(
     records: Annotated[int | None, typer.Option(min=1, help="In each workload's topic, and NEXMark's.")] = None,
     interval_ms: Annotated[int | None, typer.Option(min=1, help="Between commits; latency has its own.")] = None,
     latency_interval_ms: Annotated[int | None, typer.Option(min=1)] = None,
+    warm_up_s: Annotated[int | None, typer.Option(min=1, help="Before throughput is measured.")] = None,
     rate: Annotated[
         int | None, typer.Option(min=1, help="Inputs per second where latency and parts are measured.")
     ] = None,
@@ -128,7 +135,7 @@ def main(
             "latency_interval_ms": latency_interval_ms,
             "rate": rate,
         }
-        plan = replace(QUICK if quick else Plan(), **{name: size for name, size in sizes.items() if size is not None})
+        plan = planned(quick, sizes, warm_up_s)
         every = [each for each in Measure if each != Measure.inside or not job]
         measures = ["inside"] if only else [each.value for each in measure or every]
         chosen = {name: each for name, each in systems().items() if not system or name in system}

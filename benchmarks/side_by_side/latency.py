@@ -28,7 +28,8 @@ class Receipts(Sampling):
     """Reads a target in a thread, as a context, and notes when each record came."""
 
     def __init__(self, topics: Topics, target: str) -> None:
-        self._batches: list[tuple[float, list[Message]]] = []
+        self._batches: list[tuple[float, pa.Array]] = []
+        self._failure: KafkaException | None = None
         self._consumer = reader(topics.servers, {"fetch.wait.max.ms": 100})
         self._consumer.assign([TopicPartition(target, partition, 0) for partition in range(PARTITIONS)])
         super().__init__("receipts")
@@ -38,17 +39,23 @@ class Receipts(Sampling):
         self._consumer.close()
 
     def _sample(self) -> None:
-        """The first of a batch is waited for, what is there with it is taken along."""
-        while not self._ended.is_set():
-            if (first := self._consumer.poll(0.1)) is not None:
-                now = time.time()
-                self._batches.append((now, [first, *self._consumer.consume(_MOST_AT_ONCE, timeout=0)]))
+        """The first of a batch is waited for, what is there with it is taken along. Messages are not kept: with millions of them
+        Python's collector would stop this thread for seconds, and the systems would seem to wait."""
+        try:
+            while not self._ended.is_set():
+                if (first := self._consumer.poll(0.1)) is not None:
+                    now = time.time()
+                    self._batches.append((now, _values([first, *self._consumer.consume(_MOST_AT_ONCE, timeout=0)])))
+        except KafkaException as error:
+            self._failure = error
 
     def by_slot(self, inputs: Inputs) -> np.ndarray:
-        """When the first output of each slot came, in seconds of the epoch."""
+        """When the first output of each slot came, in seconds of the epoch. Raises what the reader failed with."""
+        if self._failure is not None:
+            raise self._failure
         came = np.full(len(inputs), NEVER)
-        for moment, messages in reversed(self._batches):
-            slots = answered(_values(messages), inputs)
+        for moment, values in reversed(self._batches):
+            slots = answered(values, inputs)
             came[slots[slots != NO_SLOT]] = moment
         return came
 

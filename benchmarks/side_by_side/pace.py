@@ -40,7 +40,7 @@ def paced(servers: str, topic: str, workload: str, records: int, rate: int) -> I
 
 def write(servers: str, topic: str, workload: str, records: int, rate: int) -> None:
     """All records, each when it is due."""
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 5, **PRODUCER})
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 5, "delivery.report.only.error": True, **PRODUCER})
     began = time.time()
     for number, (key, value) in enumerate(WORKLOADS[workload].inputs(records).records()):
         due = began + number / rate

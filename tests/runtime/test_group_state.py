@@ -401,7 +401,7 @@ def snapshots_of(folder, store):
     """A group after each of its snapshots, with what it holds."""
     group, names = group_of(SCHEMA, folder, store), [f"k{i}" for i in range(max(LIFE))]
     for epoch, keys in enumerate(LIFE, start=1):
-        put(group, {name: epoch for name in names[:keys]}, removed=set(names[: keys // 2]))
+        put(group, dict.fromkeys(names[:keys], epoch), removed=set(names[: keys // 2]))
         snapshot(group, store, epoch)
         levels._open.clear()
         yield group, lambda moved: values_in(moved, names)
