@@ -272,6 +272,14 @@ def _(seen: Seen) -> None:
     assert seen.java.uniqueSources().size() == 1
 
 
+# -- batch_action ---------------------------------------------------------------------------------------------------------
+
+
+@of("LogicalRDD.rdd")
+def _(seen: Seen) -> None:
+    assert (seen.batch_plan, seen.batch_partitions > 0) == ("LogicalRDD", True)
+
+
 # -- checkpoint_files -----------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_ckpt.spark_private.checkpoint_files import batch_metadata, rate_start_file, seeded_checkpoint
 from spark_ckpt.spark_private.event_time import with_clock
+from spark_ckpt.spark_private.jvm import java_frame, kind_of
 from spark_ckpt.spark_private.memory_stream import MemoryStream
 from spark_ckpt.spark_private.running_query import Execution
 
@@ -37,6 +38,8 @@ class Seen:
     unique_sources: int = 0
     planned_while_one_rests: int = 0
     planned_when_awake: int = 0
+    batch_plan: str = ""
+    batch_partitions: int = 0
     limited: str = ""
 
 
@@ -70,6 +73,8 @@ def _look(spark: SparkSession, seen: Seen, frame: DataFrame, batch: int) -> None
         return
     seen.execution = Execution.of(spark, _QUERY)
     seen.java = seen.execution._execution
+    planned = java_frame(frame).queryExecution().logical()
+    seen.batch_plan, seen.batch_partitions = kind_of(planned), planned.rdd().getNumPartitions()
     seen.at_first_ms = seen.execution.newest_event_times()
     seen.values = [row["value"] for row in frame.collect()]
     seen.newest_ms = seen.execution.newest_event_times()

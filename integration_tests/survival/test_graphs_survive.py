@@ -35,8 +35,8 @@ from spark_ckpt.store.existing import existing_store
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 KEYS, ROWS_A_FILE = 11, 40
-POINTS = ("EPOCH_COMMITTING", "STAGED", "EPOCH_COMMITTED")
-EVERY_POINT = (*POINTS, "MARKER_READ", "PRE_COMMIT", "PUBLISH_COMMITTED", "ACKED")
+POINTS = ("STAGED", "EPOCH_COMMITTED")
+EVERY_POINT = (*POINTS, "EPOCH_COMMITTING", "MARKER_READ", "PRE_COMMIT", "PUBLISH_COMMITTED", "ACKED")
 """Of a driver and of its Delta sinks."""
 CLUSTER = ("--master", "local-cluster[2,1,1024]")
 

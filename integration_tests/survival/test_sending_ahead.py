@@ -17,7 +17,8 @@ AHEAD = ("--interval", "every batch", "--send-ahead", "--lanes", "2")
 SMALL_STEPS = ("--max-offsets", "1000")
 """No incarnation gets to the end of its input before it is killed."""
 RECORDS = 30_000
-AROUND_THE_DECISION = ("SENDING_AHEAD", "SENT_AHEAD", "EPOCH_COMMITTING", "EPOCH_COMMITTED", "COMMITTING")
+AROUND_THE_DECISION = ("SENT_AHEAD", "EPOCH_COMMITTED", "COMMITTING")
+"""Sent and not decided, decided and not committed, half committed. All other points, and random moments, take as long again."""
 EVERY_POINT = (*IN_LANES_AHEAD, *IN_DRIVER, *IN_CHILDREN)
 RANDOM_KILLS = 3
 LANE_POINTS = (*IN_LANES_AHEAD, *IN_CHILDREN[1:])

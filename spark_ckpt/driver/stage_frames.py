@@ -51,6 +51,7 @@ from spark_ckpt.plan.graph import (
 )
 from spark_ckpt.plan.onward_plan import onward_between
 from spark_ckpt.plan.stateless_graph import checked_behind, checked_rows
+from spark_ckpt.spark_private.batch_action import run_tasks
 from spark_ckpt.spark_private.event_time import in_event_time, with_clock
 from spark_ckpt.spark_private.physical_plans import times_computed
 from spark_ckpt.tasks.group_host import GroupHost
@@ -113,9 +114,12 @@ class StageFrames:
         """What `foreachBatch` gets: no rows, or the blobs of the operator behind which streams part."""
         return diverting_with(self._diverter, self._streaming)
 
-    def staged(self, frame: DataFrame) -> DataFrame:
-        """What the batch's one action runs: rows go to the sinks' files."""
-        return frame if self._parting is None else self._parted(self._parting, frame)
+    def run(self, frame: DataFrame) -> None:
+        """The batch's one action: rows go to the sinks' files."""
+        if self._parting is None:
+            run_tasks(frame)
+        else:
+            self._parted(self._parting, frame).collect()
 
     # -- the streaming plan -------------------------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ class StageQuery:
             if batch == 0 and len(self._stage.marks) > 1:
                 self._running.seed_clocks(self._stage.newest_ms)
             began_ms = time.time() * 1000
-            self._frames.staged(frame).collect()
+            self._frames.run(frame)
             reports = [*self._reports.drain(), *self._seen(began_ms)]
             self._put_on_edges(reports)
         except Exception as error:
