@@ -54,6 +54,7 @@ SCOPES_WITH_FAILURES = [
     Scope("cyclic-snapshots", LOOP, 1, 3_571, 2.9),
     Scope("cyclic-snapshots", LOOP, 2, 83_977, 112.4),
     Scope("epochs", PAIR, 1, 4_136, 3.6),
+    Scope("epochs", PAIR, 2, 84_743, 95.1),
     Scope("epochs", LOOP, 1, 9_384, 11.5),
     Scope("snapshots", PAIR, 1, 1_859, 1.4),
     Scope("snapshots", PAIR, 2, 39_202, 35.8),
@@ -62,7 +63,9 @@ SCOPES_WITH_FAILURES = [
     Scope("index-based", PAIR, 1, 6_372, 8.3),
     Scope("adaptive-logging", PAIR, 1, 6_996, 7.9),
     Scope("uncoordinated", PAIR, 1, 4_443, 4.6),
+    Scope("uncoordinated", PAIR, 2, 184_489, 259.8),
     Scope("uncoordinated", LOOP, 1, 10_044, 12.1),
     Scope("sender-logging", PAIR, 1, 3_883, 3.4),
+    Scope("sender-logging", PAIR, 2, 113_960, 154.5),
     Scope("sender-logging", LOOP, 1, 32_950, 55.2),
 ]

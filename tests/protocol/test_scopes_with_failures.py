@@ -10,6 +10,7 @@ QUICK = [scope for scope in SCOPES_WITH_FAILURES if scope.seconds < 1.5]
 SLOW = [scope for scope in SCOPES_WITH_FAILURES if scope not in QUICK]
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "scope", [*QUICK, *(pytest.param(scope, marks=pytest.mark.long) for scope in SLOW)], ids=lambda scope: scope.title
 )
