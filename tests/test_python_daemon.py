@@ -2,6 +2,9 @@
 
 import importlib
 
+import pytest
+
+from spark_ckpt.spark_private.python_workers import silent_when_hung_up_on
 from spark_ckpt.tasks import python_daemon
 
 
@@ -14,11 +17,32 @@ def served(monkeypatch, *arguments):
     """What the daemon imports before it serves."""
     imported = []
     monkeypatch.setattr("pyspark.daemon.manager", lambda: imported.append("serves"))
+    monkeypatch.setattr("pyspark.daemon.worker", lambda sock, authenticated: 0)
     monkeypatch.setattr(python_daemon.sys, "argv", ["daemon", *arguments])
     monkeypatch.setattr(python_daemon.importlib, "import_module", imported.append)
     monkeypatch.setattr(python_daemon.gc, "freeze", lambda: None)
     python_daemon.main()
     return imported
+
+
+def raising(error):
+    def worker(sock, authenticated):
+        raise error
+
+    return worker
+
+
+@pytest.mark.parametrize(
+    "error", [BrokenPipeError(), ConnectionResetError(), EOFError()], ids=lambda each: type(each).__name__
+)
+def test_a_worker_that_spark_hangs_up_on_ends_without_a_word(error):
+    assert silent_when_hung_up_on(raising(error))(None, True) == 1
+
+
+def test_any_other_end_of_a_worker_is_sparks_to_tell():
+    with pytest.raises(ValueError, match="theirs"):
+        silent_when_hung_up_on(raising(ValueError("theirs")))(None, True)
+    assert silent_when_hung_up_on(lambda sock, authenticated: 7)(None, True) == 7
 
 
 def test_a_daemon_of_tasks_imports_first_and_then_serves(monkeypatch):

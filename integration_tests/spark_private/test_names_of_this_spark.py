@@ -155,6 +155,14 @@ def _(loaded: list[str]) -> None:
     assert {"spark_ckpt.store.location", "pyspark.worker"} <= set(loaded)
 
 
+@of("pyspark.daemon.worker")
+def _() -> None:
+    assert list(inspect.signature(importlib.import_module("pyspark.daemon").worker).parameters) == [
+        "sock",
+        "authenticated",
+    ]
+
+
 @of("pyspark.sql.pandas.serializers")
 def _() -> None:
     for module in IMPORTED_BY_WORKERS:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from spark_ckpt.spark_private.names import SparkName
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from socket import socket
+
     from pyspark.sql import SparkSession
 
 NAMES = (
@@ -18,6 +21,9 @@ NAMES = (
     ),
     SparkName(
         "pyspark.daemon.manager", "pyspark.daemon (python/pyspark/daemon.py)", "serve_workers", "no Python worker starts",
+    ),
+    SparkName(
+        "pyspark.daemon.worker", "pyspark.daemon (python/pyspark/daemon.py)", "serve_workers", "no Python worker starts",
     ),
     SparkName(
         "pyspark.worker", "pyspark.worker (python/pyspark/worker.py)", "WORKER",
@@ -49,10 +55,24 @@ IMPORTED_BY_WORKERS = (WORKER, "pyspark.sql.pandas.serializers")
 
 
 def serve_workers() -> None:
-    """Fork workers for Spark until it hangs up."""
-    from pyspark.daemon import manager
+    """Fork workers for Spark until it hangs up. A worker that is hung up on before ends without a traceback of its own."""
+    from pyspark import daemon
 
-    manager()
+    daemon.worker = silent_when_hung_up_on(daemon.worker)  # type: ignore[assignment]
+    daemon.manager()
+
+
+def silent_when_hung_up_on(worker: Callable[[socket, bool], int]) -> Callable[[socket, bool], int]:
+    """The same, but that it ends with code 1 if Spark is gone. Spark stops a task like that, and every task when a program ends:
+    the user would see a traceback of Spark's for it."""
+
+    def silent(sock: socket, authenticated: bool) -> int:
+        try:
+            return worker(sock, authenticated)
+        except (BrokenPipeError, ConnectionResetError, EOFError):
+            return 1
+
+    return silent
 
 
 def workers_python(spark: SparkSession) -> str:
