@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_ckpt.connector import EpochOutput, Json
-from spark_ckpt.errors import CkptError
+from spark_ckpt.errors import CkptError, EpochDamaged
 from spark_ckpt.host.job_shape import JobShape, SinkPlace
 from spark_ckpt.host.manifests import stamped
 from spark_ckpt.host.messages import (
@@ -37,8 +37,8 @@ from spark_ckpt.simulator.spark_store import JOB
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.identity import Confirmed, Found, Standing, known, reconciled
 from spark_ckpt.store.records import Manifest
-from spark_ckpt.store.restore import LATEST, RestoreTarget, choose, no_check, owed_rows
-from spark_ckpt.store.ways_back import ways_of
+from spark_ckpt.store.restore import LATEST, RestoreTarget, choose, newest_whole, no_check, owed_rows
+from spark_ckpt.store.ways_back import Ways, ways_of
 
 ROWS = 12
 """Of every topic."""
@@ -91,6 +91,7 @@ class OperatedDriver:
         self.timers: list[tuple[int, Event]] = []
         self.waiting: dict[str, deque[EpochOutput]] = {sink: deque() for sink in SINKS}
         self.markers = self.seen = self.batch = 0
+        self.attempts_before = store.attempts
         self.stopping = False
         self.ending: End | None = None
         self._begin()
@@ -158,9 +159,15 @@ class OperatedDriver:
         self.tell(BatchDone(self.batch, {SOURCE: cursor}, 0, self.seen, tuple(reports)))
 
     def _staged(self, sink: str, rows: tuple[Read, ...]) -> dict[str, Json]:
-        path = f"ckpt-{sink}-i{self.point.incarnation}-b{self.batch}-{self.store.attempts}"
+        # Of one driver's names each is the beginning of the next one.
+        path = f"ckpt-{sink}-i{self.point.incarnation}-{self.attempts_before}-{'b' * self.batch}"
         self.store.reads[path], self.store.staged[path] = rows, ()
         return {"path": path, "size_bytes": 1, "rows": len(rows), "lane": 0, "batch": self.batch, "task": 0, "part": 0}
+
+    def _judge_way(self, ways: Ways, epoch: int, damaged: str) -> None:
+        """O10: nobody is sent further back than the one file asks for."""
+        wanted = newest_whole(self.log.state(), epoch, self.log.manifest, self.store.verify, frozenset({damaged}))
+        ensure(ways.back == wanted, "O10", f"{damaged} is damaged: {ways.back} is named to go back to, not {wanted}")
 
     def publish(self, sink: str, how: str) -> None:
         """A lane's transaction, and what the rules make of it."""
@@ -169,6 +176,8 @@ class OperatedDriver:
             replayed = self.targets[sink].publish(self.store, output, how)
         except CkptError as error:
             ways = ways_of(error, sink, output.epoch, self.log.state, self.log.manifest, self.store.verify)
+            if ways is not None and isinstance(error, EpochDamaged):
+                self._judge_way(ways, output.epoch, self.targets[sink].damaged)
             told = PublishEnded(sink, output.epoch, error=error)
             self.tell(told if ways is None else replace(told, back=ways.back, on=ways.on))
         else:

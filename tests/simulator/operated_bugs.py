@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.host import publication
 from spark_ckpt.host.publication import Publication
 from spark_ckpt.simulator import operated_driver
@@ -128,7 +129,20 @@ def a_replaced_source_goes_on_at_the_old_ones_cursor(monkeypatch):
     monkeypatch.setattr(Standing, "goes_on", lambda self, cursors: dict(cursors))
 
 
+def the_damaged_file_is_looked_for_in_the_errors_words(monkeypatch):
+    def by_words(error, sink, epoch, log_state, read, verify):
+        found = ways_of(error, sink, epoch, log_state, read, verify)
+        if found is None or not isinstance(error, EpochDamaged):
+            return found
+        named = frozenset(file.path for file in read(epoch).outputs[sink].files if file.path in error.what)
+        return replace(found, back=restore.newest_whole(log_state(), epoch, read, verify, named))
+
+    ways_of = operated_driver.ways_of
+    monkeypatch.setattr(operated_driver, "ways_of", by_words)
+
+
 SHIPPED_ONCE = [
+    the_damaged_file_is_looked_for_in_the_errors_words,
     the_way_out_is_the_epoch_before,
     sinks_that_have_not_answered_are_left_out,
     a_damaged_epoch_is_passed_over_to_another_source,
