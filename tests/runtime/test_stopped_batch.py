@@ -16,10 +16,7 @@ class Interrupted:
     def __init__(self, *description):
         pass
 
-    def staged(self, frame):
-        return self
-
-    def collect(self):
+    def run(self, frame):
         raise RuntimeError("interrupted")
 
 
