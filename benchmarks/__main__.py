@@ -40,14 +40,15 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 def cells(measure: str, jobs: Sequence[str], workloads: Sequence[str]) -> Iterator[Cell]:
-    """What is selected. By default every job on the usual workload, and the stateful job on the others too: its state is what
-    they differ in. Latency, parts and recovery: of that job on the usual workload. NEXMark's queries have a measurement of
-    their own.
+    """What is selected. By default every job on the usual workload, and the stateful job on the other usual ones too: its
+    state is what they differ in. Latency, parts and recovery: of that job on the usual workload. NEXMark's queries have a
+    measurement of their own.
     """
     if measure == "drain":
         yield from (Cell(measure, job, NEXMARK) for job in jobs or JOBS if is_nexmark(job) and not workloads)
         return
-    everything, usual = measure == "throughput", [each.name for each in WORKLOADS.values() if each.usual]
+    everything = measure == "throughput"
+    usual = [each.name for each in WORKLOADS.values() if each.usual]
     for job in jobs or (JOBS if everything else [STATEFUL]):
         for workload in workloads or (usual if everything and job == STATEFUL else [USUAL]):
             if not is_nexmark(job):

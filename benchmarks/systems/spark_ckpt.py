@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,15 +39,12 @@ FAR_LEASE = "6 seconds"
 """Of a driver whose standby is on another host: here as if each process had a kernel of its own, so that only the lease tells."""
 HERE = Environment("spark_ckpt", class_archive=True)
 MODULE = "benchmarks.systems.spark_ckpt"
-SYSTEMS = (
-    System(
-        "spark_ckpt-builtin", "spark_ckpt, built-in", "spark_ckpt_builtin", "exactly-once", HERE, MODULE, tells=True,
-        checkpoints_s=checkpoints_s,
-    ),
+_VARIANTS = (
+    System("spark_ckpt-builtin", "spark_ckpt, built-in", "spark_ckpt_builtin", "exactly-once", HERE, MODULE, tells=True),
     System("spark_ckpt-vectorised", "spark_ckpt, vectorised", "spark_ckpt_vectorised", "exactly-once", HERE, MODULE),
     System(
         "spark_ckpt-standby", "spark_ckpt, built-in, a standby waits", "spark_ckpt_standby", "exactly-once", HERE, MODULE,
-        measures=("recovery", "throughput"), has_warm_standby=has_warm_standby, checkpoints_s=checkpoints_s,
+        measures=("recovery", "throughput"), has_warm_standby=has_warm_standby,
     ),
     System(
         "spark_ckpt-standby-far", f"spark_ckpt, built-in, a standby elsewhere waits ({FAR_LEASE})", "spark_ckpt_standby_far",
@@ -62,6 +60,7 @@ SYSTEMS = (
     ),
     System("spark_ckpt-dropin", "spark_ckpt, per-key function", "spark_ckpt_dropin", "exactly-once", HERE, MODULE),
 )  # fmt: skip
+SYSTEMS = tuple(replace(each, checkpoints_s=checkpoints_s) for each in _VARIANTS)
 RECORDS_PER_BATCH = 1_500_000
 """A batch costs a third of a second before its first record (planning, logs, tasks): a backlog is best read in large ones."""
 NEVER_MS = 24 * 3600 * 1000

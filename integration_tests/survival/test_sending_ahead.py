@@ -18,7 +18,7 @@ SMALL_STEPS = ("--max-offsets", "1000")
 """No incarnation gets to the end of its input before it is killed."""
 RECORDS = 30_000
 AROUND_THE_DECISION = ("SENT_AHEAD", "EPOCH_COMMITTED", "COMMITTING")
-"""Sent and not decided, decided and not committed, half committed. All other points, and random moments, take as long again."""
+"""Sent and not decided, decided and not committed, half committed. All other points, and random moments, are a long test's."""
 EVERY_POINT = (*IN_LANES_AHEAD, *IN_DRIVER, *IN_CHILDREN)
 RANDOM_KILLS = 3
 LANE_POINTS = (*IN_LANES_AHEAD, *IN_CHILDREN[1:])

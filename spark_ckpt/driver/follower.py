@@ -104,9 +104,9 @@ class Follower(threading.Thread):
     def _take_in(self, base: Manifest, incarnation: int) -> None:
         """Whether the job fits the epoch; its state, as local levels; once, the plan as a whole."""
         self._plan.check_base(base)
-        beside = LocalFolder(self._plan.cache, incarnation).path
         stage = stage_behind(self._plan, base, incarnation + 1, self._folder, self._scratch)
         if runs_here(self._plan):
+            beside = LocalFolder(self._plan.cache, incarnation).path
             with self._busy:
                 for host in stage.hosts().values():
                     host.have_levels(beside, self._over.is_set)

@@ -164,9 +164,11 @@ class OperatedDriver:
         self.store.reads[path], self.store.staged[path] = rows, ()
         return {"path": path, "size_bytes": 1, "rows": len(rows), "lane": 0, "batch": self.batch, "task": 0, "part": 0}
 
-    def _judge_way(self, ways: Ways, epoch: int, damaged: str) -> None:
-        """O10: nobody is sent further back than the one file asks for."""
-        wanted = newest_whole(self.log.state(), epoch, self.log.manifest, self.store.verify, frozenset({damaged}))
+    def _judge_way(self, ways: Ways, output: EpochOutput) -> None:
+        """O10: nobody is sent further back than the first damaged file asks for."""
+        damaged = next(file.path for file in output.files if file.path in self.store.gone)
+        state, read, verify = self.log.state(), self.log.manifest, self.store.verify
+        wanted = newest_whole(state, output.epoch, read, verify, frozenset({damaged}))
         ensure(ways.back == wanted, "O10", f"{damaged} is damaged: {ways.back} is named to go back to, not {wanted}")
 
     def publish(self, sink: str, how: str) -> None:
@@ -177,7 +179,7 @@ class OperatedDriver:
         except CkptError as error:
             ways = ways_of(error, sink, output.epoch, self.log.state, self.log.manifest, self.store.verify)
             if ways is not None and isinstance(error, EpochDamaged):
-                self._judge_way(ways, output.epoch, self.targets[sink].damaged)
+                self._judge_way(ways, output)
             told = PublishEnded(sink, output.epoch, error=error)
             self.tell(told if ways is None else replace(told, back=ways.back, on=ways.on))
         else:

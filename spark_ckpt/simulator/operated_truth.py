@@ -59,8 +59,6 @@ class Target:
     identity: str
     shown: list[tuple[Read, str]] = field(default_factory=list)
     marker: SinkMarker | None = None
-    damaged: str = ""
-    """The file that its last transaction found damaged."""
 
     def publish(self, store: OperatedStore, output: EpochOutput, how: str) -> bool:
         """One transaction; whether the rows were there before. Raises what a publisher raises. `how`: as `SparkSink.publish`."""
@@ -73,7 +71,6 @@ class Target:
             raise PublishFailed(f"{self.sink} is away")
         for file in output.files:
             if file.path in store.gone:
-                self.damaged = file.path
                 raise damaged(file.path, "is missing", epoch=output.epoch, sink=self.sink, expected="1 byte")
         self.shown += [(row, output.decision) for file in output.files for row in store.reads[file.path]]
         self.marker = marker_of(output, context)

@@ -22,7 +22,7 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.store.schemas import read_schema
 
 HORIZON_MS = 3_600_000
-"""How long commit files stay at least: one hour. A commit costs about 3 us per file in the log folder (measured)."""
+"""How long commit files stay at least: one hour. A commit costs 3 to 4 us per file in the log folder (measured)."""
 
 _FILE = re.compile(rf"{LOG}/(\d{{20}})\.(json|checkpoint\.parquet)")
 

@@ -212,11 +212,16 @@ class LevelCache:
 def _linked(there: Path, here: Path) -> bool:
     """Whether the file `there` is now `here`, too. It is never written again, and stays where one of both is removed."""
     try:
-        here.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_folder(here)
         here.hardlink_to(there)
     except OSError:
         return False
     return True
+
+
+def _make_folder(path: Path) -> None:
+    """Of a level. It holds the users' state."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _write(path: Path, table: pa.Table) -> None:
@@ -224,7 +229,7 @@ def _write(path: Path, table: pa.Table) -> None:
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write(table)
     body = sink.getvalue()
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds the users' state
+    _make_folder(path)
     part = path.with_suffix(f".level-{uuid.uuid4().hex}")
     try:
         with part.open("wb") as out:
