@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -197,14 +198,27 @@ def require_log(location: Location) -> None:
 
 
 def _require_predecessor(location: Location, version: int) -> None:
-    """Undo a commit that went into a folder of the same name, made anew because the table's own was unmounted meanwhile."""
+    """Undo a commit whose version was free for another reason than that it is the next one: the table's folder was unmounted and
+    made anew, or the log was trimmed (`trim`: the oldest goes first) while the writer slept."""
     if location.local is None or version == 0:
         return
     folder = location.local / LOG
     with typed_errors_at(location.uri):
-        if not (folder / commit_name(version - 1)).exists():
-            (folder / commit_name(version)).unlink(missing_ok=True)
-            raise outage(location.uri, FileNotFoundError("the table was taken away while it was written"))
+        if _opens(folder / commit_name(version - 1)) or any(folder.glob(f"{version:020d}.checkpoint*")):
+            return  # a checkpoint of this version: it is the log's, which was trimmed up to it since
+        (folder / commit_name(version)).unlink(missing_ok=True)
+        if any(path.name > commit_name(version) for path in folder.glob("*.json")):
+            raise CommitLost("the log moved on while this process slept")
+        raise outage(location.uri, FileNotFoundError("the table was taken away while it was written"))
+
+
+def _opens(path: Path) -> bool:
+    """Whether the file is there. Not `exists`: a network file system asks the server again only when a file is opened."""
+    try:
+        path.open("rb").close()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def sync_versions(location: Location, first: int, last: int) -> None:

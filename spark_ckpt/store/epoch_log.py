@@ -211,11 +211,11 @@ class EpochLog:
                 if not dropped or self._table.shorten(needed_rows(self._table.rows, kept), row_of(totals(log_state))):
                     return log_state, dropped
 
-    def trim(self, before_ms: int) -> None:
-        """Delete files of the log's table that are older than `before_ms` and not part of it any more."""
+    def trim(self, now_ms: int) -> None:
+        """Delete old files of the log's table that are not part of it any more. `now_ms`: since 1970 UTC."""
         with self._lock:
             self.state()
-            self._table.trim(before_ms)
+            self._table.trim(now_ms)
 
     # -- the one way in -------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
@@ -36,7 +37,7 @@ from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_content import HINT_DAMAGED, LogContent, LogFile, refuse_if_lacking
 from spark_ckpt.store.records import FORMAT, READABLE
-from spark_ckpt.store.trim import trim
+from spark_ckpt.store.trim import HORIZON_MS, LOCAL_LOG_HORIZON_MS, trim
 
 _SCHEMA = pa.schema(
     [
@@ -59,6 +60,8 @@ _MERGE_AFTER = 8
 _READERS = 8
 _SYNC_BACK = 64
 _RESUME_SUSPECT_S = 60.0
+_PATH = re.compile(r"(\d{13})-(\d{12})-[0-9a-f]{32}\.parquet")
+"""When a file was written, in ms since 1970, and the version that it is to be committed as."""
 
 
 class LogRow(NamedTuple):
@@ -123,7 +126,7 @@ class LogTable:
         self._appended_version = -1
         self._replaced_version = -1
         self._opened: tuple[str, pa.Table] | None = None
-        self._refreshed_at = 0.0
+        self._refreshed_at = _uptime_s()
 
     @classmethod
     def open(cls, location: Location, now_ms: Callable[[], int], *, create: bool) -> LogTable | None:
@@ -239,11 +242,12 @@ class LogTable:
         """Drop every row whose `seq` is not in `keep`, add `extra`; one commit. False if somebody else was faster."""
         return self._replace(list(self._content.files), set(keep), extra)
 
-    def trim(self, before_ms: int) -> None:
-        """Delete files older than `before_ms` that are not part of the table any more, and the table's old commits."""
+    def trim(self, now_ms: int) -> None:
+        """Delete the table's old commits, and old files that are not part of it any more and cannot become so."""
+        before_ms = now_ms - (HORIZON_MS if self._location.local is None else LOCAL_LOG_HORIZON_MS)
         trim(self._location, [], before_ms)
-        dead = [info.path for info in self._location.list() if _is_dead(info.path, self._content.files, before_ms)]
-        self._location.delete(dead)
+        others = (info.path for info in self._location.list() if info.path not in self._content.files)
+        self._location.delete(path for path in others if _is_dead(path, self._loaded_version, before_ms))
 
     def _replace(self, paths: Sequence[str], keep: AbstractSet[int], extra: NewRow) -> bool:
         version, at_ms = self._table.version() + 1, self._now_ms()
@@ -364,16 +368,11 @@ def _opened(location: Location) -> tuple[DeltaTable | None, Acknowledged | None]
     return table, acknowledged
 
 
-def _is_dead(path: str, live: Collection[str], before_ms: int) -> bool:
-    # The name starts with the time of writing: a file of a commit under way is young.
-    written, dash, _ = path.partition("-")
-    return (
-        path.endswith(".parquet")
-        and dash == "-"
-        and written.isdigit()
-        and int(written) < before_ms
-        and path not in live
-    )
+def _is_dead(path: str, version: int, before_ms: int) -> bool:
+    """Whether a file that is not in the table at `version` may go. It is committed as the version in its name or never: one of a
+    later version may be a commit under way, of a writer that sleeps. `before_ms`: others may be about to read younger ones."""
+    name = _PATH.fullmatch(path)
+    return name is not None and int(name[1]) < before_ms and int(name[2]) <= version
 
 
 def _uptime_s() -> float:

@@ -198,7 +198,8 @@ class Store:
         return _delete_garbage(edge.location, f"ckpt-{edge.edge}", needed, segments(dropped, edge.edge), incarnation)
 
     def _trim_logs(self) -> None:
-        before = self._now_ms() - HORIZON_MS
+        now_ms = self._now_ms()
+        before = now_ms - HORIZON_MS
         for sink in self._tables(_EDGES):
             trim(self.outbox(sink).location, [], before)
         for edge in self._tables(_INFLIGHT):
@@ -207,7 +208,7 @@ class Store:
         for operator in self._tables(_STATE):
             state = self.state(operator)
             trim(state.location, state.versions(epochs), before)
-        self.log.trim(before)
+        self.log.trim(now_ms)
 
     def _kept(self) -> list[Manifest]:
         return [self.log.manifest(brief.epoch) for brief in self.log.state().epochs]

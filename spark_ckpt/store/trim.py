@@ -1,10 +1,12 @@
 """Shortening a Delta table's own log behind a checkpoint, without losing a version that somebody may still ask for.
 
 A commit file may go when it is older than the horizon, a durable checkpoint lies behind it, and no kept version is
-rebuilt from it.  A kept version far back gets a checkpoint of its own, so that it does not hold the whole log.  The
-horizon also protects the compare-and-swap: a version number becomes free again when its file is deleted, and a writer
-that slept longer than that must not be able to take it unnoticed (`LogTable.append` asks the log again after a
-minute).
+rebuilt from it.  A kept version far back gets a checkpoint of its own, so that it does not hold the whole log.
+
+A version number becomes free again when its file is deleted, and a writer that slept must not be able to take it
+unnoticed.  Two things see to that.  `LogTable.append` asks the log again when a minute has passed since it looked, which
+is less than any horizon.  And on a file system the oldest commit goes first: where a number is free again, the one before
+it is gone, and `delta_log.commit` requires that one, whatever clocks say.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.store.schemas import read_schema
 
 HORIZON_MS = 3_600_000
-"""How long commit files stay at least: one hour. A commit costs 3 to 4 us per file in the log folder (measured)."""
+"""How long commit files stay at least: one hour."""
+LOCAL_LOG_HORIZON_MS = 300_000
+"""How long those of the epoch log stay at least on a file system. There a commit costs 3 to 4 us per file in the log folder
+(measured), and an epoch per batch makes thousands in an hour; an object store lists from a version on."""
+
+_WORTHWHILE = 32
+"""A checkpoint is written for each time that files go."""
 
 _FILE = re.compile(rf"{LOG}/(\d{{20}})\.(json|checkpoint\.parquet)")
 
@@ -42,9 +50,9 @@ def trim(location: Location, keep_versions: Collection[int], older_than_ms: int)
         return 0
     bound = max((version for version in checkpoints if version <= end), default=0)
     spared = {version for version in keep_versions if version < bound}
-    if not bound or not commits or commits[0] >= bound or not _checkpointed(location, spared - checkpoints, bound):
+    gone = [path for (version, _), path in sorted(files.items()) if version < bound and version not in spared]
+    if len(gone) < _WORTHWHILE or not _checkpointed(location, spared - checkpoints, bound):
         return 0
-    gone = [path for (version, _), path in files.items() if version < bound and version not in spared]
     location.delete(gone)
     return len(gone)
 

@@ -1,0 +1,248 @@
+"""A writer or reader that slept while the log was shortened takes nothing for newer than it is, and loses nothing it owns.
+
+A version number is free again once its commit is trimmed. Two guards of ours see to it that nobody takes it: a clock, and the
+commit before it. Each is tried without the other; without both the log forks. delta-rs looks at the log, too, but before it
+writes: so the writer sleeps behind that look.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from spark_ckpt.errors import Fenced, StoreOutage
+from spark_ckpt.store import delta_log, durable, log_table
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.retention import Retention
+from spark_ckpt.store.trim import HORIZON_MS, LOCAL_LOG_HORIZON_MS
+from tests.store.store_world import World
+
+POLICY = Retention(keep_last=2, slack=0)
+ENOUGH = 100
+"""Rows behind which there is a checkpoint, and something to trim."""
+
+
+Sleep = Callable[[World, Callable[[], None]], None]
+"""Do something before the next commit to the log, behind its author's look at the log."""
+
+
+class Uptime:
+    """The clock that counts sleep, by hand."""
+
+    def __init__(self) -> None:
+        self.s = 1000.0
+
+    def __call__(self) -> float:
+        return self.s
+
+
+@pytest.fixture
+def uptime(monkeypatch: pytest.MonkeyPatch) -> Uptime:
+    clock = Uptime()
+    monkeypatch.setattr(log_table, "_uptime_s", clock)
+    return clock
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path / "store")
+    world.clock.ms = 4_000_000_000_000 - HORIZON_MS
+    world.begin()
+    world.epoch({"a": 1}, acked=1)
+    return world
+
+
+def test_a_writer_that_slept_past_a_trim_is_fenced(world: World, uptime: Uptime) -> None:
+    slept(world, uptime, at_commit_of)
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Sleep:
+    """Sleep between delta-rs's look at the log and its write, which nothing of ours hears: its commit is taken away meanwhile."""
+    create = DeltaTable.create_write_transaction
+
+    def sleep(world: World, meanwhile: Callable[[], None]) -> None:
+        def created(self: DeltaTable, *args: object, **kwargs: object) -> None:
+            monkeypatch.setattr(DeltaTable, "create_write_transaction", create)
+            create(self, *args, **kwargs)  # type: ignore[arg-type]
+            commit = commit_file(world, self.version() + 1)
+            content = commit.read_bytes()
+            commit.unlink()
+            meanwhile()
+            commit.write_bytes(content)
+
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", created)
+
+    return sleep
+
+
+def test_one_that_slept_behind_the_library_s_own_look_is_fenced(world: World, uptime: Uptime, late: Sleep) -> None:
+    slept(world, uptime, late)
+
+
+def test_the_clock_alone_fences_it(world: World, uptime: Uptime, late: Sleep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_log, "_require_predecessor", lambda location, version: None)
+    slept(world, uptime, late, stale=True)
+
+
+def test_the_commit_before_it_alone_fences_it_whatever_clocks_say(
+    world: World, uptime: Uptime, late: Sleep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_table, "_RESUME_SUSPECT_S", float("inf"))
+    slept(world, uptime, late)
+
+
+def test_without_either_the_writer_believes_a_row_that_nobody_else_has(
+    world: World, uptime: Uptime, late: Sleep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_log, "_require_predecessor", lambda location, version: None)
+    monkeypatch.setattr(log_table, "_RESUME_SUSPECT_S", float("inf"))
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        slept(world, uptime, late)
+
+
+def slept(world: World, uptime: Uptime, sleep: Sleep, *, stale: bool = False) -> None:
+    """An old driver decides an epoch, and sleeps between its look at the log and its commit.
+
+    `stale`: the commit stays there, below what anybody reads."""
+    old, epoch = world.store.reopened().log, world.manifest()
+    free = commit_file(world, old.state().lease_token + 1)
+
+    def another_takes_over() -> None:
+        uptime.s += 3600
+        many_rows(world)
+        assert not free.exists(), "the slot has to be free, or nothing is tested"
+
+    sleep(world, another_takes_over)
+    with pytest.raises(Fenced):
+        old.commit_epoch(epoch)
+    assert world.store.reopened().log.state() == world.store.log.state() == old.state()
+    assert free.exists() == stale
+
+
+def test_a_reader_that_slept_sees_no_commit_of_a_writer_that_died_before_it_undid_it(
+    world: World, uptime: Uptime, tmp_path: Path
+) -> None:
+    reader, stale = world.store.reopened().log, tmp_path / "stale.json"
+    at = reader.state().lease_token + 1
+    fork = shutil.copytree(tmp_path / "store", tmp_path / "fork")
+    World(fork, world.clock).store.log.ask_handover(world.line.incarnation)
+    shutil.copy(fork / "epochs/_delta_log" / delta_log.commit_name(at), stale)
+    many_rows(world)
+    assert not commit_file(world, at).exists()
+    shutil.copy(stale, commit_file(world, at))
+    for path in (fork / "epochs").glob("*.parquet"):
+        shutil.copy(path, tmp_path / "store/epochs" / path.name)
+    uptime.s += 3600
+    assert reader.state() == world.store.log.state()
+
+
+def test_a_commit_that_the_log_was_trimmed_up_to_meanwhile_counts(
+    world: World, uptime: Uptime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer sleeps behind its commit; the oldest commit that is left then is its own."""
+    old = world.store.reopened().log
+    while (old.state().lease_token + 1) % 32:
+        world.store.log.renew(world.line.incarnation, 30_000)
+    at, require = old.state().lease_token + 1, delta_log._require_predecessor
+
+    def trimmed_first(location: object, version: int) -> None:
+        monkeypatch.setattr(delta_log, "_require_predecessor", require)
+        log = delta_log.open_table(world.store.location.child("epochs"))
+        assert log is not None and log.version() == at
+        delta_log.checkpoint(log, world.store.location.child("epochs"))
+        for path in (world.store.location.local / "epochs/_delta_log").glob("*.json"):  # type: ignore[operator]
+            path.unlink() if path.name < delta_log.commit_name(at) else None
+        uptime.s += 3600
+        require(location, version)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(delta_log, "_require_predecessor", trimmed_first)
+    old.renew(world.line.incarnation, 40_000)
+    assert old.state().lease_token == at
+    assert world.store.log.state() == old.state() == world.store.reopened().log.state()
+
+
+def test_a_folder_made_anew_in_its_place_gets_no_commit(world: World, tmp_path: Path) -> None:
+    log, at = world.store.reopened().log, world.store.log.state().lease_token + 1
+
+    def unmounted() -> None:
+        (tmp_path / "store/epochs").rename(tmp_path / "elsewhere")
+        (tmp_path / "store/epochs/_delta_log").mkdir(parents=True)
+
+    at_commit_of(world, unmounted)
+    with pytest.raises(StoreOutage):
+        log.renew(world.line.incarnation, 40_000)
+    assert not commit_file(world, at).exists()
+    assert not list((tmp_path / "store/epochs/_delta_log").iterdir())
+
+
+def test_the_file_of_a_commit_under_way_stays_however_long_its_writer_sleeps(world: World, uptime: Uptime) -> None:
+    """Nobody else commits meanwhile, so that the sleeper's commit counts: its file must be there."""
+    log = world.store.reopened().log
+    log.state()
+
+    def somebody_tidies_up() -> None:
+        uptime.s += 3600
+        world.clock.ms += 3 * HORIZON_MS
+        EpochLog.trim(world.store.reopened().log, world.clock.ms)
+
+    at_commit_of(world, somebody_tidies_up)
+    log.add_savepoint("kept", 1)
+    assert world.store.reopened().log.state().savepoints == {"kept": 1}
+
+
+def test_an_epoch_per_batch_leaves_the_commits_of_five_minutes(world: World, tmp_path: Path) -> None:
+    """The commits' own times are real ones, so that the store's clock moves by hours and what is young stays."""
+    many_rows(world)
+    left = len(list((tmp_path / "store/epochs/_delta_log").glob("*.json")))
+    assert left < ENOUGH // 2
+    world.clock.ms = 1000 + LOCAL_LOG_HORIZON_MS
+    many_rows(world)
+    assert len(list((tmp_path / "store/epochs/_delta_log").glob("*.json"))) > left + ENOUGH
+
+
+def test_the_oldest_commit_goes_first_so_that_a_trim_that_dies_frees_no_number_above_one_that_is_there(
+    world: World,
+) -> None:
+    left = list[list[int]]()
+
+    def step(what: str, path: str) -> None:
+        if what == "delete" and path.startswith("_delta_log/"):
+            names = (path.name for path in commit_file(world, 0).parent.glob("*.json"))
+            left.append(sorted(int(name.removesuffix(".json")) for name in names))
+
+    durable.on_step = step
+    many_rows(world)
+    durable.on_step = durable._no_step
+    assert len(left) > ENOUGH // 2
+    assert all(versions == list(range(versions[0], left[0][-1] + 1)) for versions in left)
+
+
+def at_commit_of(world: World, meanwhile: Callable[[], None]) -> None:
+    """The author sleeps right before it hands the commit to delta-rs."""
+
+    def step(what: str, path: str) -> None:
+        if what == "commit" and path.startswith(world.store.location.child("epochs").uri + " "):
+            durable.on_step = durable._no_step
+            meanwhile()
+
+    durable.on_step = step
+
+
+def many_rows(world: World) -> None:
+    """Another driver takes over, goes on for a while and tidies up, long after."""
+    world.begin()
+    for _ in range(ENOUGH):
+        world.store.log.renew(world.line.incarnation, 30_000)
+    world.clock.ms += HORIZON_MS
+    world.store.retain(POLICY)
+
+
+def commit_file(world: World, version: int) -> Path:
+    local = world.store.location.local
+    assert local is not None
+    return local / "epochs/_delta_log" / delta_log.commit_name(version)
