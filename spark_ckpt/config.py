@@ -57,7 +57,12 @@ EVERY_BATCH = "every batch"
 
 def interval_ms(value: object) -> int:
     """Milliseconds from one epoch to the next, 0 for `EVERY_BATCH`."""
-    return 0 if isinstance(value, str) and value.strip().lower() == EVERY_BATCH else duration_ms(value)
+    if isinstance(value, str) and value.strip().lower() == EVERY_BATCH:
+        return 0
+    try:
+        return duration_ms(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or '{EVERY_BATCH}'") from None
 
 
 Interval = Annotated[int, BeforeValidator(interval_ms)]

@@ -68,3 +68,8 @@ def test_confirmed_names_are_a_text_with_commas_or_several_texts():
 )
 def test_a_start_says_where_the_page_is_else_the_setting_does(asked, shown):
     assert JobConfig.of({"ui": "0.0.0.0:80"}, {}).with_page(asked).ui == shown
+
+
+def test_a_mistyped_interval_is_told_of_an_epoch_per_batch_too():
+    with pytest.raises(ConfigInvalid, match="'every batch'"):
+        JobConfig.of({"interval": "every bach"}, {})

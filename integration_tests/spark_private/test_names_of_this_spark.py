@@ -23,27 +23,21 @@ from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import LongType, StringType, StructType
 
 from integration_tests.spark_private.checks import CHECKS, entry, of
+from integration_tests.spark_private.file_checks import offsets_of
 from integration_tests.spark_private.plan_checks import ROW
 from integration_tests.spark_private.watched_query import (
     ADDED,
     CLOCK,
     LATEST_MS,
-    SEED_ID,
-    SEEDED_AT,
-    STARTED_S_AGO,
     Seen,
 )
 from spark_ckpt.plan.session_settings import pandas_options
 from spark_ckpt.spark_private import (
-    checkpoint_files,
-    operator_metadata,
-    operator_state,
-    pipeline_flows,
-    query_logs,
     running_query,
     settings,
 )
 from spark_ckpt.spark_private.arrow_types import arrow_schema_of, spark_schema_of
+from spark_ckpt.spark_private.batch_action import Interrupted
 from spark_ckpt.spark_private.captured_errors import causes_of, message_of, without_plan
 from spark_ckpt.spark_private.jvm import (
     frame_of,
@@ -288,135 +282,12 @@ def _(seen: Seen) -> None:
     assert (seen.batch_plan, seen.batch_partitions > 0) == ("LogicalRDD", True)
 
 
-# -- checkpoint_files -----------------------------------------------------------------------------------------------------
-
-
-def offsets_of(seen: Seen) -> checkpoint_files.Offsets:
-    return dict(checkpoint_files.logged_offsets(seen.checkpoint))[0]
-
-
-@of("offsets/<batch>", "sources/<number>/0")
-def _(seen: Seen) -> None:
-    reached = int(offsets_of(seen).lines[0] or 0)
-    assert STARTED_S_AGO <= reached < STARTED_S_AGO + 600
-    assert sorted(value for value in seen.values if value is not None) == list(range(SEEDED_AT, reached))
-
-
-@of("batchWatermarkMs")
-def _(seen: Seen) -> None:
-    assert offsets_of(seen).watermark_ms == 0
-
-
-@of("commits/<batch>", "metadata")
-def _(seen: Seen) -> None:
-    assert seen.values  # of batch 0, after the batches that the seed pretends
-    assert str(seen.java.id().toString()) == SEED_ID
-
-
-@of("OffsetSeqMetadata.apply")
+@of("StreamExecution.PROXY_ERROR")
 def _(spark: SparkSession) -> None:
-    assert '"spark.sql.shuffle.partitions": "7"' in checkpoint_files.batch_metadata(spark, 7)
-
-
-@of("CHECKPOINT_FOLDERS")
-def _(seen: Seen) -> None:
-    made = {path.name for path in seen.checkpoint.iterdir() if path.is_dir()} - {"sources"}
-    assert made <= set(checkpoint_files.CHECKPOINT_FOLDERS)
-    assert {"offsets", "commits"} <= made
-
-
-# -- query_logs, state_files ----------------------------------------------------------------------------------------------
-
-STREAMING = "org.apache.spark.sql.execution.streaming"
-
-
-def members_of(spark: SparkSession, name: str) -> set[str]:
-    """Names of the fields and methods of a Scala class, private ones too; of private methods only the last part."""
-    found = jvm_of(spark).org.apache.spark.util.Utils.classForName(name, True, False)
-    members = [*found.getDeclaredFields(), *found.getDeclaredMethods()]
-    return {str(each.getName()).rpartition("$$")[2] for each in members}
-
-
-@of("stateUniqueIds")
-def _(spark: SparkSession) -> None:
-    assert "stateUniqueIds" in members_of(spark, f"{STREAMING}.checkpointing.CommitMetadataV2")
-
-
-@of("batchTimestampMs")
-def _(seen: Seen) -> None:
-    text = (seen.checkpoint / "offsets" / "0").read_text()
-    began_s = query_logs.parse_batch(text).began_ms / 1000
-    assert abs((seen.checkpoint / "offsets" / "0").stat().st_mtime - began_s) < 60
-
-
-@of("logOffset")
-def _(spark: SparkSession) -> None:
-    assert "logOffset" in members_of(spark, f"{STREAMING}.runtime.FileStreamSourceOffset")
-
-
-@of("<version>.delta")
-def _(spark: SparkSession) -> None:
-    assert {"deltaFile", "snapshotFile"} <= members_of(spark, f"{STREAMING}.state.HDFSBackedStateStoreProvider")
-
-
-@of("<version>.zip")
-def _(spark: SparkSession) -> None:
-    assert {"dfsBatchZipFile", "dfsChangelogFile"} <= members_of(spark, f"{STREAMING}.state.RocksDBFileManager")
-
-
-@of("dfsSstFileName")
-def _(spark: SparkSession) -> None:
-    assert "dfsSstFileName" in members_of(spark, f"{STREAMING}.state.RocksDBSstFile")
-
-
-@of("_checkpoints")
-def _(spark: SparkSession) -> None:
-    loader = jvm_of(spark).org.apache.spark.util.Utils.getContextOrSparkClassLoader()
-    opened = loader.getResourceAsStream("org/apache/spark/sql/pipelines/graph/FlowSystemMetadata.class")
-    assert pipeline_flows.FLOWS.encode() in bytes(opened.readAllBytes())
-
-
-# -- operator_metadata, operator_state ------------------------------------------------------------------------------------
-
-
-@of("operatorInfo")
-def _(spark: SparkSession) -> None:
-    assert {"operatorInfo", "stateStoreInfo"} <= members_of(spark, f"{STREAMING}.state.OperatorStateMetadataV1")
-
-
-@of("nextBatchWatermarkMs")
-def _(seen: Seen) -> None:
-    text = (seen.checkpoint / "commits" / "0").read_text()
-    commit = query_logs.parse_commit(text)
-    assert f'"nextBatchWatermarkMs":{commit.next_watermark_ms}' in text
-    assert query_logs.parse_commit(query_logs.commit_text(commit.next_watermark_ms)) == commit
-
-
-@of("FLAT_MAP_GROUPS_IN_PANDAS_WITH_STATE_EXEC_OP_NAME")
-def _(spark: SparkSession) -> None:
-    names = jvm_of(spark).org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorsUtils
-    assert names.FLAT_MAP_GROUPS_IN_PANDAS_WITH_STATE_EXEC_OP_NAME() == operator_metadata.PANDAS
-
-
-@of("groupState", "timeoutTimestamp")
-def _(spark: SparkSession) -> None:
-    """Of states of format 2, with timeouts."""
     jvm = jvm_of(spark)
-    stateful = jvm.org.apache.spark.sql.execution.streaming.operators.stateful
-    state = jvm.org.apache.spark.sql.types.DataType.fromJson(StructType().add("n", LongType()).json())
-    encoder = jvm.org.apache.spark.sql.catalyst.encoders.ExpressionEncoder.apply(state)
-    helper = stateful.flatmapgroupswithstate.FlatMapGroupsWithStateExecHelper
-    schema = helper.createStateManager(encoder, True, 2).stateSchema()
-    assert list(schema.fieldNames()) == ["groupState", "timeoutTimestamp"]
-
-
-@of("spark.sql.streaming.stateStore.checkpointFormatVersion")
-def _(spark: SparkSession) -> None:
-    entry(spark, operator_state.FORMAT)
-    before = spark.conf.get(operator_state.FORMAT, None)
-    with operator_state.reading(spark, with_ids=True):
-        assert spark.conf.get(operator_state.FORMAT) == "2"
-    assert spark.conf.get(operator_state.FORMAT, None) == before
+    execution = scala_object(jvm.org.apache.spark.sql.execution.streaming.runtime, "StreamExecution")
+    said = [jvm.py4j.Py4JException(f"Traceback\n{error!r}: {error}") for error in (Interrupted(), ValueError("no"))]
+    assert [execution.isInterruptionException(each, spark._jsc.sc()) for each in said] == [True, False]
 
 
 # -- settings -------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from spark_ckpt.host.reports import Report
 from spark_ckpt.host.watermarks import event_times
 from spark_ckpt.plan.graph import parting_of
 from spark_ckpt.plan.plan_order import PlanOrder
+from spark_ckpt.spark_private.batch_action import Interrupted
 from spark_ckpt.spark_private.checkpoint_files import CHECKPOINT_FOLDERS
 from spark_ckpt.spark_private.running_query import Execution
 from spark_ckpt.spark_private.settings import (
@@ -130,10 +131,8 @@ class StageQuery:
             reports = [*self._reports.drain(), *self._seen(began_ms)]
             self._put_on_edges(reports)
         except Exception as error:
-            # Spark interrupts the batch that a stop finds running. It would search the error's text with a pattern that
-            # overflows its thread's stack.
             if self._is_over():
-                return
+                raise Interrupted from None
             self.failure = failure_by(error)
             raise
         if not self._is_over():

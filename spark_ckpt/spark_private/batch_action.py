@@ -16,7 +16,26 @@ NAMES = (
         "LogicalRDD.rdd", f"org.apache.spark.sql.execution.LogicalRDD ({_FOLDER}/ExistingRDD.scala)", "run_tasks",
         "no batch of a job runs",
     ),
+    SparkName(
+        "StreamExecution.PROXY_ERROR",
+        "org.apache.spark.sql.execution.streaming.runtime.StreamExecution "
+        "(sql/core/src/main/scala/org/apache/spark/sql/execution/streaming/runtime/StreamExecution.scala)", "Interrupted",
+        "a job that is stopped within a batch leaves Spark's errors in its log and with its listeners",
+    ),
 )  # fmt: skip
+
+
+class Interrupted(Exception):
+    """Ends the batch that a stop finds running, in words that Spark takes for an interruption of its own and not for a failure.
+
+    The error that interrupted it would do, but for its length: Spark's pattern overflows the stack of its thread. To return
+    would not: Spark finds that the batch's state was not written.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "py4j.protocol.Py4JJavaError: An error occurred while calling count: java.lang.InterruptedException"
+        )
 
 
 def run_tasks(frame: DataFrame) -> None:

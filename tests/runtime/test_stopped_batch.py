@@ -8,9 +8,10 @@ from pyspark.sql.types import StructType
 from spark_ckpt.driver import stage_query
 from spark_ckpt.driver.stage_query import StageQuery
 from spark_ckpt.plan.graph import SourceNode
+from spark_ckpt.spark_private.batch_action import Interrupted
 
 
-class Interrupted:
+class Batch:
     """A batch's plan; its action is interrupted."""
 
     def __init__(self, *description):
@@ -24,7 +25,7 @@ class Interrupted:
 def run_batch(monkeypatch):
     """Runs a batch that is interrupted, of an incarnation that is over or not; the batches that were told."""
     monkeypatch.setattr(stage_query, "Reports", lambda context: None)
-    monkeypatch.setattr(stage_query, "StageFrames", Interrupted)
+    monkeypatch.setattr(stage_query, "StageFrames", Batch)
     told = []
 
     def run(*, over):
@@ -35,9 +36,10 @@ def run_batch(monkeypatch):
     return run, told
 
 
-def test_the_batch_that_a_stop_interrupts_ends_quietly_and_counts_for_nothing(run_batch):
+def test_the_batch_that_a_stop_interrupts_ends_as_spark_expects_it_and_counts_for_nothing(run_batch):
     run, told = run_batch
-    run(over=True)
+    with pytest.raises(Interrupted):
+        run(over=True)
     assert told == []
 
 
