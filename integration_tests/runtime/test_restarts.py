@@ -31,20 +31,6 @@ def totals_job(bench: Bench, **settings: object) -> ckpt.Job:
     return job
 
 
-def test_a_job_that_is_stopped_among_waiting_rows_leaves_sparks_query_without_an_error(bench: Bench) -> None:
-    """Spark stops the batch that runs then, and would tell listeners and logs that it was incomplete."""
-    for number in range(40):
-        bench.put(("a", number))
-    heard = Heard()
-    job = totals_job(bench, interval="every batch")
-    job.addListener(heard)
-    run = job.start()
-    heard.wait("committed", 3)
-    queries = [query._jsq for query in bench.spark.streams.active]
-    assert run.stop(ENOUGH_S)
-    assert [query.exception().isEmpty() for query in queries] == [True]
-
-
 def test_a_run_tells_what_it_does_and_does_what_it_is_told(bench: Bench) -> None:
     bench.put(("a", 1))
     heard = Heard()
