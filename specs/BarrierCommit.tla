@@ -86,14 +86,15 @@ Capture(epoch) ==
   /\ writing' = writing \cup {Snapshot(Sink, epoch, got, done)}
   /\ done' = got /\ blocked' = {} /\ aligning' = 0 /\ seen' = epoch /\ voted' = epoch
 
-\* A barrier of a newer epoch ends the alignment under way.
+\* A barrier of a newer epoch ends the alignment under way; one of an older epoch is over.
 Held(epoch) == IF aligning = epoch THEN blocked ELSE {}
+Over(epoch) == epoch <= seen \/ (epoch < aligning /\ Mutant # "OlderAgain")
 
 TakeBarrier(p) ==
   LET epoch == Head(chan[p]).number IN
   /\ chan[p] # <<>> /\ p \notin blocked /\ Head(chan[p]).kind = "barrier"
   /\ chan' = [chan EXCEPT ![p] = Tail(@)]
-  /\ IF epoch <= seen THEN UNCHANGED <<writing, done, blocked, aligning, seen, voted>>
+  /\ IF Over(epoch) THEN UNCHANGED <<writing, done, blocked, aligning, seen, voted>>
      ELSE IF Held(epoch) \cup {p} = Src \/ Mutant = "FirstBarrier" THEN Capture(epoch)
      ELSE blocked' = Held(epoch) \cup {p} /\ aligning' = epoch /\ UNCHANGED <<writing, done, seen, voted>>
   /\ UNCHANGED <<inc, next, open, decided, settled, asked, cursor, got, durable, visible, dead, zombie>>
@@ -119,6 +120,7 @@ Decide ==
 \* The sink has heard of the decision.
 Publish ==
   /\ settled < decided
+  /\ Mutant = "OwnOnly" => \E w \in Of(Sink, decided) : w.inc = inc
   /\ settled' = decided
   /\ voted' = 0
   /\ visible' = IF Mutant = "ShowPrepared" THEN visible ELSE Rows(BegunOf(decided), TakenOf(decided))
@@ -146,7 +148,7 @@ HearGivenUp(e) ==
   /\ e \in dead
   /\ dead' = IF Mutant = "CarriesAgain" THEN dead ELSE dead \ {e}
   /\ done' = IF Carries(e) /\ Mutant # "ForgetsRows" THEN (CHOOSE w \in Prepared(e) : TRUE).from ELSE done
-  /\ voted' = IF voted = e THEN 0 ELSE voted
+  /\ voted' = IF voted = e /\ Mutant # "WaitsForEver" THEN 0 ELSE voted
   /\ IF aligning = e THEN blocked' = {} /\ aligning' = 0 ELSE UNCHANGED <<blocked, aligning>>
   /\ seen' = IF e > seen THEN e ELSE seen
   /\ IF e = decided \/ Mutant = "CarriesAgain" THEN UNCHANGED <<writing, durable>>
@@ -200,7 +202,14 @@ Next ==
   \/ GiveUp \/ \E e \in dead : HearGivenUp(e)
   \/ ZombieDecides \/ ZombiePublishes
 
-Spec == Init /\ [][Next]_vars
+\* What happens by itself, sooner or later: not that rows come, an epoch begins, is given up, or somebody crashes.
+Work ==
+  \/ \E p \in Src : Barrier(p) \/ TakeRow(p) \/ TakeBarrier(p)
+  \/ \E w \in writing : Store(w)
+  \/ Decide \/ Publish
+  \/ \E e \in dead : HearGivenUp(e)
+
+Spec == Init /\ [][Next]_vars /\ WF_vars(Work)
 
 ----------------------------------------------------------------------------
 \* Every row once and in order: what is seen is a prefix.
@@ -215,4 +224,8 @@ Consistent == decided # 0 => \A p \in Src : TakenOf(decided)[p] = CursorOf(p, de
 \* Nothing is seen that the next crash takes back, and nothing decided and published is missing.
 NotTooEarly == \A p \in Src : Len(visible[p]) <= TakenOf(decided)[p]
 NotLost == settled = decided => \A p \in Src : Len(visible[p]) >= TakenOf(decided)[p]
+
+\* An epoch that has begun is decided, or given up; what is decided is shown.
+EveryEpochEnds == (open # 0) ~> (open = 0)
+EveryDecisionIsShown == (settled < decided) ~> (settled = decided)
 =============================================================================

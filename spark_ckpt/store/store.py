@@ -29,7 +29,7 @@ from spark_ckpt.store.retention import (
 )
 from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.state_table import StateTable
-from spark_ckpt.store.trim import HORIZON_MS, trim
+from spark_ckpt.store.trim import HORIZON_MS, TRIM_EVERY_MS, trim
 
 HINT_NO_STORE = "check the path; a job creates its store when it starts"
 _STATE, _EDGES, _INFLIGHT, _RUNS, _EPOCHS = "state", "edges", "inflight", "runs", "epochs"
@@ -50,6 +50,7 @@ class Store:
         self._outboxes: dict[str, Outbox] = {}
         self._inflight: dict[str, InFlight] = {}
         self._swept_for = -1
+        self._trimmed_ms: int | None = None
         self._moved: dict[str, str] = {}
         self.log = self._opened_log(job)
         log_state = self.log.state()
@@ -198,7 +199,11 @@ class Store:
         return _delete_garbage(edge.location, f"ckpt-{edge.edge}", needed, segments(dropped, edge.edge), incarnation)
 
     def _trim_logs(self) -> None:
+        """Not each time that epochs go: it costs as much as all the rest, and nothing is old a moment later."""
         now_ms = self._now_ms()
+        if self._trimmed_ms is not None and 0 <= now_ms - self._trimmed_ms < TRIM_EVERY_MS:
+            return
+        self._trimmed_ms = now_ms
         before = now_ms - HORIZON_MS
         for sink in self._tables(_EDGES):
             trim(self.outbox(sink).location, [], before)

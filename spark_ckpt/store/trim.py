@@ -28,6 +28,8 @@ HORIZON_MS = 3_600_000
 LOCAL_LOG_HORIZON_MS = 300_000
 """How long those of the epoch log stay at least on a file system. There a commit costs 3 to 4 us per file in the log folder
 (measured), and an epoch per batch makes thousands in an hour; an object store lists from a version on."""
+TRIM_EVERY_MS = 60_000
+"""How long a store waits until it looks again."""
 
 _WORTHWHILE = 32
 """A checkpoint is written for each time that files go."""

@@ -13,14 +13,16 @@ GIVEN_UP = {"MaxCrash": "0", "MaxAbort": "1"}
 TAKEN_OVER = {"MaxEpoch": "1", "Takeover": "TRUE"}
 
 SCOPES = [
-    (GIVEN_UP, 12_568),
+    (GIVEN_UP, 11_496),
     pytest.param({}, 331_994, marks=pytest.mark.long),
-    pytest.param({**GIVEN_UP, "MaxEpoch": "3", "MaxAbort": "2"}, 120_217, marks=pytest.mark.long),
+    pytest.param({**GIVEN_UP, "MaxEpoch": "3", "MaxAbort": "2"}, 108_357, marks=pytest.mark.long),
     pytest.param(TAKEN_OVER, 192_772, marks=pytest.mark.long),
+    pytest.param({**TAKEN_OVER, "MaxAbort": "1"}, 234_552, marks=pytest.mark.long),
     pytest.param({"MaxCrash": "0", "MaxRows": "2"}, 63_602, marks=pytest.mark.long),
 ]
 """Distinct states of two sources of one row each: two epochs of which one is given up, two epochs and a crash, three epochs of
-which two are given up in a row, one epoch and a takeover whose old life goes on; and of two rows each: two epochs, no crash."""
+which two are given up in a row, one epoch and a takeover whose old life goes on, without and with an epoch that is given up;
+and of two rows each: two epochs, no crash."""
 
 
 @pytest.mark.parametrize(("scope", "states"), SCOPES)
@@ -29,6 +31,38 @@ def test_every_state_is_exactly_once(tmp_path: Path, scope: dict[str, str], stat
 
     assert result.ok, result.output
     assert result.states == states
+
+
+ENDS = [
+    ({}, 11_496),
+    pytest.param({"MaxCrash": "1", "MaxEpoch": "1", "MaxAbort": "0"}, 59_848, marks=pytest.mark.long),
+    pytest.param({**TAKEN_OVER, "MaxCrash": "1", "MaxAbort": "0"}, 192_772, marks=pytest.mark.long),
+]
+"""Two epochs of which one is given up; one epoch and a crash, or a takeover."""
+
+
+@pytest.mark.parametrize(("scope", "states"), ENDS)
+def test_every_epoch_ends_and_every_decision_is_shown(tmp_path: Path, scope: dict[str, str], states: int) -> None:
+    result = check(tmp_path, "MCBarrierEnds", scope)
+
+    assert result.ok, result.output
+    assert result.states == states
+
+
+@pytest.mark.parametrize(
+    ("mutant", "scope"),
+    [
+        ("OlderAgain", {}),
+        ("WaitsForEver", {}),
+        pytest.param("OwnOnly", {"MaxCrash": "1", "MaxEpoch": "1", "MaxAbort": "0"}, marks=pytest.mark.long),
+    ],
+)
+def test_a_rule_under_which_something_waits_for_ever_is_condemned(
+    tmp_path: Path, mutant: str, scope: dict[str, str]
+) -> None:
+    result = check(tmp_path, "MCBarrierEnds", {"Mutant": f'"{mutant}"', **scope})
+
+    assert result.violated == "violated", result.output
 
 
 MUTANTS = [

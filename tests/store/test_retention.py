@@ -17,8 +17,9 @@ from store_world import ELSEWHERE, OPERATOR, SINK, Clock, World
 
 from spark_ckpt.errors import EpochNotFound, Fenced
 from spark_ckpt.store import durable
+from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.retention import Retention, incarnation_of, kept_epochs
-from spark_ckpt.store.trim import HORIZON_MS
+from spark_ckpt.store.trim import HORIZON_MS, TRIM_EVERY_MS
 
 
 @pytest.fixture
@@ -190,6 +191,16 @@ def test_logs_are_trimmed_and_savepoints_keep_their_version(world: World, tmp_pa
     assert len(list((tmp_path / "store/epochs/_delta_log").glob("*.json"))) < 70
     reopened = World(tmp_path / "store", world.clock)
     assert reopened.state_at(131) == {"a": 999}
+
+
+def test_logs_are_trimmed_once_a_minute_however_often_epochs_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    trimmed = list[int]()
+    monkeypatch.setattr(EpochLog, "trim", lambda log, now_ms: trimmed.append(now_ms))
+    for number in range(1, 9):
+        world.epoch({"a": number}, full=True, acked=number)
+        world.clock.ms += TRIM_EVERY_MS // 4
+        assert world.store.retain(Retention(keep_last=1, slack=0)).epochs or number == 1
+    assert [now - trimmed[0] for now in trimmed] == [0, TRIM_EVERY_MS]
 
 
 CHANGES = st.dictionaries(st.sampled_from("abc"), st.none() | st.integers(0, 9), min_size=1)
