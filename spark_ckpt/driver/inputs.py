@@ -71,7 +71,7 @@ class InputRetention:
         kept = sorted(brief.epoch for brief in log_state.epochs)
         if not kept or any(kept[0] in log_state.awaited(sink) for sink in log_state.sinks):
             return  # what the oldest epoch read is not published yet
-        cursors = [log.manifest(epoch).cursors for epoch in kept]
+        cursors = [each.cursors for each in log.manifests(kept)]
         for name, source in self._sources.items():
             if all(
                 name in each for each in cursors

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from spark_ckpt.errors import (
     ConfigInvalid,
@@ -191,6 +191,13 @@ class EpochLog:
         with self._lock:
             self.state()
             return self._manifest(epoch)
+
+    def manifests(self, epochs: Iterable[int] | None = None) -> list[Manifest]:
+        """These epochs, by default all that are kept, oldest first; checked. The log is looked at once, not for each.
+        Raises as `manifest`."""
+        with self._lock:
+            kept = [brief.epoch for brief in self.state().epochs]
+            return [self._manifest(epoch) for epoch in (kept if epochs is None else epochs)]
 
     def shorten(
         self, keep_epochs: Callable[[LogState], set[int]], fence: Fence = lambda log_state: None

@@ -88,7 +88,7 @@ class Outbox:
             for brief in self._log.state().lineage(manifest.epoch)
             if materialized_epoch < brief.epoch < manifest.epoch
         ]
-        manifests = [self._log.manifest(epoch) for epoch in reversed(older)]
+        manifests = self._log.manifests(reversed(older))
         due = [*manifests, manifest] if manifest.epoch > materialized_epoch else manifests
         return [file for each in due for file in self.staged(each)]
 

@@ -116,12 +116,10 @@ class StateTable:
             )
         return found
 
-    def versions(self, epochs: Iterable[int]) -> list[int]:
-        """The versions of those of `epochs` that have one."""
-        found = []
-        for epoch in epochs:
-            manifest = self._log.manifest(epoch)
-            found.append(self.table.version_of(txn_version(manifest.incarnation, epoch), epoch))
+    def versions(self, manifests: Iterable[Manifest]) -> list[int]:
+        """The versions of those of the epochs that have one."""
+        keys = ((txn_version(each.incarnation, each.epoch), each.epoch) for each in manifests)
+        found = [self.table.version_of(key, epoch) for key, epoch in keys]
         return [version for version in found if version is not None]
 
     def read(self, epoch: int) -> pa.Table:

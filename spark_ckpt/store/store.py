@@ -209,14 +209,14 @@ class Store:
             trim(self.outbox(sink).location, [], before)
         for edge in self._tables(_INFLIGHT):
             trim(self.edge(edge).location, [], before)
-        epochs = [brief.epoch for brief in self.log.state().epochs]
+        kept = self._kept()
         for operator in self._tables(_STATE):
             state = self.state(operator)
-            trim(state.location, state.versions(epochs), before)
+            trim(state.location, state.versions(kept), before)
         self.log.trim(now_ms)
 
     def _kept(self) -> list[Manifest]:
-        return [self.log.manifest(brief.epoch) for brief in self.log.state().epochs]
+        return self.log.manifests()
 
     def _tables(self, folder: str) -> list[str]:
         return folders(self.location, folder)

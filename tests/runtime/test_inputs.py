@@ -44,6 +44,9 @@ class Log:
     def manifest(self, epoch):
         return SimpleNamespace(cursors=self._cursors[epoch], source_identities={})
 
+    def manifests(self, epochs):
+        return [self.manifest(epoch) for epoch in epochs]
+
 
 def plan(source, log):
     nodes = [SimpleNamespace(name="in", source=source), SimpleNamespace(name="plain", source=object())]
