@@ -37,7 +37,7 @@ from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_content import HINT_DAMAGED, LogContent, LogFile, refuse_if_lacking
 from spark_ckpt.store.records import FORMAT, READABLE
-from spark_ckpt.store.trim import HORIZON_MS, LOCAL_LOG_HORIZON_MS, trim
+from spark_ckpt.store.trim import old_before_ms, trim
 
 _SCHEMA = pa.schema(
     [
@@ -244,8 +244,8 @@ class LogTable:
 
     def trim(self, now_ms: int) -> None:
         """Delete the table's old commits, and old files that are not part of it any more and cannot become so."""
-        before_ms = now_ms - (HORIZON_MS if self._location.local is None else LOCAL_LOG_HORIZON_MS)
-        trim(self._location, [], before_ms)
+        trim(self._location, [], now_ms)
+        before_ms = old_before_ms(self._location, now_ms)
         others = (info.path for info in self._location.list() if info.path not in self._content.files)
         self._location.delete(path for path in others if _is_dead(path, self._loaded_version, before_ms))
 

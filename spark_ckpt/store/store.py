@@ -29,7 +29,7 @@ from spark_ckpt.store.retention import (
 )
 from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.state_table import StateTable
-from spark_ckpt.store.trim import HORIZON_MS, TRIM_EVERY_MS, trim
+from spark_ckpt.store.trim import TRIM_EVERY_MS, trim
 
 HINT_NO_STORE = "check the path; a job creates its store when it starts"
 _STATE, _EDGES, _INFLIGHT, _RUNS, _EPOCHS = "state", "edges", "inflight", "runs", "epochs"
@@ -204,15 +204,14 @@ class Store:
         if self._trimmed_ms is not None and 0 <= now_ms - self._trimmed_ms < TRIM_EVERY_MS:
             return
         self._trimmed_ms = now_ms
-        before = now_ms - HORIZON_MS
         for sink in self._tables(_EDGES):
-            trim(self.outbox(sink).location, [], before)
+            trim(self.outbox(sink).location, [], now_ms)
         for edge in self._tables(_INFLIGHT):
-            trim(self.edge(edge).location, [], before)
+            trim(self.edge(edge).location, [], now_ms)
         kept = self._kept()
         for operator in self._tables(_STATE):
             state = self.state(operator)
-            trim(state.location, state.versions(kept), before)
+            trim(state.location, state.versions(kept), now_ms)
         self.log.trim(now_ms)
 
     def _kept(self) -> list[Manifest]:

@@ -25,9 +25,9 @@ from spark_ckpt.store.schemas import read_schema
 
 HORIZON_MS = 3_600_000
 """How long commit files stay at least: one hour."""
-LOCAL_LOG_HORIZON_MS = 300_000
-"""How long those of the epoch log stay at least on a file system. There a commit costs 3 to 4 us per file in the log folder
-(measured), and an epoch per batch makes thousands in an hour; an object store lists from a version on."""
+LOCAL_HORIZON_MS = 300_000
+"""The same on a file system. There a commit costs 3 to 4 us per file in the log folder (measured), and an epoch per batch makes
+thousands in an hour; an object store lists from a version on."""
 TRIM_EVERY_MS = 60_000
 """How long a store waits until it looks again."""
 
@@ -37,17 +37,21 @@ _WORTHWHILE = 32
 _FILE = re.compile(rf"{LOG}/(\d{{20}})\.(json|checkpoint\.parquet)")
 
 
-def trim(location: Location, keep_versions: Collection[int], older_than_ms: int) -> int:
-    """Delete log files that neither `keep_versions` nor readers of the newest version need; how many went.
+def old_before_ms(location: Location, now_ms: int) -> int:
+    """What was committed before this time may go; ms since 1970 UTC, as `now_ms`."""
+    return now_ms - (HORIZON_MS if location.local is None else LOCAL_HORIZON_MS)
 
-    A log with a commit that cannot be read is left as it is.
-    `older_than_ms`: only commits made before this time (ms since 1970 UTC).
+
+def trim(location: Location, keep_versions: Collection[int], now_ms: int) -> int:
+    """Delete old log files that neither `keep_versions` nor readers of the newest version need; how many went.
+
+    A log with a commit that cannot be read is left as it is. `now_ms`: since 1970 UTC.
     """
     files = _log_files(location)
     commits = sorted(version for version, kind in files if kind == "json")
     checkpoints = {version for version, kind in files if kind != "json"}
     try:
-        end = _first_young(location, commits, older_than_ms)
+        end = _first_young(location, commits, old_before_ms(location, now_ms))
     except LogDamaged:
         return 0
     bound = max((version for version in checkpoints if version <= end), default=0)

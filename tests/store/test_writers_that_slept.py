@@ -18,7 +18,7 @@ from spark_ckpt.errors import Fenced, StoreOutage
 from spark_ckpt.store import delta_log, durable, log_table
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.retention import Retention
-from spark_ckpt.store.trim import HORIZON_MS, LOCAL_LOG_HORIZON_MS
+from spark_ckpt.store.trim import HORIZON_MS, LOCAL_HORIZON_MS
 from tests.store.store_world import World
 
 POLICY = Retention(keep_last=2, slack=0)
@@ -200,7 +200,7 @@ def test_an_epoch_per_batch_leaves_the_commits_of_five_minutes(world: World, tmp
     many_rows(world)
     left = len(list((tmp_path / "store/epochs/_delta_log").glob("*.json")))
     assert left < ENOUGH // 2
-    world.clock.ms = 1000 + LOCAL_LOG_HORIZON_MS
+    world.clock.ms = 1000 + LOCAL_HORIZON_MS
     many_rows(world)
     assert len(list((tmp_path / "store/epochs/_delta_log").glob("*.json"))) > left + ENOUGH
 
