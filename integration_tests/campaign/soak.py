@@ -20,8 +20,8 @@ RATE, SAMPLE_S = 300, 15.0
 class Sample:
     """What one look finds: resident memory of driver, JVM and all children, files of the store, the newest epochs' time.
 
-    Files of the three tables' logs are counted by themselves: they stay for five minutes on a file system (`store/trim.py`), so they
-    grow that long.
+    Files of the three tables' logs are counted by themselves: on a file system they stay for five minutes (`store/trim.py`), so
+    they grow that long.
     """
 
     memory_mib: float
