@@ -1,7 +1,8 @@
 """Materializing beside deciding: a thread makes the store's tables show what is decided, and lets go of what nobody needs.
 
 All of it can be done again, and none of it decides anything: the next decision does not wait for it. Where decisions come faster
-than it can follow, it goes straight to the newest one. Where a standby waits, tables and epochs are its to care for (`duty`);
+than it follows, it goes straight to the newest one; it rests between two of them, since it takes disk and Python's lock from the
+batches. Where a standby waits, tables and epochs are its to care for (`duty`);
 what only this driver knows of, and its sources' input, stays here.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,9 @@ from spark_ckpt.store.retention import Retention, RetentionReport
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
+
+REST_S = 1.0
+"""Between the end of one pass and the beginning of the next: how far tables may be behind the log, beside what a pass takes."""
 
 
 class Materializing(threading.Thread):
@@ -35,6 +40,7 @@ class Materializing(threading.Thread):
         self._asked: queue.SimpleQueue[MaterializeTables | None] = queue.SimpleQueue()
         self._pending: Manifest | None = None
         self._kept: frozenset[int] = frozenset()
+        self._rested_s = float("-inf")
 
     def begin(self, base: Manifest) -> None:
         """Before the thread: the tables go back to where the incarnation begins, now or, where standbys wait, soon."""
@@ -55,14 +61,20 @@ class Materializing(threading.Thread):
         """Thread body."""
         try:
             while self._take(self._waiting()):
-                pass
+                self._rested_s = time.monotonic() + REST_S
         except BaseException as error:  # noqa: BLE001 - handed to the run, which ends with it
             self._failed(error)
 
     def _waiting(self) -> list[MaterializeTables | None]:
         """What was asked for; nothing when it is time to look what has become of what a standby is to do."""
+        asked = self._asked_within(None if self._pending is None else duty_module.LOOK_S)
+        while asked and None not in asked and (left_s := self._rested_s - time.monotonic()) > 0:
+            asked += self._asked_within(left_s)
+        return asked
+
+    def _asked_within(self, timeout_s: float | None) -> list[MaterializeTables | None]:
         try:
-            asked = [self._asked.get(timeout=None if self._pending is None else duty_module.LOOK_S)]
+            asked = [self._asked.get(timeout=timeout_s)]
         except queue.Empty:
             return []
         while not self._asked.empty():
