@@ -61,6 +61,7 @@ SCOPES_WITH_FAILURES = [
     Scope("partial-recovery", PAIR, 1, 2_309, 1.9),
     Scope("partial-recovery", PAIR, 2, 57_630, 78.1),
     Scope("index-based", PAIR, 1, 6_372, 8.3),
+    Scope("index-based", PAIR, 2, 181_036, 358.1),
     Scope("adaptive-logging", PAIR, 1, 6_996, 7.9),
     Scope("uncoordinated", PAIR, 1, 4_443, 4.6),
     Scope("uncoordinated", PAIR, 2, 184_489, 259.8),
