@@ -94,25 +94,32 @@ def _barrier(seed: int, machines: dict[str, type]) -> bool:
 
 def _in_the_rules() -> Iterator[Caught]:
     from ahead_bugs import PLANTED_AHEAD
+    from edge_bugs import PATCHED as IN_COUNTING
+    from edge_bugs import PLANTED as ON_EDGES
+    from holding_bugs import PLANTED as HELD_BACK
     from host_bugs import PLANTED, core_with
     from operated_bugs import PLANTED as IN_GOING_BACK
     from rules_bugs import PLANTED_BESIDE
 
-    for plant in PLANTED:
-        core = core_with(plant)
-        yield Caught(
-            "rules of an incarnation", plant.__name__, _seeds(lambda seed, c=core: not sim.run_spark(seed, c).ok)
-        )
+    for where, plants in (("an incarnation", PLANTED), ("edges", ON_EDGES), ("rows held back", HELD_BACK)):
+        for plant in plants:
+            core = core_with(plant)
+            fails = lambda seed, c=core: not sim.run_spark(seed, c).ok  # noqa: E731
+            yield Caught(f"rules of {where}", plant.__name__, _seeds(fails))
     for plant in PLANTED_BESIDE:
-        with pytest.MonkeyPatch.context() as patch:
-            plant(patch)
-            yield Caught("rules beside it", plant.__name__, _seeds(lambda seed: not sim.run_spark(seed, shipped).ok))
+        yield _patched("rules beside it", plant, plant)
+    for plant in IN_COUNTING:
+        yield _patched("rules of edges", plant, lambda patch, p=plant: p(patch.setattr))
+    for plant in PLANTED_AHEAD:
+        yield _patched("rows sent ahead", plant, lambda patch, p=plant: p(patch.setattr))
     for plant in IN_GOING_BACK:
         with pytest.MonkeyPatch.context() as patch:
             plant(patch)
             seeds = _seeds(lambda seed: not sim.run_operated(seed).ok, RARE)
             yield Caught("rules of going back", plant.__name__, seeds)
-    for plant in PLANTED_AHEAD:
-        with pytest.MonkeyPatch.context() as patch:
-            plant(patch.setattr)
-            yield Caught("rows sent ahead", plant.__name__, _seeds(lambda seed: not sim.run_spark(seed, shipped).ok))
+
+
+def _patched(where: str, plant: Callable[..., object], how: Callable[[pytest.MonkeyPatch], object]) -> Caught:
+    with pytest.MonkeyPatch.context() as patch:
+        how(patch)
+        return Caught(where, plant.__name__, _seeds(lambda seed: not sim.run_spark(seed, shipped).ok))
