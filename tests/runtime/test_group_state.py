@@ -1,153 +1,22 @@
 import math
-import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from operator_fixtures import MemoryStore, colliding, group_of, hashes_of, snapshot, spread
+from group_kit import SCHEMA, due, put, values_in
+from operator_fixtures import MemoryStore, group_of, snapshot
 
 from spark_ckpt.errors import EpochDamaged, FormatUnknown, GraphInvalid, StateSchemaChanged
 from spark_ckpt.store.location import Location
-from spark_ckpt.tasks.rows import NO_TIMEOUT, StateSchema, state_schema
-from spark_ckpt.tasks.state import group_state, levels
+from spark_ckpt.tasks.rows import StateSchema, state_schema
+from spark_ckpt.tasks.state import levels
 from spark_ckpt.tasks.state.group_state import KeyGroupState
 from spark_ckpt.tasks.state.levels import FileRef, LevelCache, from_stored
-
-SCHEMA = StateSchema(pa.schema([("k", pa.string())]), pa.schema([("v", pa.int64()), ("s", pa.string())]))
 
 
 @pytest.fixture(autouse=True)
 def nothing_open():
     levels._open.clear()
-
-
-def keys_of(names):
-    return pa.table({"k": pa.array(list(names), pa.string())})
-
-
-def put(group, values, *, removed=None, timeouts=None, hasher=spread):
-    keys = keys_of(values)
-    state = pa.table({"v": pa.array(list(values.values()), pa.int64()), "s": [f"s{v}" for v in values.values()]})
-    removed = None if removed is None else np.array([name in removed for name in values])
-    timeouts = None if timeouts is None else np.array([timeouts.get(name, NO_TIMEOUT) for name in values])
-    group.put(keys, hashes_of(keys, hasher), state, removed=removed, timeout_ms=timeouts)
-
-
-def values_in(group, names, hasher=spread):
-    keys = keys_of(names)
-    resolved = group.resolve(keys, hashes_of(keys, hasher))
-    assert (resolved.state.column("v").is_valid().to_numpy() == resolved.exists).all()
-    found = zip(names, resolved.exists, resolved.state.column("v").to_pylist(), strict=True)
-    return {name: value for name, exists, value in found if exists}
-
-
-def due(group, now, hasher=spread):
-    expired = group.expired(now)
-    assert expired.hashes.tolist() == hashes_of(expired.keys, hasher).tolist()
-    return sorted(expired.keys.column("k").to_pylist())
-
-
-NAMES = [f"k{i}" for i in range(12)]
-
-
-class Life(RuleBasedStateMachine):
-    """A key group through batches, snapshots, worker changes, lost caches and restores, against a dict."""
-
-    @initialize(hasher=st.sampled_from([spread, colliding]))
-    def begin(self, hasher):
-        levels._open.clear()
-        self.folder, self.standby = (Path(self.root) / os.urandom(6).hex() for _ in range(2))
-        self.store, self.hasher = MemoryStore(), hasher
-        self.group = group_of(SCHEMA, self.folder, self.store)
-        self.model: dict[str, int] = {}
-        self.timeouts: dict[str, int] = {}
-        self.saved = ((), {}, {}, 0)
-        self.epoch, self.now = 0, 0
-
-    @rule(values=st.dictionaries(st.sampled_from(NAMES), st.integers(0, 99), min_size=1), data=st.data())
-    def write(self, values, data):
-        removed = data.draw(st.sets(st.sampled_from(sorted(values))))
-        timeouts = data.draw(st.dictionaries(st.sampled_from(sorted(values)), st.integers(self.now, self.now + 9)))
-        put(self.group, values, removed=removed, timeouts=timeouts, hasher=self.hasher)
-        for name, value in values.items():
-            self.model.pop(name, None)
-            self.timeouts.pop(name, None)
-            if name not in removed:
-                self.model[name] = value
-        self.timeouts |= timeouts
-
-    @rule(step=st.integers(0, 6))
-    def fire(self, step):
-        self.now += step
-        names = due(self.group, self.now, self.hasher)
-        assert names == sorted(name for name, at in self.timeouts.items() if at < self.now)
-        if names:
-            put(self.group, dict.fromkeys(names, 5), hasher=self.hasher)
-            self.model |= dict.fromkeys(names, 5)
-            for name in names:
-                del self.timeouts[name]
-
-    @rule()
-    def checkpoint(self):
-        self.epoch += 1
-        snapshot(self.group, self.store, self.epoch)
-        self.saved = (self.group.files, dict(self.model), dict(self.timeouts), self.now)
-
-    @rule()
-    def aborted_capture(self):
-        self.group.capture(self.epoch + 1)
-
-    @rule()
-    def another_worker(self):
-        self.group = KeyGroupState.decode(self.group.encode(), SCHEMA, self.cache(), 0)
-
-    @rule()
-    def another_host(self):
-        for path in self.folder.glob("*"):
-            path.unlink()
-        levels._open.clear()
-
-    @rule()
-    def recovery(self):
-        files, model, timeouts, now = self.saved
-        self.group = KeyGroupState.restored(SCHEMA, self.cache(), 0, files, self.epoch)
-        self.model, self.timeouts, self.now = dict(model), dict(timeouts), now
-
-    @rule(beside=st.booleans())
-    def a_standby_follows(self, beside):
-        files, model, timeouts, _ = self.saved
-        levels._open.clear()
-        standby = KeyGroupState.restored(SCHEMA, self.cache(self.standby), 0, files, self.epoch)
-        self.cache(self.standby).keep_only(standby.have_levels(self.folder if beside else None))
-        levels._open.clear()
-        assert values_in(standby, NAMES, self.hasher) == model
-        assert standby.earliest_timeout_ms <= min(timeouts.values(), default=NO_TIMEOUT)
-
-    @rule()
-    def takeover(self):
-        self.folder, self.standby = self.standby, self.folder
-        self.recovery()
-
-    @invariant()
-    def state_is_the_models(self):
-        assert values_in(self.group, NAMES, self.hasher) == self.model
-        assert self.group.earliest_timeout_ms <= min(self.timeouts.values(), default=NO_TIMEOUT)
-
-    def cache(self, folder=None):
-        return LevelCache(folder or self.folder, self.store, SCHEMA)
-
-
-def test_state_is_that_of_a_dict_through_snapshots_restores_and_lost_caches(tmp_path, monkeypatch):
-    monkeypatch.setattr(group_state, "FULL_AFTER_FILES", 2)
-    monkeypatch.setattr(group_state, "FULL_AT_MOST_FILES", 5)
-    Life.root = tmp_path
-    quick = settings(max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
-    run_state_machine_as_test(Life, settings=quick)
 
 
 def test_a_snapshot_holds_the_changed_rows_sorted_by_hash_in_the_stored_columns(tmp_path):

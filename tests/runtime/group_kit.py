@@ -1,0 +1,36 @@
+"""What tests of a key group's state share: rows in, values out."""
+
+import numpy as np
+import pyarrow as pa
+from operator_fixtures import hashes_of, spread
+
+from spark_ckpt.tasks.rows import NO_TIMEOUT, StateSchema
+
+SCHEMA = StateSchema(pa.schema([("k", pa.string())]), pa.schema([("v", pa.int64()), ("s", pa.string())]))
+NAMES = [f"k{i}" for i in range(12)]
+
+
+def keys_of(names):
+    return pa.table({"k": pa.array(list(names), pa.string())})
+
+
+def put(group, values, *, removed=None, timeouts=None, hasher=spread):
+    keys = keys_of(values)
+    state = pa.table({"v": pa.array(list(values.values()), pa.int64()), "s": [f"s{v}" for v in values.values()]})
+    removed = None if removed is None else np.array([name in removed for name in values])
+    timeouts = None if timeouts is None else np.array([timeouts.get(name, NO_TIMEOUT) for name in values])
+    group.put(keys, hashes_of(keys, hasher), state, removed=removed, timeout_ms=timeouts)
+
+
+def values_in(group, names, hasher=spread):
+    keys = keys_of(names)
+    resolved = group.resolve(keys, hashes_of(keys, hasher))
+    assert (resolved.state.column("v").is_valid().to_numpy() == resolved.exists).all()
+    found = zip(names, resolved.exists, resolved.state.column("v").to_pylist(), strict=True)
+    return {name: value for name, exists, value in found if exists}
+
+
+def due(group, now, hasher=spread):
+    expired = group.expired(now)
+    assert expired.hashes.tolist() == hashes_of(expired.keys, hasher).tolist()
+    return sorted(expired.keys.column("k").to_pylist())

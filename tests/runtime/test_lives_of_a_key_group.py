@@ -1,0 +1,196 @@
+"""A key group's state over many lives, against a dict; and what would make a lost level wrong is caught."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from group_kit import NAMES, SCHEMA, due, put, values_in
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from operator_fixtures import MemoryStore, colliding, group_of, snapshot, spread
+
+from spark_ckpt.errors import EpochDamaged
+from spark_ckpt.tasks.rows import NO_TIMEOUT
+from spark_ckpt.tasks.state import group_state, levels
+from spark_ckpt.tasks.state.group_state import KeyGroupState
+from spark_ckpt.tasks.state.levels import LevelCache
+
+
+@pytest.fixture(autouse=True)
+def nothing_open():
+    levels._open.clear()
+
+
+class Life(RuleBasedStateMachine):
+    """A key group through batches, snapshots, worker changes, lost caches and restores, against a dict."""
+
+    @initialize(hasher=st.sampled_from([spread, colliding]))
+    def begin(self, hasher):
+        levels._open.clear()
+        self.folder, self.standby = (Path(self.root) / os.urandom(6).hex() for _ in range(2))
+        self.store, self.hasher = MemoryStore(), hasher
+        self.group = group_of(SCHEMA, self.folder, self.store)
+        self.model: dict[str, int] = {}
+        self.timeouts: dict[str, int] = {}
+        self.saved = ((), {}, {}, 0)
+        self.epoch, self.now = 0, 0
+
+    @rule(values=st.dictionaries(st.sampled_from(NAMES), st.integers(0, 99), min_size=1), data=st.data())
+    def write(self, values, data):
+        removed = data.draw(st.sets(st.sampled_from(sorted(values))))
+        timeouts = data.draw(st.dictionaries(st.sampled_from(sorted(values)), st.integers(self.now, self.now + 9)))
+        put(self.group, values, removed=removed, timeouts=timeouts, hasher=self.hasher)
+        for name, value in values.items():
+            self.model.pop(name, None)
+            self.timeouts.pop(name, None)
+            if name not in removed:
+                self.model[name] = value
+        self.timeouts |= timeouts
+
+    @rule(step=st.integers(0, 6))
+    def fire(self, step):
+        self.now += step
+        names = due(self.group, self.now, self.hasher)
+        assert names == sorted(name for name, at in self.timeouts.items() if at < self.now)
+        if names:
+            put(self.group, dict.fromkeys(names, 5), hasher=self.hasher)
+            self.model |= dict.fromkeys(names, 5)
+            for name in names:
+                del self.timeouts[name]
+
+    @rule()
+    def checkpoint(self):
+        self.epoch += 1
+        snapshot(self.group, self.store, self.epoch)
+        self.saved = (self.group.files, dict(self.model), dict(self.timeouts), self.now)
+
+    @rule()
+    def aborted_capture(self):
+        self.group.capture(self.epoch + 1)
+
+    @rule()
+    def another_worker(self):
+        self.group = KeyGroupState.decode(self.group.encode(), SCHEMA, self.cache(), 0)
+
+    @rule()
+    def another_host(self):
+        for path in self.folder.glob("*"):
+            path.unlink()
+        levels._open.clear()
+
+    @rule()
+    def recovery(self):
+        files, model, timeouts, now = self.saved
+        self.group = KeyGroupState.restored(SCHEMA, self.cache(), 0, files, self.epoch)
+        self.model, self.timeouts, self.now = dict(model), dict(timeouts), now
+
+    @rule(beside=st.booleans())
+    def a_standby_follows(self, beside):
+        files, model, timeouts, _ = self.saved
+        levels._open.clear()
+        standby = KeyGroupState.restored(SCHEMA, self.cache(self.standby), 0, files, self.epoch)
+        self.cache(self.standby).keep_only(standby.have_levels(self.folder if beside else None))
+        levels._open.clear()
+        assert values_in(standby, NAMES, self.hasher) == model
+        assert standby.earliest_timeout_ms <= min(timeouts.values(), default=NO_TIMEOUT)
+
+    @rule()
+    def takeover(self):
+        self.folder, self.standby = self.standby, self.folder
+        self.recovery()
+
+    @invariant()
+    def state_is_the_models(self):
+        assert values_in(self.group, NAMES, self.hasher) == self.model
+        assert self.group.earliest_timeout_ms <= min(self.timeouts.values(), default=NO_TIMEOUT)
+
+    def cache(self, folder=None):
+        return LevelCache(folder or self.folder, self.store, SCHEMA)
+
+
+OFTEN, SELDOM = (2, 5), (8, 12)
+"""Files from which on a full one is due, and the most."""
+
+
+def live(root, monkeypatch, examples, full):
+    """Many lives."""
+    monkeypatch.setattr(group_state, "FULL_AFTER_FILES", full[0])
+    monkeypatch.setattr(group_state, "FULL_AT_MOST_FILES", full[1])
+    Life.root = root
+    quick = settings(
+        max_examples=examples,
+        stateful_step_count=40,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+        derandomize=True,
+        report_multiple_bugs=False,
+        phases=[Phase.generate],
+    )
+    run_state_machine_as_test(Life, settings=quick)
+
+
+@pytest.mark.parametrize("full", [OFTEN, SELDOM], ids=["full files often", "seldom"])
+def test_state_is_that_of_a_dict_through_snapshots_restores_and_lost_caches(tmp_path, monkeypatch, full):
+    live(tmp_path, monkeypatch, 40, full)
+
+
+def newest_file_first(patch):
+    joined = levels.merged
+    patch(
+        levels, "merged", lambda tables, schema, drop_deletes: joined(tables[::-1], schema, drop_deletes=drop_deletes)
+    )
+
+
+def a_file_is_left_out(patch):
+    begin_of = LevelCache._begin_of
+
+    def one_more(cache, files, at_hand):
+        table, count = begin_of(cache, files, at_hand)
+        return table, count + (count < len(files))
+
+    patch(LevelCache, "_begin_of", one_more)
+
+
+def a_level_of_other_files_is_taken(patch):
+    def named_by_its_oldest_file(cache, files):
+        for _ in files:
+            yield f"{hashlib.blake2b(files[0].path.encode(), digest_size=16).hexdigest()}.level"
+
+    patch(LevelCache, "_names", named_by_its_oldest_file)
+
+
+@pytest.mark.parametrize("plant", [newest_file_first, a_file_is_left_out, a_level_of_other_files_is_taken])
+def test_a_planted_bug_in_how_a_lost_level_is_made_is_caught(tmp_path, monkeypatch, plant):
+    plant(monkeypatch.setattr)
+    with pytest.raises((AssertionError, EpochDamaged)):
+        live(tmp_path, monkeypatch, 200, SELDOM)
+
+
+def lost_above_another(folder):
+    """A deletion in the newer one of two levels, made anew from its two files."""
+    store = MemoryStore()
+    group = group_of(SCHEMA, folder, store)
+    put(group, dict.fromkeys(NAMES, 1))
+    snapshot(group, store, 1)
+    put(group, {"k1": 2}, removed={"k1"})
+    snapshot(group, store, 2)
+    put(group, {"k2": 3})
+    snapshot(group, store, 3)
+    assert [len(files) for files in group._levels] == [2, 1]
+    for path in folder.glob("*.level"):
+        path.unlink()
+    levels._open.clear()
+    return values_in(group, NAMES)
+
+
+def test_a_lost_level_keeps_what_it_deletes_from_the_level_below(tmp_path, monkeypatch):
+    expected = dict.fromkeys(NAMES, 1) | {"k2": 3}
+    assert lost_above_another(tmp_path / "ours") == {name: value for name, value in expected.items() if name != "k1"}
+    joined = levels.merged
+    monkeypatch.setattr(
+        levels, "merged", lambda tables, schema, drop_deletes: joined(tables, schema, drop_deletes=True)
+    )
+    assert lost_above_another(tmp_path / "planted") == expected
