@@ -139,7 +139,7 @@ class Corpus:
 def class_of(choice: Choice) -> str:
     """The class of a fault among those of the message world; nothing for work."""
     kind = str(choice[-1] if choice[0] == "stored" else choice[0])
-    if kind in ("lose", "repeat") and "=>" in str(choice[1]):
+    if kind in ("lose", "repeat") and "=>" in str(choice[1:2]):
         return f"control {kind}"
     return kind if kind in CLASSES else ""
 

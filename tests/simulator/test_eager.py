@@ -97,3 +97,11 @@ def test_what_is_counted_as_possible_is_what_happens() -> None:
     assert not found.failures
     assert all(found.happened[kind] <= found.could[kind] for kind in found.could)
     assert all(found.could[kind] for kind in CLASSES if found.happened[kind])
+
+
+@pytest.mark.parametrize("name", [name for name in sim.NAMES if name not in MENU or MENU[name].sound])
+def test_the_proof_page_can_measure_every_world(name: str) -> None:
+    """A world's own faults have names of their own, which are no classes of the page's."""
+    found = tried(name, 0.5)
+    assert found.schedules > 0
+    assert found.failures == []
