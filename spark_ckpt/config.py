@@ -62,7 +62,7 @@ def interval_ms(value: object) -> int:
     try:
         return duration_ms(value)
     except ValueError as error:
-        raise ValueError(f"{error}, or '{EVERY_BATCH}'") from None
+        raise ValueError(f"{error}; '{EVERY_BATCH}' is an interval, too") from None
 
 
 Interval = Annotated[int, BeforeValidator(interval_ms)]

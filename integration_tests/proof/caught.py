@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
 import spark_ckpt.simulator as sim
 from integration_tests.survival.process import ROOT
 from spark_ckpt.protocol.recovery import Protocol
-from spark_ckpt.simulator.spark_driver import shipped
+from spark_ckpt.simulator.spark_driver import CoreOf, shipped
 from tests.protocol import test_line_bugs, test_logging_bugs, test_snapshot_bugs
 from tests.protocol.barrier_runs import run as run_barrier
 from tests.protocol.long_runs import play
@@ -103,23 +104,28 @@ def _in_the_rules() -> Iterator[Caught]:
 
     for where, plants in (("an incarnation", PLANTED), ("edges", ON_EDGES), ("rows held back", HELD_BACK)):
         for plant in plants:
-            core = core_with(plant)
-            fails = lambda seed, c=core: not sim.run_spark(seed, c).ok  # noqa: E731
-            yield Caught(f"rules of {where}", plant.__name__, _seeds(fails))
+            yield Caught(f"rules of {where}", plant.__name__, _seeds(partial(_spark, core_of=core_with(plant))))
     for plant in PLANTED_BESIDE:
-        yield _patched("rules beside it", plant, plant)
-    for plant in IN_COUNTING:
-        yield _patched("rules of edges", plant, lambda patch, p=plant: p(patch.setattr))
-    for plant in PLANTED_AHEAD:
-        yield _patched("rows sent ahead", plant, lambda patch, p=plant: p(patch.setattr))
+        yield _patched("rules beside it", plant)
+    for where, plants in (("rules of edges", IN_COUNTING), ("rows sent ahead", PLANTED_AHEAD)):
+        for plant in plants:
+            yield _patched(where, plant, lambda patch: patch.setattr)
     for plant in IN_GOING_BACK:
-        with pytest.MonkeyPatch.context() as patch:
-            plant(patch)
-            seeds = _seeds(lambda seed: not sim.run_operated(seed).ok, RARE)
-            yield Caught("rules of going back", plant.__name__, seeds)
+        yield _patched("rules of going back", plant, fails=lambda seed: not sim.run_operated(seed).ok, most=RARE)
 
 
-def _patched(where: str, plant: Callable[..., object], how: Callable[[pytest.MonkeyPatch], object]) -> Caught:
+def _spark(seed: int, core_of: CoreOf = shipped) -> bool:
+    return not sim.run_spark(seed, core_of).ok
+
+
+def _patched(
+    where: str,
+    plant: Callable[..., object],
+    given: Callable[[pytest.MonkeyPatch], object] = lambda patch: patch,
+    fails: Fails = _spark,
+    most: int = SEEDS,
+) -> Caught:
+    """`given`: what the plant takes, of the patch."""
     with pytest.MonkeyPatch.context() as patch:
-        how(patch)
-        return Caught(where, plant.__name__, _seeds(lambda seed: not sim.run_spark(seed, shipped).ok))
+        plant(given(patch))
+        return Caught(where, plant.__name__, _seeds(fails, most))

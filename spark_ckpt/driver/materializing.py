@@ -2,8 +2,8 @@
 
 All of it can be done again, and none of it decides anything: the next decision does not wait for it. Where decisions come faster
 than it follows, it goes straight to the newest one; it rests between two of them, since it takes disk and Python's lock from the
-batches. Where a standby waits, tables and epochs are its to care for (`duty`);
-what only this driver knows of, and its sources' input, stays here.
+batches. Where a standby waits, tables and epochs are its to care for (`duty`); what only this driver knows of, and its sources'
+input, stays here.
 """
 
 from __future__ import annotations

@@ -184,18 +184,18 @@ class Store:
 
     def _sweep_outbox(self, outbox: Outbox, dropped: Sequence[Manifest], incarnation: int) -> list[FileInfo]:
         outbox.table.refreshed()
-        kept = self._kept()
+        kept = self.log.manifests()
         outbox.forget(kept)
         needed = staged_files(kept, outbox.sink) | outbox.table.live().keys()
         named = staged_files(dropped, outbox.sink)
         return _delete_garbage(outbox.location, f"ckpt-{outbox.sink}", needed, named, incarnation)
 
     def _sweep_state(self, state: StateTable, dropped: Sequence[Manifest], incarnation: int) -> list[FileInfo]:
-        needed = state_files(self._kept(), state.operator) | state.table.live().keys()
+        needed = state_files(self.log.manifests(), state.operator) | state.table.live().keys()
         return _delete_garbage(state.location, "", needed, state_files(dropped, state.operator), incarnation)
 
     def _sweep_edge(self, edge: InFlight, dropped: Sequence[Manifest], incarnation: int) -> list[FileInfo]:
-        needed = segments(self._kept(), edge.edge) | edge.table.live().keys()
+        needed = segments(self.log.manifests(), edge.edge) | edge.table.live().keys()
         return _delete_garbage(edge.location, f"ckpt-{edge.edge}", needed, segments(dropped, edge.edge), incarnation)
 
     def _trim_logs(self) -> None:
@@ -208,14 +208,11 @@ class Store:
             trim(self.outbox(sink).location, [], now_ms)
         for edge in self._tables(_INFLIGHT):
             trim(self.edge(edge).location, [], now_ms)
-        kept = self._kept()
+        kept = self.log.manifests()
         for operator in self._tables(_STATE):
             state = self.state(operator)
             trim(state.location, state.versions(kept), now_ms)
         self.log.trim(now_ms)
-
-    def _kept(self) -> list[Manifest]:
-        return self.log.manifests()
 
     def _tables(self, folder: str) -> list[str]:
         return folders(self.location, folder)

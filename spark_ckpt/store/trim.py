@@ -6,7 +6,8 @@ rebuilt from it.  A kept version far back gets a checkpoint of its own, so that 
 A version number becomes free again when its file is deleted, and a writer that slept must not be able to take it
 unnoticed.  Two things see to that.  `LogTable.append` asks the log again when a minute has passed since it looked, which
 is less than any horizon.  And on a file system the oldest commit goes first: where a number is free again, the one before
-it is gone, and `delta_log.commit` requires that one, whatever clocks say.
+it is gone, and `delta_log.commit` requires that one, whatever clocks say.  A version that is kept may stand before a free
+number: only in tables that follow the epoch log and decide nothing.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
-from operator_fixtures import hashes_of, spread
+from operator_fixtures import MemoryStore, group_of, hashes_of, snapshot, spread
 
 from spark_ckpt.tasks.rows import NO_TIMEOUT, StateSchema
 
@@ -34,3 +34,17 @@ def due(group, now, hasher=spread):
     expired = group.expired(now)
     assert expired.hashes.tolist() == hashes_of(expired.keys, hasher).tolist()
     return sorted(expired.keys.column("k").to_pylist())
+
+
+def removed_above_another_level(folder):
+    """A hundred keys in one level, and a newer one of two files, of which the first removes `k5` and the other sets `k6` to 60."""
+    store = MemoryStore()
+    group = group_of(SCHEMA, folder, store)
+    put(group, {f"k{i}": i for i in range(100)})
+    snapshot(group, store, 1)
+    put(group, {"k5": 0}, removed={"k5"})
+    snapshot(group, store, 2)
+    put(group, {"k6": 60})
+    snapshot(group, store, 3)
+    assert [len(level) for level in group._levels] == [2, 1]
+    return group

@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
-from group_kit import SCHEMA, due, put, values_in
+from group_kit import SCHEMA, due, put, removed_above_another_level, values_in
 from operator_fixtures import MemoryStore, group_of, snapshot
 
 from spark_ckpt.errors import EpochDamaged, FormatUnknown, GraphInvalid, StateSchemaChanged
@@ -424,14 +424,7 @@ def test_a_timeout_taken_back_in_a_newer_level_does_not_fire(tmp_path):
 
 
 def test_a_removed_key_stays_removed_when_newer_levels_are_merged(tmp_path):
-    group, store = group_of(SCHEMA, tmp_path), MemoryStore()
-    put(group, {f"k{i}": i for i in range(100)})
-    snapshot(group, store, 1)
-    put(group, {"k5": 0}, removed={"k5"})
-    snapshot(group, store, 2)
-    put(group, {"k6": 60})
-    snapshot(group, store, 3)
-    assert [len(level) for level in group._levels] == [2, 1]
+    group = removed_above_another_level(tmp_path)
     assert values_in(group, ["k5", "k6", "k7"]) == {"k6": 60, "k7": 7}
 
 

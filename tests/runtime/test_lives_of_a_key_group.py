@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from group_kit import NAMES, SCHEMA, due, put, values_in
+from group_kit import NAMES, SCHEMA, due, put, removed_above_another_level, values_in
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -169,28 +169,18 @@ def test_a_planted_bug_in_how_a_lost_level_is_made_is_caught(tmp_path, monkeypat
         live(tmp_path, monkeypatch, 200, SELDOM)
 
 
-def lost_above_another(folder):
-    """A deletion in the newer one of two levels, made anew from its two files."""
-    store = MemoryStore()
-    group = group_of(SCHEMA, folder, store)
-    put(group, dict.fromkeys(NAMES, 1))
-    snapshot(group, store, 1)
-    put(group, {"k1": 2}, removed={"k1"})
-    snapshot(group, store, 2)
-    put(group, {"k2": 3})
-    snapshot(group, store, 3)
-    assert [len(files) for files in group._levels] == [2, 1]
+def values_with_lost_levels(folder):
+    group = removed_above_another_level(folder)
     for path in folder.glob("*.level"):
         path.unlink()
     levels._open.clear()
-    return values_in(group, NAMES)
+    return values_in(group, ["k5", "k6", "k7"])
 
 
 def test_a_lost_level_keeps_what_it_deletes_from_the_level_below(tmp_path, monkeypatch):
-    expected = dict.fromkeys(NAMES, 1) | {"k2": 3}
-    assert lost_above_another(tmp_path / "ours") == {name: value for name, value in expected.items() if name != "k1"}
+    assert values_with_lost_levels(tmp_path / "ours") == {"k6": 60, "k7": 7}
     joined = levels.merged
     monkeypatch.setattr(
         levels, "merged", lambda tables, schema, drop_deletes: joined(tables, schema, drop_deletes=True)
     )
-    assert lost_above_another(tmp_path / "planted") == expected
+    assert values_with_lost_levels(tmp_path / "planted") == {"k5": 5, "k6": 60, "k7": 7}

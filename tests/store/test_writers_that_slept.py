@@ -16,9 +16,10 @@ from deltalake import DeltaTable
 
 from spark_ckpt.errors import Fenced, StoreOutage
 from spark_ckpt.store import delta_log, durable, log_table
-from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.epoch_log import EpochLog, wall_ms
+from spark_ckpt.store.location import Location
 from spark_ckpt.store.retention import Retention
-from spark_ckpt.store.trim import HORIZON_MS, LOCAL_HORIZON_MS
+from spark_ckpt.store.trim import HORIZON_MS, LOCAL_HORIZON_MS, old_before_ms
 from tests.store.store_world import World
 
 POLICY = Retention(keep_last=2, slack=0)
@@ -195,14 +196,19 @@ def test_the_file_of_a_commit_under_way_stays_however_long_its_writer_sleeps(wor
     assert world.store.reopened().log.state().savepoints == {"kept": 1}
 
 
-def test_an_epoch_per_batch_leaves_the_commits_of_five_minutes(world: World, tmp_path: Path) -> None:
-    """The commits' own times are real ones, so that the store's clock moves by hours and what is young stays."""
-    many_rows(world)
-    left = len(list((tmp_path / "store/epochs/_delta_log").glob("*.json")))
-    assert left < ENOUGH // 2
-    world.clock.ms = 1000 + LOCAL_HORIZON_MS
-    many_rows(world)
-    assert len(list((tmp_path / "store/epochs/_delta_log").glob("*.json"))) > left + ENOUGH
+def test_on_a_file_system_commits_of_five_minutes_stay_and_older_ones_go(world: World) -> None:
+    """The commits' own times are real ones, so that the store's clock is set beside the real one."""
+    many_rows(world, at_ms=wall_ms())
+    made = versions_of(world)
+    assert made == list(range(made[-1] + 1))
+    many_rows(world, at_ms=wall_ms() + LOCAL_HORIZON_MS)
+    left = versions_of(world)
+    assert made[-1] - ENOUGH // 2 < left[0] <= made[-1]
+    assert len(left) > ENOUGH
+
+
+def test_in_an_object_store_commits_of_an_hour_stay() -> None:
+    assert old_before_ms(Location("s3://bucket/store"), HORIZON_MS + 5) == 5
 
 
 def test_the_oldest_commit_goes_first_so_that_a_trim_that_dies_frees_no_number_above_one_that_is_there(
@@ -212,8 +218,7 @@ def test_the_oldest_commit_goes_first_so_that_a_trim_that_dies_frees_no_number_a
 
     def step(what: str, path: str) -> None:
         if what == "delete" and path.startswith("_delta_log/"):
-            names = (path.name for path in commit_file(world, 0).parent.glob("*.json"))
-            left.append(sorted(int(name.removesuffix(".json")) for name in names))
+            left.append(versions_of(world))
 
     durable.on_step = step
     many_rows(world)
@@ -233,13 +238,18 @@ def at_commit_of(world: World, meanwhile: Callable[[], None]) -> None:
     durable.on_step = step
 
 
-def many_rows(world: World) -> None:
-    """Another driver takes over, goes on for a while and tidies up, long after."""
+def many_rows(world: World, at_ms: int = 4_000_000_000_000) -> None:
+    """Another driver takes over, goes on for a while and tidies up, long after or at `at_ms`."""
     world.begin()
     for _ in range(ENOUGH):
         world.store.log.renew(world.line.incarnation, 30_000)
-    world.clock.ms += HORIZON_MS
+    world.clock.ms = at_ms
     world.store.retain(POLICY)
+
+
+def versions_of(world: World) -> list[int]:
+    """Of the log, whose commits are there."""
+    return sorted(int(path.stem) for path in commit_file(world, 0).parent.glob("*.json"))
 
 
 def commit_file(world: World, version: int) -> Path:
