@@ -14,6 +14,7 @@ import typer
 
 import spark_ckpt.simulator as sim
 from integration_tests.proof import campaign as campaigns
+from integration_tests.proof import ledger
 from integration_tests.proof.caught import caught
 from integration_tests.proof.mutants import mutants
 from integration_tests.proof.page import RESULTS, write_page
@@ -30,16 +31,32 @@ First = Annotated[int, typer.Option("--first", help="The first seed.")]
 @app.command("all")
 def everything(seconds: Seconds = 20.0, first: First = 0) -> None:
     """Schedules of every protocol, planted bugs, and the page."""
-    names = [name for name in sim.NAMES if name not in MENU or MENU[name].sound]
+    when = _now()
     measured = {
-        "commit": _git("rev-parse", "--short", "HEAD"),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        **asdict(when),
         "machine": f"{os.cpu_count()} processors, {platform.machine()}, Python {platform.python_version()}",
         "first": first,
-        "tried": [vars(tried(name, seconds, first)) for name in names],
+        "tried": [asdict(tried(name, seconds, first)) for name in _names()],
         "caught": [asdict(each) for each in caught()],
     }
     RESULTS.write_text(json.dumps(measured, indent=1) + "\n")
+    write_page()
+
+
+@app.command()
+def schedules(
+    seconds: Seconds = 20.0,
+    rounds: Annotated[int, typer.Option("--rounds", help="Each protocol in turn, so many times.")] = 1,
+    processes: Annotated[int, typer.Option("--processes", help="Side by side.")] = 1,
+) -> None:
+    """Schedules that no campaign has tried; they add up in campaigns.jsonl and on the page."""
+    when = _now()
+    for _ in range(rounds):
+        for line in ledger.campaign(_names(), seconds, when, processes):
+            typer.echo(
+                f"{line.protocol}: seeds from {line.first}, {line.schedules} schedules, {line.hours:.1f} hours, "
+                f"{len(line.condemned)} condemned"
+            )
     write_page()
 
 
@@ -72,8 +89,18 @@ def campaign(
         typer.echo(f"{survivor.module}:{survivor.line} {survivor.operator}")
 
 
+def _names() -> list[str]:
+    """What holds its promises: a protocol that doesn't is there to be condemned."""
+    return [name for name in sim.NAMES if name not in MENU or MENU[name].sound]
+
+
+def _now() -> ledger.When:
+    return ledger.When(datetime.datetime.now(datetime.UTC).date().isoformat(), _git("rev-parse", "--short", "HEAD"))
+
+
 def _git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-app()
+if __name__ == "__main__":  # whoever works beside imports this, too
+    app()

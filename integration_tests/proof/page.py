@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+from integration_tests.proof import ledger
 from integration_tests.proof.tried import CLASSES
 from integration_tests.survival.process import ROOT
 from spark_ckpt.protocol.menu import MENU
@@ -24,9 +25,9 @@ Written by `python -m integration_tests.proof all --seconds {seconds}` on {date}
 from seed {first} on. Real kills, with real processes, brokers and disks, have a page of their own:
 [Reliability](reliability.md). How the simulator judges: [Simulator](design/simulator.md).
 
-The scale is that of one short run, not of a campaign: {schedules:,} schedules, {hours:,.0f} hours of simulated time,
+What follows is of one short run: {schedules:,} schedules, {hours:,.0f} hours of simulated time,
 {failed} condemned. Every tenth seed was run again and gave the same choices byte for byte ({replayed:,} seeds).
-More: the same command with more seconds, or `spark-ckpt simulate --schedules`.
+Longer campaigns, which add up, come at the end: {in_all.schedules:,} schedules, {in_all.hours:,.0f} hours.
 """
 
 
@@ -47,10 +48,10 @@ OVER_ALL = (
 
 def write_page(results: Path = RESULTS, page: Path = PAGE) -> None:
     """All of it, anew."""
-    page.write_text(page_of(json.loads(results.read_text())))
+    page.write_text(page_of(json.loads(results.read_text()), ledger.read()))
 
 
-def page_of(measured: Mapping[str, object]) -> str:
+def page_of(measured: Mapping[str, object], campaigns: Sequence[ledger.Line] = ()) -> str:
     """The page as text."""
     tried, caught = measured["tried"], measured["caught"]
     assert isinstance(tried, list)
@@ -61,9 +62,10 @@ def page_of(measured: Mapping[str, object]) -> str:
         hours=sum(each["simulated_ms"] for each in tried) / 3_600_000,
         failed=sum(len(each["failures"]) for each in tried),
         replayed=sum(each["replayed"] for each in tried),
+        in_all=ledger.Sum.of(campaigns),
         **{name: measured[name] for name in ("date", "commit", "machine", "first")},
     )
-    parts = [head, _schedules(tried), _faults(tried), _curve(tried), _bugs(caught), _scopes()]
+    parts = [head, _schedules(tried), _faults(tried), _curve(tried), _bugs(caught), _scopes(), campaigns_of(campaigns)]
     return "\n".join(parts)
 
 
@@ -183,6 +185,30 @@ def _specs() -> Iterable[tuple[str, str]]:
         if len(cells) == 5 and cells[3].replace(",", "").isdigit():
             name = cells[0] or name
             yield f"{name}: {cells[2]}", cells[3]
+
+
+CAMPAIGNS = (
+    "`python -m integration_tests.proof schedules --seconds 60 --rounds 10 --processes 2` goes on with seeds that no campaign has "
+    "tried. Every tenth schedule was run twice and gave the same choices byte for byte."
+)
+
+
+def campaigns_of(lines: Sequence[ledger.Line]) -> str:
+    """What campaigns come to, one by one and protocol by protocol, and every schedule that was condemned."""
+    rows = [f"| {when.date} | `{when.commit}` | {_summed(found)} |" for when, found in ledger.by_campaign(lines)]
+    rows.append(f"| in all | | {_summed(ledger.Sum.of(lines))} |")
+    header = "schedules | simulated hours | run twice | condemned |"
+    table = _section("Campaigns", CAMPAIGNS, f"| date | commit | {header}", "|---|---|---:|---:|---:|---:|", rows)
+    names = [f"| {name} | {_summed(found)} |" for name, found in ledger.by_protocol(lines).items()]
+    condemned = [f"- {line.protocol}, seed {each.seed}: {each.error}" for line in lines for each in line.condemned]
+    return (
+        "\n".join([table, f"| protocol | {header}", "|---|---:|---:|---:|---:|", *names, "", *condemned]).rstrip()
+        + "\n"
+    )
+
+
+def _summed(found: ledger.Sum) -> str:
+    return f"{found.schedules:,} | {found.hours:,.0f} | {found.replayed:,} | {found.condemned}"
 
 
 def _section(title: str, text: str, header: str, rule: str, lines: Sequence[str]) -> str:

@@ -54,6 +54,16 @@ class States(set[Cell]):
         super().add((cell[0], cell[1], f"{cell[2]} after {self.fault}"))
 
 
+@dataclass(frozen=True)
+class Condemned:
+    """A schedule that an oracle condemned: the world of a seed, and what was chosen in it."""
+
+    seed: int
+    world: int
+    error: str
+    trace: Trace
+
+
 @dataclass
 class Tried:
     """One protocol's."""
@@ -63,7 +73,7 @@ class Tried:
     steps: int = 0
     simulated_ms: float = 0.0
     seconds: float = 0.0
-    failures: list[str] = field(default_factory=list)
+    failures: list[Condemned] = field(default_factory=list)
     happened: Counter[str] = field(default_factory=Counter)
     could: Counter[str] = field(default_factory=Counter)
     """In how many schedules a class could happen at all."""
@@ -189,7 +199,7 @@ def tried(protocol: str, seconds: float, first: int = 0) -> Tried:
         way = corpus.way(seed) if protocol in MENU else Way(seed)
         outcome, witness, world = one(protocol, seed, states, way)
         corpus.learn(way, witness.newest)
-        _add(found, outcome, witness, world)
+        _add(found, outcome, witness, world, way)
         if seed % 10 == 0:
             again = one(protocol, seed, States(), way)[0]
             assert json.dumps(again.trace) == json.dumps(outcome.trace)
@@ -202,7 +212,7 @@ def tried(protocol: str, seconds: float, first: int = 0) -> Tried:
     return found
 
 
-def _add(found: Tried, outcome: sim.Outcome, witness: Watching, world: World) -> None:
+def _add(found: Tried, outcome: sim.Outcome, witness: Watching, world: World, way: Way) -> None:
     found.schedules += 1
     found.steps += len(outcome.trace)
     found.simulated_ms += float(getattr(world, "now", 0)) / getattr(world, "unit", 1)
@@ -210,4 +220,4 @@ def _add(found: Tried, outcome: sim.Outcome, witness: Watching, world: World) ->
     found.could.update(witness.could)
     found.happened["within"] += bool(outcome.counts.get("recovery within a recovery"))
     if not outcome.ok:
-        found.failures.append(f"seed {outcome.seed}: {outcome.error}".splitlines()[0])
+        found.failures.append(Condemned(outcome.seed, way.world, str(outcome.error).splitlines()[0], outcome.trace))

@@ -97,6 +97,14 @@ def test_a_leader_that_stood_still_beyond_the_takeover_appends_nothing() -> None
     assert not world.nodes["a"].up
 
 
+def test_a_leader_that_ends_its_incarnation_after_standing_still_too_long_may_be_replaced_before_it_renews() -> None:
+    world = led().follow([("pause", "a")])
+    until(world, lambda: bool(world.nodes["b"].todo))
+    world.follow([("wake", "a"), ("fail", "a"), ("propose", "b", "main"), ("append", "b")])
+
+    assert world.observer.state().incarnation == 2
+
+
 @pytest.mark.parametrize(
     ("sooner", "rows"), [(True, ["incarnation", "epoch"]), (False, ["incarnation", "incarnation"])]
 )
