@@ -12,6 +12,7 @@ from spark_ckpt.plan.graph import SinkBinding, SourceNode
 from spark_ckpt.store import identity
 from spark_ckpt.store.identity import Confirmed, Found, Parts, Standing
 from spark_ckpt.store.restore import owed_rows
+from spark_ckpt.store.ways_back import whole_manifests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,5 +76,5 @@ def reconciled(
     confirmed: Confirmed,
 ) -> Standing:
     """What a start from `base` goes on with. Raises `IdentityChanged`, `ConfigInvalid`; changes nothing."""
-    known = identity.known(log_state, base, log.manifest)
+    known = identity.known(log_state, base, log.manifest, lambda: whole_manifests(log, log_state, base.epoch))
     return identity.reconciled(known, now, confirmed, owed_rows(base, owed), log_state.last)

@@ -34,7 +34,8 @@ from spark_ckpt.plan.graph_nodes import graph_nodes
 from spark_ckpt.protocol.barrier import Limits
 from spark_ckpt.store.identity import Confirmed, Found, Standing
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.restore import LATEST, RestoreTarget, choose, no_check
+from spark_ckpt.store.restore import LATEST, RestoreTarget
+from spark_ckpt.store.ways_back import choice_unseen
 from spark_ckpt.tasks.rejects import REJECTED
 from spark_ckpt.tasks.rows import arrow_schema
 from spark_ckpt.tasks.shuffle_keys import usual_key_groups
@@ -217,7 +218,7 @@ class JobPlan:
         """Raise if the job, as it is now, cannot go on from what `restore` names. Reads the log and changes nothing."""
         log = self.store.log
         log_state = log.state()
-        chosen = choose(log_state, restore, log.manifest, no_check)
+        chosen = choice_unseen(log, log_state, restore)
         self.check_base(chosen.base, chosen.unpublished)
         if restore != LATEST:  # naming an epoch is a word about everything behind it
             log_state = replace(log_state, passed_over=frozenset())

@@ -90,7 +90,10 @@ def plan(
     choice = restore.choose(log_state, target, read, verify)
     base = choice.base
     for sink in sorted(new_sinks):
-        check_owed(sink, restore.owed_rows(base, choice.unpublished).get(sink, []), log_state.lineage(base.epoch))
+        owed = restore.owed_rows(base, choice.unpublished).get(sink, [])
+        check_owed(
+            sink, owed, lambda: (each.base for each in restore.whole_epochs(log_state, base.epoch, read, verify))
+        )
     sinks = tuple(_sink(log_state, sink, base, choice.unpublished.get(sink, []), read) for sink in log_state.sinks)
     return RestorePlan(
         job=log_state.job,

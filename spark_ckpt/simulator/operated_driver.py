@@ -37,11 +37,9 @@ from spark_ckpt.simulator.spark_store import JOB
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.identity import Confirmed, Found, Standing, known, reconciled
 from spark_ckpt.store.records import Manifest
-from spark_ckpt.store.restore import LATEST, RestoreTarget, choose, newest_whole, no_check, owed_rows
-from spark_ckpt.store.ways_back import Ways, ways_of
+from spark_ckpt.store.restore import LATEST, RestoreTarget, newest_whole, owed_rows
+from spark_ckpt.store.ways_back import Ways, choice_unseen, ways_of, whole_manifests
 
-ROWS = 12
-"""Of every topic."""
 PUBLISH_EVERY_MS = 120
 
 
@@ -65,7 +63,7 @@ class Start:
 
 
 class OperatedDriver:
-    """One incarnation. Raises what beginning it raises. `topic`: what the source's name means now."""
+    """One incarnation. Raises what beginning it raises. `topic`: what the source's name means now; it has so many `rows`."""
 
     def __init__(
         self,
@@ -75,12 +73,13 @@ class OperatedDriver:
         start: Start,
         topic: str,
         targets: Mapping[str, Target],
+        rows: int,
     ) -> None:
-        self.store, self.topic, self.targets = store, topic, targets
+        self.store, self.topic, self.targets, self.rows = store, topic, targets, rows
         self.log = store.log()
         found = Found({SOURCE: {"topic": topic}}, {sink: {"table": each.identity} for sink, each in targets.items()})
         log_state = self.log.state()
-        choice = choose(log_state, start.restore, self.log.manifest, no_check)
+        choice = choice_unseen(self.log, log_state, start.restore)
         _standing(self.log, choice.base, owed_rows(choice.base, choice.unpublished), found, start)
         point = self.log.begin_incarnation(HOLDER, start.restore, 1_000, takeover=True)
         self.point = point
@@ -113,7 +112,7 @@ class OperatedDriver:
     @property
     def news(self) -> bool:
         """Spark would plan a batch."""
-        return self.ending is None and (self.cursor.number < ROWS or self.seen < self.markers)
+        return self.ending is None and (self.cursor.number < self.rows or self.seen < self.markers)
 
     def tell(self, event: Event) -> None:
         """The rules hear it, and what they ask for is done."""
@@ -149,7 +148,7 @@ class OperatedDriver:
     def run_batch(self, most: int) -> None:
         """A batch of at most so many rows, and all markers."""
         at, self.seen = self.cursor, self.markers
-        end = min(ROWS, at.number + most)
+        end = min(self.rows, at.number + most)
         rows = tuple(Read(at.topic, number) for number in range(at.number, end))
         reports = [Report("input", 0, 0, "sources", {"rows_in": len(rows)})]
         if rows:
@@ -207,7 +206,8 @@ def _standing(
     log: EpochLog, base: Manifest, owed: Mapping[str, list[Manifest]], found: Found, start: Start
 ) -> Standing:
     log_state = replace(log.state(), passed_over=frozenset()) if start.chosen else log.state()
-    return reconciled(known(log_state, base, log.manifest), found, start.confirmed, owed, log_state.last)
+    said = known(log_state, base, log.manifest, lambda: whole_manifests(log, log_state, base.epoch))
+    return reconciled(said, found, start.confirmed, owed, log_state.last)
 
 
 def merged(start: Start, restore: RestoreTarget, new_sink: str, new_source: str) -> Start:

@@ -20,7 +20,7 @@ from spark_ckpt.simulator.barrier_world import ROLES, BarrierWorld, Roles
 from spark_ckpt.simulator.faults import Faults, hostile
 from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
 from spark_ckpt.simulator.spark_driver import CoreOf, shape_of, shipped
-from spark_ckpt.simulator.spark_operated import OperatedWorld
+from spark_ckpt.simulator.spark_operated import LONG, SHORT, OperatedWorld
 from spark_ckpt.simulator.spark_world import SparkWorld
 from spark_ckpt.simulator.violations import NoEnd, Violation
 from spark_ckpt.simulator.world import CALM, Choice, Moment, Scalar, World
@@ -64,8 +64,8 @@ TROUBLES = (
     ("sweep", "restore", "publish"),
 )
 """What happens in one schedule of a job that is operated; empty: everything."""
-OPERATED_STEPS = 150
-OPERATED_FAULT_RATE = 0.15
+OPERATED_STEPS = 300
+OPERATED_FAULT_RATE = 0.2
 
 LEASE_STEPS = 120
 LEASE_FAULT_RATE = 0.08
@@ -284,8 +284,9 @@ def run_operated(seed: int, core_of: CoreOf = shipped, story: bool = False) -> O
 
 def operated_world(seed: int, core_of: CoreOf = shipped) -> OperatedWorld:
     """The world that a seed's schedule begins in: in two of three a sink or both get the rows of several epochs at once, in ten of
-    eleven only some kinds of trouble happen."""
-    return OperatedWorld(core_of, (("tap",), (), ("tap", "out"))[seed % 3], TROUBLES[seed // 3 % len(TROUBLES)])
+    eleven only some kinds of trouble happen, and every other job lives long."""
+    patient, troubles = (("tap",), (), ("tap", "out"))[seed % 3], TROUBLES[seed // 3 % len(TROUBLES)]
+    return OperatedWorld(core_of, patient, troubles, LONG if seed % 2 else SHORT)
 
 
 def spark_world(seed: int, core_of: CoreOf = shipped) -> SparkWorld:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from spark_ckpt.simulator.spark_rows import SINKS, SOURCES
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.identity import Confirmed, Found, Standing, known, reconciled
-from spark_ckpt.store.restore import RestoreTarget, choose, no_check, owed_rows
+from spark_ckpt.store.restore import RestoreTarget, owed_rows
+from spark_ckpt.store.ways_back import choice_unseen, whole_manifests
 
 FOUND = Found(
     {source: {"topic": f"{source}-1"} for source in SOURCES}, {sink: {"table": f"{sink}-1"} for sink in SINKS}
@@ -27,6 +28,7 @@ def astray(number: int) -> Found:
 def standing(log: EpochLog, target: RestoreTarget, found: Found) -> Standing:
     """What a start goes on with, as the driver finds it out before it changes anything. Raises `IdentityChanged`."""
     log_state = log.state()
-    choice = choose(log_state, target, log.manifest, no_check)
+    choice = choice_unseen(log, log_state, target)
     owed = owed_rows(choice.base, choice.unpublished)
-    return reconciled(known(log_state, choice.base, log.manifest), found, Confirmed(), owed, log_state.last)
+    said = known(log_state, choice.base, log.manifest, lambda: whole_manifests(log, log_state, choice.base.epoch))
+    return reconciled(said, found, Confirmed(), owed, log_state.last)

@@ -16,7 +16,7 @@ from spark_ckpt.errors import CkptError, EpochDamaged, IdentityChanged, PublishC
 from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.protocol.ids import Epoch, Incarnation
 from spark_ckpt.simulator.barrier_storage import ensure
-from spark_ckpt.simulator.operated_driver import ROWS, OperatedDriver, Start, merged, operated_shape
+from spark_ckpt.simulator.operated_driver import OperatedDriver, Start, merged, operated_shape
 from spark_ckpt.simulator.operated_truth import SINKS, SOURCE, OperatedStore, Target, Truth
 from spark_ckpt.simulator.spark_driver import CoreOf, shipped
 from spark_ckpt.simulator.world import Choice, World
@@ -25,8 +25,17 @@ from spark_ckpt.store.restore import LATEST, RestoreTarget
 from spark_ckpt.store.retention import Retention, kept_epochs
 from spark_ckpt.store.sinks_ahead import beyond
 
-FAULTS = 20
-"""Deaths, damage, whims of the operator, in one schedule."""
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """Of a job's life: rows of every topic, and how often something goes wrong (deaths, damage, whims of the operator)."""
+
+    rows: int
+    faults: int
+
+
+SHORT, LONG = Length(12, 20), Length(30, 60)
+"""Some mistakes take many epochs and several branches."""
 OBEYED_MAX = 8
 """In a row, without a driver that begins: an operator does not go round in circles."""
 _WAY = re.compile(r"job\.start\(([^)]*)\)")
@@ -48,9 +57,13 @@ class OperatedWorld(World):
     LAGGARDS = ("", "publish", "batch", "timer")
 
     def __init__(
-        self, core_of: CoreOf = shipped, patient: tuple[str, ...] = (), troubles: tuple[str, ...] = ()
+        self,
+        core_of: CoreOf = shipped,
+        patient: tuple[str, ...] = (),
+        troubles: tuple[str, ...] = (),
+        length: Length = SHORT,
     ) -> None:
-        self.troubles = troubles
+        self.troubles, self.rows = troubles, length.rows
         self.core_of, self.shape = core_of, operated_shape(patient)
         self.store = OperatedStore()
         self.topic = "a-1"
@@ -65,7 +78,7 @@ class OperatedWorld(World):
         self.asked: RestoreTarget | None = None
         """What the operator wanted who was told to confirm something, and nothing else."""
         self.obeyed = 0
-        self.faults_left = FAULTS
+        self.faults_left = length.faults
         self.backup: Backup | None = None
         self.made = 1
         """How many topics and targets of each name there have been."""
@@ -155,7 +168,9 @@ class OperatedWorld(World):
         rows = len(self.store.rows)
         try:
             self._refuse_newer_sinks()
-            driver = OperatedDriver(self.store, self.core_of, self.shape, self.start, self.topic, self.targets)
+            driver = OperatedDriver(
+                self.store, self.core_of, self.shape, self.start, self.topic, self.targets, self.rows
+            )
         except CkptError as error:
             self._refused(error, rows)
             return
@@ -355,7 +370,7 @@ class OperatedWorld(World):
     def drain_choices(self) -> list[Choice]:
         """Work, then a stop once everything is read, then timers."""
         driver = self.driver
-        if driver is not None and not driver.stopping and driver.cursor.number == ROWS:
+        if driver is not None and not driver.stopping and driver.cursor.number == self.rows:
             return [("stop",)]
         return self.choices() or self.timers()
 

@@ -54,7 +54,8 @@ class EpochLog:
 
     def __init__(self, table: LogTable, verify: restore.Verify, now_ms: Callable[[], int]) -> None:
         self._table = table
-        self._verify = verify
+        self.verify = verify
+        """How the files of an epoch are checked before somebody goes on from it."""
         self._now_ms = now_ms
         self._lock = Turns("the job's log")
         self._state = LogState()
@@ -122,7 +123,7 @@ class EpochLog:
         def propose(log_state: LogState) -> NewRow:
             if not takeover:
                 proposals.refuse_if_held(log_state, self._own_incarnation, self._now_ms(), ended)
-            begun[:] = [recovery_point(log_state, restore, self._manifest, self._verify)]
+            begun[:] = [recovery_point(log_state, restore, self._manifest, self.verify)]
             return proposals.incarnation(begun[0], holder, self._now_ms(), lease_ms)
 
         with self._lock:

@@ -6,7 +6,7 @@ compared with the epoch that is restored: that one's cursor is what it goes on f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_ckpt.connector import Cursor
@@ -18,6 +18,9 @@ from spark_ckpt.store.restore import Read
 
 Parts = Mapping[str, str]
 """An identity as `connector.Identified` gives it; empty if the connector gives none."""
+
+Whole = Callable[[], Iterator[Manifest]]
+"""Epochs that a job could go back to, newest first, verified as they are asked for."""
 
 PLACE = "path"
 """The part that may change while the thing stays the same."""
@@ -35,13 +38,14 @@ class Found:
 class Known:
     """What the log says: sources as of the epoch that is restored, sinks as of the newest one.
 
-    `lineage`: what the restored epoch stands on, itself first. `restore`: its number, if "latest" would mean another one.
-    `passed_over`: damaged epochs that "latest" left out by itself.
+    `whole`: what the job could go back to, newest first (`whole_manifests`); asked only where an error is to name a way.
+    `restore`: the number of the restored epoch, if "latest" would mean another one. `passed_over`: damaged epochs that "latest"
+    left out by itself.
     """
 
     sources: Mapping[str, Parts] = field(default_factory=dict)
     sinks: Mapping[str, SinkIdentity] = field(default_factory=dict)
-    lineage: tuple[EpochBrief, ...] = field(default=(), compare=False)
+    whole: Whole = field(default=lambda: iter(()), compare=False)
     restore: int | None = field(default=None, compare=False)
     passed_over: tuple[EpochBrief, ...] = field(default=(), compare=False)
 
@@ -105,15 +109,15 @@ class _Change:
         return bool(self.found) and set(differing(self.known, self.found)) == {PLACE} and bool(self.found.get(PLACE))
 
 
-def known(log_state: LogState, base: Manifest, read: Read) -> Known:
-    """What the log says, for a job that goes on from `base`."""
+def known(log_state: LogState, base: Manifest, read: Read, whole: Whole) -> Known:
+    """What the log says, for a job that goes on from `base`. `whole`: see `Known`."""
     newest = _newest(log_state, base, read)
     unknown = {name for name in base.cursors if not base.source_identities.get(name)}
     later = _told_later(log_state, base, read, unknown) if unknown else {}
     sources = {name: base.source_identities.get(name) or later.get(name, {}) for name in base.cursors}
     restore = None if base.epoch == log_state.latest else base.epoch
     passed_over = tuple(brief for brief in log_state.epochs if brief.epoch in log_state.passed_over)
-    return Known(sources, newest.sink_identities, tuple(log_state.lineage(base.epoch)), restore, passed_over)
+    return Known(sources, newest.sink_identities, whole, restore, passed_over)
 
 
 def _told_later(log_state: LogState, base: Manifest, read: Read, names: Collection[str]) -> dict[str, Parts]:
@@ -163,11 +167,11 @@ def reconciled(
         raise _refused(open_, {"source": known.sources, "sink": known_sinks}, known.restore)
     replaced = {name for name in sinks if name in confirmed.new_sinks}
     for name in sorted(replaced):
-        check_owed(name, owed.get(name, ()), known.lineage)
+        check_owed(name, owed.get(name, ()), known.whole)
         _check_passed_over(name, known)
     for name, sink in known.sinks.items():
         if name not in replaced and name in found.sinks:
-            _check_before(name, sink.after, owed.get(name, ()), known.lineage)
+            _check_before(name, sink.after, owed.get(name, ()), known.whole)
     return Standing(
         sources={
             name: _merged(_kept(known.sources, name, sources), parts) for name, parts in found.sources.items() if parts
@@ -237,14 +241,14 @@ def _unneeded(confirmed: Confirmed, sources: Collection[str], sinks: Collection[
     return (*needless, *(f"accept_moved={name!r}" for name in sorted(confirmed.moved - {*sources, *sinks})))
 
 
-def check_owed(sink: str, manifests: Iterable[Manifest], lineage: Iterable[EpochBrief]) -> None:
+def check_owed(sink: str, manifests: Iterable[Manifest], whole: Whole) -> None:
     """Raise `IdentityChanged` if the old sink may have rows of decided epochs or not: in the new one they could be twice.
 
-    `lineage`: what the job would go on from, newest first.
+    `whole`: what the job could go back to.
     """
     rows = [each for each in manifests for of in (each.outputs, each.held) if sink in of and of[sink].files]
     if rows:
-        epochs, back = ", ".join(str(each.epoch) for each in rows), _free_of(sink, rows, lineage)
+        epochs, back = ", ".join(str(each.epoch) for each in rows), _free_of(sink, rows, whole)
         raise IdentityChanged(
             f"sink '{sink}' cannot be replaced yet: it is not known to have the rows of decided epochs: {epochs}",
             hint="start the job once with the sink as it was, so that they are published; if that is gone for good, "
@@ -257,7 +261,7 @@ def _check_passed_over(sink: str, known: Known) -> None:
     """Raise `IdentityChanged` if the old sink may have rows that are read again: its marker would say so, a new one's cannot."""
     epochs = [brief.epoch for brief in known.passed_over if sink in brief.sinks]
     if epochs:
-        numbers, base = ", ".join(map(str, epochs)), known.lineage[0].epoch if known.lineage else 0
+        numbers, base = ", ".join(map(str, epochs)), next((each.epoch for each in known.whole()), 0)
         raise IdentityChanged(
             f"sink '{sink}' cannot be replaced yet: it may have the rows of damaged epochs that were passed over: {numbers}",
             hint=f"start the job once with the sink as it was, so that this is known; if that is gone for good, "
@@ -265,11 +269,11 @@ def _check_passed_over(sink: str, known: Known) -> None:
         )
 
 
-def _check_before(sink: str, after: int, manifests: Iterable[Manifest], lineage: Iterable[EpochBrief]) -> None:
+def _check_before(sink: str, after: int, manifests: Iterable[Manifest], whole: Whole) -> None:
     """Raise `IdentityChanged` if rows of the time before the sink took another one's place were never published: it gets none."""
     rows = [each for each in manifests if each.epoch <= after and sink in each.outputs and each.outputs[sink].files]
     if rows:
-        epochs, back = ", ".join(str(each.epoch) for each in rows), _free_of(sink, rows, lineage)
+        epochs, back = ", ".join(str(each.epoch) for each in rows), _free_of(sink, rows, whole)
         raise IdentityChanged(
             f"sink '{sink}' took the place of another one after epoch {after}, and neither is known to have the rows of decided "
             f"epochs: {epochs}",
@@ -278,10 +282,14 @@ def _check_before(sink: str, after: int, manifests: Iterable[Manifest], lineage:
         )
 
 
-def _free_of(sink: str, rows: Sequence[Manifest], lineage: Iterable[EpochBrief]) -> int:
-    """The newest epoch before these that holds nothing back for the sink; 0 if there is none."""
+def _free_of(sink: str, rows: Sequence[Manifest], whole: Whole) -> int:
+    """The newest epoch before these that is whole and holds nothing back for the sink; 0 if there is none."""
     oldest = min(each.epoch for each in rows)
-    return next((brief.epoch for brief in lineage if brief.epoch < oldest and sink not in brief.holds), 0)
+    return next((each.epoch for each in whole() if each.epoch < oldest and not _holds(each, sink)), 0)
+
+
+def _holds(base: Manifest, sink: str) -> bool:
+    return sink in base.held and bool(base.held[sink].files)
 
 
 def _refused(

@@ -77,16 +77,19 @@ Read = Callable[[int], Manifest]
 Verify = Callable[[Manifest], None]
 
 
-def choose(log_state: LogState, target: RestoreTarget, read: Read, verify: Verify) -> Choice:
-    """The epoch that `target` means, verified together with what is to be published.
+def choose(
+    log_state: LogState, target: RestoreTarget, read: Read, verify: Verify, whole: Verify | None = None
+) -> Choice:
+    """The epoch that `target` means, verified together with what is to be published. `whole`: how epochs are verified that an error
+    names as a way out, where that is not `verify`: who does not look at files now does before naming one.
 
     Raises `EpochNotFound`, and `EpochDamaged` when the named epoch, or for "latest" every epoch of the lineage, is
     damaged.
     """
     if target == LATEST:
-        return _newest_good(log_state, read, verify)
+        return _newest_good(log_state, read, verify, whole or verify)
     epoch, described = resolve(log_state, target)
-    return checked(log_state, epoch, described, read, verify)
+    return checked(log_state, epoch, described, read, verify, whole)
 
 
 def resolve(log_state: LogState, target: RestoreTarget) -> tuple[int, str]:
@@ -114,13 +117,13 @@ def _savepoint(log_state: LogState, name: str) -> int:
     return log_state.savepoints[name]
 
 
-def _newest_good(log_state: LogState, read: Read, verify: Verify) -> Choice:
+def _newest_good(log_state: LogState, read: Read, verify: Verify, whole: Verify) -> Choice:
     skipped: list[tuple[int, str]] = []
     for epoch in _candidates(log_state):
         try:
-            choice = checked(log_state, epoch, LATEST, read, verify)
+            choice = checked(log_state, epoch, LATEST, read, verify, whole)
         except EpochDamaged as error:
-            _refuse_if_published(log_state, epoch, error, read, verify)
+            _refuse_if_published(log_state, epoch, error, read, whole)
             skipped.append((epoch, error.what))
             continue
         if skipped:
@@ -158,10 +161,10 @@ def _first_readable(epochs: Sequence[int], read: Read) -> Manifest | None:
     return None
 
 
-def _refuse_if_published(log_state: LogState, epoch: int, damage: EpochDamaged, read: Read, verify: Verify) -> None:
+def _refuse_if_published(log_state: LogState, epoch: int, damage: EpochDamaged, read: Read, whole: Verify) -> None:
     sinks = [sink for sink in log_state.by_id[epoch].sinks if epoch not in log_state.unacked(sink)]
     if sinks:
-        back = newest_whole(log_state, epoch, read, verify)
+        back = newest_whole(log_state, epoch, read, whole)
         raise EpochDamaged(
             f"{damage.what}; its output is published already, so it cannot be passed over without repeating output",
             sinks=", ".join(sinks),
@@ -187,13 +190,16 @@ def _refuse_unadopted(log_state: LogState) -> None:
         )
 
 
-def checked(log_state: LogState, epoch: int, described: str, read: Read, verify: Verify) -> Choice:
+def checked(
+    log_state: LogState, epoch: int, described: str, read: Read, verify: Verify, whole: Verify | None = None
+) -> Choice:
     """The epoch of this number, verified with what is to be published. Raises `EpochDamaged`; `PublishConflict` if a sink is
-    not known to have rows of its lineage and cannot be given them any more.
+    not known to have rows of its lineage and cannot be given them any more. `whole`: see `choose`.
     """
     base = _base(log_state, epoch, read)
     for sink, numbers in out_of_turn(log_state, epoch, read).items():
-        raise _cannot_be_given(log_state, epoch, sink, numbers, newest_whole(log_state, numbers[0], read, verify))
+        back = newest_whole(log_state, numbers[0], read, whole or verify)
+        raise _cannot_be_given(log_state, epoch, sink, numbers, back)
     return _verified_choice(log_state, base, described, read, verify)
 
 
@@ -256,17 +262,19 @@ def whole_at_most(
     log_state: LogState, newest: int, read: Read, verify: Verify, damaged: AbstractSet[str] = frozenset()
 ) -> int:
     """As `newest_whole`; `newest` itself may be it."""
-    for older in [brief.epoch for brief in log_state.lineage(newest)]:
-        try:
-            if out_of_turn(log_state, older, read):
-                continue
-            choice = _verified_choice(log_state, _base(log_state, older, read), "", read, verify)
-        except EpochDamaged:
-            continue
+    for choice in whole_epochs(log_state, newest, read, verify):
         staged = [choice.base.held, *(each.outputs for due in choice.unpublished.values() for each in due)]
         if not any(file.path in damaged for outputs in staged for each in outputs.values() for file in each.files):
-            return older
+            return choice.base.epoch
     return 0
+
+
+def whole_epochs(log_state: LogState, newest: int, read: Read, verify: Verify) -> Iterator[Choice]:
+    """What can be gone back to of the lineage of `newest`, itself included, newest first. Each is verified when it is asked for."""
+    for older in [brief.epoch for brief in log_state.lineage(newest)]:
+        with suppress(EpochDamaged):
+            if not out_of_turn(log_state, older, read):
+                yield _verified_choice(log_state, _base(log_state, older, read), "", read, verify)
 
 
 def _verified(manifests: dict[int, Manifest], epoch: int, read: Read, verify: Verify) -> Manifest:

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict
 from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.restore import Read, Verify, newest_whole, whole_at_most
+from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.restore import (
+    Choice,
+    Read,
+    RestoreTarget,
+    Verify,
+    choose,
+    newest_whole,
+    no_check,
+    whole_at_most,
+    whole_epochs,
+)
+
+if TYPE_CHECKING:
+    from spark_ckpt.store.epoch_log import EpochLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +33,19 @@ class Ways:
 
     back: int
     on: int
+
+
+def choice_unseen(log: EpochLog, log_state: LogState, target: RestoreTarget) -> Choice:
+    """The epoch that `target` means, by the log alone: no file is looked at, but those of an epoch that an error names as a way.
+
+    Raises as `choose`.
+    """
+    return choose(log_state, target, log.manifest, no_check, whole=log.verify)
+
+
+def whole_manifests(log: EpochLog, log_state: LogState, newest: int) -> Iterator[Manifest]:
+    """What can be gone back to of the lineage of `newest`, newest first. Files are looked at when an epoch is asked for."""
+    return (each.base for each in whole_epochs(log_state, newest, log.manifest, log.verify))
 
 
 def ways_of(

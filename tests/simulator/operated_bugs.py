@@ -116,8 +116,8 @@ def numbers_of_lost_epochs_are_given_again(monkeypatch):
 
 
 def a_source_is_compared_with_the_newest_epoch(monkeypatch):
-    def newest(log_state, base, read):
-        found = known(log_state, base, read)
+    def newest(log_state, base, read, whole):
+        found = known(log_state, base, read, whole)
         latest = max(log_state.by_id, default=0)
         return replace(found, sources=read(latest).source_identities) if latest else found
 
@@ -127,6 +127,22 @@ def a_source_is_compared_with_the_newest_epoch(monkeypatch):
 
 def a_replaced_source_goes_on_at_the_old_ones_cursor(monkeypatch):
     monkeypatch.setattr(Standing, "goes_on", lambda self, cursors: dict(cursors))
+
+
+def a_start_that_looks_at_no_file_names_any_epoch(monkeypatch):
+    def by_the_log_alone(log, log_state, target):
+        return restore.choose(log_state, target, log.manifest, restore.no_check)
+
+    monkeypatch.setattr(operated_driver, "choice_unseen", by_the_log_alone)
+
+
+def a_new_sink_is_sent_back_to_any_epoch(monkeypatch):
+    """To the newest one before what the old sink is owed."""
+
+    def every(log, log_state, newest):
+        return (log.manifest(each.epoch) for each in log_state.lineage(newest))
+
+    monkeypatch.setattr(operated_driver, "whole_manifests", every)
 
 
 def the_damaged_file_is_looked_for_in_the_errors_words(monkeypatch):
@@ -142,6 +158,8 @@ def the_damaged_file_is_looked_for_in_the_errors_words(monkeypatch):
 
 
 SHIPPED_ONCE = [
+    a_start_that_looks_at_no_file_names_any_epoch,
+    a_new_sink_is_sent_back_to_any_epoch,
     the_damaged_file_is_looked_for_in_the_errors_words,
     the_way_out_is_the_epoch_before,
     sinks_that_have_not_answered_are_left_out,

@@ -169,8 +169,7 @@ def test_a_sink_that_was_never_replaced_has_what_it_acked():
 
 def test_a_new_sink_is_refused_while_the_old_one_is_owed_rows():
     owed = {"out": [manifest(5, base=4), manifest(6, base=5, rows=3)]}
-    lineage = [brief_of(6, 5), brief_of(5, 4, holds=("out",)), brief_of(4, 3)]
-    recorded = Known({}, {"out": SinkIdentity(parts=A)}, tuple(lineage))
+    recorded = Known({}, {"out": SinkIdentity(parts=A)}, whole(manifest(6), holding(5, "out"), manifest(4)))
     with pytest.raises(IdentityChanged, match="decided epochs: 6") as caught:
         reconciled(recorded, Found({}, {"out": B}), named(new_sinks=["out"]), owed, 7)
     assert "job.start(restore=4, accept_new_sink='out')" in caught.value.hint
@@ -184,16 +183,28 @@ def test_a_new_sink_gets_nothing_of_the_time_before_it():
 
 def test_going_back_to_rows_that_neither_the_old_sink_nor_the_new_one_got_is_refused_with_a_way_on():
     owed = {"out": [manifest(3, base=2, rows=1)]}
-    recorded = Known({}, {"out": SinkIdentity(parts=B, after=4)}, (brief_of(3, 2), brief_of(2, 1)))
+    recorded = Known({}, {"out": SinkIdentity(parts=B, after=4)}, whole(manifest(3), manifest(2)))
     with pytest.raises(IdentityChanged, match="took the place of another one after epoch 4") as caught:
         reconciled(recorded, Found({}, {"out": B}), Confirmed(), owed, 7)
     assert "job.start(restore=2)" in caught.value.hint
     reconciled(recorded, Found({}, {"out": B}), Confirmed(), {"out": [manifest(5, base=2, rows=1)]}, 7)
 
 
-def brief_of(epoch, base, holds=()):
-    held = {sink: StagedOutput(sink=sink, files=manifest(epoch, rows=1).outputs["out"].files) for sink in holds}
-    return EpochBrief.of(manifest(epoch, base).model_copy(update={"held": held}), 0)
+def whole(*manifests):
+    """What can be gone back to, newest first."""
+    return lambda: iter(manifests)
+
+
+def holding(epoch, sink):
+    return manifest(epoch, held={sink: manifest(epoch, rows=1, sink=sink).outputs[sink]})
+
+
+def test_a_way_that_is_named_leads_to_an_epoch_that_is_whole():
+    owed = {"out": [manifest(6, base=5, rows=3)]}
+    recorded = Known({}, {"out": SinkIdentity(parts=A)}, whole(manifest(6), manifest(3)))  # 5 and 4 are damaged
+    with pytest.raises(IdentityChanged) as caught:
+        reconciled(recorded, Found({}, {"out": B}), named(new_sinks=["out"]), owed, 7)
+    assert "job.start(restore=3, accept_new_sink='out')" in caught.value.hint
 
 
 def test_a_new_sink_is_refused_while_rows_for_the_old_one_are_held_back():
@@ -249,8 +260,8 @@ def test_a_sink_is_compared_with_the_newest_epoch_and_a_source_with_the_restored
         2, base=1, cursors={"in": {}}, source_identities=new, sink_identities={"out": SinkIdentity(parts=B, after=1)}
     )
     log_state, read = log_of(first, second)
-    assert known(log_state, first, read) == Known(old, {"out": SinkIdentity(parts=B, after=1)})
-    assert known(log_state, second, read) == Known(new, {"out": SinkIdentity(parts=B, after=1)})
+    assert known(log_state, first, read, whole()) == Known(old, {"out": SinkIdentity(parts=B, after=1)})
+    assert known(log_state, second, read, whole()) == Known(new, {"out": SinkIdentity(parts=B, after=1)})
 
 
 def test_an_epoch_that_was_written_without_identities_takes_those_that_were_recorded_next():
@@ -258,8 +269,8 @@ def test_an_epoch_that_was_written_without_identities_takes_those_that_were_reco
     second = manifest(2, base=1, cursors={"in": {}}, source_identities={"in": IN})
     third = manifest(3, base=2, cursors={"in": {}}, source_identities={"in": {**IN, "path": "/new"}})
     log_state, read = log_of(first, second, third)
-    assert known(log_state, first, read).sources == {"in": IN}
-    assert known(*log_of(first)[:1], first, read).sources == {"in": {}}
+    assert known(log_state, first, read, whole()).sources == {"in": IN}
+    assert known(*log_of(first)[:1], first, read, whole()).sources == {"in": {}}
 
 
 def test_an_epoch_that_cannot_be_read_is_passed_over():
@@ -271,7 +282,7 @@ def test_an_epoch_that_cannot_be_read_is_passed_over():
             raise EpochDamaged("no")
         return manifest(2, base=1, sink_identities={"out": SinkIdentity(parts=B)})
 
-    assert known(log_state, first, read).sinks == {"out": SinkIdentity(parts=B)}
+    assert known(log_state, first, read, whole()).sinks == {"out": SinkIdentity(parts=B)}
 
 
 def test_a_dropped_sinks_identity_stays_so_that_its_name_cannot_come_back_as_another_table():
@@ -297,7 +308,9 @@ def test_a_table_that_is_made_anew_while_the_job_runs_is_noticed():
 
 
 def test_a_sink_that_may_have_a_damaged_epoch_which_was_passed_over_is_not_replaced_unawares():
-    recorded = Known({}, {"out": SinkIdentity(parts=A)}, (brief_of(4, 3),), passed_over=(brief_of(5, 4),))
+    recorded = Known(
+        {}, {"out": SinkIdentity(parts=A)}, whole(manifest(4)), passed_over=(EpochBrief.of(manifest(5, 4), 0),)
+    )
     with pytest.raises(IdentityChanged, match="passed over: 5") as caught:
         reconciled(recorded, Found({}, {"out": B}), named(new_sinks=["out"]), {}, 7)
     assert "job.start(restore=4, accept_new_sink='out')" in caught.value.hint

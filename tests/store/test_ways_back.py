@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from store_world import SINK, World
+from store_world import OPERATOR, SINK, World
 
 from spark_ckpt.content import damaged
-from spark_ckpt.errors import PublishFailed
-from spark_ckpt.store.records import Manifest
-from spark_ckpt.store.ways_back import ways_of
+from spark_ckpt.errors import PublishConflict, PublishFailed
+from spark_ckpt.store.records import Manifest, SinkAck
+from spark_ckpt.store.ways_back import choice_unseen, ways_of
 
 
 @pytest.fixture
@@ -78,6 +78,21 @@ def test_the_damaged_file_is_the_one_that_is_named_and_no_other_whose_name_is_wi
 def test_where_nothing_is_whole_the_way_out_is_the_beginning(world: World) -> None:
     path = world.epoch({"a": 1}).outputs[SINK].files[0].path
     assert back_from(world, 1, path) == 0
+
+
+def test_who_looks_at_no_file_is_still_sent_to_an_epoch_that_is_whole(world: World, tmp_path: Path) -> None:
+    """Epoch 3 cannot be gone on from, for the sink has epoch 4 of another branch; 2 is damaged."""
+    world.epoch({"a": 1})
+    world.epoch({"a": 2}, acked=1)
+    world.epoch({"a": 3}, acked=2)
+    world.begin(2)
+    world.epoch({"a": 4})
+    world.store.log.record_acks(2, [SinkAck(sink=SINK, epoch=4)])
+    (tmp_path / "store/state" / OPERATOR / world.chains[2][-1].path).unlink()
+
+    with pytest.raises(PublishConflict) as refused:
+        choice_unseen(world.store.log, world.store.log.state(), 3)
+    assert "job.start(restore=1)" in refused.value.hint
 
 
 def test_other_errors_have_no_way_back(world: World) -> None:
