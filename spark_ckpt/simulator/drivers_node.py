@@ -118,6 +118,8 @@ class DriverNode:
     """Its incarnation is about to end, or has."""
     able_since: int = 0
     """When it last became able to look or renew."""
+    awake_since: int = 0
+    """When it last woke, or its own way to the store was mended."""
     decides_ms: int = 0
     """When it may decide the next epoch, by its own clock."""
 

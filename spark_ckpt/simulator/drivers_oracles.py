@@ -110,9 +110,9 @@ def judge_takeover(commit: Commit, by: DriverNode, before: Lease, now: int) -> N
 def _renews_in_time(holder: DriverNode, since: Since, now: int) -> bool:
     """It is able to, and has done it, or has not had the time to since the store is back.
 
-    A keeper that is closed renews nothing in time: what was due then comes after whatever stood still.
+    Whoever wakes this very moment, or is reached again, is not in time: what it does first comes after its silence.
     """
-    if not holder.able or holder.renew_ms is None or holder.wants_to_renew(now):
+    if not holder.able or holder.awake_since == now:
         return False
     return holder.last_renewal or (now - since.back) * holder.rate < holder.times.renewal_ms * 100
 

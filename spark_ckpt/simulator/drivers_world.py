@@ -410,7 +410,7 @@ class DriversWorld(World):
 
     def _do_wake(self, name: str) -> None:
         self.nodes[name].paused = False
-        self.nodes[name].able_since = self.now
+        self._is_able_again(self.nodes[name])
 
     def _do_cut(self, name: str) -> None:
         self.nodes[name].cut = True
@@ -419,7 +419,10 @@ class DriversWorld(World):
     def _do_heal(self, name: str) -> None:
         self.nodes[name].cut = False
         self._reaches()
-        self.nodes[name].able_since = self.now
+        self._is_able_again(self.nodes[name])
+
+    def _is_able_again(self, node: DriverNode) -> None:
+        node.able_since = node.awake_since = self.now
 
     def _do_away(self) -> None:
         self.outside.away = True

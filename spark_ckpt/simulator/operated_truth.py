@@ -152,10 +152,12 @@ class Truth:
             again = {row for target in self.targets[sink] for row, attempt in target.shown if attempt not in kept}
             self.accepted[sink].update(again)
 
-    def begun_anew(self, topic: str) -> None:
-        """Somebody confirmed that this topic is read from its start."""
+    def begun_anew(self, topic: str, epoch: int) -> None:
+        """Somebody confirmed that this topic is read from its start: what sinks show of it, or get yet of what `epoch` stands on,
+        comes again."""
+        read = {row for each in self.store.by_number[epoch].lineage() for row in each.reads} if epoch else set[Read]()
         for sink in SINKS:
-            self.accepted[sink].update(row for row in set(self.shown(sink)) if row.topic == topic)
+            self.accepted[sink].update(row for row in {*self.shown(sink), *read} if row.topic == topic)
 
     def attempts_of(self, epoch: int) -> set[str]:
         """The decisions that an epoch of the log stands on, its own too."""

@@ -185,7 +185,7 @@ class OperatedWorld(World):
         if self.start.chosen:
             self.truth.gone_back(driver.point.manifest.epoch)
         if driver.fresh:
-            self.truth.begun_anew(self.topic)
+            self.truth.begun_anew(self.topic, driver.point.manifest.epoch)
         self.driver, self.start, self.error, self.whim, self.obeyed = driver, Start(), None, False, 0
 
     def _refused(self, error: CkptError, rows: int) -> None:

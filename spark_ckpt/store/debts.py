@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from spark_ckpt.store.records import AnyRecord, EpochBrief, Folded, IncarnationRecord, Published, SinkAck
+from spark_ckpt.store.records import AnyRecord, EpochBrief, Folded, IncarnationRecord, LossAccepted, Published, SinkAck
 
 Epochs = Mapping[int, EpochBrief]
 
@@ -32,10 +32,12 @@ def passes_beside(epochs: Epochs, newest: int, epoch: int) -> bool:
 
 
 class Debts:
-    """Row by row. `epochs`: those of the log, which whoever reads the rows adds to; `owed`: per sink, from the rows before."""
+    """Row by row. `epochs`: those of the log, which whoever reads the rows adds to; `owed`: per sink, and `latest`: what the job
+    stands on, from the rows before."""
 
-    def __init__(self, epochs: dict[int, EpochBrief], owed: Mapping[str, frozenset[int]]) -> None:
+    def __init__(self, epochs: dict[int, EpochBrief], owed: Mapping[str, frozenset[int]], latest: int = 0) -> None:
         self._epochs = epochs
+        self._latest = latest
         self._owed = {sink: set(numbers) for sink, numbers in owed.items()}
 
     def owed(self) -> dict[str, frozenset[int]]:
@@ -47,11 +49,17 @@ class Debts:
         match record:
             case EpochBrief():
                 self._epochs[record.epoch] = record
+                self._latest = record.epoch
                 for sink in record.sinks:
                     self._owed.setdefault(sink, set()).add(record.epoch)
                 self._acked(record.acks)
-            case IncarnationRecord() | Published():
+            case IncarnationRecord():
+                self._latest = record.base
                 self._acked(record.acks)
+            case Published():
+                self._acked(record.acks)
+            case LossAccepted():
+                self._taken_back()
             case Folded(owed=None):
                 self._known_by_number(record.acked)
             case Folded(owed=owed, last=last) if owed is not None:
@@ -64,6 +72,13 @@ class Debts:
                 if ack.sink in brief.sinks and brief.epoch not in owed:
                     break
                 owed.discard(brief.epoch)
+
+    def _taken_back(self) -> None:
+        """Sinks are taken back to the newest epoch before a loss is accepted: what they had of other branches may be gone."""
+        stays = {brief.epoch for brief in lineage(self._epochs, self._latest)}
+        for brief in self._epochs.values():
+            for sink in brief.sinks if brief.epoch not in stays else ():
+                self._owed.setdefault(sink, set()).add(brief.epoch)
 
     def _known_by_number(self, acked: Mapping[str, int]) -> None:
         """An older version summed rows up: it had no more than one number for each sink."""

@@ -166,7 +166,7 @@ def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogS
     if not records:
         return log_state
     by_id = dict(log_state.by_id)  # in one piece: a copy for each of ten thousand epochs would take seconds
-    debts = Debts(by_id, log_state.owed)
+    debts = Debts(by_id, log_state.owed, log_state.latest)
     for _, group in groupby(records, _alike):
         rows = list(group)
         at, newest = rows[-1]

@@ -226,11 +226,11 @@ def _owed(log_state: LogState, epoch: int) -> dict[str, list[int]]:
 
 def out_of_turn(log_state: LogState, epoch: int, read: Read) -> dict[str, list[int]]:
     """Per sink the epochs with rows in the lineage of `epoch` that it is not known to have, although it has a newer one, of
-    another branch: its marker is above them, so that it would take them for published.
+    another branch, or may have been taken back: its marker is not below them, so that it would take them for published.
     """
     found: dict[str, list[int]] = {}
     for sink, numbers in _owed(log_state, epoch).items():
-        older = [each for each in numbers if each < log_state.acked.get(sink, 0)]
+        older = [each for each in numbers if each <= log_state.acked.get(sink, 0)]
         if rows := [each for each in older if read(each).outputs[sink].files]:
             found[sink] = rows
     return found
@@ -238,9 +238,15 @@ def out_of_turn(log_state: LogState, epoch: int, read: Read) -> dict[str, list[i
 
 def _cannot_be_given(log_state: LogState, epoch: int, sink: str, numbers: Sequence[int], back: int) -> PublishConflict:
     here = "" if epoch == log_state.latest else "go on where the job stands: job.start(); or "
+    has = log_state.acked[sink]
+    why = (
+        "may have been taken back before a loss was accepted"
+        if has in numbers
+        else f"has epoch {has} of another branch"
+    )
     return PublishConflict(
-        f"epoch {epoch} cannot be gone on from: sink {sink} is not known to have {epochs(numbers)}, and as it has epoch "
-        f"{log_state.acked[sink]} of another branch it cannot be given them any more: their rows would be lost",
+        f"epoch {epoch} cannot be gone on from: sink {sink} is not known to have {epochs(numbers)}, and as it {why} it "
+        "cannot be given them any more: their rows would be lost",
         hint=f"{here}go back to where nothing is missing: job.start(restore={back}); what came after epoch {back} is read from "
         "the sources again and published anew, also what the sinks have of it",
         sink=sink,

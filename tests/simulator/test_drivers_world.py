@@ -97,10 +97,18 @@ def test_a_leader_that_stood_still_beyond_the_takeover_appends_nothing() -> None
     assert not world.nodes["a"].up
 
 
-def test_a_leader_that_ends_its_incarnation_after_standing_still_too_long_may_be_replaced_before_it_renews() -> None:
+WAKES: dict[str, list[Choice]] = {
+    "ends its incarnation": [("fail", "a")],
+    "is about to renew": [("propose", "a", "keeper")],
+    "finds the store away": [("away",), ("miss", "a"), ("back",)],
+}
+
+
+@pytest.mark.parametrize("first", WAKES.values(), ids=list(WAKES))
+def test_a_leader_that_wakes_too_late_may_be_replaced_whatever_it_does_first(first: list[Choice]) -> None:
     world = led().follow([("pause", "a")])
     until(world, lambda: bool(world.nodes["b"].todo))
-    world.follow([("wake", "a"), ("fail", "a"), ("propose", "b", "main"), ("append", "b")])
+    world.follow([("wake", "a"), *first, ("propose", "b", "main"), ("append", "b")])
 
     assert world.observer.state().incarnation == 2
 

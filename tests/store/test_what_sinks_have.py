@@ -92,6 +92,28 @@ def test_lost_epochs_stand_on_the_newest_one_only_if_its_incarnation_decided_the
     assert world.begin().beside == {2: (5, 6)}
 
 
+@pytest.mark.parametrize("newer", [False, True], ids=["nothing", "a newer epoch"])
+def test_once_a_loss_was_accepted_a_sink_is_not_known_to_have_what_is_beside_the_newest_epoch(
+    world: World, newer: bool
+) -> None:
+    """It was taken back to epoch 1. Whoever wants 2 all the same is refused, whatever was published since."""
+    world.epoch({"a": 1})
+    world.epoch({"a": 2}, acked=1)
+    ack(world, 2)
+    world.begin(1)
+    world.store.log.release(world.line.incarnation, "stopped")
+    world.store.log.accept_loss(3, world.line.incarnation)
+    assert owed(world) == [2]
+    world.begin()
+    if newer:
+        world.epoch({"a": 4})
+        ack(world, 4)
+
+    with pytest.raises(PublishConflict, match="not known to have epoch 2") as caught:
+        world.begin(2)
+    assert "job.start(restore=1)" in caught.value.hint
+
+
 def test_retention_keeps_what_leads_to_an_epoch_that_is_owed(world: World) -> None:
     world.epoch({"a": 1}, full=True)
     for value in range(2, 8):
