@@ -150,14 +150,14 @@ BarrierAtSink(p) ==
 
 Closed == open' = 0 /\ asked' = {} /\ marked' = {} /\ copy' = None
 OfRows(items) == SelectSeq(items, LAMBDA item : item.kind = "row")
+Over == Closed /\ chan' = [e \in Ends |-> OfRows(chan[e])]
 
 Refuse ==
   /\ Mutant # "NoRefusal"
   /\ \/ \E p \in Source : LET e == <<p, "m">> IN
           IsOpen(p) /\ IsOurs(e) /\ (Repeats \/ got[p] > Head(chan[e]).before)
      \/ \E p \in Sink : LET e == <<"m", p>> IN IsOurs(e) /\ Len(have[p]) > Head(chan[e]).before
-  /\ chan' = [e \in Ends |-> OfRows(chan[e])]
-  /\ Closed
+  /\ Over
   /\ UNCHANGED <<cursor, got, sent, order, have, next, complete, failures>>
 
 Complete ==
@@ -169,14 +169,21 @@ Complete ==
 ----------------------------------------------------------------------------
 (* Failures. *)
 
+\* The coordinator fails, or waits no longer, or somebody's state can't be written: nobody goes back.
+GiveUp ==
+  /\ open # 0 /\ failures < MaxFail
+  /\ failures' = failures + 1
+  /\ Over
+  /\ UNCHANGED <<cursor, got, sent, order, have, next, complete>>
+
 Behind(p) ==
   CASE Mutant = "Alone" -> {p}
     [] p \in Source -> {p}
     [] p = "m" -> Source \cup {"m"}
     [] OTHER -> Source \cup {"m", p}
 
-Fail(p) ==
-  LET back == Behind(p) IN
+Fail(gone) ==
+  LET back == UNION {Behind(p) : p \in gone} IN
   /\ failures < MaxFail
   /\ failures' = failures + 1
   /\ cursor' = [q \in Source |-> IF q \in back THEN complete[q].cursor[q] ELSE cursor[q]]
@@ -191,10 +198,10 @@ Fail(p) ==
   /\ UNCHANGED <<next, complete>>
 
 Next ==
-  \/ Begin \/ Refuse \/ Complete
+  \/ Begin \/ Refuse \/ Complete \/ GiveUp
   \/ \E p \in Source : Read(p) \/ DropAtMerge(p) \/ Deliver(p) \/ BarrierAtSource(p) \/ BarrierAtMerge(p)
   \/ \E p \in Sink : Take(p) \/ BarrierAtSink(p)
-  \/ \E p \in Task : Fail(p)
+  \/ \E p \in Task : Fail({p})
 
 Spec == Init /\ [][Next]_vars /\ WF_vars(Next)
 

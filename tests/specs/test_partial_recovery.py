@@ -1,11 +1,15 @@
-"""Going back in part: who survives has every row once and in one order, whoever fails; every snapshot ends."""
+"""Going back in part: who survives has every row once and in one order, whoever fails; every snapshot ends; the machines
+follow it."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from tests.protocol.test_snapshot_bugs import BUGS, ORDER_ERASED_TOO_EARLY
+from tests.specs.partial_traces import MODULE, corrupted, recorded, trace_files
 from tests.specs.tlc import check
 
 SCOPES = [
@@ -43,3 +47,45 @@ def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str,
     result = check(tmp_path, "PartialRecovery", {"Mutant": f'"{mutant}"', **scope})
 
     assert result.violated in violated, result.output
+
+
+SEEDS = [range(88, 100), *(pytest.param(range(first, first + 30), marks=pytest.mark.long) for first in (200, 230, 260))]
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_schedules_of_the_machines_are_behaviours_of_the_specification(tmp_path: Path, seeds: range) -> None:
+    traces = [recorded(seed) for seed in seeds]
+    result = check(tmp_path, MODULE, more=trace_files(traces), flags=())
+
+    steps = [step for trace in traces for step in trace]
+    actions = [step.action for step in steps]
+    assert len(actions) > 1_500
+    assert min(actions.count(action) for action in ("refuse", "drop", "complete", "give up", "fail")) > 1
+    assert any(one.action == "join" and other.action == "fail" for one, other in pairwise(steps))
+    assert result.ok, result.output
+
+
+WRONG = {
+    "takes part while it replays": (BUGS["P5c takes part while it replays"][0], 46),
+    "forgets its numbers": (BUGS["P5c forgets its numbers"][0], 37),
+    "delivers before the order is durable": (BUGS["P5c delivers before the order is durable"][0], 37),
+    "erases the order too early": (ORDER_ERASED_TOO_EARLY, 51),
+    "takes a source's number for a row's": (BUGS["literal P5c source sequence"][0], 37),
+    "writes no order": (BUGS["literal P5c no order"][0], 37),
+}
+"""Machines with a bug, and seeds under which it shows."""
+
+
+@pytest.mark.parametrize("bug", WRONG)
+def test_a_machine_with_a_bug_is_rejected(tmp_path: Path, bug: str) -> None:
+    protocol, seed = WRONG[bug]
+    result = check(tmp_path, MODULE, more=trace_files([recorded(seed, protocol)]), flags=())
+
+    assert result.violated == "deadlock", result.output
+
+
+@pytest.mark.parametrize("what", ["taken part", "other order"])
+def test_a_corrupted_schedule_is_rejected(tmp_path: Path, what: str) -> None:
+    result = check(tmp_path, MODULE, more=trace_files([corrupted(recorded(46), what)]), flags=())
+
+    assert result.violated == "deadlock", result.output
