@@ -1,5 +1,5 @@
-"""Going back in part: who survives has every row once and in one order, whoever fails; every snapshot ends; the machines
-follow it."""
+"""Going back in part: who survives has every row once and in one order, whoever fails; recoveries and snapshots end; the
+machines follow it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.specs.tlc import check
 SCOPES = [
     ({"MaxId": "0", "MaxFail": "2"}, 3_018),
     ({"MaxId": "1", "MaxFail": "2", "OtherRows": "0"}, 17_461),
-    pytest.param({"MaxId": "0", "MaxRows": "2"}, 55_182, marks=pytest.mark.long),
+    ({"MaxId": "0", "MaxRows": "2"}, 6_996),
+    pytest.param({"MaxId": "0", "MaxRows": "2", "MaxFail": "2"}, 29_874, marks=pytest.mark.long),
 ]
 """Snapshots, failures, rows of the two sources, and the distinct states. All rows arrive in all of them."""
 
@@ -28,6 +29,33 @@ def test_every_state_keeps_every_row_once_and_every_snapshot_ends(
 
     assert result.ok, result.output
     assert result.states == states
+
+
+SNAPSHOT = {"MaxRows": "1", "MaxId": "1"}
+ENDS = [
+    ({}, 1_431),
+    ({**SNAPSHOT, "MaxFail": "1"}, 8_964),
+    pytest.param({"MaxRows": "1", "OtherRows": "1"}, 3_018, marks=pytest.mark.long),
+    pytest.param(SNAPSHOT, 17_461, marks=pytest.mark.long),
+]
+"""Two failures: two rows of one source, a row of each, and a row and a snapshot; the latter with one failure, too."""
+
+
+@pytest.mark.parametrize(("scope", "states"), ENDS)
+def test_every_recovery_and_every_snapshot_ends(tmp_path: Path, scope: dict[str, str], states: int) -> None:
+    result = check(tmp_path, "MCPartialEnds", scope)
+
+    assert result.ok, result.output
+    assert result.states == states
+
+
+@pytest.mark.parametrize(("mutant", "scope"), [("OrderOnly", {}), ("WaitsItOut", {**SNAPSHOT, "MaxFail": "1"})])
+def test_a_rule_under_which_something_waits_for_ever_is_condemned(
+    tmp_path: Path, mutant: str, scope: dict[str, str]
+) -> None:
+    result = check(tmp_path, "MCPartialEnds", {"Mutant": f'"{mutant}"', **scope})
+
+    assert result.violated == "violated", result.output
 
 
 NO_SNAPSHOT, ONE_SOURCE = {"MaxId": "0"}, {"MaxId": "1", "OtherRows": "0"}
