@@ -84,8 +84,10 @@ Read(p) ==
 
 IsOpen(p) == p \notin marked /\ (Repeats => order[Position + 1] = p)
 
+\* A mutant that replays takes nothing but what its order names.
 DropAtMerge(p) ==
   LET e == <<p, "m">> IN
+  /\ Mutant = "OrderOnly" => ~Repeats
   /\ IsOpen(p) /\ Head1(e, "row") /\ Head(chan[e]).seq <= got[p]
   /\ chan' = Without(e)
   /\ UNCHANGED <<cursor, got, sent, order, have, open, next, asked, marked, copy, complete, failures>>
@@ -150,14 +152,14 @@ BarrierAtSink(p) ==
 
 Closed == open' = 0 /\ asked' = {} /\ marked' = {} /\ copy' = None
 OfRows(items) == SelectSeq(items, LAMBDA item : item.kind = "row")
+Over == Closed /\ chan' = [e \in Ends |-> OfRows(chan[e])]
 
 Refuse ==
-  /\ Mutant # "NoRefusal"
+  /\ Mutant \notin {"NoRefusal", "WaitsItOut"}
   /\ \/ \E p \in Source : LET e == <<p, "m">> IN
           IsOpen(p) /\ IsOurs(e) /\ (Repeats \/ got[p] > Head(chan[e]).before)
      \/ \E p \in Sink : LET e == <<"m", p>> IN IsOurs(e) /\ Len(have[p]) > Head(chan[e]).before
-  /\ chan' = [e \in Ends |-> OfRows(chan[e])]
-  /\ Closed
+  /\ Over
   /\ UNCHANGED <<cursor, got, sent, order, have, next, complete, failures>>
 
 Complete ==
@@ -169,14 +171,21 @@ Complete ==
 ----------------------------------------------------------------------------
 (* Failures. *)
 
+\* The coordinator fails, or waits no longer, or somebody's state can't be written: nobody goes back.
+GiveUp ==
+  /\ open # 0 /\ failures < MaxFail
+  /\ failures' = failures + 1
+  /\ Over
+  /\ UNCHANGED <<cursor, got, sent, order, have, next, complete>>
+
 Behind(p) ==
   CASE Mutant = "Alone" -> {p}
     [] p \in Source -> {p}
     [] p = "m" -> Source \cup {"m"}
     [] OTHER -> Source \cup {"m", p}
 
-Fail(p) ==
-  LET back == Behind(p) IN
+Fail(gone) ==
+  LET back == UNION {Behind(p) : p \in gone} IN
   /\ failures < MaxFail
   /\ failures' = failures + 1
   /\ cursor' = [q \in Source |-> IF q \in back THEN complete[q].cursor[q] ELSE cursor[q]]
@@ -191,10 +200,10 @@ Fail(p) ==
   /\ UNCHANGED <<next, complete>>
 
 Next ==
-  \/ Begin \/ Refuse \/ Complete
+  \/ Begin \/ Refuse \/ Complete \/ GiveUp
   \/ \E p \in Source : Read(p) \/ DropAtMerge(p) \/ Deliver(p) \/ BarrierAtSource(p) \/ BarrierAtMerge(p)
   \/ \E p \in Sink : Take(p) \/ BarrierAtSink(p)
-  \/ \E p \in Task : Fail(p)
+  \/ \E p \in Task : Fail({p})
 
 Spec == Init /\ [][Next]_vars /\ WF_vars(Next)
 
@@ -220,6 +229,13 @@ NoGap ==
   /\ \A p \in Source : IsNew(p) => Head(chan[<<p, "m">>]).seq = got[p] + 1
   /\ \A p \in Sink : Head1(<<"m", p>>, "row") => Head(chan[<<"m", p>>]).seq <= Len(have[p]) + 1
 
+\* Somebody sends again what was taken before it went back, or the merge is not through with its old order.
+Recovering ==
+  \/ Repeats
+  \/ \E p \in Source : cursor[p] < got[p]
+  \/ \E p \in Sink : sent[p] < Len(have[p])
+
+EveryRecoveryEnds == Recovering ~> ~Recovering
 EveryRowArrives == <>(\A p \in Sink : Len(have[p]) = (IF p = "x" THEN 2 ELSE 1) * (MaxRows + OtherRows))
 EverySnapshotEnds == (open # 0) ~> (open = 0)
 =============================================================================

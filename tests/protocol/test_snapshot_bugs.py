@@ -308,6 +308,8 @@ BUGS: dict[str, tuple[Protocol, str]] = {
 }
 """What is wrong, and the oracles that may say so."""
 
+ORDER_ERASED_TOO_EARLY = _worker(PARTIAL, ErasesTheOrderTooEarly)
+
 
 def first_failure(protocol: Protocol) -> Outcome:
     """The first of many schedules that somebody complains about."""
@@ -327,8 +329,7 @@ def test_the_oracles_see(bug: str) -> None:
 
 def test_the_order_of_receipts_after_the_decided_cut_is_needed() -> None:
     """Long runs on a merge: it takes a crash after receipts that were erased, and before the next snapshot."""
-    protocol = _worker(PARTIAL, ErasesTheOrderTooEarly)
-    outcomes = (play(protocol, JOIN, seed, inputs=8, steps=250) for seed in range(100, 200))
+    outcomes = (play(ORDER_ERASED_TOO_EARLY, JOIN, seed, inputs=8, steps=250) for seed in range(100, 200))
 
     assert "the replay is another run" in str(next(outcome for outcome in outcomes if not outcome.ok).error)
 

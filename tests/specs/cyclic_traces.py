@@ -22,7 +22,7 @@ from spark_ckpt.protocol.snapshots.cyclic import PROTOCOL, CyclicPhase, CyclicTa
 from spark_ckpt.protocol.vocabulary import Envelope, Received
 from spark_ckpt.simulator.schedules import Driver
 from spark_ckpt.simulator.world import Choice
-from tests.specs.message_traces import Numbered, counts, have_of, number_of
+from tests.specs.message_traces import Numbered, counts, drawn, have_of, number_of
 from tests.specs.tla import Step, record, sequence, set_of, traces_module
 
 MODULE = "TraceCyclicSnapshot"
@@ -44,10 +44,7 @@ def recorded(seed: int, protocol: Protocol = PROTOCOL) -> list[Step]:
     world = Loops(protocol)
     driver = Driver(world, seed, fault_rate=0.03, timer_rate=0.15)
     steps: list[Step] = []
-    for _ in range(STEPS):
-        choice = _at_once(world, driver) or driver._next()
-        if choice is None:
-            break
+    for choice in drawn(driver, STEPS, AT_ONCE):
         action = action_of(choice, world)
         driver.do(choice)
         if choice[0] in ("recover", *AT_ONCE) and not _under_way(world):
@@ -55,11 +52,6 @@ def recorded(seed: int, protocol: Protocol = PROTOCOL) -> list[Step]:
         if action:
             steps.append(Step(*action, {} if world.alarm else shown(world)))
     return steps
-
-
-def _at_once(world: Loops, driver: Driver) -> Choice | None:
-    found = [choice for choice in world.choices() if choice[0] in AT_ONCE]
-    return driver.pick(found) if found else None
 
 
 def _under_way(world: Loops) -> bool:
@@ -146,8 +138,8 @@ def _log(messages: Sequence[Envelope]) -> str:
 
 def _complete(world: Loops) -> str:
     """The newest decided snapshot, as storage has it."""
-    decided = [int(key[1]) for key in world.processes[COORDINATOR].storage.readable() if key[0] == "commit"]
-    key = checkpoint_key(max(decided)) if decided else None
+    number = world.decided()
+    key = checkpoint_key(number) if number else None
     cuts = {name: world.processes[ProcessId(name)].storage.cuts[key] if key else world.initial for name in "sabc"}
     have = have_of(world.app, {name: cut.have for name, cut in cuts.items()})
     return record({"cursor": str(cuts["s"].cursor), "have": have, "log": _log(_logged(world, key))})

@@ -23,7 +23,7 @@ from spark_ckpt.protocol.vocabulary import Envelope
 from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.schedules import Driver
 from spark_ckpt.simulator.world import Choice
-from tests.specs.message_traces import Numbered, counts, have_of, number_of
+from tests.specs.message_traces import Numbered, counts, drawn, have_of, number_of
 from tests.specs.tla import Step, record, set_of, traces_module
 
 MODULE = "TraceEpochs"
@@ -61,10 +61,7 @@ def recorded(seed: int, protocol: Protocol = PROTOCOL) -> list[Step]:
     world = Around(protocol)
     driver = Driver(world, seed, fault_rate=0.03, timer_rate=0.15)
     steps: list[Step] = []
-    for _ in range(STEPS):
-        choice = _at_once(world, driver) or driver._next()
-        if choice is None:
-            break
+    for choice in drawn(driver, STEPS, ("restore",)):
         action = action_of(choice, world)
         driver.do(choice)
         if choice[0] in ("recover", "restore") and not world.recovering:
@@ -72,11 +69,6 @@ def recorded(seed: int, protocol: Protocol = PROTOCOL) -> list[Step]:
         if action:
             steps.append(Step(*action, {} if world.alarm else shown(world)))
     return steps
-
-
-def _at_once(world: Around, driver: Driver) -> Choice | None:
-    found = [choice for choice in world.choices() if choice[0] == "restore"]
-    return driver.pick(found) if found else None
 
 
 def action_of(choice: Choice, world: Around) -> tuple[str, str] | None:
@@ -99,7 +91,7 @@ def _written(world: Around, key: Key) -> tuple[str, str] | None:
     if key[0] == "begun":
         world.begun.append(int(key[1]))
         return ("begin", "")
-    newest = key[0] == "commit" and int(key[1]) > _decided(world)
+    newest = key[0] == "commit" and int(key[1]) > world.decided()
     return ("decide", str(world.ordinal(int(key[1])))) if newest else None
 
 
@@ -124,12 +116,6 @@ def _collecting(world: Around, number: int) -> bool:
 
 def _taken(message: Envelope) -> tuple[str, str]:
     return ("take", f"{message.source}{number_of(message.body)}")
-
-
-def _decided(world: Around) -> int:
-    """The newest decided epoch, as storage has it."""
-    commits = [int(key[1]) for key in world.processes[COORDINATOR].storage.readable() if key[0] == "commit"]
-    return max(commits, default=0)
 
 
 # -- what the machines show ---------------------------------------------------------------------------------------
@@ -173,7 +159,7 @@ def _messages(world: Around, messages: Iterable[Envelope]) -> str:
 
 
 def _complete(world: Around) -> str:
-    number = _decided(world)
+    number = world.decided()
     copies = {name: _copy(world, name, number) for name in PROCESSES}
     storages = {name: world.tasks[name].storage.readable() for name in PROCESSES}
     logged = [each for name in PROCESSES for each in captured_in_flight(ProcessId(name), Epoch(number), storages[name])]

@@ -1,11 +1,12 @@
-"""What the traces of the message world have in common: rows that go around a loop once, and who has which."""
+"""What the traces of the message world have in common: how a schedule is drawn, what is begun, decided and on its way, and
+rows that go around a loop once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 
-from spark_ckpt.protocol.graph import Graph
+from spark_ckpt.protocol.graph import COORDINATOR, Graph
 from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt.protocol.incarnation import Age, age
 from spark_ckpt.protocol.message_machine import APP
@@ -15,8 +16,28 @@ from spark_ckpt.simulator import choosing
 from spark_ckpt.simulator.application import Application, Outputs
 from spark_ckpt.simulator.faults import Faults
 from spark_ckpt.simulator.message_world import MessageWorld
+from spark_ckpt.simulator.schedules import Driver
 from spark_ckpt.simulator.world import Choice
 from tests.specs.tla import record, set_of
+
+
+class Counted(MessageWorld):
+    """A world whose snapshots are numbered without gaps, as the specifications number them; complete ones are not judged."""
+
+    def __init__(self, protocol: Protocol, graph: Graph, faults: Faults, rows: int) -> None:
+        super().__init__(protocol, graph, faults, rows)
+        self.audits = []
+        self.begun: list[int] = []
+        """Ids that are durable. An id may be left out, here."""
+
+    def ordinal(self, number: int) -> int:
+        """How many epochs or snapshots were begun up to this one."""
+        return sum(each <= number for each in self.begun)
+
+    def decided(self) -> int:
+        """The newest decided epoch or snapshot, as storage has it; 0 if there is none."""
+        commits = [int(key[1]) for key in self.processes[COORDINATOR].storage.readable() if key[0] == "commit"]
+        return max(commits, default=0)
 
 
 class OnceAround(Application):
@@ -32,23 +53,26 @@ class OnceAround(Application):
         }
 
 
-class Numbered(MessageWorld):
+class Numbered(Counted):
     """Rows that go around a loop once, with two crashes; only the periodic timer runs out."""
 
     def __init__(self, protocol: Protocol, graph: Graph, rows: int) -> None:
         super().__init__(protocol, graph, Faults(2, 0, 0, 0, 0, 0, 0), rows)
         self.app = OnceAround(graph, rows)
-        self.audits = []
-        self.begun: list[int] = []
-        """Ids that are durable. An id may be left out, here; the specification counts without gaps."""
-
-    def ordinal(self, number: int) -> int:
-        """How many epochs or snapshots were begun up to this one."""
-        return sum(each <= number for each in self.begun)
 
     def timers(self) -> list[Choice]:
         """The beginnings of epochs or snapshots."""
         return [choice for choice in super().timers() if choosing.is_periodic(self, choice)]
+
+
+def drawn(driver: Driver, steps: int, at_once: tuple[str, ...] = ()) -> Iterator[Choice]:
+    """The choices of a schedule, for whoever makes them; those of the kinds `at_once` come before all others."""
+    for _ in range(steps):
+        urgent = [choice for choice in driver.world.choices() if choice[0] in at_once] if at_once else []
+        choice = driver.pick(urgent) if urgent else driver._next()
+        if choice is None:
+            return
+        yield choice
 
 
 def counts(message: Envelope, world: MessageWorld) -> bool:

@@ -1,17 +1,22 @@
-"""Going back in part: who survives has every row once and in one order, whoever fails; every snapshot ends."""
+"""Going back in part: who survives has every row once and in one order, whoever fails; recoveries and snapshots end; the
+machines follow it."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from tests.protocol.test_snapshot_bugs import BUGS, ORDER_ERASED_TOO_EARLY
+from tests.specs.partial_traces import MODULE, corrupted, recorded, trace_files
 from tests.specs.tlc import check
 
 SCOPES = [
     ({"MaxId": "0", "MaxFail": "2"}, 3_018),
     ({"MaxId": "1", "MaxFail": "2", "OtherRows": "0"}, 17_461),
-    pytest.param({"MaxId": "0", "MaxRows": "2"}, 55_182, marks=pytest.mark.long),
+    ({"MaxId": "0", "MaxRows": "2"}, 6_996),
+    pytest.param({"MaxId": "0", "MaxRows": "2", "MaxFail": "2"}, 29_874, marks=pytest.mark.long),
 ]
 """Snapshots, failures, rows of the two sources, and the distinct states. All rows arrive in all of them."""
 
@@ -24,6 +29,33 @@ def test_every_state_keeps_every_row_once_and_every_snapshot_ends(
 
     assert result.ok, result.output
     assert result.states == states
+
+
+SNAPSHOT = {"MaxRows": "1", "MaxId": "1"}
+ENDS = [
+    ({}, 1_431),
+    ({**SNAPSHOT, "MaxFail": "1"}, 8_964),
+    pytest.param({"MaxRows": "1", "OtherRows": "1"}, 3_018, marks=pytest.mark.long),
+    pytest.param(SNAPSHOT, 17_461, marks=pytest.mark.long),
+]
+"""Two failures: two rows of one source, a row of each, and a row and a snapshot; the latter with one failure, too."""
+
+
+@pytest.mark.parametrize(("scope", "states"), ENDS)
+def test_every_recovery_and_every_snapshot_ends(tmp_path: Path, scope: dict[str, str], states: int) -> None:
+    result = check(tmp_path, "MCPartialEnds", scope)
+
+    assert result.ok, result.output
+    assert result.states == states
+
+
+@pytest.mark.parametrize(("mutant", "scope"), [("OrderOnly", {}), ("WaitsItOut", {**SNAPSHOT, "MaxFail": "1"})])
+def test_a_rule_under_which_something_waits_for_ever_is_condemned(
+    tmp_path: Path, mutant: str, scope: dict[str, str]
+) -> None:
+    result = check(tmp_path, "MCPartialEnds", {"Mutant": f'"{mutant}"', **scope})
+
+    assert result.violated == "violated", result.output
 
 
 NO_SNAPSHOT, ONE_SOURCE = {"MaxId": "0"}, {"MaxId": "1", "OtherRows": "0"}
@@ -43,3 +75,45 @@ def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str,
     result = check(tmp_path, "PartialRecovery", {"Mutant": f'"{mutant}"', **scope})
 
     assert result.violated in violated, result.output
+
+
+SEEDS = [range(88, 100), *(pytest.param(range(first, first + 30), marks=pytest.mark.long) for first in (200, 230, 260))]
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_schedules_of_the_machines_are_behaviours_of_the_specification(tmp_path: Path, seeds: range) -> None:
+    traces = [recorded(seed) for seed in seeds]
+    result = check(tmp_path, MODULE, more=trace_files(traces), flags=())
+
+    steps = [step for trace in traces for step in trace]
+    actions = [step.action for step in steps]
+    assert len(actions) > 1_500
+    assert min(actions.count(action) for action in ("refuse", "drop", "complete", "give up", "fail")) > 1
+    assert any(one.action == "join" and other.action == "fail" for one, other in pairwise(steps))
+    assert result.ok, result.output
+
+
+WRONG = {
+    "takes part while it replays": (BUGS["P5c takes part while it replays"][0], 46),
+    "forgets its numbers": (BUGS["P5c forgets its numbers"][0], 37),
+    "delivers before the order is durable": (BUGS["P5c delivers before the order is durable"][0], 37),
+    "erases the order too early": (ORDER_ERASED_TOO_EARLY, 51),
+    "takes a source's number for a row's": (BUGS["literal P5c source sequence"][0], 37),
+    "writes no order": (BUGS["literal P5c no order"][0], 37),
+}
+"""Machines with a bug, and seeds under which it shows."""
+
+
+@pytest.mark.parametrize("bug", WRONG)
+def test_a_machine_with_a_bug_is_rejected(tmp_path: Path, bug: str) -> None:
+    protocol, seed = WRONG[bug]
+    result = check(tmp_path, MODULE, more=trace_files([recorded(seed, protocol)]), flags=())
+
+    assert result.violated == "deadlock", result.output
+
+
+@pytest.mark.parametrize("what", ["taken part", "other order"])
+def test_a_corrupted_schedule_is_rejected(tmp_path: Path, what: str) -> None:
+    result = check(tmp_path, MODULE, more=trace_files([corrupted(recorded(46), what)]), flags=())
+
+    assert result.violated == "deadlock", result.output

@@ -30,10 +30,24 @@ def set_of(values: Iterable[str]) -> str:
     return f"{{{', '.join(values)}}}"
 
 
-def traces_module(name: str, traces: Sequence[Sequence[Step]]) -> dict[str, str]:
-    """The file of a module that defines `Traces`: sequences of steps."""
+def changes(steps: Sequence[Step]) -> list[Step]:
+    """The steps with what has changed only, where the step before shows something too."""
+    before: Mapping[str, str] = {}
+    found = []
+    for step in steps:
+        changed = {name: value for name, value in step.shown.items() if before.get(name) != value}
+        found.append(Step(step.action, step.node, changed or dict(list(step.shown.items())[:1])))
+        before = step.shown
+    return found
+
+
+def traces_module(
+    name: str, traces: Sequence[Sequence[Step]], named: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The file of a module that defines `Traces`: sequences of steps, in which names stand for values."""
     body = ",\n".join("<<" + ",\n  ".join(map(_step, trace)) + ">>" for trace in traces)
-    return {f"{name}.tla": f"---- MODULE {name} ----\nEXTENDS Integers\nTraces == <<\n{body}\n>>\n====\n"}
+    names = "".join(f"{each} == {value}\n" for each, value in (named or {}).items())
+    return {f"{name}.tla": f"---- MODULE {name} ----\nEXTENDS Integers\n{names}Traces == <<\n{body}\n>>\n====\n"}
 
 
 def _step(step: Step) -> str:
