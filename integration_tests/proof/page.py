@@ -200,11 +200,18 @@ def campaigns_of(lines: Sequence[ledger.Line]) -> str:
     header = "schedules | simulated hours | run twice | condemned |"
     table = _section("Campaigns", CAMPAIGNS, f"| date | commit | {header}", "|---|---|---:|---:|---:|---:|", rows)
     names = [f"| {name} | {_summed(found)} |" for name, found in ledger.by_protocol(lines).items()]
-    condemned = [f"- {line.protocol}, seed {each.seed}: {each.error}" for line in lines for each in line.condemned]
-    return (
-        "\n".join([table, f"| protocol | {header}", "|---|---:|---:|---:|---:|", *names, "", *condemned]).rstrip()
-        + "\n"
-    )
+    by_protocol = ["", f"| protocol | {header}", "|---|---:|---:|---:|---:|", *names, ""]
+    return "\n".join([table.rstrip(), *by_protocol, *_condemned(lines)]).rstrip() + "\n"
+
+
+def _condemned(lines: Sequence[ledger.Line]) -> list[str]:
+    """Alike ones together, with what came of them."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        for each in line.condemned:
+            found.setdefault(each.verdict or f"{each.error} (open)", []).append(f"{line.protocol} {each.seed}")
+    told = [f"- {verdict}: {', '.join(seeds)}" for verdict, seeds in found.items()]
+    return ["What was condemned, by protocol and seed, and what came of it:", "", *told] if told else []
 
 
 def _summed(found: ledger.Sum) -> str:

@@ -56,12 +56,14 @@ class States(set[Cell]):
 
 @dataclass(frozen=True)
 class Condemned:
-    """A schedule that an oracle condemned: the world of a seed, and what was chosen in it."""
+    """A schedule that an oracle condemned: the world of a seed, and what was chosen in it. `verdict`, by hand: who was wrong, and
+    what came of it."""
 
     seed: int
     world: int
     error: str
     trace: Trace
+    verdict: str = ""
 
 
 @dataclass

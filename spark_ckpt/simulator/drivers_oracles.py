@@ -108,11 +108,11 @@ def judge_takeover(commit: Commit, by: DriverNode, before: Lease, now: int) -> N
 
 
 def _renews_in_time(holder: DriverNode, since: Since, now: int) -> bool:
-    """It is able to, and has done it, or has not had the time to since the store is back.
+    """It has been able to all the time, and has done it, or has not had the time to since the store is back.
 
-    Whoever wakes this very moment, or is reached again, is not in time: what it does first comes after its silence.
+    Whoever stood still, or was cut off, has been silent by itself: what it does next comes after that.
     """
-    if not holder.able or holder.awake_since == now:
+    if not holder.able or holder.awake_since > since.row or holder.wants_to_renew(now):
         return False
     return holder.last_renewal or (now - since.back) * holder.rate < holder.times.renewal_ms * 100
 

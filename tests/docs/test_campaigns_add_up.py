@@ -61,7 +61,13 @@ def test_what_was_condemned_is_kept_and_runs_again(tmp_path: Path) -> None:
 
 
 def test_the_page_tells_of_a_condemned_schedule() -> None:
-    whole = campaigns_of([line("markers"), line("epochs", condemned=(Condemned(3, 3, "O2: lost", ()),))])
+    found = (
+        Condemned(3, 3, "O2: lost", ()),
+        Condemned(4, 4, "O1: twice", (), "mended"),
+        Condemned(5, 5, "O1: 3", (), "mended"),
+    )
+    whole = campaigns_of([line("markers"), line("epochs", condemned=found)])
 
-    assert "| 2026-01-02 | `abc1234` | 20 | 2 | 2 | 1 |" in whole
-    assert "epochs, seed 3: O2: lost" in whole
+    assert "| 2026-01-02 | `abc1234` | 20 | 2 | 2 | 3 |" in whole
+    assert "- O2: lost (open): epochs 3\n" in whole
+    assert "- mended: epochs 4, epochs 5\n" in whole
