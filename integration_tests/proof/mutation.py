@@ -161,11 +161,12 @@ def tried(folder: Path, names: Sequence[str], seconds: float) -> list[Mutant]:
 
 
 def fastest(tests: Iterable[str], takes: Mapping[str, float], seconds: float) -> list[str]:
-    """As many as there is time for, and one at least."""
-    chosen: list[str] = []
+    """As many as there is time for, none that takes more than a tenth of it; one at least."""
+    left, chosen = seconds, list[str]()
     for test in sorted(tests, key=lambda name: (takes.get(name, 0.0), name)):
-        seconds -= takes.get(test, 0.0)
-        if chosen and seconds < 0:
+        taken = takes.get(test, 0.0)
+        left -= taken
+        if chosen and (left < 0 or taken > seconds / 10):
             break
         chosen.append(test)
     return chosen

@@ -95,10 +95,11 @@ def test_a_sample_has_its_share_of_every_package_and_a_larger_one_holds_it() -> 
 
 
 def test_a_mutant_is_tried_by_the_fastest_tests_for_so_long_and_by_one_at_least() -> None:
-    takes = {"slow": 9.0, "quick": 1.0, "middling": 2.0}
+    takes = {"slow": 9.0, "quick": 0.5, **{f"middling {number}": 1.0 for number in range(20)}}
 
-    assert fastest(takes, takes, 3.5) == ["quick", "middling"]
-    assert fastest(["slow"], takes, 3.5) == ["slow"]
+    assert fastest(takes, takes, 10.0) == ["quick", *sorted(takes)[:9]]
+    assert fastest(takes, takes, 100.0)[-1] == "slow"
+    assert fastest(["slow"], takes, 10.0) == ["slow"]
 
 
 def test_every_survivor_has_a_verdict_and_every_hole_names_a_test_that_there_is() -> None:

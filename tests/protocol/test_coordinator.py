@@ -431,7 +431,9 @@ def test_a_savepoint_behind_the_final_epoch_is_refused_aloud() -> None:
     driver.tell(b.StopRequested())
     driver.decide(5)
 
-    assert [type(effect) for effect in driver.tell(b.EpochRequested(b.Reason.SAVEPOINT, "late"))] == [b.Note]
+    (note,) = driver.tell(b.EpochRequested(b.Reason.SAVEPOINT, "late"))
+    assert isinstance(note, b.Note)
+    assert (note.what, "'late'" in note.detail) == ("request refused", True)
 
 
 def test_a_final_epoch_that_is_aborted_is_tried_again() -> None:

@@ -18,6 +18,7 @@ from spark_ckpt.protocol.vocabulary import (
     Erase,
     Hold,
     Json,
+    Note,
     Release,
     Send,
     SetTimer,
@@ -90,7 +91,9 @@ def test_one_counter_numbers_the_messages_of_all_senders() -> None:
 def test_the_gate_closes_before_the_delivery_and_opens_when_every_receipt_is_logged() -> None:
     machine = receiver()
 
-    effects = [type(effect) for effect in machine.handle(app(S, J, 1))]
+    answered = machine.handle(app(S, J, 1))
+    effects = [type(effect) for effect in answered]
+    assert Note("gated") in answered
     assert effects.index(Hold) < effects.index(Deliver)
     machine.handle(app(S, J, 2))
     assert machine.handle(ackack(2)) == []  # type: ignore[arg-type]

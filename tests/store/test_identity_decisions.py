@@ -296,6 +296,11 @@ def test_a_table_that_is_made_anew_while_the_job_runs_is_noticed():
         check_unchanged(Found({}, {"out": A}), Found({}, {"out": {**A, "table id": "9"}}))
 
 
+def test_a_source_that_becomes_another_one_while_the_job_runs_is_noticed():
+    with pytest.raises(IdentityChanged, match="source 'in'"):
+        check_unchanged(Found({"in": A}, {}), Found({"in": {**A, "table id": "9"}}, {}))
+
+
 def test_a_sink_that_may_have_a_damaged_epoch_which_was_passed_over_is_not_replaced_unawares():
     recorded = Known({}, {"out": SinkIdentity(parts=A)}, (brief_of(4, 3),), passed_over=(brief_of(5, 4),))
     with pytest.raises(IdentityChanged, match="passed over: 5") as caught:
