@@ -1,7 +1,8 @@
 """A random sample of mutants is tried with mutmut, in a copy of the tree; needs the extra `mutation`.
 
 mutmut keeps all mutants of a module in one file, notes which test reaches which function, and tries each mutant in a fork of
-a process that has loaded everything. Here a mutant gets the fastest tests that reach its function, for so many seconds of
+a server that has loaded everything and run nothing: a process that has used Delta tables and forks fails whatever it does
+with them, and every mutant of the store would count as killed. Tests without a mutant run in such a fork, too, and must pass. Here a mutant gets the fastest tests that reach its function, for so many seconds of
 them; what survives is tried once more with more of them. The folder is kept: another run in it goes on where this one was.
 """
 
@@ -64,6 +65,7 @@ track_dependencies = false
 use_git_change_detection = false
 timeout_multiplier = 3.0
 timeout_constant = 10.0
+process_isolation = "forkserver"
 
 [tool.pytest.ini_options]
 addopts = "--strict-markers --strict-config"

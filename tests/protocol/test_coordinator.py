@@ -218,6 +218,14 @@ def test_a_timeout_aborts_and_says_who_was_missing() -> None:
     ]
 
 
+def test_few_who_were_missing_are_all_named() -> None:
+    driver = Driver()
+    driver.elapse("interval")
+    (aborted,) = only(b.AbortEpoch, driver.elapse("epoch"))
+
+    assert aborted.why == "nothing came within 600000 ms from s, t, k"
+
+
 def test_an_aborted_epoch_is_tried_again_under_a_new_id_after_a_pause() -> None:
     driver = Driver()
     driver.tell(b.EpochRequested(b.Reason.SAVEPOINT, "a"))
