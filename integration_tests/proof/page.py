@@ -187,7 +187,9 @@ MUTANTS = (
     "text. A mutant is tried by the fastest tests that reach its function, a survivor by more of them; tests of planted bugs and "
     "the slowest ones are left out. Intervals are Wilson's, 95 percent. Not mutated: what is outside of functions, and functions "
     "with a decorator, properties above all. A hole is a survivor for which a test was written: the share at first is what an "
-    "undisturbed mutant meets, the share now is flattered by these tests. Equivalent mutants count nowhere."
+    "undisturbed mutant meets, the share now is flattered by these tests. Equivalent mutants count nowhere. The sample of seed 1 "
+    "had 5 seconds of tests for a mutant (`store/`: 10) and no second round; its holes were tried with the test that is named, "
+    "and what had timed out once more by itself."
 )
 
 
