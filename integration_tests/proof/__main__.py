@@ -7,16 +7,17 @@ import json
 import os
 import platform
 import subprocess
+import tempfile
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import spark_ckpt.simulator as sim
-from integration_tests.proof import campaign as campaigns
 from integration_tests.proof import ledger
 from integration_tests.proof.caught import caught
-from integration_tests.proof.mutants import mutants
+from integration_tests.proof.mutation import try_sample
 from integration_tests.proof.page import RESULTS, write_page
 from integration_tests.proof.tried import tried
 from integration_tests.survival.process import ROOT
@@ -26,6 +27,7 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, rich
 
 Seconds = Annotated[float, typer.Option("--seconds", help="Processor time per protocol.")]
 First = Annotated[int, typer.Option("--first", help="The first seed.")]
+FOLDER = Path(tempfile.gettempdir()) / "spark-ckpt-mutants"
 
 
 @app.command("all")
@@ -67,26 +69,21 @@ def page() -> None:
 
 
 @app.command("mutants")
-def mutants_of(module: str, tests: list[str]) -> None:
-    """Mutants of a module that its tests do not kill. Minutes per module; needs the extra `mutation`."""
-    found = mutants([module], tests)
-    typer.echo(f"{found.tried} mutants, {found.score:.1%} killed")
-    for survivor in found.survivors:
-        typer.echo(survivor)
-
-
-@app.command()
-def campaign(
-    seconds: Annotated[float, typer.Option("--seconds", help="For how long, by the clock.")] = 280.0,
-    module: Annotated[list[str] | None, typer.Option("--module", help="These only.")] = None,
+def mutants_of(
+    sample: Annotated[int, typer.Option("--sample", help="How many, of the three packages together.")] = 400,
+    seed: Annotated[int, typer.Option("--seed", help="Which ones.")] = 1,
+    rounds: Annotated[
+        list[float] | None,
+        typer.Option("--round", help="Seconds of tests for a mutant, then for a survivor, and so on."),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Survivors of earlier runs, too.")] = False,
+    folder: Annotated[Path, typer.Option("--folder", help="Where mutants are made; kept for the next run.")] = FOLDER,
 ) -> None:
-    """Mutants of protocol/, host/ and store/ that were not tried yet, for so long; what was tried adds up in mutants.jsonl."""
-    everything = campaigns.targets()
-    campaigns.run(seconds, {name: everything[name] for name in module or everything})
-    found = campaigns.score(campaigns.kept())
-    typer.echo(f"{found.tried} mutants tried, {found.share:.1%} killed of those that change something")
-    for survivor in found.survivors:
-        typer.echo(f"{survivor.module}:{survivor.line} {survivor.operator}")
+    """A sample of the mutants of protocol/, host/ and store/; what was tried adds up in mutants.json. An hour; extra `mutation`."""
+    for each in try_sample(folder, sample, seed, rounds or [20.0, 90.0], again):
+        if not each.dead and not each.verdict:
+            typer.echo(f"{each.name} {each.outcome}\n{each.change}")
+    write_page()
 
 
 def _names() -> list[str]:

@@ -1,84 +1,159 @@
-"""Mutants of a module, each tried by the unit tests that keep it: cosmic-ray in a copy of the tree.
+"""What became of mutants of protocol/, host/ and store/: results add up over runs, and count only for the text they were made of.
 
-    python -m integration_tests.proof mutants spark_ckpt/protocol/transport.py tests/protocol/test_transport.py
-
-Needs the extra `mutation`. A mutant takes as long as its tests take to start and to fail: a second or two.
+`mutants.json` has a line for each mutant that was tried. `verdict` and `why` are written by hand, for what no test killed
+when it was tried first: `equivalent` (nothing that anybody can see differs), `text` (only the words of a message differ),
+`hole` (killed since, by the test that `why` names) or `open`. `python -m integration_tests.proof mutants` tries more.
 """
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import json
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from integration_tests.survival.process import ROOT
 
-PARTS = ("spark_ckpt", "connectors", "tests")
-SETTINGS = """[cosmic-ray]
-module-path = {modules}
-timeout = 30.0
-test-command = "{command}"
-
-[cosmic-ray.distributor]
-name = "local"
-"""
+RESULTS = Path(__file__).with_name("mutants.json")
+PACKAGES = ("protocol", "host", "store")
+VERDICTS = ("equivalent", "text", "hole", "open")
+Z = 1.96
+"""Of an interval that holds the true share in 95 of 100 samples."""
 
 
 @dataclass(frozen=True)
-class Mutants:
-    """How many there were, and a line about each that no test killed."""
+class Mutant:
+    """One that was tried."""
 
-    tried: int
-    survivors: tuple[str, ...]
+    name: str
+    """Its module, its function and its number there, as mutmut writes them."""
+    function: str
+    """A digest of the function's text."""
+    outcome: str
+    """`killed`, `survived`, `timeout`: there was no time to find out, `no tests`: no test reaches the function."""
+    change: str = ""
+    """Lines that differ; only of those that were not killed at once."""
+    verdict: str | None = None
+    why: str = ""
 
     @property
-    def score(self) -> float:
-        """Share that was killed."""
-        return 1 - len(self.survivors) / self.tried if self.tried else 1.0
+    def package(self) -> str:
+        """Which of `PACKAGES` it is in."""
+        return self.name.split(".")[1]
+
+    @property
+    def dead(self) -> bool:
+        """Whether a test noticed it."""
+        return self.outcome == "killed"
 
 
-def mutants(modules: Sequence[str], tests: Sequence[str]) -> Mutants:
-    """Try all of them. Raises `CalledProcessError` if the tests fail without a mutant."""
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder)
-        copy_to(tree)
-        (tree / "mutants.toml").write_text(settings_of(tree, modules, tests))
-        _cosmic_ray(tree, "init", "mutants.toml", "all.sqlite")
-        _cosmic_ray(tree, "baseline", "mutants.toml")
-        _cosmic_ray(tree, "exec", "mutants.toml", "all.sqlite")
-        return read(_cosmic_ray(tree, "dump", "all.sqlite"))
+@dataclass(frozen=True)
+class Score:
+    """Of some that were tried."""
+
+    tried: int
+    dead: int
+    verdicts: dict[str, int]
+
+    def share(self, *without: str, first: bool = False) -> tuple[float, float, float]:
+        """Killed, of those that are not `equivalent` nor of these verdicts, and its interval; `first`: before tests were added."""
+        of = self.tried - sum(self.verdicts[name] for name in ("equivalent", *without))
+        return interval(self.dead - self.verdicts["hole"] * first, of)
 
 
-def copy_to(tree: Path) -> None:
-    """What the tests need, in a folder where mutants may be made."""
-    for part in PARTS:
-        shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+def interval(hits: int, of: int) -> tuple[float, float, float]:
+    """A share and the two ends of Wilson's interval for it, 95 percent."""
+    if not of:
+        return 1.0, 0.0, 1.0
+    share = hits / of
+    middle = (share + Z**2 / (2 * of)) / (1 + Z**2 / of)
+    half = Z / (1 + Z**2 / of) * (share * (1 - share) / of + Z**2 / (4 * of**2)) ** 0.5
+    return share, middle - half, middle + half
 
 
-def settings_of(tree: Path, modules: Sequence[str], tests: Sequence[str]) -> str:
-    """The tests run without this project's options: no workers, no timeouts of pytest's own."""
-    pytest_of = f"{sys.executable} -m pytest -q -x -c /dev/null --rootdir {tree} -p no:cacheprovider"
-    environment = f"env PYTHONPATH={tree}:{tree / 'connectors'} PYTHONDONTWRITEBYTECODE=1"
-    return SETTINGS.format(modules=list(modules), command=f"{environment} {pytest_of} {' '.join(tests)}")
+def score(tried: Iterable[Mutant]) -> Score:
+    """All of them together. A survivor without a verdict is `open`."""
+    everybody = list(tried)
+    verdicts = [each.verdict or "open" for each in everybody if each.verdict or not each.dead]
+    return Score(
+        len(everybody), sum(each.dead for each in everybody), {name: verdicts.count(name) for name in VERDICTS}
+    )
 
 
-def read(dumped: str) -> Mutants:
-    """What a session's dump says: a line of JSON for each mutant, its work and its result."""
-    pairs = [json.loads(line) for line in dumped.splitlines()]
-    done = [(work["mutations"][0], result) for work, result in pairs if result is not None]
-    alive = [
-        f"{mutation['module_path']}:{mutation['start_pos'][0]} {mutation['operator_name'].removeprefix('core/')}"
-        for mutation, result in done
-        if result["test_outcome"] == "survived"
-    ]
-    return Mutants(len(done), tuple(alive))
+@dataclass(frozen=True)
+class Results:
+    """All that is known."""
+
+    of: dict[str, int]
+    """How many mutants there were, by package, when the last sample was drawn."""
+    samples: dict[str, int]
+    """The size of each sample, by its seed."""
+    tried: tuple[Mutant, ...]
+
+    def kept(self, root: Path = ROOT) -> list[Mutant]:
+        """Of the present text of each function."""
+        return [each for each in self.tried if each.function == digest_of(each.name, root)]
 
 
-def _cosmic_ray(tree: Path, *arguments: str) -> str:
-    command = [str(Path(sys.executable).with_name("cosmic-ray")), *arguments]
-    return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True).stdout
+def read(results: Path = RESULTS) -> Results:
+    """Nothing if there is no file yet."""
+    if not results.exists():
+        return Results({}, {}, ())
+    found = json.loads(results.read_text())
+    return Results(found["of"], found["samples"], tuple(Mutant(**each) for each in found["tried"]))
+
+
+def write(known: Results, results: Path = RESULTS) -> None:
+    """A line for each mutant, in the order of their names."""
+    lines = [json.dumps(asdict(each), ensure_ascii=False) for each in sorted(known.tried, key=lambda each: each.name)]
+    head = f'{{"of": {json.dumps(known.of)},\n"samples": {json.dumps(known.samples)},\n"tried": [\n'
+    results.write_text(head + ",\n".join(lines) + "\n]}\n")
+
+
+def added(old: Iterable[Mutant], new: Iterable[Mutant]) -> list[Mutant]:
+    """What is known when these were tried, too. What was once said of a mutant stays as long as its function is the same."""
+    known = {each.name: each for each in old}
+    for each in new:
+        before = known.get(each.name)
+        same = before is not None and before.function == each.function
+        known[each.name] = _again(before, each) if same and before else each
+    return list(known.values())
+
+
+def _again(before: Mutant, now: Mutant) -> Mutant:
+    if before.dead and not before.verdict:
+        return now
+    verdict = "hole" if now.dead else before.verdict
+    return replace(now, change=before.change, verdict=verdict, why=before.why)
+
+
+def digest_of(name: str, root: Path = ROOT) -> str | None:
+    """Of the text of a mutant's function, None if there is none of this name any more."""
+    module, _, function = name.partition("__mutmut_")[0].rpartition(".")
+    path = root / module.replace(".", "/")
+    for found in (path.with_suffix(".py"), path / "__init__.py"):
+        if found.exists():
+            return _digests(found.read_text()).get(function)
+    return None
+
+
+@lru_cache(maxsize=256)
+def _digests(source: str) -> dict[str, str]:
+    lines = source.splitlines()
+    return {
+        name: hashlib.sha256("\n".join(lines[node.lineno - 1 : node.end_lineno]).encode()).hexdigest()[:12]
+        for name, node in _functions(ast.parse(source).body)
+    }
+
+
+def _functions(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Functions and methods, by the names that mutmut gives them."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef):
+            yield f"x_{node.name}", node
+        elif isinstance(node, ast.ClassDef):
+            methods = (each for each in node.body if isinstance(each, ast.FunctionDef))
+            yield from ((f"xǁ{node.name}ǁ{each.name}", each) for each in methods)

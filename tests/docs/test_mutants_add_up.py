@@ -2,67 +2,110 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+import re
 from pathlib import Path
 
 import pytest
 
-from integration_tests.proof.campaign import Mutant, annotations_of, digest_of, kept, score, targets
+from integration_tests.proof.mutants import Mutant, Results, added, digest_of, interval, read, score, write
+from integration_tests.proof.mutation import drawn, fastest
+from integration_tests.survival.process import ROOT
 
-MODULE = "spark_ckpt/host/one.py"
+MODULE = "spark_ckpt.host.one"
+SOURCE = "class One:\n    def first(self):\n        return 1\n\n\ndef second():\n    return 2\n"
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    module = tmp_path / MODULE
+    module = tmp_path / f"{MODULE.replace('.', '/')}.py"
     module.parent.mkdir(parents=True)
-    module.write_text("ONE = 1\n")
-    tests = tmp_path / "tests" / "host"
-    tests.mkdir(parents=True)
-    (tests / "test_one.py").touch()
-    (module.parent / "without_tests.py").touch()
+    module.write_text(SOURCE)
     return tmp_path
 
 
-def tried(root: Path, occurrence: int, outcome: str, verdict: str | None = None) -> Mutant:
-    return Mutant(MODULE, digest_of(MODULE, root), "NumberReplacer", occurrence, 1, outcome, verdict)
-
-
-def written(root: Path, *mutants: Mutant) -> Path:
-    results = root / "mutants.jsonl"
-    results.write_text("".join(f"{json.dumps(asdict(each))}\n" for each in mutants))
-    return results
-
-
-def test_a_module_is_tried_by_the_tests_of_its_name(root: Path) -> None:
-    assert targets(root) == {MODULE: ["tests/host/test_one.py"]}
+def tried(root: Path, number: int, outcome: str, verdict: str | None = None) -> Mutant:
+    name = f"{MODULE}.xǁOneǁfirst__mutmut_{number}"
+    return Mutant(name, digest_of(name, root) or "", outcome, "-1\n+2", verdict, "because" if verdict else "")
 
 
 def test_the_share_is_of_those_that_change_something(root: Path) -> None:
-    alive, equal = tried(root, 2, "survived"), tried(root, 3, "survived", "nobody reads it")
-    results = written(root, tried(root, 0, "killed"), tried(root, 1, "killed"), alive, equal)
+    outcomes = [
+        ("killed", None),
+        ("killed", None),
+        ("survived", "equivalent"),
+        ("survived", "text"),
+        ("timeout", None),
+    ]
 
-    found = score(kept(results, root))
+    found = score(tried(root, number, *outcome) for number, outcome in enumerate(outcomes))
 
-    assert (found.tried, found.killed, found.equivalent, found.survivors) == (4, 2, 1, (alive,))
-    assert found.share == pytest.approx(2 / 3)
-
-
-def test_a_survivor_that_is_killed_later_is_no_survivor(root: Path) -> None:
-    results = written(root, tried(root, 0, "survived"), tried(root, 0, "killed"))
-
-    assert score(kept(results, root)).share == 1
-
-
-def test_results_of_another_text_do_not_count(root: Path) -> None:
-    results = written(root, tried(root, 0, "survived"))
-    (root / MODULE).write_text("ONE = 2\n")
-
-    assert kept(results, root) == []
+    assert (found.tried, found.dead) == (5, 2)
+    assert found.verdicts == {"equivalent": 1, "text": 1, "hole": 0, "open": 1}
+    assert found.share()[0] == 2 / 4
+    assert found.share("text")[0] == pytest.approx(2 / 3)
 
 
-def test_mutants_of_annotations_are_none() -> None:
-    source = "def one(a: int | None) -> int | str:\n    b: int | None = 1 | 2\n    return b\n"
+def test_what_a_new_test_kills_did_not_count_at_first(root: Path) -> None:
+    found = score([tried(root, 0, "killed", "hole"), tried(root, 1, "killed")])
 
-    assert sorted(annotations_of(source)) == [((1, 11), (1, 21)), ((1, 26), (1, 35)), ((2, 7), (2, 17))]
+    assert (found.share(first=True)[0], found.share()[0]) == (1 / 2, 1)
+
+
+def test_the_interval_is_wilsons() -> None:
+    assert interval(9, 10) == pytest.approx((0.9, 0.5958, 0.9821), abs=1e-4)
+
+
+def test_a_survivor_that_is_killed_later_is_a_hole_that_was_closed(root: Path) -> None:
+    (found,) = added([tried(root, 0, "survived")], [tried(root, 0, "killed")])
+
+    assert (found.outcome, found.verdict, found.change) == ("killed", "hole", "-1\n+2")
+
+
+def test_a_verdict_stays_as_long_as_its_mutant_survives(root: Path) -> None:
+    (found,) = added([tried(root, 0, "survived", "equivalent")], [tried(root, 0, "survived")])
+
+    assert (found.verdict, found.why) == ("equivalent", "because")
+
+
+def test_what_is_kept_can_be_read(root: Path) -> None:
+    known = Results({"host": 7}, {"1": 2}, (tried(root, 0, "survived", "text"), tried(root, 1, "killed")))
+    write(known, root / "mutants.json")
+
+    assert read(root / "mutants.json") == known
+
+
+def test_results_of_another_text_of_the_function_do_not_count(root: Path) -> None:
+    known = Results({}, {}, (tried(root, 0, "survived"),))
+    module = root / f"{MODULE.replace('.', '/')}.py"
+
+    module.write_text(SOURCE.replace("return 2", "return 3"))
+    assert known.kept(root) == list(known.tried)
+    module.write_text(SOURCE.replace("return 1", "return 3"))
+    assert known.kept(root) == []
+
+
+def test_a_sample_has_its_share_of_every_package_and_a_larger_one_holds_it() -> None:
+    names = [f"spark_ckpt.{package}.m.x_f__mutmut_{n}" for package in ("host", "store") for n in range(40)]
+
+    small, large = drawn(names, 10, 1), drawn(names, 20, 1)
+
+    assert [sum(f".{package}." in name for name in small) for package in ("host", "store")] == [5, 5]
+    assert set(small) < set(large)
+    assert set(small) != set(drawn(names, 10, 2))
+
+
+def test_a_mutant_is_tried_by_the_fastest_tests_for_so_long_and_by_one_at_least() -> None:
+    takes = {"slow": 9.0, "quick": 0.5, **{f"middling {number}": 1.0 for number in range(20)}}
+
+    assert fastest(takes, takes, 10.0) == ["quick", *sorted(takes)[:9]]
+    assert fastest(takes, takes, 100.0)[-1] == "slow"
+    assert fastest(["slow"], takes, 10.0) == ["slow"]
+
+
+def test_every_survivor_has_a_verdict_and_every_hole_names_a_test_that_there_is() -> None:
+    kept = read().kept()
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+
+    assert [each.name for each in kept if not each.dead and not (each.verdict and each.why)] == []
+    assert [each.name for each in kept if each.verdict == "hole" and not each.dead] == []
+    assert [each.why for each in kept if each.verdict == "hole" and not re.search(rf"def {each.why}\(", tests)] == []

@@ -118,6 +118,13 @@ def test_an_incarnation_that_is_replaced_while_it_pins_its_sources_ends_as_fence
     assert (end.outcome, type(end.error)) == (Outcome.FENCED, Fenced)
 
 
+def test_an_incarnation_whose_decision_the_log_refuses_ends_with_what_the_log_said(bench):
+    bench.tell(SavepointAsked("named"))
+    bench.batch(markers=2)
+    (end,) = [each for each in bench.tell(ManifestFenced(2, "incarnation 2 is there")) if isinstance(each, End)]
+    assert (end.outcome, end.error.what) == (Outcome.FENCED, "incarnation 2 is there")
+
+
 def test_sources_whose_pinning_the_log_does_not_answer_end_the_incarnation_in_doubt():
     bench = Bench()
     bench.tell(SourcesPinned({"in": {"n": 0}}))

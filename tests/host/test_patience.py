@@ -94,8 +94,8 @@ def test_an_outage_after_a_long_idle_life_is_a_new_one():
 
 
 def test_what_no_restart_cures_ends_the_run_at_once():
-    assert isinstance(Trial().ends(BAD), GiveUp)
-    assert isinstance(Trial().ends(BAD, progressed=True), GiveUp)
+    assert Trial().ends(BAD) == GiveUp(0, 0.0)
+    assert Trial().ends(BAD, progressed=True) == GiveUp(0, 0.0)
 
 
 def test_a_stop_bounds_the_outage_and_nothing_lengthens_it_again():

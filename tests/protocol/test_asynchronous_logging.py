@@ -20,6 +20,7 @@ from spark_ckpt.protocol.recovery import Birth, Failure, Part, Settings, checkpo
 from spark_ckpt.protocol.vocabulary import (
     AppSent,
     Capture,
+    CheckpointKind,
     Commanded,
     Deliver,
     Envelope,
@@ -134,6 +135,7 @@ def test_every_few_flushes_a_checkpoint_makes_its_interval_stable():
     machine.handle(received())
     effects = machine.handle(tick())
     assert kinds(effects) == [SetTimer, Capture, Store]
+    assert effects[1] == Capture(Epoch(1), CheckpointKind.BASIC)
     (report,) = machine.handle(Stored("checkpoint", True))
     assert report.message.body == [[1, {"s": 0}]]
 
@@ -308,6 +310,26 @@ def test_the_failed_are_rebuilt_to_what_is_stable_and_orphans_follow():
         initial=True,
         because="its newest intervals follow from undone ones; 0 is the newest that can be recovered",
     )
+
+
+def test_who_has_a_checkpoint_goes_back_to_it():
+    machine, _ = worker(every=1)
+    machine.handle(received())
+    store, _ = flushed(machine)
+    plan = PROTOCOL.plan(
+        failure({A}, {A: {store.key: store.record}}, {S: worker(S)[0].record(), K: worker(K)[0].record()})
+    )
+    assert (plan.parts[A].checkpoint, plan.parts[A].initial) == (store.key, False)
+
+
+def test_a_life_that_begins_at_a_checkpoint_numbers_on_behind_what_it_had_sent():
+    machine, _ = worker(every=1)
+    machine.handle(received())
+    machine.handle(AppSent(AK, "m"))
+    store, _ = flushed(machine)
+    records = {store.key: store.record}
+    again, _ = worker(checkpoint=store.record, records=records, incarnation=2, table={2: {A: Epoch(2)}})
+    assert [each.message.seq for each in again.handle(AppSent(AK, "n")) if isinstance(each, Send)] == [2]
 
 
 def test_a_survivor_keeps_what_only_its_memory_has():

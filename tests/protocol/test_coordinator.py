@@ -218,6 +218,14 @@ def test_a_timeout_aborts_and_says_who_was_missing() -> None:
     ]
 
 
+def test_few_who_were_missing_are_all_named() -> None:
+    driver = Driver()
+    driver.elapse("interval")
+    (aborted,) = only(b.AbortEpoch, driver.elapse("epoch"))
+
+    assert aborted.why == "nothing came within 600000 ms from s, t, k"
+
+
 def test_an_aborted_epoch_is_tried_again_under_a_new_id_after_a_pause() -> None:
     driver = Driver()
     driver.tell(b.EpochRequested(b.Reason.SAVEPOINT, "a"))
@@ -431,7 +439,9 @@ def test_a_savepoint_behind_the_final_epoch_is_refused_aloud() -> None:
     driver.tell(b.StopRequested())
     driver.decide(5)
 
-    assert [type(effect) for effect in driver.tell(b.EpochRequested(b.Reason.SAVEPOINT, "late"))] == [b.Note]
+    (note,) = driver.tell(b.EpochRequested(b.Reason.SAVEPOINT, "late"))
+    assert isinstance(note, b.Note)
+    assert (note.what, "'late'" in note.detail) == ("request refused", True)
 
 
 def test_a_final_epoch_that_is_aborted_is_tried_again() -> None:

@@ -141,6 +141,16 @@ def test_a_lower_index_is_logged_before_it_is_delivered():
     assert kinds(machine.handle(Stored(store.token, True))) == [Note, Deliver]
 
 
+def test_the_share_that_was_logged_is_counted_on_from_a_checkpoint():
+    machine = at_index(2)
+    (store,) = machine.handle(received(index=1))
+    machine.handle(Stored(store.token, True))
+    *_, checkpoint = machine.handle(tick(5_000))
+    again, _ = worker(checkpoint=checkpoint.record, incarnation=2)
+    again.handle(tick(9_000))
+    assert Note("logged of received", "1/1") in again.handle(Stored("checkpoint", True))
+
+
 def test_a_write_that_failed_is_written_again():
     machine = at_index(2)
     (store,) = machine.handle(received(index=1))

@@ -36,6 +36,7 @@ def test_who_was_passed_over_too_often_is_next_for_certain_the_longest_waiting_f
     turns = {A: Turn(9), B: Turn(4), C: Turn(5)}
 
     assert weights({B: 100, C: 0}, turns, SETTINGS) == {C: 1}
+    assert weights({B: 100, C: 0}, {**turns, B: Turn(6)}, SETTINGS) == {B: 1}
     assert weights({B: 100}, turns, SETTINGS) == {B: 1}
 
 

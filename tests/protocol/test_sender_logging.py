@@ -13,11 +13,13 @@ from spark_ckpt.protocol.recovery import Failure, Record, Records, checkpoint_ke
 from spark_ckpt.protocol.vocabulary import (
     OUT,
     AppSent,
+    Capture,
     Deliver,
     Drop,
     Erase,
     Hold,
     Json,
+    Note,
     Release,
     Send,
     SetTimer,
@@ -90,7 +92,9 @@ def test_one_counter_numbers_the_messages_of_all_senders() -> None:
 def test_the_gate_closes_before_the_delivery_and_opens_when_every_receipt_is_logged() -> None:
     machine = receiver()
 
-    effects = [type(effect) for effect in machine.handle(app(S, J, 1))]
+    answered = machine.handle(app(S, J, 1))
+    effects = [type(effect) for effect in answered]
+    assert Note("gated") in answered
     assert effects.index(Hold) < effects.index(Deliver)
     machine.handle(app(S, J, 2))
     assert machine.handle(ackack(2)) == []  # type: ignore[arg-type]
@@ -147,6 +151,23 @@ def test_a_durable_checkpoint_needs_no_log_and_tells_senders_to_forget() -> None
     assert said(effects) == [("covered", {"channel": S_TO_J, "last": 1})]
     assert Release(OUT) in effects
     assert said(machine.handle(app(S, J, 1))) == [("covered", {"channel": S_TO_J, "last": 1})]
+
+
+def test_a_source_takes_a_checkpoint_of_what_it_has_sent_once() -> None:
+    machine = sender()
+
+    assert only(Capture, machine.handle(TICK)).index == 1
+    machine.handle(Stored("checkpoint/000000000001", ok=True))
+    assert all_of(Capture, machine.handle(TICK)) == []
+
+
+def test_what_is_said_names_the_index_at_which_it_was_said() -> None:
+    """Whoever has gone back since finds out by it whether it was undone."""
+    machine = sender()
+    machine.handle(ack())  # type: ignore[arg-type]
+    answers = [*machine.handle(Stored(LOGGED, ok=True)), *receiver().handle(app(S, J, 1))]
+
+    assert [send.message.index for send in all_of(Send, answers)] == [0, 1]
 
 
 def test_a_checkpoint_that_could_not_be_stored_covers_nothing_and_is_stored_again() -> None:

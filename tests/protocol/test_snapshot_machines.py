@@ -374,3 +374,28 @@ def test_more_captured_than_was_in_flight_breaks_an_invariant() -> None:
 
     with pytest.raises(InvariantBroken, match="no more is captured"):
         coordinator.handle(control(JOIN.processes[-1], "coordinator", "ack", 1, -1))
+
+
+def test_a_coordinator_that_has_decided_nothing_tells_of_no_decision() -> None:
+    assert sent(Coordinator(birth(COORDINATOR)).handle(START), "commit") == []
+
+
+# -- the order of receipts ---------------------------------------------------------------------------------------------
+
+
+def test_the_order_of_receipts_ends_at_the_first_gap() -> None:
+    records = {("order", f"{n:012d}"): {"channel": channel} for n, channel in ((1, "s->a"), (2, "t->a"), (4, "s->a"))}
+
+    assert list(partial_recovery.order_after(0, records)) == ["s->a", "t->a"]
+    assert list(partial_recovery.order_after(1, records)) == ["t->a"]
+
+
+def test_no_position_before_a_decided_cut_stays() -> None:
+    machine = born(partial_recovery.PartialTask, "a")
+    for seq in (1, 2):
+        after(machine, on("s", "a", "app", 0, "x", seq), Stored(f"order {seq}", True))
+    after(machine, on("s", "a", "barrier", 1, 2), on("t", "a", "barrier", 1), Stored("checkpoint 1", True))
+
+    erased = machine.handle(control("coordinator", "a", "commit", 1))
+
+    assert Erase((("order", f"{1:012d}"), ("order", f"{2:012d}"))) in erased

@@ -192,6 +192,7 @@ def test_a_forced_checkpoint_precedes_the_delivery_and_names_the_message():
     event = after_my_checkpoint()
     effects = machine.handle(event)
     assert kinds(effects) == [Note, Capture, Store, Deliver]
+    assert effects[0] == Note("forced", "1")
     assert effects[2].record["waiting"] == [event.message.as_record()]
     assert effects[2].record["received"] == {}
 

@@ -307,6 +307,11 @@ def test_a_table_that_is_made_anew_while_the_job_runs_is_noticed():
         check_unchanged(Found({}, {"out": A}), Found({}, {"out": {**A, "table id": "9"}}))
 
 
+def test_a_source_that_becomes_another_one_while_the_job_runs_is_noticed():
+    with pytest.raises(IdentityChanged, match="source 'in'"):
+        check_unchanged(Found({"in": A}, {}), Found({"in": {**A, "table id": "9"}}, {}))
+
+
 def test_a_sink_that_may_have_a_damaged_epoch_which_was_passed_over_is_not_replaced_unawares():
     recorded = Known(
         {}, {"out": SinkIdentity(parts=A)}, whole(manifest(4)), passed_over=(EpochBrief.of(manifest(5, 4), 0),)

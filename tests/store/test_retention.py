@@ -64,6 +64,21 @@ def test_young_epochs_stay(world: World) -> None:
     assert [brief.epoch for brief in world.store.log.state().epochs] == [2, 3, 4]
 
 
+def test_an_accepted_loss_is_remembered_for_ever(world: World) -> None:
+    world.epoch({"a": 1}, acked=1)
+    world.store.log.release(1)
+    for newest, incarnation in ((3, 1), (5, 3)):
+        world.store.log.accept_loss(newest, incarnation)
+    lost = world.store.log.state().lost
+    for number in range(2):
+        world.begin()
+        world.epoch({"a": number}, full=True, acked=6 + number)
+    world.store.retain(Retention(keep_last=1, slack=0))
+
+    assert sorted(lost) == [2, 3, 4, 5]
+    assert World(world.store.location.uri).store.log.state().lost == lost
+
+
 def test_savepoints_stay_for_ever_and_go_when_dropped(world: World) -> None:
     for number in range(1, 6):
         world.epoch({"a": number}, full=True, acked=number)

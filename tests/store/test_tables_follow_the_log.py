@@ -171,6 +171,12 @@ def test_files_carry_statistics_to_skip_by(world: World) -> None:
     assert (actions["min.ckpt_epoch"], actions["max.ckpt_epoch"], actions["min.ckpt_key_group"]) == (1, 1, 0)
 
 
+def test_files_of_an_outbox_carry_the_statistics_that_tasks_took(world: World) -> None:
+    world.epoch({"a": 1})
+    (action,) = pa.table(outbox_table(world).get_add_actions(flatten=True)).to_pylist()
+    assert action["num_records"] == 1
+
+
 def test_deleted_and_overwritten_keys_do_not_come_back(world: World) -> None:
     world.epoch({"a": 1, "b": 1, "c": 1}, full=True)
     world.epoch({"b": None, "c": 2})

@@ -1,0 +1,211 @@
+"""A random sample of mutants is tried with mutmut, in a copy of the tree; needs the extra `mutation`.
+
+mutmut keeps all mutants of a module in one file, notes which test reaches which function, and tries each mutant in a fork of
+a server that has loaded everything and run nothing: a process that has used Delta tables and forks fails whatever it does
+with them, and every mutant of the store would count as killed. Here a mutant gets the fastest tests that reach its function,
+for so many seconds of them; what survives is tried once more with more of them. The folder is kept: another run in it goes
+on where this one was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from integration_tests.proof.mutants import PACKAGES, Mutant, added, digest_of, read, write
+from integration_tests.survival.process import ROOT
+
+COPIED = ("spark_ckpt", "connectors", "tests", "docs", "specs")
+SLOW = (
+    "tests/protocol/test_branch_coverage.py",
+    "tests/protocol/test_epoch_ids.py",
+    "tests/protocol/test_exhaustive.py",
+    "tests/protocol/test_forcing.py",
+    "tests/protocol/test_interval_graph.py",
+    "tests/protocol/test_logging_schedules.py",
+    "tests/protocol/test_many_schedules.py",
+    "tests/protocol/test_recovery_line.py::test_it_agrees_with_vector_clocks",
+    "tests/protocol/test_recovery_line.py::test_it_is_the_greatest_of_all_usable_lines",
+    "tests/protocol/test_schedules.py::test_the_schedules_reach_the_rare_paths",
+    "tests/protocol/test_scopes_with_failures.py",
+    "tests/simulator/test_determinism.py",
+    "tests/simulator/test_drivers_world.py",
+    "tests/simulator/test_exploration.py",
+    "tests/simulator/test_reduction.py",
+    "tests/simulator/test_spark_world.py::test_no_schedule_is_condemned_and_every_kind_of_fault_happens",
+    "tests/store/test_crash_at_every_durable_step.py",
+    "tests/store/test_damage_is_never_an_answer.py::test_a_damaged_log_file_is_reported_or_changes_nothing",
+    "tests/store/test_damaged_logs_say_so.py::test_no_damage_of_any_file_of_the_log_changes_what_it_says",
+    "tests/store/test_epochs_are_decided_once.py::test_many_writers_lose_nothing_and_share_one_order",
+    "tests/store/test_killed_drivers.py",
+    "tests/store/test_long_lives.py",
+    "tests/store/test_object_store.py",
+    "tests/store/test_retention.py::TestNoKeptEpochLosesAFile",
+    "tests/store/test_retention.py::test_logs_are_trimmed_and_savepoints_keep_their_version",
+)
+"""Three seconds and more, each."""
+PLANTED = ("planted", "_bugs", "oracles_see", "wrong_surroundings", "literal_variant", "is_caught")
+"""Tests of other bugs: with a mutant they may fail because that bug hides, which says nothing of the mutant."""
+OF_THE_TEXT = ("imports_nothing", "every_handler_is_in_the_table", "sparks_host_sends", "interface_width")
+"""Tests that look at the source, which mutmut has rewritten."""
+SETTINGS = """[tool.mutmut]
+source_paths = ["spark_ckpt"]
+only_mutate = {mutated}
+also_copy = ["connectors", "docs", "specs"]
+pytest_add_cli_args = {arguments}
+pytest_add_cli_args_test_selection = {tests}
+track_dependencies = false
+use_git_change_detection = false
+timeout_multiplier = 15.0
+timeout_constant = 30.0
+process_isolation = "forkserver"
+
+[tool.pytest.ini_options]
+addopts = "--strict-markers --strict-config"
+xfail_strict = true
+timeout = 20
+markers = ["spark: -", "kafka: -", "kill: -", "long: -"]
+"""
+OUTCOMES = {0: "survived", 5: "no tests", 33: "no tests", **dict.fromkeys((-24, -9, 24, 36, 152, 255), "timeout")}
+"""By the exit code of the tests; every other one is a death. A test that hangs fails by pytest's own bound: that mutmut ends
+all of them says only that the machine is slow."""
+
+
+STATS = Path("mutants/mutmut-stats.json")
+MEASURED = Path("measured.json")
+"""Which test reaches which function, and what each takes, of all tests; `STATS` is what mutmut reads of it for a round."""
+REACHES = "tests_by_mangled_function_name"
+TAKES = "duration_by_test"
+
+
+def try_sample(folder: Path, size: int, seed: int, rounds: Sequence[float], again: bool = False) -> list[Mutant]:
+    """Draw a sample, try what has no result yet (`again`: what survived), and keep what it came to; all of the sample is returned.
+
+    Rounds: seconds of tests for each mutant; a survivor is tried in the next one, too. Raises `CalledProcessError` if a test
+    fails without a mutant.
+    """
+    prepare(folder)
+    names = list(everything(folder))
+    chosen, results = drawn(names, size, seed), read()
+    samples = results.samples | {str(seed): max(size, results.samples.get(str(seed), 0))}
+    write(replace(results, of=by_package(names), samples=samples))
+    known = {each.name: each for each in results.kept()}
+    left = [name for name in chosen if name not in known or (again and not known[name].dead)]
+    found: dict[str, Mutant] = {}
+    for seconds in rounds:
+        found |= {each.name: each for each in tried(folder, left, seconds)}
+        left = [name for name in left if not found[name].dead]
+    results = read()
+    write(replace(results, tried=tuple(added(results.tried, found.values()))))
+    return [each for each in read().kept() if each.name in set(chosen)]
+
+
+def by_package(names: Iterable[str]) -> dict[str, int]:
+    """How many of each."""
+    return dict(Counter(name.split(".")[1] for name in names))
+
+
+def prepare(folder: Path) -> None:
+    """The tree as it is now, its mutants, and what every test reaches; minutes in a new folder."""
+    for part in COPIED:
+        for copy in (folder / part, *([folder / "mutants" / part] if part != "spark_ckpt" else [])):
+            shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "pyproject.toml").write_text(settings())
+    if (folder / MEASURED).exists():
+        shutil.copy(folder / MEASURED, folder / STATS)
+    _mutmut(folder, ["spark_ckpt.host.markers.*"])
+    shutil.copy(folder / STATS, folder / MEASURED)
+
+
+def settings() -> str:
+    """For mutmut, and for pytest without this project's own options."""
+    names = " and ".join(f"not {each}" for each in (*PLANTED, *OF_THE_TEXT))
+    arguments = ["-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not long and not spark and not kafka", "-k", names]
+    tests = [f"tests/{name}" for name in (*PACKAGES, "simulator")] + [f"--deselect={each}" for each in SLOW]
+    mutated = [f"spark_ckpt/{name}/*" for name in PACKAGES]
+    return SETTINGS.format(mutated=json.dumps(mutated), arguments=json.dumps(arguments), tests=json.dumps(tests))
+
+
+def everything(folder: Path) -> Iterator[str]:
+    """The names of all mutants."""
+    for file in sorted((folder / "mutants").rglob("*.meta")):
+        yield from json.loads(file.read_text())["exit_code_by_key"]
+
+
+def drawn(names: Iterable[str], size: int, seed: int) -> list[str]:
+    """From each package its share. A larger sample holds the smaller one; a function that changes leaves others where they are."""
+    everybody = sorted(names, key=lambda name: _rank(name, seed))
+    chosen: list[str] = []
+    for package, number in by_package(everybody).items():
+        of_it = [name for name in everybody if name.split(".")[1] == package]
+        chosen += of_it[: round(size * number / len(everybody))]
+    return chosen
+
+
+def _rank(name: str, seed: int) -> str:
+    return hashlib.sha256(f"{seed} {digest_of(name)} {name}".encode()).hexdigest()
+
+
+def tried(folder: Path, names: Sequence[str], seconds: float) -> list[Mutant]:
+    """Each with the fastest tests that reach it, for so many seconds."""
+    if not names:
+        return []
+    stats = json.loads((folder / MEASURED).read_text())
+    stats[REACHES] = {name: fastest(tests, stats[TAKES], seconds) for name, tests in stats[REACHES].items()}
+    (folder / STATS).write_text(json.dumps(stats))
+    _mutmut(folder, names)
+    return list(_outcomes(folder, names))
+
+
+def fastest(tests: Iterable[str], takes: Mapping[str, float], seconds: float) -> list[str]:
+    """As many as there is time for, none that takes more than a tenth of it; one at least."""
+    left, chosen = seconds, list[str]()
+    for test in sorted(tests, key=lambda name: (takes.get(name, 0.0), name)):
+        taken = takes.get(test, 0.0)
+        left -= taken
+        if chosen and (left < 0 or taken > seconds / 10):
+            break
+        chosen.append(test)
+    return chosen
+
+
+def _outcomes(folder: Path, names: Sequence[str]) -> Iterator[Mutant]:
+    codes = {}
+    for file in (folder / "mutants").rglob("*.meta"):
+        codes.update(json.loads(file.read_text())["exit_code_by_key"])
+    for name in names:
+        outcome = OUTCOMES.get(codes[name], "killed")
+        change = "" if outcome == "killed" else _change(folder, name)
+        yield Mutant(name, digest_of(name) or "", outcome, change)
+
+
+def _change(folder: Path, name: str) -> str:
+    shown = _run(folder, "show", name).splitlines()
+    return "\n".join(line for line in shown if line[:1] in "+-" and line[:3] not in ("+++", "---"))
+
+
+def _mutmut(folder: Path, names: Sequence[str]) -> None:
+    _run(folder, "run", *names, "--max-children", "2")
+
+
+def _run(folder: Path, *arguments: str) -> str:
+    """What tests draw at random is fixed, and what they find is not remembered: `CI` says so to hypothesis."""
+    path = os.pathsep.join(str(folder / "mutants" / part) for part in (".", "connectors"))
+    environment = {
+        **os.environ,
+        "CI": "true",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": path,
+    }
+    command = [str(Path(sys.executable).with_name("mutmut")), *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout

@@ -1,0 +1,249 @@
+"""What an operator reads in an error of the store, and what tables keep when they are made anew."""
+
+from __future__ import annotations
+
+import errno
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from store_world import EDGE, ELSEWHERE, OPERATOR, SINK, World
+
+from spark_ckpt.errors import EpochDamaged, EpochNotFound, Fenced, LogDamaged, StateSchemaChanged, StoreOutage
+from spark_ckpt.store import delta_log, proposals
+from spark_ckpt.store.existing import existing_store
+from spark_ckpt.store.location import _SEAL as SEAL
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.log_content import LogFile, refuse_if_lacking
+from spark_ckpt.store.log_state import LogState
+from spark_ckpt.store.log_table import LogTable
+from spark_ckpt.store.records import Holder
+from spark_ckpt.store.schemas import committed_schema
+from spark_ckpt.store.state_rows import snapshot_of
+from spark_ckpt.store.store import Store
+
+FULL = OSError(errno.EIO, "the device fails")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path / "store")
+    world.begin()
+    world.epoch({"a": 1})
+    return world
+
+
+def test_an_operator_without_state_is_refused_with_those_that_have_some(world: World) -> None:
+    with pytest.raises(EpochNotFound) as refused:
+        snapshot_of(world.store.log.manifest(1), "another")
+
+    assert refused.value.context["operators"] == OPERATOR
+
+
+def test_times_in_errors_are_of_utc_wherever_the_driver_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        with pytest.raises(Fenced) as fenced:
+            proposals.fence(LogState(incarnation=2, since_ms=0), 1)
+    time.tzset()
+
+    assert fenced.value.context["since"] == "1970-01-01 00:00:00 UTC"
+
+
+def test_whoever_holds_the_store_is_told_with_name_process_and_host() -> None:
+    holder = Holder(host="h", boot_id="b", pid=7, pid_start=1, name="job")
+
+    assert str(holder) == "job (process 7 on h)"
+    assert str(holder.model_copy(update={"name": ""})) == "(process 7 on h)"
+
+
+def test_the_log_remembers_who_ran_each_incarnation(world: World) -> None:
+    (begun,) = world.store.log.state().incarnations
+
+    assert begun.holder == str(ELSEWHERE)
+
+
+def test_a_row_that_asks_for_a_handover_says_of_which_incarnation() -> None:
+    row = proposals.handover(LogState(incarnation=3), 3)
+
+    assert row is not None
+    assert row.incarnation == 3
+
+
+def test_damage_that_a_check_finds_is_told_with_the_epoch_it_is_in(world: World) -> None:
+    location, file = world.store.state(OPERATOR).location, world.line.chain[0]
+    (Path(location.uri) / file.path).write_bytes(b"")
+
+    with pytest.raises(EpochDamaged) as found:
+        location.verify(file, epoch=1, operator=OPERATOR)
+
+    assert {"epoch": 1, "operator": OPERATOR}.items() <= found.value.context.items()
+
+
+def test_a_device_that_fails_while_a_file_is_read_is_an_outage_of_that_place(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing:
+        def size(self) -> int:
+            return 1
+
+        def read(self, size: int) -> bytes:
+            raise FULL
+
+    location = world.store.state(OPERATOR).location
+    monkeypatch.setattr(Location, "_opened", lambda self, path: Failing())
+
+    with pytest.raises(StoreOutage) as failed:
+        location.read_table("a.parquet", expected=world.line.chain[0])
+
+    assert failed.value.context["location"] == location.uri
+
+
+def test_a_table_whose_columns_cannot_be_changed_is_an_outage_of_that_place(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise FULL
+
+    table = world.store.outbox(SINK).table
+    monkeypatch.setattr(delta_log, "recreate_table", fails)
+
+    with pytest.raises(StoreOutage) as failed:
+        table.ensure(pa.schema({"value": pa.int64()}), replace=True)
+
+    assert failed.value.context["location"] == table.location.uri
+
+
+def test_a_table_that_is_made_anew_keeps_its_partitions(tmp_path: Path) -> None:
+    location = Location(str(tmp_path / "table"))
+    columns = {"part": pa.string(), "value": pa.string()}
+    delta_log.create_table(location, pa.schema(columns), "a table", ["part"])
+
+    delta_log.recreate_table(location, pa.schema({**columns, "value": pa.int64()}), "a table", ["part"])
+
+    assert DeltaTable(location.uri).metadata().partition_columns == ["part"]
+
+
+def test_an_epoch_without_rows_of_a_sink_is_read_as_no_rows(world: World) -> None:
+    world.decide(world.manifest(stage=False))
+
+    assert world.store.outbox(SINK).read(2).num_rows == 0
+
+
+def test_files_that_go_several_at_a_time_all_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an object store, where each takes a request."""
+    names = [f"{number}.txt" for number in range(5)]
+    for name in names:
+        (tmp_path / name).write_text("")
+    monkeypatch.setattr(Location, "local", None)
+
+    Location(str(tmp_path)).delete(names[1:])
+
+    assert [path.name for path in tmp_path.iterdir()] == names[:1]
+
+
+def test_a_store_is_looked_at_with_the_options_that_were_given(world: World) -> None:
+    options = {"allow_unsafe_rename": "true"}
+
+    assert existing_store(world.store.location.uri, options).location.storage_options == options
+
+
+def test_a_store_is_opened_with_the_options_that_were_given(tmp_path: Path) -> None:
+    options = {"allow_unsafe_rename": "true"}
+
+    assert Store.open(str(tmp_path / "store"), "job", options).location.storage_options == options
+
+
+def test_a_table_is_made_with_the_properties_that_keep_its_history(tmp_path: Path) -> None:
+    location = Location(str(tmp_path / "table"))
+    delta_log.create_table(location, pa.schema({"value": pa.string()}), "a table")
+
+    assert delta_log.CONFIGURATION.items() <= DeltaTable(location.uri).metadata().configuration.items()
+
+
+def test_a_file_carries_a_seal_of_its_columns(tmp_path: Path) -> None:
+    location = Location(str(tmp_path))
+    location.write_table("a.parquet", pa.table({"value": ["a"]}))
+
+    assert SEAL in (pq.read_schema(tmp_path / "a.parquet").metadata or {})
+
+
+def test_a_bit_that_flips_in_the_rows_is_found_without_a_digest(tmp_path: Path) -> None:
+    location, path = Location(str(tmp_path)), tmp_path / "a.parquet"
+    location.write_table("a.parquet", pa.table({"value": list(range(1000))}), compression="none")
+    content = bytearray(path.read_bytes())
+    content[2000] ^= 1
+    path.write_bytes(content)
+
+    with pytest.raises(EpochDamaged):
+        location.read_table("a.parquet")
+
+
+def test_a_part_of_a_committed_file_is_read_only_if_all_of_it_is_what_was_committed(world: World) -> None:
+    location, file = world.store.state(OPERATOR).location, world.line.chain[0]
+    location.write_table(file.path, pa.table({"value": ["another"]}))
+
+    with pytest.raises(EpochDamaged):
+        location.read_table(file.path, row_groups=[0], expected=file)
+
+
+def test_damage_to_a_file_whose_columns_are_asked_for_says_what_was_committed(world: World) -> None:
+    location, file = world.store.state(OPERATOR).location, world.line.chain[0]
+    (Path(location.uri) / file.path).write_bytes(b"")
+
+    with pytest.raises(EpochDamaged) as found:
+        committed_schema(location, file, epoch=1, operator=OPERATOR)
+
+    assert found.value.context["expected"] == f"{file.size_bytes} bytes"
+
+
+def test_damage_to_state_is_told_with_the_operator(world: World) -> None:
+    location, file = world.store.state(OPERATOR).location, world.line.chain[0]
+    (Path(location.uri) / file.path).unlink()
+
+    with pytest.raises(EpochDamaged) as found:
+        world.store.verify(world.store.log.manifest(1), deep=True)
+
+    assert found.value.context["operator"] == OPERATOR
+
+
+def test_a_table_that_shows_what_was_never_decided_is_named(world: World) -> None:
+    table = world.store.outbox(SINK).table
+
+    with pytest.raises(LogDamaged) as found:
+        table.refuse_if_beyond(-1)
+
+    assert found.value.context["table"] == table.location.uri
+
+
+def test_a_table_whose_columns_have_other_types_is_named(world: World) -> None:
+    table = world.store.outbox(SINK).table
+
+    with pytest.raises(StateSchemaChanged) as refused:
+        table.ensure(pa.schema({"value": pa.int64()}))
+
+    assert refused.value.context["table"] == table.location.uri
+
+
+def test_files_of_an_edge_carry_the_statistics_that_tasks_took(world: World) -> None:
+    table = DeltaTable(world.store.edge(EDGE).location.uri)
+
+    assert pa.table(table.get_add_actions(flatten=True)).column("num_records").to_pylist() == [1]
+
+
+def test_a_log_with_another_row_than_the_one_that_was_acknowledged_is_damaged(world: World) -> None:
+    """Its rows are complete, and there are as many."""
+    table = LogTable.open(world.store.location.child("epochs"), world.clock, create=False)
+    assert table is not None
+    table.refresh()
+    newest = table.rows[-1]
+    files = [LogFile(0, list(table.rows))]
+    refuse_if_lacking(files, newest.seq, newest.acknowledged, "log")
+
+    with pytest.raises(EpochDamaged, match="another row"):
+        refuse_if_lacking(files, newest.seq, replace(newest.acknowledged, seal="0" * 32), "log")
