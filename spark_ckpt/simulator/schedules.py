@@ -64,8 +64,8 @@ TROUBLES = (
     ("sweep", "restore", "publish"),
 )
 """What happens in one schedule of a job that is operated; empty: everything."""
-OPERATED_STEPS = 300
-OPERATED_FAULT_RATE = 0.2
+OPERATED_STEPS = 150
+OPERATED_FAULT_RATE = 0.15
 
 LEASE_STEPS = 120
 LEASE_FAULT_RATE = 0.08
@@ -204,7 +204,7 @@ def drive(
     driver = driver_of(world, seed, fault_rate)
     error: Exception | None = None
     try:
-        driver.chaos(int((0.4 + 1.2 * driver.draw()) * steps))
+        driver.chaos(int((0.4 + 1.2 * driver.draw()) * steps * world.stretch))
         driver.drain()
     except Exception as complaint:  # noqa: BLE001 - whatever a machine raises is this schedule's verdict
         error = complaint
@@ -284,9 +284,9 @@ def run_operated(seed: int, core_of: CoreOf = shipped, story: bool = False) -> O
 
 def operated_world(seed: int, core_of: CoreOf = shipped) -> OperatedWorld:
     """The world that a seed's schedule begins in: in two of three a sink or both get the rows of several epochs at once, in ten of
-    eleven only some kinds of trouble happen, and every other job lives long."""
+    eleven only some kinds of trouble happen, and every fourth job lives long."""
     patient, troubles = (("tap",), (), ("tap", "out"))[seed % 3], TROUBLES[seed // 3 % len(TROUBLES)]
-    return OperatedWorld(core_of, patient, troubles, LONG if seed % 2 else SHORT)
+    return OperatedWorld(core_of, patient, troubles, LONG if seed % 4 == 3 else SHORT)
 
 
 def spark_world(seed: int, core_of: CoreOf = shipped) -> SparkWorld:

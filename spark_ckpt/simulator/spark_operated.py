@@ -28,13 +28,15 @@ from spark_ckpt.store.sinks_ahead import beyond
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """Of a job's life: rows of every topic, and how often something goes wrong (deaths, damage, whims of the operator)."""
+    """Of a job's life: rows of every topic, how often something goes wrong (deaths, damage, whims of the operator), and of how many
+    usual schedules its steps are."""
 
     rows: int
     faults: int
+    stretch: int
 
 
-SHORT, LONG = Length(12, 20), Length(30, 60)
+SHORT, LONG = Length(12, 20, 1), Length(30, 60, 2)
 """Some mistakes take many epochs and several branches."""
 OBEYED_MAX = 8
 """In a row, without a driver that begins: an operator does not go round in circles."""
@@ -63,7 +65,7 @@ class OperatedWorld(World):
         troubles: tuple[str, ...] = (),
         length: Length = SHORT,
     ) -> None:
-        self.troubles, self.rows = troubles, length.rows
+        self.troubles, self.rows, self.stretch = troubles, length.rows, length.stretch
         self.core_of, self.shape = core_of, operated_shape(patient)
         self.store = OperatedStore()
         self.topic = "a-1"

@@ -56,6 +56,8 @@ class World(ABC):
     moments: list[Moment] | None = None
     cells: set[Cell] | None = None
     step: int = 0
+    stretch: int = 1
+    """How many usual schedules long its own is."""
 
     @abstractmethod
     def choices(self) -> Sequence[Choice]:

@@ -9,7 +9,7 @@ import spark_ckpt.simulator as sim
 from spark_ckpt.simulator.schedules import operated_world
 
 ENOUGH = 1_600
-CATCHERS = (2, 9, 22, 42, 45, 74, 76, 77, 94, 99, 428, 617, 662, 775)
+CATCHERS = (2, 9, 42, 75, 83, 115, 174, 310, 312, 352, 429, 466, 627, 702, 7475, 101326)
 """Schedules that have caught a bug before: they are tried first."""
 
 
