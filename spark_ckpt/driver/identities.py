@@ -76,5 +76,7 @@ def reconciled(
     confirmed: Confirmed,
 ) -> Standing:
     """What a start from `base` goes on with. Raises `IdentityChanged`, `ConfigInvalid`; changes nothing."""
-    known = identity.known(log_state, base, log.manifest, lambda: whole_manifests(log, log_state, base.epoch))
+    known = identity.known(
+        log_state, base, log.manifest, lambda: whole_manifests(log_state, base.epoch, log.manifest, log.verify)
+    )
     return identity.reconciled(known, now, confirmed, owed_rows(base, owed), log_state.last)

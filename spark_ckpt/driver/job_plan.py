@@ -218,7 +218,7 @@ class JobPlan:
         """Raise if the job, as it is now, cannot go on from what `restore` names. Reads the log and changes nothing."""
         log = self.store.log
         log_state = log.state()
-        chosen = choice_unseen(log, log_state, restore)
+        chosen = choice_unseen(log_state, restore, log.manifest, log.verify)
         self.check_base(chosen.base, chosen.unpublished)
         if restore != LATEST:  # naming an epoch is a word about everything behind it
             log_state = replace(log_state, passed_over=frozenset())

@@ -17,6 +17,7 @@ from spark_ckpt.store import restore
 from spark_ckpt.store.identity import check_owed
 from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.records import EpochBrief, Manifest
+from spark_ckpt.store.ways_back import whole_manifests
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,7 @@ def plan(
     base = choice.base
     for sink in sorted(new_sinks):
         owed = restore.owed_rows(base, choice.unpublished).get(sink, [])
-        check_owed(
-            sink, owed, lambda: (each.base for each in restore.whole_epochs(log_state, base.epoch, read, verify))
-        )
+        check_owed(sink, owed, lambda: whole_manifests(log_state, base.epoch, read, verify))
     sinks = tuple(_sink(log_state, sink, base, choice.unpublished.get(sink, []), read) for sink in log_state.sinks)
     return RestorePlan(
         job=log_state.job,

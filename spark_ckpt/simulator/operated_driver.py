@@ -79,7 +79,7 @@ class OperatedDriver:
         self.log = store.log()
         found = Found({SOURCE: {"topic": topic}}, {sink: {"table": each.identity} for sink, each in targets.items()})
         log_state = self.log.state()
-        choice = choice_unseen(self.log, log_state, start.restore)
+        choice = choice_unseen(log_state, start.restore, self.log.manifest, self.log.verify)
         _standing(self.log, choice.base, owed_rows(choice.base, choice.unpublished), found, start)
         point = self.log.begin_incarnation(HOLDER, start.restore, 1_000, takeover=True)
         self.point = point
@@ -206,7 +206,9 @@ def _standing(
     log: EpochLog, base: Manifest, owed: Mapping[str, list[Manifest]], found: Found, start: Start
 ) -> Standing:
     log_state = replace(log.state(), passed_over=frozenset()) if start.chosen else log.state()
-    said = known(log_state, base, log.manifest, lambda: whole_manifests(log, log_state, base.epoch))
+    said = known(
+        log_state, base, log.manifest, lambda: whole_manifests(log_state, base.epoch, log.manifest, log.verify)
+    )
     return reconciled(said, found, start.confirmed, owed, log_state.last)
 
 

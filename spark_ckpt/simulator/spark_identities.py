@@ -28,7 +28,12 @@ def astray(number: int) -> Found:
 def standing(log: EpochLog, target: RestoreTarget, found: Found) -> Standing:
     """What a start goes on with, as the driver finds it out before it changes anything. Raises `IdentityChanged`."""
     log_state = log.state()
-    choice = choice_unseen(log, log_state, target)
+    choice = choice_unseen(log_state, target, log.manifest, log.verify)
     owed = owed_rows(choice.base, choice.unpublished)
-    said = known(log_state, choice.base, log.manifest, lambda: whole_manifests(log, log_state, choice.base.epoch))
+    said = known(
+        log_state,
+        choice.base,
+        log.manifest,
+        lambda: whole_manifests(log_state, choice.base.epoch, log.manifest, log.verify),
+    )
     return reconciled(said, found, Confirmed(), owed, log_state.last)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict
 from spark_ckpt.store.log_state import LogState
@@ -21,9 +20,6 @@ from spark_ckpt.store.restore import (
     whole_epochs,
 )
 
-if TYPE_CHECKING:
-    from spark_ckpt.store.epoch_log import EpochLog
-
 
 @dataclass(frozen=True, slots=True)
 class Ways:
@@ -35,17 +31,17 @@ class Ways:
     on: int
 
 
-def choice_unseen(log: EpochLog, log_state: LogState, target: RestoreTarget) -> Choice:
+def choice_unseen(log_state: LogState, target: RestoreTarget, read: Read, verify: Verify) -> Choice:
     """The epoch that `target` means, by the log alone: no file is looked at, but those of an epoch that an error names as a way.
 
     Raises as `choose`.
     """
-    return choose(log_state, target, log.manifest, no_check, whole=log.verify)
+    return choose(log_state, target, read, no_check, whole=verify)
 
 
-def whole_manifests(log: EpochLog, log_state: LogState, newest: int) -> Iterator[Manifest]:
+def whole_manifests(log_state: LogState, newest: int, read: Read, verify: Verify) -> Iterator[Manifest]:
     """What can be gone back to of the lineage of `newest`, newest first. Files are looked at when an epoch is asked for."""
-    return (each.base for each in whole_epochs(log_state, newest, log.manifest, log.verify))
+    return (each.base for each in whole_epochs(log_state, newest, read, verify))
 
 
 def ways_of(

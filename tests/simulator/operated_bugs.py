@@ -130,8 +130,8 @@ def a_replaced_source_goes_on_at_the_old_ones_cursor(monkeypatch):
 
 
 def a_start_that_looks_at_no_file_names_any_epoch(monkeypatch):
-    def by_the_log_alone(log, log_state, target):
-        return restore.choose(log_state, target, log.manifest, restore.no_check)
+    def by_the_log_alone(log_state, target, read, _verify):
+        return restore.choose(log_state, target, read, restore.no_check)
 
     monkeypatch.setattr(operated_driver, "choice_unseen", by_the_log_alone)
 
@@ -139,8 +139,8 @@ def a_start_that_looks_at_no_file_names_any_epoch(monkeypatch):
 def a_new_sink_is_sent_back_to_any_epoch(monkeypatch):
     """To the newest one before what the old sink is owed."""
 
-    def every(log, log_state, newest):
-        return (log.manifest(each.epoch) for each in log_state.lineage(newest))
+    def every(log_state, newest, read, _verify):
+        return (read(each.epoch) for each in log_state.lineage(newest))
 
     monkeypatch.setattr(operated_driver, "whole_manifests", every)
 

@@ -90,8 +90,9 @@ def test_who_looks_at_no_file_is_still_sent_to_an_epoch_that_is_whole(world: Wor
     world.store.log.record_acks(2, [SinkAck(sink=SINK, epoch=4)])
     (tmp_path / "store/state" / OPERATOR / world.chains[2][-1].path).unlink()
 
+    log = world.store.log
     with pytest.raises(PublishConflict) as refused:
-        choice_unseen(world.store.log, world.store.log.state(), 3)
+        choice_unseen(log.state(), 3, log.manifest, world.store.verify)
     assert "job.start(restore=1)" in refused.value.hint
 
 
