@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import pytest
 from spark_ckpt_kafka import control
@@ -46,7 +47,8 @@ def test_a_broker_that_names_no_node_yet_is_asked_again_through_a_new_client(mon
 
 def test_a_broker_that_never_names_a_node_is_told_after_the_settling_time(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, admin = cluster(monkeypatch, *[kafka_errors.NodeNotReadyError("controller")] * 10_000)
-    monkeypatch.setattr(control.time, "monotonic", iter(range(0, 1000, 2)).__next__)
+    clock = SimpleNamespace(monotonic=iter(range(0, 1000, 2)).__next__, sleep=lambda seconds: None)
+    monkeypatch.setattr(control, "time", clock)
     with pytest.raises(ControlError, match="NodeNotReadyError") as caught:
         asked.topics()
     assert caught.value.retriable
