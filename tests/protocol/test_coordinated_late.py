@@ -9,11 +9,14 @@ from __future__ import annotations
 import pytest
 
 from spark_ckpt.protocol.checkpoints.coordinated import PROTOCOL
-from spark_ckpt.protocol.recovery import Protocol
+from spark_ckpt.protocol.ids import ProcessId
+from spark_ckpt.protocol.recovery import Protocol, checkpoint_key
 from spark_ckpt.simulator import GRAPHS, Choice, MessageWorld
 from spark_ckpt.simulator.shrink import attempt
 from spark_ckpt.simulator.violations import NoEnd
 from tests.protocol.literal.coordinated import JOINS_AGAIN
+
+K = ProcessId("k")
 
 GIVEN_UP: list[Choice] = [
     ("read", "s"),
@@ -67,3 +70,34 @@ def test_everybody_is_undone_once_and_goes_on(process: str) -> None:
 
     assert error is None
     assert happened(world, process, "aborted") == ["k/1/1"]
+
+
+def _checkpointed(world: MessageWorld) -> None:
+    """One more input, and a checkpoint of it as far as its decision; the mark of k is under way."""
+    begins = next(choice for choice in world.periodic() if choice[1] == K)
+    for choice in (("read", "s"), ("deliver", "s->k", 0), begins, ("deliver", "k=>s", 0)):
+        world.do(choice)
+    newest = len(world.processes[K].writes) - 1
+    for choice in (("stored", "s", 0, "ok"), ("deliver", "s=>k", 0), ("stored", "k", newest, "ok")):
+        world.do(choice)
+    for choice in (
+        ("stored", "k", newest, "ok"),
+        ("deliver", "k=>s", 0),
+        ("stored", "s", 0, "ok"),
+        ("deliver", "s=>k", 0),
+    ):
+        world.do(choice)
+
+
+def test_a_mark_that_is_stored_behind_a_newer_one_goes_at_once() -> None:
+    world = MessageWorld(PROTOCOL, GRAPHS["pair"])
+    _checkpointed(world)
+    _checkpointed(world)
+    marks = [write.key for write in world.processes[K].writes]
+    assert marks == [checkpoint_key(1), checkpoint_key(2)]
+
+    world.do(("stored", "k", 1, "ok"))
+    world.do(("stored", "k", 0, "ok"))
+
+    assert checkpoint_key(1) not in world.processes[K].storage.framed
+    assert checkpoint_key(2) in world.processes[K].storage.framed

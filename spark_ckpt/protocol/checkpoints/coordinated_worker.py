@@ -410,11 +410,13 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return [Note("complete", tentative.instance), *self._announce(tentative.instance), *self._make(tentative)]
 
     def _marked(self, index: int, ok: bool) -> list[Effect]:
+        """What is older than the newest durable mark goes, and so does this one if its write was overtaken."""
         record = self.marking.pop(index)
         if not ok:
             return [self._mark(index, record)]
         self.kept.add(index)
-        older = sorted(kept for kept in self.kept if kept < index)
+        newest = index if self.permanent in self.marking else self.permanent
+        older = sorted(kept for kept in self.kept if kept < newest)
         self.kept -= set(older)
         erased: list[Effect] = [Erase(tuple(map(checkpoint_key, older)))] if older else []
         return [*erased, *self._say_done(str(record["instance"]))]
