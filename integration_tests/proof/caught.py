@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
+from time import process_time
 
 import pytest
 
@@ -13,43 +14,51 @@ import spark_ckpt.simulator as sim
 from integration_tests.survival.process import ROOT
 from spark_ckpt.protocol.recovery import Protocol
 from spark_ckpt.simulator.spark_driver import CoreOf, shipped
-from tests.protocol import test_line_bugs, test_logging_bugs, test_snapshot_bugs
-from tests.protocol.barrier_runs import run as run_barrier
-from tests.protocol.long_runs import play
+from tests.protocol import audited, test_line_bugs, test_logging_bugs, test_snapshot_bugs
+from tests.protocol.audited import graphs_for
+from tests.protocol.barrier_runs import run_long as run_barrier
+from tests.protocol.long_runs import play_long
 from tests.protocol.test_planted_bugs import GRAPHS as BARRIER_GRAPHS
 from tests.protocol.test_planted_bugs import PLANTED as IN_BARRIERS
 from tests.simulator.driver_bugs import PLANTED as IN_DRIVERS
 from tests.simulator.planted import PLANTED as IN_MARKERS
+from tests.simulator.planted import either
 from tests.simulator.return_bugs import PLANTED as IN_RETURNS
+from tests.simulator.spark_lives import run as run_spark
 from tests.simulator.surroundings_bugs import PLANTED as IN_SURROUNDINGS
 
 sys.path.insert(0, str(ROOT / "tests" / "simulator"))
 SEEDS = 400
 """Until a bug counts as not caught."""
-RARE = 1_600
-"""The same, where several things have to go wrong in a row."""
-
 Fails = Callable[[int], bool]
 
 
 @dataclass(frozen=True)
 class Caught:
-    """`seeds` schedules were run, the last one was condemned; None: none was."""
+    """`seeds` schedules were run, the last one was condemned; None: none was. `seconds`: of a processor, for all of them."""
 
     where: str
     bug: str
     seeds: int | None
+    seconds: float = 0.0
 
 
 def caught() -> Iterator[Caught]:
     """All of them."""
+    begun = process_time()
+    for each in _all():
+        yield replace(each, seconds=process_time() - begun)
+        begun = process_time()
+
+
+def _all() -> Iterator[Caught]:
     for where, bug, fails in _planted():
         yield Caught(where, bug, _seeds(fails))
     yield from _in_the_rules()
 
 
-def _seeds(fails: Fails, most: int = SEEDS) -> int | None:
-    return next((seed + 1 for seed in range(most) if fails(seed)), None)
+def _seeds(fails: Fails, seeds: Iterable[int] = range(SEEDS)) -> int | None:
+    return next((number for number, seed in enumerate(seeds, 1) if fails(seed)), None)
 
 
 def _planted() -> Iterator[tuple[str, str, Fails]]:
@@ -57,11 +66,11 @@ def _planted() -> Iterator[tuple[str, str, Fails]]:
         yield "surroundings", bug, lambda seed, planted=planted: not planted.run(seed).ok
     for protocol, graph, oracle in IN_MARKERS:
         name = f"{oracle} on {graph}, {getattr(protocol.worker, '__name__', protocol.name)}"
-        yield "markers of the tests", name, lambda seed, p=protocol, g=graph: not sim.run(p, sim.GRAPHS[g], seed).ok
+        yield "markers of the tests", name, lambda seed, p=protocol, g=graph: not either(p, g, seed).ok
     for bug, (protocol, graph, _) in test_logging_bugs.BUGS.items():
-        yield "logging", bug, lambda seed, p=protocol, g=graph: not play(p, sim.GRAPHS[g], seed).ok
+        yield "logging", bug, lambda seed, p=protocol, g=graph: not play_long(p, sim.GRAPHS[g], seed).ok
     for bug, (protocol, _) in test_line_bugs.BUGS.items():
-        yield "checkpoints", bug, lambda seed, p=protocol: not _line(p, seed).ok
+        yield "checkpoints", bug, lambda seed, p=protocol: not test_line_bugs.play(p, seed).ok
     for bug, (protocol, _) in test_snapshot_bugs.BUGS.items():
         yield "snapshots", bug, lambda seed, p=protocol: not _snapshot(p, seed).ok
     for role, machine, _ in IN_BARRIERS:
@@ -72,15 +81,9 @@ def _planted() -> Iterator[tuple[str, str, Fails]]:
         yield "the lease of a job's driver", bug.name, lambda seed, b=bug: not b.run(seed).ok
 
 
-def _line(protocol: Protocol, seed: int) -> sim.Outcome:
-    graphs = list(sim.GRAPHS.values())
-    faults, settings = sim.Faults(crashes=4), test_line_bugs.SETTINGS
-    return sim.run(protocol, graphs[seed % len(graphs)], seed, steps=60, faults=faults, inputs=4, settings=settings)
-
-
 def _snapshot(protocol: Protocol, seed: int) -> sim.Outcome:
-    graphs = test_snapshot_bugs.graphs_for(protocol)
-    return test_snapshot_bugs.play(protocol, graphs[seed % len(graphs)], seed)
+    graphs = graphs_for(protocol)
+    return audited.play_long(protocol, graphs[seed % len(graphs)], seed)
 
 
 def _barrier(seed: int, machines: dict[str, type]) -> bool:
@@ -99,6 +102,7 @@ def _in_the_rules() -> Iterator[Caught]:
     from edge_bugs import PLANTED as ON_EDGES
     from holding_bugs import PLANTED as HELD_BACK
     from host_bugs import PLANTED, core_with
+    from operated_bugs import CATCHERS
     from operated_bugs import PLANTED as IN_GOING_BACK
     from rules_bugs import PLANTED_BESIDE
 
@@ -111,11 +115,11 @@ def _in_the_rules() -> Iterator[Caught]:
         for plant in plants:
             yield _patched(where, plant, lambda patch: patch.setattr)
     for plant in IN_GOING_BACK:
-        yield _patched("rules of going back", plant, fails=lambda seed: not sim.run_operated(seed).ok, most=RARE)
+        yield _patched("rules of going back", plant, fails=lambda seed: not sim.run_operated(seed).ok, seeds=CATCHERS)
 
 
 def _spark(seed: int, core_of: CoreOf = shipped) -> bool:
-    return not sim.run_spark(seed, core_of).ok
+    return not run_spark(seed, core_of).ok
 
 
 def _patched(
@@ -123,9 +127,9 @@ def _patched(
     plant: Callable[..., object],
     given: Callable[[pytest.MonkeyPatch], object] = lambda patch: patch,
     fails: Fails = _spark,
-    most: int = SEEDS,
+    seeds: Iterable[int] = range(SEEDS),
 ) -> Caught:
     """`given`: what the plant takes, of the patch."""
     with pytest.MonkeyPatch.context() as patch:
         plant(given(patch))
-        return Caught(where, plant.__name__, _seeds(fails, most))
+        return Caught(where, plant.__name__, _seeds(fails, seeds))

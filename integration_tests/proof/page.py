@@ -32,19 +32,19 @@ Longer campaigns, which add up, come at the end: {in_all.schedules:,} schedules,
 """
 
 
-BY_WORLD = (
+FAULTS = (
     "Share of the schedules in which it happened, of those in whose world it can (lines fail in half of the worlds, "
     "recoveries go by steps in half of them, messages of the application are lost on unreliable channels only), over all "
     "protocols of the menu; below them the worlds with faults of their own. The aim is 40 percent. An eighth of the schedules "
     "draws as `simulate` does; in the others what has not happened yet goes before what has (`simulator/eager.py`), "
-    "and two in seven of these go first the way of a schedule that reached something new."
+    "and two in seven of these go first the way of a schedule that reached something new. One in sixteen lives ten times as long."
 )
-OVER_ALL = (
-    "Share of the schedules in which it happened, over all protocols of the menu; below them the worlds with faults of their own. "
-    "The aim is 40 percent, and many are below it: one schedule has few faults, so that it can go on. These figures are older than "
-    "eager schedules and count every world, also those in which a class can't happen."
+BUGS = (
+    "A bug is tried on the schedules of the test that keeps it, from its first seed on: lives ten times as long as usual ones in "
+    "the worlds of messages, of drivers and of leases, five times with the shipped machines, and half of them four times on Spark. "
+    "Those of going back are kept: searches and campaigns have found the eight schedules that are tried. "
+    "All of it took {seconds:.0f} seconds of a processor."
 )
-"""About shares that were measured before it was counted where a class can happen."""
 
 
 def write_page(results: Path = RESULTS, page: Path = PAGE) -> None:
@@ -100,7 +100,7 @@ def _faults(tried: Sequence[Mapping[str, object]]) -> str:
     own = [f"| {each['protocol']}: {', '.join(_shares(each))} | |" for each in tried if each["protocol"] not in MENU]
     return _section(
         "Faults",
-        BY_WORLD if all("could" in each for each in of_menu) else OVER_ALL,
+        FAULTS,
         "| what went wrong | share of schedules |",
         "|---|---:|",
         [*lines, *own],
@@ -108,9 +108,9 @@ def _faults(tried: Sequence[Mapping[str, object]]) -> str:
 
 
 def _share(tried: Sequence[Mapping[str, object]], kind: str) -> str:
-    """Of the schedules that can have it; measurements from before these were counted count all."""
+    """Of the schedules that can have it."""
     happened = sum(_count(each, "happened", kind) for each in tried)
-    could = sum(_count(each, "could", kind) if "could" in each else int(str(each["schedules"])) for each in tried)
+    could = sum(_count(each, "could", kind) for each in tried)
     return f"{happened / could:.0%}" if could else "-"
 
 
@@ -152,12 +152,11 @@ def _curve(tried: Sequence[Mapping[str, object]]) -> str:
 def _bugs(caught: Sequence[Mapping[str, object]]) -> str:
     seeds = [each["seeds"] for each in caught if each["seeds"] is not None]
     lines = [f"| {each['where']} | {each['bug']} | {each['seeds'] or 'not within 400'} |" for each in caught]
-    within = sum(number <= 10 for number in seeds)
+    within, seconds = sum(number <= 10 for number in seeds), sum(each["seconds"] for each in caught)
     return _section(
         "Planted bugs",
         f"{len(caught)} bugs, {len(seeds)} caught; schedules until the first condemned one: median "
-        f"{median(seeds):g}, at most {max(seeds)}; {within} within ten. "
-        "A bug is tried on the schedules of the test that keeps it, from its first seed on.",
+        f"{median(seeds):g}, at most {max(seeds)}; {within} within ten. {BUGS.format(seconds=seconds)}",
         "| where | bug | seeds until it is caught |",
         "|---|---|---:|",
         lines,

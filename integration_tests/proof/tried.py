@@ -12,6 +12,7 @@ import spark_ckpt.simulator as sim
 from spark_ckpt.protocol.menu import MENU
 from spark_ckpt.simulator.eager import Guided
 from spark_ckpt.simulator.lease_world import LeaseWorld, Scope
+from spark_ckpt.simulator.long_lives import long_world
 from spark_ckpt.simulator.schedules import FAULT_RATE, STEPS, Driver
 from spark_ckpt.simulator.scripted import PACE
 from spark_ckpt.simulator.world import CALM, Cell, Choice, Trace, World
@@ -23,6 +24,10 @@ PLAIN = (0,)
 """Seeds by their remainder of eight that draw as `simulate` does; the others are eager, two in seven on a way."""
 ON_A_WAY = 2
 WAYS_MAX = 64
+WAY_STEPS_MAX = 300
+"""A longer way takes more time than what it leads to is worth."""
+LONG = 4
+"""Seeds by their remainder of sixteen with a long life, of the menu."""
 
 CLASSES = {
     "crash": "a process dies",
@@ -144,7 +149,7 @@ class Corpus:
 
     def learn(self, way: Way, newest: Trace) -> None:
         """A schedule on this way reached something new."""
-        if newest:
+        if newest and len(newest) <= WAY_STEPS_MAX:
             self.ways.append(Way(way.world, newest))
 
 
@@ -169,12 +174,15 @@ def classes_of(world: World) -> set[str]:
 
 
 def world_of(protocol: str, seed: int) -> World:
-    """Fixed graphs under even seeds, drawn worlds under odd ones; what is not in the menu has its own worlds."""
+    """Fixed graphs under even seeds, drawn worlds under odd ones, and a long life under one in sixteen; what is not in the menu has
+    its own worlds."""
     if protocol == sim.LEASE:
         return LeaseWorld(Scope(RATES[seed % len(RATES)], SICK if seed % 2 else {}), LEASE_FAULTS)
     if protocol in MENU and seed % 2:
         return sim.drawn_world(MENU[protocol], seed)
     graphs = sim.graphs_of(protocol)
+    if protocol in MENU and seed % 16 == LONG:
+        return long_world(MENU[protocol], sim.GRAPHS[graphs[seed // 16 % len(graphs)]], sim.hostile(seed // 16))
     return sim.Scenario(protocol, graphs[seed // 2 % len(graphs)], seed).world()
 
 

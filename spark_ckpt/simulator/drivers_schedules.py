@@ -18,14 +18,16 @@ THEMES = (
 """What happens in one schedule: a bit of everything, or much of some things."""
 
 
-def drivers_world(seed: int, rules: DriversRules | None = None, crashes: int = 0) -> DriversWorld:
-    """The world that a seed's schedule begins in. `crashes`: beside those of its theme."""
+def drivers_world(seed: int, rules: DriversRules | None = None, crashes: int = 0, times: int = 1) -> DriversWorld:
+    """The world that a seed's schedule begins in. `crashes`: beside those of its theme; `times`: how many usual lives long."""
     rates = RATES[seed % len(RATES)]
     hosts = {name: (host, rate, wall) for (name, (host, _, wall)), rate in zip(HOSTS.items(), rates, strict=True)}
     theme = THEMES[seed % len(THEMES)]
-    return DriversWorld(hosts, replace(theme, crashes=theme.crashes + crashes), rules)
+    world = DriversWorld(hosts, replace(theme, crashes=theme.crashes + crashes).times(times), rules)
+    world.stretch = times
+    return world
 
 
-def run_drivers(seed: int, rules: DriversRules | None = None) -> Outcome:
-    """One schedule of a job's drivers, with the rules that ship."""
-    return drive(drivers_world(seed, rules), seed, DRIVERS_STEPS, DRIVERS_FAULT_RATE)
+def run_drivers(seed: int, rules: DriversRules | None = None, times: int = 1) -> Outcome:
+    """One schedule of a job's drivers, with the rules that ship; `times`: how many usual ones long."""
+    return drive(drivers_world(seed, rules, times=times), seed, DRIVERS_STEPS, DRIVERS_FAULT_RATE)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import cast
 
 from spark_ckpt.errors import CkptError, Fenced, StoreInUse, StoreUnreachable
@@ -62,6 +62,10 @@ class Troubles:
     starts: int = 1
     stops: int = 3
     handovers: int = 1
+
+    def times(self, number: int) -> Troubles:
+        """So many times as many of each kind."""
+        return Troubles(*(number * budget for budget in astuple(self)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ TORN, LATE = "torn", "late"
 PASSING = (TORN, LATE)
 """What they need, a write of somebody dead, does not last: they go before all others."""
 
-PASSING_EAGERNESS = 0.8
+PASSING_EAGERNESS = 0.93
 
 EAGERNESS = 0.35
 """Share of the steps, once faults may happen, at which a new kind of them does if it can."""
@@ -67,10 +67,24 @@ class Eager(Driver):
         return None if useless and self.draw() < PASSING_EAGERNESS else choice
 
     def _is_useful(self, choice: Choice) -> bool:
-        """Until a write has torn, only crashes of those who are writing: there are few crashes."""
-        if choice[0] != "crash" or TORN in self.had or not isinstance(self.world, MessageWorld):
+        """Until a write has torn and another has come late, only crashes of those who are writing: there are few crashes."""
+        if choice[0] != "crash" or self.had.issuperset(PASSING) or not isinstance(self.world, MessageWorld):
             return True
         return bool(self.world.processes[ProcessId(str(choice[1]))].writes)
+
+    def _work(self) -> Choice | None:
+        """What a dead life has under way mostly waits until its process begins anew: then it is late."""
+        world = self.world
+        if LATE not in self.had and self.fault_rate and isinstance(world, MessageWorld) and world.budget.late:
+            found = world.choices()
+            of_the_living = [choice for choice in found if not _is_of_the_dead(world, choice)]
+            if 0 < len(of_the_living) < len(found) and self.draw() < PASSING_EAGERNESS:
+                return self.pick(of_the_living)
+        return super()._work()
+
+
+def _is_of_the_dead(world: MessageWorld, choice: Choice) -> bool:
+    return choice[0] in ("stored", "publish") and world.processes[ProcessId(str(choice[1]))].machine is None
 
 
 class Guided(Eager):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,11 @@ class Faults:
     """Processes that are taken for dead and are not: each is replaced, and goes on as a zombie."""
     staggered: bool = False
     """A recovery reaches the processes one by one, before it is decided: who has not heard of it works on."""
+
+    def times(self, number: int) -> Faults:
+        """So many times as many of each kind."""
+        budgets = {kind: number * budget for kind, budget in asdict(self).items() if kind != "staggered"}
+        return replace(self, **budgets)
 
 
 NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0)

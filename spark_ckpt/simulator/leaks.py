@@ -22,6 +22,9 @@ from spark_ckpt.simulator.violations import NeverErased
 if TYPE_CHECKING:
     from spark_ckpt.simulator.job_recovery import RecoverableJob
 
+NAMED_MAX = 5
+"""Of many records that nobody needs."""
+
 AllRecords = dict[ProcessId, Records]
 
 
@@ -30,9 +33,9 @@ def judge_leaks(job: RecoverableJob) -> None:
     leaked = leaks(job)
     if leaked:
         names = [f"{process}:{'/'.join(key)}" for process, key in leaked]
-        raise NeverErased(
-            f"stored for ever and needed by no recovery: {names}", [process for process, _ in leaked], names
-        )
+        more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+        what = f"stored for ever and needed by no recovery: {names[:NAMED_MAX]}{more}"
+        raise NeverErased(what, [process for process, _ in leaked], names)
 
 
 def leaks(job: RecoverableJob) -> list[tuple[ProcessId, Key]]:

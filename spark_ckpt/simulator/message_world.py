@@ -48,10 +48,10 @@ from spark_ckpt.simulator.world import Choice
 
 DEFAULT = Settings()
 NEXT_FAILURES_EVERY = 4
-"""Ends at which O12 tries every next failure: it takes as long as a quarter of the run."""
+"""Ends of usual lives at which O12 tries every next failure: it takes as long as a quarter of the run."""
 
 LEAKS_EVERY = 32
-"""Ends at which O17 tries every record: it takes as long as a run."""
+"""Ends of usual lives at which O17 tries every record: it takes as long as a run."""
 
 
 class MessageWorld(RecoverableJob):
@@ -269,7 +269,7 @@ class MessageWorld(RecoverableJob):
             outside_world.judge_up_to(self.sinks.values(), delivered)
         if self.protocol.output.at_once:
             self.judge_output()
-        if self.step % NEXT_FAILURES_EVERY == 0:
+        if self._is_due(NEXT_FAILURES_EVERY):
             self.judge_next_failures()
 
     def judge_rest(self) -> None:
@@ -291,8 +291,12 @@ class MessageWorld(RecoverableJob):
         if beginners == {COORDINATOR} and self.count.get("complete", 0) == self.complete_before_calm:
             raise NoEnd("nothing fails any more, and no checkpoint completes")
         self.judge_output()
-        if self.step % LEAKS_EVERY == 0:
+        if self._is_due(LEAKS_EVERY):
             judge_leaks(self)
+
+    def _is_due(self, every: int) -> bool:
+        """Long lives are few: their ends are looked at closely."""
+        return self.stretch > 1 or self.step % every == 0
 
     def counts(self) -> dict[str, int]:
         """Notes by name; crashes, recoveries, captures, drops; messages and writes."""

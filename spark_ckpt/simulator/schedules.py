@@ -21,14 +21,14 @@ from spark_ckpt.simulator.faults import Faults, hostile
 from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
 from spark_ckpt.simulator.spark_driver import CoreOf, shape_of, shipped
 from spark_ckpt.simulator.spark_operated import LONG, SHORT, OperatedWorld
-from spark_ckpt.simulator.spark_world import SparkWorld
+from spark_ckpt.simulator.spark_world import ROWS, SparkWorld
 from spark_ckpt.simulator.violations import NoEnd, Violation
 from spark_ckpt.simulator.world import CALM, Choice, Moment, Scalar, World
 
 T = TypeVar("T")
 
 CALM_STEPS_MAX = 5_000
-"""A drain takes some hundred steps; many times that without an end is a livelock (O10)."""
+"""A drain of a usual life takes some hundred steps; many times that without an end is a livelock (O10)."""
 
 ROUNDS = 2
 """Periodic checkpoints of everybody, at the end: whatever waits for one gets it."""
@@ -176,16 +176,16 @@ class Driver:
         return timers[0] if timers else None
 
     def _settle(self) -> None:
-        for _ in range(CALM_STEPS_MAX):
+        for _ in range(CALM_STEPS_MAX * self.world.stretch):
             choices = self.world.drain_choices()
             if not choices:
                 return
             self.do(self.pick(choices))
-        raise _no_end(self.trace)
+        raise _no_end(self.world, self.trace)
 
 
-def _no_end(trace: Sequence[Choice]) -> NoEnd:
-    return NoEnd(f"no end after {CALM_STEPS_MAX} calm steps; last {list(trace[-12:])}")
+def _no_end(world: World, trace: Sequence[Choice]) -> NoEnd:
+    return NoEnd(f"no end after {CALM_STEPS_MAX * world.stretch} calm steps; last {list(trace[-12:])}")
 
 
 def kind_of(choice: Choice) -> Scalar:
@@ -261,17 +261,15 @@ def replay(make: Callable[[], World], outcome: Outcome) -> Outcome:
         if world.quiescent:
             world.judge()
         else:
-            error = _no_end(outcome.trace)
+            error = _no_end(world, outcome.trace)
     except Exception as complaint:  # noqa: BLE001 - as in `drive`
         error = complaint
     return Outcome(outcome.seed, outcome.trace, error, world.counts(), tuple(world.moments or ()))
 
 
-def run_spark(
-    seed: int, core_of: CoreOf = shipped, steps: int = SPARK_STEPS, fault_rate: float = SPARK_FAULT_RATE
-) -> Outcome:
-    """One schedule of a job on Spark, with the rules that ship."""
-    return drive(spark_world(seed, core_of), seed, steps, fault_rate)
+def run_spark(seed: int, core_of: CoreOf = shipped, times: int = 1) -> Outcome:
+    """One schedule of a job on Spark, with the rules that ship; `times`: how many usual ones long."""
+    return drive(spark_world(seed, core_of, times), seed, SPARK_STEPS, SPARK_FAULT_RATE)
 
 
 def run_operated(seed: int, core_of: CoreOf = shipped, story: bool = False) -> Outcome:
@@ -289,10 +287,12 @@ def operated_world(seed: int, core_of: CoreOf = shipped) -> OperatedWorld:
     return OperatedWorld(core_of, patient, troubles, LONG if seed % 4 == 3 else SHORT)
 
 
-def spark_world(seed: int, core_of: CoreOf = shipped) -> SparkWorld:
+def spark_world(seed: int, core_of: CoreOf = shipped, times: int = 1) -> SparkWorld:
     """The world that a seed's schedule begins in: every other job drains, the driver of every third one does not die, in two of
     five each batch ends an epoch, in three of seven too, where a sink or both get the rows of several epochs at once. In
     five of eleven sinks are sent rows before their epoch is decided."""
     patient = PATIENT.get(seed % 7, ())
     shape = shape_of(every_batch=seed % 5 in (1, 3) or bool(patient), patient=patient, ahead=seed % 11 in AHEAD)
-    return SparkWorld(core_of, draining=seed % 2 == 1, deaths=seed % 3 > 0, shape=shape)
+    world = SparkWorld(core_of, times * ROWS, draining=seed % 2 == 1, deaths=seed % 3 > 0, shape=shape)
+    world.stretch = times
+    return world

@@ -9,6 +9,7 @@ from __future__ import annotations
 from spark_ckpt.protocol.graph import Graph
 from spark_ckpt.protocol.recovery import Protocol, Settings
 from spark_ckpt.simulator import ACYCLIC, GRAPHS, Faults, MessageWorld, Outcome, drive
+from spark_ckpt.simulator.long_lives import drive_long, long_world
 from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.violations import Lost, Orphan
 
@@ -27,8 +28,9 @@ class AuditedWorld(MessageWorld):
 
 
 def graphs_for(protocol: Protocol) -> list[Graph]:
-    """All graphs it can run on."""
-    return list((ACYCLIC if protocol.needs.acyclic else GRAPHS).values())
+    """All graphs it can run on, those with the most channels first: more goes on in them."""
+    graphs = (ACYCLIC if protocol.needs.acyclic else GRAPHS).values()
+    return sorted(graphs, key=lambda graph: len(graph.channels), reverse=True)
 
 
 def play(
@@ -36,3 +38,8 @@ def play(
 ) -> Outcome:
     """One random schedule with faults, to its end."""
     return drive(AuditedWorld(protocol, graph, Faults(), inputs, settings=settings or Settings()), seed, steps)
+
+
+def play_long(protocol: Protocol, graph: Graph, seed: int) -> Outcome:
+    """Ten times as long."""
+    return drive_long(long_world(protocol, graph, Faults(), world_of=AuditedWorld), seed)

@@ -9,10 +9,21 @@ from spark_ckpt.simulator.schedules import BARRIER_FAULT_RATE, BARRIER_STEPS, ba
 GRAPHS = (PIPELINE, DIAMOND, JOIN)
 
 
-def run(graph: BarrierGraph, seed: int, roles: Roles = ROLES, fault_rate: float = BARRIER_FAULT_RATE) -> BarrierWorld:
+def run(
+    graph: BarrierGraph,
+    seed: int,
+    roles: Roles = ROLES,
+    fault_rate: float = BARRIER_FAULT_RATE,
+    steps: int = BARRIER_STEPS,
+) -> BarrierWorld:
     """Drive a world by one seed to its end; raises what the machines and oracles find."""
     world = barrier_world(graph, seed, roles)
-    outcome = drive(world, seed, BARRIER_STEPS, fault_rate)
+    outcome = drive(world, seed, steps, fault_rate)
     if outcome.error is not None:
         raise outcome.error
     return world
+
+
+def run_long(graph: BarrierGraph, seed: int, roles: Roles = ROLES) -> BarrierWorld:
+    """Five times as long."""
+    return run(graph, seed, roles, steps=5 * BARRIER_STEPS)

@@ -13,6 +13,7 @@ from spark_ckpt.protocol.message_logging.sender_logging import SenderLoggingWork
 from spark_ckpt.protocol.recovery import Protocol, Settings
 from spark_ckpt.protocol.vocabulary import Json
 from spark_ckpt.simulator import Choice, Faults, MessageWorld, Outcome, drive
+from spark_ckpt.simulator.long_lives import drive_long, long_world
 
 NOTHING: Mapping[str, Json] = {}
 
@@ -59,3 +60,8 @@ def play(
     return drive(
         world(protocol, graph, crashes(8) if faults is None else faults, inputs, settings=settings), seed, steps, 0.05
     )
+
+
+def play_long(protocol: Protocol, graph: Graph, seed: int) -> Outcome:
+    """Five times as long as that."""
+    return drive_long(long_world(protocol, graph, crashes(8), 8, times=5), seed, 400, 0.05)

@@ -13,6 +13,7 @@ import pytest
 
 import spark_ckpt.simulator as sim
 from spark_ckpt.protocol.menu import MENU
+from spark_ckpt.simulator.long_lives import run_long
 
 SCHEDULES = int(os.environ.get("SPARK_CKPT_SCHEDULES", "250"))
 PROCESSES = 1 if SCHEDULES <= 1000 else os.cpu_count() or 1
@@ -33,6 +34,16 @@ def test_no_schedule_of_many_is_condemned(protocol: str) -> None:
 
     assert schedules == SCHEDULES
     assert recoveries > SCHEDULES / 4
+
+
+@pytest.mark.parametrize("protocol", SOUND[2:])
+def test_no_long_life_is_condemned(protocol: str) -> None:
+    graphs = sim.graphs_of(protocol)
+    outcomes = [
+        run_long(MENU[protocol], sim.GRAPHS[graphs[seed % len(graphs)]], seed) for seed in range(SCHEDULES // 25)
+    ]
+
+    assert [(outcome.seed, outcome.error) for outcome in outcomes if not outcome.ok] == []
 
 
 def test_the_counter_example_is_condemned_again_and_again() -> None:

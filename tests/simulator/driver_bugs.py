@@ -12,6 +12,7 @@ from spark_ckpt.protocol.machine import Effect
 from spark_ckpt.simulator.drivers_node import JobLog
 from spark_ckpt.simulator.drivers_schedules import run_drivers
 from spark_ckpt.simulator.drivers_world import DriversRules
+from spark_ckpt.simulator.long_lives import TIMES
 from spark_ckpt.simulator.schedules import Outcome
 from spark_ckpt.store import epoch_log, log_state, proposals
 from spark_ckpt.store.log_state import At, LogState
@@ -158,10 +159,10 @@ class Planted:
         return "RestartsByTheWallClock" if self.rules.restarts is None else self.rules.standby.__name__
 
     def run(self, seed: int) -> Outcome:
-        """One schedule with it."""
+        """One long schedule with it."""
         with pytest.MonkeyPatch.context() as patch:
             self.plant(patch)
-            return run_drivers(seed, self.rules)
+            return run_drivers(seed, self.rules, TIMES)
 
 
 PLANTED = (
@@ -175,7 +176,7 @@ PLANTED = (
     Planted("D1", no_fence),
     Planted("D1", no_compare),
     Planted("D1", decides_without_reading),
-    Planted("D1", numbers_again),
+    Planted("D1|D3", numbers_again),
     Planted("D1", returns_anybodys),
     Planted("D2", epochs_do_not_renew),
     Planted("D2", keeps_nothing),

@@ -67,11 +67,13 @@ def run(seed: int, rules: Rules | None = None, scope: Scope | None = None, steps
 
 
 def run_returning(
-    seed: int, rules: Rules | None = None, world_of: type[ReturningWorld] = ReturningWorld, steps: int = STEPS
+    seed: int, rules: Rules | None = None, world_of: type[ReturningWorld] = ReturningWorld, times: int = 1
 ) -> Run:
-    """The same where leases are returned."""
-    world = world_of(Scope(RATES[seed % len(RATES)], SICK if seed % 2 else {}), RETURN_FAULTS, rules)
-    return _driven(world, ReturningDriver(world, seed), steps)
+    """The same where leases are returned; `times`: how many usual lives long."""
+    scope = Scope(RATES[seed % len(RATES)], SICK if seed % 2 else {})
+    world = world_of(scope, RETURN_FAULTS.times(times), rules)
+    world.stretch = times
+    return _driven(world, ReturningDriver(world, seed), STEPS * times)
 
 
 def _driven(world: LeaseWorld, driver: LeaseDriver, steps: int) -> Run:

@@ -183,3 +183,6 @@ PLANTED = [
     a_source_is_compared_with_the_newest_epoch,
     a_replaced_source_goes_on_at_the_old_ones_cursor,
 ]
+
+CATCHERS = (627, 7475, 312, 352, 702, 310, 429, 101326)
+"""Schedules that are tried first: each catches a bug here that those before it do not. Campaigns and searches have found them."""

@@ -24,6 +24,8 @@ from spark_ckpt.protocol.vocabulary import (
     Stored,
     TimerElapsed,
 )
+from spark_ckpt.simulator import GRAPHS, Outcome, run
+from spark_ckpt.simulator.long_lives import run_long
 from tests.simulator import markers
 
 
@@ -173,3 +175,8 @@ PLANTED: list[tuple[Protocol, str, str]] = [
     (markers.protocol(worker=ErasesTheCommitted), "pipeline", "O12"),
     (replace(markers.protocol(), needs=Needs(reliable=False)), "pipeline", "O2"),
 ]
+
+
+def either(protocol: Protocol, graph: str, seed: int) -> Outcome:
+    """One schedule, in turn a long one and a usual one."""
+    return (run if seed % 2 else run_long)(protocol, GRAPHS[graph], seed)

@@ -11,6 +11,7 @@ from spark_ckpt.protocol.machine import Effect, Event
 from spark_ckpt.simulator.lease_node import Node
 from spark_ckpt.simulator.lease_returns import RETURNABLE, ReturningWorld
 from spark_ckpt.simulator.lease_world import Rules
+from spark_ckpt.simulator.long_lives import TIMES
 from tests.protocol.literal.lease import BlindPrimary
 from tests.simulator.lease_runs import Run, run_returning
 
@@ -102,8 +103,8 @@ class Planted:
         return (self.world if self.primary is Primary else self.primary).__name__
 
     def run(self, seed: int) -> Run:
-        """One schedule with it."""
-        return run_returning(seed, Rules(primary=self.primary), self.world)
+        """One long schedule with it."""
+        return run_returning(seed, Rules(primary=self.primary), self.world, TIMES)
 
 
 PLANTED = (

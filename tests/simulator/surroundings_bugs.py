@@ -13,9 +13,12 @@ from spark_ckpt.protocol.recovery import Key
 from spark_ckpt.protocol.transport import Transport
 from spark_ckpt.protocol.vocabulary import Received, TimerElapsed
 from spark_ckpt.protocol.writer_fence import WriterFence
-from spark_ckpt.simulator import GRAPHS, Faults, MessageWorld, Outcome, drive
+from spark_ckpt.simulator import Faults, MessageWorld, Outcome
+from spark_ckpt.simulator.long_lives import drive_long, long_world
+from spark_ckpt.simulator.message_world import DEFAULT
 from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.surroundings import CONTRACT, Surroundings
+from tests.protocol.audited import graphs_for
 
 
 class HandsInAgain(Transport):
@@ -107,9 +110,9 @@ class Planted:
 
     def _run(self, seed: int, make: type[MessageWorld], surroundings: Surroundings) -> Outcome:
         protocol = MENU[self.protocol]
-        graphs = [graph for graph in GRAPHS.values() if not (protocol.needs.acyclic and graph.back_edges)]
-        world = make(protocol, graphs[seed % len(graphs)], self.faults, 4, surroundings=surroundings)
-        return drive(world, seed, 150, 0.3)
+        graphs = graphs_for(protocol)
+        graph = graphs[seed % len(graphs)]
+        return drive_long(long_world(protocol, graph, self.faults, 4, DEFAULT, surroundings, make), seed, 150, 0.3)
 
 
 PLANTED: Mapping[str, Planted] = {

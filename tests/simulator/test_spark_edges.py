@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from edge_bugs import PATCHED, PLANTED, what_is_still_in_flight_is_given_up, what_was_in_flight_is_not_put_back
 from host_bugs import core_with
+from spark_lives import run, world
 
 import spark_ckpt.simulator as sim
 from spark_ckpt.errors import CkptError
@@ -16,7 +17,7 @@ from spark_ckpt.simulator.spark_restores import judge_restores
 from spark_ckpt.simulator.spark_rows import LATER, LOOP, Name, Row, expected
 from spark_ckpt.simulator.violations import ErasedTooEarly, Orphan, Violation
 
-ENOUGH = 400
+ENOUGH = 200
 SEEDS = range(60)
 VERDICTS = (Violation, ProtocolViolation, CkptError, ValueError)
 """What condemns a schedule, other than a bug in the planting itself."""
@@ -24,11 +25,11 @@ VERDICTS = (Violation, ProtocolViolation, CkptError, ValueError)
 
 def caught(core_of=shipped):
     """The first schedule that is condemned, with its seed; its trace replays to the same verdict."""
-    condemned = next((each for each in (sim.run_spark(seed, core_of) for seed in range(ENOUGH)) if not each.ok), None)
+    condemned = next((each for each in (run(seed, core_of) for seed in range(ENOUGH)) if not each.ok), None)
     assert condemned is not None, f"not caught in {ENOUGH} schedules"
     print(f"seed {condemned.seed}, {len(condemned.trace)} steps: {condemned.error}")
     assert isinstance(condemned.error, VERDICTS), condemned.error
-    again = sim.replay(lambda: spark_world(condemned.seed, core_of), condemned)
+    again = sim.replay(lambda: world(condemned.seed, core_of), condemned)
     assert (type(again.error), str(again.error)) == (type(condemned.error), str(condemned.error))
 
 
@@ -45,7 +46,7 @@ def test_a_planted_bug_in_what_is_counted_or_given_up_is_caught(plant, monkeypat
 
 def test_a_batch_misses_a_segment_that_was_given_up_too_early():
     core_of = core_with(what_is_still_in_flight_is_given_up)
-    errors = (str(sim.run_spark(seed, core_of).error) for seed in range(ENOUGH))
+    errors = (str(run(seed, core_of).error) for seed in range(ENOUGH))
     assert any(error.startswith("O12: segment") for error in errors)
 
 

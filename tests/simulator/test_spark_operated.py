@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from operated_bugs import PLANTED
+from operated_bugs import CATCHERS, PLANTED
 
 import spark_ckpt.simulator as sim
 from spark_ckpt.simulator.schedules import operated_world
 
 ENOUGH = 1_600
-CATCHERS = (2, 9, 42, 75, 83, 115, 174, 310, 312, 352, 429, 466, 627, 702, 7475, 101326)
-"""Schedules that have caught a bug before: they are tried first."""
 
 
 @pytest.mark.parametrize("schedules", [240, pytest.param(2_000, marks=pytest.mark.long)])

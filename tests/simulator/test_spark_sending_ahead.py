@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from ahead_bugs import PLANTED_AHEAD, rows_are_committed_before_the_decision
+from spark_lives import run, world
 
 import spark_ckpt.simulator as sim
-from spark_ckpt.simulator.schedules import AHEAD, spark_world
+from spark_ckpt.simulator.schedules import AHEAD
 from spark_ckpt.simulator.spark_sink import SparkSink
 
 ENOUGH = 400
@@ -15,7 +16,7 @@ SEEDS = [seed for seed in range(ENOUGH) if seed % 11 in AHEAD]
 
 
 def first_failure():
-    return next((outcome for outcome in map(sim.run_spark, SEEDS) if not outcome.ok), None)
+    return next((outcome for outcome in map(run, SEEDS) if not outcome.ok), None)
 
 
 @pytest.mark.parametrize("schedules", [150, pytest.param(ENOUGH, marks=pytest.mark.long)])
@@ -45,7 +46,7 @@ def test_a_planted_bug_in_what_a_sink_does_about_rows_sent_ahead_is_caught(plant
     found = first_failure()
     assert found is not None, f"{plant.__name__}: no schedule of {len(SEEDS)} is condemned"
     print(f"{plant.__name__}: seed {found.seed}, {len(found.trace)} steps: {str(found.error).splitlines()[0]}")
-    again = sim.replay(lambda: spark_world(found.seed), found)
+    again = sim.replay(lambda: world(found.seed), found)
     assert (type(again.error), str(again.error)) == (type(found.error), str(found.error))
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 from host_bugs import PLANTED, core_with
 from rules_bugs import PLANTED_BESIDE
+from spark_lives import run, world
 
 import spark_ckpt.simulator as sim
-from spark_ckpt.simulator.schedules import spark_world
 from spark_ckpt.simulator.spark_driver import shipped
 from spark_ckpt.simulator.spark_rows import OPERATORS
 
-ENOUGH = 400
+ENOUGH = 200
 
 
 def first_failure(core_of):
     """The first schedule that an oracle or a machine condemns, if any."""
-    outcomes = (sim.run_spark(seed, core_of) for seed in range(ENOUGH))
+    outcomes = (run(seed, core_of) for seed in range(ENOUGH))
     return next((outcome for outcome in outcomes if not outcome.ok), None)
 
 
@@ -42,7 +42,7 @@ def caught(name, core_of):
     found = first_failure(core_of)
     assert found is not None, f"{name}: no schedule of {ENOUGH} is condemned"
     print(f"{name}: seed {found.seed}, {len(found.trace)} steps: {str(found.error).splitlines()[0]}")
-    for again in (sim.replay(lambda: spark_world(found.seed, core_of), found), sim.run_spark(found.seed, core_of)):
+    for again in (sim.replay(lambda: world(found.seed, core_of), found), run(found.seed, core_of)):
         assert (type(again.error), str(again.error)) == (type(found.error), str(found.error))
         assert again.trace == found.trace
 

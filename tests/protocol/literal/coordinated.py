@@ -67,6 +67,16 @@ class ForgetsTheDecision(_WithoutInvariants):
         return super()._finished(instance, participant)
 
 
+class KeepsMarksThatWereOvertaken(_WithoutInvariants):
+    """GC: a mark that is stored behind a newer one waits for the next."""
+
+    def _marked(self, index: int, ok: bool) -> list[Effect]:
+        newest, self.permanent = self.permanent, index
+        effects = super()._marked(index, ok)
+        self.permanent = newest
+        return effects
+
+
 class VotesBeforeItIsStored(_WithoutInvariants):
     """G2: a vote for a checkpoint that is not durable."""
 
@@ -100,6 +110,7 @@ ONE_PHASE = replace(PROTOCOL, worker=OnePhase)
 DECIDES_BEFORE_IT_IS_STORED = replace(PROTOCOL, worker=DecidesBeforeItIsStored)
 ERASES_WITH_THE_DECISION = replace(PROTOCOL, worker=ErasesWithTheDecision)
 FORGETS_THE_DECISION = replace(PROTOCOL, worker=ForgetsTheDecision)
+KEEPS_MARKS_THAT_WERE_OVERTAKEN = replace(PROTOCOL, worker=KeepsMarksThatWereOvertaken)
 VOTES_BEFORE_IT_IS_STORED = replace(PROTOCOL, worker=VotesBeforeItIsStored)
 SHOWS_EVERYTHING = replace(PROTOCOL, worker=ShowsEverything)
 JOINS_AGAIN = replace(PROTOCOL, worker=JoinsAgain)
