@@ -38,7 +38,7 @@ def everything(seconds: Seconds = 20.0, first: First = 0) -> None:
         **asdict(when),
         "machine": f"{os.cpu_count()} processors, {platform.machine()}, Python {platform.python_version()}",
         "first": first,
-        "tried": [asdict(tried(name, seconds, first)) for name in _names()],
+        "tried": [tried(name, seconds, first).as_json() for name in _names()],
         "caught": [asdict(each) for each in caught()],
     }
     RESULTS.write_text(json.dumps(measured, indent=1) + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from time import process_time
 from typing import Self
 
@@ -86,6 +86,11 @@ class Tried:
     """In how many schedules a class could happen at all."""
     curve: list[tuple[int, int]] = field(default_factory=list)
     replayed: int = 0
+
+    def as_json(self) -> dict[str, object]:
+        """What `json` can write: `asdict` makes counts of counts."""
+        failures = [asdict(each) for each in self.failures]
+        return {**vars(self), "failures": failures, "happened": dict(self.happened), "could": dict(self.could)}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,31 @@
+"""The command that the proof page names measures and writes the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from integration_tests.proof import __main__ as command
+from integration_tests.proof.caught import Caught
+from integration_tests.proof.page import write_page
+
+
+def test_one_command_measures_and_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, page = tmp_path / "results.json", tmp_path / "proof.md"
+    monkeypatch.setattr(command, "RESULTS", results)
+    monkeypatch.setattr(command, "write_page", lambda: write_page(results, page))
+    monkeypatch.setattr(command, "_names", lambda: ["markers", "lease", "spark"])
+    monkeypatch.setattr(
+        command, "caught", lambda: [Caught("here", "a bug", 3, 0.5), Caught("there", "another one", None, 1.5)]
+    )
+
+    answer = CliRunner().invoke(command.app, ["all", "--seconds", "0.3"], catch_exceptions=False)
+
+    assert answer.exit_code == 0
+    text = page.read_text()
+    assert "| a process dies |" in text
+    assert "| there | another one | not within 400 |" in text
+    assert "2 bugs, 1 caught" in text
+    assert "took 2 seconds" in text
