@@ -101,3 +101,19 @@ def test_a_mark_that_is_stored_behind_a_newer_one_goes_at_once() -> None:
 
     assert checkpoint_key(1) not in world.processes[K].storage.framed
     assert checkpoint_key(2) in world.processes[K].storage.framed
+
+
+def test_who_dies_before_its_mark_is_stored_leaves_nothing_older_behind() -> None:
+    world = MessageWorld(PROTOCOL, GRAPHS["pair"])
+    _checkpointed(world)
+    world.do(("stored", "k", 0, "ok"))
+    _checkpointed(world)
+    world.do(("crash", "k"))
+    world.do(("stored", "k", 0, "ok"))
+    assert {checkpoint_key(1), checkpoint_key(2)} <= world.processes[K].storage.framed.keys()
+
+    world.do(("recover",))
+    world.do(("restore", "k"))
+
+    assert checkpoint_key(1) not in world.processes[K].storage.framed
+    assert checkpoint_key(2) in world.processes[K].storage.framed

@@ -160,9 +160,10 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return again
 
     def _mark_again(self) -> list[Effect]:
-        """An earlier incarnation heard the decision, or the recovery went by it, and the mark is not durable."""
+        """An earlier incarnation heard the decision, or the recovery went by it, and the mark is not durable; or it is, and whoever
+        wrote it did not live to erase what is older."""
         unmarked = self._unmarked.get(self.permanent)
-        return [self._mark(self.permanent, unmarked)] if unmarked else []
+        return [self._mark(self.permanent, unmarked)] if unmarked else self._erase_before(self.permanent)
 
     def _resume_tentative(self) -> list[Effect]:
         """Only the initiator's durable decision counts now."""
@@ -416,10 +417,12 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
             return [self._mark(index, record)]
         self.kept.add(index)
         newest = index if self.permanent in self.marking else self.permanent
+        return [*self._erase_before(newest), *self._say_done(str(record["instance"]))]
+
+    def _erase_before(self, newest: int) -> list[Effect]:
         older = sorted(kept for kept in self.kept if kept < newest)
         self.kept -= set(older)
-        erased: list[Effect] = [Erase(tuple(map(checkpoint_key, older)))] if older else []
-        return [*erased, *self._say_done(str(record["instance"]))]
+        return [Erase(tuple(map(checkpoint_key, older)))] if older else []
 
     def _is_marking(self, instance: str) -> bool:
         return any(record["instance"] == instance for record in self.marking.values())
