@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 
 from spark_ckpt.errors import CkptError
+from spark_ckpt.host.renewals import again_ms, renewal_ms
 
-_RENEWALS_PER_LEASE = 3
 _SHORTEST_S = 0.05
 
 
 class LeaseKeeper(threading.Thread):
-    """Calls `renew` whenever a third of the lease has passed without a renewal.
+    """Calls `renew` whenever its time has come (`host.renewals`) and no epoch has renewed the lease.
 
     `served` and `missed` hear how it went, the latter with the seconds since it last went well; `failed` hears of an error
     that no later renewal cures, and the thread ends.
@@ -33,16 +33,19 @@ class LeaseKeeper(threading.Thread):
     ) -> None:
         super().__init__(name="ckpt-lease", daemon=True)
         self._renew = renew
-        self._every_s = max(_SHORTEST_S, lease_ms / 1000 / _RENEWALS_PER_LEASE)
+        self._every_s = max(_SHORTEST_S, renewal_ms(lease_ms) / 1000)
+        self._again_s = max(_SHORTEST_S, again_ms(lease_ms) / 1000)
         self._served = served
         self._missed = missed
         self._failed = failed
-        self._renewed_s = self._served_s = time.monotonic()
+        self._served_s = time.monotonic()
+        self._due_s = self._served_s + self._every_s
         self._over = threading.Event()
 
     def renewed(self) -> None:
         """An epoch was committed, which renews the lease."""
-        self._renewed_s = self._served_s = time.monotonic()
+        self._served_s = time.monotonic()
+        self._due_s = self._served_s + self._every_s
 
     def close(self) -> None:
         """Renew no more."""
@@ -50,19 +53,20 @@ class LeaseKeeper(threading.Thread):
 
     def run(self) -> None:
         """Thread body."""
-        while not self._over.wait(max(0.0, self._renewed_s + self._every_s - time.monotonic())):
-            if time.monotonic() - self._renewed_s >= self._every_s and not self._tried():
+        while not self._over.wait(max(0.0, self._due_s - time.monotonic())):
+            if time.monotonic() >= self._due_s and not self._tried():
                 return
 
     def _tried(self) -> bool:
         """Renew once; whether to go on."""
-        self._renewed_s = time.monotonic()
+        self._due_s = time.monotonic() + self._every_s
         try:
             self._renew()
         except CkptError as error:
             if not error.retriable:
                 self._failed(error)
                 return False
+            self._due_s = time.monotonic() + self._again_s
             self._missed(error, time.monotonic() - self._served_s)
         except BaseException as error:  # noqa: BLE001 - handed to the incarnation, which ends with it
             self._failed(error)

@@ -34,6 +34,7 @@ from spark_ckpt.driver.stage_query import RunningQuery, stop_within
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
 from spark_ckpt.host.action_parts import action_parts_ms
 from spark_ckpt.host.messages import QueryStarting, SavepointAsked, SourcesPinned, StopAsked
+from spark_ckpt.host.renewals import again_ms
 from spark_ckpt.host.reports import Report
 from spark_ckpt.protocol import barrier
 from spark_ckpt.store.identity import Standing
@@ -197,7 +198,7 @@ class SparkIncarnation:
         _log.warning("job=%s incarnation=%d the lease was not renewed: %s", self._plan.job, self.incarnation, error)
         event = OutageEvent(
             self._plan.job, self.incarnation, error.condition, error.what, round(missed_s * 1000),
-            config.store_patience_ms, config.lease_ms // 3, attempt=0,
+            config.store_patience_ms, again_ms(config.lease_ms), attempt=0,
         )  # fmt: skip
         self._progress.outage_began(event)
         self._announcer.outage(event)

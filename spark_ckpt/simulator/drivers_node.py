@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from spark_ckpt.errors import StoreUnreachable
+from spark_ckpt.host.renewals import again_ms, renewal_ms
 from spark_ckpt.host.standby import Standby
 from spark_ckpt.simulator.spark_store import CREATED, JOB, MemoryTable, Shared
 from spark_ckpt.store.delta_log import CommitLost
@@ -29,7 +30,12 @@ class Times:
     @property
     def renewal_ms(self) -> int:
         """From one renewal to the next."""
-        return self.lease_ms // 3
+        return renewal_ms(self.lease_ms)
+
+    @property
+    def again_ms(self) -> int:
+        """From one that was missed to the next attempt."""
+        return again_ms(self.lease_ms)
 
 
 class JobLog(Shared):
@@ -163,6 +169,11 @@ class DriverNode:
     def renewed(self, now: int) -> None:
         """The keeper comes again in a third of the lease."""
         self.renew_ms = self.local(now) + self.times.renewal_ms
+
+    def missed(self, now: int) -> None:
+        """The keeper comes again sooner."""
+        self.last_renewal = False
+        self.renew_ms = self.local(now) + self.times.again_ms
 
     def may_decide(self, now: int) -> bool:
         """It has collected rows for a while."""

@@ -114,7 +114,7 @@ def _renews_in_time(holder: DriverNode, since: Since, now: int) -> bool:
     """
     if not holder.able or holder.awake_since > since.row or holder.wants_to_renew(now):
         return False
-    return holder.last_renewal or (now - since.back) * holder.rate < holder.times.renewal_ms * 100
+    return holder.last_renewal or (now - since.back) * holder.rate < holder.times.again_ms * 100
 
 
 def judge_silence(nodes: Iterable[DriverNode], lease: Lease, now: int) -> None:

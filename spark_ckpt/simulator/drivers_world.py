@@ -291,8 +291,7 @@ class DriversWorld(World):
         """The store does not answer: a keeper tries again later, whoever wants to begin looks on, or ends."""
         node = self.nodes[name]
         if node.incarnation:
-            node.last_renewal = False
-            node.renewed(self.now)
+            node.missed(self.now)
         elif node.standby is None:
             self._end(node)
         else:
@@ -358,7 +357,7 @@ class DriversWorld(World):
         elif isinstance(error, Fenced | StoreInUse) or (commit.what == "renew" and node.renew_ms is None):
             self._end(node)
         elif commit.what == "renew":
-            node.last_renewal = False
+            node.missed(self.now)
         else:
             node.todo.insert(0, commit)
 

@@ -8,10 +8,14 @@ from collections.abc import Callable
 import pytest
 
 import spark_ckpt.simulator as sim
+from spark_ckpt.host.renewals import renewal_ms
 from spark_ckpt.host.standby import Standby
+from spark_ckpt.simulator import drivers_node
 from spark_ckpt.simulator.campaign import handled_cells
+from spark_ckpt.simulator.drivers_oracles import TooEarly
 from spark_ckpt.simulator.drivers_schedules import drivers_world
 from spark_ckpt.simulator.drivers_world import HOSTS, DriversWorld, Troubles
+from spark_ckpt.simulator.long_lives import TIMES
 from spark_ckpt.simulator.schedules import DRIVERS_FAULT_RATE, DRIVERS_STEPS, drive, replay
 from spark_ckpt.simulator.world import Cell, Choice
 from tests.simulator.driver_bugs import PLANTED, Planted
@@ -33,6 +37,10 @@ def test_a_job_has_one_driver_at_a_time_and_soon_another_one(schedules: int) -> 
     kinds = ("begin", "crash", "pause", "cut", "away", "fail", "stop", "ask", "miss", "start", "late")
     assert min(happened[kind] for kind in kinds) > schedules // 30, happened
     assert happened["incarnations"] > 3 * schedules
+
+
+def test_a_job_that_lives_long_has_one_driver_at_a_time() -> None:
+    assert [(seed, found.error) for seed in range(20) if not (found := sim.run_drivers(seed, times=TIMES)).ok] == []
 
 
 def test_schedules_reach_every_cell_of_the_standbys_table() -> None:
@@ -137,3 +145,30 @@ def test_a_holder_that_died_on_a_standbys_own_host_is_not_waited_for() -> None:
     until(world, lambda: world.observer.state().incarnation > 1)
 
     assert world.now <= world.times.read_ms
+
+
+def _flickers(world: DriversWorld) -> None:
+    """Somebody leads, nobody decides epochs, and the store is away for a moment at each third of the lease's term."""
+    third = world.times.renewal_ms
+    for _ in range(2_000):
+        silent = world.now - world.outside.since.row
+        away = silent % third in (third - 1, 0, 1) and silent > 1
+        if away != world.outside.away:
+            world.do(("away",) if away else ("back",))
+        world.do(next(iter(world.choices()), ("advance", 1)))
+
+
+def test_a_store_that_is_away_for_moments_costs_nobody_the_lease() -> None:
+    world = DriversWorld(troubles=Troubles(outages=2_000))
+
+    _flickers(world)
+
+    assert world.counts()["miss"] > 20
+    assert world.counts()["incarnations"] == 1
+
+
+def test_a_keeper_that_comes_again_a_third_later_would_lose_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drivers_node, "again_ms", renewal_ms)
+
+    with pytest.raises(TooEarly, match="renews in time"):
+        _flickers(DriversWorld(troubles=Troubles(outages=2_000)))
