@@ -10,14 +10,16 @@ from typing import Self
 
 import spark_ckpt.simulator as sim
 from spark_ckpt.protocol.menu import MENU
+from spark_ckpt.simulator.drivers_schedules import drivers_world
 from spark_ckpt.simulator.eager import Guided
 from spark_ckpt.simulator.lease_world import LeaseWorld, Scope
-from spark_ckpt.simulator.long_lives import long_world
-from spark_ckpt.simulator.schedules import FAULT_RATE, STEPS, Driver
+from spark_ckpt.simulator.long_lives import TIMES, long_world
+from spark_ckpt.simulator.schedules import FAULT_RATE, STEPS, Driver, spark_world
 from spark_ckpt.simulator.scripted import PACE
 from spark_ckpt.simulator.world import CALM, Cell, Choice, Trace, World
 from tests.simulator.lease_runs import FAULTS as LEASE_FAULTS
 from tests.simulator.lease_runs import RATES, SICK
+from tests.simulator.spark_lives import LONG as SPARK_TIMES
 
 CURVE_POINTS = 10
 PLAIN = (0,)
@@ -27,7 +29,7 @@ WAYS_MAX = 64
 WAY_STEPS_MAX = 300
 """A longer way takes more time than what it leads to is worth."""
 LONG = 4
-"""Seeds by their remainder of sixteen with a long life, of the menu."""
+"""Seeds by their remainder of sixteen with a long life."""
 
 CLASSES = {
     "crash": "a process dies",
@@ -181,14 +183,24 @@ def classes_of(world: World) -> set[str]:
 def world_of(protocol: str, seed: int) -> World:
     """Fixed graphs under even seeds, drawn worlds under odd ones, and a long life under one in sixteen; what is not in the menu has
     its own worlds."""
+    if seed % 16 == LONG and (longer := _long_world_of(protocol, seed)):
+        return longer
     if protocol == sim.LEASE:
         return LeaseWorld(Scope(RATES[seed % len(RATES)], SICK if seed % 2 else {}), LEASE_FAULTS)
     if protocol in MENU and seed % 2:
         return sim.drawn_world(MENU[protocol], seed)
     graphs = sim.graphs_of(protocol)
-    if protocol in MENU and seed % 16 == LONG:
-        return long_world(MENU[protocol], sim.GRAPHS[graphs[seed // 16 % len(graphs)]], sim.hostile(seed // 16))
     return sim.Scenario(protocol, graphs[seed // 2 % len(graphs)], seed).world()
+
+
+def _long_world_of(protocol: str, seed: int) -> World | None:
+    """Of the menu and of drivers ten times as long as usual, on Spark four times; every fourth operated job lives long anyway."""
+    if protocol in MENU:
+        graphs = sim.graphs_of(protocol)
+        return long_world(MENU[protocol], sim.GRAPHS[graphs[seed // 16 % len(graphs)]], sim.hostile(seed // 16))
+    if protocol == sim.DRIVERS:
+        return drivers_world(seed, times=TIMES)
+    return spark_world(seed, times=SPARK_TIMES) if protocol == sim.SPARK else None
 
 
 def one(protocol: str, seed: int, states: States, way: Way) -> tuple[sim.Outcome, Watching, World]:

@@ -194,9 +194,19 @@ class Query:
 
     # -- edges --------------------------------------------------------------------------------------------------------
 
+    @property
+    def whole(self) -> bool:
+        """Every segment that the planned batch takes is there."""
+        planned = self.planned
+        return planned is None or all(
+            segment.path in self.shared.segments for edge in EDGES for segment in self._taken_by(planned, edge)
+        )
+
+    def _taken_by(self, planned: Planned, edge: str) -> Sequence[StagedFile]:
+        return self.added[edge][self.taken[edge] : planned.segments[edge]]
+
     def _come_out(self, edge: str, planned: Planned) -> list[Row]:
-        segments = self.added[edge][self.taken[edge] : planned.segments[edge]]
-        return [row for segment in segments for row in self.shared.segment(segment.path)]
+        return [row for segment in self._taken_by(planned, edge) for row in self.shared.segment(segment.path)]
 
     def _put(self, batch: int, attempt: int, edge: str, rows: list[Row]) -> Iterator[Report]:
         """Each source's rows are another task's. A later attempt cuts its files elsewhere."""

@@ -306,8 +306,14 @@ class SparkDriver:
             sink.abort()
 
     def run_batch(self, how: str, target: int | None) -> None:
-        """Spark runs the planned batch, and says so. `target`: where every source ends, for a job that drains."""
+        """Spark runs the planned batch, and says so. `target`: where every source ends, for a job that drains.
+
+        Files of a life that is over are garbage: its batches fail if they need one that was swept.
+        """
         assert self.query is not None  # noqa: S101 - else the choice does not exist
+        if not self.query.whole and self.incarnation < self.shared.incarnation:
+            self.lose_query()
+            return
         done = self.query.run(how)
         self.inbox.append(replace(done, drained=all(cursor["n"] == target for cursor in done.cursors.values())))
 

@@ -63,6 +63,7 @@ SCOPES_WITH_FAILURES = [
     Scope("index-based", PAIR, 1, 6_372, 8.3),
     Scope("index-based", PAIR, 2, 181_036, 358.1),
     Scope("adaptive-logging", PAIR, 1, 6_996, 7.9),
+    Scope("adaptive-logging", PAIR, 2, 199_864, 322.0),
     Scope("uncoordinated", PAIR, 1, 4_443, 4.6),
     Scope("uncoordinated", PAIR, 2, 184_489, 259.8),
     Scope("uncoordinated", LOOP, 1, 10_044, 12.1),

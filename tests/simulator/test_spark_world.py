@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from host_bugs import PLANTED, core_with
 from rules_bugs import PLANTED_BESIDE
-from spark_lives import run, world
+from spark_lives import LONG, run, world
 
 import spark_ckpt.simulator as sim
 from spark_ckpt.simulator.spark_driver import shipped
 from spark_ckpt.simulator.spark_rows import OPERATORS
 
-ENOUGH = 200
+ENOUGH = 400
 
 
 def first_failure(core_of):
@@ -35,6 +35,11 @@ def test_no_schedule_is_condemned_and_every_kind_of_fault_happens(schedules):
             happened[what] += outcome.counts.get(what, 0)
     assert min(happened.values()) > schedules // 60, happened
     assert happened["complete"] > 3 * schedules
+
+
+def test_no_long_life_of_a_job_is_condemned():
+    outcomes = [sim.run_spark(seed, times=LONG) for seed in range(40)]
+    assert [(outcome.seed, outcome.error) for outcome in outcomes if not outcome.ok] == []
 
 
 def caught(name, core_of):
