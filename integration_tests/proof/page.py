@@ -58,7 +58,7 @@ def page_of(measured: Mapping[str, object], campaigns: Sequence[ledger.Line] = (
     assert isinstance(tried, list)
     assert isinstance(caught, list)
     head = HEAD.format(
-        seconds=round(max(each["seconds"] for each in tried)),
+        seconds=round(min(each["seconds"] for each in tried)),
         schedules=sum(each["schedules"] for each in tried),
         hours=sum(each["simulated_ms"] for each in tried) / 3_600_000,
         failed=sum(len(each["failures"]) for each in tried),

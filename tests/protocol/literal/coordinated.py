@@ -68,7 +68,10 @@ class ForgetsTheDecision(_WithoutInvariants):
 
 
 class KeepsMarksThatWereOvertaken(_WithoutInvariants):
-    """GC: a mark that is stored behind a newer one waits for the next."""
+    """GC: what is older than a mark goes when that is stored, and not when another one comes behind it or a life begins."""
+
+    def _mark_again(self) -> list[Effect]:
+        return super()._mark_again() if self.permanent in self._unmarked else []
 
     def _marked(self, index: int, ok: bool) -> list[Effect]:
         newest, self.permanent = self.permanent, index
