@@ -114,11 +114,15 @@ def acks(log_state: LogState, by: int, told: Sequence[SinkAck]) -> NewRow | None
 
 
 def loss(log_state: LogState, newest: int, newest_incarnation: int) -> NewRow | None:
-    """Epochs behind the log's newest up to `newest` are lost; None if the log has them all, and the incarnations."""
+    """Epochs behind the log's newest up to `newest` are lost; None if the log has them all, and the incarnations.
+
+    A lineage goes straight on while an incarnation lasts that the log has seen begin. One that it knows from an earlier
+    acceptance only, of another sink, may have begun anywhere.
+    """
     if newest <= log_state.last and newest_incarnation <= log_state.incarnation:
         return None
-    known = 0 < newest_incarnation <= log_state.incarnation  # a lineage goes straight on while an incarnation lasts
-    on = log_state.latest if known else 0
+    begun = max((each.incarnation for each in log_state.incarnations), default=0)
+    on = log_state.latest if 0 < newest_incarnation <= begun else 0
     return row_of(
         LossAccepted(after=log_state.last, epoch=max(newest, log_state.last), incarnation=newest_incarnation, on=on)
     )

@@ -14,7 +14,7 @@ from spark_ckpt.simulator import operated_driver
 from spark_ckpt.store import epoch_log, identity, proposals, restore, ways_back
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.identity import Standing
-from spark_ckpt.store.log_state import LogState
+from spark_ckpt.store.log_state import IncarnationEntry, LogState
 
 
 def the_way_out_is_the_epoch_before(monkeypatch):
@@ -108,6 +108,15 @@ def _trusting(log, accept_loss, epoch, incarnation):
         proposals.row_of = row_of
 
 
+def an_incarnation_that_was_accepted_counts_as_one_that_the_log_saw_begin(monkeypatch):
+    def loss(log_state, newest, newest_incarnation):
+        accepted = IncarnationEntry(log_state.incarnation, "", 0, "", 0)
+        return proposed(replace(log_state, incarnations=(accepted,)), newest, newest_incarnation)
+
+    proposed = proposals.loss
+    monkeypatch.setattr(proposals, "loss", loss)
+
+
 def numbers_of_lost_epochs_are_given_again(monkeypatch):
     accept_loss = EpochLog.accept_loss
     monkeypatch.setattr(
@@ -168,6 +177,7 @@ SHIPPED_ONCE = [
     a_new_sink_is_given_epochs_of_the_time_before,
     what_a_sink_has_is_one_number,
     the_error_of_a_passed_over_epoch_names_no_way,
+    an_incarnation_that_was_accepted_counts_as_one_that_the_log_saw_begin,
 ]
 PLANTED = [
     *SHIPPED_ONCE,
@@ -184,5 +194,5 @@ PLANTED = [
     a_replaced_source_goes_on_at_the_old_ones_cursor,
 ]
 
-CATCHERS = (627, 7475, 312, 352, 702, 310, 429, 101326)
+CATCHERS = (627, 7475, 312, 352, 702, 310, 429, 101326, 111826)
 """Schedules that are tried first: each catches a bug here that those before it do not. Campaigns and searches have found them."""

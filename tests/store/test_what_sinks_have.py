@@ -92,6 +92,16 @@ def test_lost_epochs_stand_on_the_newest_one_only_if_its_incarnation_decided_the
     assert world.begin().beside == {2: (5, 6)}
 
 
+def test_a_loss_that_was_accepted_for_one_sink_does_not_vouch_for_the_epochs_of_another(world: World) -> None:
+    """Incarnation 2 is lost: it may have gone back to epoch 1 before it decided what the second sink has."""
+    for value in (1, 2):
+        world.epoch({"a": value}, acked=1 if value == 2 else 0)
+    world.store.log.release(1)
+    world.store.log.accept_loss(2, 2)
+    world.store.log.accept_loss(5, 2)
+    assert world.begin().beside == {2: (3, 4, 5)}
+
+
 @pytest.mark.parametrize("newer", [False, True], ids=["nothing", "a newer epoch"])
 def test_once_a_loss_was_accepted_a_sink_is_not_known_to_have_what_is_beside_the_newest_epoch(
     world: World, newer: bool
