@@ -50,11 +50,14 @@ def schedules(
     seconds: Seconds = 20.0,
     rounds: Annotated[int, typer.Option("--rounds", help="Each protocol in turn, so many times.")] = 1,
     processes: Annotated[int, typer.Option("--processes", help="Side by side.")] = 1,
+    only: Annotated[list[str] | None, typer.Option("--only", help="This protocol, and others so named.")] = None,
 ) -> None:
     """Schedules that no campaign has tried; they add up in campaigns.jsonl and on the page."""
     when = _now()
+    if unknown := {*(only or ())} - {*_names()}:
+        raise typer.BadParameter(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(_names())}")
     for _ in range(rounds):
-        for line in ledger.campaign(_names(), seconds, when, processes):
+        for line in ledger.campaign(only or _names(), seconds, when, processes):
             typer.echo(
                 f"{line.protocol}: seeds from {line.first}, {line.schedules} schedules, {line.hours:.1f} hours, "
                 f"{len(line.condemned)} condemned"
