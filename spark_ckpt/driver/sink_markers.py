@@ -6,7 +6,7 @@ would be refused then, but only after an epoch was decided that no sink can take
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from spark_ckpt.connector import Published, SinkContext, TellsPublished
@@ -30,20 +30,20 @@ def refuse_newer_sinks(bindings: Iterable[SinkBinding], store: Store) -> None:
         }
     # The log is read after the markers: another driver's newer epoch is in it then.
     log_state = store.log.state()
-    for name, answer in told.items():
-        published = answer.result()
-        why = "" if published is None else beyond(published, log_state)
-        if why:
-            raise _ahead(name, why, answer.result(), store)
+    known = {name: published for name, answer in told.items() if (published := answer.result()) is not None}
+    ahead = {name: why for name, published in known.items() if (why := beyond(published, log_state))}
+    if ahead:
+        raise _ahead(ahead, [known[name] for name in ahead], store)
 
 
-def _ahead(sink: str, why: str, published: Published | None, store: Store) -> PublishConflict:
-    has = "" if published is None else f" --epoch {published.epoch} --incarnation {published.incarnation}"
+def _ahead(ahead: Mapping[str, str], published: Sequence[Published], store: Store) -> PublishConflict:
+    """All of them with one error, whose command accepts what all of them have."""
+    epoch, incarnation = max(each.epoch for each in published), max(each.incarnation for each in published)
     return PublishConflict(
-        f"sink {sink} is ahead of the store: {why}",
-        sink=sink,
+        "; ".join(f"sink {name} is ahead of the store: {why}" for name, why in ahead.items()),
+        sink=", ".join(ahead),
         store=store.location.uri,
         hint="the store is from an older backup, or has lost its newest epochs: bring them back from a newer backup. If "
-        "they are lost for good, take the sink back to the store's newest epoch, because the job produces the rows behind "
-        f"it again, and run: spark-ckpt accept-loss {store.location.uri}{has}",
+        "they are lost for good, take the sinks back to the store's newest epoch, because the job produces the rows behind "
+        f"it again, and run: spark-ckpt accept-loss {store.location.uri} --epoch {epoch} --incarnation {incarnation}",
     )

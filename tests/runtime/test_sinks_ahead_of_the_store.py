@@ -68,6 +68,25 @@ def test_a_store_restored_from_an_older_backup_is_refused_before_it_decides_anyt
     assert f"accept-loss {restored.location.uri} --epoch 2 --incarnation 2" in caught.value.hint
 
 
+def test_all_sinks_that_are_ahead_are_named_and_one_command_accepts_what_they_have(tmp_path: Path) -> None:
+    decided(tmp_path / "store", "first")
+    shutil.copytree(tmp_path / "store", tmp_path / "backup")
+    second, third = (marker(decided(tmp_path / "store", attempt)) for attempt in ("second", "third"))
+    sinks = {"out": RememberingSink(second), "tap": RememberingSink(third), "new": RememberingSink()}
+    bindings = [replace(each, name=name) for name, sink in sinks.items() for each in bound(sink)]
+    restored = Store.open(str(tmp_path / "backup"), JOB)
+
+    with pytest.raises(
+        PublishConflict, match=r"sink out is ahead .* epoch 2, .*; sink tap is ahead .* epoch 3"
+    ) as caught:
+        refuse_newer_sinks(bindings, restored)
+    assert f"accept-loss {restored.location.uri} --epoch 3 --incarnation 3" in caught.value.hint
+
+    restored.log.release(1)
+    restored.log.accept_loss(3, 3)
+    refuse_newer_sinks(bindings, restored)
+
+
 def test_an_epoch_whose_number_was_given_again_is_not_taken_for_the_first(tmp_path: Path) -> None:
     decided(tmp_path / "store", "first")
     shutil.copytree(tmp_path / "store", tmp_path / "backup")
