@@ -216,6 +216,15 @@ def test_what_is_older_than_the_checkpoint_behind_the_line_is_erased():
     assert machine.handle(recoverable(4)) == [Erase((checkpoint_key(2), batch_key(3)))]
 
 
+@pytest.mark.parametrize(("first_undone", "erased"), [(1, True), (2, False)], ids=["undone", "kept"])
+def test_a_life_begins_by_erasing_checkpoints_of_undone_intervals(first_undone, erased):
+    machine, _ = worker(every=1)
+    machine.handle(received())
+    store, _ = flushed(machine)
+    _, effects = worker(records={store.key: store.record}, incarnation=2, table={2: {A: Epoch(first_undone)}})
+    assert (Erase((checkpoint_key(1),)) in effects) is erased
+
+
 def test_a_life_begins_by_reporting_what_is_stable():
     machine, _ = worker()
     machine.handle(received())

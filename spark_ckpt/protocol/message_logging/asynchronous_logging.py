@@ -140,7 +140,8 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         self.memory = {receipt.interval: receipt for receipt in receipts_in(now or {"log": []})}
         self._durable = rebuildable(self.me, birth.records, birth.incarnation, birth.table)
         self._batches = batches_in(birth.records)
-        self._needless = () if self.graph.inputs[self.me] else _older(birth.records)
+        undone = _undone(birth.records, self._durable)
+        self._needless = undone if self.graph.inputs[self.me] else _older(birth.records)
         self._flushes = 0
         self._flushing: list[Receipt] = []
         self._saving: Record | None = None
@@ -382,6 +383,12 @@ def _must_leave(now: Record, reached: int) -> bool:
 def _older(records: Records) -> tuple[Key, ...]:
     """A source's checkpoints but the newest: one may have become durable when nobody was there to hear it."""
     return tuple(sorted(key for key in records if key[0] == "checkpoint")[:-1])
+
+
+def _undone(records: Records, durable: Rebuildable) -> tuple[Key, ...]:
+    """Checkpoints of intervals that a recovery has undone: nobody goes back to them, and no later one counts as newer."""
+    kept = {key_of(record) for record in durable.checkpoints.values()}
+    return tuple(sorted(key for key in records if key[0] == "checkpoint" and key not in kept))
 
 
 def _target(birth: Birth, interval: int) -> int:
