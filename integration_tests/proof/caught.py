@@ -12,10 +12,8 @@ import pytest
 
 import spark_ckpt.simulator as sim
 from integration_tests.survival.process import ROOT
-from spark_ckpt.protocol.recovery import Protocol
 from spark_ckpt.simulator.spark_driver import CoreOf, shipped
 from tests.protocol import audited, test_line_bugs, test_logging_bugs, test_snapshot_bugs
-from tests.protocol.audited import graphs_for
 from tests.protocol.barrier_runs import run_long as run_barrier
 from tests.protocol.long_runs import play_long
 from tests.protocol.test_planted_bugs import GRAPHS as BARRIER_GRAPHS
@@ -72,18 +70,13 @@ def _planted() -> Iterator[tuple[str, str, Fails]]:
     for bug, (protocol, _) in test_line_bugs.BUGS.items():
         yield "checkpoints", bug, lambda seed, p=protocol: not test_line_bugs.play(p, seed).ok
     for bug, (protocol, _) in test_snapshot_bugs.BUGS.items():
-        yield "snapshots", bug, lambda seed, p=protocol: not _snapshot(p, seed).ok
+        yield "snapshots", bug, lambda seed, p=protocol: not audited.play_long(p, seed).ok
     for role, machine, _ in IN_BARRIERS:
         yield "shipped machines", machine.__name__, lambda seed, r=role, m=machine: _barrier(seed, {r: m})
     for bug in IN_RETURNS:
         yield "leases that are returned", bug.name, lambda seed, b=bug: b.run(seed).complaint is not None
     for bug in IN_DRIVERS:
         yield "the lease of a job's driver", bug.name, lambda seed, b=bug: not b.run(seed).ok
-
-
-def _snapshot(protocol: Protocol, seed: int) -> sim.Outcome:
-    graphs = graphs_for(protocol)
-    return audited.play_long(protocol, graphs[seed % len(graphs)], seed)
 
 
 def _barrier(seed: int, machines: dict[str, type]) -> bool:

@@ -75,12 +75,12 @@ class Eager(Driver):
     def _work(self) -> Choice | None:
         """What a dead life has under way mostly waits until its process begins anew: then it is late."""
         world = self.world
+        found = world.choices()
         if LATE not in self.had and self.fault_rate and isinstance(world, MessageWorld) and world.budget.late:
-            found = world.choices()
             of_the_living = [choice for choice in found if not _is_of_the_dead(world, choice)]
             if 0 < len(of_the_living) < len(found) and self.draw() < PASSING_EAGERNESS:
                 return self.pick(of_the_living)
-        return super()._work()
+        return self._one_of(found)
 
 
 def _is_of_the_dead(world: MessageWorld, choice: Choice) -> bool:

@@ -164,8 +164,11 @@ class Driver:
         return self.pick([choice for choice in faults if kind_of(choice) == kind])
 
     def _work(self) -> Choice | None:
+        return self._one_of(self.world.choices())
+
+    def _one_of(self, choices: Sequence[Choice]) -> Choice | None:
+        """What lags waits; without any choice somebody is at leisure, or time passes."""
         world = self.world
-        choices = world.choices()
         if self.laggard and choices:
             choices = world.put_off(choices, self.laggard) or choices
         if choices:

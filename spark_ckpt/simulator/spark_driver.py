@@ -311,7 +311,7 @@ class SparkDriver:
         Files of a life that is over are garbage: its batches fail if they need one that was swept.
         """
         assert self.query is not None  # noqa: S101 - else the choice does not exist
-        if not self.query.whole and self.incarnation < self.shared.incarnation:
+        if self.incarnation < self.shared.incarnation and not self.query.whole:
             self.lose_query()
             return
         done = self.query.run(how)

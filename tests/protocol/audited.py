@@ -33,6 +33,12 @@ def graphs_for(protocol: Protocol) -> list[Graph]:
     return sorted(graphs, key=lambda graph: len(graph.channels), reverse=True)
 
 
+def graph_in_turn(protocol: Protocol, seed: int) -> Graph:
+    """That seed's."""
+    graphs = graphs_for(protocol)
+    return graphs[seed % len(graphs)]
+
+
 def play(
     protocol: Protocol, graph: Graph, seed: int, inputs: int = 3, steps: int = 50, settings: Settings | None = None
 ) -> Outcome:
@@ -40,6 +46,6 @@ def play(
     return drive(AuditedWorld(protocol, graph, Faults(), inputs, settings=settings or Settings()), seed, steps)
 
 
-def play_long(protocol: Protocol, graph: Graph, seed: int) -> Outcome:
-    """Ten times as long."""
-    return drive_long(long_world(protocol, graph, Faults(), world_of=AuditedWorld), seed)
+def play_long(protocol: Protocol, seed: int) -> Outcome:
+    """Ten times as long, on each graph in turn."""
+    return drive_long(long_world(protocol, graph_in_turn(protocol, seed), Faults(), world_of=AuditedWorld), seed)

@@ -33,7 +33,7 @@ from spark_ckpt.protocol.vocabulary import (
 from spark_ckpt.simulator import Faults, Outcome
 from spark_ckpt.simulator.long_lives import drive_long, long_world
 from spark_ckpt.simulator.violations import Violation
-from tests.protocol.audited import graphs_for
+from tests.protocol.audited import graph_in_turn
 from tests.protocol.literal import adaptive_logging, asynchronous_logging, index_based, uncoordinated
 
 SETTINGS = Settings(options={"checkpoint_every": 2})
@@ -257,9 +257,7 @@ BUGS: dict[str, tuple[Protocol, str]] = {
 
 def play(protocol: Protocol, seed: int) -> Outcome:
     """One long schedule, on each graph in turn."""
-    graphs = graphs_for(protocol)
-    graph = graphs[seed % len(graphs)]
-    return drive_long(long_world(protocol, graph, Faults(crashes=4), 4, SETTINGS), seed, 60)
+    return drive_long(long_world(protocol, graph_in_turn(protocol, seed), Faults(crashes=4), 4, SETTINGS), seed, 60)
 
 
 def first_failure(protocol: Protocol) -> Outcome:

@@ -18,7 +18,7 @@ from spark_ckpt.simulator.long_lives import drive_long, long_world
 from spark_ckpt.simulator.message_world import DEFAULT
 from spark_ckpt.simulator.process import Process
 from spark_ckpt.simulator.surroundings import CONTRACT, Surroundings
-from tests.protocol.audited import graphs_for
+from tests.protocol.audited import graph_in_turn
 
 
 class HandsInAgain(Transport):
@@ -110,8 +110,7 @@ class Planted:
 
     def _run(self, seed: int, make: type[MessageWorld], surroundings: Surroundings) -> Outcome:
         protocol = MENU[self.protocol]
-        graphs = graphs_for(protocol)
-        graph = graphs[seed % len(graphs)]
+        graph = graph_in_turn(protocol, seed)
         return drive_long(long_world(protocol, graph, self.faults, 4, DEFAULT, surroundings, make), seed, 150, 0.3)
 
 

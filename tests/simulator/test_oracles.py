@@ -46,7 +46,7 @@ def test_a_maximal_line_passes_where_a_timid_one_does_not() -> None:
     assert uncoordinated.PROTOCOL.maximal
     timid = replace(uncoordinated.PROTOCOL, plan=plan_timidly)
 
-    assert verdict(uncoordinated.PROTOCOL, "diamond", "O4", seeds=50) == Counter()
+    assert verdict(uncoordinated.PROTOCOL, "diamond", "O4", seeds=100) == Counter()
     assert verdict(timid, "diamond", "O4")["O4"] == 1
 
 

@@ -140,8 +140,8 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         self.memory = {receipt.interval: receipt for receipt in receipts_in(now or {"log": []})}
         self._durable = rebuildable(self.me, birth.records, birth.incarnation, birth.table)
         self._batches = batches_in(birth.records)
-        undone = _undone(birth.records, self._durable)
-        self._needless = undone if self.graph.inputs[self.me] else _older(birth.records)
+        is_source = not self.graph.inputs[self.me]
+        self._needless = _older(birth.records) if is_source else _undone(birth.records, self._durable)
         self._flushes = 0
         self._flushing: list[Receipt] = []
         self._saving: Record | None = None
