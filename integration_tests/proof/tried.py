@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from time import process_time
 from typing import Self
@@ -109,11 +110,13 @@ class Watching(Driver):
     states: States
     happened: set[str]
     could: set[str]
+    of_messages: bool
     newest: Trace = ()
 
     def watch(self, states: States) -> Self:
         """From now on."""
         self.states, self.happened, self.could = states, set(), classes_of(self.world)
+        self.of_messages = isinstance(self.world, sim.MessageWorld)
         states.fault = ""
         self.world.cells = states
         return self
@@ -121,17 +124,27 @@ class Watching(Driver):
     def do(self, choice: Choice) -> None:
         kind = class_of(choice)
         if kind:
-            self.happened.add(kind)
             self.states.fault = kind
+            if self.of_messages:
+                self.happened.add(kind)
         known = len(self.states)
         super().do(choice)
         if len(self.states) > known and CALM not in self.trace:
             self.newest = tuple(self.trace)
 
+    def faults(self) -> Sequence[Choice]:
+        found = super().faults()
+        if not self.of_messages:
+            self.could.update(map(self.world.fault_of, found))
+        return found
+
     def _fault(self) -> Choice | None:
-        choice = super()._fault()
-        if choice is not None and class_of(choice) == "":
-            self.happened.add(str(choice[0]))
+        return self._seen(super()._fault())
+
+    def _seen(self, choice: Choice | None) -> Choice | None:
+        """A fault of a world that has its own."""
+        if choice is not None and not self.of_messages:
+            self.happened.add(self.world.fault_of(choice))
         return choice
 
 
@@ -141,6 +154,9 @@ class Plain(Watching):
 
 class Eagerly(Watching, Guided):
     """Lets go wrong what has not, on the way of another schedule."""
+
+    def _fresh(self) -> Choice | None:
+        return self._seen(super()._fresh())
 
 
 class Corpus:
@@ -169,7 +185,8 @@ def class_of(choice: Choice) -> str:
 
 
 def classes_of(world: World) -> set[str]:
-    """The classes of faults that a world may have: lines that fail, recoveries by steps and lossy channels are not in all."""
+    """The classes of faults that a world may have: lines that fail, recoveries by steps and lossy channels are not in all.
+    Nothing for a world with faults of its own: there it counts what is offered."""
     if not isinstance(world, sim.MessageWorld):
         return set()
     lacks = set() if world.lossy else {"control lose", "control repeat"}
@@ -204,14 +221,15 @@ def _long_world_of(protocol: str, seed: int) -> World | None:
 
 
 def one(protocol: str, seed: int, states: States, way: Way) -> tuple[sim.Outcome, Watching, World]:
-    """One schedule, watched. What is not in the menu has few faults on purpose: more of them, and nothing is ever decided."""
+    """One schedule, watched. What is not in the menu has few faults on purpose: many, and nothing is ever decided."""
     steps, rate = PACE.get(protocol, (STEPS, FAULT_RATE))
     world = world_of(protocol, way.world)
     drivers: list[Watching] = []
 
     def driver_of(world: World, seed: int, fault_rate: float) -> Watching:
-        plain = protocol not in MENU or seed % 8 in PLAIN
-        driver = Plain(world, seed, fault_rate) if plain else Eagerly(world, seed, fault_rate, way=way.trace)
+        driver = (
+            Plain(world, seed, fault_rate) if seed % 8 in PLAIN else Eagerly(world, seed, fault_rate, way=way.trace)
+        )
         drivers.append(driver.watch(states))
         return driver
 

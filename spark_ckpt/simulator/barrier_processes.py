@@ -193,7 +193,7 @@ class SinkProcess(TaskProcess):
                 self.undecided = self._take_segments(epoch)
                 world.store("prepare", self.life, (sink, epoch, incarnation), self.undecided)
             case b.CarryOver(sink=sink, epoch=epoch, incarnation=incarnation):
-                durable.prepared.pop((sink, epoch, incarnation), None)
+                durable.discard((sink, epoch, incarnation))
                 self.segments[epoch] = [*self.undecided]
             case b.DiscardPrepared(sink=sink, epoch=epoch, prepared_in=prepared_in):
                 durable.discard((sink, epoch, prepared_in))

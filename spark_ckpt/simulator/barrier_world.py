@@ -31,6 +31,7 @@ class BarrierWorld(World):
     """Everything there is. `newest_marker_only`: a source sees the newest of the barriers it has not seen."""
 
     LAGGARDS = ("", "snapshot", "decide", "prepare", "publish", "ask", "restore", "message", "receive")
+    FLEETING = frozenset({"fail", "silent"})
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_ckpt.simulator.drivers_world import HOSTS, DriversRules, DriversWorld, Troubles
+from spark_ckpt.simulator.long_lives import TIMES, drive_long
 from spark_ckpt.simulator.schedules import DRIVERS_FAULT_RATE, DRIVERS_STEPS, Outcome, drive
 
 RATES = ((100, 100, 100), (100, 70, 90), (80, 100, 110))
@@ -28,6 +29,11 @@ def drivers_world(seed: int, rules: DriversRules | None = None, crashes: int = 0
     return world
 
 
-def run_drivers(seed: int, rules: DriversRules | None = None, times: int = 1) -> Outcome:
-    """One schedule of a job's drivers, with the rules that ship; `times`: how many usual ones long."""
-    return drive(drivers_world(seed, rules, times=times), seed, DRIVERS_STEPS, DRIVERS_FAULT_RATE)
+def run_drivers(seed: int, rules: DriversRules | None = None) -> Outcome:
+    """One schedule of a job's drivers, with the rules that ship."""
+    return drive(drivers_world(seed, rules), seed, DRIVERS_STEPS, DRIVERS_FAULT_RATE)
+
+
+def run_drivers_long(seed: int, rules: DriversRules | None = None) -> Outcome:
+    """A long one."""
+    return drive_long(drivers_world(seed, rules, times=TIMES), seed, DRIVERS_STEPS, DRIVERS_FAULT_RATE)

@@ -94,6 +94,7 @@ class DriversWorld(World):
     """The log, and the drivers that want its job."""
 
     LAGGARDS = ("", "look", "append", "propose")
+    FLEETING = frozenset({"append", "late", "start"})
 
     def __init__(
         self,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.simulator.message_world import MessageWorld
-from spark_ckpt.simulator.schedules import FAULT_RATE, Driver, kind_of
-from spark_ckpt.simulator.world import Choice, Scalar, Trace, World
+from spark_ckpt.simulator.schedules import FAULT_RATE, Driver
+from spark_ckpt.simulator.world import Choice, Trace, World
 
 MENDS = frozenset({"heal", "resume", "wake"})
 """Ends of faults: none is new."""
@@ -21,8 +21,8 @@ PASSING = (TORN, LATE)
 
 PASSING_EAGERNESS = 0.93
 
-EAGERNESS = 0.35
-"""Share of the steps, once faults may happen, at which a new kind of them does if it can."""
+EAGERNESS, FLEETING_EAGERNESS = 0.35, 0.5
+"""Share of the steps, once faults may happen, at which a new kind of them does if it can, and one that soon cannot."""
 
 BACKGROUND = 0.5
 """How much of the usual rate is left for faults that the schedule has had."""
@@ -35,30 +35,38 @@ class Eager(Driver):
         super().__init__(world, seed, fault_rate, timer_rate)
         self.fault_rate = fault_rate * BACKGROUND
         self.quiet = min(self.quiet, self.pick((0.0, 0.15, 0.3)))
-        self.had: set[Scalar] = set(MENDS)
+        self.had: set[str] = set(MENDS)
 
     def do(self, choice: Choice) -> None:
         """Remember its kind: a fault is new once."""
         self.had.add(self.sort_of(choice))
         super().do(choice)
 
-    def sort_of(self, choice: Choice) -> Scalar:
+    def sort_of(self, choice: Choice) -> str:
         """The kind of a fault; of a crash, whether it comes within a recovery."""
-        kind = kind_of(choice)
+        kind = self.world.fault_of(choice)
         return "crash within" if kind == "crash" and getattr(self.world, "recovering", False) else kind
 
     def _next(self) -> Choice | None:
+        return self._fresh() or super()._next()
+
+    def _fresh(self) -> Choice | None:
+        """Of a kind that the schedule has not had; not at every step, unless it does not last."""
         fresh: list[Choice] = []
         if self.fault_rate:
-            fresh = [choice for choice in self.world.faults() if self.sort_of(choice) not in self.had]
+            fresh = [choice for choice in self.faults() if self.sort_of(choice) not in self.had]
             if self.draw() < PASSING_EAGERNESS:
                 fresh = [choice for choice in fresh if self._is_useful(choice)]
         kinds = dict.fromkeys(map(self.sort_of, fresh))
+        if not kinds:
+            return None
         passing = next((kind for kind in PASSING if kind in kinds), None)
-        if kinds and self.draw() < (PASSING_EAGERNESS if passing else EAGERNESS):
-            kind = passing or self.pick(list(kinds))
-            return self.pick([choice for choice in fresh if self.sort_of(choice) == kind])
-        return super()._next()
+        fleeting = [kind for kind in kinds if kind in self.world.FLEETING]
+        eagerness = PASSING_EAGERNESS if passing else FLEETING_EAGERNESS if fleeting else EAGERNESS
+        if self.draw() >= eagerness:
+            return None
+        kind = passing or self.pick(fleeting or list(kinds))
+        return self.pick([choice for choice in fresh if self.sort_of(choice) == kind])
 
     def _fault(self) -> Choice | None:
         """What is not useful mostly waits."""

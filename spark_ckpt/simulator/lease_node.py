@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.protocol.lease.messages import Admission, Checkpoint, Report, Terms
 from spark_ckpt.protocol.lease.primary import Primary
-from spark_ckpt.protocol.lease.replica import Replica
+from spark_ckpt.protocol.lease.replica import Replica, ReplicaPhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,10 @@ class Node:
     def awake(self) -> bool:
         """It can take a step now."""
         return self.up and not self.paused
+
+    def stands_in(self, phase: ReplicaPhase) -> bool:
+        """It is up, and its replica is there."""
+        return self.replica is not None and self.replica.phase is phase
 
     def local(self, now: int) -> int:
         """What its clock reads, in whole milliseconds."""

@@ -147,7 +147,7 @@ class ReturningWorld(LeaseWorld):
 
     def _stop_work(self, node: Node, token: int) -> None:
         """A turn that was not begun is begun and given up."""
-        if self._is(node, ReplicaPhase.GRANTED):
+        if node.stands_in(ReplicaPhase.GRANTED):
             self._handle(node, CheckpointStarted(token, node.local(self.now)))
         self._handle(node, CheckpointFailed(token))
 

@@ -88,6 +88,8 @@ class Scope:
 class LeaseWorld(World):
     """Nodes, their log, their clocks, and the store of checkpoints."""
 
+    FLEETING = frozenset({"fail"})
+
     def __init__(self, scope: Scope | None = None, faults: Faults | None = None, rules: Rules | None = None) -> None:
         self.scope, self.rules = scope or Scope(), rules or Rules()
         faults = faults or Faults()
@@ -147,7 +149,7 @@ class LeaseWorld(World):
             found += [("wake", node.name)] if node.paused else []
             found += (
                 [("fail", node.name)]
-                if node.awake and self._is(node, ReplicaPhase.TAKING) and self.budget["fail"]
+                if node.awake and node.stands_in(ReplicaPhase.TAKING) and self.budget["fail"]
                 else []
             )
         for pair in permutations(self.nodes, 2):
@@ -473,10 +475,6 @@ class LeaseWorld(World):
     def counts(self) -> dict[str, int]:
         """Choices by kind, and the store's verdicts."""
         return dict(self.counter)
-
-    @staticmethod
-    def _is(node: Node, phase: ReplicaPhase) -> bool:
-        return node.replica is not None and node.replica.phase is phase
 
 
 def _replica(node: Node) -> Replica:

@@ -1,7 +1,7 @@
 """Schedules several times as long as usual, in a world in which several times as much goes wrong.
 
 A mistake that takes three things in a row is rare in a short life.  Ten times the life meets it more than ten times as often: the
-first two, once they have happened, stay.  Every other schedule is eager (`eager.py`).
+first two, once they have happened, stay.  Three of four schedules are eager (`eager.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from spark_ckpt.simulator.faults import Faults, hostile
 from spark_ckpt.simulator.message_world import DEFAULT, MessageWorld
 from spark_ckpt.simulator.schedules import FAULT_RATE, STEPS, Driver, Outcome, drive
 from spark_ckpt.simulator.surroundings import CONTRACT, Surroundings
+from spark_ckpt.simulator.world import World
 
 TIMES = 10
 """How many usual lives long one is."""
@@ -34,9 +35,9 @@ def long_world(
     return world
 
 
-def drive_long(world: MessageWorld, seed: int, steps: int = STEPS, fault_rate: float = FAULT_RATE) -> Outcome:
-    """One schedule of it; `steps`: of a usual life."""
-    return drive(world, seed, steps, fault_rate, Eager if seed % 4 > 1 else Driver)
+def drive_long(world: World, seed: int, steps: int = STEPS, fault_rate: float = FAULT_RATE) -> Outcome:
+    """One schedule of a long world of any kind; `steps`: of a usual life."""
+    return drive(world, seed, steps, fault_rate, Eager if seed % 4 else Driver)
 
 
 def run_long(protocol: Protocol, graph: Graph, seed: int, faults: Faults | None = None, inputs: int = 3) -> Outcome:

@@ -23,7 +23,7 @@ from spark_ckpt.simulator.spark_driver import CoreOf, shape_of, shipped
 from spark_ckpt.simulator.spark_operated import LONG, SHORT, OperatedWorld
 from spark_ckpt.simulator.spark_world import ROWS, SparkWorld
 from spark_ckpt.simulator.violations import NoEnd, Violation
-from spark_ckpt.simulator.world import CALM, Choice, Moment, Scalar, World
+from spark_ckpt.simulator.world import CALM, Choice, Moment, World, kind_of
 
 T = TypeVar("T")
 
@@ -142,6 +142,10 @@ class Driver:
         self.trace.append(choice)
         self.world.perform(choice)
 
+    def faults(self) -> Sequence[Choice]:
+        """What can go wrong now."""
+        return self.world.faults()
+
     def _next(self) -> Choice | None:
         draw = self.draw()
         if draw < self.fault_rate:
@@ -156,7 +160,7 @@ class Driver:
 
     def _fault(self) -> Choice | None:
         """Every kind of fault is as likely as every other, however many ways there are to have it."""
-        faults = self.world.faults()
+        faults = self.faults()
         kinds = list(dict.fromkeys(kind_of(choice) for choice in faults))
         if not kinds:
             return None
@@ -189,11 +193,6 @@ class Driver:
 
 def _no_end(world: World, trace: Sequence[Choice]) -> NoEnd:
     return NoEnd(f"no end after {CALM_STEPS_MAX * world.stretch} calm steps; last {list(trace[-12:])}")
-
-
-def kind_of(choice: Choice) -> Scalar:
-    """The kind of a fault: of a write, how it ends."""
-    return choice[-1] if choice[0] == "stored" else choice[0]
 
 
 def drive(

@@ -57,6 +57,7 @@ class OperatedWorld(World):
     """`patient`: sinks that get the rows of several epochs at once. `troubles`: kinds of faults that happen; empty: all."""
 
     LAGGARDS = ("", "publish", "batch", "timer")
+    FLEETING = frozenset({"publish fail", "publish silent", "damage due"})
 
     def __init__(
         self,
@@ -136,6 +137,10 @@ class OperatedWorld(World):
         if self.backup is not None and self.error is None:
             found.append(("lose",))
         return [each for each in found if not self.troubles or each[0] in self.troubles]
+
+    def fault_of(self, choice: Choice) -> str:
+        """With how it goes wrong."""
+        return f"{choice[0]} {choice[-1]}" if choice[-1] in ("fail", "silent") else str(choice[0])
 
     def _epochs(self) -> list[int]:
         return [0, *sorted(self.store.log().state().by_id)]

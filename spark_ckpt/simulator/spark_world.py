@@ -19,7 +19,7 @@ from spark_ckpt.simulator.spark_deciding import Decision
 from spark_ckpt.simulator.spark_driver import SHAPE, CoreOf, SparkDriver, shipped
 from spark_ckpt.simulator.spark_identities import astray
 from spark_ckpt.simulator.spark_restores import judge_restores
-from spark_ckpt.simulator.spark_rows import GETS, SINKS, by_key, in_order, in_the_end, outputs_of
+from spark_ckpt.simulator.spark_rows import GETS, OPERATORS, SINKS, by_key, in_order, in_the_end, outputs_of
 from spark_ckpt.simulator.spark_run import SparkRun
 from spark_ckpt.simulator.spark_sink import SparkSink
 from spark_ckpt.simulator.spark_store import Shared
@@ -39,6 +39,10 @@ class SparkWorld(World):
     LAGGARDS: tuple[str, ...] = ("", "coordinate", "ask", "publish", "plan", "run", "store", "delete", "land", "sweep")
     AHEAD_LAGGARDS = ("send",)
     """Where sinks are sent rows before their epoch is decided."""
+
+    FLEETING = frozenset(
+        f"{kind} {how}" for kind in ("begin", "store", "publish", "send") for how in ("fail", "silent")
+    ) | {"begin astray", "delay late", "late commit", *(f"miss {operator}" for operator in OPERATORS)}
 
     def __init__(
         self,
@@ -121,6 +125,16 @@ class SparkWorld(World):
         missed = [fault for each in drivers for fault in missed_by(*each)]
         return missed if missed and not self.deaths else [*found, *missed]
 
+    def fault_of(self, choice: Choice) -> str:
+        """With how it goes wrong."""
+        match choice:
+            case ("commit", *_):
+                return "late commit"
+            case ("end", str(how), *_):
+                return how
+            case _:
+                return f"{choice[0]} {choice[-1]}"
+
     def _deaths(self) -> list[Choice]:
         return [
             *([("end", "usurped")] if self.current else []),
@@ -137,7 +151,7 @@ class SparkWorld(World):
         self.step += 1
         if _may_be_wrong(choice) and choice in self.faults():
             self.faults_left -= 1
-            self.count(_named(choice))
+            self.count(self.fault_of(choice))
         getattr(self, "_do_" + str(kind).replace(" ", "_"))(*what)
         self._collect_ends()
 
@@ -428,11 +442,3 @@ def _in_flight(manifest: Manifest) -> str:
 def _may_be_wrong(choice: Choice) -> bool:
     """Whether it is worth while to look for it among the faults."""
     return choice[0] in ("end", "miss", "commit") or choice[-1] in ("fail", "silent", "astray", "twice", "late", "lost")
-
-
-def _named(fault: Choice) -> str:
-    """For reports."""
-    kind, *what = fault
-    if kind == "commit":
-        return "late commit"
-    return str(what[0]) if kind == "end" else f"{kind} {what[-1]}"

@@ -43,6 +43,11 @@ class NotPossible(ValueError):
     """The choice is not among those of this state: the trace belongs to another world."""
 
 
+def kind_of(choice: Choice) -> Scalar:
+    """The kind of a fault: of a write, how it ends."""
+    return choice[-1] if choice[0] == "stored" else choice[0]
+
+
 class World(ABC):
     """A deterministic host and everything it hosts.
 
@@ -52,6 +57,9 @@ class World(ABC):
 
     LAGGARDS: tuple[str, ...] = ("",)
     """Sorts of choices (`lag`) that a schedule may put off as long as anything else can happen."""
+
+    FLEETING: frozenset[str] = frozenset()
+    """Kinds of faults (`fault_of`) that can happen for a few steps only: to what somebody does just then."""
 
     moments: list[Moment] | None = None
     cells: set[Cell] | None = None
@@ -74,6 +82,10 @@ class World(ABC):
     @abstractmethod
     def faults(self) -> Sequence[Choice]:
         """Everything that can go wrong next."""
+
+    def fault_of(self, choice: Choice) -> str:
+        """The kind of a fault, told apart as far as it leads elsewhere."""
+        return str(kind_of(choice))
 
     @abstractmethod
     def do(self, choice: Choice) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from spark_ckpt.simulator.barrier_storage import DIAMOND, JOIN, PIPELINE, BarrierGraph
 from spark_ckpt.simulator.barrier_world import ROLES, BarrierWorld, Roles
-from spark_ckpt.simulator.schedules import BARRIER_FAULT_RATE, BARRIER_STEPS, barrier_world, drive
+from spark_ckpt.simulator.long_lives import drive_long
+from spark_ckpt.simulator.schedules import BARRIER_FAULT_RATE, BARRIER_STEPS, Outcome, barrier_world, drive
 
 GRAPHS = (PIPELINE, DIAMOND, JOIN)
 
@@ -18,12 +19,17 @@ def run(
 ) -> BarrierWorld:
     """Drive a world by one seed to its end; raises what the machines and oracles find."""
     world = barrier_world(graph, seed, roles)
-    outcome = drive(world, seed, steps, fault_rate)
-    if outcome.error is not None:
-        raise outcome.error
-    return world
+    return _well_ended(world, drive(world, seed, steps, fault_rate))
 
 
 def run_long(graph: BarrierGraph, seed: int, roles: Roles = ROLES) -> BarrierWorld:
     """Five times as long."""
-    return run(graph, seed, roles, steps=5 * BARRIER_STEPS)
+    world = barrier_world(graph, seed, roles)
+    world.stretch = 5
+    return _well_ended(world, drive_long(world, seed, BARRIER_STEPS, BARRIER_FAULT_RATE))
+
+
+def _well_ended(world: BarrierWorld, outcome: Outcome) -> BarrierWorld:
+    if outcome.error is not None:
+        raise outcome.error
+    return world

@@ -163,7 +163,7 @@ PLANTED: list[tuple[str, type[Any], str]] = [
     ("coordinator", SinksAreEnough, "O7"),
     ("coordinator", TasksAreEnough, "O7"),
     ("coordinator", ReusesAbortedIds, "O8|captured twice|not allowed"),
-    ("coordinator", AbortsWhatMayBeDecided, "the open epoch is|EpochStored|O2"),
+    ("coordinator", AbortsWhatMayBeDecided, "the open epoch is|EpochStored|O2|O11"),
     ("coordinator", PublishesBeforeItIsDecided, "O11|without this sink's vote|owes no such"),
     ("operator", LiteralNil, "O10"),
     ("operator", AcksBeforeItIsDurable, "O6"),

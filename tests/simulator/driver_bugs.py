@@ -10,9 +10,8 @@ import pytest
 from spark_ckpt.host.standby import LeaseRead, Standby
 from spark_ckpt.protocol.machine import Effect
 from spark_ckpt.simulator.drivers_node import JobLog
-from spark_ckpt.simulator.drivers_schedules import run_drivers
+from spark_ckpt.simulator.drivers_schedules import run_drivers_long
 from spark_ckpt.simulator.drivers_world import DriversRules
-from spark_ckpt.simulator.long_lives import TIMES
 from spark_ckpt.simulator.schedules import Outcome
 from spark_ckpt.store import epoch_log, log_state, proposals
 from spark_ckpt.store.log_state import At, LogState
@@ -162,7 +161,7 @@ class Planted:
         """One long schedule with it."""
         with pytest.MonkeyPatch.context() as patch:
             self.plant(patch)
-            return run_drivers(seed, self.rules, TIMES)
+            return run_drivers_long(seed, self.rules)
 
 
 PLANTED = (

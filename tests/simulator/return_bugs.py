@@ -67,7 +67,7 @@ class ReturnsWhatIsOnItsWay(ReturningWorld):
     RETURNABLE = (*RETURNABLE, ReplicaPhase.PUBLISHING)
 
     def _stop_work(self, node: Node, token: int) -> None:
-        if self._is(node, ReplicaPhase.PUBLISHING):
+        if node.stands_in(ReplicaPhase.PUBLISHING):
             node.replica._give_up("it is returned")  # type: ignore[union-attr]
         else:
             super()._stop_work(node, token)

@@ -13,9 +13,8 @@ from spark_ckpt.host.standby import Standby
 from spark_ckpt.simulator import drivers_node
 from spark_ckpt.simulator.campaign import handled_cells
 from spark_ckpt.simulator.drivers_oracles import TooEarly
-from spark_ckpt.simulator.drivers_schedules import drivers_world
+from spark_ckpt.simulator.drivers_schedules import drivers_world, run_drivers_long
 from spark_ckpt.simulator.drivers_world import HOSTS, DriversWorld, Troubles
-from spark_ckpt.simulator.long_lives import TIMES
 from spark_ckpt.simulator.schedules import DRIVERS_FAULT_RATE, DRIVERS_STEPS, drive, replay
 from spark_ckpt.simulator.world import Cell, Choice
 from tests.simulator.driver_bugs import PLANTED, Planted
@@ -40,7 +39,7 @@ def test_a_job_has_one_driver_at_a_time_and_soon_another_one(schedules: int) -> 
 
 
 def test_a_job_that_lives_long_has_one_driver_at_a_time() -> None:
-    assert [(seed, found.error) for seed in range(20) if not (found := sim.run_drivers(seed, times=TIMES)).ok] == []
+    assert [(seed, found.error) for seed in range(20) if not (found := run_drivers_long(seed)).ok] == []
 
 
 def test_schedules_reach_every_cell_of_the_standbys_table() -> None:

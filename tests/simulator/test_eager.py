@@ -11,7 +11,7 @@ import pytest
 import spark_ckpt.simulator as sim
 from integration_tests.proof.tried import CLASSES, Corpus, States, Way, class_of, one, tried
 from spark_ckpt.protocol.menu import MENU
-from spark_ckpt.simulator.eager import Eager, Guided
+from spark_ckpt.simulator.eager import MENDS, Eager, Guided
 from spark_ckpt.simulator.schedules import FAULT_RATE, STEPS, Driver
 from tests.protocol import test_snapshot_bugs
 
@@ -105,3 +105,20 @@ def test_the_proof_page_can_measure_every_world(name: str) -> None:
     found = tried(name, 0.5)
     assert found.schedules > 0
     assert found.failures == []
+
+
+@pytest.mark.parametrize("protocol", [sim.BARRIER, sim.LEASE, sim.SPARK, sim.OPERATED, sim.DRIVERS])
+def test_in_a_world_with_faults_of_its_own_each_happens_in_two_fifths_of_the_schedules_that_offer_it(
+    protocol: str,
+) -> None:
+    happened, could = Counter[str](), Counter[str]()
+    for seed in range(64):
+        outcome, driver, _ = one(protocol, seed, States(), Way(seed))
+        assert outcome.ok
+        happened.update(driver.happened)
+        could.update(driver.could)
+
+    often = [kind for kind, offered in could.items() if offered >= 16 and kind not in MENDS]
+    assert len(often) >= 4
+    assert {kind: (happened[kind], could[kind]) for kind in often if happened[kind] < 0.4 * could[kind]} == {}
+    assert all(happened[kind] <= could[kind] for kind in happened)
