@@ -33,8 +33,9 @@ CALM_STEPS_MAX = 5_000
 ROUNDS = 2
 """Periodic checkpoints of everybody, at the end: whatever waits for one gets it."""
 
-ROUNDS_MAX = 20
-"""Until everything is shown: checkpoints that two begin at once may both be given up."""
+ROUNDS_MAX, TOGETHER_MAX = 20, 10
+"""Until everything is shown. Checkpoints that two begin at once may both be given up, time after time; in later rounds one begins
+when the one before it has ended, as clocks that are not alike come to do."""
 
 FAULT_RATE = 0.15
 """Faults per step of chaos; a seed multiplies it by 0 to 2."""
@@ -131,11 +132,18 @@ class Driver:
         for number in range(ROUNDS_MAX):
             if number >= ROUNDS and not self.world.owes():
                 break
-            for choice in self.world.periodic():
-                self.do(choice)
-            self._settle()
+            self._round(together=number < TOGETHER_MAX)
         self.world.judge()
         self.world.judge_rounds()
+
+    def _round(self, together: bool) -> None:
+        for choice in self.world.periodic():
+            if together:
+                self.do(choice)
+            elif choice in self.world.periodic():
+                self.do(choice)
+                self._settle()
+        self._settle()
 
     def do(self, choice: Choice) -> None:
         """Make it happen and remember it, also if it raises."""
