@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow as pa
@@ -70,8 +71,8 @@ def open_table(location: Location, acknowledged: int | None = None) -> DeltaTabl
             raise outage(location.uri, error) from error
         if location.local is not None and set_aside_torn(location.local / LOG, acknowledged):
             return open_table(location, acknowledged)
-        location.list(LOG)
-        raise _damaged(location, error) from error
+        files = [PurePosixPath(file.path).name for file in location.list(LOG)]
+        raise _damaged(location, error, _gap(files)) from error
 
 
 def _opened(location: Location) -> DeltaTable | None:
@@ -99,9 +100,21 @@ def panics_as_errors() -> Iterator[None]:
         raise DeltaError(f"delta-rs gave up: {error}") from error
 
 
-def _damaged(location: Location, error: Exception) -> LogDamaged:
+_COMMIT, _CHECKPOINT = re.compile(r"(\d{20})\.json"), re.compile(r"(\d{20})\.checkpoint\..*parquet")
+
+
+def _gap(files: Sequence[str]) -> str:
+    """The first commit behind the newest checkpoint that is missing before others, in words; empty if none is."""
+    commits = {int(found[1]) for name in files if (found := _COMMIT.fullmatch(name))}
+    checkpoints = [int(found[1]) for name in files if (found := _CHECKPOINT.fullmatch(name))]
+    first = max(checkpoints) + 1 if checkpoints else 0
+    gone = next((version for version in range(first, max(commits, default=0)) if version not in commits), None)
+    return "" if gone is None else f"commit {gone} is missing, and there are later ones"
+
+
+def _damaged(location: Location, error: Exception, what: str = "") -> LogDamaged:
     return LogDamaged(
-        f"the log of a table cannot be read: {one_line(error)}",
+        f"the log of a table cannot be read: {what or one_line(error)}",
         table=location.uri,
         hint="restore the table's _delta_log folder from a backup; a state table's and an outbox's are made anew by the "
         "job's next start",

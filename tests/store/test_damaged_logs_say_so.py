@@ -171,6 +171,12 @@ def test_without_the_rows_vouching_for_each_other_the_same_damage_changes_it(
     assert learned != written.answer
 
 
+def test_a_commit_that_is_gone_from_between_others_is_named(written: Written) -> None:
+    gone = written.commits[-2]
+    gone.unlink()
+    written.refused(f"commit {int(gone.stem)} is missing, and there are later ones")
+
+
 def test_an_emptied_commit_is_missing_by_its_number(written: Written) -> None:
     written.commits[-2].write_bytes(b"")
     written.refused("row 15 of the control log is missing")
