@@ -6,14 +6,13 @@ would be refused then, but only after an epoch was decided that no sink can take
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from spark_ckpt.connector import Published, SinkContext, TellsPublished
-from spark_ckpt.errors import PublishConflict
+from spark_ckpt.connector import SinkContext, TellsPublished
 from spark_ckpt.plan.graph import SinkBinding
 from spark_ckpt.protocol.ids import Incarnation
-from spark_ckpt.store.sinks_ahead import beyond
+from spark_ckpt.store.sinks_ahead import refusal
 from spark_ckpt.store.store import Store
 
 
@@ -30,20 +29,6 @@ def refuse_newer_sinks(bindings: Iterable[SinkBinding], store: Store) -> None:
         }
     # The log is read after the markers: another driver's newer epoch is in it then.
     log_state = store.log.state()
-    known = {name: published for name, answer in told.items() if (published := answer.result()) is not None}
-    ahead = {name: why for name, published in known.items() if (why := beyond(published, log_state))}
-    if ahead:
-        raise _ahead(ahead, [known[name] for name in ahead], store)
-
-
-def _ahead(ahead: Mapping[str, str], published: Sequence[Published], store: Store) -> PublishConflict:
-    """All of them with one error, whose command accepts what all of them have."""
-    epoch, incarnation = max(each.epoch for each in published), max(each.incarnation for each in published)
-    return PublishConflict(
-        "; ".join(f"sink {name} is ahead of the store: {why}" for name, why in ahead.items()),
-        sink=", ".join(ahead),
-        store=store.location.uri,
-        hint="the store is from an older backup, or has lost its newest epochs: bring them back from a newer backup. If "
-        "they are lost for good, take the sinks back to the store's newest epoch, because the job produces the rows behind "
-        f"it again, and run: spark-ckpt accept-loss {store.location.uri} --epoch {epoch} --incarnation {incarnation}",
-    )
+    markers = {name: published for name, answer in told.items() if (published := answer.result()) is not None}
+    if (error := refusal(markers, log_state, store.location.uri)) is not None:
+        raise error

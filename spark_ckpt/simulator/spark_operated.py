@@ -23,7 +23,7 @@ from spark_ckpt.simulator.world import Choice, World
 from spark_ckpt.store.log_table import LogRow
 from spark_ckpt.store.restore import LATEST, RestoreTarget
 from spark_ckpt.store.retention import Retention, kept_epochs
-from spark_ckpt.store.sinks_ahead import beyond
+from spark_ckpt.store.sinks_ahead import beyond, refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ OBEYED_MAX = 8
 """In a row, without a driver that begins: an operator does not go round in circles."""
 _WAY = re.compile(r"job\.start\(([^)]*)\)")
 _RESTORE = re.compile(r"restore=(\d+)")
+_ACCEPTED = re.compile(r"accept-loss STORE --epoch (\d+) --incarnation (\d+)")
 _CONFIRMED = re.compile(r"accept_new_(sink|source)='(\w+)'")
 
 
@@ -112,7 +113,7 @@ class OperatedWorld(World):
         if "correct the" in hint or "as it was, so that" in hint:
             ways.append(("correct",))
         if "accept-loss" in hint:
-            ways += [("accept", back) for back in (True, False)]
+            ways += [("accept", back, how) for back in (True, False) for how in ("at once", "one by one")]
         ensure(bool(ways), "O10", f"no way on is named: {self.error}")
         return ways
 
@@ -210,17 +211,16 @@ class OperatedWorld(World):
 
     def _refuse_newer_sinks(self) -> None:
         """As the driver asks, before anything is decided."""
-        log = self.store.log()
-        log_state = log.state()
-        for sink, target in self.targets.items():
-            marker = target.marker
-            told = (
-                None
-                if marker is None
-                else Published(Epoch(marker.epoch), Incarnation(marker.incarnation), marker.is_of)
-            )
-            if told is not None and beyond(told, log_state):
-                raise PublishConflict(f"{sink} is ahead: {beyond(told, log_state)}", hint="accept-loss", sink=sink)
+        if (error := refusal(self._markers(), self.store.log().state(), "STORE")) is not None:
+            raise error
+
+    def _markers(self) -> dict[str, Published]:
+        markers = {sink: target.marker for sink, target in self.targets.items()}
+        return {
+            sink: Published(Epoch(marker.epoch), Incarnation(marker.incarnation), marker.is_of)
+            for sink, marker in markers.items()
+            if marker is not None
+        }
 
     def _do_obey(self, number: int) -> None:
         assert self.error is not None  # noqa: S101 - else the choice does not exist
@@ -271,17 +271,19 @@ class OperatedWorld(World):
         self.error = None
         self.start = replace(self.start, confirmed=Start().confirmed)
 
-    def _do_accept(self, back: bool) -> None:
-        """O10: what sinks have behind a log is accepted, and their rows are taken back or come again."""
+    def _do_accept(self, back: bool, how: str) -> None:
+        """O10: what sinks have behind a log is accepted, as the error says or sink by sink, and their rows are taken back or come
+        again."""
         self.store.mood = "ok"
         log = self.store.log()
         self.store.later()
-        for target in self.targets.values():
-            marker = target.marker
-            if marker is not None and beyond(
-                Published(Epoch(marker.epoch), Incarnation(marker.incarnation), marker.is_of), log.state()
-            ):
-                log.accept_loss(marker.epoch, marker.incarnation)
+        if how == "at once":
+            assert self.error is not None  # noqa: S101 - else the choice does not exist
+            log.accept_loss(*map(int, _ACCEPTED.findall(self.error.hint)[0]))
+        else:
+            for marker in self._markers().values():
+                if beyond(marker, log.state()):
+                    log.accept_loss(marker.epoch, marker.incarnation)
         if back:
             kept = self.truth.attempts_of(log.state().latest)
             for target in self.targets.values():

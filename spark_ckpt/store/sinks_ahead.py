@@ -1,8 +1,11 @@
-"""Whether a sink has what the log does not know: a log that has lost its end, or one from a backup. Pure."""
+"""Whether sinks have what the log does not know: a log that has lost its end, or one from a backup. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from spark_ckpt.connector import Published
+from spark_ckpt.errors import PublishConflict
 from spark_ckpt.store.log_state import LogState
 
 
@@ -18,3 +21,22 @@ def beyond(published: Published, log_state: LogState) -> str:
             f"it has another epoch {published.epoch} than the log, which has lost that one and given its number again"
         )
     return ""
+
+
+def refusal(markers: Mapping[str, Published], log_state: LogState, store: str) -> PublishConflict | None:
+    """Why a job cannot begin with these sinks: all that are ahead in one error, whose command accepts what all of them have.
+
+    `markers`: what each sink says that it has; `store`: where the store is, for the command.
+    """
+    ahead = {name: why for name, published in markers.items() if (why := beyond(published, log_state))}
+    if not ahead:
+        return None
+    epoch, incarnation = (max(getattr(markers[name], of) for name in ahead) for of in ("epoch", "incarnation"))
+    return PublishConflict(
+        "; ".join(f"sink {name} is ahead of the store: {why}" for name, why in ahead.items()),
+        sink=", ".join(ahead),
+        store=store,
+        hint="the store is from an older backup, or has lost its newest epochs: bring them back from a newer backup. If "
+        "they are lost for good, take the sinks back to the store's newest epoch, because the job produces the rows behind "
+        f"it again, and run: spark-ckpt accept-loss {store} --epoch {epoch} --incarnation {incarnation}",
+    )
