@@ -99,13 +99,10 @@ def _hours(each: Mapping[str, object]) -> str:
 def _faults(tried: Sequence[Mapping[str, object]]) -> str:
     of_menu = [each for each in tried if each["protocol"] in MENU]
     lines = [f"| {words} | {_share(of_menu, kind)} |" for kind, words in CLASSES.items()]
-    own = [f"| {each['protocol']}: {', '.join(_shares(each))} | |" for each in tried if each["protocol"] not in MENU]
-    return _section(
-        "Faults",
-        FAULTS,
-        "| what went wrong | share of schedules |",
-        "|---|---:|",
-        [*lines, *own],
+    own = [f"| {each['protocol']} | {', '.join(_shares(each))} |" for each in tried if each["protocol"] not in MENU]
+    section = _section("Faults", FAULTS, "| what went wrong | share of schedules |", "|---|---:|", lines)
+    return "\n".join(
+        [section, "| world | what went wrong, in how many of the schedules that offer it |", "|---|---|", *own, ""]
     )
 
 

@@ -83,6 +83,8 @@ class OperatedWorld(World):
         """What the operator wanted who was told to confirm something, and nothing else."""
         self.obeyed = 0
         self.faults_left = length.faults
+        self.accepted = False
+        """The command that an error named has been run: no sink is ahead any more."""
         self.backup: Backup | None = None
         self.made = 1
         """How many topics and targets of each name there have been."""
@@ -212,6 +214,7 @@ class OperatedWorld(World):
     def _refuse_newer_sinks(self) -> None:
         """As the driver asks, before anything is decided."""
         if (error := refusal(self._markers(), self.store.log().state(), "STORE")) is not None:
+            ensure(not self.accepted, "O10", f"what was named is accepted, and is not enough: {error}")
             raise error
 
     def _markers(self) -> dict[str, Published]:
@@ -280,6 +283,7 @@ class OperatedWorld(World):
         if how == "at once":
             assert self.error is not None  # noqa: S101 - else the choice does not exist
             log.accept_loss(*map(int, _ACCEPTED.findall(self.error.hint)[0]))
+            self.accepted = True
         else:
             for marker in self._markers().values():
                 if beyond(marker, log.state()):
@@ -348,7 +352,7 @@ class OperatedWorld(World):
     def _do_lose(self) -> None:
         """The log is the one of a backup."""
         assert self.backup is not None  # noqa: S101 - else the choice does not exist
-        self.driver = None
+        self.driver, self.accepted = None, False
         self.store.restored(list(self.backup.rows), set(self.backup.forgotten))
         self.tell("log", "failed", "is that of a backup")
 

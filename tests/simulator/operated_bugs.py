@@ -10,11 +10,12 @@ from dataclasses import replace
 from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.host import publication
 from spark_ckpt.host.publication import Publication
-from spark_ckpt.simulator import operated_driver
+from spark_ckpt.simulator import operated_driver, spark_operated
 from spark_ckpt.store import epoch_log, identity, proposals, restore, ways_back
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.log_state import IncarnationEntry, LogState
+from spark_ckpt.store.sinks_ahead import beyond, refusal
 
 
 def the_way_out_is_the_epoch_before(monkeypatch):
@@ -166,6 +167,16 @@ def the_damaged_file_is_looked_for_in_the_errors_words(monkeypatch):
     monkeypatch.setattr(operated_driver, "ways_of", by_words)
 
 
+def only_the_first_sink_that_is_ahead_is_named(monkeypatch):
+    """The command of its error accepts less than another sink has."""
+
+    def first(markers, log_state, store):
+        ahead = [sink for sink in markers if beyond(markers[sink], log_state)]
+        return refusal({sink: markers[sink] for sink in ahead[:1]}, log_state, store)
+
+    monkeypatch.setattr(spark_operated, "refusal", first)
+
+
 SHIPPED_ONCE = [
     a_start_that_looks_at_no_file_names_any_epoch,
     a_new_sink_is_sent_back_to_any_epoch,
@@ -178,6 +189,7 @@ SHIPPED_ONCE = [
     what_a_sink_has_is_one_number,
     the_error_of_a_passed_over_epoch_names_no_way,
     an_incarnation_that_was_accepted_counts_as_one_that_the_log_saw_begin,
+    only_the_first_sink_that_is_ahead_is_named,
 ]
 PLANTED = [
     *SHIPPED_ONCE,
