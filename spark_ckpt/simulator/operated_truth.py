@@ -87,6 +87,7 @@ class OperatedStore(Shared):
     decisions: dict[str, Decided] = field(default_factory=dict)
     by_number: dict[int, Decided] = field(default_factory=dict)
     now_ms: int = 0
+    _look: EpochLog | None = None
 
     def later(self) -> None:
         """Every lease has ended."""
@@ -95,6 +96,15 @@ class OperatedStore(Shared):
     def log(self) -> EpochLog:
         """The shipped log, as one process opens it, with this store's clock."""
         super().log()
+        return self._opened()
+
+    def look(self) -> EpochLog:
+        """The log of somebody who only reads it, and has read what was there before. There are rows."""
+        if self._look is None:
+            self._look = self._opened()
+        return self._look
+
+    def _opened(self) -> EpochLog:
         return EpochLog(cast(LogTable, MemoryTable(self)), self.verify, lambda: self.now_ms)
 
     def restored(self, rows: list[tuple[LogRow, str]], forgotten: set[int]) -> None:
