@@ -88,6 +88,8 @@ class OperatedStore(Shared):
     by_number: dict[int, Decided] = field(default_factory=dict)
     now_ms: int = 0
     _look: EpochLog | None = None
+    _due: tuple[tuple[int, int], frozenset[str]] | None = None
+    """How old the log was, and what it said then."""
 
     def later(self) -> None:
         """Every lease has ended."""
@@ -103,6 +105,21 @@ class OperatedStore(Shared):
         if self._look is None:
             self._look = self._opened()
         return self._look
+
+    def due_files(self) -> frozenset[str]:
+        """Staged files of epochs that a sink is owed, and what the newest epoch holds back."""
+        age = (self.shortened, len(self.rows))
+        if self._due is None or self._due[0] != age:
+            self._due = age, self._read_due()
+        return self._due[1]
+
+    def _read_due(self) -> frozenset[str]:
+        log = self.look()
+        log_state = log.state()
+        due = [log.manifest(epoch).outputs[sink] for sink in log_state.sinks for epoch in log_state.unacked(sink)]
+        if log_state.latest:
+            due += log.manifest(log_state.latest).held.values()
+        return frozenset(file.path for each in due for file in each.files)
 
     def _opened(self) -> EpochLog:
         return EpochLog(cast(LogTable, MemoryTable(self)), self.verify, lambda: self.now_ms)

@@ -20,8 +20,6 @@ from spark_ckpt.simulator.operated_driver import OperatedDriver, Start, merged, 
 from spark_ckpt.simulator.operated_truth import SINKS, SOURCE, OperatedStore, Target, Truth
 from spark_ckpt.simulator.spark_driver import CoreOf, shipped
 from spark_ckpt.simulator.world import Choice, World
-from spark_ckpt.store.epoch_log import EpochLog
-from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.log_table import LogRow
 from spark_ckpt.store.restore import LATEST, RestoreTarget
 from spark_ckpt.store.retention import Retention, kept_epochs
@@ -92,8 +90,6 @@ class OperatedWorld(World):
         """How many topics and targets of each name there have been."""
         self.counted: dict[str, int] = {}
         self.ended = False
-        self._staged: tuple[LogState, set[str]] | None = None
-        """What `_precious` made of a state of the log."""
 
     # -- what can happen -----------------------------------------------------------------------------------------------
 
@@ -153,14 +149,8 @@ class OperatedWorld(World):
         return [0, *sorted(self.store.look().state().by_id)]
 
     def _precious(self) -> list[str]:
-        """Staged files that are not there twice: of epochs that a sink is owed, and what the newest one holds back."""
-        if not self.store.rows:
-            return []
-        log = self.store.look()
-        log_state = log.state()
-        if self._staged is None or self._staged[0] is not log_state:
-            self._staged = log_state, _staged(log_state, log)
-        return sorted(self._staged[1] - self.store.gone)
+        """Staged files that are not there twice."""
+        return sorted(self.store.due_files() - self.store.gone) if self.store.rows else []
 
     # -- making it happen ----------------------------------------------------------------------------------------------
 
@@ -411,10 +401,3 @@ class OperatedWorld(World):
 
 
 _FAULTS = frozenset({"crash", "store", "damage", "damage due", "replace", "restore", "back up", "lose", "sweep"})
-
-
-def _staged(log_state: LogState, log: EpochLog) -> set[str]:
-    staged = [log.manifest(epoch).outputs[sink] for sink in log_state.sinks for epoch in log_state.unacked(sink)]
-    if log_state.latest:
-        staged += log.manifest(log_state.latest).held.values()
-    return {file.path for each in staged for file in each.files}
