@@ -28,6 +28,8 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.store.torn import set_aside_torn, set_aside_torn_commit
 
 LOG = "_delta_log"
+A_LOG = "the log of a table"
+"""What an error calls it who does not know which table it is."""
 Actions = Sequence[AddAction | RemoveAction]
 
 _QUIET = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -114,7 +116,7 @@ def _gap(files: Sequence[str]) -> str:
 
 def _damaged(location: Location, error: Exception, what: str = "") -> LogDamaged:
     return LogDamaged(
-        f"the log of a table cannot be read: {what or one_line(error)}",
+        f"{A_LOG} cannot be read: {what or one_line(error)}",
         table=location.uri,
         hint="restore the table's _delta_log folder from a backup; a state table's and an outbox's are made anew by the "
         "job's next start",

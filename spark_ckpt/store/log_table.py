@@ -360,7 +360,8 @@ def _opened(location: Location) -> tuple[DeltaTable | None, Acknowledged | None]
     try:
         table = delta_log.open_table(location, None if acknowledged is None else acknowledged.seq)
     except LogDamaged as error:
-        raise EpochDamaged(f"the control log: {error.what}", log=location.uri, hint=HINT_DAMAGED) from error
+        what = error.what.replace(delta_log.A_LOG, "the control log", 1)
+        raise EpochDamaged(what, log=location.uri, hint=HINT_DAMAGED) from error
     if table is None and acknowledged is not None:
         raise EpochDamaged(
             f"the control log is gone, but its {acknowledged} was acknowledged", log=location.uri, hint=HINT_DAMAGED

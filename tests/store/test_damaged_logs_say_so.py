@@ -174,7 +174,7 @@ def test_without_the_rows_vouching_for_each_other_the_same_damage_changes_it(
 def test_a_commit_that_is_gone_from_between_others_is_named(written: Written) -> None:
     gone = written.commits[-2]
     gone.unlink()
-    written.refused(f"commit {int(gone.stem)} is missing, and there are later ones")
+    written.refused(f"the control log cannot be read: commit {int(gone.stem)} is missing, and there are later ones")
 
 
 def test_an_emptied_commit_is_missing_by_its_number(written: Written) -> None:
