@@ -277,9 +277,9 @@ def replay(make: Callable[[], World], outcome: Outcome) -> Outcome:
     return Outcome(outcome.seed, outcome.trace, error, world.counts(), tuple(world.moments or ()))
 
 
-def run_spark(seed: int, core_of: CoreOf = shipped, times: int = 1) -> Outcome:
-    """One schedule of a job on Spark, with the rules that ship; `times`: how many usual ones long."""
-    return drive(spark_world(seed, core_of, times), seed, SPARK_STEPS, SPARK_FAULT_RATE)
+def run_spark(seed: int, core_of: CoreOf = shipped) -> Outcome:
+    """One schedule of a job on Spark, with the rules that ship."""
+    return drive(spark_world(seed, core_of), seed, SPARK_STEPS, SPARK_FAULT_RATE)
 
 
 def run_operated(seed: int, core_of: CoreOf = shipped, story: bool = False) -> Outcome:

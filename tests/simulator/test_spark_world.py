@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from host_bugs import PLANTED, core_with
 from rules_bugs import PLANTED_BESIDE
-from spark_lives import LONG, run, world
+from spark_lives import run, world
 
 import spark_ckpt.simulator as sim
 from spark_ckpt.simulator.spark_driver import shipped
@@ -37,8 +37,8 @@ def test_no_schedule_is_condemned_and_every_kind_of_fault_happens(schedules):
     assert happened["complete"] > 3 * schedules
 
 
-def test_no_long_life_of_a_job_is_condemned():
-    outcomes = [sim.run_spark(seed, times=LONG) for seed in range(40)]
+def test_no_long_or_eager_life_of_a_job_is_condemned():
+    outcomes = [run(seed) for seed in range(40)]
     assert [(outcome.seed, outcome.error) for outcome in outcomes if not outcome.ok] == []
 
 
