@@ -12,12 +12,13 @@ from integration_tests.proof.mutants import PACKAGES, Mutant, Results, read, sco
 from integration_tests.proof.tried import CLASSES
 from integration_tests.survival.process import ROOT
 from spark_ckpt.protocol.menu import MENU
+from spark_ckpt.simulator import eager
 from tests.protocol.scopes import SCOPES_WITH_FAILURES
 from tests.protocol.test_logging_schedules import SCOPES
 
 RESULTS = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs" / "proof.md"
-MENDS = ("heal", "resume", "wake", "back")
+MENDS = eager.MENDS | {"back"}
 """Ends of faults are none."""
 
 HEAD = """# What was tried on the simulator

@@ -20,7 +20,6 @@ from spark_ckpt.simulator.scripted import PACE
 from spark_ckpt.simulator.world import CALM, Cell, Choice, Trace, World
 from tests.simulator.lease_runs import FAULTS as LEASE_FAULTS
 from tests.simulator.lease_runs import RATES, SICK
-from tests.simulator.spark_lives import LONG as SPARK_TIMES
 
 CURVE_POINTS = 10
 PLAIN = (0,)
@@ -211,13 +210,13 @@ def world_of(protocol: str, seed: int) -> World:
 
 
 def _long_world_of(protocol: str, seed: int) -> World | None:
-    """Of the menu and of drivers ten times as long as usual, on Spark four times; every fourth operated job lives long anyway."""
+    """Of the menu, of drivers and on Spark; every fourth operated job lives long anyway."""
     if protocol in MENU:
         graphs = sim.graphs_of(protocol)
         return long_world(MENU[protocol], sim.GRAPHS[graphs[seed // 16 % len(graphs)]], sim.hostile(seed // 16))
     if protocol == sim.DRIVERS:
         return drivers_world(seed, times=TIMES)
-    return spark_world(seed, times=SPARK_TIMES) if protocol == sim.SPARK else None
+    return spark_world(seed, times=TIMES) if protocol == sim.SPARK else None
 
 
 def one(protocol: str, seed: int, states: States, way: Way) -> tuple[sim.Outcome, Watching, World]:

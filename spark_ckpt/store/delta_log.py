@@ -11,9 +11,9 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.store.torn import set_aside_torn, set_aside_torn_commit
 
 LOG = "_delta_log"
+_FILE = re.compile(rf"{LOG}/(\d{{20}})\.(json|checkpoint\.parquet)")
 A_LOG = "the log of a table"
 """What an error calls it who does not know which table it is."""
 Actions = Sequence[AddAction | RemoveAction]
@@ -73,8 +74,7 @@ def open_table(location: Location, acknowledged: int | None = None) -> DeltaTabl
             raise outage(location.uri, error) from error
         if location.local is not None and set_aside_torn(location.local / LOG, acknowledged):
             return open_table(location, acknowledged)
-        files = [PurePosixPath(file.path).name for file in location.list(LOG)]
-        raise _damaged(location, error, _gap(files)) from error
+        raise _damaged(location, error, _gap(log_files(location))) from error
 
 
 def _opened(location: Location) -> DeltaTable | None:
@@ -102,14 +102,17 @@ def panics_as_errors() -> Iterator[None]:
         raise DeltaError(f"delta-rs gave up: {error}") from error
 
 
-_COMMIT, _CHECKPOINT = re.compile(r"(\d{20})\.json"), re.compile(r"(\d{20})\.checkpoint\..*parquet")
+def log_files(location: Location) -> dict[tuple[int, str], str]:
+    """Paths of commits ("json") and classic checkpoints ("checkpoint.parquet"), by version and kind."""
+    found = ((_FILE.fullmatch(info.path), info.path) for info in location.list(LOG))
+    return {(int(match[1]), match[2]): path for match, path in found if match}
 
 
-def _gap(files: Sequence[str]) -> str:
-    """The first commit behind the newest checkpoint that is missing before others, in words; empty if none is."""
-    commits = {int(found[1]) for name in files if (found := _COMMIT.fullmatch(name))}
-    checkpoints = [int(found[1]) for name in files if (found := _CHECKPOINT.fullmatch(name))]
-    first = max(checkpoints) + 1 if checkpoints else 0
+def _gap(files: Collection[tuple[int, str]]) -> str:
+    """The first commit behind the newest checkpoint that is missing before others, in words; empty if none is known to be."""
+    commits = {version for version, kind in files if kind == "json"}
+    checkpoint = max((version for version, kind in files if kind != "json"), default=None)
+    first = min(commits, default=0) if checkpoint is None else checkpoint + 1
     gone = next((version for version in range(first, max(commits, default=0)) if version not in commits), None)
     return "" if gone is None else f"commit {gone} is missing, and there are later ones"
 

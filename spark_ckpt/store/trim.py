@@ -12,7 +12,6 @@ number: only in tables that follow the epoch log and decide nothing.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 
 from deltalake import DeltaTable
@@ -35,8 +34,6 @@ TRIM_EVERY_MS = 60_000
 _WORTHWHILE = 32
 """A checkpoint is written for each time that files go."""
 
-_FILE = re.compile(rf"{LOG}/(\d{{20}})\.(json|checkpoint\.parquet)")
-
 
 def old_before_ms(location: Location, now_ms: int) -> int:
     """What was committed before this time may go; ms since 1970 UTC, as `now_ms`."""
@@ -48,7 +45,7 @@ def trim(location: Location, keep_versions: Collection[int], now_ms: int) -> int
 
     A log with a commit that cannot be read is left as it is. `now_ms`: since 1970 UTC.
     """
-    files = _log_files(location)
+    files = delta_log.log_files(location)
     commits = sorted(version for version, kind in files if kind == "json")
     checkpoints = {version for version, kind in files if kind != "json"}
     try:
@@ -62,15 +59,6 @@ def trim(location: Location, keep_versions: Collection[int], now_ms: int) -> int
         return 0
     location.delete(gone)
     return len(gone)
-
-
-def _log_files(location: Location) -> dict[tuple[int, str], str]:
-    found = {}
-    for info in location.list(LOG):
-        match = _FILE.fullmatch(info.path)
-        if match:
-            found[(int(match[1]), match[2])] = info.path
-    return found
 
 
 def _first_young(location: Location, commits: Sequence[int], older_than_ms: int) -> int:

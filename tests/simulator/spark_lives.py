@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from spark_ckpt.simulator import Outcome, SparkWorld
 from spark_ckpt.simulator.eager import Eager
+from spark_ckpt.simulator.long_lives import TIMES
 from spark_ckpt.simulator.schedules import SPARK_FAULT_RATE, SPARK_STEPS, Driver, drive, spark_world
 from spark_ckpt.simulator.spark_driver import CoreOf, shipped
 
-LONG = 10
 LIVES: tuple[tuple[type[Driver], int], ...] = (
-    (Driver, 1), (Eager, LONG), (Eager, LONG), (Driver, LONG), (Eager, LONG), (Eager, 1), (Driver, LONG), (Eager, LONG),
+    (Driver, 1), (Eager, TIMES), (Eager, TIMES), (Driver, TIMES), (Eager, TIMES), (Eager, 1), (Driver, TIMES), (Eager, TIMES),
 )  # fmt: skip
 """By a seed's remainder: how it draws, and how many usual lives long it is."""
 
