@@ -7,8 +7,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -63,7 +64,7 @@ def end_idle_session() -> None:
     """End the session that waits for a module to use it, and its Java, if there is one."""
     global _idle
     if _idle is not None:
-        _idle.session.stop()
+        _stop(_idle.session)
         _idle = None
         end_jvm()
 
@@ -72,14 +73,32 @@ def end_jvm() -> None:
     """End the JVM of the last session, if there is one, and wait for it: jars of a later session do not reach it. A session that a
     test left behind ends too: the tests behind it are not to fail for that."""
     end_idle_session()
-    if SparkContext._active_spark_context is not None:
-        SparkContext._active_spark_context.stop()
+    _stop(SparkContext._active_spark_context)
     gateway = SparkContext._gateway
     if gateway is not None:
         gateway.shutdown()
         gateway.proc.stdin.close()
         gateway.proc.wait(30)
     SparkContext._gateway = SparkContext._jvm = None
+
+
+def _stop(running: SparkSession | SparkContext | None) -> None:
+    """Stop it, also where its Java has died: the modules behind are not to fail for that."""
+    with suppress(Py4JError, OSError):
+        if running is not None:
+            running.stop()
+    if SparkContext._active_spark_context is not None:
+        SparkContext._active_spark_context.stop()  # the first time it forgot its Java
+
+
+def _death() -> str | None:
+    """How the Java of the session ended by itself, with the words that Java left; nothing if it lives."""
+    process = SparkContext._gateway.proc if SparkContext._gateway is not None else None
+    if process is None or process.poll() is None:
+        return None
+    told = Path(f"hs_err_pid{process.pid}.log")
+    words = told.read_text(errors="replace")[:4000] if told.exists() else "it left no words: was it killed, for memory?"
+    return f"the tests' Java ended by itself with {process.returncode}\n{words}"
 
 
 def _plain() -> SparkSession:
@@ -98,6 +117,9 @@ def _lent(jars: str, make: Callable[[], SparkSession], conf: Mapping[str, str]) 
     for key, value in conf.items():
         session.conf.set(key, value)
     yield session
+    if why := _death():
+        end_jvm()
+        raise RuntimeError(why)
     if _is_alive(session):
         _leave_as(session, before)
         _idle = _Idle(jars, session)
@@ -121,7 +143,7 @@ def _new(make: Callable[[], SparkSession]) -> SparkSession:
 def _is_alive(session: SparkSession) -> bool:
     try:
         return SparkContext._active_spark_context is not None and not session._jsc.sc().isStopped()
-    except Py4JError:
+    except (Py4JError, OSError):
         return False
 
 

@@ -87,7 +87,7 @@ def test_a_damaged_log_file_is_reported_or_changes_nothing(
     files = sorted((source / "epochs").glob("*.parquet"))
     chosen = next(path for path in reversed(files) if pq.read_table(path).column("kind").to_pylist() == [kind])
     content = chosen.read_bytes()
-    reported = 0
+    reported = []
     for what, damage in damaged(content, every=len(content) // 8 | 1):
         root = tmp_path / "copy"
         shutil.copytree(source, root)
@@ -95,12 +95,13 @@ def test_a_damaged_log_file_is_reported_or_changes_nothing(
         try:
             epoch, state = recovered(root)
         except CkptError:
-            reported += 1
+            reported.append(what)
         else:
+            assert what.startswith("bit"), f"{what} was not seen"
             assert epoch in (1, 2), what
             assert state == expected[epoch], what
         shutil.rmtree(root)
-    assert reported > 15
+    assert any(what.startswith("bit") for what in reported), reported
 
 
 def test_a_damaged_manifest_is_passed_over_or_reported(
