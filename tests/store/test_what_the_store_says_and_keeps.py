@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import json
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,20 +13,34 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from store_world import EDGE, ELSEWHERE, OPERATOR, SINK, World
+from store_world import EDGE, ELSEWHERE, OPERATOR, SINK, Clock, World
 
-from spark_ckpt.errors import EpochDamaged, EpochNotFound, Fenced, LogDamaged, StateSchemaChanged, StoreOutage
+from spark_ckpt.errors import (
+    ConfigInvalid,
+    EpochDamaged,
+    EpochNotFound,
+    Fenced,
+    FormatUnknown,
+    LogDamaged,
+    StateSchemaChanged,
+    StoreOutage,
+    StoreUnreachable,
+)
 from spark_ckpt.store import delta_log, proposals
 from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.location import _SEAL as SEAL
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_content import LogFile, refuse_if_lacking
+from spark_ckpt.store.log_rows import manifest_of
 from spark_ckpt.store.log_state import LogState
+from spark_ckpt.store.log_table import _SCHEMA as SCHEMA
 from spark_ckpt.store.log_table import LogTable
 from spark_ckpt.store.records import Holder
+from spark_ckpt.store.restore import resolve
 from spark_ckpt.store.schemas import committed_schema
 from spark_ckpt.store.state_rows import snapshot_of
 from spark_ckpt.store.store import Store
+from spark_ckpt.store.turns import Turns
 
 FULL = OSError(errno.EIO, "the device fails")
 
@@ -247,3 +263,82 @@ def test_a_log_with_another_row_than_the_one_that_was_acknowledged_is_damaged(wo
 
     with pytest.raises(EpochDamaged, match="another row"):
         refuse_if_lacking(files, newest.seq, replace(newest.acknowledged, seal="0" * 32), "log")
+
+
+def test_a_field_that_only_another_version_knows_is_named(world: World) -> None:
+    body = world.store.log.manifest(1).model_dump(mode="json")
+    body["operators"][OPERATOR]["novel"] = 1
+
+    with pytest.raises(EpochDamaged) as refused:
+        manifest_of(world.store.log._table.rows[-1], json.dumps(body))
+
+    assert refused.value.context["field"] == f"operators.{OPERATOR}.novel"
+
+
+def test_a_log_with_columns_of_another_version_is_refused_with_them(tmp_path: Path) -> None:
+    location, clock = Location(str(tmp_path / "epochs")), Clock()
+    columns = [*SCHEMA.names, "novel"]
+    delta_log.create_table(location, pa.schema([*SCHEMA, pa.field("novel", pa.string())]), "a newer log")
+
+    with pytest.raises(FormatUnknown) as refused:
+        LogTable.open(location, clock, create=False)
+
+    assert refused.value.context["columns"] == ", ".join(columns)
+
+
+def test_where_no_epoch_is_kept_an_error_says_none() -> None:
+    with pytest.raises(EpochNotFound) as restored:
+        resolve(LogState(incarnation=1), 7)
+    with pytest.raises(EpochNotFound) as named:
+        proposals.savepoint(LogState(incarnation=1), "friday", 7)
+
+    assert restored.value.context["kept"] == named.value.context["kept"] == "none"
+
+
+def test_a_store_whose_creation_was_cut_short_says_what_completes_it(tmp_path: Path) -> None:
+    location = Location(str(tmp_path / "store"))
+    LogTable.open(location.child("epochs"), Clock(), create=True)
+
+    with pytest.raises(EpochDamaged) as refused:
+        Store(location, None)
+
+    assert "start the job" in str(refused.value.hint)
+
+
+def test_a_store_of_a_job_with_a_name_that_is_none_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match="job name"):
+        Store(Location(str(tmp_path / "store")), "../x")
+
+
+def test_whoever_waits_in_vain_is_told_for_what() -> None:
+    turns, taken, over = Turns("the job's log", wait_s=0.01), threading.Event(), threading.Event()
+
+    def never_comes_back() -> None:
+        with turns:
+            taken.set()
+            over.wait(60)
+
+    other = threading.Thread(target=never_comes_back)
+    other.start()
+    taken.wait(60)
+    with pytest.raises(StoreUnreachable, match="the job's log has not answered"), turns:
+        pass
+    over.set()
+    other.join(60)
+
+
+def test_a_folder_that_cannot_be_listed_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: Location) -> None:
+        raise FULL
+
+    monkeypatch.setattr(Location, "_handler", fails)
+
+    with pytest.raises(StoreOutage) as failed:
+        world.store.location.list("epochs")
+
+    assert failed.value.context["path"] == "epochs"
+
+
+def test_a_file_with_fewer_rows_than_were_committed_says_both_numbers(world: World) -> None:
+    with pytest.raises(EpochDamaged, match="has 1 row, 2 were committed"):
+        world.store.state(OPERATOR).location.read_committed(world.line.chain[0], 2)
