@@ -52,6 +52,8 @@ SLOW = (
     "tests/store/test_retention.py::test_logs_are_trimmed_and_savepoints_keep_their_version",
 )
 """Three seconds and more, each."""
+BROKEN = ("tests/store/test_full_and_failing_disks.py",)
+"""mutmut 3.8 loses its own context variable in them, also without a mutant."""
 PLANTED = ("planted", "_bugs", "oracles_see", "wrong_surroundings", "literal_variant", "is_caught")
 """Tests of other bugs: with a mutant they may fail because that bug hides, which says nothing of the mutant."""
 OF_THE_TEXT = ("imports_nothing", "every_handler_is_in_the_table", "sparks_host_sends", "interface_width")
@@ -130,7 +132,7 @@ def settings() -> str:
     """For mutmut, and for pytest without this project's own options."""
     names = " and ".join(f"not {each}" for each in (*PLANTED, *OF_THE_TEXT))
     arguments = ["-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not long and not spark and not kafka", "-k", names]
-    tests = [f"tests/{name}" for name in (*PACKAGES, "simulator")] + [f"--deselect={each}" for each in SLOW]
+    tests = [f"tests/{name}" for name in (*PACKAGES, "simulator")] + [f"--deselect={each}" for each in (*SLOW, *BROKEN)]
     mutated = [f"spark_ckpt/{name}/*" for name in PACKAGES]
     return SETTINGS.format(mutated=json.dumps(mutated), arguments=json.dumps(arguments), tests=json.dumps(tests))
 

@@ -64,6 +64,7 @@ SCOPES_WITH_FAILURES = [
     Scope("index-based", PAIR, 1, 6_372, 8.3),
     Scope("index-based", PAIR, 2, 181_036, 358.1),
     Scope("index-based", LOOP, 1, 15_856, 16.5),
+    Scope("index-based", LOOP, 2, 982_904, 1352.8),
     Scope("adaptive-logging", PAIR, 1, 6_996, 7.9),
     Scope("adaptive-logging", PAIR, 2, 199_864, 322.0),
     Scope("adaptive-logging", LOOP, 1, 17_472, 17.9),
