@@ -377,7 +377,8 @@ OF_THE_DAEMON = re.compile(r"""  File ".*pyspark/daemon\.py", line \d+, in \w+(\
 def tracebacks_of_ours(said: str) -> list[str]:
     """All but those of `pyspark.daemon`. Its workers that look for sources in Python, and make them, wait for more to do; when the
     JVM hangs up on them at its end they may print that, and the JVM may end in the middle of it."""
-    _, *tracebacks = said.split("Traceback (most recent call last):\n")
+    whole_lines = said[: said.rfind("\n") + 1]
+    _, *tracebacks = whole_lines.split("Traceback (most recent call last):\n")
     return [each for each in tracebacks if each and not OF_THE_DAEMON.match(each)]
 
 
@@ -385,7 +386,9 @@ def test_a_traceback_of_sparks_daemon_is_told_from_others() -> None:
     head = "a warning\nTraceback (most recent call last):\n"
     daemon = f'{head}  File "a.zip/pyspark/daemon.py", line 95, in worker\nBrokenPipeError: [Errno 32] Broken pipe\n'
     ours = f'{head}  File "spark_ckpt/driver/run.py", line 9, in _end\nKeyError: 1\n'
-    assert tracebacks_of_ours(daemon + head) == []
+    assert (
+        tracebacks_of_ours(daemon + head) == tracebacks_of_ours(daemon[:-40]) == tracebacks_of_ours(daemon[:60]) == []
+    )
     assert len(tracebacks_of_ours(daemon + ours + ours)) == 2
 
 
