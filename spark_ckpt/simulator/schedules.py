@@ -50,6 +50,8 @@ PATIENT = {2: ("tap",), 3: ("out",), 5: ("tap", "out")}
 """By a seed's remainder: sinks that get the rows of several epochs at once."""
 AHEAD = (0, 1, 2, 3, 4)
 """Remainders of seeds under which sinks are sent rows ahead."""
+LARGE, LARGE_SEGMENT_ROWS = (0, 5, 9), 3
+"""Remainders of seeds under which a segment of an edge takes several rows, and how many."""
 
 TROUBLES = (
     (),
@@ -300,9 +302,10 @@ def operated_world(seed: int, core_of: CoreOf = shipped) -> OperatedWorld:
 def spark_world(seed: int, core_of: CoreOf = shipped, times: int = 1) -> SparkWorld:
     """The world that a seed's schedule begins in: every other job drains, the driver of every third one does not die, in two of
     five each batch ends an epoch, in three of seven too, where a sink or both get the rows of several epochs at once. In
-    five of eleven sinks are sent rows before their epoch is decided."""
+    five of eleven sinks are sent rows before their epoch is decided, in three of 13 a segment takes several rows."""
     patient = PATIENT.get(seed % 7, ())
     shape = shape_of(every_batch=seed % 5 in (1, 3) or bool(patient), patient=patient, ahead=seed % 11 in AHEAD)
     world = SparkWorld(core_of, times * ROWS, draining=seed % 2 == 1, deaths=seed % 3 > 0, shape=shape)
     world.stretch = times
+    world.durable.segment_rows = LARGE_SEGMENT_ROWS if seed % 13 in LARGE else 1
     return world

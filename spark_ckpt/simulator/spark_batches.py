@@ -39,8 +39,6 @@ from spark_ckpt.simulator.spark_store import Shared
 from spark_ckpt.store.records import StateFile
 
 LONGEST_CHAIN = 3
-LARGER = 2
-"""So many more rows a segment of every third batch holds."""
 BOUND = Bound(6)
 """Rows on an edge: schedules go over it."""
 Rows = dict[str, list[Row]]
@@ -211,8 +209,8 @@ class Query:
         return [row for segment in self._taken_by(planned, edge) for row in self.shared.segment(segment.path)]
 
     def _put(self, batch: int, attempt: int, edge: str, rows: list[Row]) -> Iterator[Report]:
-        """Each source's rows are another task's. A later attempt cuts its files elsewhere. Those of some batches are large."""
-        size = 1 + attempt + (LARGER if batch % 3 == 0 else 0)
+        """Each source's rows are another task's. A later attempt cuts its files elsewhere."""
+        size = self.shared.segment_rows + attempt
         for task, source in enumerate(SOURCES):
             own = [row for row in rows if row.name.source == source]
             for part, start in enumerate(range(0, len(own), size)):

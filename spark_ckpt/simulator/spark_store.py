@@ -67,13 +67,15 @@ class Shared:
     """The newest that a row speaks of."""
     mood: str = "ok"
     """How the next append goes: "ok", "fail" (not done) or "silent" (done, but the answer does not come)."""
+    segment_rows: int = 1
+    """How many rows of a task one segment of an edge takes."""
 
     def copy(self) -> Shared:
         """The same in the hands of somebody else."""
         return Shared(
             list(self.rows), dict(self.staged), dict(self.state), dict(self.segments), set(self.named), set(self.spent),
             set(self.gone), set(self.forgotten), self.shortened,
-            list(self._manifests), self.attempts, dict(self.begins), self.incarnation,
+            list(self._manifests), self.attempts, dict(self.begins), self.incarnation, segment_rows=self.segment_rows,
         )  # fmt: skip
 
     def batch_ran(self, incarnation: int, begins: Mapping[str, int], ends: Mapping[str, int]) -> None:

@@ -129,6 +129,7 @@ def test_the_newest_lease_and_its_end_outlive_what_retention_drops(world, other)
     world.store.retain(KEEP)
     told = Store.open(world.store.location.uri, JOB, now_ms=Clock()).log.state().upkeep
     assert (told.token, told.ended_token, told.ended.epoch) == (token, ended, 3)
+    assert ended > token
 
 
 def test_a_damaged_file_of_an_epoch_is_found_and_whole_ones_are_read_once(world, other, monkeypatch):

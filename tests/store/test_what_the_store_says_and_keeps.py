@@ -342,3 +342,14 @@ def test_a_folder_that_cannot_be_listed_is_named(world: World, monkeypatch: pyte
 def test_a_file_with_fewer_rows_than_were_committed_says_both_numbers(world: World) -> None:
     with pytest.raises(EpochDamaged, match="has 1 row, 2 were committed"):
         world.store.state(OPERATOR).location.read_committed(world.line.chain[0], 2)
+
+
+def test_logs_of_every_kind_of_table_are_trimmed_once_in_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    trimmed: list[str] = []
+    monkeypatch.setattr("spark_ckpt.store.store.trim", lambda location, *_: trimmed.append(location.uri))
+    store = world.store.reopened()
+
+    for _ in range(2):
+        store._trim_logs()
+
+    assert trimmed == [each.location.uri for each in (store.outbox(SINK), store.edge(EDGE), store.state(OPERATOR))]
