@@ -17,6 +17,7 @@ from spark_ckpt.host.markers import AHEAD, BARRIER, OPEN
 from spark_ckpt.host.messages import (
     ArmTimer,
     BatchDone,
+    CountBatch,
     End,
     ManifestFenced,
     ManifestOverdue,
@@ -46,7 +47,7 @@ from spark_ckpt.protocol.barrier import (
     TimeoutElapsed,
 )
 from spark_ckpt.protocol.machine import Drop
-from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.records import Manifest, StagedFileRecord, StagedOutput
 from spark_ckpt.store.restore import RecoveryPoint
 
 SHAPE = JobShape("job", ("in",), {"out": SinkPlace("file:/out")}, (), Limits(interval_ms=10))
@@ -171,6 +172,24 @@ def test_an_older_interval_that_runs_out_late_does_not_take_the_newest_ones_plac
     bench.tell(old)
     bench.batch(markers=2)
     assert [offer.marker.kind for offer in bench.of(OfferMarker)] == [BARRIER]
+
+
+def test_an_idle_stream_ends_an_epoch_for_rows_that_are_due():
+    """The restored epoch holds them back."""
+    file = StagedFileRecord(path="a", size_bytes=1, rows=1, lane=0, batch=0, task=0, part=0)
+    held = {"out": StagedOutput(sink="out", files=(file,), rows=1)}
+    bench, shape = Bench(), replace(SHAPE, sinks={"out": SinkPlace("file:/out", publish_every_ms=1_000)})
+    bench.core = IncarnationCore(shape, RecoveryPoint(1, EMPTY.model_copy(update={"held": held}), 0, "latest"))
+    bench.begun()
+    (interval,) = bench.intervals()
+    bench.tell(interval)
+    assert [offer.marker.kind for offer in bench.of(OfferMarker)] == [BARRIER]
+
+
+def test_a_batch_is_counted_under_its_number(bench):
+    bench.tell(BatchDone(7, {"in": {"n": 1}}, 0, 1, ()))
+    (count,) = bench.of(CountBatch)
+    assert count.batch == 7
 
 
 def test_behind_the_end_there_is_only_something_to_tell(bench):

@@ -583,3 +583,15 @@ def test_the_world_sees_that_nobody_does_it_after_the_last_holders_death() -> No
 
 def test_the_world_sees_two_at_once_where_a_holder_looks_at_no_clock() -> None:
     assert any(each.two for each in judged(holder=NeverLooksAtTheTime))
+
+
+def test_a_standby_that_ends_its_lease_keeps_the_health_that_it_told() -> None:
+    """The next choice is made by it."""
+    delegation = driver(Delegation)
+    for clock_ms in (1_000, 1_500):
+        delegation.heard([replace(told(B, clock_ms), health=40)], clock_ms - 1_000)
+    lease = leased(delegation, 500)
+
+    delegation.ended(lease, 9, 2_000, failed=False, local_ms=1_000)
+
+    assert delegation._machine.heard[B][0].health == 40

@@ -353,3 +353,14 @@ def test_logs_of_every_kind_of_table_are_trimmed_once_in_a_while(world: World, m
         store._trim_logs()
 
     assert trimmed == [each.location.uri for each in (store.outbox(SINK), store.edge(EDGE), store.state(OPERATOR))]
+
+
+def test_a_table_that_is_made_anew_makes_no_checkpoint_by_itself(tmp_path: Path) -> None:
+    """The store makes them, where it is durable and in no commit's way."""
+    location, columns = Location(str(tmp_path / "table")), pa.schema({"value": pa.string()})
+    delta_log.create_table(location, columns, "a table")
+
+    for _ in range(int(delta_log.CONFIGURATION["delta.checkpointInterval"])):
+        delta_log.recreate_table(location, columns, "a table", [])
+
+    assert not list(tmp_path.rglob("*checkpoint*"))
