@@ -101,7 +101,7 @@ def test_a_damaged_log_file_is_reported_or_changes_nothing(
             assert epoch in (1, 2), what
             assert state == expected[epoch], what
         shutil.rmtree(root)
-    assert any(what.startswith("bit") for what in reported), reported
+    assert sum(what.startswith("bit") for what in reported) > 3, reported
 
 
 def test_a_damaged_manifest_is_passed_over_or_reported(
