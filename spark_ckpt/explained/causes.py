@@ -96,13 +96,13 @@ _STORES: Mapping[str, Cause] = {
     ),
     "CKPT_STORE_IN_USE": Cause(
         "Another driver holds the job's lease: it runs, or it died less than `lease` ago on another host.",
-        "Stop the other driver, or wait until its lease ends (the message says when). `takeover=True` replaces it "
-        "at once and fences it; `standby=True` waits warm for its end.",
+        "Stop the other driver, or wait until its lease ends (the message says when). `Job(..., takeover=True)` replaces it "
+        "at once and fences it; `job.start(standby=True)` waits warm for its end.",
     ),
     "CKPT_FENCED": Cause(
         "A newer incarnation runs the job, since this driver was silent for longer than `lease` or somebody took over.",
         "End this driver: the other one continues the job. If nobody meant it, look for two deployments of one job. "
-        "Started with `standby=True` it waits behind the other one.",
+        "Started with `job.start(standby=True)` it waits for the end of the other one.",
     ),
     "CKPT_HANDOVER_FAILED": Cause(
         "Nobody runs the job, no standby waits behind its driver, or one of both did not do its part in time.",

@@ -176,7 +176,8 @@ def _in_use(log_state: LogState) -> StoreInUse:
         holder=log_state.holder,
         since=_utc(log_state.since_ms),
         lease_until=_utc(log_state.lease_expires_ms),
-        hint="stop it, or wait until its lease ends; takeover=True (--takeover) replaces it now, standby=True waits for its end",
+        hint="stop it, or wait until its lease ends. Of a start, Job(..., takeover=True) or the conf key spark.ckpt.takeover=true "
+        "replaces it now, and job.start(standby=True) waits for its end",
     )
 
 
