@@ -65,6 +65,15 @@ def schedules(
     write_page()
 
 
+@app.command("bugs")
+def planted_bugs() -> None:
+    """The planted bugs again, and the page; of schedules, what was measured before."""
+    found = [asdict(each) for each in caught()]
+    measured = json.loads(RESULTS.read_text()) | {"caught": found, "bugs": asdict(_now())}
+    RESULTS.write_text(json.dumps(measured, indent=1) + "\n")
+    write_page()
+
+
 @app.command()
 def page() -> None:
     """The page again, from what was measured."""

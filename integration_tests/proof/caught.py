@@ -12,6 +12,7 @@ import pytest
 
 import spark_ckpt.simulator as sim
 from integration_tests.survival.process import ROOT
+from spark_ckpt.simulator.schedules import VERDICTS
 from spark_ckpt.simulator.spark_driver import CoreOf, shipped
 from tests.protocol import audited, test_line_bugs, test_logging_bugs, test_snapshot_bugs
 from tests.protocol.barrier_runs import run_long as run_barrier
@@ -51,32 +52,32 @@ def caught() -> Iterator[Caught]:
 
 def _all() -> Iterator[Caught]:
     for where, bug, fails in _planted():
-        yield Caught(where, bug, _seeds(fails))
+        yield Caught(where, bug, seeds_until(fails))
     yield from _in_the_rules()
 
 
-def _seeds(fails: Fails, seeds: Iterable[int] = range(SEEDS)) -> int | None:
+def seeds_until(fails: Fails, seeds: Iterable[int] = range(SEEDS)) -> int | None:
     return next((number for number, seed in enumerate(seeds, 1) if fails(seed)), None)
 
 
 def _planted() -> Iterator[tuple[str, str, Fails]]:
     for bug, planted in IN_SURROUNDINGS.items():
-        yield "surroundings", bug, lambda seed, planted=planted: not planted.run(seed).ok
+        yield "surroundings", bug, lambda seed, planted=planted: planted.run(seed).condemned
     for protocol, graph, oracle in IN_MARKERS:
         name = f"{oracle} on {graph}, {getattr(protocol.worker, '__name__', protocol.name)}"
-        yield "markers of the tests", name, lambda seed, p=protocol, g=graph: not either(p, g, seed).ok
+        yield "markers of the tests", name, lambda seed, p=protocol, g=graph: either(p, g, seed).condemned
     for bug, (protocol, graph, _) in test_logging_bugs.BUGS.items():
-        yield "logging", bug, lambda seed, p=protocol, g=graph: not play_long(p, sim.GRAPHS[g], seed).ok
+        yield "logging", bug, lambda seed, p=protocol, g=graph: play_long(p, sim.GRAPHS[g], seed).condemned
     for bug, (protocol, _) in test_line_bugs.BUGS.items():
-        yield "checkpoints", bug, lambda seed, p=protocol: not test_line_bugs.play(p, seed).ok
+        yield "checkpoints", bug, lambda seed, p=protocol: test_line_bugs.play(p, seed).condemned
     for bug, (protocol, _) in test_snapshot_bugs.BUGS.items():
-        yield "snapshots", bug, lambda seed, p=protocol: not audited.play_long(p, seed).ok
+        yield "snapshots", bug, lambda seed, p=protocol: audited.play_long(p, seed).condemned
     for role, machine, _ in IN_BARRIERS:
         yield "shipped machines", machine.__name__, lambda seed, r=role, m=machine: _barrier(seed, {r: m})
     for bug in IN_RETURNS:
         yield "leases that are returned", bug.name, lambda seed, b=bug: b.run(seed).complaint is not None
     for bug in IN_DRIVERS:
-        yield "the lease of a job's driver", bug.name, lambda seed, b=bug: not b.run(seed).ok
+        yield "the lease of a job's driver", bug.name, lambda seed, b=bug: b.run(seed).condemned
 
 
 def _barrier(seed: int, machines: dict[str, type]) -> bool:
@@ -84,7 +85,7 @@ def _barrier(seed: int, machines: dict[str, type]) -> bool:
     graph = BARRIER_GRAPHS[seed % len(BARRIER_GRAPHS)]
     try:
         run_barrier(graph, seed, machines)
-    except Exception:  # noqa: BLE001 - whatever a machine raises is the verdict
+    except VERDICTS:
         return True
     return False
 
@@ -101,18 +102,20 @@ def _in_the_rules() -> Iterator[Caught]:
 
     for where, plants in (("an incarnation", PLANTED), ("edges", ON_EDGES), ("rows held back", HELD_BACK)):
         for plant in plants:
-            yield Caught(f"rules of {where}", plant.__name__, _seeds(partial(_spark, core_of=core_with(plant))))
+            yield Caught(f"rules of {where}", plant.__name__, seeds_until(partial(_spark, core_of=core_with(plant))))
     for plant in PLANTED_BESIDE:
         yield _patched("rules beside it", plant)
     for where, plants in (("rules of edges", IN_COUNTING), ("rows sent ahead", PLANTED_AHEAD)):
         for plant in plants:
             yield _patched(where, plant, lambda patch: patch.setattr)
     for plant in IN_GOING_BACK:
-        yield _patched("rules of going back", plant, fails=lambda seed: not sim.run_operated(seed).ok, seeds=CATCHERS)
+        yield _patched(
+            "rules of going back", plant, fails=lambda seed: sim.run_operated(seed).condemned, seeds=CATCHERS
+        )
 
 
 def _spark(seed: int, core_of: CoreOf = shipped) -> bool:
-    return not run_spark(seed, core_of).ok
+    return run_spark(seed, core_of).condemned
 
 
 def _patched(
@@ -125,4 +128,4 @@ def _patched(
     """`given`: what the plant takes, of the patch."""
     with pytest.MonkeyPatch.context() as patch:
         plant(given(patch))
-        return Caught(where, plant.__name__, _seeds(fails, seeds))
+        return Caught(where, plant.__name__, seeds_until(fails, seeds))

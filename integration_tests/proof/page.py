@@ -42,6 +42,8 @@ FAULTS = (
     "reached something new. One in sixteen lives ten times as long."
 )
 BUGS = (
+    "An oracle, a machine that refuses an event, or a typed error of the product condemns a schedule; any other exception ends the "
+    "measurement. "
     "A bug is tried on the schedules of the test that keeps it, from its first seed on: lives ten times as long as usual ones in "
     "the worlds of messages, of drivers and of leases, five times with the shipped machines; three in four of these draw as most "
     "above do. On Spark three in four live ten times as long. "
@@ -69,7 +71,7 @@ def page_of(measured: Mapping[str, object], campaigns: Sequence[ledger.Line] = (
         in_all=ledger.Sum.of(campaigns),
         **{name: measured[name] for name in ("date", "commit", "machine", "first")},
     )
-    measurement = [_schedules(tried), _faults(tried), _curve(tried), _bugs(caught)]
+    measurement = [_schedules(tried), _faults(tried), _curve(tried), _bugs(caught, measured.get("bugs"))]
     parts = [head, *measurement, mutants_section(read()), _scopes(), campaigns_of(campaigns)]
     return "\n".join(parts)
 
@@ -151,14 +153,16 @@ def _curve(tried: Sequence[Mapping[str, object]]) -> str:
     )
 
 
-def _bugs(caught: Sequence[Mapping[str, object]]) -> str:
+def _bugs(caught: Sequence[Mapping[str, object]], when: object = None) -> str:
+    """`when`: date and commit, of bugs that were measured after the schedules."""
     seeds = [each["seeds"] for each in caught if each["seeds"] is not None]
     lines = [f"| {each['where']} | {each['bug']} | {each['seeds'] or 'not within 400'} |" for each in caught]
+    measured = "Measured on {date} at commit `{commit}`. ".format_map(when) if isinstance(when, Mapping) else ""
     within, seconds = sum(number <= 10 for number in seeds), sum(each["seconds"] for each in caught)
     return _section(
         "Planted bugs",
         f"{len(caught)} bugs, {len(seeds)} caught; schedules until the first condemned one: median "
-        f"{median(seeds):g}, at most {max(seeds)}; {within} within ten. {BUGS.format(seconds=seconds)}",
+        f"{median(seeds):g}, at most {max(seeds)}; {within} within ten. {measured}{BUGS.format(seconds=seconds)}",
         "| where | bug | seeds until it is caught |",
         "|---|---|---:|",
         lines,

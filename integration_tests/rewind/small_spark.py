@@ -29,6 +29,10 @@ class SourceChanged(RuntimeError):
     """A Delta source met a version that removes rows."""
 
 
+class StateMissing(RuntimeError):
+    """A file of a state store is not there."""
+
+
 class Died(RuntimeError):
     """The process was told to die here."""
 
@@ -420,6 +424,8 @@ class SmallQuery:
             snapshot = max((each for each in range(1, version + 1) if (store / f"{each}.snapshot").exists()), default=0)
             names = [f"{snapshot}.snapshot"] if snapshot else []
             names += [f"{each}.delta" for each in range(snapshot + 1, version + 1)]
+            if missing := [name for name in names if not (store / name).exists()]:
+                raise StateMissing(f"{store}: {', '.join(missing)}")
             found |= {each for name in names for each in json.loads((store / name).read_text())}
         return found
 

@@ -16,6 +16,7 @@ from itertools import accumulate
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.host.job_shape import EdgeShape
 from spark_ckpt.host.reports import Report, edge_of, staged_file
+from spark_ckpt.protocol.machine import ProtocolViolation
 from spark_ckpt.store.records import EdgeCut, Manifest, StagedFileRecord
 
 Segments = dict[str, list[StagedFile]]
@@ -77,11 +78,13 @@ class EdgeLog:
     def advance(self, taken: int, produced: Sequence[StagedFile]) -> list[StagedFile]:
         """A batch is over: it and those before it consumed `taken` segments, and it produced some. What it consumed.
 
-        Raises `ValueError` if it consumed what is not there.
+        Raises `ProtocolViolation` if it consumed what is not there.
         """
         count = taken - self._taken
         if not 0 <= count <= len(self._in_flight):
-            raise ValueError(f"{taken} segments consumed, {self._taken} before, {len(self._in_flight)} in flight")
+            raise ProtocolViolation(
+                f"{taken} segments consumed, {self._taken} before, {len(self._in_flight)} in flight"
+            )
         consumed, self._in_flight[:count] = self._in_flight[:count], []
         self._taken = taken
         self._consumed_rows += sum(each.rows for each in consumed)

@@ -12,6 +12,7 @@ from spark_ckpt.host.job_shape import JobShape
 from spark_ckpt.host.messages import PublishEnded
 from spark_ckpt.host.way_out import Branches, past_the_marker, with_way_out
 from spark_ckpt.protocol.ids import Epoch, Incarnation
+from spark_ckpt.protocol.machine import ProtocolViolation
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import Manifest, SinkAck
 from spark_ckpt.store.restore import RecoveryPoint
@@ -53,7 +54,7 @@ class Publication:
     def failed(self, event: PublishEnded, error: CkptError) -> CkptError:
         """The error of a sink that could not publish the epoch, with the way out if there is one."""
         sink, epoch = event.sink, event.epoch
-        manifest, unanswered = self._decided[epoch], self._unanswered()
+        manifest, unanswered = self._manifest(epoch), self._unanswered()
         beside, behind = self._point.beside.get(epoch, ()), self._point.behind_passed_over
         others = [each for sinks in (self._acked, unanswered) for name, each in sinks.items() if name != sink]
         branches = Branches(event.on, self._point.passed_over, beside, behind, max(others, default=0))
@@ -70,17 +71,24 @@ class Publication:
                     owed[sink] = epoch
         return owed
 
+    def _manifest(self, epoch: int) -> Manifest:
+        """The manifest of an epoch that some sink has not published. Raises `ProtocolViolation` if it was forgotten."""
+        manifest = self._decided.get(epoch)
+        if manifest is None:
+            raise ProtocolViolation(f"the manifest of epoch {epoch} was forgotten while a sink has to publish it")
+        return manifest
+
     def forget(self, owed: Collection[int]) -> None:
         """Manifests of epochs that no sink owes are not needed any more."""
         self._decided = {epoch: manifest for epoch, manifest in self._decided.items() if epoch in owed}
 
     def holds_back(self, sink: str, epoch: int) -> bool:
         """Whether a decided epoch has nothing to publish there: its rows come with a later one."""
-        return sink in self._decided[epoch].held
+        return sink in self._manifest(epoch).held
 
     def output(self, sink: str, epoch: int, newest: int) -> EpochOutput:
         """What the sink has to publish for a decided epoch. `newest`: the highest epoch ever decided."""
-        manifest, place = self._decided[epoch], self._shape.sinks[sink]
+        manifest, place = self._manifest(epoch), self._shape.sinks[sink]
         staged = manifest.outputs.get(sink)
         acked, begun_after = self.standing.published(sink, self._acked.get(sink, 0))
         return EpochOutput(

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from spark_ckpt.errors import CkptError
 from spark_ckpt.protocol.barrier.settings import Limits
 from spark_ckpt.protocol.graph import Graph
+from spark_ckpt.protocol.machine import ProtocolViolation
 from spark_ckpt.protocol.recovery import Protocol, Settings
 from spark_ckpt.simulator.barrier_processes import LIMITS
 from spark_ckpt.simulator.barrier_storage import BarrierGraph
@@ -82,6 +84,10 @@ LEISURE = 0.3
 STEPS = 50
 """Steps of chaos in one schedule, on average."""
 
+VERDICTS = (Violation, ProtocolViolation, CkptError)
+"""Errors that condemn a schedule: of an oracle, of a machine, of the product for its operator. Any other one is a bug of the code
+that ran, a planting that names a method which was renamed, say, and proves nothing."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -97,6 +103,13 @@ class Outcome:
     def ok(self) -> bool:
         """Nobody complained."""
         return self.error is None
+
+    @property
+    def condemned(self) -> bool:
+        """An oracle, a machine or a typed error refused the schedule. Raises an error that is no verdict."""
+        if self.error is not None and not isinstance(self.error, VERDICTS):
+            raise self.error
+        return self.error is not None
 
 
 class Driver:

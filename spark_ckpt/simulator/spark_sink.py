@@ -147,7 +147,8 @@ class SparkSink:
         decided = {each.epoch: each for each in shared.manifests()}.get(output.epoch)
         ensure(decided is not None, "O11", f"{self.name} shows epoch {output.epoch}, which is not decided")
         if decided is not None:
-            wanted = [file.path for file in decided.outputs[self.name].files] if decided.outputs else []
+            mine = decided.outputs.get(self.name)
+            wanted = [file.path for file in mine.files] if mine else []
             shown = [file.path for file in output.files]
             ensure(shown == wanted, "O11", f"{self.name} shows {shown} for epoch {output.epoch}, decided was {wanted}")
 

@@ -14,6 +14,7 @@ from spark_ckpt.host.edges import Bound, EdgeLog, segments_in, spent
 from spark_ckpt.host.epoch_builder import EpochBuilder
 from spark_ckpt.host.job_shape import EdgeShape
 from spark_ckpt.host.reports import EDGE, Report
+from spark_ckpt.protocol.machine import ProtocolViolation
 from spark_ckpt.store.records import EdgeCut, Manifest
 
 SHAPE = EdgeShape("loop", "k string")
@@ -60,7 +61,7 @@ def test_an_incarnation_counts_from_what_was_in_flight_at_its_cut() -> None:
 def test_nobody_consumes_what_is_not_there(taken: int) -> None:
     log = EdgeLog(None)
     log.advance(0, [segment(0)])
-    with pytest.raises(ValueError, match="segments consumed"):
+    with pytest.raises(ProtocolViolation, match="segments consumed"):
         log.advance(taken, [])
 
 

@@ -314,7 +314,7 @@ ORDER_ERASED_TOO_EARLY = _worker(PARTIAL, ErasesTheOrderTooEarly)
 def first_failure(protocol: Protocol) -> Outcome:
     """The first of many schedules that somebody complains about."""
     outcomes = (play_long(protocol, seed) for seed in range(SEEDS))
-    return next(outcome for outcome in outcomes if not outcome.ok)
+    return next(outcome for outcome in outcomes if outcome.condemned)
 
 
 @pytest.mark.parametrize("bug", BUGS)
@@ -330,7 +330,7 @@ def test_the_order_of_receipts_after_the_decided_cut_is_needed() -> None:
     """Long runs on a merge: it takes a crash after receipts that were erased, and before the next snapshot."""
     outcomes = (play(ORDER_ERASED_TOO_EARLY, JOIN, seed, inputs=8, steps=250) for seed in range(100, 200))
 
-    assert "the replay is another run" in str(next(outcome for outcome in outcomes if not outcome.ok).error)
+    assert "the replay is another run" in str(next(outcome for outcome in outcomes if outcome.condemned).error)
 
 
 STALLED = {

@@ -11,7 +11,7 @@ from rewind_kit import planned
 
 from integration_tests.campaign.rewinds import Broken, compare, settings_for, startable, world
 from integration_tests.rewind.small_lake import SmallLake, checkpoints, history
-from integration_tests.rewind.small_spark import SourceChanged
+from integration_tests.rewind.small_spark import SourceChanged, StateMissing
 from spark_ckpt import failpoints
 from spark_ckpt.errors import CheckpointDamaged
 from spark_ckpt.failpoints import FailpointHit
@@ -96,7 +96,7 @@ def test_a_bug_shows_in_the_tables_or_in_the_queries(tmp_path, monkeypatch, bug)
     for seed in SEEDS:
         try:
             carried_out(tmp_path / str(seed), seed)
-        except (Broken, SourceChanged, FileNotFoundError, CheckpointDamaged):
+        except (Broken, SourceChanged, StateMissing, CheckpointDamaged):
             return
     pytest.fail(f"{bug}: nobody noticed")
 

@@ -26,14 +26,31 @@ from spark_ckpt.store.records import SinkAck
 
 
 def core_with(plant):
-    """The shipped core with `plant(core)` done to it."""
+    """The shipped core with `plant(core)` done to it. Raises `AttributeError` if the plant sets a name that is not there."""
 
     def made(shape, point, acked, standing):
         core = IncarnationCore(shape, point, standing, acked)
+        known = {id(part): (part, {*dir(part)}) for part in parts_of(core)}
         plant(core)
+        for part, names in known.values():
+            if unknown := {*dir(part)} - names:
+                raise AttributeError(f"{type(part).__name__} has no {', '.join(sorted(unknown))}: nothing is planted")
         return core
 
     return made
+
+
+def parts_of(core):
+    """The core and every object of the product that it holds, at any depth."""
+    found, todo = [], [core]
+    while todo:
+        part = todo.pop()
+        if type(part).__module__.startswith("spark_ckpt.host") and all(part is not each for each in found):
+            found.append(part)
+            todo += vars(part).values() if hasattr(part, "__dict__") else ()
+        elif isinstance(part, dict):
+            todo += part.values()
+    return found
 
 
 # -- which batch ends an epoch ------------------------------------------------------------------------------------------
@@ -89,7 +106,7 @@ def a_job_drains_with_an_epoch_that_was_complete_before(core):
         effects = take_in(event, now_ms)
         if drains and ahead.is_held and not core._drained:
             core._drained = True
-            effects += core._told(now_ms, barrier.StopRequested(barrier.Reason.DRAINED))
+            effects += core._coordinated(now_ms, barrier.StopRequested(barrier.Reason.DRAINED))
         return effects
 
     core._take_in = hurried
@@ -175,15 +192,15 @@ def only_one_operator_is_part_of_the_epoch(core):
 
 def the_groups_of_one_operator_are_enough(core):
     whole, groups = core._shape, core._shape.operators[:1]
-    told = core._told
+    coordinated = core._coordinated
 
     def started(now_ms, *events):
         if any(isinstance(event, barrier.Started) for event in events):
             owed = dict(core._machine.unpublished)
             core._machine = replace(whole, operators=groups).coordinator(core._incarnation, core._previous, owed)
-        return told(now_ms, *events)
+        return coordinated(now_ms, *events)
 
-    core._told = started
+    core._coordinated = started
 
 
 def snapshots_go_by_the_groups_number_alone(core):
@@ -217,7 +234,8 @@ def restored_state_is_forgotten(core):
 
 
 def numbers_go_on_from_the_base(core):
-    core._previous = core._base.epoch - 1
+    """The number of an epoch that was decided is given again."""
+    core._previous = max(0, core._base.epoch - 1)
 
 
 def the_base_stays_the_restored_epoch(core):

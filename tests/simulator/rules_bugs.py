@@ -50,8 +50,9 @@ def every_attempt_of_a_task_counts(monkeypatch):
 
 
 def a_manifest_names_all_files_of_every_operator(monkeypatch):
-    def mixed(operator, chains):
-        return snapshot(operator, {(operator.name, group): files for (_, group), files in chains.items()})
+    def mixed(operator, ended):
+        chains = {(operator.name, group): files for (_, group), files in ended.chains.items()}
+        return snapshot(operator, replace(ended, chains=chains))
 
     snapshot = manifests._snapshot
     monkeypatch.setattr(manifests, "_snapshot", mixed)

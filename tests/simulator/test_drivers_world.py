@@ -60,7 +60,7 @@ def test_a_schedule_of_drivers_replays_from_its_trace() -> None:
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
 def test_a_bug_planted_around_a_drivers_lease_is_condemned(planted: Planted) -> None:
     verdicts = (planted.run(seed) for seed in range(UNTIL_CAUGHT))
-    first = next((found for found in verdicts if not found.ok), None)
+    first = next((found for found in verdicts if found.condemned), None)
 
     assert first is not None, "nothing was found"
     print(f"{planted.name}: seed {first.seed}")

@@ -7,9 +7,7 @@ from holding_bugs import PLANTED
 from host_bugs import core_with
 from spark_lives import run
 
-from spark_ckpt.protocol.machine import ProtocolViolation
 from spark_ckpt.simulator.schedules import PATIENT, SPARK_STEPS, Driver, drive, spark_world
-from spark_ckpt.simulator.violations import Violation
 
 ENOUGH = 200
 RARE = 0.02
@@ -19,10 +17,9 @@ RARE = 0.02
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_in_what_is_held_back_is_caught(plant):
     outcomes = (run(seed, core_with(plant)) for seed in range(ENOUGH) if seed % 7 in PATIENT)
-    condemned = next((each for each in outcomes if not each.ok), None)
+    condemned = next((each for each in outcomes if each.condemned), None)
     assert condemned is not None, f"not caught in {ENOUGH} seeds"
     print(f"seed {condemned.seed}, {len(condemned.trace)} steps: {condemned.error}")
-    assert isinstance(condemned.error, Violation | ProtocolViolation | KeyError), condemned.error
 
 
 class Ambush(Driver):

@@ -17,7 +17,7 @@ ENOUGH = 400
 def first_failure(core_of):
     """The first schedule that an oracle or a machine condemns, if any."""
     outcomes = (run(seed, core_of) for seed in range(ENOUGH))
-    return next((outcome for outcome in outcomes if not outcome.ok), None)
+    return next((outcome for outcome in outcomes if outcome.condemned), None)
 
 
 @pytest.mark.parametrize("schedules", [300, pytest.param(600, marks=pytest.mark.long)])

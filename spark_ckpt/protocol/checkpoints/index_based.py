@@ -267,7 +267,9 @@ class IndexWorker(MessageMachine[IndexPhase]):
         if event.token == PERIODIC:
             return self._on_checkpoint_stored(event)
         key: Key = tuple(event.token.split("/"))
-        message = self._waiting[key]
+        message = self._waiting.get(key)
+        if message is None:
+            raise self._invalid(event, "no message waits for this record")
         self._logging.discard(key)
         if not event.ok:
             return self._store_in_log(key, message)

@@ -164,7 +164,7 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
     def _on_received(self, event: Received) -> list[Effect]:
         message = event.message
         if message.kind == LINE:
-            return self._take_line(message)
+            return self._take_line(event)
         expected = self.received.get(event.channel, 0) + 1
         if message.seq != expected:
             raise self._invalid(event, f"the channel is in order, and {expected} is next")
@@ -234,9 +234,11 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
         body: Json = [[index, mapping(self._durable[index]["seen"])] for index in ready]
         return self._send_control(COORDINATOR, REPORT, before, body)
 
-    def _take_line(self, message: Envelope) -> list[Effect]:
-        shown = self._show(message.index)
-        old = [number(index) for index in items(message.body)]
+    def _take_line(self, event: Received) -> list[Effect]:
+        old = [number(index) for index in items(event.message.body)]
+        if unknown := [index for index in old if index not in self._durable]:
+            raise self._invalid(event, f"checkpoints {unknown} are not there to be erased")
+        shown = self._show(event.message.index)
         for index in old:
             del self._durable[index]
         erased = tuple(checkpoint_key(index) for index in old)

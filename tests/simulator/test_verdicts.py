@@ -1,0 +1,101 @@
+"""An oracle, a machine or a typed error condemns a schedule. Any other exception fails the measurement of planted bugs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import iter_modules
+from types import CodeType, FunctionType
+
+import pytest
+from host_bugs import PLANTED, core_with
+from spark_lives import run
+
+import spark_ckpt.simulator as sim
+from integration_tests.proof.caught import seeds_until
+from spark_ckpt.errors import CkptError
+from spark_ckpt.protocol.machine import ProtocolViolation
+from spark_ckpt.simulator.violations import Lost
+from tests.protocol import literal, test_line_bugs, test_planted_bugs, test_snapshot_bugs
+from tests.simulator import driver_bugs, holding_bugs, planted, return_bugs, surroundings_bugs
+
+
+def outcome(error: Exception | None) -> sim.Outcome:
+    return sim.Outcome(0, (), error, {})
+
+
+@pytest.mark.parametrize("error", [Lost("a row"), ProtocolViolation("not now"), CkptError("an epoch")])
+def test_an_oracle_a_machine_and_a_typed_error_condemn(error):
+    assert outcome(error).condemned
+    assert not outcome(None).condemned
+
+
+@pytest.mark.parametrize("error", [AttributeError("renamed"), TypeError(), KeyError(1), ValueError(), AssertionError()])
+def test_any_other_error_is_raised(error):
+    with pytest.raises(type(error)):
+        assert outcome(error).condemned
+
+
+def calls_a_method_that_was_renamed(core):
+    core._take_in = lambda event, now_ms: core._told(now_ms)
+
+
+def sets_a_method_that_was_renamed(core):
+    core._told = lambda now_ms, *events: []
+
+
+def sets_a_method_of_a_part_that_was_renamed(core):
+    core._builder.taken = lambda epoch: None
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [calls_a_method_that_was_renamed, sets_a_method_that_was_renamed, sets_a_method_of_a_part_that_was_renamed],
+)
+def test_a_bug_planted_on_a_name_that_is_not_there_is_not_counted_as_caught(plant):
+    with pytest.raises(AttributeError):
+        seeds_until(lambda seed: run(seed, core_with(plant)).condemned)
+
+
+def test_a_bug_planted_on_a_name_that_is_there_is_counted():
+    assert seeds_until(lambda seed: run(seed, core_with(PLANTED[0])).condemned)
+
+
+# -- plantings by subclass ----------------------------------------------------------------------------------------------
+
+COLLECTIONS = (
+    driver_bugs, holding_bugs, planted, return_bugs, surroundings_bugs, test_line_bugs, test_planted_bugs, test_snapshot_bugs,
+    *(import_module(each.name) for each in iter_modules(literal.__path__, f"{literal.__name__}.")),
+)  # fmt: skip
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from names_in(inner)
+
+
+def unused_methods(kind: type) -> set[str]:
+    """Methods that replace none of a base, and that neither the class itself nor its table uses."""
+    own = {name: each for name, each in vars(kind).items() if isinstance(each, FunctionType)}
+    used = {name for method in own.values() for name in names_in(method.__code__)}
+    used |= {cell for cell in getattr(kind, "TABLE", {}).values() if isinstance(cell, str)}
+    inherited = {name for base in kind.__mro__[1:] for name in vars(base)}
+    return {*own} - used - inherited
+
+
+@pytest.mark.parametrize("module", COLLECTIONS, ids=lambda module: module.__name__)
+def test_every_method_of_a_planted_class_takes_the_place_of_one_that_is_there(module):
+    own = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
+    planted_in = [kind for kind in own if kind.__mro__[1] is not object]
+    assert {kind.__name__: found for kind in planted_in if (found := unused_methods(kind))} == {}
+
+
+class NamesWhatWasRenamed(sim.MessageWorld):
+    def fence_of_old(self):
+        return None
+
+
+def test_a_method_that_takes_no_place_is_found():
+    assert unused_methods(NamesWhatWasRenamed) == {"fence_of_old"}
