@@ -36,8 +36,19 @@ class Cleaning:
         if (self.mode == "archive") != (self.archive is not None):
             raise ConfigInvalid("cleanSource='archive' and sourceArchiveDir are given together")
 
+    @property
+    def is_on(self) -> bool:
+        """Whether files may be removed: never those that the log of Spark's file sink goes on naming."""
+        return self.mode != "off" and not self.directory.is_of_sparks_sink
+
     def check(self) -> None:
         """Raise `ConfigInvalid` if files could not be moved to the archive, or would be found there again."""
+        if self.mode != "off" and not self.is_on:
+            raise ConfigInvalid(
+                f"cleanSource={self.mode!r}: {self.directory.path} is written by Spark's file sink, whose log would go on "
+                "naming the files",
+                hint="leave cleanSource out; the sink's own option `retention` forgets old files",
+            )
         if self.archive is None:
             return
         target, source = Directory(self.archive), self.directory

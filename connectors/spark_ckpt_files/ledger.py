@@ -23,13 +23,14 @@ FORMAT = 2
 _SEGMENT = re.compile(r"(?P<count>\d{12})-[0-9a-f]{32}\.arrow")
 _SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("modified_ms", pa.int64()), ("read", pa.bool_())])
 
-Keep = Callable[[Sequence[DataFile]], Sequence[DataFile]]
-"""Those of the files that must be remembered."""
+Keep = Callable[[Sequence[DataFile], int], Sequence[DataFile]]
+"""Those of the files that must be remembered, given the newest modification time (Unix time in ms)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """Everything consumed so far: how many files ever, of how many bytes, and the newest modification time among them.
+    """Everything consumed so far: how many files ever, of how many bytes, and the newest modification time among them, which
+    is at most the time when it was consumed.
 
     `segments`: names of the ledger's files; `files`: what no segment holds, since there is no ledger, or not yet.
     """
@@ -76,12 +77,18 @@ class Ledger:
         segments = [self._segment(name) for name in consumed.segments]
         return {file.name: file for files in (*segments, consumed.files) for file in files}
 
-    def after(self, consumed: Consumed, batch: Sequence[DataFile], keep: Keep = lambda files: files) -> Consumed:
-        """What is consumed after `batch`; its segment is durable when this returns.
+    def after(
+        self,
+        consumed: Consumed,
+        batch: Sequence[DataFile],
+        newest_ms: int = 0,
+        keep: Keep = lambda files, _: files,
+    ) -> Consumed:
+        """What is consumed after `batch`, whose newest modification time is `newest_ms`; its segment is durable when this
+        returns.
 
         `keep` is asked when all segments are joined: what it leaves out is forgotten.
         """
-        newest_ms = max((file.modified_ms for file in batch), default=consumed.newest_ms)
         now = replace(
             consumed,
             count=consumed.count + len(batch),
@@ -93,7 +100,7 @@ class Ledger:
         chain, joined = list(consumed.segments), [*consumed.files, *batch]
         while chain and len(self._segment(chain[-1])) <= len(joined):
             joined = [*self._segment(chain.pop()), *joined]
-        whole = joined if chain else keep(joined)
+        whole = joined if chain else keep(joined, now.newest_ms)
         chain.append(self._write(now.count, whole))
         self._known = {name: files for name, files in self._known.items() if name in chain}
         return replace(now, segments=tuple(chain), files=())

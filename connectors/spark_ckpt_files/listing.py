@@ -2,22 +2,29 @@
 
 Files that are still being written are invisible: names (or folders) that start with `.` or `_`, and names
 that end in `.tmp` or `.inprogress`. Writers write under such a name and rename when the file is complete.
+
+In a folder that Spark's streaming file sink writes (`_spark_metadata`) the files are those that its log has committed.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from spark_ckpt.errors import SourceInvalid
+from spark_ckpt.spark_private.query_logs import SINK_LOG
+from spark_ckpt_files.sink_log import SinkLog
 
+_log = logging.getLogger(__name__)
 _HIDDEN_STARTS = (".", "_")
 _UNFINISHED_ENDS = (".tmp", ".inprogress")
 _NS_PER_MS = 1_000_000
@@ -43,12 +50,23 @@ class DataFile:
         return self.modified_ms, self.name
 
 
+class Entry(Protocol):
+    """A file of a local directory."""
+
+    def stat(self) -> os.stat_result:
+        """Size and times. FileNotFoundError if it is gone."""
+
+
 @dataclass(frozen=True)
 class Directory:
-    """A directory: a local path, or a URI of Arrow (s3, gs, abfss, hdfs, file)."""
+    """A directory: a local path, or a URI of Arrow (s3, gs, abfss, hdfs, file).
+
+    `ignore_missing`: leave out files that the log of Spark's file sink has committed and that are gone.
+    """
 
     path: str
     recursive: bool = False
+    ignore_missing: bool = False
 
     def files(self, without: Collection[str] = (), passed: set[str] | None = None) -> list[DataFile]:
         """All complete files but those named in `without`, oldest first. Raises `SourceInvalid` if it cannot be listed.
@@ -73,11 +91,18 @@ class Directory:
         wanted = list(names)
         with _listing_errors(self.path):
             if not self._is_local and len(wanted) > _LIST_RATHER_THAN_ASK:
-                chosen = set(wanted)
-                return {file.name: file for file in self.files() if file.name in chosen}
-            infos = self.system.get_file_info([f"{self.root}/{name}" for name in wanted])
-        found = zip(wanted, infos, strict=True)
+                listed = self._listed()
+                found = [(name, listed[name]) for name in wanted if name in listed]
+            else:
+                infos = self.system.get_file_info([f"{self.root}/{name}" for name in wanted])
+                found = list(zip(wanted, infos, strict=True))
         return {name: _data_file(name, info) for name, info in found if info.type == pafs.FileType.File}
+
+    @property
+    def is_of_sparks_sink(self) -> bool:
+        """Whether Spark's streaming file sink writes here: then its log says which files count."""
+        with _listing_errors(self.path):
+            return self._has_log("")
 
     def open(self, file: DataFile) -> pa.NativeFile:
         """The file for random access; its size must still be what the listing said."""
@@ -115,18 +140,36 @@ class Directory:
             raise SourceInvalid(f"{self.path} cannot be opened: {error}") from error
         return system, root
 
+    @cached_property
+    def _logs(self) -> dict[str, SinkLog]:
+        return {}
+
     def __reduce__(self) -> tuple[object, ...]:
-        return Directory, (self.path, self.recursive)
+        return Directory, (self.path, self.recursive, self.ignore_missing)
+
+    def _listed(self) -> dict[str, pafs.FileInfo]:
+        """Everything below the directory, folders too, by name."""
+        infos = self.system.get_file_info(pafs.FileSelector(self.root, recursive=self.recursive))
+        return {info.path[len(self.root) :].lstrip("/"): info for info in infos}
 
     def _listed_files(self, without: Collection[str], passed: set[str]) -> Iterator[DataFile]:
-        for info in self.system.get_file_info(pafs.FileSelector(self.root, recursive=self.recursive)):
-            name = info.path[len(self.root) :].lstrip("/")
-            if info.type != pafs.FileType.File or not is_complete(name):
-                continue
-            if name in without:
-                passed.add(name)
-            else:
+        listed = self._listed()
+        folders = sorted({name[: -len(SINK_LOG)] for name in listed if f"/{name}".endswith(f"/{SINK_LOG}")})
+        if "" not in folders and self._has_log(""):  # since it was listed
+            folders.insert(0, "")
+        counts = [name for name, info in listed.items() if info.type == pafs.FileType.File and is_complete(name)]
+        if folders:
+            counts = [name for name in counts if not name.startswith(tuple(folders))]
+            outer = [each for each in folders if not any(each != other and each.startswith(other) for other in folders)]
+            counts += [name for folder in outer for name in self._committed(folder)]
+        fresh = [name for name in counts if name not in without]
+        passed.update(name for name in counts if name in without)
+        for name in fresh:
+            info = listed.get(name) or self.system.get_file_info(f"{self.root}/{name}")
+            if info.type == pafs.FileType.File:
                 yield _data_file(name, info)
+            else:
+                self._missing(name)
 
     def _local_files(self, without: Collection[str], passed: set[str]) -> Iterator[DataFile]:
         for name, entry in self._local_entries():
@@ -136,20 +179,27 @@ class Directory:
             try:
                 stat = entry.stat()
             except FileNotFoundError:  # removed or renamed since it was listed
+                if isinstance(entry, Path):
+                    self._missing(name)
                 continue
             yield DataFile(name, stat.st_size, stat.st_mtime_ns // _NS_PER_MS)
 
-    def _local_entries(self) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    def _local_entries(self) -> Iterator[tuple[str, Entry]]:
+        """Names and files; a `Path` where a log has committed the file."""
         folders = [""]
         while folders:
             folder = folders.pop()
-            for entry in self._scanned(folder):
+            entries = self._scanned(folder)
+            if self._has_log(folder):  # asked after the scan: a file in it may be younger than the log
+                yield from ((name, Path(self.root, name)) for name in self._committed(folder))
+                continue
+            for entry in entries:
                 if entry.name.startswith(_HIDDEN_STARTS):
                     continue
                 if entry.is_dir():
                     folders += [f"{folder}{entry.name}/"] if self.recursive else []
                 elif not entry.name.endswith(_UNFINISHED_ENDS) and entry.is_file():
-                    yield folder + entry.name, entry
+                    yield _utf8(self.path, folder + entry.name), entry
 
     def _scanned(self, folder: str) -> list[os.DirEntry[str]]:
         try:
@@ -160,6 +210,26 @@ class Directory:
                 raise
             return []  # removed since its parent was listed
 
+    def _has_log(self, folder: str) -> bool:
+        path = f"{self.root}/{folder}{SINK_LOG}"
+        if self._is_local:
+            return Path(path).is_dir()
+        return bool(self.system.get_file_info(path).type == pafs.FileType.Directory)
+
+    def _committed(self, folder: str) -> list[str]:
+        """Names of the files that the log of a sink's folder has committed."""
+        log = self._logs.setdefault(folder, SinkLog(self.system, f"{self.root}/{folder}".rstrip("/")))
+        return [f"{folder}{name}" for name in log.committed() if self.recursive or "/" not in name]
+
+    def _missing(self, name: str) -> None:
+        if not self.ignore_missing:
+            raise SourceInvalid(
+                f"{self.path}: file {name} is committed in {SINK_LOG} and is gone; it was never read",
+                hint="put the file back, or do without its rows: FilesSource(..., ignoreMissingFiles=True)",
+                file=name,
+            )
+        _log.warning("ignoreMissingFiles: %s/%s is committed in %s and is gone", self.path, name, SINK_LOG)
+
 
 @contextmanager
 def _listing_errors(path: str) -> Iterator[None]:
@@ -167,8 +237,20 @@ def _listing_errors(path: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise SourceInvalid(f"{path} does not exist", hint="create the directory, then start the job") from error
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeError) as error:
         raise SourceInvalid(f"{path} cannot be listed: {error}") from error
+
+
+def _utf8(path: str, name: str) -> str:
+    """The name. Raises `SourceInvalid` if it is not UTF-8: then no log, cursor or row can hold it."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        shown = os.fsencode(name).decode("utf-8", "backslashreplace")
+        raise SourceInvalid(
+            f"{path}: the name of file {shown} is not UTF-8", hint="rename the file", file=shown
+        ) from error
+    return name
 
 
 def _data_file(name: str, info: pafs.FileInfo) -> DataFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,8 +26,7 @@ class Offset:
         """The end of a batch of these files. Without a file it is the same offset: Spark compares texts."""
         if not batch:
             return self
-        newest_ms = max(self.newest_ms, max(file.modified_ms for file in batch))
-        return Offset(self.count + len(batch), newest_ms, tuple(batch))
+        return Offset(self.count + len(batch), max(self.newest_ms, newest_of(batch)), tuple(batch))
 
     def json(self) -> dict[str, Json]:
         """With a fixed order of keys."""
@@ -46,3 +46,12 @@ class Offset:
         except (KeyError, ValueError, TypeError) as error:
             raise SourceInvalid(f"not an offset of a files source: {str(offset)[:200]}") from error
         raise SourceInvalid(f"an offset of format {offset['format']!r}; this version reads {_FORMAT}")
+
+
+def newest_of(files: Sequence[DataFile]) -> int:
+    """The newest modification time of files that are consumed now (Unix time in ms), 0 without a file.
+
+    A time in the future counts as now: otherwise one such file would make all that follow look too old.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    return min(now_ms, max((file.modified_ms for file in files), default=0))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -88,13 +89,16 @@ def _records(opened: pa.NativeFile, file: DataFile, settings: Settings) -> Itera
     ending = file.name.rpartition(".")[2]
     stream = pa.CompressedInputStream(opened, _COMPRESSIONS[ending]) if ending in _COMPRESSIONS else opened
     try:
-        yield from cut(stream, settings.quote if settings.format == "csv" and settings.multiline else None)
+        yield from cut(stream, settings.quote if settings.format == "csv" else None, settings.multiline)
     except (OSError, ValueError) as error:
         raise SourceInvalid(f"{settings.path}/{file.name} cannot be read: {error}", file=file.name) from error
 
 
 def _header(records: Records, file: DataFile, settings: Settings, data: pa.Schema) -> list[str]:
-    columns = csv_header(records, settings.delimiter, settings.quote)
+    try:
+        columns = csv_header(records, settings.delimiter, settings.quote)
+    except csv.Error as error:
+        raise _not_of_format(settings, file, f"its header is no CSV record: {error}") from error
     missing = [name for name in data.names if name not in columns]
     if missing:
         raise _not_of_format(
@@ -156,7 +160,7 @@ def _parquet_tables(
 
 def _parquet(opened: pa.NativeFile, file: DataFile, settings: Settings) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(opened)
+        return pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")  # Spark's INT96 times go beyond nanoseconds
     except pa.ArrowInvalid as error:
         raise _not_of_format(settings, file, str(error).splitlines()[0]) from error
 
@@ -176,23 +180,46 @@ def _parquet_columns(parquet: pq.ParquetFile, file: DataFile, settings: Settings
 def _fitted(table: pa.Table, file: DataFile, settings: Settings, data: pa.Schema) -> pa.Table:
     try:
         return table.cast(data)
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise _not_of_format(settings, file, f"a value does not fit the schema: {error}") from error
 
 
+_FAMILIES: tuple[Callable[[pa.DataType], bool], ...] = (
+    lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind),
+    pa.types.is_timestamp,
+    pa.types.is_decimal,
+    lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+    lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind),
+)
+
+
 def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values may be cast: within one family of types, never from text to numbers or back."""
+    """Whether values may be cast: within one family of types, never from text to numbers or back.
+
+    A cast checks that a number fits, but for a double in a float: that loses digits, so the types decide.
+    """
+    if found == wanted or pa.types.is_null(found):
+        return True
     if pa.types.is_dictionary(found):
         return _fits(found.value_type, wanted)
-    families = (
-        lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind),
-        pa.types.is_timestamp,
-        pa.types.is_decimal,
-        lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
-        lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind),
-        pa.types.is_nested,
-    )
-    return bool(found == wanted or any(family(found) and family(wanted) for family in families))
+    if pa.types.is_floating(found) and pa.types.is_floating(wanted):
+        return bool(found.bit_width <= wanted.bit_width)
+    if pa.types.is_map(found) or pa.types.is_map(wanted):
+        return bool(pa.types.is_map(found) and pa.types.is_map(wanted) and _parts_fit(found, wanted))
+    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+        names = {field.name: field.type for field in found}
+        return all(_fits(names[field.name], field.type) for field in wanted if field.name in names)
+    if _is_list(found) and _is_list(wanted):
+        return _fits(found.value_type, wanted.value_type)
+    return any(family(found) and family(wanted) for family in _FAMILIES)
+
+
+def _parts_fit(found: pa.DataType, wanted: pa.DataType) -> bool:
+    return _fits(found.key_type, wanted.key_type) and _fits(found.item_type, wanted.item_type)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _not_of_format(settings: Settings, file: DataFile, what: str) -> SourceInvalid:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,6 +13,7 @@ import numpy.typing as npt
 _BLOCK_BYTES = 4 << 20
 _RECORD_BYTES_MAX = 256 << 20
 _NEWLINE, _RETURN = 10, 13
+_LINE_END = re.compile(rb"\r\n|\r|\n")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Positions = npt.NDArray[np.int64]
@@ -53,18 +55,21 @@ class Records:
         return raw.decode("utf-8", "replace").rstrip("\r")
 
 
-def cut(stream: ByteStream, quote: str | None = None) -> Iterator[Records]:
+def cut(stream: ByteStream, quote: str | None = None, multiline: bool = True) -> Iterator[Records]:
     """All records of a stream in blocks of some megabytes. Blank lines are no records.
 
-    Without `quote` a record is a line. With it, line ends between two quotes belong to the record (RFC 4180,
-    where a doubled quote keeps the parity).
+    Without `quote` or `multiline` a record is a line. With both, line ends between two quotes belong to the record (RFC
+    4180, where a doubled quote keeps the parity). A line ends with LF or CRLF, and with CR in a file whose first line does.
     """
     rest, line = b"", 1
+    returns: bool | None = None
+    joining = quote if multiline else None
     while block := stream.read(_BLOCK_BYTES):
         if not rest and line == 1:
             block = block.removeprefix(_BYTE_ORDER_MARK)
         data = rest + block
-        newlines, boundaries = _boundaries(data, quote)
+        returns = _ends_with_return(data, quote) if returns is None else returns
+        newlines, boundaries = _boundaries(data, joining, bool(returns))
         if len(boundaries) == 0:
             rest = _bounded(data)
             continue
@@ -75,15 +80,31 @@ def cut(stream: ByteStream, quote: str | None = None) -> Iterator[Records]:
         line += int(np.searchsorted(newlines, end))
         rest = data[end:]
     if rest:
-        newlines, _ = _boundaries(rest, quote)
+        newlines, _ = _boundaries(rest, joining, bool(returns))
         records = _records(rest, newlines, np.array([len(rest)]), line)
         if len(records):
             yield records
 
 
-def _boundaries(data: bytes, quote: str | None) -> tuple[Positions, Positions]:
+def _ends_with_return(data: bytes, quote: str | None) -> bool | None:
+    """Whether the first line ends with CR alone; None if its end, or the byte after it, is not there yet."""
+    quotes = quote.encode() if quote else None
+    inside, looked_at = False, 0
+    for found in _LINE_END.finditer(data):
+        if quotes:
+            inside ^= data.count(quotes, looked_at, found.start()) % 2 == 1
+            looked_at = found.start()
+        if not inside:
+            return found[0] == b"\r" if found[0] != b"\r" or found.end() < len(data) else None
+    return None
+
+
+def _boundaries(data: bytes, quote: str | None, returns: bool) -> tuple[Positions, Positions]:
     array = np.frombuffer(data, np.uint8)
-    newlines = np.flatnonzero(array == _NEWLINE)
+    ends = array == _NEWLINE
+    if returns:
+        ends[:-1] |= (array[:-1] == _RETURN) & ~ends[1:]  # the last byte: a newline may follow
+    newlines = np.flatnonzero(ends)
     if quote is None:
         return newlines, newlines
     inside = np.cumsum(array == ord(quote))[newlines] % 2

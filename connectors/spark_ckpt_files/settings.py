@@ -56,6 +56,8 @@ class Settings:
     """Of timestamps in text files that have no offset: an IANA name, or an offset such as +05:30."""
     max_age_ms: int = 7 * 24 * 3600 * 1000
     """How much older than the newest consumed file a new one may be."""
+    ignore_missing: bool = False
+    """Leave out files that are gone and should be there, rather than refuse."""
 
     def __post_init__(self) -> None:
         if self.format not in ("csv", "json", "parquet"):

@@ -20,7 +20,7 @@ from spark_ckpt.spark_private.time_zones import session_zone
 from spark_ckpt_files.cleaning import Cleaner, Cleaning, CleanSource
 from spark_ckpt_files.ledger import Consumed, Ledger, encoded
 from spark_ckpt_files.listing import DataFile, Directory, grown
-from spark_ckpt_files.offsets import Offset
+from spark_ckpt_files.offsets import Offset, newest_of
 from spark_ckpt_files.old_cursor import is_old, present_of_old
 from spark_ckpt_files.reading import check_file
 from spark_ckpt_files.replay import check_readable
@@ -50,6 +50,10 @@ class FilesSource:
     whose epoch is published and that no kept epoch or savepoint would read again (settings `keep_epochs`,
     `keep_age`). `ignoreMissingFiles`: go back to an epoch though files it would read again are gone.
 
+    A folder that Spark's streaming file sink writes is read as Spark reads it: its log (`_spark_metadata`) says which files
+    are committed, and the others are left out. A committed file that is gone before it was read stops the job, unless
+    `ignoreMissingFiles` is set. `cleanSource` is "off" there: the log would go on naming the files.
+
     `schema`: the data columns, as DDL or StructType. `start`: "earliest" (every file) or "latest" (files that
     come after now). `on_error`: "fail" stops at the first record that does not fit, naming file and line; "drop"
     hands it to the core, which counts it and keeps it for a side table; "keep" gives a row of nulls with
@@ -57,8 +61,8 @@ class FilesSource:
     `bytes_per_batch` bound a micro-batch. CSV: `header` (columns are then found by name), `delimiter`,
     `quote`, `null_value` (unquoted), `multiline` (line ends inside quotes). Timestamps without an offset are
     local to the session's time zone (`spark.sql.session.timeZone`), as Spark reads them. `.gz`, `.bz2`, `.zst`
-    and `.lz4` text files are unpacked. Parquet files must hold every column in a type that widens to the
-    declared one; on_error does not apply to them.
+    and `.lz4` text files are unpacked. Lines end with LF, CRLF or CR. Parquet files must hold every column in a type that
+    widens to the declared one; on_error does not apply to them.
 
     Every executor must see the path. At each start the sizes of consumed files are verified, their content is not.
     """
@@ -101,10 +105,11 @@ class FilesSource:
             files_per_batch=files_per_batch,
             bytes_per_batch=bytes_per_batch,
             max_age_ms=age_ms(maxFileAge),
+            ignore_missing=ignoreMissingFiles,
         )
         self._schema = schema
         self._start = start
-        self._directory = Directory(path, recursive)
+        self._directory = Directory(path, recursive, ignoreMissingFiles)
         self._cleaning = Cleaning(self._directory, cleanSource, sourceArchiveDir)
         self._cleaner = Cleaner(self._cleaning)
         self._ignore_missing = ignoreMissingFiles
@@ -133,7 +138,7 @@ class FilesSource:
         if self._start == "earliest":
             return Consumed().cursor(self._settings.path)
         present = [replace(file, read=False) for file in self._directory.files()]
-        return self._ledger.after(Consumed(), present).cursor(self._settings.path)
+        return self._ledger.after(Consumed(), present, newest_of(present)).cursor(self._settings.path)
 
     def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
         """A streaming DataFrame of the files after `cursor`; refuses a consumed file that has another size now."""
@@ -161,7 +166,8 @@ class FilesSource:
             raise SourceInvalid(
                 f"{self._settings.path}: batches are missing between {before.count} and {ended.count} files"
             )
-        return self._ledger.after(before, ended.files, self._unforgettable).cursor(self._settings.path)
+        after = self._ledger.after(before, ended.files, ended.newest_ms, self._unforgettable)
+        return after.cursor(self._settings.path)
 
     def end(self, spark: SparkSession) -> Cursor:
         """The names of all complete files that are there now."""
@@ -195,7 +201,7 @@ class FilesSource:
             return
         all_kept = [self._consumed(cursor) for cursor in kept]
         self._ledger.sweep(all_kept)
-        if self._cleaning.mode != "off" and all_kept and not self._cleaner.busy:
+        if all_kept and not self._cleaner.busy and self._cleaning.is_on:
             self._cleaner.clean(self._unneeded(all_kept))
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
@@ -232,12 +238,12 @@ class FilesSource:
                 ", ".join(changed[:_NAMED_MAX]),
             )
 
-    def _unforgettable(self, files: Sequence[DataFile]) -> Sequence[DataFile]:
+    def _unforgettable(self, files: Sequence[DataFile], newest_ms: int) -> Sequence[DataFile]:
         """Files that are there, or young enough to come back."""
         if len(files) < _FORGETTING_PAYS:
             return files
         present = self._directory.names()
-        horizon_ms = max(file.modified_ms for file in files) - self._settings.max_age_ms
+        horizon_ms = newest_ms - self._settings.max_age_ms
         return [file for file in files if file.modified_ms >= horizon_ms or file.name in present]
 
     def _unneeded(self, kept: Sequence[Consumed]) -> list[DataFile]:

@@ -7,6 +7,7 @@ same directory under the same path. One listing per batch: an offset holds its b
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT_NAME = "spark_ckpt_files"
+_DAY_MS = 24 * 3600 * 1000
 
 
 class FilesDataSource(DataSource):
@@ -63,7 +65,7 @@ class FilesStreamReader(FileStreamReader):
         super().__init__(initial.json(), settings.files_per_batch)
         self._settings = settings
         self._schema = schema
-        self._directory = Directory(settings.path, settings.recursive)
+        self._directory = Directory(settings.path, settings.recursive, settings.ignore_missing)
         self._initial = initial
         self._consumed = consumed
         self._known: dict[str, DataFile] | None = None
@@ -120,7 +122,7 @@ class FilesStreamReader(FileStreamReader):
         horizon_ms = before.newest_ms - self._settings.max_age_ms
         for file in fresh[:1]:  # the oldest
             if before.count and file.modified_ms < horizon_ms:
-                raise _too_old(self._settings.path, file, horizon_ms)
+                raise _too_old(self._settings.path, file, before.newest_ms, horizon_ms)
         return fresh
 
     def _advanced(self, before: Offset) -> dict[str, DataFile]:
@@ -168,11 +170,15 @@ def _not_one_batch(path: str, first: Offset, last: Offset) -> SourceInvalid:
     )
 
 
-def _too_old(path: str, file: DataFile, horizon_ms: int) -> SourceInvalid:
+def _too_old(path: str, file: DataFile, newest_ms: int, horizon_ms: int) -> SourceInvalid:
+    days = (newest_ms - file.modified_ms) // _DAY_MS + 1
+    longer = f"choose a longer maxFileAge: FilesSource(..., maxFileAge='{days} days')"
+    # A cursor of an older version may stand at a time in the future: a file of today is too old for it.
+    touch = "touch it to have it read, " if horizon_ms < time.time_ns() // 1_000_000 else ""
     return SourceInvalid(
         f"{path}: file {file.name} was modified {_utc(file.modified_ms)}, before {_utc(horizon_ms)}: consumed files of that "
         "age are forgotten when they are removed, so it cannot be said whether it was read",
-        hint="touch it to have it read, move it away to have it left out, or choose a longer maxFileAge",
+        hint=f"{touch}move it away to have it left out, or {longer}",
         file=file.name,
     )
 

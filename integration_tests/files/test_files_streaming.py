@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -241,3 +242,54 @@ def test_a_session_without_delta_is_told_how_to_get_it(spark: SparkSession) -> N
     with pytest.raises(EnvironmentUnfit, match=r"spark\.sql\.extensions") as caught:
         require_delta_spark(spark)
     assert 'spark_ckpt.session(name, "delta")' in caught.value.hint
+
+
+@contextmanager
+def set_to(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.unset(name)
+
+
+def test_a_folder_of_sparks_file_sink_has_the_rows_that_spark_reads(spark: SparkSession, tmp_path: Path) -> None:
+    """Batches, compactions and a partition column as Spark's sink writes them, and a file of a failed attempt."""
+    fill(tmp_path / "in", 0, 7)
+    read = spark.readStream.schema(SCHEMA).option("header", True).option("maxFilesPerTrigger", 1)
+    sink = read.csv(str(tmp_path / "in")).writeStream.partitionBy("name").format("json")
+    sink = sink.option("checkpointLocation", str(tmp_path / "sink")).trigger(availableNow=True)
+    with set_to(spark, "spark.sql.streaming.fileSink.log.compactInterval", "3"):
+        sink.start(str(tmp_path / "a lake")).awaitTermination()
+    committed = next((tmp_path / "a lake").glob("name=*/part-*"))
+    committed.with_name("part-00000-dead.json").write_bytes(committed.read_bytes())
+    assert (tmp_path / "a lake" / "_spark_metadata" / "5.compact").exists()
+    source = FilesSource(str(tmp_path / "a lake"), "json", "id long", recursive=True)
+
+    ids = collected(source.read(spark, source.start(spark)), tmp_path / "checkpoint")
+
+    by_spark = spark.read.schema("id long").json(str(tmp_path / "a lake"))
+    assert sorted(ids) == sorted(row.id for row in by_spark.collect()) == list(range(70))
+
+
+def test_lines_that_end_in_a_carriage_return_are_the_rows_that_spark_reads(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_bytes(b"id,name\r1,x\r2,y\r")
+    source = FilesSource(str(tmp_path / "in"), "csv", "id long, name string")
+
+    ids = collected(source.read(spark, source.start(spark)), tmp_path / "checkpoint")
+
+    by_spark = spark.read.schema("id long, name string").csv(str(tmp_path / "in"), header=True)
+    assert ids == [row.id for row in by_spark.collect()] == [1, 2]
+
+
+def test_int96_times_of_any_year_are_the_ones_that_spark_wrote(spark: SparkSession, tmp_path: Path) -> None:
+    query = "select timestamp'9999-12-31 23:59:59.999999' at union all select timestamp'1900-01-01 00:00:00'"
+    with set_to(spark, "spark.sql.parquet.outputTimestampType", "INT96"):
+        spark.sql(query).write.parquet(str(tmp_path / "in"))
+    source = FilesSource(str(tmp_path / "in"), "parquet", "at timestamp")
+    rows: list[Any] = []
+
+    run(source.read(spark, source.start(spark)), tmp_path / "c", lambda batch, _: rows.extend(batch.collect()))
+
+    assert sorted(rows) == sorted(spark.read.parquet(str(tmp_path / "in")).collect())

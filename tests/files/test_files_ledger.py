@@ -132,8 +132,8 @@ def test_only_when_all_segments_are_joined_something_may_be_forgotten() -> None:
     ledger = Ledger(folder)
     first = ledger.after(Consumed(), batch(0, 4))
 
-    second = ledger.after(first, batch(4, 1), keep=lambda files: [])
-    third = ledger.after(second, batch(5, 5), keep=lambda files: files[-2:])
+    second = ledger.after(first, batch(4, 1), keep=lambda files, _: [])
+    third = ledger.after(second, batch(5, 5), keep=lambda files, _: files[-2:])
 
     assert names(ledger.files(second)) == [0, 1, 2, 3, 4]
     assert names(ledger.files(third)) == [8, 9]

@@ -50,6 +50,22 @@ def test_subfolders_are_read_only_if_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", [Directory.files, Directory.names])
+def test_a_name_that_is_not_utf8_is_refused_and_renaming_it_is_the_cure(call: Any, tmp_path: Path) -> None:
+    (tmp_path / "day").mkdir()
+    bad = os.fsencode(tmp_path / "day") + b"/caf\xe9.json"
+    Path(os.fsdecode(bad)).write_bytes(b"{}")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/_caf\xe9.json")).write_bytes(b"{}")
+    directory = Directory(str(tmp_path), recursive=True)
+
+    with pytest.raises(SourceInvalid) as caught:
+        call(directory)
+
+    assert (caught.value.context["file"], caught.value.hint) == ("day/caf\\xe9.json", "rename the file")
+    Path(os.fsdecode(bad)).rename(tmp_path / "day" / "café.json")
+    assert len(call(directory)) == 1
+
+
+@pytest.mark.parametrize("call", [Directory.files, Directory.names])
 def test_a_missing_directory_is_an_error_with_its_path(call: Any, tmp_path: Path) -> None:
     with pytest.raises(SourceInvalid, match="nowhere does not exist"):
         call(Directory(str(tmp_path / "nowhere")))

@@ -176,6 +176,47 @@ def test_windows_line_ends_and_a_missing_last_one(tmp_path: Path) -> None:
     assert [(row["id"], row["name"], row["_line"]) for row in rows] == [(1, "x", 1), (2, "y", 3)]
 
 
+CR_ROWS = [(1, "x"), (2, "y\nz"), (3, "q\rr"), (4, "")]
+CR_CSV = b'id,name\r1,x\r2,"y\nz"\r\r3,"q\rr"\r4,""\r'
+
+
+@pytest.mark.parametrize("end", [b"", b"\r", b"\r\r", b"5,v"])
+@pytest.mark.parametrize("block", [1, 2, 5, 1 << 20])
+def test_csv_lines_may_end_in_a_carriage_return_alone(
+    end: bytes, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records_module, "_BLOCK_BYTES", block)
+    content, more = CR_CSV.replace(b"id,name", b"id,name,at").replace(b"\r3", b",\r3") + end, []
+    content = b'id,name,at\r1,x,\r2,"y\nz",\r\r3,"q\rr",\r4,"",\r' + end + (b"," if end.startswith(b"5") else b"")
+    more = [(5, "v")] if end.startswith(b"5") else []
+
+    rows = rows_of(tmp_path, content, header=True, multiline=True)
+
+    assert [(row["id"], row["name"]) for row in rows] == CR_ROWS + more
+    assert [row["_line"] for row in rows[:3]] == [2, 3, 6]
+
+
+def test_a_carriage_return_inside_quotes_ends_no_line(tmp_path: Path) -> None:
+    assert [row["name"] for row in rows_of(tmp_path, b'1,"x\ry",\n2,z,\n')] == ["x\ry", "z"]
+
+
+def test_json_lines_may_end_in_a_carriage_return_alone(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, b'{"id":1}\r{"id":2}\r{"id":"bad"}\r', "f.json", format="json")
+
+    assert [(row["id"], row["_line"]) for row in rows] == [(1, 1), (2, 2), (None, 3)]
+
+
+@pytest.mark.parametrize("read", [check_file, lambda *args: list(read_file(*args))])
+@pytest.mark.parametrize("on_error", ["fail", "drop", "keep"])
+def test_a_header_that_is_no_csv_record_is_refused_with_its_file(read: Any, on_error: Any, tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_bytes(b"id,na\rme,at\n1,x,\n" if on_error == "fail" else b'"' + b"x" * 200_000 + b'"\n')
+    directory = Directory(str(tmp_path))
+
+    with pytest.raises(SourceInvalid) as caught:
+        read(directory, directory.files()[0], settings(tmp_path, header=True, on_error=on_error), DATA)
+    assert caught.value.context["file"] == "f.csv"
+
+
 def test_a_compressed_file_is_unpacked(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, gzip.compress(b"1,x,\n"), name="f.csv.gz")
 
@@ -244,6 +285,70 @@ def test_a_parquet_file_of_wider_or_narrower_numbers_is_read(tmp_path: Path) -> 
         "_file": "f.parquet",
         "_line": 1,
     }
+
+
+def parquet_rows(folder: Path, table: pa.Table, data: pa.Schema) -> list[dict[str, Any]]:
+    pa.parquet.write_table(table, folder / "f.parquet")
+    directory, chosen = Directory(str(folder)), settings(folder, format="parquet", on_error="fail")
+    (file,) = directory.files()
+    check_file(directory, file, chosen, data)
+    return [row for batch in read_file(directory, file, chosen, data) for row in batch.to_pylist()]
+
+
+def nested(kind: pa.DataType) -> list[pa.DataType]:
+    return [kind, pa.list_(kind), pa.struct([("x", pa.list_(kind))]), pa.map_(pa.string(), kind)]
+
+
+@pytest.mark.parametrize(("found", "wanted"), list(zip(nested(pa.float64()), nested(pa.float32()), strict=True)))
+def test_doubles_in_declared_floats_are_refused_at_every_depth(found, wanted, tmp_path: Path) -> None:
+    table = pa.table({"x": pa.nulls(1, found)})
+
+    with pytest.raises(SourceInvalid, match=r"column x is .*double.*, not .*float") as caught:
+        parquet_rows(tmp_path, table, pa.schema([("x", wanted)]))
+    assert caught.value.context["file"] == "f.parquet"
+
+
+@pytest.mark.parametrize(("found", "wanted"), list(zip(nested(pa.float32()), nested(pa.float64()), strict=True)))
+def test_floats_in_declared_doubles_are_read_at_every_depth(found, wanted, tmp_path: Path) -> None:
+    assert parquet_rows(tmp_path, pa.table({"x": pa.nulls(1, found)}), pa.schema([("x", wanted)])) == [{"x": None}]
+
+
+@pytest.mark.parametrize(
+    ("value", "found", "wanted"),
+    [
+        (2**24 + 1, pa.int64(), pa.float32()), (2**53 + 1, pa.int64(), pa.float64()), (2**40, pa.int64(), pa.int32()),
+        (0.5, pa.float64(), pa.int64()), ("7", pa.string(), pa.int64()), (7, pa.int64(), pa.string()),
+    ],
+)  # fmt: skip
+def test_a_number_that_does_not_fit_is_refused_at_every_depth(value, found, wanted, tmp_path: Path) -> None:
+    values = [value, [value], {"x": [value]}, [("k", value)]]
+    for content, there, declared in zip(values, nested(found), nested(wanted), strict=True):
+        table = pa.table({"x": pa.array([content], there)})
+        with pytest.raises(SourceInvalid):
+            parquet_rows(tmp_path, table, pa.schema([("x", declared)]))
+
+
+@pytest.mark.parametrize("wanted", [*nested(pa.string()), pa.int64(), pa.decimal128(10, 2), pa.timestamp("us", "UTC")])
+def test_a_parquet_column_of_nulls_only_is_read_as_nulls(wanted, tmp_path: Path) -> None:
+    table = pa.table({"id": [1, 2], "note": pa.nulls(2)})
+
+    rows = parquet_rows(tmp_path, table, pa.schema([("id", pa.int64()), ("note", wanted)]))
+
+    assert rows == [{"id": 1, "note": None}, {"id": 2, "note": None}]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("us", "UTC")])
+def test_an_int96_time_beyond_nanoseconds_is_read(kind, tmp_path: Path) -> None:
+    until = dt.datetime(9999, 12, 31, 23, 59, 59, 999999, UTC if kind.tz else None)
+    pa.parquet.write_table(
+        pa.table({"until": pa.array([until], kind)}), tmp_path / "f.parquet", use_deprecated_int96_timestamps=True
+    )
+    directory, chosen = Directory(str(tmp_path)), settings(tmp_path, format="parquet", on_error="fail")
+    (file,) = directory.files()
+
+    (batch,) = read_file(directory, file, chosen, pa.schema([("until", kind)]))
+
+    assert batch.to_pylist() == [{"until": until}]
 
 
 def test_a_parquet_file_with_another_schema_says_which_columns(tmp_path: Path) -> None:

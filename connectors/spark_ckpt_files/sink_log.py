@@ -1,0 +1,144 @@
+"""The commit log of Spark's streaming file sink, `_spark_metadata`: the list of files that its batches have committed.
+
+Files that no log entry names were written by a failed attempt, or belong to a batch that is still open. Spark's readers leave
+them out, and so does this one. A log file holds one batch (`7`) or everything up to a batch (`9.compact`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.fs as pafs
+
+from spark_ckpt.errors import SourceInvalid
+from spark_ckpt.spark_private.query_logs import (
+    COMPACT,
+    SINK_LOG,
+    UnknownFormat,
+    Unreadable,
+    batch_number,
+    parse_file_entries,
+)
+
+_ATTEMPTS = 5
+"""Spark deletes batch files some minutes after it has compacted them: then a listing is read once more."""
+
+
+class SinkLog:
+    """The log of the sink that writes to `folder`, a path on `system`. Keeps what it has read: log files never change."""
+
+    def __init__(self, system: pafs.FileSystem, folder: str) -> None:
+        self._system = system
+        self._folder = folder
+        self._committed: dict[str, None] = {}
+        self._deleted: set[str] = set()
+        self._newest: pafs.FileInfo | None = None
+        self._parents: dict[str, str] = {}
+
+    def committed(self) -> Iterable[str]:
+        """Names of all committed files, relative to the folder, in the order of their batches.
+
+        Raises `SourceInvalid` for a log that cannot be read, has a gap, or names files outside the folder.
+        """
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._advance()
+                break
+            except FileNotFoundError as error:
+                if attempt == _ATTEMPTS - 1:
+                    raise self._damaged(f"file {error} is listed and cannot be read") from error
+        return self._committed.keys()
+
+    def _advance(self) -> None:
+        """Read the batches that were committed since the last call; everything again if those are not what they were."""
+        logged = self._logged()
+        newest = logged[max(logged)] if logged else None
+        if newest is not None and self._newest is not None and _same(newest, self._newest):
+            return
+        first, known = self._first(logged)
+        wanted = range(first, max(logged, default=-1) + 1)
+        gap = next((batch for batch in wanted if batch not in logged), None)
+        if gap is not None:
+            raise self._damaged(f"batch {gap} is missing, and a later one is there")
+        if not known:
+            self._committed, self._deleted = {}, set()
+        self._newest = None  # until all is read
+        for batch in wanted:
+            self._add(logged[batch])
+        self._newest = newest
+
+    def _logged(self) -> dict[int, pafs.FileInfo]:
+        """The log's file of each batch."""
+        selector = pafs.FileSelector(f"{self._folder}/{SINK_LOG}", allow_not_found=True)
+        found: dict[int, pafs.FileInfo] = {}
+        for info in self._system.get_file_info(selector):
+            batch = batch_number(info.base_name) if info.type == pafs.FileType.File else None
+            if batch is not None and (batch not in found or info.base_name.endswith(COMPACT)):
+                found[batch] = info
+        return found
+
+    def _first(self, logged: dict[int, pafs.FileInfo]) -> tuple[int, bool]:
+        """The batch to begin with, and whether everything before it is known already."""
+        compact = max((batch for batch, info in logged.items() if info.base_name.endswith(COMPACT)), default=0)
+        if self._newest is not None:
+            known = batch_number(self._newest.base_name)
+            if known is not None and compact <= known and known in logged and _same(logged[known], self._newest):
+                return known + 1, True
+        return compact, False
+
+    def _add(self, info: pafs.FileInfo) -> None:
+        with self._system.open_input_stream(info.path) as stream:
+            content = stream.read()
+        try:
+            entries = parse_file_entries(content.decode())
+        except (UnknownFormat, Unreadable, UnicodeDecodeError) as error:
+            raise self._damaged(f"file {info.base_name}: {error}") from error
+        for entry in entries:
+            if not entry.get("isDir"):
+                self._take(self._relative(entry["path"]), deleted=entry.get("action") == "delete")
+
+    def _take(self, name: str, deleted: bool) -> None:
+        if deleted:  # written by Spark before 3.1
+            self._deleted.add(name)
+            self._committed.pop(name, None)
+        elif name not in self._deleted:
+            self._committed[name] = None
+
+    def _relative(self, uri: str) -> str:
+        """A file's name relative to the folder. Spark logs absolute URIs, percent-encoded."""
+        split = urlsplit(uri)
+        path, bucket = unquote(split.path), split.netloc.partition("@")[0]
+        for each in (path, f"{bucket}{path}", self._real(path)):
+            name = each.removeprefix(f"{self._folder.rstrip('/')}/")
+            if name != each and ".." not in name.split("/"):
+                return name
+        raise SourceInvalid(
+            f"{self._folder}: {SINK_LOG} names the file {uri}, which is not in this folder: the folder was moved or "
+            "copied, or has another path for Spark",
+            hint=f"give the path that Spark wrote to; in a copy, move {SINK_LOG} away to read every file that is there",
+            folder=self._folder,
+        )
+
+    def _real(self, path: str) -> str:
+        """`path` without symbolic links, below this folder as it was given; as it is on other file systems."""
+        if not isinstance(self._system, pafs.LocalFileSystem):
+            return path
+        parent, _, name = path.rpartition("/")
+        if parent not in self._parents:
+            real, here = os.path.realpath(parent), os.path.realpath(self._folder)
+            below = real == here or real.startswith(f"{here}/")
+            self._parents[parent] = f"{self._folder}{real[len(here) :]}" if below else parent
+        return f"{self._parents[parent]}/{name}"
+
+    def _damaged(self, what: str) -> SourceInvalid:
+        return SourceInvalid(
+            f"{self._folder}: the log of Spark's file sink ({SINK_LOG}) cannot be followed: {what}",
+            hint=f"bring {SINK_LOG} back from a backup; to read every file that is there instead, move it away",
+            folder=self._folder,
+        )
+
+
+def _same(one: pafs.FileInfo, other: pafs.FileInfo) -> bool:
+    return (one.path, one.size, one.mtime_ns) == (other.path, other.size, other.mtime_ns)
