@@ -306,6 +306,12 @@ class SinkInvalid(CkptError):
     exit_code = 8
 
 
+class RowsRefused(SinkInvalid):
+    """A sink cannot take rows of a committed epoch: it was changed after they were staged, or they violate one of its rules."""
+
+    condition = "CKPT_ROWS_REFUSED"
+
+
 class IdentityChanged(CkptError):
     """A source or sink is not the table, topic or folder that the job's epochs say, and nobody has confirmed that."""
 

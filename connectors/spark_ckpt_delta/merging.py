@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 _CONFLICT = re.compile(r"DELTA_CONCURRENT_[A-Z_]+|DELTA_METADATA_CHANGED|Concurrent[A-Za-z]+Exception")
+_RULE = re.compile(r"(DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT|EXCEED_CHAR_VARCHAR)[A-Z_]*)\]?([^\n]*)")
 MOST_PARTITIONS = 200
 """Beyond so many, naming the partitions costs more than it saves."""
 
@@ -39,6 +40,24 @@ def conflict(error: Exception) -> str:
     """Delta's name of the conflict with another writer that `error` is; empty if it is something else."""
     found = _CONFLICT.search(str(error))
     return found[0] if found else ""
+
+
+def broken_rule(error: Exception) -> str:
+    """The table's rule (a constraint, NOT NULL) that rows violate, as Delta says it; empty if `error` is something else."""
+    found = _RULE.search(str(error))  # the values of the row are on the lines after it
+    return f"{found[1]}:{found[2]}" if found else ""
+
+
+def upsert(columns: Sequence[str]) -> str:
+    """A MERGE's clauses: matched rows get the staged values, others are inserted.
+
+    Columns are named. With `*` Delta takes the table's columns, and ignores a staged one that the table has lost.
+    """
+    names = [quoted(name) for name in columns]
+    values = ", ".join(f"staged.{name}" for name in names)
+    sets = ", ".join(f"target.{name} = staged.{name}" for name in names)
+    inserts = f"({', '.join(names)}) VALUES ({values})"
+    return f"WHEN MATCHED THEN UPDATE SET {sets} WHEN NOT MATCHED THEN INSERT {inserts}"
 
 
 def condition(keys: Sequence[str], partitions: Mapping[str, Sequence[str | None]], types: Mapping[str, str]) -> str:

@@ -11,11 +11,13 @@ import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
+from pyspark.sql.types import StructType
 
 from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext, StagedFile
 from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.storage_errors import one_line
+from spark_ckpt_delta.fits import StagedColumns, check_fits
 from spark_ckpt_delta.log import commit_path, filesystem, local_root, open_table, read_commit
 from spark_ckpt_delta.marker import (
     application_id,
@@ -28,7 +30,6 @@ from spark_ckpt_delta.marker import (
 )
 from spark_ckpt_delta.orphans import remove_orphans
 from spark_ckpt_delta.refusals import cannot_be_opened, publish_failed
-from spark_ckpt_delta.rules import check_writable
 from spark_ckpt_delta.staged import verified
 
 if TYPE_CHECKING:
@@ -45,15 +46,23 @@ class DeltalakePublisher:
     marker.
     """
 
-    def __init__(self, table: str, storage_options: Mapping[str, str], context: SinkContext) -> None:
+    def __init__(
+        self,
+        table: str,
+        storage_options: Mapping[str, str],
+        context: SinkContext,
+        schema: StructType | None = None,
+    ) -> None:
+        """`schema`: of the job's rows; without it the types of partition columns are not compared."""
         self._table = table
+        self._schema = schema
+        self._columns = StagedColumns()
         self._storage_options = dict(storage_options)
         self._context = context
         self._application = application_id(context, "deltalake")
         self._id: str | None = None
         opened = self._open()
         check_owner(table, opened, context, "deltalake")
-        check_writable(table, opened)
         self._id = str(opened.metadata().id)
 
     def publish(self, output: EpochOutput) -> PublishReceipt:
@@ -107,6 +116,7 @@ class DeltalakePublisher:
         """
         failure: Exception | None = None
         for _ in range(_ATTEMPTS_MAX):
+            self._check_fits(opened, output)
             try:
                 self._attempt(opened, output, actions)
             except (DeltaError, OSError) as error:
@@ -116,9 +126,15 @@ class DeltalakePublisher:
             opened = self._open()
             if is_published(read_marker(opened, self._application), output, self._context):
                 return True
-            check_writable(self._table, opened)
         said = one_line(failure) if failure is not None else "it takes no commit"
         raise publish_failed(self._table, said, failure, self._context, output.epoch) from failure
+
+    def _check_fits(self, opened: DeltaTable, output: EpochOutput) -> None:
+        """A change of the table after `opened` was read is a conflict for the commit that is made with it."""
+        partitioned = opened.metadata().partition_columns
+        job = [field for field in self._schema or () if field.name in partitioned]
+        columns = self._columns.of(output)
+        check_fits(self._table, opened, output, columns, StructType(job), self._context.sink)
 
     def _attempt(self, opened: DeltaTable, output: EpochOutput, actions: list[AddAction]) -> None:
         metadata = commit_metadata(self._context, output, "deltalake")

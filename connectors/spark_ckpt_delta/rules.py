@@ -26,6 +26,8 @@ _WRITABLE_FEATURES = {
 }
 """Features that deltalake 1.6.6 appends to; what an append would have to honour is refused below."""
 _LEGACY_IDENTITY_WRITER = 6
+_RETENTION = "delta.setTransactionRetentionDuration"
+"""delta-spark's checkpoints leave out older application transactions then, and those that carry no time, as deltalake's."""
 _PER_COLUMN = {
     "delta.invariants": "an invariant",
     "delta.generationExpression": "a generation expression",
@@ -40,6 +42,35 @@ def check_writable(table: str, opened: DeltaTable) -> None:
     """Raise `SinkInvalid` naming the first feature that staged Parquet files cannot honour."""
     for problem in _problems(opened):
         raise SinkInvalid(f"{table} has {problem}, which deltalake cannot write", hint=_OTHER_ENGINE, table=table)
+
+
+def check_markers_stay(table: str, opened: DeltaTable) -> None:
+    """Raise `SinkInvalid` if the table forgets application transactions: the sink's marker is one."""
+    for problem in expiring_transactions(opened):
+        path = table.replace("`", "``")
+        raise SinkInvalid(
+            f"{table}: {problem}",
+            hint=f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ('{_RETENTION}')",
+            table=table,
+        )
+
+
+def expiring_transactions(opened: DeltaTable) -> list[str]:
+    """The property by which Delta removes application transactions from the table's log, in words; empty if it is not set."""
+    duration = opened.metadata().configuration.get(_RETENTION)
+    return (
+        []
+        if duration is None
+        else [f"{_RETENTION} = {duration} removes the sink's marker, so that rows could come twice"]
+    )
+
+
+def not_writable(opened: DeltaTable) -> list[str]:
+    """All that deltalake cannot honour in the table, in words."""
+    return [
+        *(f"it has {each}, which deltalake cannot write" for each in _problems(opened)),
+        *expiring_transactions(opened),
+    ]
 
 
 def _problems(opened: DeltaTable) -> Iterator[str]:

@@ -16,7 +16,13 @@ from spark_ckpt.storage_errors import one_line, outage, refusal_in
 from spark_ckpt_delta.log import identity_of, location, open_table, table_exists
 from spark_ckpt_delta.marker import Engine, application_id, read_marker
 from spark_ckpt_delta.publisher import DeltalakePublisher
-from spark_ckpt_delta.rules import check_partition_types, check_partitioning, check_schema, check_writable
+from spark_ckpt_delta.rules import (
+    check_markers_stay,
+    check_partition_types,
+    check_partitioning,
+    check_schema,
+    check_writable,
+)
 from spark_ckpt_delta.spark_publisher import SparkPublisher, require_delta_spark
 
 if TYPE_CHECKING:
@@ -112,7 +118,7 @@ class DeltaSink:
         Raises `SinkInvalid` if the other engine has published this sink's rows.
         """
         if self._engine == "deltalake":
-            return DeltalakePublisher(self._table, self._storage_options, context)
+            return DeltalakePublisher(self._table, self._storage_options, context, self._schema)
         return SparkPublisher(
             spark, self._table, self._storage_options, self._keys, self._partition_by or (), context, self._schema
         )
@@ -135,6 +141,7 @@ class DeltaSink:
     def _check_existing(self, opened: DeltaTable, schema: StructType) -> None:
         if self._engine == "deltalake":
             check_writable(self._table, opened)
+        check_markers_stay(self._table, opened)
         check_schema(self._table, schema, json.loads(opened.schema().to_json()))
         check_partitioning(self._table, opened.metadata().partition_columns, self._partition_by)
 

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructField, StructType
 from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext
 from spark_ckpt.errors import EnvironmentUnfit, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt_delta.fits import StagedColumns, check_fits_spark, refused
 from spark_ckpt_delta.log import local_root, open_table, table_exists
 from spark_ckpt_delta.marker import (
     TableMarker,
@@ -27,11 +28,12 @@ from spark_ckpt_delta.marker import (
     read_marker,
     transaction_version,
 )
-from spark_ckpt_delta.merging import MOST_PARTITIONS, Patience, condition, conflict, quoted
+from spark_ckpt_delta.merging import MOST_PARTITIONS, Patience, broken_rule, condition, conflict, quoted, upsert
 from spark_ckpt_delta.refusals import cannot_be_opened, publish_failed
 from spark_ckpt_delta.staged import verified
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
@@ -43,6 +45,8 @@ _FILE, _ROW, _ORDER, _RANK = "__ckpt_file", "__ckpt_row", "__ckpt_order", "__ckp
 _TRANSACTION_ID = "spark.databricks.delta.write.txnAppId"
 _TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_EVOLUTION = "spark.databricks.delta.schema.autoMerge.enabled"
+"""A statement would bring a column back that somebody has just dropped."""
 
 
 class SparkPublisher:
@@ -73,6 +77,7 @@ class SparkPublisher:
         self._partition_by = tuple(partition_by)
         self._context = context
         self._application = application_id(context, "spark")
+        self._columns = StagedColumns()
         if table_exists(table, storage_options):
             check_owner(table, open_table(table, storage_options), context, "spark")
 
@@ -93,10 +98,13 @@ class SparkPublisher:
     def _write_beside_others(self, output: EpochOutput) -> None:
         """Until the table has the epoch; another writer's conflicting commit is waited for with growing pauses."""
         for failures in range(1, self._patience.attempts + 1):
+            self._check_fits(output)
             error = self._failure_of(output)
             if error is None or is_published(self._marker(), output, self._context):
                 return
             name = conflict(error)
+            if rule := broken_rule(error):
+                raise refused(self._table, [rule], output, self._context.sink) from error
             if not name:
                 raise publish_failed(self._table, _reason(error), error, self._context, output.epoch) from error
             _log.warning(
@@ -112,6 +120,12 @@ class SparkPublisher:
             hint=_STARVED,
         )
 
+    def _check_fits(self, output: EpochOutput) -> None:
+        opened = self._opened()
+        if opened is not None:
+            columns = self._columns.of(output)
+            check_fits_spark(self._table, opened, output, columns, self._partition_by, self._context.sink)
+
     def _failure_of(self, output: EpochOutput) -> PySparkException | Py4JError | None:
         try:
             hit(Failpoint.PRE_COMMIT)
@@ -126,10 +140,14 @@ class SparkPublisher:
         """Nothing is held open; the session shares the user's context."""
 
     def _marker(self) -> TableMarker | None:
+        opened = self._opened()
+        return None if opened is None else read_marker(opened, self._application)
+
+    def _opened(self) -> DeltaTable | None:
         if not self._exists():
             return None
         try:
-            return read_marker(open_table(self._table, self._storage_options), self._application)
+            return open_table(self._table, self._storage_options)
         except (DeltaError, OSError) as error:
             raise cannot_be_opened(self._table, error, self._context) from error
 
@@ -145,6 +163,7 @@ class SparkPublisher:
             _TRANSACTION_ID: self._application,
             _TRANSACTION_VERSION: str(transaction_version(output)),
             _METADATA: commit_metadata(self._context, output, "spark")["userMetadata"],
+            _EVOLUTION: "false",
         }
         for key, value in settings.items():
             self._spark.conf.set(key, value)
@@ -177,10 +196,10 @@ class SparkPublisher:
 
     def _merge(self, output: EpochOutput) -> None:
         where = condition(self._keys, *self._partitions(output))
-        self._newest_per_key(output).createOrReplaceTempView("ckpt_staged")  # visible in this publisher's session only
+        newest = self._newest_per_key(output)
+        newest.createOrReplaceTempView("ckpt_staged")  # visible in this publisher's session only
         self._spark.sql(
-            f"MERGE INTO delta.{quoted(self._path)} AS target USING ckpt_staged AS staged ON {where} "
-            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+            f"MERGE INTO delta.{quoted(self._path)} AS target USING ckpt_staged AS staged ON {where} {upsert(newest.columns)}"
         )
 
     def _partitions(self, output: EpochOutput) -> tuple[dict[str, list[str | None]], dict[str, str]]:

@@ -25,7 +25,7 @@ from spark_ckpt_delta import DeltaSink, DeltaSource
 from spark_ckpt_delta.merging import Patience
 
 from spark_ckpt.connector import EpochOutput, Publisher, SinkContext, StagedFile
-from spark_ckpt.errors import EpochDamaged, PublishConflict, PublishFailed, SinkInvalid
+from spark_ckpt.errors import EpochDamaged, PublishConflict, PublishFailed, RowsRefused, SinkInvalid
 from spark_ckpt.protocol.ids import Epoch, Incarnation
 from tests.protocol.scenario import scenarios
 
@@ -418,12 +418,12 @@ def test_the_users_own_writes_are_not_swallowed_by_our_transaction_settings(
 
 def test_a_failing_statement_is_retriable_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     outbox, table = tmp_path / "outbox", tmp_path / "table"
-    side = publisher(spark, table)
+    side = publisher(spark, table, keys=["key"])
     side.publish(output(outbox, 1, [stage(outbox, [("a", 1)])]))
-    wrong = output(outbox, 2, [stage(outbox, [("a", "text")])])
+    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
 
     with pytest.raises(PublishFailed) as caught:
-        side.publish(wrong)
+        side.publish(output(outbox, 2, [stage(outbox, [("a", 2)])]))
 
     assert caught.value.retriable
     assert rows_of(spark, table) == [("a", 1)]
@@ -438,7 +438,7 @@ def test_a_constraint_that_deltalake_refuses_is_kept_by_the_spark_engine(spark: 
     sink = DeltaSink(str(table), engine="spark")
     sink.check(spark, ROWS)
 
-    with pytest.raises(PublishFailed, match="CHECK constraint"):
+    with pytest.raises(RowsRefused, match="CHECK constraint"):
         sink.publisher(spark, context()).publish(output(outbox, 1, [stage(outbox, [("b", -1)])]))
     assert rows_of(spark, table) == [("a", 1)]
 

@@ -208,6 +208,12 @@ _ENDS: Mapping[str, Cause] = {
         "The topic or table is not there or not reachable, refuses the login, or cannot take the job's columns.",
         "Create it or grant the rights, or select the columns that the message names.",
     ),
+    "CKPT_ROWS_REFUSED": Cause(
+        "The table was altered while rows for it were staged (a column's type or name, a dropped column, the "
+        "partitioning, `NOT NULL`), or the rows violate a constraint of the table.",
+        "Undo the change and start the job again: it publishes the staged rows. Or restore the epoch that the message "
+        "names, with a job whose rows fit the table.",
+    ),
     "CKPT_PUBLISH_FAILED": Cause(
         "The sink did not answer or refused a commit: a broker that restarts, a conflict with another writer, a "
         "lost connection.",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict
+from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict, RowsRefused
 from spark_ckpt.store.records import Manifest
 
 
@@ -27,9 +27,11 @@ def with_way_out(
     `published`: per sink the newest epoch it is known to have. `unanswered`: the newest decided epoch that it may have, too.
     `back`: what `store.ways_back` says; None if the log could not be asked.
     """
+    base = manifest.base if back is None else back
+    if isinstance(error, RowsRefused):
+        return _until_they_fit(error, sink, manifest.epoch, base, store)
     if not isinstance(error, EpochDamaged) or not error.damaged_file:
         return error
-    base = manifest.base if back is None else back
     told = _repeated(sink, manifest, published, unanswered or {}, base)
     lanes = error.context.pop("published_lanes", None)
     if lanes is not None:
@@ -41,6 +43,14 @@ def with_way_out(
         f"it (first see what would happen: spark-ckpt restore {store} {base} --dry-run)"
     )
     return EpochDamaged(error.what, hint=hint, **context)
+
+
+def _until_they_fit(error: RowsRefused, sink: str, epoch: int, base: int, store: str) -> RowsRefused:
+    hint = (
+        f"{error.hint}; or start a job whose rows fit with job.start(restore={base}): it reads the rows after epoch {base} "
+        f"from the sources again (first see what it would do: spark-ckpt restore {store} {base} --dry-run)"
+    )
+    return RowsRefused(error.what, hint=hint, **{"sink": sink, "epoch": epoch, **error.context, "restore": base})
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict
+from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict, RowsRefused
 from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.restore import (
@@ -47,18 +47,24 @@ def whole_manifests(log_state: LogState, newest: int, read: Read, verify: Verify
 def ways_of(
     error: CkptError | None, sink: str, epoch: int, log_state: Callable[[], LogState], read: Read, verify: Verify
 ) -> Ways | None:
-    """From damaged rows of `epoch`, or from a marker in their way; None for errors of another kind.
+    """From damaged or refused rows of `epoch`, or from a marker in their way; None for errors of another kind.
 
     Raises what reading the log raises.
     """
     if isinstance(error, PublishConflict) and error.marker is not None:
         paths = frozenset[str]()
+    elif isinstance(error, RowsRefused):
+        paths = _staged(read, sink, epoch)
     elif isinstance(error, EpochDamaged) and error.damaged_file:
-        output = read(epoch).outputs.get(sink)
-        files = frozenset(file.path for file in output.files) if output else frozenset()
+        files = _staged(read, sink, epoch)
         paths = files & {error.damaged_file} or files
     else:
         return None
     now = log_state()
     back = newest_whole(now, epoch, read, verify, paths)
     return Ways(back, whole_at_most(now, now.latest, read, verify, paths))
+
+
+def _staged(read: Read, sink: str, epoch: int) -> frozenset[str]:
+    output = read(epoch).outputs.get(sink)
+    return frozenset(file.path for file in output.files) if output else frozenset()

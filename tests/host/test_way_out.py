@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_ckpt.content import damaged
-from spark_ckpt.errors import EpochDamaged, PublishConflict, PublishFailed
+from spark_ckpt.errors import EpochDamaged, PublishConflict, PublishFailed, RowsRefused
 from spark_ckpt.host.way_out import Branches, past_the_marker, with_way_out
 from spark_ckpt.store.records import Manifest, StagedOutput
 
@@ -50,6 +50,15 @@ def test_the_epoch_that_the_log_says_can_be_gone_back_to_is_the_one_that_is_name
     told = with_way_out(damage(), "out", manifest("a", "out"), {"a": 5}, "/store", back=4)
     assert "job.start(restore=4)" in told.hint
     assert told.context["would be repeated"] == "a has epoch 5"
+
+
+def test_rows_that_a_sink_refuses_lead_back_before_their_epoch_or_to_the_sink_as_it_was() -> None:
+    refused = RowsRefused("the table has no column v", hint="undo that change and start the job again", table="/t")
+    told = with_way_out(refused, "out", manifest("out"), {"out": 7}, "/store", back=6)
+    assert isinstance(told, RowsRefused)
+    assert told.hint.startswith("undo that change and start the job again; or ")
+    assert "job.start(restore=6)" in told.hint
+    assert told.context == {"sink": "out", "epoch": 9, "table": "/t", "restore": 6}
 
 
 def conflict() -> PublishConflict:

@@ -1,0 +1,138 @@
+"""Compares an epoch's staged rows with the table as it is at the commit that relies on it.
+
+Anybody may alter the table while a job runs. Both engines compare before every attempt to commit; a change between that and the
+commit itself is a conflict of metadata or protocol, which Delta refuses, and then the table is read and compared again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyspark.sql.types import StructField, StructType
+
+from spark_ckpt.connector import EpochOutput, StagedFile
+from spark_ckpt.errors import RowsRefused
+from spark_ckpt.spark_private.arrow_types import spark_schema_of
+from spark_ckpt.storage_errors import outage
+from spark_ckpt_delta.log import filesystem
+from spark_ckpt_delta.rules import expiring_transactions, not_writable, same_type
+
+_INCARNATION = re.compile(r".*-i(\d+)-b\d+-[^/]*\.parquet")
+_UNDONE = (
+    "undo that change of the table (DESCRIBE HISTORY shows it) and start the job again: the rows are staged, and the start "
+    "publishes them"
+)
+
+
+class StagedColumns:
+    """The columns of staged files. All files of one incarnation have the same, so one footer of each is read."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, StructType] = {}
+
+    def of(self, output: EpochOutput) -> list[StructType]:
+        """The different schemas of the output's files, without partition columns. Raises a `StoreOutage`."""
+        found = {_stager(file): file for file in output.files}
+        try:
+            for stager, file in found.items():
+                if stager not in self._known:
+                    system = filesystem(output.root, output.storage_options)
+                    with system.open_input_file(file.path) as opened:
+                        self._known[stager] = spark_schema_of(pq.read_schema(opened))
+        except OSError as error:
+            raise outage(output.root, error) from error
+        return [self._known[stager] for stager in found]
+
+
+def check_fits(
+    table: str,
+    opened: DeltaTable,
+    output: EpochOutput,
+    columns: Sequence[StructType],
+    partitions: StructType,
+    sink: str,
+) -> None:
+    """Engine deltalake: raise `RowsRefused` unless the files can be committed as they are.
+
+    `columns`: of the files (`StagedColumns`). `partitions`: the job's types of partition columns, which files do not contain.
+    """
+    found = [
+        *_layout(opened, output.files),
+        *(each for staged in columns for each in _columns(opened, StructType([*staged, *partitions]))),
+        *not_writable(opened),
+    ]
+    if found:
+        raise refused(table, found, output, sink)
+
+
+def check_fits_spark(
+    table: str,
+    opened: DeltaTable,
+    output: EpochOutput,
+    columns: Sequence[StructType],
+    partition_by: Sequence[str],
+    sink: str,
+) -> None:
+    """Engine spark: raise `RowsRefused` unless the statement can write every column under its name and type.
+
+    delta-spark lays files out and keeps the table's rules by itself. `partition_by`: the sink's, empty if it names none.
+    """
+    found = [each for staged in columns for each in _columns(opened, staged, not_null=False)]
+    now = opened.metadata().partition_columns
+    if partition_by and list(partition_by) != list(now):
+        found.append(_partitioned(partition_by, now))
+    found += expiring_transactions(opened)
+    if found:
+        raise refused(table, found, output, sink)
+
+
+def refused(table: str, found: Sequence[str], output: EpochOutput, sink: str) -> RowsRefused:
+    """The error for what is wrong with the table or the rows."""
+    said = "; ".join(dict.fromkeys(found))
+    return RowsRefused(
+        f"{table} cannot take the rows of epoch {output.epoch}, nothing of it was published: {said}",
+        hint=_UNDONE,
+        sink=sink,
+        epoch=output.epoch,
+        table=table,
+    )
+
+
+def _stager(file: StagedFile) -> str:
+    found = _INCARNATION.fullmatch(file.path)
+    return found[1] if found else file.path
+
+
+def _layout(opened: DeltaTable, files: Sequence[StagedFile]) -> Iterator[str]:
+    now = opened.metadata().partition_columns
+    laid_out = {tuple(file.partition_values) for file in files}
+    yield from (_partitioned(each, now) for each in sorted(laid_out) if sorted(each) != sorted(now))
+
+
+def _partitioned(staged: Sequence[str], now: Sequence[str]) -> str:
+    return f"it is partitioned by {', '.join(now) or 'nothing'}, the rows by {', '.join(staged) or 'nothing'}"
+
+
+def _columns(opened: DeltaTable, staged: StructType, not_null: bool = True) -> Iterator[str]:
+    table = _by_name(StructType.fromJson(json.loads(opened.schema().to_json())))
+    for field in staged:
+        there = table.get(field.name)
+        if there is None:
+            yield f"it has no column {field.name}"
+        elif not same_type(field.dataType, there.dataType):
+            was, now = field.dataType.simpleString(), there.dataType.simpleString()
+            yield f"column {field.name} is {was} in the rows, {now} in the table"
+        elif not_null and field.nullable and not there.nullable:
+            yield f"column {field.name} must not be null now"
+    missing = table.keys() - set(staged.names) if not_null else set[str]()
+    yield from (
+        f"the rows lack column {name}, which must not be null" for name in sorted(missing) if not table[name].nullable
+    )
+
+
+def _by_name(schema: StructType) -> Mapping[str, StructField]:
+    return {field.name: field for field in schema}

@@ -1,0 +1,145 @@
+"""Somebody alters the table of a running job: it ends before rows are visible that do not fit, and its advice leads on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+from spark_ckpt_delta import DeltaSink
+from spark_ckpt_files import FilesSource
+
+import spark_ckpt as ckpt
+from integration_tests.survival.process import wait_until
+from spark_ckpt.errors import CkptError, RowsRefused, SinkInvalid
+
+pytestmark = pytest.mark.spark
+BOTH = pytest.mark.parametrize("sink", [{}, {"engine": "spark", "keys": ["id"]}], ids=["deltalake", "spark"])
+
+
+class Altered:
+    """A job from files to a table."""
+
+    def __init__(self, spark: SparkSession, folder: Path, sink: dict[str, Any]) -> None:
+        self._spark, self._folder, self._sink = spark, folder, sink
+        self.table = str(folder / "table")
+        (folder / "in").mkdir()
+
+    def put(self, number: int, *rows: dict[str, Any]) -> None:
+        hidden = self._folder / "in" / f".{number}"
+        hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        hidden.rename(self._folder / "in" / f"{number}.json")
+
+    def job(self, select: str = "id long, v string") -> ckpt.Job:
+        job = ckpt.Job(self._spark, "job", str(self._folder / "store"), interval="every batch", trigger="10 ms")
+        rows = job.source("in", FilesSource(str(self._folder / "in"), "json", "id long, v string"))
+        if select != "id long, v string":
+            rows = rows.selectExpr(*select.split(", "))
+        rows.to(DeltaSink(self.table, **self._sink), name="out", publish_every="0 seconds")
+        return job
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        if not DeltaTable.is_deltatable(self.table):
+            return []
+        found = pa.table(DeltaTable(self.table).scan().read_all()).to_pylist()
+        return sorted(tuple(row.values()) for row in found)
+
+    def refused(self, change: Callable[[], object], *rows: dict[str, Any]) -> CkptError:
+        """What the run ends with if the table is altered between its first epoch and `rows`."""
+        self.put(1, {"id": 1, "v": "one"})
+        run = self.job().start()
+        wait_until(lambda: len(self.rows()) == 1, "the first row")
+        change()
+        self.put(2, *rows)
+        with pytest.raises(CkptError) as caught:
+            run.awaitTermination(180)
+            pytest.fail("the run went on")
+        return caught.value
+
+    def drain(self, select: str = "id long, v string", **how: Any) -> None:
+        assert self.job(select).start(availableNow=True, **how).awaitTermination(180)
+
+
+@BOTH
+def test_rows_that_break_a_new_constraint_are_published_once_it_is_dropped(
+    spark: SparkSession, tmp_path: Path, sink: dict[str, Any]
+) -> None:
+    altered = Altered(spark, tmp_path, sink)
+    name = f"delta.`{altered.table}`"
+
+    def change() -> None:
+        spark.sql(f"ALTER TABLE {name} ADD CONSTRAINT positive CHECK (id > 0)")
+
+    error = altered.refused(change, {"id": -5, "v": "two"})
+
+    assert isinstance(error, RowsRefused)
+    assert {"sink": "out", "table": altered.table}.items() <= error.context.items()
+    assert len(altered.rows()) == 1
+    spark.sql(f"ALTER TABLE {name} DROP CONSTRAINT positive")
+    altered.drain()
+    assert altered.rows() == [(-5, "two"), (1, "one")]
+
+
+@BOTH
+def test_a_job_that_fits_the_altered_table_goes_on_from_the_epoch_that_the_refusal_names(
+    spark: SparkSession, tmp_path: Path, sink: dict[str, Any]
+) -> None:
+    altered = Altered(spark, tmp_path, sink)
+
+    def change() -> None:
+        columns = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+        rows = pa.table([[1], [1]], schema=columns)
+        write_deltalake(altered.table, rows, mode="overwrite", schema_mode="overwrite")
+
+    error = altered.refused(change, {"id": 2, "v": "two"})
+
+    assert isinstance(error, RowsRefused)
+    assert "column v is string in the rows, bigint in the table" in error.what
+    assert altered.rows() == [(1, 1)]
+    named = re.search(r"job\.start\(restore=(\d+)\)", error.hint)
+    assert named is not None
+    altered.drain("id, cast(length(v) AS long) AS v", restore=int(named[1]))
+    assert altered.rows() == [(1, 1), (2, 3)]
+
+
+def test_a_column_that_was_dropped_under_a_merge_does_not_lose_its_values(spark: SparkSession, tmp_path: Path) -> None:
+    altered = Altered(spark, tmp_path, {"engine": "spark", "keys": ["id"]})
+    name = f"delta.`{altered.table}`"
+
+    def change() -> None:
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+        spark.sql(f"ALTER TABLE {name} DROP COLUMN v")
+
+    error = altered.refused(change, {"id": 2, "v": "two"})
+
+    assert isinstance(error, RowsRefused)
+    assert "it has no column v" in error.what
+    spark.sql(f"ALTER TABLE {name} ADD COLUMN v string")
+    altered.drain()
+    read = spark.read.format("delta").load(altered.table).orderBy("id").collect()
+    assert [tuple(row) for row in read] == [(1, None), (2, "two")]
+
+
+def test_a_table_that_comes_to_forget_markers_ends_the_job_and_unsetting_the_property_lets_it_go_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    altered = Altered(spark, tmp_path, {"engine": "spark"})
+    name, retention = f"delta.`{altered.table}`", "delta.setTransactionRetentionDuration"
+
+    def change() -> None:
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{retention}' = 'interval 5 days')")
+
+    error = altered.refused(change, {"id": 2, "v": "two"})
+
+    assert isinstance(error, RowsRefused)
+    with pytest.raises(SinkInvalid) as caught:
+        altered.drain()
+    spark.sql(caught.value.hint)
+    altered.drain()
+    assert altered.rows() == [(1, "one"), (2, "two")]
