@@ -20,6 +20,15 @@ from integration_tests.campaign.delta_kills import delta_kills
 from integration_tests.campaign.failovers import failovers, paused, silences, unfenced
 from integration_tests.campaign.full_disks import full_disks
 from integration_tests.campaign.handovers import handovers
+from integration_tests.campaign.hazards import (
+    future_times,
+    odd_paths,
+    odd_settings,
+    poisoned_records,
+    tables_behind,
+    tables_changed,
+)
+from integration_tests.campaign.hazards.trials import with_broker, without_broker
 from integration_tests.campaign.kafka_kills import kafka_kills
 from integration_tests.campaign.page import write_page
 from integration_tests.campaign.rewinds import rewinds
@@ -40,12 +49,18 @@ WITH_BROKER: dict[str, Callable[[Broker, Path, int, int, Results], None]] = {
     "handovers": handovers,
     "paused": paused,
     "unfenced": unfenced,
+    "tables-behind": with_broker(tables_behind.SCENES),
+    "tables-changed": with_broker(tables_changed.SCENES),
+    "poisoned-records": with_broker(poisoned_records.SCENES),
 }
 WITHOUT: dict[str, Callable[[Path, int, int, Results], None]] = {
     "delta": delta_kills,
     "damages": damages,
     "starts": damaged_starts,
     "rewinds": rewinds,
+    "odd-settings": without_broker(odd_settings.SCENES),
+    "odd-paths": without_broker(odd_paths.SCENES),
+    "future-times": without_broker(future_times.SCENES),
 }
 USUAL = {
     "kafka": 300,
@@ -62,6 +77,12 @@ USUAL = {
     "handovers": 50,
     "paused": 300,
     "unfenced": 1,
+    "tables-behind": 40,
+    "tables-changed": 40,
+    "poisoned-records": 40,
+    "odd-settings": 40,
+    "odd-paths": 40,
+    "future-times": 40,
 }
 """Trials of each campaign; minutes of the soak."""
 

@@ -27,6 +27,12 @@ WORDS = {
     "paused": "the leading driver frozen past the takeover, and woken",
     "unfenced": "a driver with the bug that it does not look at the lease, frozen and woken: found",
     "rewinds": "plain queries taken back and put back by commands that are killed",
+    "tables-behind": "a sink has fewer epochs than the store",
+    "tables-changed": "the sink's table or topic, or the source, is changed while the job runs",
+    "poisoned-records": "rows that a topic never takes",
+    "odd-settings": "session settings that change types, names or layouts",
+    "odd-paths": "odd names of folders, columns and files",
+    "future-times": "times far from now, in files and in values",
 }
 COUNTED = {
     "lost": "lost",
@@ -36,7 +42,10 @@ COUNTED = {
     "foreign lost": "of the other writer lost",
     "different": "silently different answers",
     "untyped": "untyped errors",
+    "advice fails": "advice that does not work",
 }
+ENDED = {"right": "right", "recovered": "refused, right after the advice"}
+"""How a trial may end that keeps the promise, in campaigns whose errors' advice is followed."""
 
 
 def write_page(results: Path = RESULTS, page: Path = PAGE) -> None:
@@ -82,9 +91,14 @@ def _details(name: str, trials: Sequence[Trial]) -> str:
         return "\n".join(
             [*lines, "| | |", "|---|---:|", *(_soaked(trial) for trial in trials if trial.kind == "long run")]
         )
-    lines += ["| what was done | times | broken |", "|---|---:|---:|"]
+    ends = [end for end in ENDED if any(end in trial.figures for trial in trials)]
+    heads = ["times", *(ENDED[end] for end in ends), "broken"]
+    lines += ["| what was done | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
     times, broken = Counter(t.kind for t in trials), Counter(t.kind for t in trials if t.why)
-    lines += [f"| {kind} | {number} | {broken[kind]} |" for kind, number in sorted(times.items())]
+    ended = {end: Counter(t.kind for t in trials if end in t.figures) for end in ends}
+    for kind, number in sorted(times.items()):
+        counts = [number, *(ended[end][kind] for end in ends), broken[kind]]
+        lines.append(f"| {kind} | " + " | ".join(map(str, counts)) + " |")
     lines += _seconds(trials)
     records = sum(round(trial.figures.get("records", 0)) for trial in trials)
     return "\n".join([*lines, "", f"{records:,} records compared."] if records else lines)

@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +16,40 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from integration_tests.broker import running_broker
 from integration_tests.campaign import damages, deaths, delta_kills
 from integration_tests.campaign.failovers import failovers_of, judged, pauses_of
+from integration_tests.campaign.hazards import (
+    future_times,
+    odd_paths,
+    odd_settings,
+    poisoned_records,
+    tables_behind,
+    tables_changed,
+)
+from integration_tests.campaign.hazards.site import Site, site_of
+from integration_tests.campaign.hazards.trials import tried
 from integration_tests.campaign.page import MARK, write_page
 from integration_tests.campaign.trial import RESULTS, Results, Trial, read
 from integration_tests.survival.process import Driver, started
 
+HAZARDS = {
+    "tables-behind": tables_behind.SCENES,
+    "tables-changed": tables_changed.SCENES,
+    "poisoned-records": poisoned_records.SCENES,
+    "odd-settings": odd_settings.SCENES,
+    "odd-paths": odd_paths.SCENES,
+    "future-times": future_times.SCENES,
+}
 WHOLE = (0, json.dumps({"epochs": [{"epoch": 1}, {"epoch": 2}], "latest": 2}))
+
+
+@pytest.fixture(scope="module")
+def hazards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One session and one broker for the trials of all kinds."""
+    folder = tmp_path_factory.mktemp("hazards")
+    with running_broker(folder / "broker") as broker, site_of(folder, broker.servers) as site:
+        yield site
 
 
 def trials(path: Path) -> list[Trial]:
@@ -180,6 +208,33 @@ def test_nobody_waits_for_more_than_the_start_of_a_successor_whose_publisher_wil
 
     assert {pause.wake for pause in pauses} == {"started", "committed", "published"}
     assert set(behind) == {"started"}
+
+
+def test_the_page_says_how_the_trials_ended_whose_advice_was_followed(tmp_path: Path) -> None:
+    page, lines = tmp_path / "page.md", tmp_path / "results.jsonl"
+    page.write_text(f"{MARK}\n")
+    results = Results(lines, "odd-paths", 1)
+    results.add("folders", {"right": 1}, seed=7)
+    results.add("folders", {"recovered": 1}, seed=8)
+    results.add("folders", {"advice fails": 1}, "the same error again", seed=9)
+
+    write_page(lines, page)
+
+    assert [trial.seed for trial in trials(lines)] == [7, 8, 9]
+    assert "| folders | 3 | 1 | 1 | 1 |" in page.read_text()
+    assert "| odd names of folders, columns and files | 3 | 1 |" in page.read_text()
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.parametrize("kind", sorted(HAZARDS))
+def test_a_trial_of_each_kind_ends_right(kind: str, hazards: Site, tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+
+    tried(HAZARDS[kind], hazards, 1, Results(results, kind, 1))
+
+    assert [trial.why for trial in trials(results)] == [""]
 
 
 def test_the_page_counts_what_the_lines_say(tmp_path: Path) -> None:

@@ -37,10 +37,13 @@ class Results:
         self._commit = current_commit()
         self.count = 0
 
-    def add(self, kind: str, figures: Mapping[str, float] | None = None, why: str = "") -> None:
-        """Write a trial down. `why` is empty unless a promise was broken."""
+    def add(
+        self, kind: str, figures: Mapping[str, float] | None = None, why: str = "", seed: int | None = None
+    ) -> None:
+        """Write a trial down. `why` is empty unless a promise was broken. `seed`: the trial's own, if it has one."""
         day = time.strftime("%Y-%m-%d", time.gmtime())
-        trial = Trial(self._campaign, kind, self._seed, figures or {}, why, self._commit, day)
+        drawn_from = self._seed if seed is None else seed
+        trial = Trial(self._campaign, kind, drawn_from, figures or {}, why, self._commit, day)
         with self._path.open("a") as file:
             file.write(json.dumps(asdict(trial)) + "\n")
         self.count += 1

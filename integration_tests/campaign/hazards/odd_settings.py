@@ -1,0 +1,204 @@
+"""Session settings that change types, names, layouts or limits: the output is that of the default settings, or a typed error."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState
+from spark_ckpt_delta import DeltaSink
+
+import spark_ckpt as ckpt
+from integration_tests.campaign.hazards.site import FileJob, Site, table_rows
+from integration_tests.campaign.hazards.trials import Drawn
+from integration_tests.campaign.hazards.verdicts import Rows, Scene, Way
+from spark_ckpt.errors import CkptError
+
+ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+ARROW, DELTA = "spark.sql.execution.arrow", "spark.databricks.delta.properties.defaults"
+SETTINGS: Sequence[Mapping[str, str]] = [
+    {f"{ARROW}.useLargeVarTypes": "true"},
+    {"spark.sql.ansi.enabled": "false"},
+    {"spark.sql.caseSensitive": "true"},
+    {"spark.sql.session.timeZone": "America/New_York"},
+    {"spark.sql.session.timeZone": "Asia/Kathmandu"},
+    {"spark.sql.timestampType": "TIMESTAMP_NTZ"},
+    {f"{ARROW}.maxRecordsPerBatch": "1"},
+    {f"{ARROW}.maxRecordsPerBatch": "0"},
+    {f"{ARROW}.maxBytesPerBatch": "1"},
+    {"spark.sql.streaming.stateStore.providerClass": ROCKS},
+    {
+        "spark.sql.streaming.stateStore.providerClass": ROCKS,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    },
+    {"spark.sql.shuffle.partitions": "1"},
+    {"spark.sql.shuffle.partitions": "7"},
+    {"spark.sql.adaptive.enabled": "false"},
+    {"spark.sql.codegen.wholeStage": "false"},
+    {"spark.sql.parquet.outputTimestampType": "INT96"},
+    {"spark.sql.parquet.compression.codec": "zstd"},
+    {"spark.sql.legacy.timeParserPolicy": "LEGACY"},
+    {"spark.sql.datetime.java8API.enabled": "true"},
+    {"spark.sql.storeAssignmentPolicy": "LEGACY"},
+    {"spark.sql.execution.pandas.structHandlingMode": "row"},
+    {"spark.sql.execution.pandas.convertToArrowArraySafely": "true"},
+    {"spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName": "false"},
+    {"spark.sql.decimalOperations.allowPrecisionLoss": "false"},
+    {"spark.sql.streaming.noDataMicroBatches.enabled": "false"},
+    {"spark.sql.streaming.minBatchesToRetain": "2"},
+    {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"},
+    {"spark.sql.execution.pythonUDF.arrow.enabled": "true"},
+    {f"{ARROW}.pyspark.selfDestruct.enabled": "true"},
+    {"spark.sql.optimizer.maxIterations": "1"},
+    {f"{DELTA}.columnMapping.mode": "name"},
+    {f"{DELTA}.enableDeletionVectors": "true"},
+    {f"{DELTA}.enableChangeDataFeed": "true"},
+    {"spark.databricks.delta.schema.autoMerge.enabled": "true"},
+    {"spark.databricks.delta.optimizeWrite.enabled": "true"},
+]
+SCHEMA = "k string, K2 string, n long, d decimal(10,2), at timestamp, b boolean, x double, tags array<string>"
+STATE = "seen string, raw binary, total decimal(20,2)"
+
+
+def fold(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    """Texts, bytes and decimals in state. Rows of one key come in any order within a batch, so texts are counted, not joined."""
+    seen, raw, total = state.get if state.exists else ("", b"", 0)
+    for frame in frames:
+        for row in frame.itertuples():
+            seen, raw, total = seen + "x", bytes(raw) + b"\x00", total + row.d
+    state.update((seen, raw, total))
+    yield pd.DataFrame({"k": [key[0]], "seen": [seen], "raw": [raw], "total": [total]})
+
+
+class Setting(Scene):
+    """State in pandas, an aggregate, a stateless sink and a merged one, for two drains; the setting is on in both or in one."""
+
+    def __init__(self, site: Site, folder: Path, draw: random.Random, conf: Mapping[str, str]) -> None:
+        self._in = draw.choice(((True, True), (False, True), (True, False)))
+        shown = ", ".join(
+            f"{name.removeprefix('spark.sql.')}={value.rpartition('.')[2]}" for name, value in conf.items()
+        )
+        self.kind = shown
+        self._site, self._conf = site, conf
+        self._rows = [[self._row(draw, 20 * file + n) for n in range(draw.randint(3, 20))] for file in range(4)]
+        self._wanted: Rows = Counter()
+        self._before = {name: site.spark.conf.get(name, None) for name in conf}
+        self._folder = folder
+        self._job = self._new("odd")
+        self._drained = 0
+
+    def _new(self, name: str) -> FileJob:
+        folder = self._folder / name
+        folder.mkdir()
+        job = FileJob(
+            self._site, folder, SCHEMA, lambda rows: self._describe(rows, folder), source={"files_per_batch": 9}
+        )
+        job.settings = {"interval": "1 second"}
+        return job
+
+    def _row(self, draw: random.Random, number: int) -> dict[str, Any]:
+        at = f"2024-{draw.randint(1, 12):02}-{draw.randint(1, 28):02}T{draw.randint(0, 23):02}:30:00.{draw.randint(0, 999999):06}Z"
+        return {
+            "k": draw.choice(("a", "b", "ü", "")), "K2": draw.choice((None, "x", "long " * 50)), "n": number,
+            "d": f"{draw.randint(-(10**7), 10**7) / 100:.2f}", "at": draw.choice((None, at)),
+            "b": draw.choice((True, False, None)), "x": draw.choice((0.1, -0.0, 1e300, None)),
+            "tags": draw.choice((None, [], ["a", None, "b"])),
+        }  # fmt: skip
+
+    def _describe(self, rows: ckpt.Stream, folder: Path) -> None:
+        state = rows.groupBy("k").applyInPandasWithState(
+            _frames, "k string, seen string, raw binary, total decimal(20,2)", STATE, "append", "NoTimeout"
+        )
+        state.to(DeltaSink(str(folder / "state")), name="state")
+        totals = rows.groupBy("K2").agg(
+            outputMode="update",
+            name="totals",
+            n=ckpt.count(),
+            last=ckpt.max("at"),
+            sum=ckpt.sum("d"),
+            most=ckpt.max("k"),
+        )
+        totals.to(DeltaSink(str(folder / "totals")), name="totals")
+        plain = rows.withColumn("raw", F.col("k").cast("binary")).withColumn("day", F.to_date("at"))
+        plain.to(DeltaSink(str(folder / "plain")), name="plain")
+        rows.select("n", "k", "at").to(DeltaSink(str(folder / "merged"), engine="spark", keys=["n"]), name="merged")
+
+    def act(self) -> None:
+        undisturbed = self._new("undisturbed")
+        for drain in range(2):
+            self._feed(undisturbed, drain)
+            undisturbed.drain()
+        self._wanted = self._read(self._folder / "undisturbed")
+        for drain in range(2):
+            self._set(self._in[drain])
+            self._feed(self._job, drain)
+            self._drained = drain + 1
+            self._job.drain()
+
+    def _feed(self, job: FileJob, drain: int) -> None:
+        for rows in self._rows[2 * drain : 2 * drain + 2]:
+            job.write(rows)
+
+    def _set(self, odd: bool) -> None:
+        for name, value in self._conf.items():
+            before = self._before[name]
+            if odd:
+                self._site.spark.conf.set(name, value)
+            elif before is None:
+                self._site.spark.conf.unset(name)
+            else:
+                self._site.spark.conf.set(name, before)
+
+    def wanted(self) -> Rows:
+        return self._wanted
+
+    def visible(self) -> Rows:
+        return self._read(self._folder / "odd")
+
+    def _read(self, folder: Path) -> Rows:
+        found: Rows = Counter()
+        for name, columns in {
+            "state": ("k", "seen", "raw", "total"),
+            "totals": ("K2", "n", "last", "sum", "most"),
+            "plain": ("k", "K2", "n", "d", "at", "b", "x", "tags", "raw", "day"),
+            "merged": ("n", "k", "at"),
+        }.items():
+            found.update((name, *map(repr, row)) for row in table_rows(folder / name, columns))
+        return found
+
+    def ways(self) -> Sequence[Way]:
+        def unset(error: CkptError, found: Any) -> None:
+            self._set(False)
+            self._finish()
+
+        says = "|".join(name.replace(".", r"\.") for name in self._conf)
+        return [Way("set the setting back", says, unset)]
+
+    def _finish(self) -> None:
+        """Drain what is there, then what is left to come."""
+        self._job.drain()
+        if self._drained == 1:
+            self._feed(self._job, 1)
+            self._drained = 2
+            self._job.drain()
+
+    def close(self) -> None:
+        self._set(False)
+
+
+def _frames(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    """`fold`, by value: workers need not find this module."""
+    yield from fold(key, frames, state)
+
+
+def _setting(site: Site, folder: Path, draw: random.Random, conf: Mapping[str, str]) -> Scene:
+    return Setting(site, folder, draw, conf)
+
+
+SCENES: Sequence[Drawn] = [partial(_setting, conf=conf) for conf in SETTINGS]

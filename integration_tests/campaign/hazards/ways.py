@@ -1,0 +1,83 @@
+"""Actions that the product's errors name, as an operator does them: words are taken from the error's own text."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+
+from integration_tests.campaign.hazards.site import FileJob, command
+from integration_tests.campaign.hazards.verdicts import Way
+from spark_ckpt.errors import CkptError
+
+_PLACE = re.compile(r"\b[A-Z][A-Z_]{3,}\b")
+"""A word that the operator has to fill in."""
+
+
+def restore(job: FileJob) -> Way:
+    """Start at the epoch that the error names."""
+
+    def follow(error: CkptError, found: re.Match[str]) -> None:
+        target = found[1]
+        job.drain(restore=int(target) if target.isdigit() else target)
+
+    return Way("start(restore=E)", r"restore=['\"]?([\w-]+)", follow)
+
+
+def start_again(job: FileJob, says: str, name: str, before: Callable[[], None]) -> Way:
+    """Do something to the surroundings, then start as always."""
+
+    def follow(error: CkptError, found: re.Match[str]) -> None:
+        before()
+        job.drain()
+
+    return Way(name, says, follow)
+
+
+def next_start(job: FileJob) -> Way:
+    """The error says that the next start publishes by itself."""
+    return start_again(job, r"the next start publishes", "start again", lambda: None)
+
+
+def filtered(job: FileJob, change: Callable[[], None]) -> list[Way]:
+    """The program leaves the row out; from the epoch that the error names, if it names one."""
+
+    def follow(error: CkptError, found: re.Match[str]) -> None:
+        change()
+        target = re.search(r"restore=['\"]?([\w-]+)", str(error))
+        named = {} if target is None else {"restore": int(target[1]) if target[1].isdigit() else target[1]}
+        job.drain(**named)
+
+    return [Way("filter the row", r"filter|leave .{0,40}out|without (the|that) row|rejectsTo|dead.letter", follow)]
+
+
+def accept(job: FileJob, setting: str, then: Callable[[], None] = lambda: None) -> Way:
+    """Confirm what the error asks about; the error's text says the value: `accept_new_sink='out'`."""
+
+    def follow(error: CkptError, found: re.Match[str]) -> None:
+        then()
+        named = {setting: found[1]}
+        if (also := re.search(r"restore=['\"]?(\w+)", found[2] or "")) is not None:
+            named["restore"] = int(also[1]) if also[1].isdigit() else also[1]
+        job.drain(**named)
+
+    return Way(f"start({setting}=)", rf"{setting}=\[?['\"]?([\w.-]+)['\"]?\]?([^)]*)", follow)
+
+
+def repair(job: FileJob, servers: str, topic: str) -> Way:
+    """Run the command that the error names, filled in from the error's context."""
+
+    def follow(error: CkptError, found: re.Match[str]) -> None:
+        group = re.search(r"[0-9a-f-]{36}\.[\w.-]+\.\d+", str(error))
+        words = shlex.split(found[1].replace("`", " ").rstrip(".;,"))
+        values = {"HOST:PORT": servers, "SERVERS": servers, "TOPIC": topic, "GROUP": group[0] if group else "?"}
+        words = [values.get(word, word) for word in words]
+        if not any(_PLACE.fullmatch(word) for word in words):
+            code, text = command(words)
+            if code:
+                raise RuntimeError(f"{' '.join(words)} ends with {code}: {text[-500:]}")
+            job.drain()
+        else:
+            raise RuntimeError(f"the command is not complete: {words}")
+
+    return Way("spark_ckpt_kafka.repair", r"python -m (spark_ckpt_kafka\.repair[^;`\n]* set \d+)", follow)
