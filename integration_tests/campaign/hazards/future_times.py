@@ -21,7 +21,7 @@ from spark_ckpt_delta import DeltaSink, DeltaSource
 from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
-from integration_tests.campaign.hazards.site import Site, drained, table_rows
+from integration_tests.campaign.hazards.site import Site, drained, new_job, table_rows
 from integration_tests.campaign.hazards.trials import Drawn
 from integration_tests.campaign.hazards.verdicts import Rows, Scene, Way
 from spark_ckpt.errors import CkptError
@@ -58,8 +58,7 @@ class OddModification(Scene):
         """Whether consumed files are deleted before the next ones come."""
 
     def _job(self) -> ckpt.Job:
-        store = str(self._folder / "store")
-        job = ckpt.Job(self._site.spark, "hazard", store=store, interval="1 second", max_failed_epochs=2)
+        job = new_job(self._site, self._folder / "store")
         more = {} if self._age is None else {"maxFileAge": self._age}
         rows = job.source("s", FilesSource(str(self._inbox), "json", "k string, v long", **more))  # type: ignore[arg-type]
         rows.to(DeltaSink(str(self._folder / "out")), name="out")
@@ -134,8 +133,7 @@ class FarValues(Scene):
         self._drain("second", lambda job: job.source("s", DeltaSource(str(self._folder / "first"))))
 
     def _drain(self, name: str, source: Callable[[ckpt.Job], ckpt.Stream]) -> None:
-        store = str(self._folder / f"store-{name}")
-        job = ckpt.Job(self._site.spark, name, store=store, interval="1 second", max_failed_epochs=2)
+        job = new_job(self._site, self._folder / f"store-{name}", name)
         source(job).to(DeltaSink(str(self._folder / name)), name="out")
         drained(job)
 
@@ -227,8 +225,7 @@ class TwiceHour(Scene):
         self._fed = epoch + 1
 
     def _job(self) -> ckpt.Job:
-        store = str(self._folder / "store")
-        job = ckpt.Job(self._site.spark, "hazard", store=store, interval="1 second", max_failed_epochs=2)
+        job = new_job(self._site, self._folder / "store")
         kind = "string" if self._text else "timestamp"
         rows = job.source("s", FilesSource(str(self._folder / "in"), "json", f"p {kind}, id long, n long"))
         if self._rejects:

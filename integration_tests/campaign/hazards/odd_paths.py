@@ -19,7 +19,8 @@ from spark_ckpt_delta import DeltaSink
 from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
-from integration_tests.campaign.hazards.site import Site, drained
+from integration_tests.campaign.hazards import ways
+from integration_tests.campaign.hazards.site import Site, drained, new_job
 from integration_tests.campaign.hazards.trials import Drawn
 from integration_tests.campaign.hazards.verdicts import Rows, Scene, Way
 from spark_ckpt.errors import CkptError
@@ -56,12 +57,11 @@ class OddPath(Scene):
         return self._folder / (self._name if odd else "plain")
 
     def _job(self) -> ckpt.Job:
-        store = str(self._root("store") / "store")
-        job = ckpt.Job(self._site.spark, "hazard", store=store, interval="1 second", max_failed_epochs=2)
+        job = new_job(self._site, self._root("store") / "store")
         inbox = self._root("inbox") / "in"
         rows = job.source("s", FilesSource(str(inbox), "json", "k string, v long"))
         if self._keyed:
-            rows = rows.groupBy("k").agg(outputMode="append", name="totals", v=ckpt.sum("v"))
+            rows = rows.groupBy("k").agg(outputMode="append", name="totals", total=ckpt.sum("v"))
         keys = {"keys": ["k"]} if self._engine == "spark" and self._keyed else {}
         rows.to(DeltaSink(str(self._table), engine=self._engine, **keys), name="out")  # type: ignore[arg-type]
         return job
@@ -73,6 +73,14 @@ class OddPath(Scene):
     def act(self) -> None:
         for drain, rows in enumerate(self._rows):
             self._write(drain, rows)
+            self._drained = drain + 1
+            drained(self._job())
+
+    def _go_on(self) -> None:
+        """Start again; what has not come yet comes."""
+        drained(self._job())
+        for drain in range(self._drained, 2):
+            self._write(drain, self._rows[drain])
             self._drained = drain + 1
             drained(self._job())
 
@@ -105,7 +113,7 @@ class OddPath(Scene):
         return self.wanted() | found
 
     def visible(self) -> Rows:
-        return delta_rows(self._site, self._table, ("k", "v"))
+        return delta_rows(self._site, self._table, ("k", "total" if self._keyed else "v"))
 
     def ways(self) -> Sequence[Way]:
         def renamed(error: CkptError, found: Any) -> None:
@@ -114,17 +122,15 @@ class OddPath(Scene):
             for drain in range(self._drained):
                 self._write(drain, self._rows[drain])
             drained(self._job())
-            for drain in range(self._drained, 2):
-                self._write(drain, self._rows[drain])
-                self._drained = drain + 1
-                drained(self._job())
+            self._go_on()
 
         return [
+            ways.next_start(self._go_on),
             Way(
                 "another name",
                 r"rename|another (name|folder|path|place|location)|without (such|these|those|the)|choose",
                 renamed,
-            )
+            ),
         ]
 
 
@@ -140,13 +146,12 @@ class OddColumn(Scene):
 
     def _job(self) -> ckpt.Job:
         quoted = "`" + self._name.replace("`", "``") + "`"
-        store = str(self._folder / "store")
-        job = ckpt.Job(self._site.spark, "hazard", store=store, interval="1 second", max_failed_epochs=2)
+        job = new_job(self._site, self._folder / "store")
         rows = job.source("s", FilesSource(str(self._folder / "in"), "json", f"{quoted} string, v long"))
         out = str(self._folder / "out")
         if self._role == "key":
             key = quoted if "." in self._name or "`" in self._name else self._name
-            rows = rows.groupBy(key).agg(outputMode="append", name="totals", v=ckpt.count())
+            rows = rows.groupBy(key).agg(outputMode="append", name="totals", count=ckpt.count())
         if self._role == "merge key":
             rows.to(DeltaSink(out, engine="spark", keys=[self._name]), name="out")
         else:
@@ -179,7 +184,7 @@ class OddColumn(Scene):
         return found
 
     def visible(self) -> Rows:
-        return delta_rows(self._site, self._folder / "out", (self._name, "v"))
+        return delta_rows(self._site, self._folder / "out", (self._name, "count" if self._role == "key" else "v"))
 
     def ways(self) -> Sequence[Way]:
         def renamed(error: CkptError, found: Any) -> None:
@@ -208,8 +213,7 @@ class OddFile(Scene):
         self._odd = draw.randrange(3)
 
     def _job(self) -> ckpt.Job:
-        store = str(self._folder / "store")
-        job = ckpt.Job(self._site.spark, "hazard", store=store, interval="1 second", max_failed_epochs=2)
+        job = new_job(self._site, self._folder / "store")
         format_ = "csv" if self._csv else "json"
         rows = job.source("s", FilesSource(str(self._folder / "in"), format_, "k string, v long"))  # type: ignore[arg-type]
         rows.to(DeltaSink(str(self._folder / "out")), name="out")

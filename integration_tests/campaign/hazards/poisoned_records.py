@@ -132,7 +132,7 @@ class Poisoned(Scene):
 
     def ways(self) -> Sequence[Way]:
         filtered = ways.filtered(self._job, self._filter)
-        return [*filtered, ways.next_start(self._job)]
+        return [*filtered, ways.next_start(self._job.drain)]
 
     def _filter(self) -> None:
         self._filters = True
@@ -169,7 +169,7 @@ class SmallRecords(Scene):
         )
 
     def ways(self) -> Sequence[Way]:
-        return [ways.next_start(self._job)]
+        return [ways.next_start(self._job.drain)]
 
 
 def _ms(when: str | None) -> int | None:

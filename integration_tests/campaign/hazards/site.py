@@ -28,7 +28,7 @@ from integration_tests.campaign.hazards.verdicts import Rows
 from integration_tests.spark import session_with
 
 DRAIN_S = 240.0
-PUBLISH = "30 seconds"
+PUBLISH = "45 seconds"
 
 
 @dataclass
@@ -108,8 +108,7 @@ class FileJob:
 
     def job(self) -> ckpt.Job:
         """The job as the program describes it now."""
-        settings = {"interval": "every batch", "max_failed_epochs": 2, "publish_timeout": PUBLISH} | self.settings
-        job = ckpt.Job(self.site.spark, "hazard", store=self.store, **settings)
+        job = new_job(self.site, Path(self.store), **({"interval": "every batch"} | self.settings))
         source = {"files_per_batch": 1} | self.source
         stream = job.source("s", FilesSource(str(self.inbox), "json", self.schema, **source))
         self.describe(stream)
@@ -122,6 +121,12 @@ class FileJob:
     def start(self, **start: Any) -> ckpt.Run:
         """Start without an end."""
         return self.job().start(**start)
+
+
+def new_job(site: Site, store: Path, name: str = "hazard", **settings: object) -> ckpt.Job:
+    """A job that gives up soon."""
+    usual = {"interval": "1 second", "max_failed_epochs": 2, "publish_timeout": PUBLISH}
+    return ckpt.Job(site.spark, name, store=str(store), **(usual | settings))
 
 
 def drained(job: ckpt.Job, **start: Any) -> None:

@@ -107,13 +107,13 @@ class Behind(Scene):
         back = r"backup|bring .{0,60}back|restore the table|put .{0,40}back|created anew: restore it"
         return [
             ways.restore(self._job),
-            ways.next_start(self._job),
+            ways.next_start(self._job.drain),
             ways.accept(self._job, "accept_new_sink", self._begin_new),
             ways.repair(self._job, self._site.servers, self._target),
             *(
                 []
                 if self._damage in (FORGOTTEN, RECREATED)
-                else [ways.start_again(self._job, back, "backup", self._put_back)]
+                else [ways.start_again(self._job.drain, back, "backup", self._put_back)]
             ),
         ]
 

@@ -28,6 +28,7 @@ from integration_tests.campaign.hazards.site import (
     ended,
     happens,
     make_topic,
+    new_job,
     produce,
     records,
     table_rows,
@@ -189,11 +190,11 @@ class TableChanged(Scene):
 
     def ways(self) -> Sequence[Way]:
         return [
-            ways.start_again(self._job, BACK, "change the table back", self._undo),
+            ways.start_again(self._job.drain, BACK, "change the table back", self._undo),
             ways.accept(self._job, "accept_new_sink", self._accept),
             ways.restore(self._job),
-            ways.start_again(self._job, r"another table", "another table", self._elsewhere),
-            ways.start_again(self._job, r"start the job again|starts? again", "start again", lambda: None),
+            ways.start_again(self._job.drain, r"another table", "another table", self._elsewhere),
+            ways.start_again(self._job.drain, r"start the job again|starts? again", "start again"),
         ]
 
     def _undo(self) -> None:
@@ -239,8 +240,7 @@ class SourceRecreated(Scene):
         self._began = False
 
     def _job(self) -> ckpt.Job:
-        store = str(self._folder / "store")
-        job = ckpt.Job(self._site.spark, "hazard", store=store, interval="1 second", max_failed_epochs=2)
+        job = new_job(self._site, self._folder / "store")
         if self._source == "topic":
             rows = job.source("s", KafkaSource(self._site.servers, self._topic))
             rows = rows.select(F.col("value").cast("string").alias("v"))
@@ -358,7 +358,7 @@ class SinkTopicChanged(Scene):
             ways.accept(self._job, "accept_new_sink"),
             ways.restore(self._job),
             ways.repair(self._job, self._site.servers, self._topic),
-            ways.next_start(self._job),
+            ways.next_start(self._job.drain),
         ]
 
 

@@ -24,19 +24,19 @@ def restore(job: FileJob) -> Way:
     return Way("start(restore=E)", r"restore=['\"]?([\w-]+)", follow)
 
 
-def start_again(job: FileJob, says: str, name: str, before: Callable[[], None]) -> Way:
+def start_again(drain: Callable[[], None], says: str, name: str, before: Callable[[], None] = lambda: None) -> Way:
     """Do something to the surroundings, then start as always."""
 
     def follow(error: CkptError, found: re.Match[str]) -> None:
         before()
-        job.drain()
+        drain()
 
     return Way(name, says, follow)
 
 
-def next_start(job: FileJob) -> Way:
+def next_start(drain: Callable[[], None]) -> Way:
     """The error says that the next start publishes by itself."""
-    return start_again(job, r"the next start publishes", "start again", lambda: None)
+    return start_again(drain, r"the next start publishes", "start again")
 
 
 def filtered(job: FileJob, change: Callable[[], None]) -> list[Way]:
