@@ -66,14 +66,14 @@ SCHEMA = "k string, K2 string, n long, d decimal(10,2), at timestamp, b boolean,
 STATE = "seen string, raw binary, total decimal(20,2)"
 
 
-def fold(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+def fold(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[tuple[object, ...]]:
     """Texts, bytes and decimals in state. Rows of one key come in any order within a batch, so texts are counted, not joined."""
     seen, raw, total = state.get if state.exists else ("", b"", 0)
     for frame in frames:
         for row in frame.itertuples():
             seen, raw, total = seen + "x", bytes(raw) + b"\x00", total + row.d
     state.update((seen, raw, total))
-    yield pd.DataFrame({"k": [key[0]], "seen": [seen], "raw": [raw], "total": [total]})
+    yield key[0], seen, raw, total
 
 
 class Setting(Scene):
@@ -113,7 +113,7 @@ class Setting(Scene):
 
     def _describe(self, rows: ckpt.Stream, folder: Path) -> None:
         state = rows.groupBy("k").applyInPandasWithState(
-            _frames, "k string, seen string, raw binary, total decimal(20,2)", STATE, "append", "NoTimeout"
+            fold, "k string, seen string, raw binary, total decimal(20,2)", STATE, "append", "NoTimeout"
         )
         state.to(DeltaSink(str(folder / "state")), name="state")
         totals = rows.groupBy("K2").agg(
@@ -190,11 +190,6 @@ class Setting(Scene):
 
     def close(self) -> None:
         self._set(False)
-
-
-def _frames(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    """`fold`, by value: workers need not find this module."""
-    yield from fold(key, frames, state)
 
 
 def _setting(site: Site, folder: Path, draw: random.Random, conf: Mapping[str, str]) -> Scene:

@@ -39,18 +39,30 @@ from integration_tests.campaign.hazards.verdicts import Rows, Scene, Way
 from spark_ckpt.errors import CkptError
 
 FOREIGN = (100, "q")
+POSITIVE, THERE = "id >= 0", "id IS NOT NULL"
 SEEN_S = 40.0
 """So long the trial waits for the rows behind the change; then it stops the job in order."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a table (id long, v string). `replaces`: it takes the rows that are there and leaves one of its own."""
+    """A change of a table (id long, v string). `replaces`: it takes the rows that are there and leaves one of its own. `allows`: a
+    condition that rows must meet from then on."""
 
     name: str
     make: Callable[[Site, str], None]
     replaces: bool = False
     own: tuple[object, object] = FOREIGN
+    allows: str = "true"
+
+    def allowed(self, rows: Sequence[tuple[object, object]]) -> Sequence[tuple[object, object]]:
+        """The rows that meet the condition."""
+        meets = {
+            "true": lambda _: True,
+            POSITIVE: lambda id_: id_ is not None and id_ >= 0,
+            THERE: lambda id_: id_ is not None,
+        }
+        return [row for row in rows if meets[self.allows](row[0])]
 
 
 def _overwrite(columns: dict[str, pa.Array], **more: Any) -> Callable[[Site, str], None]:
@@ -102,18 +114,18 @@ BACK = (
 )
 """How advice says that the table's change is to be taken back."""
 CHANGES = [
-    Change("CHECK added", lambda site, table: DeltaTable(table).alter.add_constraint({"positive": "id >= 0"})),
-    Change("CHECK added by delta-spark", _sql("ALTER TABLE {} ADD CONSTRAINT positive CHECK (id >= 0)")),
+    Change("CHECK added", lambda site, table: DeltaTable(table).alter.add_constraint({"positive": "id >= 0"}), allows=POSITIVE),
+    Change("CHECK added by delta-spark", _sql("ALTER TABLE {} ADD CONSTRAINT positive CHECK (id >= 0)"), allows=POSITIVE),
     Change("type of a column, by overwrite", _overwrite({"id": ONE, "v": pa.array([1.5])}), True, (100, 1.5)),
     Change("column renamed, by overwrite", _overwrite({"id": ONE, "w": pa.array(["q"])}), True, (100, None)),
     Change("column dropped, by overwrite", _overwrite({"id": ONE}), True, (100, None)),
     Change("partitioning, by overwrite", _overwrite({"id": ONE, "v": pa.array(["q"])}, partition_by=["v"]), True),
-    Change("NOT NULL, by overwrite", _not_null, True),
+    Change("NOT NULL, by overwrite", _not_null, True, allows=THERE),
     Change("column renamed by delta-spark", _sql(MAPPED, "ALTER TABLE {} RENAME COLUMN v TO w")),
     Change("column dropped by delta-spark", _sql(MAPPED, "ALTER TABLE {} DROP COLUMN v")),
     Change("column added", _added),
     Change("column added by delta-spark", _sql(MORE)),
-    Change("column added, required later", _sql(MORE, NEEDED)),
+    Change("column added, required later", _sql(MORE, NEEDED), allows=THERE),
     Change("transaction retention set", _property("delta.setTransactionRetentionDuration", "interval 1 hours")),
     Change("append-only set", _property("delta.appendOnly", "true")),
     Change("log retention set", _property("delta.logRetentionDuration", "interval 1 days")),
@@ -134,7 +146,8 @@ class TableChanged(Scene):
         self._undone = self._accepted = self._changed = False
         first = draw.randint(1, 4)
         self._first = [(n, f"one-{n}") for n in range(first)]
-        self._more = [(-5, "two"), (None, "three"), (7, None)][: draw.randint(1, 3)]
+        self._more = draw.sample([(-5, "two"), (None, "three"), (7, None), (8, "four")], draw.randint(1, 4))
+        self._fits = False
         self._table = folder / "table"
         self._new_table = folder / "another"
         self._where = self._table
@@ -142,6 +155,8 @@ class TableChanged(Scene):
         self._job = FileJob(site, folder, "id long, v string", self._describe)
 
     def _describe(self, rows: ckpt.Stream) -> None:
+        if self._fits:
+            rows = rows.filter(self._change.allows)
         keys = {"keys": ["id"]} if self._engine == "spark" else {}
         rows.to(DeltaSink(str(self._where), engine=self._engine, **keys), name="out", publish_every="0 seconds")
 
@@ -164,17 +179,21 @@ class TableChanged(Scene):
         self._job.write([{"id": id_, "v": v} for id_, v in rows])
 
     def wanted(self) -> Rows:
-        first = Counter(self._first)
+        first, more = Counter(self._first), Counter(self._more)
         if self._undone or not self._changed:
-            return first + Counter(self._more)
+            return first + more
+        more = Counter(self._change.allowed(self._more))
         if self._change.replaces:
-            return Counter([self._change.own]) + Counter(self._more) + (first if self._accepted else Counter())
-        foreign = Counter([FOREIGN]) if self._change.make is _added else Counter()
-        return first + foreign + Counter(self._more)
+            return Counter([self._change.own]) + more + (first if self._accepted else Counter())
+        return first + (Counter([FOREIGN]) if self._change.make is _added else Counter()) + more
 
     def required(self) -> Rows:
         """Into a new table the job gives the epochs that are not published yet."""
-        return Counter(self._more) if self._accepted else self.wanted()
+        if self._accepted:
+            return Counter(self._more)
+        allowed = set(self._change.allowed(self._more))
+        all_fit = self._fits or self._undone or len(allowed) == len(self._more)
+        return self.wanted() if all_fit else self.wanted() + Counter(row for row in self._more if row not in allowed)
 
     def tolerated(self) -> Rows:
         return self._renamed(self.wanted())
@@ -190,12 +209,15 @@ class TableChanged(Scene):
 
     def ways(self) -> Sequence[Way]:
         return [
+            *(ways.filtered(self._job, self._fit) if self._change.allows != "true" else ()),
             ways.start_again(self._job.drain, BACK, "change the table back", self._undo),
             ways.accept(self._job, "accept_new_sink", self._accept),
-            ways.restore(self._job),
             ways.start_again(self._job.drain, r"another table", "another table", self._elsewhere),
             ways.start_again(self._job.drain, r"start the job again|starts? again", "start again"),
         ]
+
+    def _fit(self) -> None:
+        self._fits = True
 
     def _undo(self) -> None:
         self._undone = True

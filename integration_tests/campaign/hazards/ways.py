@@ -48,7 +48,13 @@ def filtered(job: FileJob, change: Callable[[], None]) -> list[Way]:
         named = {} if target is None else {"restore": int(target[1]) if target[1].isdigit() else target[1]}
         job.drain(**named)
 
-    return [Way("filter the row", r"filter|leave .{0,40}out|without (the|that) row|rejectsTo|dead.letter", follow)]
+    return [
+        Way(
+            "filter the row",
+            r"filter|whose rows fit|leave .{0,40}out|without (the|that) row|rejectsTo|dead.letter",
+            follow,
+        )
+    ]
 
 
 def accept(job: FileJob, setting: str, then: Callable[[], None] = lambda: None) -> Way:
