@@ -101,6 +101,7 @@ def _recreated(site: Site, table: str) -> None:
     site.forget_tables()
 
 
+DROPPED, RECREATED = "column dropped by delta-spark", "table dropped and re-created"
 ONE = pa.array([100], pa.int64())
 MAPPED = (
     "ALTER TABLE {} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name',"
@@ -122,7 +123,7 @@ CHANGES = [
     Change("partitioning, by overwrite", _overwrite({"id": ONE, "v": pa.array(["q"])}, partition_by=["v"]), True),
     Change("NOT NULL, by overwrite", _not_null, True, allows=THERE),
     Change("column renamed by delta-spark", _sql(MAPPED, "ALTER TABLE {} RENAME COLUMN v TO w")),
-    Change("column dropped by delta-spark", _sql(MAPPED, "ALTER TABLE {} DROP COLUMN v")),
+    Change(DROPPED, _sql(MAPPED, "ALTER TABLE {} DROP COLUMN v")),
     Change("column added", _added),
     Change("column added by delta-spark", _sql(MORE)),
     Change("column added, required later", _sql(MORE, NEEDED), allows=THERE),
@@ -132,7 +133,7 @@ CHANGES = [
     Change("deletion vectors on", _sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")),
     Change("change data feed on", _sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")),
     Change("clustering set", _sql("ALTER TABLE {} CLUSTER BY (id)")),
-    Change("table dropped and re-created", _recreated, True),
+    Change(RECREATED, _recreated, True),
 ]  # fmt: skip
 
 
@@ -185,6 +186,8 @@ class TableChanged(Scene):
         more = Counter(self._change.allowed(self._more))
         if self._change.replaces:
             return Counter([self._change.own]) + more + (first if self._accepted else Counter())
+        if self.kind == DROPPED:
+            first = Counter((id_, None) for id_, _ in self._first)
         return first + (Counter([FOREIGN]) if self._change.make is _added else Counter()) + more
 
     def required(self) -> Rows:
@@ -195,25 +198,21 @@ class TableChanged(Scene):
         all_fit = self._fits or self._undone or len(allowed) == len(self._more)
         return self.wanted() if all_fit else self.wanted() + Counter(row for row in self._more if row not in allowed)
 
-    def tolerated(self) -> Rows:
-        return self._renamed(self.wanted())
-
-    def _renamed(self, rows: Rows) -> Rows:
-        """The rows before the change, if the column `v` is gone."""
-        if "renamed by delta" in self.kind or "dropped by delta" in self.kind:
-            return rows + Counter((id_, None) for id_, _ in self._first)
-        return rows
-
     def visible(self) -> Rows:
-        return Counter(_read(self._site, self._where, ("id", "v")))
+        """A renamed column is the same column."""
+        rows = _read(self._site, self._where, ("id", "v", "w"))
+        return Counter((id_, w if v is None else v) for id_, v, w in rows)
 
     def ways(self) -> Sequence[Way]:
+        accept = ways.accept(self._job, "accept_new_sink", self._accept)
+        if self.kind == RECREATED:
+            return [accept, ways.restore(self._job)]
         return [
             *(ways.filtered(self._job, self._fit) if self._change.allows != "true" else ()),
             ways.start_again(self._job.drain, BACK, "change the table back", self._undo),
-            ways.accept(self._job, "accept_new_sink", self._accept),
+            accept,
             ways.start_again(self._job.drain, r"another table", "another table", self._elsewhere),
-            ways.start_again(self._job.drain, r"start the job again|starts? again", "start again"),
+            ways.next_start(self._job.drain),
         ]
 
     def _fit(self) -> None:
@@ -221,8 +220,6 @@ class TableChanged(Scene):
 
     def _undo(self) -> None:
         self._undone = True
-        if self.kind == "table dropped and re-created":
-            raise RuntimeError("a deleted table cannot be changed back")
         self._site.spark.sql(f"RESTORE TABLE delta.`{self._table}` TO VERSION AS OF {self._version}")
         self._site.forget_tables()
 
