@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable
 
 from integration_tests.campaign.hazards.site import FileJob, command
 from integration_tests.campaign.hazards.verdicts import Way
 from spark_ckpt.errors import CkptError
-
-_PLACE = re.compile(r"\b[A-Z][A-Z_]{3,}\b")
-"""A word that the operator has to fill in."""
 
 
 def restore(job: FileJob) -> Way:
@@ -71,19 +67,18 @@ def accept(job: FileJob, setting: str, then: Callable[[], None] = lambda: None) 
 
 
 def repair(job: FileJob, servers: str, topic: str) -> Way:
-    """Run the command that the error names, filled in from the error's context."""
+    """Declare, with the command that the error names, that the epoch which the log calls published is in the topic."""
 
     def follow(error: CkptError, found: re.Match[str]) -> None:
-        group = re.search(r"[0-9a-f-]{36}\.[\w.-]+\.\d+", str(error))
-        words = shlex.split(found[1].replace("`", " ").rstrip(".;,"))
-        values = {"HOST:PORT": servers, "SERVERS": servers, "TOPIC": topic, "GROUP": group[0] if group else "?"}
-        words = [values.get(word, word) for word in words]
-        if not any(_PLACE.fullmatch(word) for word in words):
-            code, text = command(words)
-            if code:
-                raise RuntimeError(f"{' '.join(words)} ends with {code}: {text[-500:]}")
-            job.drain()
-        else:
-            raise RuntimeError(f"the command is not complete: {words}")
+        text = str(error)
+        group = re.search(r"[0-9a-f-]{36}\.[\w.-]+\.\d+", text)
+        epoch = re.search(r" set (\d+)|follows epoch (\d+)", text)
+        assert group is not None and epoch is not None, f"the command lacks a group or an epoch: {text}"
+        where = ["--servers", servers, "--topic", topic, "--group", group[0].rstrip(".")]
+        words = ["spark_ckpt_kafka.repair", *where, "set", epoch[1] or epoch[2]]
+        code, said = command(words)
+        if code:
+            raise RuntimeError(f"{' '.join(words)} ends with {code}: {said[-500:]}")
+        job.drain()
 
-    return Way("spark_ckpt_kafka.repair", r"python -m (spark_ckpt_kafka\.repair[^;`\n]* set \d+)", follow)
+    return Way("spark_ckpt_kafka.repair", r"python -m spark_ckpt_kafka\.repair", follow)
