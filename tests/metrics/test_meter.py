@@ -159,20 +159,21 @@ def test_before_the_first_batch_counters_stand_at_zero_so_that_rates_begin_there
     assert found.value("spark_ckpt_running") == 0
 
 
-@pytest.mark.parametrize("instrument", CATALOGUE.values(), ids=lambda each: each.name)
-def test_names_follow_the_conventions_of_prometheus(instrument):
+def test_names_follow_the_conventions_of_prometheus():
     """https://prometheus.io/docs/practices/naming: base units last, `_total` for what only grows, nowhere else."""
-    name = instrument.prometheus_name
-    assert re.fullmatch(r"spark_ckpt(_[a-z]+)+", name)
-    assert name.endswith("_total") == (instrument.kind is Kind.COUNTER)
-    assert ("_seconds" in name) == (instrument.unit == "s")
-    assert ("_bytes" in name) == (instrument.unit == "By")
-    assert "job" not in instrument.label_names  # the scraped target's
+    for instrument in CATALOGUE.values():
+        name = instrument.prometheus_name
+        assert re.fullmatch(r"spark_ckpt(_[a-z]+)+", name)
+        assert name.endswith("_total") == (instrument.kind is Kind.COUNTER), name
+        assert ("_seconds" in name) == (instrument.unit == "s"), name
+        assert ("_bytes" in name) == (instrument.unit == "By"), name
+        assert "job" not in instrument.label_names, name  # the scraped target's
 
 
-@pytest.mark.parametrize("instrument", CATALOGUE.values(), ids=lambda each: each.name)
-def test_names_follow_the_conventions_of_opentelemetry(instrument):
+def test_names_follow_the_conventions_of_opentelemetry():
     """https://opentelemetry.io/docs/specs/semconv/general/metrics: dots, no unit and no `total` in the name."""
-    assert re.fullmatch(r"spark_ckpt(\.[a-z]+)+", instrument.otel_name)
-    assert not instrument.otel_name.endswith((".total", ".seconds", ".bytes"))
-    assert instrument.unit in ("s", "By", "1") or re.fullmatch(r"\{[a-z]+\}", instrument.unit)
+    for instrument in CATALOGUE.values():
+        name = instrument.otel_name
+        assert re.fullmatch(r"spark_ckpt(\.[a-z]+)+", name)
+        assert not name.endswith((".total", ".seconds", ".bytes"))
+        assert instrument.unit in ("s", "By", "1") or re.fullmatch(r"\{[a-z]+\}", instrument.unit), name

@@ -184,18 +184,23 @@ def _kinds(machine: Any) -> list[str]:
     return sorted({kind for _, kind in machine.MESSAGES})
 
 
-@pytest.mark.parametrize(("phase", "name", "allowed"), every_cell(), ids=str)
-def test_every_cell_does_what_the_table_says(phase: Enum, name: str, allowed: bool) -> None:
-    """Allowed: it is handled. Else: it is refused, and nothing has changed."""
-    machine, event = PLACES[phase](), event_of(name, phase)
-    if allowed:
-        assert not any(isinstance(effect, Drop) for effect in machine.handle(event))
-        return
-
+def is_handled(phase: Enum, name: str) -> bool:
+    """The machine handles the event or message there; else it refuses it, and nothing has changed."""
+    machine = PLACES[phase]()
     before = json.dumps(machine.record())
-    with pytest.raises(InvalidTransition):
-        machine.handle(event)
-    assert (machine.phase, json.dumps(machine.record())) == (phase, before)
+    try:
+        effects = machine.handle(event_of(name, phase))
+    except InvalidTransition:
+        assert (machine.phase, json.dumps(machine.record())) == (phase, before)
+        return False
+    return not any(isinstance(effect, Drop) for effect in effects)
+
+
+def test_every_cell_does_what_the_table_says() -> None:
+    cells = every_cell()
+
+    assert len(cells) > 150
+    assert [cell for cell in cells if is_handled(*cell[:2]) != cell[2]] == []
 
 
 def test_what_comes_where_it_cannot_is_refused() -> None:
