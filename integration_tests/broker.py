@@ -23,7 +23,7 @@ from spark_ckpt_kafka.library import kafka_errors, open_admin
 
 from spark_ckpt.spark_session import jars
 
-READY_TIMEOUT_S = 90.0
+READY_TIMEOUT_S = 300.0
 IMAGE = "apache/kafka:4.1.1"
 BROKER_LOCK = Path(__file__).with_name("broker.lock.json")
 

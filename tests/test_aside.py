@@ -17,7 +17,7 @@ from spark_ckpt.driver.listener import (
 )
 from spark_ckpt.seen.aside import Aside
 
-WAIT_S = 30
+WAIT_S = 120
 EPOCH = EpochEvent("job", 1, 1, {})
 LIFE = IncarnationEvent("job", 1, 0, "latest")
 EVENTS = {

@@ -149,4 +149,4 @@ def test_the_identity_of_a_topic_costs_one_answer_of_the_broker(world: World) ->
         took_s.append(time.perf_counter() - began_s)
     assert set(parts) == {"kind", "cluster", f"topic {world.input}"}
     assert all(parts.values())
-    assert min(took_s) < 1
+    assert min(took_s) < 5

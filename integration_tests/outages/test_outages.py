@@ -64,7 +64,7 @@ def test_a_stop_while_the_disk_is_full_ends_in_time_and_the_next_start_goes_on(
     feed.put(100)
     driver.wait_for_events("outage", 2)
     driver.signal(signal.SIGTERM)
-    assert driver.wait_for_end(timeout_s=60) == 3
+    assert driver.wait_for_end() == 3
     (failed,) = driver.events("failed")
     assert failed["condition"] == "CKPT_STORE_FULL"
     assert "no final epoch" in failed["message"]

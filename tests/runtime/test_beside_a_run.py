@@ -12,7 +12,7 @@ from spark_ckpt.driver.shown_cursors import ShownCursors
 from spark_ckpt.errors import SourceInvalid
 from spark_ckpt.store.records import Manifest
 
-WAIT_S = 30
+WAIT_S = 120
 
 
 class Node:

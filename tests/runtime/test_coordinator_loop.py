@@ -11,7 +11,7 @@ import pytest
 from spark_ckpt.driver.coordinator import CoordinatorLoop
 from spark_ckpt.protocol.machine import Effect, Event
 
-WAIT_S = 20
+WAIT_S = 120
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from spark_ckpt.driver import materializing
 from spark_ckpt.driver.materializing import Materializing
 from spark_ckpt.store.retention import RetentionReport
 
-WAIT_S = 60
+WAIT_S = 120
 
 
 class Store:

@@ -12,7 +12,7 @@ from spark_ckpt.connector import EpochOutput, PublishReceipt, StagedAhead
 from spark_ckpt.driver.publishing import SinkLane
 from spark_ckpt.errors import Fenced, PublishConflict, PublishFailed
 
-WAIT_S = 20
+WAIT_S = 120
 
 
 class FakePublisher:

@@ -13,7 +13,7 @@ import pytest
 
 from spark_ckpt.driver.signals import SignalStops
 
-WAIT_S = 60
+WAIT_S = 120
 PROGRAM = """
 import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts the tests may ignore it, and children inherit that
