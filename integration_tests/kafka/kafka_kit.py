@@ -18,6 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+from _pytest.mark import ParameterSet
 from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from spark_ckpt_kafka.control import Control, ControlError
@@ -31,6 +33,17 @@ from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext, Stage
 from spark_ckpt.protocol.ids import Epoch, Incarnation
 
 PLANES = ("kafka-python", "confluent-kafka")
+
+
+def in_turn(points: Sequence[str]) -> list[ParameterSet]:
+    """Every point with one of the clients, in turn; with the other one it is a long test's. For `("point", "plane")`."""
+    places = [(number, point, plane) for number, point in enumerate(points) for plane in PLANES]
+    return [
+        pytest.param(point, plane, marks=() if plane == PLANES[number % len(PLANES)] else pytest.mark.long)
+        for number, point, plane in places
+    ]
+
+
 PARTITIONS = 3
 _open_publishers: list[KafkaPublisher] = []
 

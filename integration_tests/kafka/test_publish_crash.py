@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kafka_kit import PLANES, Cluster, Staged, publish, wait_for
+from kafka_kit import PLANES, Cluster, Staged, in_turn, publish, wait_for
 
 POINTS = (
     "PUBLISH_INIT:kill",
@@ -23,8 +23,7 @@ POINTS = (
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("plane", PLANES)
+@pytest.mark.parametrize(("point", "plane"), in_turn(POINTS))
 def test_kill_9_of_the_publishing_process_loses_and_repeats_nothing(
     cluster: Cluster,
     staged: Callable[..., Staged],

@@ -18,6 +18,7 @@ def spark() -> Iterator[SparkSession]:
     yield from session_with("delta", CONF)
 
 
+@pytest.mark.long  # in the gate: the plan of a page in test_plain_queries_are_planned.py
 def test_what_the_page_shows_is_what_its_programs_and_commands_print(spark):
     """Write it anew with `python -m integration_tests.rewind.tutorial`, and look at what has changed."""
     assert told(spark) == PAGE.read_text()

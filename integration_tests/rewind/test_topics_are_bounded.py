@@ -101,7 +101,11 @@ def reader_batch(plan: Plan) -> int | None:
     return next(each.batch for each in plan.queries if each.name == "reader")
 
 
-@pytest.mark.parametrize("batch", range(FILES - 1))
+BATCHES = [0, *(pytest.param(each, marks=pytest.mark.long) for each in range(1, FILES - 2)), FILES - 2]
+"""The first and the last one; those between are a long test's."""
+
+
+@pytest.mark.parametrize("batch", BATCHES)
 def test_with_a_broker_the_public_records_are_exactly_those_of_undone_batches(folders, sent, broker, batch):
     plan = planned(folders, f"writer@{batch}", broker)
     told = {each.partition: (each.first, each.last) for each in plan.public}
@@ -111,7 +115,7 @@ def test_with_a_broker_the_public_records_are_exactly_those_of_undone_batches(fo
     }
 
 
-@pytest.mark.parametrize("batch", range(FILES - 1))
+@pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("asked", [True, False], ids=["broker", "readers only"])
 def test_the_reader_keeps_no_record_of_an_undone_batch(folders, sent, broker, batch, asked):
     plan = planned(folders, f"writer@{batch}", broker if asked else None)

@@ -32,7 +32,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "emptied": lambda path: path.write_bytes(b"") and None,
     "deleted": Path.unlink,
 }
-KINDS = ["flipped", "deleted", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("cut", "emptied"))]
+KINDS = ["flipped", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("deleted", "cut", "emptied"))]
 
 
 class RottingPublisher:

@@ -41,6 +41,7 @@ def shown(bench: Bench) -> Counter[tuple[object, object]]:
 ROWS: Rows = [(f"k{number % 7}", number) for number in range(60)]
 
 
+@pytest.mark.long  # in the gate: integration_tests/survival/test_graphs_survive.py
 def test_three_operators_one_behind_another_continue_together_where_the_last_run_stopped(bench: Bench) -> None:
     for start in range(0, 60, 20):
         bench.put(*ROWS[start : start + 20])
@@ -49,6 +50,7 @@ def test_three_operators_one_behind_another_continue_together_where_the_last_run
         assert shown(bench) == chains_output(key for key, _ in ROWS[: start + 20])
 
 
+@pytest.mark.long  # in the gate: judge_restores in tests/simulator/test_spark_edges.py
 def test_an_older_epoch_takes_every_operator_back_with_it(bench: Bench) -> None:
     bench.put(*ROWS[:25])
     before = drain(chained(bench)).epochs()[-1].epoch
@@ -142,6 +144,7 @@ def test_a_stream_may_end_behind_a_union_of_an_operator_and_a_source(bench: Benc
     assert bench.values() == [("a", 1), ("a", 2), ("a", 3), ("z", 7)]
 
 
+@pytest.mark.long  # in the gate: the same of two branches, below
 def test_a_source_of_sparks_own_begins_at_its_cut_behind_an_operator(bench: Bench) -> None:
     """Its offsets go by its number in the plan, which other operators' control streams shift."""
 
@@ -168,6 +171,7 @@ def test_a_source_of_sparks_own_begins_at_its_cut_behind_an_operator(bench: Benc
 # -- sinks on the way ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_parting_streams.py
 def test_a_sink_gets_the_rows_of_a_stream_that_goes_on_to_an_operator(bench: Bench) -> None:
     def job() -> ckpt.Job:
         job = bench.job()
@@ -213,6 +217,7 @@ def test_a_job_without_operators_has_sinks_on_the_way_and_records_that_cannot_be
 # -- event time and rejected records -------------------------------------------------------------------------------------
 
 
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_windows_are_sparks.py
 def test_windows_feed_an_operator_behind_them(bench: Bench) -> None:
     bench.schema = "at timestamp, v long"
 

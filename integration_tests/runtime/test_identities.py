@@ -61,6 +61,7 @@ def test_a_mistyped_table_is_refused_and_the_right_one_goes_on_without_a_repair(
     assert bench.values() == [("a", 1), ("b", 2)]
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
 def test_a_confirmed_new_table_takes_everything_from_here_on_and_the_confirmation_is_needed_once(bench: Bench) -> None:
     bench.put(("a", 1))
     drain(a_job(bench))
@@ -99,6 +100,7 @@ def short(bench: Bench, table: str = "out", **settings: object) -> ckpt.Job:
     return a_job(bench, table, publish_timeout="1 second", max_failed_epochs=0, **settings)
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
 def test_an_unpublished_epoch_keeps_a_new_table_out_until_it_is_published_or_gone_back_behind(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +124,7 @@ def test_an_unpublished_epoch_keeps_a_new_table_out_until_it_is_published_or_gon
     assert bench.values() == [("b", 2)], "the rows that the table lacked are produced anew"
 
 
+@pytest.mark.long  # in the gate: tests/store/test_identity_decisions.py
 def test_a_moved_table_goes_on_when_that_is_confirmed_also_with_what_it_is_owed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +144,7 @@ def test_a_moved_table_goes_on_when_that_is_confirmed_also_with_what_it_is_owed(
     assert bench.values("moved") == [("a", 1), ("b", 2), ("c", 3)]
 
 
+@pytest.mark.long  # in the gate: tests/store/test_identity_decisions.py
 def test_swapped_names_of_two_tables_are_refused_and_may_be_confirmed(bench: Bench) -> None:
     def job(x: str, y: str) -> ckpt.Job:
         one = bench.job()

@@ -85,6 +85,7 @@ def test_an_older_epoch_goes_on_with_what_its_loop_held(bench: Bench) -> None:
     assert labels(bench) == labels_of(LONG)
 
 
+@pytest.mark.long  # in the gate: tests/store/test_retention.py and tests/simulator/test_spark_edges.py
 def test_segments_that_no_epoch_names_do_not_stay(bench: Bench) -> None:
     put(bench, *LONG)
 
@@ -120,6 +121,7 @@ def endless(bench: Bench, name: str = "rounds", schema: str = "k string, v long"
     return job
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_spark_edges.py
 def test_a_loop_can_be_stopped_anywhere_and_goes_on_there(bench: Bench) -> None:
     for _ in range(2):
         stopped_inside(bench)
@@ -170,6 +172,7 @@ def annotated(bench: Bench, **settings: object) -> Job:
     return job
 
 
+@pytest.mark.long  # in the gate: tests/store/test_rows_in_flight_widen.py
 def test_rows_in_flight_go_on_in_the_wider_columns_of_a_changed_loop(bench: Bench) -> None:
     run = stopped_inside(bench)
     (row,) = run._plan.store.reopened().edge("rounds").read(run.epochs()[-1].epoch).to_pylist()
@@ -225,6 +228,7 @@ def test_sources_go_on_while_edges_hold_no_more_than_their_bound(bench: Bench) -
     assert rows_read_and_full_edges(run)[:2] == [(4, []), (4, [])]
 
 
+@pytest.mark.long  # in the gate: tests/host/test_edges.py and the tests above
 def test_sources_that_rest_when_a_job_ends_are_stopped_and_read_on_by_the_next(bench: Bench) -> None:
     for name in "ab":
         bench.put(*[(f"{name}{number}", 40) for number in range(4)])
@@ -246,6 +250,7 @@ def test_sources_that_rest_when_a_job_ends_are_stopped_and_read_on_by_the_next(b
 # -- edges that lead on ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_parting_streams.py
 def test_streams_part_and_meet_again_behind_an_edge(bench: Bench) -> None:
     job = bench.job()
     first = counting(job.source("in", bench.source()), "k", "first").select("key", "n").through("counted")
@@ -259,6 +264,7 @@ def test_streams_part_and_meet_again_behind_an_edge(bench: Bench) -> None:
     assert bench.values() == [("a", 1), ("a", 2), ("a", 3)]
 
 
+@pytest.mark.long  # in the gate: tests/test_marks_of_event_time.py
 def test_event_time_may_begin_behind_an_edge(bench: Bench) -> None:
     def job() -> Job:
         described = bench.job()

@@ -75,6 +75,7 @@ def test_sparks_own_local_checkpoint_has_no_checksum_files_each_of_which_would_s
     assert ".crc" not in files
 
 
+@pytest.mark.long  # in the gate: integration_tests/survival/test_restore.py
 def test_a_job_goes_back_to_an_epoch_and_to_a_savepoint(bench: Bench) -> None:
     """The state and the source go back; what the sink has stays, and the rows come again under new epochs."""
     bench.put(("a", 1))
@@ -148,6 +149,7 @@ def total_as_double(job: ckpt.Job, bench: Bench):
     )
 
 
+@pytest.mark.long  # in the gate: tests/store/test_state_schemas_widen.py
 def test_a_state_widens_under_its_job_and_every_reader_sees_the_wider_type(bench: Bench) -> None:
     """Keys that nobody writes since widen, too: the first epoch under the new schema writes all of the state."""
     bench.put(("a", 1), ("b", 2))

@@ -52,7 +52,7 @@ NO_FAULTS = {"duplicates": 0, "missing": 0, "wrong": 0, "reordered": 0}
 
 
 @pytest.mark.parametrize(
-    "measure", ["throughput", *(pytest.param(each, marks=pytest.mark.long) for each in ("latency", "recovery"))]
+    "measure", [pytest.param(each, marks=pytest.mark.long) for each in ("throughput", "latency", "recovery")]
 )
 def test_an_exact_system_is_measured_and_found_exact(measure: str, on: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     line = measured(on, measure, "copying", monkeypatch)
@@ -109,6 +109,7 @@ def test_a_system_that_dies_is_a_failed_line_with_its_log_told(
     assert "there is no such thing" in capsys.readouterr().err
 
 
+@pytest.mark.long  # in the gate: tests/benchmarks
 def test_nothing_is_left_behind(on: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     measured(on, "latency", "copying", monkeypatch)
 

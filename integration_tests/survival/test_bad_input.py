@@ -67,6 +67,7 @@ def _texts(*values: str) -> list[dict[str, object]]:
     return [{"text": value} for value in values]
 
 
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_jobs.py, on a shared session
 def test_dropped_records_are_counted_and_kept_exactly_once(place: Place, crash: Callable[[str], None]) -> None:
     """In the progress, in the manifests and in the side table, although an epoch that had them was lost."""
     side = str(place.folder / "side")
@@ -108,6 +109,7 @@ def test_records_dropped_before_and_after_the_operator_are_all_counted(place: Pl
     assert run.lastProgress["totals"]["rejected"] == 2
 
 
+@pytest.mark.long  # in the gate: aborted_counts_are_dropped in tests/simulator/host_bugs.py
 @pytest.mark.kafka
 @pytest.mark.kill
 def test_dropped_records_of_a_killed_driver_are_counted_once(job: KafkaJob, spark: SparkSession) -> None:

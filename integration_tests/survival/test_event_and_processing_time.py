@@ -144,6 +144,7 @@ def test_a_processing_time_timeout_fires_without_new_data_also_after_a_crash(
     assert sum(each["numInputRows"] for each in run.recentProgress) == 0
 
 
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_jobs.py, on a shared session
 def test_static_joins_stand_before_and_after_the_operator(place: Place) -> None:
     rates = place.spark.createDataFrame([("a", 2), ("b", 3)], "k string, rate long")
     names = place.spark.createDataFrame([("a", "Anna"), ("b", "Bob")], "k string, name string")

@@ -65,7 +65,8 @@ def test_a_name_that_sorts_before_consumed_ones_is_read_when_it_comes(place: Pla
     assert found(place) == expected(one, two)
 
 
-@pytest.mark.parametrize("mode", ["delete", pytest.param("archive", marks=pytest.mark.long)])
+@pytest.mark.long  # in the gate: tests/files/test_files_cleaning.py
+@pytest.mark.parametrize("mode", ["delete", "archive"])
 def test_a_job_cleans_what_no_kept_epoch_needs_and_can_go_back_to_each_kept_one(place: Place, mode: str) -> None:
     archive = {"sourceArchiveDir": str(place.folder / "archive")} if mode == "archive" else {}
     batches = [records(n * 50) for n in range(24)]

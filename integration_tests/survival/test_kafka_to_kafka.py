@@ -73,6 +73,7 @@ def _check_lives(job: KafkaJob, kills: int) -> None:
     assert all(before <= after for before, after in pairwise(bases))
 
 
+@pytest.mark.long  # in the gate: integration_tests/kafka/test_publish_crash.py, without Spark
 def test_a_killed_publishing_process_costs_no_incarnation(job: KafkaJob) -> None:
     """Killed once at each point of a publish, within one life of the driver."""
     once = job.lives.folder / "once"

@@ -50,6 +50,7 @@ def test_every_kill_leaves_every_record_exactly_once(
     job.check_exact()
 
 
+@pytest.mark.long  # in the gate: integration_tests/kafka/test_publish_ahead.py, without Spark
 def test_a_killed_publishing_process_costs_no_incarnation(job: KafkaJob, spark: SparkSession) -> None:
     """Killed once at each point of sending ahead and of publishing, within one incarnation. How many epochs that takes is the
     machine's: one that is decided before its rows are sent ahead does not pass these points."""
@@ -115,6 +116,7 @@ publishing.open_producer = lambda *what: CommitsWhatIsDelivered(opened(*what))
 """Planted bug: what was sent ahead is committed at once, the marker with the decision. Without a death nobody sees a difference."""
 
 
+@pytest.mark.long  # in the gate: integration_tests/kafka/test_publish_ahead.py and tests/simulator/ahead_bugs.py
 def test_a_commit_before_the_decision_would_be_noticed(job: KafkaJob, spark: SparkSession, tmp_path: Path) -> None:
     bug = tmp_path / "bug"
     bug.mkdir()
