@@ -1,0 +1,50 @@
+"""Every promise of the README is kept by tests that the gate runs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import spark_ckpt
+
+ROOT = Path(spark_ckpt.__file__).parents[1]
+
+
+def promised_files() -> dict[str, list[Path]]:
+    """Per promise the files of tests that its row names; a name without a folder lies beside the one before it."""
+    table = (ROOT / "README.md").read_text().partition("kept by a test in |")[2].partition("\n\n")[0]
+    found: dict[str, list[Path]] = {}
+    for row in table.splitlines()[2:]:
+        promise, _, tests = (cell.strip() for cell in row.strip("|").split("|"))
+        for name in re.findall(r"`([\w/]+\.py)`", tests):
+            files = found.setdefault(promise, [])
+            files.append(ROOT / name if "/" in name else files[-1].with_name(name))
+    return found
+
+
+def gate_tests(text: str) -> list[str]:
+    """Tests of a module that are not left to the long run as a whole."""
+    tree = ast.parse(text)
+    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name.startswith("test_")]
+    return [each.name for each in functions if not any(is_long(mark) for mark in each.decorator_list)]
+
+
+def is_long(mark: ast.expr) -> bool:
+    return ast.unparse(mark) == "pytest.mark.long"
+
+
+def test_every_promise_has_tests_in_the_gate() -> None:
+    promises = promised_files()
+    assert len(promises) > 10
+    assert [
+        (promise, file.name)
+        for promise, files in promises.items()
+        for file in files
+        if not gate_tests(file.read_text())
+    ] == []
+
+
+def test_a_promise_that_only_long_tests_keep_is_found() -> None:
+    assert gate_tests("@pytest.mark.long\ndef test_it(): ...\n") == []
+    assert gate_tests("@pytest.mark.kill\ndef test_it(): ...\n") == ["test_it"]
