@@ -1,6 +1,31 @@
 """Property tests are bounded by their number of examples, never by wall time: machines are shared."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
+
+HERE = Path(__file__).parent
+SMOKE = ("conformance", "delta", "files", "host", "kafka", "runtime", "store", "trace")
+"""Folders whose tests a smoke run has: what decides and stores an epoch, operators, sources and sinks, without Java. A few tests
+with Spark and with Kafka are marked where they stand."""
+FIRST = ("specs", "simulator")
+"""Folders of the longest files: workers that get them first end together with the others."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the smoke run, and put the longest files before the other ones of this folder. The order of all others is kept."""
+    for item in items:
+        if _folder(item) in SMOKE and item.get_closest_marker("long") is None:
+            item.add_marker(pytest.mark.smoke)
+    items.sort(key=lambda item: (_folder(item) is not None) + (_folder(item) not in (None, *FIRST)))
+
+
+def _folder(item: pytest.Item) -> str | None:
+    """The folder of tests here that a test stands in; None of a test that stands elsewhere."""
+    return item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else None

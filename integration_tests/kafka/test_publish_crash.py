@@ -46,6 +46,7 @@ def test_kill_9_of_the_publishing_process_loses_and_repeats_nothing(
     cluster.assert_exactly(first, second)
 
 
+@pytest.mark.smoke
 @pytest.mark.kill
 @pytest.mark.parametrize("plane", PLANES)
 def test_a_driver_that_dies_after_the_commit_publishes_the_epoch_once(

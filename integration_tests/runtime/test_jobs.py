@@ -19,6 +19,7 @@ pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
 
 
+@pytest.mark.smoke
 def test_a_job_goes_on_where_the_last_run_ended_whatever_its_number_of_tasks(bench: Bench) -> None:
     bench.put(("a", 1), ("b", 2))
     bench.put(("a", 10))

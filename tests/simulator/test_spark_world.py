@@ -37,6 +37,7 @@ def test_no_schedule_is_condemned_and_every_kind_of_fault_happens(schedules):
     assert happened["complete"] > 3 * schedules
 
 
+@pytest.mark.smoke
 def test_no_long_or_eager_life_of_a_job_is_condemned():
     outcomes = [run(seed) for seed in range(40)]
     assert [(outcome.seed, outcome.error) for outcome in outcomes if not outcome.ok] == []
