@@ -91,7 +91,19 @@ class Identified(Protocol):
         will create. Part "path" is a place: it may change if the thing was moved, the other parts say what it is.
         A job refuses a recorded part that is missing or another one; new parts are recorded as they come. Called after
         `check`, and may use what that has found. Raises as `check` does.
+
+        Of a source, the driver asks at each start, before it commits an epoch, and every few seconds, on threads of its own. Each
+        call asks the system again and keeps no earlier answer: an epoch whose rows come from another topic is not committed.
+        So it is one cheap request; `KeepsConnection` saves the connecting.
         """
+
+
+@runtime_checkable
+class KeepsConnection(Protocol):
+    """A source that keeps the connection open over which `identity` asks."""
+
+    def disconnect(self) -> None:
+        """Close it; a later call opens it again. Called when an incarnation has ended."""
 
 
 @runtime_checkable

@@ -299,6 +299,19 @@ class SourceInvalid(CkptError):
     exit_code = 8
 
 
+class SourceSilent(SourceInvalid):
+    """A source does not answer when the job asks if it is still the same one; the next incarnation asks again."""
+
+    condition = "CKPT_SOURCE_SILENT"
+    retriable = True
+
+
+class StartOutOfRange(SourceInvalid):
+    """The configured start of a source is not in the topic."""
+
+    condition = "CKPT_START_OUT_OF_RANGE"
+
+
 class SinkInvalid(CkptError):
     """A sink does not exist, cannot be reached, or cannot take the job's rows."""
 

@@ -5,6 +5,7 @@ Every request is bounded, so that a wrong address costs seconds and not minutes.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -85,8 +86,12 @@ class Control:
             admin.close()
 
     def topics(self) -> list[str]:
-        """Names of all topics but the cluster's internal ones."""
-        return sorted(name for name in self._call(lambda admin: admin.list_topics()) if not name.startswith("__"))
+        """Names of all topics except those that the brokers call internal, as Spark's `subscribePattern` leaves them out.
+
+        A user's own topic may begin with two underscores.
+        """
+        answer = self._call(lambda admin: _metadata(admin, None))
+        return sorted(topic["name"] for topic in answer["topics"] if not topic["is_internal"])
 
     def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
         """Partition numbers of each topic. Raises `ControlError` when a topic does not exist."""
@@ -203,6 +208,29 @@ class Control:
         return self._admin
 
 
+class KeptControl:
+    """A control connection that stays open between questions, for questions that come again and again. Thread-safe."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._control = Control(connection)
+        self._turn = threading.Lock()
+
+    def ask(self, question: Callable[[Control], T]) -> T:
+        """The answer. A broker closes a connection that was idle for long: the question goes out once more, over a new one."""
+        with self._turn:
+            try:
+                return question(self._control)
+            except ControlError as error:
+                if not error.retriable:
+                    raise
+                return question(self._control)
+
+    def close(self) -> None:
+        """Close the connection; the next question opens a new one."""
+        with self._turn:
+            self._control.close()
+
+
 def _fetch_offset(admin: Any, group: str, topic: str, *, stable: bool = True) -> tuple[int, str]:
     """(committed offset, metadata) of partition 0, asked of the group's coordinator; `stable`: with require_stable.
 
@@ -237,8 +265,8 @@ def _raise_for(code: int, group: str) -> None:
         raise kafka_errors.for_code(code)(f"reading the marker of group {group}")
 
 
-def _metadata(admin: Any, topics: Sequence[str]) -> dict[str, Any]:
-    """What the cluster says of itself and of these topics. A broker that does not tell the cluster's id is still starting."""
+def _metadata(admin: Any, topics: Sequence[str] | None) -> dict[str, Any]:
+    """The cluster and these topics, or all, as a broker describes them. One without the cluster's id is still starting."""
     answer: dict[str, Any] = admin._manager.run(admin._get_cluster_metadata, topics)
     if not answer["cluster_id"]:
         raise kafka_errors.NodeNotReadyError("the cluster does not tell its id yet")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spark_ckpt.connector import Cursor, Json
-from spark_ckpt.errors import ConfigInvalid, SourceInvalid
+from spark_ckpt.errors import ConfigInvalid, SourceInvalid, StartOutOfRange
 
 EARLIEST = -2
 LATEST = -1
@@ -81,6 +81,27 @@ def starting(
     special = {EARLIEST: beginnings, LATEST: ends}
     explicit = {place: wanted.get(place, EARLIEST) for place in every}
     return {place: special[at][place] if at in special else at for place, at in explicit.items()}
+
+
+def check_start(chosen: Positions, beginnings: Positions, ends: Positions) -> None:
+    """Raise `StartOutOfRange` for a configured offset that its topic does not have. `ends` count records of open transactions."""
+    for (topic, partition), offset in sorted(chosen.items()):
+        first, end = beginnings[topic, partition], ends[topic, partition]
+        if not first <= offset <= end:
+            why = (
+                f"ends at offset {end}"
+                if offset > end
+                else f"begins at offset {first}: retention removed what was before"
+            )
+            raise StartOutOfRange(
+                f"start names offset {offset} of topic {topic!r}, partition {partition}, which {why}",
+                hint=f"start={{{topic!r}: {{'{partition}': N}}}} with N from {first} to {end}, or 'earliest' or 'latest'",
+                topic=topic,
+                partition=partition,
+                start=offset,
+                beginning=first,
+                end=end,
+            )
 
 
 def resumed(cursor: Cursor, every: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:

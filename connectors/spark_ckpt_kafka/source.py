@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from spark_ckpt.connector import Adopted, Cursor
 from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit, SourceInvalid
 from spark_ckpt_kafka import positions
-from spark_ckpt_kafka.control import Control, ControlError, Positions
+from spark_ckpt_kafka.control import Control, ControlError, KeptControl, Positions
 from spark_ckpt_kafka.options import Connection, redacted, split_options
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class KafkaSource:
         self._start: Start = start
         security, others = split_options(options or {})
         self._connection = Connection(servers, security)
+        self._kept = KeptControl(self._connection)
         self._consumer, self._reader = _split_reader_options(others)
         self._shown_group = shown_group
         self._value = value
@@ -102,11 +103,14 @@ class KafkaSource:
             self._partitions(control)
 
     def start(self, spark: SparkSession) -> Cursor:
-        """Explicit offsets of every partition there is now."""
+        """Explicit offsets of every partition there is now. Raises `StartOutOfRange` for offsets that are not in the topic."""
         with _as_source_error(), Control(self._connection) as control:
             partitions = self._partitions(control)
             beginnings, ends = control.beginnings(partitions), self._ends(control, partitions)
-        return positions.to_cursor(positions.starting(self._start, partitions, beginnings, ends))
+            chosen = positions.starting(self._start, partitions, beginnings, ends)
+            if not isinstance(self._start, str):
+                positions.check_start(chosen, beginnings, control.ends(partitions, committed=False))
+        return positions.to_cursor(chosen)
 
     def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
         """Rows from the cursor on; partitions that it does not know are read from their beginning.
@@ -171,9 +175,13 @@ class KafkaSource:
         return other
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
-        """The cluster and the topics that there are now."""
-        with _as_source_error(), Control(self._connection) as control:
-            return {"kind": "kafka"} | control.identity(self._topics(control))
+        """The cluster and the topics that there are now, by one request over a connection that stays open (two with `pattern`)."""
+        with _as_source_error():
+            return {"kind": "kafka"} | self._kept.ask(lambda control: control.identity(self._topics(control)))
+
+    def disconnect(self) -> None:
+        """Close that connection."""
+        self._kept.close()
 
     def describe(self) -> Mapping[str, str]:
         """Kind, topics, servers and settings without secrets."""

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kafka_kit import Cluster
+from confluent_kafka.admin import AdminClient
+from kafka_kit import Cluster, wait_for
 from pyspark.sql import SparkSession
 from spark_ckpt_kafka import KafkaSink, KafkaSource
 from spark_ckpt_kafka.library import KafkaProducer
 
 import spark_ckpt
 from integration_tests.spark import session_with
-from spark_ckpt.errors import IdentityChanged
+from spark_ckpt.errors import IdentityChanged, StartOutOfRange
 from spark_ckpt.store.store import Store
 
 pytestmark = pytest.mark.spark
@@ -32,12 +33,24 @@ class World:
         self.spark, self.cluster, self.folder = spark, cluster, folder
         self.input, self.output = cluster.topic, cluster.new_topic()
 
-    def drain(self, source: str | None = None, sink: str | None = None, lanes: int = 2, **confirmed: object) -> None:
+    def job(
+        self,
+        source: str | KafkaSource | None = None,
+        sink: str | None = None,
+        lanes: int = 2,
+        interval: str = "1 hour",
+    ) -> spark_ckpt.Job:
         servers = self.cluster.broker.servers
-        job = spark_ckpt.Job(self.spark, "job", str(self.folder / "store"), interval="1 hour", trigger="10 ms")
-        rows = job.source("in", KafkaSource(servers, source or self.input)).select("key", "value")
+        job = spark_ckpt.Job(self.spark, "job", str(self.folder / "store"), interval=interval, trigger="10 ms")
+        read = source if isinstance(source, KafkaSource) else KafkaSource(servers, source or self.input)
+        rows = job.source("in", read).select("key", "value")
         rows.to(KafkaSink(servers, sink or self.output, lanes=lanes), name="out")
-        run = job.start(availableNow=True, **confirmed)
+        return job
+
+    def drain(
+        self, source: str | KafkaSource | None = None, sink: str | None = None, lanes: int = 2, **confirmed: object
+    ) -> None:
+        run = self.job(source, sink, lanes).start(availableNow=True, **confirmed)
         assert run.awaitTermination(120)
 
     def put(self, *values: bytes, into: str | None = None) -> None:
@@ -138,6 +151,59 @@ def test_a_source_topic_made_anew_with_as_many_records_is_not_read_on_in_the_mid
     assert "accept_new_source='in'" in world.refused()
     world.drain(accept_new_source="in")
     assert world.got() == [b"a", b"a", b"m", b"n"]
+
+
+@pytest.mark.parametrize("more", [3, 0])
+def test_a_source_topic_made_again_under_a_running_job_ends_it_and_the_confirmed_one_is_read_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    """With more records, the job would go on in the middle; with as many, it would wait for ever."""
+    monkeypatch.setattr("spark_ckpt.driver.source_watch._EVERY_S", 0.5)
+    names = [f"{n}".encode() for n in range(6)]
+    world.put(*names)
+    run = world.job(interval="200 ms").start()
+    wait_for(lambda: world.got() == names, "the old topic's records", 120)
+    world.anew(world.input)
+    fresh = [*(name + b" again" for name in names), *(f"more {n}".encode() for n in range(more))]
+    world.put(*fresh)
+    with pytest.raises(IdentityChanged) as caught:
+        run.awaitTermination(120)
+    assert f"topic {world.input} " in caught.value.context["found"]
+    assert world.got() == names, "no record of the other topic is published"
+    assert "accept_new_source='in'" in world.refused()
+    world.drain(accept_new_source="in")
+    world.put(b"later")
+    world.drain()
+    assert world.got() == sorted([*names, *fresh, b"later"])
+
+
+def test_a_pattern_reads_topics_of_two_underscores_and_not_those_of_the_brokers(world: World) -> None:
+    prefix = f"__{world.input}"
+    world.cluster.control.create_topic(prefix, 1)
+    world.put(b"a")
+    world.put(b"b", into=prefix)
+    servers = world.cluster.broker.servers
+    assert "__consumer_offsets" in all_topics(servers)
+    pattern = f".*{world.input}$|__consumer_.*"
+    world.drain(KafkaSource(servers, pattern=pattern))
+    assert world.got() == [b"a", b"b"]
+
+
+def test_a_start_beyond_the_topics_end_is_told_as_that_and_its_correction_goes_on(world: World) -> None:
+    world.put(b"a")
+    servers = world.cluster.broker.servers
+    beyond = {world.input: {"0": 500}}
+    with pytest.raises(StartOutOfRange) as caught:
+        world.drain(KafkaSource(servers, world.input, start=beyond))
+    assert caught.value.context | {"start": 500, "partition": 0, "beginning": 0} == caught.value.context
+    world.drain(KafkaSource(servers, world.input, start={world.input: {"0": int(str(caught.value.context["end"]))}}))
+    world.put(b"b", b"c")
+    world.drain()
+    assert {b"b", b"c"} <= set(world.got())
+
+
+def all_topics(servers: str) -> set[str]:
+    return set(AdminClient({"bootstrap.servers": servers}).list_topics(timeout=20).topics)
 
 
 def test_the_identity_of_a_topic_costs_one_answer_of_the_broker(world: World) -> None:

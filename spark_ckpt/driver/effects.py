@@ -20,9 +20,10 @@ from spark_ckpt.driver.epoch_clock import EpochClock
 from spark_ckpt.driver.lanes import Lanes
 from spark_ckpt.driver.materializing import Materializing
 from spark_ckpt.driver.progress import Progress
-from spark_ckpt.errors import ConfigInvalid, Fenced
+from spark_ckpt.driver.source_watch import SourceWatch
+from spark_ckpt.errors import CkptError, ConfigInvalid, Fenced
 from spark_ckpt.failpoints import Failpoint, hit
-from spark_ckpt.host.manifests import measured, stamped, summary_of
+from spark_ckpt.host.manifests import identified, measured, stamped, summary_of
 from spark_ckpt.host.messages import (
     ArmTimer,
     CountBatch,
@@ -68,6 +69,7 @@ class Effects:
         lanes: Lanes,
         materializing: Materializing,
         loop: CoordinatorLoop,
+        watch: SourceWatch,
         served: Callable[[LogState], None],
         finish: Callable[[Outcome, BaseException | None], None],
     ) -> None:
@@ -78,6 +80,7 @@ class Effects:
         self._lanes = lanes
         self._materializing = materializing
         self._loop = loop
+        self._watch = watch
         self._served = served
         self._finish = finish
         self._graph = plan.graph
@@ -157,12 +160,18 @@ class Effects:
             pass
 
     def _store(self, effect: StoreManifest) -> None:
-        """The decision. An error other than a fence, or no answer, leaves its outcome unknown and ends the incarnation."""
+        """The decision. An error other than a fence, or no answer, leaves its outcome unknown and ends the incarnation. A source
+        that is another one, or does not answer, ends the incarnation before it."""
         timings = self._clock.timings(effect.manifest.epoch, time.monotonic(), self._progress.lag)
         manifest = measured(effect.manifest, timings, self._graph)
         manifest = stamped(manifest, uuid.uuid4().hex, time.time_ns() // 1_000_000)
-        hit(Failpoint.EPOCH_COMMITTING)
         began_s = time.monotonic()
+        try:
+            manifest = identified(manifest, self._watch.identities())
+        except CkptError as error:
+            self._finish(Outcome.FAILED, error)
+            return
+        hit(Failpoint.EPOCH_COMMITTING)
         try:
             log_state = answer_within(
                 self._plan.config.timeout_ms / 1000, partial(self._plan.store.log.commit_epoch, manifest)

@@ -29,6 +29,7 @@ from spark_ckpt.driver.materializing import Materializing
 from spark_ckpt.driver.offset_log import BatchOffsets
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query_failures import failure_of, is_running
+from spark_ckpt.driver.source_watch import SourceWatch
 from spark_ckpt.driver.stage import Stage
 from spark_ckpt.driver.stage_query import RunningQuery, stop_within
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
@@ -101,6 +102,13 @@ class SparkIncarnation:
         standing_now, post = self._core.standing, self._loop.post
         self._lanes = Lanes(plan, point.incarnation, point.last, standing_now, post, self._publish_took)
         self._materializing = Materializing(plan, point.incarnation, announcer.kept_up, self._fail)
+        self._watch = SourceWatch(
+            plan.spark,
+            plan.sources,
+            lambda: self._core.standing.sources,
+            self._fail,
+            plan.config.timeout_ms / 1000,
+        )
         self._effects = Effects(
             plan,
             announcer,
@@ -109,6 +117,7 @@ class SparkIncarnation:
             self._lanes,
             self._materializing,
             self._loop,
+            self._watch,
             self._served,
             self._finish,
         )
@@ -159,6 +168,7 @@ class SparkIncarnation:
         self._loop.handle(QueryStarting(behind))
         self._loop.start()
         self._materializing.start()
+        self._watch.start()
         self._query = self._stage.start(behind, self._on_batch, self._over.is_set)
 
     def _on_batch(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> None:
@@ -241,6 +251,7 @@ class SparkIncarnation:
         """Stop query, publishers and coordinator. A stop to which nothing is missing gives the lease up before all that: nothing of
         this incarnation can be decided any more, and a standby waits for it. After a failure the lease stays: the run may go on."""
         self._keeper.close()
+        self._watch.close()
         stopped = ending.outcome is barrier.Outcome.STOPPED
         if stopped and not self._abandoned:
             self._leave(ending)
@@ -258,7 +269,8 @@ class SparkIncarnation:
         self._loop.close()
         _join((*self._lanes.threads(), self._loop), deadline_s)
         self._materializing.close()
-        _join([self._materializing], deadline_s)
+        _join([self._materializing, self._watch], deadline_s)
+        self._watch.disconnect()
 
     def _leave(self, ending: Ending) -> None:
         """Say what was published since the last epoch and what it ended with, and free the lease if the run ends with it."""

@@ -125,9 +125,18 @@ _STORES: Mapping[str, Cause] = {
         "tables have to be repaired "
         "by whoever owns them.",
     ),
+    "CKPT_SOURCE_SILENT": Cause(
+        "Before it commits an epoch, the job asks each source which topic, table or folder it is. A source did not answer, so the "
+        "epoch was not committed.",
+        "The job asks again in its next incarnation. If it ends, check that the brokers or the table can be reached, and start it.",
+    ),
+    "CKPT_START_OUT_OF_RANGE": Cause(
+        "`start` names an offset that the topic does not have: a position from another cluster or topic, or retention removed it.",
+        "Give `start` an offset within the range that the message names, 'earliest' or 'latest', and start the job again.",
+    ),
     "CKPT_IDENTITY_CHANGED": Cause(
         "A source or sink has the name of an earlier one and is another table, topic or folder: a typo, or it was "
-        "deleted and made again.",
+        "deleted and made again, also while the job ran. No committed epoch has rows of the other source.",
         "Correct the path, or confirm the change by name: `accept_new_sink`, `accept_new_source`, `accept_moved` "
         "(docs/moving.md).",
     ),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from spark_ckpt.connector import Json
 from spark_ckpt.host.epoch_builder import EndedEpoch
 from spark_ckpt.host.holding import Holding
 from spark_ckpt.host.job_shape import JobShape, OperatorShape
-from spark_ckpt.store.identity import Standing
+from spark_ckpt.store.identity import Parts, Standing
 from spark_ckpt.store.records import (
     GraphNode,
     Manifest,
@@ -85,6 +85,11 @@ def _as_written(snapshot: OperatorSnapshot, base: OperatorSnapshot | None) -> Op
 def stamped(manifest: Manifest, attempt: str, created_ms: int) -> Manifest:
     """The manifest as it is stored: under a random id of this attempt, at this time."""
     return manifest.model_copy(update={"attempt": attempt, "created_ms": created_ms})
+
+
+def identified(manifest: Manifest, sources: Mapping[str, Parts]) -> Manifest:
+    """The manifest with what its sources are now, asked after the epoch's last batch."""
+    return manifest.model_copy(update={"source_identities": {name: dict(parts) for name, parts in sources.items()}})
 
 
 def measured(manifest: Manifest, timings: Timings, graph: tuple[GraphNode, ...]) -> Manifest:

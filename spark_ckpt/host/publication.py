@@ -39,6 +39,7 @@ class Publication:
     def decided(self, manifest: Manifest) -> None:
         """An epoch is in the log: its rows are due, and what it says of others need not be said again."""
         self._decided[manifest.epoch] = manifest
+        self.standing = self.standing.with_sources(manifest.source_identities)
         self._acks = [ack for ack in self._acks if ack not in manifest.acks]
 
     def published(self, event: PublishEnded) -> dict[str, JsonValue]:

@@ -90,6 +90,10 @@ class Standing:
         """Whether every part of the sink's identity is known."""
         return all(self.sinks[sink].parts.values()) if sink in self.sinks else True
 
+    def with_sources(self, sources: Mapping[str, Parts]) -> Standing:
+        """With what a committed epoch records of the sources."""
+        return replace(self, sources=dict(sources))
+
     def learned(self, sink: str, parts: Parts) -> Standing:
         """With what has become known of a sink."""
         now = self.sinks[sink]
@@ -190,6 +194,17 @@ def check_unchanged(before: Found, now: Found) -> None:
     ]
     if changes:
         raise _refused(changes, {"source": before.sources, "sink": before.sinks}, None)
+
+
+def still_the_same(known: Mapping[str, Parts], now: Mapping[str, Parts]) -> dict[str, dict[str, str]]:
+    """The identities of a running job's sources, with the parts that are new. Raises `IdentityChanged` for another source."""
+    changes = _changes("source", known, now)
+    if changes:
+        raise _refused(list(changes.values()), {"source": known}, None, running=True)
+    found = {
+        name: {**known.get(name, {}), **_merged(known.get(name, {}), parts)} for name, parts in now.items() if parts
+    }
+    return {name: dict(parts) for name, parts in known.items()} | found
 
 
 def _changes(kind: str, known: Mapping[str, Parts], found: Mapping[str, Parts]) -> dict[str, _Change]:
@@ -293,7 +308,11 @@ def _holds(base: Manifest, sink: str) -> bool:
 
 
 def _refused(
-    changes: Sequence[_Change], known: Mapping[str, Mapping[str, Parts]], restore: int | None
+    changes: Sequence[_Change],
+    known: Mapping[str, Mapping[str, Parts]],
+    restore: int | None,
+    *,
+    running: bool = False,
 ) -> IdentityChanged:
     first = changes[0]
     named = " and ".join(f"{each.kind} '{each.name}'" for each in changes)
@@ -301,8 +320,9 @@ def _refused(
     for each in changes:
         prefix = f"{each.kind} {each.name} " if len(changes) > 1 else ""
         context |= {f"{prefix}recorded": described(each.known), f"{prefix}found": described(each.found)}
+    then = "no epoch has rows of another one" if running else "nothing was changed"
     return IdentityChanged(
-        f"{named} {'are' if len(changes) > 1 else 'is'} not what the job's epochs were made with; nothing was changed",
+        f"{named} {'are' if len(changes) > 1 else 'is'} not what the job's epochs were made with; {then}",
         hint=f"{_correction(changes, known)}; or confirm the new one by name: {_confirmation(first, 'new', restore)}"
         + (
             f"; or that it is the same one, moved: {_confirmation(first, 'moved', restore)}"

@@ -14,16 +14,19 @@ from spark_ckpt_kafka.options import Connection
 
 
 class Admin:
-    """Fails with each of `errors` in turn, then names one topic."""
+    """Fails with each of `errors` in turn, then names one topic of a user's and one of the brokers' own."""
 
     def __init__(self, errors: list[Exception]) -> None:
         self.errors = errors
         self.closed = 0
+        self._manager = self
+        self._get_cluster_metadata = None
 
-    def list_topics(self) -> list[str]:
+    def run(self, request: object, topics: object) -> dict[str, object]:
         if self.errors:
             raise self.errors.pop(0)
-        return ["in"]
+        names = {"in": False, "__consumer_offsets": True}
+        return {"cluster_id": "c", "topics": [{"name": name, "is_internal": own} for name, own in names.items()]}
 
     def close(self) -> None:
         self.closed += 1
@@ -103,3 +106,27 @@ def test_a_topic_of_a_broker_without_ids_is_known_by_its_name(monkeypatch: pytes
 def test_a_topic_that_does_not_exist_has_no_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ControlError, match="'in' does not exist"):
         identity(monkeypatch, answer("c", code=3))
+
+
+def test_a_topic_is_internal_if_the_brokers_say_so_and_not_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = [{"name": "__ev", "is_internal": False}, {"name": "__consumer_offsets", "is_internal": True}]
+    monkeypatch.setattr(control, "open_admin", lambda settings: Naming({"cluster_id": "c", "topics": topics}))
+    assert Control(Connection("broker:9092")).topics() == ["__ev"]
+
+
+def test_a_kept_connection_that_the_broker_has_closed_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = Admin([])
+    monkeypatch.setattr(control, "open_admin", lambda settings: admin)
+    kept = control.KeptControl(Connection("broker:9092"))
+    for errors in ([], [kafka_errors.KafkaConnectionError("idle for ten minutes")]):
+        admin.errors = list(errors)
+        assert kept.ask(Control.topics) == ["in"]
+    assert admin.closed == 1
+
+
+def test_a_kept_connection_stays_open_between_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr(control, "open_admin", lambda settings: opened.append(settings) or Admin([]))
+    kept = control.KeptControl(Connection("broker:9092"))
+    assert [kept.ask(Control.topics) for _ in range(3)] == [["in"]] * 3
+    assert len(opened) == 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_ckpt_kafka import positions
 from spark_ckpt_kafka.source import KafkaSource
 
-from spark_ckpt.errors import SourceInvalid
+from spark_ckpt.errors import SourceInvalid, StartOutOfRange
 
 Places = st.dictionaries(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 11)), st.integers(0, 2**62))
 
@@ -82,3 +82,16 @@ def test_a_partition_that_is_gone_is_named() -> None:
 @pytest.mark.parametrize("offset", [10, 100])
 def test_the_first_and_the_last_offset_are_no_hole(offset: int) -> None:
     positions.check_holes({("a", 0): offset}, {("a", 0): 10}, {("a", 0): 100})
+
+
+@pytest.mark.parametrize(("offset", "fits"), [(4, False), (5, True), (50, True), (51, False)])
+def test_a_configured_start_outside_of_the_topic_is_named_with_the_topics_range(offset: int, fits: bool) -> None:
+    begin, end = {("a", 0): 5, ("a", 1): 0}, {("a", 0): 50, ("a", 1): 0}
+    chosen = {("a", 0): offset, ("a", 1): 0}
+    if fits:
+        positions.check_start(chosen, begin, end)
+        return
+    with pytest.raises(StartOutOfRange) as caught:
+        positions.check_start(chosen, begin, end)
+    expected = {"topic": "a", "partition": 0, "start": offset, "beginning": 5, "end": 50}
+    assert caught.value.context == expected

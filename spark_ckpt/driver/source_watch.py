@@ -1,0 +1,121 @@
+"""Asks, while a job runs, if each source still reads the table, topic or folder that the job's epochs were made with.
+
+An id never comes back. So an answer that comes after an epoch's last batch, and names the known ids, vouches for all rows of the
+epoch. The driver asks before it commits an epoch, and every few seconds: a job that waits for rows commits none.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from spark_ckpt.connector import Identified, KeepsConnection, Source
+from spark_ckpt.driver.answering import NoAnswer, answer_within
+from spark_ckpt.driver.identities import parts_of
+from spark_ckpt.errors import CkptError, IdentityChanged, SourceSilent
+from spark_ckpt.store.identity import Parts, still_the_same
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ckpt.plan.graph import SourceNode
+
+_log = logging.getLogger(__name__)
+_EVERY_S = 10.0
+_PAUSES_S = (0.2, 1.0)
+"""Between three attempts: a broker that has just started may not know every topic yet."""
+
+
+class SourceWatch(threading.Thread):
+    """Of one incarnation. `known`: the identity of every source, as its epochs record it; `failed` takes `IdentityChanged`.
+
+    `wait_s` bounds the answers that an epoch waits for.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        nodes: Sequence[SourceNode],
+        known: Callable[[], Mapping[str, Parts]],
+        failed: Callable[[BaseException], None],
+        wait_s: float,
+        every_s: float | None = None,
+    ) -> None:
+        super().__init__(name="ckpt-sources", daemon=True)
+        self._spark = spark
+        self._sources: dict[str, Source] = {
+            node.name: node.source for node in nodes if isinstance(node.source, Identified)
+        }
+        self._known = known
+        self._failed = failed
+        self._wait_s = wait_s
+        self._every_s = _EVERY_S if every_s is None else every_s
+        self._asked_s = time.monotonic()
+        self._turn = threading.Lock()
+        self._over = threading.Event()
+
+    def identities(self) -> dict[str, dict[str, str]]:
+        """The identity of every source, asked now, with the parts that are new: what the next epoch records.
+
+        Raises `IdentityChanged`; `SourceSilent` if a source does not answer.
+        """
+        if not self._sources:
+            return {name: dict(parts) for name, parts in self._known().items()}
+        try:
+            return answer_within(self._wait_s, self._asked)
+        except NoAnswer:
+            raise _silent(f"no answer within {self._wait_s:g} s") from None
+        except IdentityChanged:
+            raise
+        except CkptError as error:
+            raise _silent(error.what, error.hint) from error
+
+    def run(self) -> None:
+        """Thread body. A source that does not answer is asked again: its query fails if it needs the source."""
+        while not self._over.wait(max(0.0, self._asked_s + self._every_s - time.monotonic())):
+            if time.monotonic() < self._asked_s + self._every_s:
+                continue
+            try:
+                self._asked()
+            except IdentityChanged as error:
+                self._failed(error)
+                return
+            except Exception as error:  # noqa: BLE001 - the epoch's own question decides; this one only comes early
+                _log.info("a source does not say which one it is: %s", error)
+
+    def close(self) -> None:
+        """End after the question under way."""
+        self._over.set()
+
+    def disconnect(self) -> None:
+        """Close connections that sources keep. Comes when nothing asks any more."""
+        for source in self._sources.values():
+            if isinstance(source, KeepsConnection):
+                with suppress(Exception):
+                    source.disconnect()
+
+    def _asked(self) -> dict[str, dict[str, str]]:
+        with self._turn:
+            try:
+                for pause_s in _PAUSES_S:
+                    with suppress(CkptError):
+                        return self._answer()
+                    self._over.wait(pause_s)
+                return self._answer()
+            finally:
+                self._asked_s = time.monotonic()
+
+    def _answer(self) -> dict[str, dict[str, str]]:
+        now = {name: parts_of(source, self._spark) for name, source in self._sources.items()}
+        return still_the_same(self._known(), now)
+
+
+def _silent(what: str, hint: str = "") -> SourceSilent:
+    return SourceSilent(
+        f"a source does not say if it is still the same one: {what}; the epoch is not committed",
+        hint=hint or "check that the source can be reached",
+    )
