@@ -11,7 +11,7 @@ of the epoch's manifest is the decision, and `Publisher.publish` is idempotent r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -104,6 +104,17 @@ class KeepsConnection(Protocol):
 
     def disconnect(self) -> None:
         """Close it; a later call opens it again. Called when an incarnation has ended."""
+
+
+@runtime_checkable
+class KeepsUnchanged(Protocol):
+    """A source of several parts, topics for example: if one is another one, the job goes on with the rest where it is."""
+
+    def renewed(self, spark: SparkSession, cursor: Cursor, changed: Collection[str]) -> Cursor:
+        """The cursor of a source that is confirmed to be another one: what did not change at `cursor`, the rest at its start.
+
+        `changed`: names of the parts of `Identified.identity` that differ from those that belong to `cursor`.
+        """
 
 
 @runtime_checkable

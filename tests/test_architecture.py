@@ -101,6 +101,7 @@ PUBLIC_FOR_CONNECTORS = {
     "spark_ckpt.connector_parts.read_limits": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
     "spark_ckpt.connector_parts.sent_ahead": {"connectors/spark_ckpt_kafka"},
     "spark_ckpt.connector_parts.place": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
+    "spark_ckpt.connector_parts.table_id": {"connectors/spark_ckpt_delta"},
     "spark_ckpt.tasks.worker_process": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
 }
 """Beyond that, what certain connectors use: jars they need, the streaming reader over files, its limits, one spelling of a path,

@@ -1,6 +1,10 @@
 """Which of Spark's sources a job takes, and what it remembers of them."""
 
+import shutil
+
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from spark_ckpt import SparkSource
 from spark_ckpt.connector import BeginsAtSeed, Identified, MayNeverEnd, Seed, Source
@@ -83,5 +87,17 @@ def test_its_identity_is_the_format_and_the_place_and_no_other_option():
     delta = source("delta", {"Path": "/data/../data/t", "password": "x"})
 
     assert isinstance(delta, Identified)
-    assert delta.identity(None) == {"kind": "delta", "path": "/data/t"}
+    assert delta.identity(None) == {"kind": "delta", "path": "/data/t", "table id": ""}
     assert source("rate").identity(None) == {"kind": "rate"}
+
+
+def test_a_delta_table_that_is_created_again_has_another_identity(tmp_path):
+    table = tmp_path / "table"
+    delta = source("delta", {"path": str(table)})
+    assert delta.identity(None) == {"kind": "delta", "path": str(table), "table id": ""}
+    ids = []
+    for _ in range(2):
+        DeltaTable.create(str(table), schema=pa.schema([("id", pa.int64())]), mode="overwrite")
+        ids.append(delta.identity(None)["table id"])
+        shutil.rmtree(table)
+    assert len(set(ids) - {""}) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any, Literal, cast
 from urllib.parse import urlparse
 
@@ -12,7 +13,7 @@ import pyarrow.fs as pafs
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import SourceInvalid
-from spark_ckpt_delta.log import Commit, TableFile, filesystem, read_commit, snapshot_files
+from spark_ckpt_delta.log import Commit, TableFile, filesystem, read_commit, read_entry, snapshot_files
 
 OnChange = Literal["fail", "skip"]
 
@@ -87,9 +88,10 @@ class History:
         self._columns = columns
         self._cache: dict[tuple[bool, int], list[TableFile]] = {}
         self._opened: pafs.FileSystem | None = None
+        self._newest_read: Commit | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_cache": {}, "_opened": None}
+        return self.__dict__ | {"_cache": {}, "_opened": None, "_newest_read": None}
 
     @property
     def system(self) -> pafs.FileSystem:
@@ -141,7 +143,7 @@ class History:
     def _require_not_skipped(self, version: int) -> None:
         """Whoever read a part of a version that is skipped as a whole read it by another rule: the rest would be left out."""
         commit = read_commit(self.system, version)
-        if commit is not None and commit.removed:
+        if commit is not None and commit.changes_rows:
             raise SourceInvalid(
                 f"{self._table}: a part of version {version} ({commit.operation}) was read, which on_change='skip' leaves out",
                 hint="let whoever read the part read the whole version first",
@@ -190,9 +192,25 @@ class History:
             self._require_not_cleaned(position.version)
             return None
         self._check(commit, position.table)
-        if commit.removed and self._on_change == "skip":
+        self._require_same_history(commit)
+        if commit.changes_rows and self._on_change == "skip":
             return []
         return list(commit.added)
+
+    def _require_same_history(self, commit: Commit) -> None:
+        """The newest commit that was read must still be the same: a table that comes back from a backup grows another history."""
+        newest = self._newest_read
+        if newest is not None and newest.version >= commit.version:
+            return
+        found = None if newest is None else read_entry(self.system, newest.version)
+        if newest is not None and found is not None and sha256(found).digest() != newest.digest:
+            raise SourceInvalid(
+                f"{self._table}: version {newest.version}, which the job has read, is another commit now",
+                hint="the table was put back to an older state and written again: bring its log back, or read the table from its "
+                "start under another source name",
+                version=newest.version,
+            )
+        self._newest_read = commit
 
     def _require_not_cleaned(self, version: int) -> None:
         """An absent commit is either still to come or was cleaned up; the last checkpoint tells which."""
@@ -208,7 +226,7 @@ class History:
             )
 
     def _check(self, commit: Commit, table_id: str) -> None:
-        if commit.removed and self._on_change == "fail":
+        if commit.changes_rows and self._on_change == "fail":
             raise SourceInvalid(
                 f"{self._table}: version {commit.version} ({commit.operation}) deletes or updates rows "
                 "that were appended "

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -50,6 +51,12 @@ class Commit:
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
     transactions: tuple[tuple[str, int], ...] = ()
+    digest: bytes = b""
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether it does more than append rows: RESTORE adds files again whose rows were there before."""
+        return bool(self.removed) or (self.operation == "RESTORE" and bool(self.added))
 
 
 def local_root(table: str) -> Path | None:
@@ -96,12 +103,19 @@ def commit_path(version: int) -> str:
 
 def read_commit(system: pafs.FileSystem, version: int) -> Commit | None:
     """One commit, or None if the log has no such entry (not yet, or not any more)."""
+    text = read_entry(system, version)
+    if text is None:
+        return None
+    return _commit(version, [json.loads(line) for line in text.splitlines() if line.strip()], sha256(text).digest())
+
+
+def read_entry(system: pafs.FileSystem, version: int) -> bytes | None:
+    """The bytes of one commit; None as above."""
     try:
         with system.open_input_file(commit_path(version)) as entry:
-            text = entry.read()
+            return bytes(entry.read())
     except FileNotFoundError:
         return None
-    return _commit(version, [json.loads(line) for line in text.splitlines() if line.strip()])
 
 
 def oldest_readable(system: pafs.FileSystem, newest: int) -> int:
@@ -151,7 +165,7 @@ def _partition_texts(adds: pa.Table) -> list[tuple[tuple[str, str | None], ...]]
     return [tuple(zip(names, row, strict=True)) for row in zip(*texts, strict=True)] or [()] * adds.num_rows
 
 
-def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> Commit:
+def _commit(version: int, actions: Sequence[Mapping[str, Any]], digest: bytes) -> Commit:
     by_kind: dict[str, list[Mapping[str, Any]]] = {}
     for action in actions:
         for kind, body in action.items():
@@ -165,6 +179,7 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> Commit:
         metadata=next(iter(by_kind.get("metaData", [])), None),
         protocol=next(iter(by_kind.get("protocol", [])), None),
         transactions=tuple((str(body["appId"]), int(body["version"])) for body in by_kind.get("txn", [])),
+        digest=digest,
     )
 
 

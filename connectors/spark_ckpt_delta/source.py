@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from spark_ckpt.connector import Adopted, Cursor
+from spark_ckpt.connector_parts.table_id import TableId
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 from spark_ckpt_delta.changes import (
     History,
@@ -35,6 +36,7 @@ from spark_ckpt_delta.log import (
     oldest_readable,
     open_table,
     read_commit,
+    read_entry,
     snapshot_files,
 )
 from spark_ckpt_delta.spark_offset import position_of_spark
@@ -77,6 +79,7 @@ class DeltaSource:
             raise ConfigInvalid("files_per_batch and bytes_per_batch are at least 1")
         self._settings = Settings(table, on_change, files_per_batch, bytes_per_batch, dict(storage_options or {}))
         self._start = start
+        self._table_id = TableId(self._open, self._entry)
 
     def check(self, spark: SparkSession) -> None:
         """Raise `SourceInvalid` for a missing or unreadable table, or a start that the log lacks."""
@@ -147,11 +150,14 @@ class DeltaSource:
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
         """Path and table id."""
-        return identity_of(self._settings.table, self._open())
+        return {**identity_of(self._settings.table, None), "table id": self._table_id.ask()}
 
     def describe(self) -> Mapping[str, str]:
         """Kind and path."""
         return {"kind": "delta", "path": self._settings.table}
+
+    def _entry(self, version: int) -> bytes | None:
+        return read_entry(filesystem(self._settings.table, self._settings.storage_options), version)
 
     def _open(self) -> DeltaTable:
         table = self._settings.table

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -126,6 +127,10 @@ class Directory:
         """The directory's path on its file system."""
         return self._resolved[1]
 
+    def held(self) -> HeldFolder | None:
+        """The folder for as long as a query runs; None in an object store, where a folder is but a name."""
+        return HeldFolder(self.root) if self._is_local else None
+
     @property
     def _is_local(self) -> bool:
         return isinstance(self.system, pafs.LocalFileSystem)
@@ -229,6 +234,32 @@ class Directory:
                 file=name,
             )
         _log.warning("ignoreMissingFiles: %s/%s is committed in %s and is gone", self.path, name, SINK_LOG)
+
+
+class HeldFolder:
+    """A local folder, kept open while a query runs: then no folder in its place gets the same inode."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._handle: int | None = None
+        self._close: weakref.finalize[[int], HeldFolder] | None = None
+
+    def replaced(self) -> bool:
+        """Whether another folder is at the path since the last call. Not at the first one."""
+        before = self._handle
+        try:
+            if before is not None and os.path.samestat(os.fstat(before), Path(self._path).stat()):
+                return False
+            handle = os.open(self._path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        if self._close is not None:
+            self._close()
+        self._handle, self._close = handle, weakref.finalize(self, os.close, handle)
+        return before is not None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return HeldFolder, (self._path,)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +66,7 @@ class FilesStreamReader(FileStreamReader):
         self._settings = settings
         self._schema = schema
         self._directory = Directory(settings.path, settings.recursive, settings.ignore_missing)
+        self._folder = self._directory.held()
         self._initial = initial
         self._consumed = consumed
         self._known: dict[str, DataFile] | None = None
@@ -117,7 +118,8 @@ class FilesStreamReader(FileStreamReader):
         known = self._advanced(before)
         passed: set[str] = set()
         fresh = self._directory.files(known, passed)
-        self._check_again(passed, known)
+        replaced = self._folder is not None and self._folder.replaced()
+        self._check_again(known.keys() if replaced else self._back(passed), known)
         self._present = passed | {file.name for file in fresh}
         horizon_ms = before.newest_ms - self._settings.max_age_ms
         for file in fresh[:1]:  # the oldest
@@ -137,9 +139,12 @@ class FilesStreamReader(FileStreamReader):
             self._count = before.count
         return self._known
 
-    def _check_again(self, passed: set[str], known: Mapping[str, DataFile]) -> None:
-        """A consumed file that was gone and is back must be the same one."""
-        back = passed - self._present if self._present is not None else set()
+    def _back(self, passed: set[str]) -> set[str]:
+        """Consumed files that are there and were not at the last listing."""
+        return passed - self._present if self._present is not None else set()
+
+    def _check_again(self, back: Collection[str], known: Mapping[str, DataFile]) -> None:
+        """A consumed file that was gone and is back, alone or with its folder, must be the same one."""
         for name, now in self._directory.stat(back).items():
             if (now.size, now.modified_ms) != (known[name].size, known[name].modified_ms):
                 raise SourceInvalid(

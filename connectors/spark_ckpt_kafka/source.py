@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import copy
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Adopted, Cursor
 from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit, SourceInvalid
 from spark_ckpt_kafka import positions
-from spark_ckpt_kafka.control import Control, ControlError, KeptControl, Positions
+from spark_ckpt_kafka.control import Control, ControlError, KeptControl
 from spark_ckpt_kafka.options import Connection, redacted, split_options
+from spark_ckpt_kafka.subscription import Subscription
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,13 +83,13 @@ class KafkaSource:
         named = [topic] if topic else list(topics)
         if bool(named) == bool(pattern) or (topic and topics):
             raise ConfigInvalid("a Kafka source reads one of: topic, topics, pattern", hint="give exactly one of them")
-        self._named = named
-        self._pattern = _compiled(pattern)
+        self._topics = Subscription(named, pattern)
         self._start: Start = start
         security, others = split_options(options or {})
         self._connection = Connection(servers, security)
         self._kept = KeptControl(self._connection)
         self._consumer, self._reader = _split_reader_options(others)
+        self._committed = self._consumer[_ISOLATION] == "read_committed"
         self._shown_group = shown_group
         self._value = value
 
@@ -100,17 +100,28 @@ class KafkaSource:
         """The topics exist, the cluster answers, and the session has Spark's Kafka connector."""
         self._stream(spark, "earliest")
         with _as_source_error(), Control(self._connection) as control:
-            self._partitions(control)
+            self._topics.partitions(control)
 
     def start(self, spark: SparkSession) -> Cursor:
         """Explicit offsets of every partition there is now. Raises `StartOutOfRange` for offsets that are not in the topic."""
+        return self._started({})
+
+    def renewed(self, spark: SparkSession, cursor: Cursor, changed: Collection[str]) -> Cursor:
+        """Topics that are the same ones go on, the others begin at the configured start."""
+        same_cluster = not {"kind", "cluster"} & set(changed)
+        same = {topic: at for topic, at in cursor.items() if same_cluster and f"topic {topic}" not in changed}
+        return self._started(same)
+
+    def _started(self, kept: Cursor) -> Cursor:
+        """The configured start of every topic there is now, except that those in `kept` keep their offsets."""
         with _as_source_error(), Control(self._connection) as control:
-            partitions = self._partitions(control)
-            beginnings, ends = control.beginnings(partitions), self._ends(control, partitions)
+            partitions = self._topics.partitions(control)
+            beginnings, ends = control.beginnings(partitions), control.ends(partitions, committed=self._committed)
             chosen = positions.starting(self._start, partitions, beginnings, ends)
             if not isinstance(self._start, str):
-                positions.check_start(chosen, beginnings, control.ends(partitions, committed=False))
-        return positions.to_cursor(chosen)
+                begun = {place: offset for place, offset in chosen.items() if place[0] not in kept}
+                positions.check_start(begun, beginnings, control.ends(partitions, committed=False))
+        return {**positions.to_cursor(chosen), **{topic: at for topic, at in kept.items() if topic in partitions}}
 
     def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
         """Rows from the cursor on; partitions that it does not know are read from their beginning.
@@ -118,7 +129,7 @@ class KafkaSource:
         Raises `SourceInvalid` if retention or a recreated topic took records that the job still needs.
         """
         with _as_source_error(), Control(self._connection) as control:
-            partitions = self._partitions(control)
+            partitions = self._topics.partitions(control)
             beginnings, ends = control.beginnings(partitions), control.ends(partitions, committed=False)
         positions.check_holes(positions.from_cursor(cursor), beginnings, ends)
         start = positions.to_cursor(positions.resumed(cursor, beginnings))
@@ -138,7 +149,7 @@ class KafkaSource:
     def end(self, spark: SparkSession) -> Cursor:
         """The last stable offset of every partition."""
         with _as_source_error(), Control(self._connection) as control:
-            return positions.to_cursor(self._ends(control, self._partitions(control)))
+            return positions.to_cursor(control.ends(self._topics.partitions(control), committed=self._committed))
 
     def reached(self, cursor: Cursor, end: Cursor) -> bool:
         """Whether every partition has been read up to `end`."""
@@ -177,7 +188,7 @@ class KafkaSource:
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
         """The cluster and the topics that there are now, by one request over a connection that stays open (two with `pattern`)."""
         with _as_source_error():
-            return {"kind": "kafka"} | self._kept.ask(lambda control: control.identity(self._topics(control)))
+            return {"kind": "kafka"} | self._kept.ask(lambda control: control.identity(self._topics.names(control)))
 
     def disconnect(self) -> None:
         """Close that connection."""
@@ -185,31 +196,19 @@ class KafkaSource:
 
     def describe(self) -> Mapping[str, str]:
         """Kind, topics, servers and settings without secrets."""
-        topics = self._pattern.pattern if self._pattern else ",".join(self._named)
-        return {"kind": "kafka", "topic": topics} | self._connection.describe() | redacted(self._reader)
-
-    def _partitions(self, control: Control) -> dict[str, list[int]]:
-        return control.partitions(self._topics(control))
-
-    def _topics(self, control: Control) -> list[str]:
-        if self._pattern is None:
-            return self._named
-        names = [name for name in control.topics() if self._pattern.fullmatch(name)]
-        if not names:
-            raise SourceInvalid(f"no topic matches {self._pattern.pattern!r}", hint="create one, or change the pattern")
-        return names
-
-    def _ends(self, control: Control, partitions: Mapping[str, Sequence[int]]) -> Positions:
-        return control.ends(partitions, committed=self._consumer[_ISOLATION] == "read_committed")
+        return {"kind": "kafka", "topic": str(self._topics)} | self._connection.describe() | redacted(self._reader)
 
     def _stream(self, spark: SparkSession, starting_offsets: str) -> DataFrame:
         from pyspark.errors import AnalysisException
 
-        subscription = (
-            {"subscribePattern": self._pattern.pattern} if self._pattern else {"subscribe": ",".join(self._named)}
-        )
         consumer = {f"kafka.{name}": value for name, value in self._consumer.items()}
-        options = {"failOnDataLoss": "true"} | self._reader | consumer | self._connection.for_spark() | subscription
+        options = (
+            {"failOnDataLoss": "true"}
+            | self._reader
+            | consumer
+            | self._connection.for_spark()
+            | self._topics.for_spark()
+        )
         reader = spark.readStream.format("kafka").options(**options).option("startingOffsets", starting_offsets)
         try:
             return reader.load()
@@ -237,13 +236,6 @@ def _split_reader_options(options: Mapping[str, str]) -> tuple[dict[str, str], d
             hint=f"known: {', '.join(sorted(_READER_OPTIONS))}, and Kafka's dotted names",
         )
     return _CONSUMER | consumer, reader
-
-
-def _compiled(pattern: str | None) -> re.Pattern[str] | None:
-    try:
-        return re.compile(pattern) if pattern else None
-    except re.error as error:
-        raise ConfigInvalid(f"{pattern!r} is not a regular expression: {error}") from error
 
 
 @contextmanager

@@ -177,6 +177,23 @@ def test_a_source_topic_made_again_under_a_running_job_ends_it_and_the_confirmed
     assert world.got() == sorted([*names, *fresh, b"later"])
 
 
+def test_a_confirmed_new_topic_leaves_the_other_topics_of_a_source_where_they_are(world: World) -> None:
+    other = world.cluster.new_topic()
+    source = KafkaSource(world.cluster.broker.servers, topics=[world.input, other])
+    world.put(b"a")
+    world.put(b"x", into=other)
+    world.drain(source)
+    world.anew(other)
+    world.put(b"b")
+    world.put(b"y", into=other)
+    with pytest.raises(IdentityChanged):
+        world.drain(source)
+    world.drain(source, accept_new_source="in")
+    world.put(b"c")
+    world.drain(source)
+    assert world.got() == [b"a", b"b", b"c", b"x", b"y"]
+
+
 def test_a_pattern_reads_topics_of_two_underscores_and_not_those_of_the_brokers(world: World) -> None:
     prefix = f"__{world.input}"
     world.cluster.control.create_topic(prefix, 1)

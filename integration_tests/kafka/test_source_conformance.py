@@ -49,5 +49,6 @@ class TestKafkaSource(SourceConformance):
             add=add,
             reading=SparkReading(spark, tmp_path),
             lose=lambda: lose(cluster),
+            renew=lambda: cluster.anew(cluster.topic),
         )
         producer.close()

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Cursor, Json, Seed
 from spark_ckpt.connector_parts.place import place_of
+from spark_ckpt.connector_parts.table_id import TableId
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 from spark_ckpt.spark_private.checkpoint_files import rate_start_file
 
@@ -63,6 +65,7 @@ class SparkSource:
         self._options = {name: _text(value) for name, value in (options or {}).items()}
         self._schema = schema
         self._clock_ms = clock_ms
+        self._asked: TableId | None = None
         _check_format(format, replayable)
         _check_options(self._kind, {name.lower(): value for name, value in self._options.items()})
 
@@ -119,9 +122,21 @@ class SparkSource:
         return _int(cursor["offset"]) >= (_int(end["now_ms"]) - _int(cursor["start_ms"])) // 1000
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
-        """The format, and the path if there is one; nothing else of the options, which may hold secrets."""
+        """The format, the path if there is one, and the id of a Delta table on a file system; nothing else of the options, which
+        may hold secrets. In an object store only Spark has the credentials: there the id is not known."""
+        from deltalake.exceptions import DeltaError
+
         path = next((value for name, value in self._options.items() if name.lower() == "path"), None)
-        return {"kind": self._kind} | ({} if path is None else {"path": place_of(path)})
+        if path is None:
+            return {"kind": self._kind}
+        parts = {"kind": self._kind, "path": place_of(path)}
+        if self._kind != "delta":
+            return parts
+        self._asked = self._asked or _table_id(path)
+        try:
+            return parts | {"table id": self._asked.ask() if self._asked is not None else ""}
+        except (DeltaError, OSError):
+            return parts | {"table id": ""}
 
     def describe(self) -> Mapping[str, str]:
         """Kind and format; options may hold secrets."""
@@ -197,6 +212,21 @@ def _check_options(kind: str, options: Mapping[str, str]) -> None:
             "delta: the schema log belongs to one checkpoint, and every start has a fresh one",
             hint="leave schemaTrackingLocation out",
         )
+
+
+def _table_id(path: str) -> TableId | None:
+    """Asks for the id of a Delta table on a file system."""
+    from deltalake import DeltaTable
+
+    place = place_of(path)
+    if "://" in place:
+        return None
+
+    def entry(version: int) -> bytes | None:
+        file = Path(place) / "_delta_log" / f"{version:020d}.json"
+        return file.read_bytes() if file.exists() else None
+
+    return TableId(lambda: DeltaTable(place), entry)
 
 
 def _text(value: str | int | float | bool) -> str:

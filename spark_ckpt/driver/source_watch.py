@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -20,9 +20,7 @@ from spark_ckpt.errors import CkptError, IdentityChanged, SourceSilent
 from spark_ckpt.store.identity import Parts, still_the_same
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_ckpt.plan.graph import SourceNode
+    from spark_ckpt.driver.job_plan import JobPlan
 
 _log = logging.getLogger(__name__)
 _EVERY_S = 10.0
@@ -31,29 +29,20 @@ _PAUSES_S = (0.2, 1.0)
 
 
 class SourceWatch(threading.Thread):
-    """Of one incarnation. `known`: the identity of every source, as its epochs record it; `failed` takes `IdentityChanged`.
-
-    `wait_s` bounds the answers that an epoch waits for.
-    """
+    """Of one incarnation. `known`: the identity of every source, as its epochs record it; `failed` takes `IdentityChanged`."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        nodes: Sequence[SourceNode],
-        known: Callable[[], Mapping[str, Parts]],
-        failed: Callable[[BaseException], None],
-        wait_s: float,
-        every_s: float | None = None,
+        self, plan: JobPlan, known: Callable[[], Mapping[str, Parts]], failed: Callable[[BaseException], None]
     ) -> None:
         super().__init__(name="ckpt-sources", daemon=True)
-        self._spark = spark
+        self._spark = plan.spark
         self._sources: dict[str, Source] = {
-            node.name: node.source for node in nodes if isinstance(node.source, Identified)
+            node.name: node.source for node in plan.sources if isinstance(node.source, Identified)
         }
         self._known = known
         self._failed = failed
-        self._wait_s = wait_s
-        self._every_s = _EVERY_S if every_s is None else every_s
+        self._wait_s = plan.config.timeout_ms / 1000
+        self._every_s = _EVERY_S
         self._asked_s = time.monotonic()
         self._turn = threading.Lock()
         self._over = threading.Event()

@@ -82,8 +82,7 @@ class SparkIncarnation:
         self._over = threading.Event()
         self._close_within_s = _JOIN_S
         self._query: RunningQuery | None = None
-        self._folder = LocalFolder(plan.cache, point.incarnation)
-        self._levels = levels
+        self._folder, self._levels = LocalFolder(plan.cache, point.incarnation), levels
         self._leaving = self._abandoned = False
         key_groups = plan.key_groups(point.manifest)
         shape, acked = plan.shape(key_groups), plan.store.log.state().acked
@@ -102,13 +101,7 @@ class SparkIncarnation:
         standing_now, post = self._core.standing, self._loop.post
         self._lanes = Lanes(plan, point.incarnation, point.last, standing_now, post, self._publish_took)
         self._materializing = Materializing(plan, point.incarnation, announcer.kept_up, self._fail)
-        self._watch = SourceWatch(
-            plan.spark,
-            plan.sources,
-            lambda: self._core.standing.sources,
-            self._fail,
-            plan.config.timeout_ms / 1000,
-        )
+        self._watch = SourceWatch(plan, lambda: self._core.standing.sources, self._fail)
         self._effects = Effects(
             plan,
             announcer,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_ckpt.connector import Cursor
+from spark_ckpt.connector import Cursor, KeepsUnchanged
 from spark_ckpt.driver.control_source import Control
 from spark_ckpt.driver.edge_stream import EdgeStream
 from spark_ckpt.driver.offset_log import BatchOffsets
@@ -16,12 +16,13 @@ from spark_ckpt.host.edges import Bound
 from spark_ckpt.host.incarnation import IncarnationCore
 from spark_ckpt.host.messages import BatchDone
 from spark_ckpt.host.reports import Report
+from spark_ckpt.store.parts import differing
 from spark_ckpt.store.widening import types_change
 from spark_ckpt.tasks.group_host import GroupHost
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.plan.graph import EdgeNode, OperatorNode
+    from spark_ckpt.plan.graph import EdgeNode, OperatorNode, SourceNode
 
 
 class Stage:
@@ -49,7 +50,15 @@ class Stage:
     def starts(self) -> Mapping[str, Cursor]:
         """Where sources that have no cursor yet start."""
         fresh = [node for node in self._plan.sources if node.name not in self._core.cursors]
-        return {node.name: node.source.start(self._plan.spark) for node in fresh}
+        return {node.name: self._start(node) for node in fresh}
+
+    def _start(self, node: SourceNode) -> Cursor:
+        """The configured start; of a source that took another one's place, only for what is another one."""
+        spark, base, name = self._plan.spark, self._core.base, node.name
+        before, now = base.source_identities.get(name), self._core.standing.sources.get(name, {})
+        if before and name in base.cursors and isinstance(node.source, KeepsUnchanged):
+            return node.source.renewed(spark, base.cursors[name], differing(before, now))
+        return node.source.start(spark)
 
     def is_behind(self) -> bool:
         """Whether rows wait. A job that drains ends soon anyway."""

@@ -21,8 +21,8 @@ class SourceSubject:
 
     `make`: the source as a user's program makes it; called for every new driver. `add`: adds to the input and returns the
     rows that the source is to give for it, at least two, all different; their columns are compared, others are not.
-    `reading`: how streams are run. `lose`: takes away what was added first. `renew`: puts another input under the same
-    name. `secrets`: texts that nothing may show.
+    `reading`: how streams are run. `lose`: takes away what was added first. `renew`: puts another, empty input under
+    the same name. `secrets`: texts that nothing may show.
     """
 
     make: Callable[[], Source]
@@ -301,6 +301,26 @@ class _Optional:
             return skip("the subject has no `renew`, or the source no identity")
         subject.renew()
         require(_identity(job) != before, "another input under the same name has another identity", identity=before)
+        return None
+
+    def test_another_input_under_a_running_driver_is_not_passed_over(self, subject: SourceSubject) -> None:
+        """The job asks the same source object before each commit: it says that the input is another one, or reads all of that."""
+        job = ReadingJob(subject)
+        if subject.renew is None:
+            return skip("the subject has no `renew`")
+        job.add(2)
+        source, session = job.driver(), subject.reading.session
+        before = dict(source.identity(session)) if isinstance(source, Identified) else None
+        cursor = job.cuts(job.start(), source)[-1].cursor
+        subject.renew()
+        if isinstance(source, Identified) and dict(source.identity(session)) != before:
+            return None
+        fresh = [row for _ in range(3) for row in subject.add()]
+        try:
+            found = rows_of(job.cuts(cursor, source))
+        except Exception:  # noqa: BLE001 - whatever stops the query: rows are not passed over
+            return None
+        require_rows(found, fresh, "a running job is told of another input, or reads all of its rows", cursor=cursor)
         return None
 
     def test_what_can_be_read_again_is_not_refused(self, subject: SourceSubject) -> None:

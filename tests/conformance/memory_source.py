@@ -364,6 +364,17 @@ class IsKnownByItsNameOnly(MemorySource):
         return {"kind": "memory"}
 
 
+class RemembersItsIdentity(MemorySource):
+    """Asks once, as for a connection's metadata, and never again."""
+
+    known: Mapping[str, str] | None = None
+
+    def identity(self, spark: Any) -> Mapping[str, str]:
+        if self.known is None:
+            self.known = super().identity(spark)
+        return self.known
+
+
 class LimitsNothing(MemorySource):
     def read(self, spark: Any, cursor: Cursor) -> Any:
         return MemorySource(self.name).read(spark, cursor)

@@ -33,6 +33,10 @@ COUNTEREXAMPLES: dict[str, list[type[MemorySource]]] = {
     "descriptions_are_texts_without_secrets": [faulty.ShowsItsPassword],
     "an_identity_is_the_same_at_every_start": [faulty.IsAnotherOneWithEveryRow],
     "another_input_has_another_identity": [faulty.IsKnownByItsNameOnly],
+    "another_input_under_a_running_driver_is_not_passed_over": [
+        faulty.RemembersItsIdentity,
+        faulty.IsKnownByItsNameOnly,
+    ],
     "what_can_be_read_again_is_not_refused": [faulty.ChecksTooMuch, faulty.WritesWhenItChecks],
     "what_is_kept_can_be_read_after_a_release": [faulty.ReleasesWhatIsKept],
     "limited_batches_have_no_more_rows_and_the_same_ones": [faulty.LimitsNothing, faulty.LimitsForGood],

@@ -354,3 +354,41 @@ def test_credentials_never_show(table: Path) -> None:
     source = DeltaSource(str(table), storage_options={"AWS_SECRET_ACCESS_KEY": "hidden"})
 
     assert "hidden" not in repr(source._settings) + str(source.describe())
+
+
+def test_a_table_that_comes_back_from_a_backup_and_grows_again_stops_a_running_reader(table: Path) -> None:
+    append(table, [[1]])
+    backup = table.with_name("backup")
+    shutil.copytree(table, backup)
+    cursor = start(table, start=1)
+    append(table, [[2]])
+    plan = reader(table, cursor)
+    end = plan.latestOffset(dict(cursor), ReadAllAvailable())
+    shutil.rmtree(table)
+    shutil.copytree(backup, table)
+    append(table, [[3]])
+    append(table, [[4]])
+    with pytest.raises(SourceInvalid) as caught:
+        plan.latestOffset(end, ReadAllAvailable())
+    assert caught.value.context == {"version": 2}
+
+
+def test_rows_that_a_restore_brings_back_are_not_read_twice(table: Path) -> None:
+    cursor = start(table, start=1)
+    version = append(table, [[1], [2]])
+    DeltaTable(str(table)).delete("id = 1")
+    DeltaTable(str(table)).restore(version)
+    append(table, [[3]])
+    assert read_on(table, cursor, 100, on_change="skip")[0] == [1, 2, 3]
+    with pytest.raises(SourceInvalid, match="DELETE"):
+        read_on(table, cursor, 100)
+
+
+def test_a_table_created_again_is_told_by_the_same_source_object(table: Path) -> None:
+    source = DeltaSource(str(table))
+    before = source.identity(NO_SPARK)
+    schema = DeltaTable(str(table)).schema()
+    shutil.rmtree(table)
+    DeltaTable.create(str(table), schema=schema)
+    after = source.identity(NO_SPARK)
+    assert [name for name in before if before[name] != after[name]] == ["table id"]

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import DateType, LongType, MapType, StringType, StructField, StructType
 from spark_ckpt_files import FilesSource
 from spark_ckpt_files.ledger import encoded
-from spark_ckpt_files.listing import DataFile
+from spark_ckpt_files.listing import DataFile, HeldFolder
 from spark_ckpt_files.offsets import Offset
 from spark_ckpt_files.settings import Settings, check_schema, output_schema
 from spark_ckpt_files.stream import FilesStreamReader
@@ -340,3 +340,46 @@ def test_the_output_has_the_columns_that_the_settings_ask_for(tmp_path: Path) ->
         "drop": ["id", "ckpt_reject"],
         "keep": ["id", "_corrupt_record", "_file", "_line"],
     }
+
+
+def replaced(folder: Path) -> None:
+    """Another folder at the same path."""
+    folder.rename(folder.with_name("before"))
+    folder.mkdir()
+
+
+def test_a_folder_that_another_one_replaces_while_the_job_runs_is_read_on_by_names(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    fill(folder, 2)
+    plan = reader(folder)
+    first = plan.latestOffset(plan.initialOffset(), ReadAllAvailable())
+    replaced(folder)
+    fill(folder, 2, first=2)
+    end = plan.latestOffset(first, ReadAllAvailable())
+    assert ids(plan, first, end) == [2, 3]
+
+
+def test_another_file_under_a_consumed_name_in_a_replaced_folder_is_not_passed_over(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    fill(folder, 2)
+    plan = reader(folder)
+    first = plan.latestOffset(plan.initialOffset(), ReadAllAvailable())
+    replaced(folder)
+    (folder / "001.csv").write_text("7\n")
+    os.utime(folder / "001.csv", (1, 1))
+    with pytest.raises(SourceInvalid) as caught:
+        plan.latestOffset(first, ReadAllAvailable())
+    assert caught.value.context == {"file": "001.csv"}
+
+
+def test_a_folder_that_was_removed_and_made_again_is_another_one(tmp_path: Path) -> None:
+    """File systems give a freed inode to the next folder."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    held = HeldFolder(str(folder))
+    answers = [held.replaced(), held.replaced()]
+    folder.rmdir()
+    folder.mkdir()
+    assert [*answers, held.replaced(), held.replaced()] == [False, False, True, False]

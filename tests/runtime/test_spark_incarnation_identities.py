@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from incarnation_kit import Bench, eventually
+from incarnation_kit import Bench, FakeSource, eventually
 
+from spark_ckpt.plan.graph import SourceNode
 from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import SinkIdentity
@@ -69,3 +70,20 @@ def test_a_source_that_took_the_place_of_another_is_pinned_at_its_start_and_the_
         ("initial", 0, {"in": {"path": "/new"}}),
         ("stop", 1, {"in": {"path": "/new"}}),
     ]
+
+
+class OfTwoTopics(FakeSource):
+    """Goes on with what did not change."""
+
+    def renewed(self, spark, cursor, changed):
+        return {**cursor, "begun": sorted(changed)}
+
+
+def test_a_source_of_several_topics_begins_only_those_again_that_are_other_ones(bench):
+    before, now = {"topic a": "1", "topic b": "2"}, {"topic a": "1", "topic b": "3"}
+    assert bench.born(standing=Standing({"in": before})).stopped(1, 2).outcome is Outcome.STOPPED
+    bench.plan.sources[0] = SourceNode("in", OfTwoTopics(), bench.plan.sources[0].schema)
+    life = bench.born(standing=Standing({"in": now}, fresh=frozenset({"in"})))
+    assert life.stopped(9).outcome is Outcome.STOPPED
+    begun = [each for each in bench.manifests() if each.reason == "initial"][-1]
+    assert begun.cursors["in"] == {"n": 2, "begun": ["topic b"]}

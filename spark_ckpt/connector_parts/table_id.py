@@ -1,0 +1,38 @@
+"""The id of a Delta table, asked again and again: the table is opened once, later answers cost one small file of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+
+from deltalake import DeltaTable
+
+
+class TableId:
+    """The id that a table was created with.
+
+    `opened`: opens the table; `entry`: the bytes of a version's log entry, None without one. No two commits have the same bytes:
+    while the newest commit of the last opening is unchanged, the table is the same.
+    """
+
+    def __init__(self, opened: Callable[[], DeltaTable], entry: Callable[[int], bytes | None]) -> None:
+        self._opened = opened
+        self._entry = entry
+        self._known: tuple[int, bytes, str] | None = None
+
+    def ask(self) -> str:
+        """The id now. Raises what opening raises."""
+        known = self._known
+        if known is not None and self._digest(known[0]) == known[1]:
+            return known[2]
+        before = self._opened()
+        table, version = str(before.metadata().id), before.version()
+        digest = self._digest(version)
+        # An id never comes back: between two openings with one id, the commit was read of this table.
+        same = digest is not None and str(self._opened().metadata().id) == table
+        self._known = (version, digest, table) if same and digest is not None else None
+        return table
+
+    def _digest(self, version: int) -> bytes | None:
+        entry = self._entry(version)
+        return None if entry is None else sha256(entry).digest()
