@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from spark_ckpt.errors import CkptError
     from spark_ckpt.spark_session.jars import Choice
 
 CONTRACT = 1
@@ -227,6 +228,21 @@ class Remembers(Protocol):
 
     def release(self, kept: Sequence[Cursor]) -> None:
         """The job can go back to `kept` cursors and to no other; everything before all of them is published."""
+
+
+@runtime_checkable
+class ChecksMemory(Protocol):
+    """A source that `Remembers`, and whose folder in the store can be checked without the program of the job.
+
+    It is found by part "kind" of its identity, which is then the name of its connector.
+    """
+
+    @classmethod
+    def memory_damage(cls, folder: Folder, cursors: Sequence[Cursor]) -> Sequence[CkptError | None]:
+        """For each cursor the error that a start from it raises because of the folder, None if it raises none.
+
+        Reads every file that such a start reads, each once, and changes nothing.
+        """
 
 
 @runtime_checkable

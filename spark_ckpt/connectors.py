@@ -30,6 +30,7 @@ _ALSO = {
     "lag": "counts the rows that wait",
     "shown_as": "shows how far a job has read",
     "remember_in": "keeps what it consumed in the store",
+    "memory_damage": "has what it keeps there checked by `spark-ckpt verify`",
     "seed": "begins where Spark's checkpoint says",
     "adopted": "goes on where a plain query stopped",
     "newest_published": "tells what it has published",

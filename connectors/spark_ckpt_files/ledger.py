@@ -126,13 +126,7 @@ class Ledger:
     def _read(self, name: str) -> tuple[DataFile, ...]:
         if self._folder is None:
             raise SourceInvalid("the cursor names a ledger, but the source was not given its folder")
-        try:
-            data = self._folder.read_bytes(name)
-        except FileNotFoundError as error:
-            raise _damaged(self._folder, name, "is missing") from error
-        if _named(_count(name), data) != name:
-            raise _damaged(self._folder, name, "is not what was written")
-        return decoded(data)
+        return decoded(segment_bytes(self._folder, name))
 
     def _write(self, count: int, files: Sequence[DataFile]) -> str:
         data = encoded(files)
@@ -141,6 +135,17 @@ class Ledger:
             self._folder.write_bytes(name, data)
         self._known[name] = tuple(files)
         return name
+
+
+def segment_bytes(folder: Folder, name: str) -> bytes:
+    """A segment as it was written. Raises `SourceInvalid` if it is missing or damaged."""
+    try:
+        data = folder.read_bytes(name)
+    except FileNotFoundError as error:
+        raise _damaged(folder, name, "is missing") from error
+    if _named(_count(name), data) != name:
+        raise _damaged(folder, name, "is not what was written")
+    return data
 
 
 def encoded(files: Sequence[DataFile]) -> bytes:
@@ -206,5 +211,6 @@ def _damaged(folder: Folder, name: str, what: str) -> SourceInvalid:
     return SourceInvalid(
         f"the list of consumed files {name} {what}: what was read is not known without it",
         folder=folder.uri,
-        hint="bring the file back from a backup of the store, or start with a new store",
+        hint="bring the file back from a backup of the store; or find an epoch without this damage (spark-ckpt verify "
+        "STORE) and go back to it, with FilesSource(..., ignoreMissingFiles=True)",
     )

@@ -9,8 +9,9 @@ from pathlib import Path
 from spark_ckpt.connector import Cursor, Folder
 from spark_ckpt.errors import SourceInvalid
 from spark_ckpt_files.cleaning import Cleaning
-from spark_ckpt_files.ledger import FORMAT, Consumed, Ledger
+from spark_ckpt_files.ledger import FORMAT, Consumed, Ledger, segment_bytes
 from spark_ckpt_files.listing import DataFile, Directory
+from spark_ckpt_files.old_cursor import is_old
 
 _NAMED_MAX = 5
 
@@ -36,6 +37,34 @@ def replay(folder: Folder, before: Cursor | None, newest: Cursor) -> Replay | No
     return _replay(Ledger(folder), Directory(str(newest["path"]), recursive=True), first, last)
 
 
+def memory_damage(folder: Folder, cursors: Sequence[Cursor]) -> list[SourceInvalid | None]:
+    """For each cursor what is wrong with the ledger that it needs, None if nothing is. Every segment is read once."""
+    seen: dict[str, SourceInvalid | None] = {}
+    return [_damage(folder, cursor, seen) for cursor in cursors]
+
+
+def _damage(folder: Folder, cursor: Cursor, seen: dict[str, SourceInvalid | None]) -> SourceInvalid | None:
+    if is_old(cursor):  # it has no ledger
+        return None
+    try:
+        for name in Consumed.of(cursor).segments:
+            if name not in seen:
+                seen[name] = _segment_damage(folder, name)
+            if (error := seen[name]) is not None:
+                return error
+    except SourceInvalid as error:
+        return error
+    return None
+
+
+def _segment_damage(folder: Folder, name: str) -> SourceInvalid | None:
+    try:
+        segment_bytes(folder, name)
+    except SourceInvalid as error:
+        return error
+    return None
+
+
 def _replay(ledger: Ledger, directory: Directory, before: Consumed, newest: Consumed) -> Replay:
     wanted = read_again(ledger, before, newest)
     there = directory.stat(file.name for file in wanted) if wanted else {}
@@ -53,10 +82,14 @@ def read_again(ledger: Ledger, before: Consumed, newest: Consumed) -> list[DataF
 def check_readable(
     ledger: Ledger, directory: Directory, before: Consumed, newest: Consumed, cleaning: Cleaning
 ) -> SourceInvalid | None:
-    """The error that names files which would be missed, if there are any."""
+    """The error that names files which would be missed, if there are any; or says that the list of them is damaged."""
     if newest.count <= before.count and newest.segments == before.segments:
         return None
-    again = _replay(ledger, directory, before, newest)
+    ledger.files(before)  # without it nothing can be read
+    try:
+        again = _replay(ledger, directory, before, newest)
+    except SourceInvalid as damaged:
+        return damaged
     if not again.missing and not again.forgotten:
         return None
     return SourceInvalid(

@@ -111,6 +111,23 @@ def output_schema(data: StructType, settings: Settings) -> StructType:
     return StructType(fields)
 
 
+def declared(schema: str | StructType) -> StructType:
+    """The data columns as the user declared them. Raises `SourceInvalid` for a text that is no list of columns."""
+    from pyspark.errors import PySparkException
+
+    if isinstance(schema, StructType):
+        return schema
+    if not schema.strip():
+        return StructType([])
+    try:
+        parsed = StructType.fromDDL(schema)
+    except PySparkException as error:
+        raise SourceInvalid(f"the schema {schema!r} cannot be parsed: {error}") from error
+    if not isinstance(parsed, StructType):
+        raise SourceInvalid(f"the schema {schema!r} is not a list of columns")
+    return parsed
+
+
 def check_schema(data: StructType, format: Format) -> None:
     """Refuse a schema that no file of this format can be read with."""
     if not data.fields:

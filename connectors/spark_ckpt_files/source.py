@@ -23,8 +23,8 @@ from spark_ckpt_files.listing import DataFile, Directory, grown
 from spark_ckpt_files.offsets import Offset, newest_of
 from spark_ckpt_files.old_cursor import is_old, present_of_old
 from spark_ckpt_files.reading import check_file
-from spark_ckpt_files.replay import check_readable
-from spark_ckpt_files.settings import Format, OnError, Settings, age_ms, check_schema, output_schema
+from spark_ckpt_files.replay import check_readable, memory_damage
+from spark_ckpt_files.settings import Format, OnError, Settings, age_ms, check_schema, declared, output_schema
 from spark_ckpt_files.stream import FORMAT_NAME, FilesDataSource
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class FilesSource:
         """Raise `SourceInvalid` for a missing directory, a bad schema, or a first file of another kind."""
         from spark_ckpt.spark_private.arrow_types import arrow_schema_of
 
-        data = self._data_schema()
+        data = declared(self._schema)
         check_schema(data, self._settings.format)
         self._cleaning.check()
         first = min(self._directory.names(), default=None)
@@ -151,7 +151,7 @@ class FilesSource:
         return (
             spark.readStream.format(FORMAT_NAME)
             .option("settings", replace(self._settings, path=here, time_zone=session_zone(spark)).to_json())
-            .option("schema", output_schema(self._data_schema(), self._settings).json())
+            .option("schema", output_schema(declared(self._schema), self._settings).json())
             .option("offset", json.dumps(Offset(consumed.count, consumed.newest_ms).json()))
             .option("consumed", str(self._written(files.values())) if files else "")
             .load()
@@ -190,6 +190,11 @@ class FilesSource:
             raise missing
         if missing is not None:
             _log.warning("ignoreMissingFiles: %s", missing.what)
+
+    @classmethod
+    def memory_damage(cls, folder: Folder, cursors: Sequence[Cursor]) -> Sequence[SourceInvalid | None]:
+        """For each cursor what is wrong with the part of the ledger that it needs."""
+        return memory_damage(folder, cursors)
 
     def release(self, kept: Sequence[Cursor]) -> None:
         """Forget what only older epochs needed; clean what no kept one would read again.
@@ -266,22 +271,6 @@ class FilesSource:
         os.close(handle)
         Path(name).write_bytes(encoded(list(files)))
         return Path(name)
-
-    def _data_schema(self) -> StructType:
-        from pyspark.errors import PySparkException
-        from pyspark.sql.types import StructType
-
-        if isinstance(self._schema, StructType):
-            return self._schema
-        if not self._schema.strip():
-            return StructType([])
-        try:
-            parsed = StructType.fromDDL(self._schema)
-        except PySparkException as error:
-            raise SourceInvalid(f"the schema {self._schema!r} cannot be parsed: {error}") from error
-        if not isinstance(parsed, StructType):
-            raise SourceInvalid(f"the schema {self._schema!r} is not a list of columns")
-        return parsed
 
 
 def _same(one: DataFile, other: DataFile) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spark_ckpt.cli.memory_check import FOLDER, check_memory
 from spark_ckpt.connector import Cursor, Json
 from spark_ckpt.errors import CkptError
 from spark_ckpt.recovery.plan import RestorePlan
 from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.store import Store
 
-_FOLDER = "sources"
 _NAMED_MAX = 5
 
 
@@ -36,6 +37,24 @@ class InputAgain:
 
 def inputs_again(store: Store, log_state: LogState, planned: RestorePlan) -> list[InputAgain]:
     """What the plan's epoch would read again, source by source; nothing for sources that do not tell."""
+    damaged = _damaged(store, planned)
+    return [*damaged, *(each for each in _all_again(store, log_state, planned) if each.source not in _names(damaged))]
+
+
+def _damaged(store: Store, planned: RestorePlan) -> list[InputAgain]:
+    """Sources whose files in the store are damaged: the job would not start."""
+    if not planned.epoch:
+        return []
+    found = check_memory(store, [store.log.manifest(planned.epoch)]).damage.get(planned.epoch, {})
+    says = "the job does not start from this epoch: "
+    return [InputAgain(name, None, None, f"{says}{error.what}", error) for name, error in sorted(found.items())]
+
+
+def _names(inputs: Sequence[InputAgain]) -> set[str]:
+    return {each.source for each in inputs}
+
+
+def _all_again(store: Store, log_state: LogState, planned: RestorePlan) -> list[InputAgain]:
     if not log_state.latest or log_state.latest == planned.epoch:
         return []
     newest = store.log.manifest(log_state.latest).cursors
@@ -49,7 +68,7 @@ def _again(store: Store, source: str, before: Cursor | None, newest: Cursor) -> 
     if "segments" not in newest:
         return None
     try:
-        again = replay(store.location.child(_FOLDER, source), before, newest)
+        again = replay(store.location.child(FOLDER, source), before, newest)
     except CkptError as error:
         sentence = f"what would be read again cannot be told here: {error.what}"
         return InputAgain(source, None, None, sentence, error)

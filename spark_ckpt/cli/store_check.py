@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from spark_ckpt.cli.checks import Finding
 from spark_ckpt.cli.list import driver_of
 from spark_ckpt.cli.output import utc
-from spark_ckpt.cli.verify import damage
+from spark_ckpt.cli.verify import damages
 from spark_ckpt.errors import CkptError, StoreForeign
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.delta_log import Actions, CommitLost
@@ -64,7 +64,7 @@ def _contents(location: Location) -> Iterator[Finding]:
 def _newest(store: Store, epoch: int) -> Finding:
     if not epoch:
         return Finding("newest epoch", "warn", "the job has none yet", "start the job")
-    why = damage(store, epoch, deep=False)
+    why = damages(store, [epoch], deep=False)[0][epoch]
     if why is not None:
         return Finding("newest epoch", "fail", f"epoch {epoch}: {why}", "spark-ckpt verify STORE --deep")
     return Finding("newest epoch", "ok", f"epoch {epoch} of {utc(store.log.state().by_id[epoch].created_ms)} is whole")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+from spark_ckpt.cli.memory_check import check_memory, damage_text
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, print_json, print_line, print_table
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.errors import EpochDamaged, FormatUnknown
+from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.store import Store
 
 
@@ -22,10 +25,13 @@ def verify(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Check that the files of every kept epoch are there, and with --deep every byte of them. Exit code 5 if not."""
+    """Check that the files of every kept epoch are there, and with --deep every byte of them. Exit code 5 if not.
+
+    What sources keep in the store (lists of consumed files) is read whole in any case, as every start does.
+    """
     opened = open_store(store, storage_option)
     epochs = [brief.epoch for brief in opened.log.state().epochs] if epoch is None else [epoch]
-    found = {number: damage(opened, number, deep) for number in epochs}
+    found, unchecked = damages(opened, epochs, deep)
     if as_json:
         print_json(
             {
@@ -33,18 +39,33 @@ def verify(
                 "deep": deep,
                 "whole": not any(found.values()),
                 "epochs": [{"epoch": each, "whole": why is None, "damage": why} for each, why in found.items()],
+                "unchecked_sources": [*unchecked],
             }
         )
     else:
         _print(found, deep)
+        for source in unchecked:
+            print_line(f"not checked: what source {source} keeps in the store; its connector is not installed here")
     if any(found.values()):
         raise typer.Exit(EpochDamaged.exit_code)
 
 
-def damage(store: Store, epoch: int, deep: bool) -> str | None:
-    """What is wrong with an epoch, None if it is whole."""
+def damages(store: Store, epochs: Sequence[int], deep: bool) -> tuple[dict[int, str | None], list[str]]:
+    """What is wrong with each epoch, None if it is whole; and sources whose files in the store cannot be checked here."""
+    manifests: list[Manifest] = []
+    found = {epoch: _damage(store, epoch, deep, manifests) for epoch in epochs}
+    memory = check_memory(store, manifests)
+    for epoch, errors in memory.damage.items():
+        found[epoch] = "; ".join(filter(None, [found[epoch], damage_text(errors.items())]))
+    return found, memory.unchecked
+
+
+def _damage(store: Store, epoch: int, deep: bool, read: list[Manifest]) -> str | None:
+    """What is wrong with an epoch's own files. `read` takes its manifest, if that can be read."""
     try:
-        store.verify(store.log.manifest(epoch), deep=deep)
+        manifest = store.log.manifest(epoch)
+        read.append(manifest)
+        store.verify(manifest, deep=deep)
     except EpochDamaged as error:
         return without_epoch(epoch, error.what) + _unneeded(store, epoch, error)
     except FormatUnknown as error:

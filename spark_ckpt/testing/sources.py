@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from spark_ckpt.connector import Cursor, Identified, Json, LimitsBatches, MayNeverEnd, Remembers, Source
+from spark_ckpt.connector import ChecksMemory, Cursor, Identified, Json, LimitsBatches, MayNeverEnd, Remembers, Source
 from spark_ckpt.errors import CkptError, SourceInvalid
 from spark_ckpt.testing.promises import Row, refused, require, require_described, require_rows, skip
 from spark_ckpt.testing.reading import Reading
@@ -337,6 +337,26 @@ class _Optional:
         require(job.folder.content == before, "`check_cursor` changes nothing", before=sorted(before))
         return None
 
+    def test_damaged_memory_is_found_without_the_job(self, subject: SourceSubject) -> None:
+        """`memory_damage` finds nothing in a whole folder, and whatever keeps a new driver from a cursor."""
+        job = ReadingJob(subject)
+        kind = type(job.driver())
+        if not issubclass(kind, ChecksMemory):
+            return skip("the source cannot check its memory without the job")
+        cursors = [cut.cursor for cut in job.grown_cuts()]
+        whole = dict(job.folder.content)
+        found = kind.memory_damage(job.folder, cursors)
+        require(not any(found), "nothing is found in a whole folder", found=found)
+        for name, content in whole.items():
+            for damaged in ({}, {name: content[: len(content) // 2]}):
+                there = {each: data for each, data in whole.items() if each != name} | damaged
+                for cursor in cursors:
+                    job.folder.content = dict(there)  # a driver may write again what is damaged
+                    [error] = kind.memory_damage(job.folder, [cursor])
+                    promise = "damage is found where a driver cannot start, and nowhere else"
+                    require(_starts(job, cursor) == (error is None), promise, file=name, cursor=cursor, found=error)
+        return None
+
     def test_what_is_kept_can_be_read_after_a_release(self, subject: SourceSubject) -> None:
         """Cuts that are not kept may be gone, kept ones go on as before."""
         job = ReadingJob(subject)
@@ -391,6 +411,15 @@ def _refused_or_the_same(job: ReadingJob, cursor: Cursor, due: list[Row], name: 
         )
         raise
     require_rows(found, due, "a damaged cursor gives no other rows", field=name, value=cursor[name])
+
+
+def _starts(job: ReadingJob, cursor: Cursor) -> bool:
+    """Whether a new driver goes on from a cursor."""
+    try:
+        job.cuts(cursor)
+    except CkptError:
+        return False
+    return True
 
 
 def _identity(job: ReadingJob) -> Mapping[str, str] | None:

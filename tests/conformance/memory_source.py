@@ -342,6 +342,58 @@ class WritesWhenItChecks(RememberingSource):
         self.folder.write_bytes("checked", b"")
 
 
+class WritesItsMemory(RememberingSource):
+    """Has a file in the folder for every cursor, and needs it to go on."""
+
+    def cursor(self, offset: str, previous: Cursor) -> Cursor:
+        found = super().cursor(offset, previous)
+        assert self.folder is not None
+        self.folder.write_bytes(f"at-{found['at']}", b"read")
+        return found
+
+    def read(self, spark: Any, cursor: Cursor) -> Any:
+        assert self.folder is not None
+        frame = super().read(spark, cursor)
+        if (error := _damage(self.folder, cursor)) is not None:
+            raise error
+        return frame
+
+    def limited(self, rows: int) -> MemorySource | None:
+        return None
+
+    @classmethod
+    def memory_damage(cls, folder: Folder, cursors: Sequence[Cursor]) -> Sequence[SourceInvalid | None]:
+        return [_damage(folder, cursor) for cursor in cursors]
+
+
+def _damage(folder: Folder, cursor: Cursor) -> SourceInvalid | None:
+    name = f"at-{cursor['at']}"
+    there = name == "at-0" or (name in folder.entries() and folder.read_bytes(name) == b"read")
+    return None if there else SourceInvalid("what was read is not known")
+
+
+class FindsNoDamage(WritesItsMemory):
+    @classmethod
+    def memory_damage(cls, folder: Folder, cursors: Sequence[Cursor]) -> Sequence[SourceInvalid | None]:
+        return [None for _ in cursors]
+
+
+class FindsDamageInTheWhole(WritesItsMemory):
+    @classmethod
+    def memory_damage(cls, folder: Folder, cursors: Sequence[Cursor]) -> Sequence[SourceInvalid | None]:
+        return [SourceInvalid("damaged") for _ in cursors]
+
+
+class FindsDamageWithSizesOnly(WritesItsMemory):
+    """Misses a file that was cut."""
+
+    @classmethod
+    def memory_damage(cls, folder: Folder, cursors: Sequence[Cursor]) -> Sequence[SourceInvalid | None]:
+        return [
+            None if f"at-{cursor['at']}" in ("at-0", *folder.entries()) else SourceInvalid("gone") for cursor in cursors
+        ]
+
+
 class ReleasesWhatIsKept(RememberingSource):
     """Takes the newest kept cursor for the oldest."""
 

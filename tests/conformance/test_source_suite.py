@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import memory_source as faulty
 import pytest
-from memory_source import MemorySource, RememberingSource, subject
+from memory_source import MemorySource, RememberingSource, WritesItsMemory, subject
 
 from spark_ckpt.errors import CkptError
 from spark_ckpt.testing import PromiseBroken, SourceConformance, SourceSubject
@@ -38,6 +38,11 @@ COUNTEREXAMPLES: dict[str, list[type[MemorySource]]] = {
         faulty.IsKnownByItsNameOnly,
     ],
     "what_can_be_read_again_is_not_refused": [faulty.ChecksTooMuch, faulty.WritesWhenItChecks],
+    "damaged_memory_is_found_without_the_job": [
+        faulty.FindsNoDamage,
+        faulty.FindsDamageInTheWhole,
+        faulty.FindsDamageWithSizesOnly,
+    ],
     "what_is_kept_can_be_read_after_a_release": [faulty.ReleasesWhatIsKept],
     "limited_batches_have_no_more_rows_and_the_same_ones": [faulty.LimitsNothing, faulty.LimitsForGood],
 }
@@ -53,6 +58,12 @@ class TestASourceThatRemembers(SourceConformance):
     @pytest.fixture
     def subject(self) -> SourceSubject:
         return subject(RememberingSource)
+
+
+class TestASourceWhoseMemoryCanBeChecked(SourceConformance):
+    @pytest.fixture
+    def subject(self) -> SourceSubject:
+        return subject(WritesItsMemory)
 
 
 @pytest.mark.parametrize(
