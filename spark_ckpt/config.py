@@ -100,7 +100,9 @@ class JobConfig(BaseModel):
         "publish_timeout", "10 minutes", "longest time to publish one epoch, retries included"
     )
     store_patience_ms: Duration = _duration(
-        "store_patience", "10 minutes", "an outage of the store (full, unreachable) is waited for so long"
+        "store_patience",
+        "10 minutes",
+        "an outage of the store (full, unreachable) or of a host too busy to start Python workers is waited for so long",
     )
     stop_timeout_ms: Duration = _duration(
         "stop_timeout", "20 seconds", "after SIGTERM or SIGINT the run ends so soon, with or without its final epoch"

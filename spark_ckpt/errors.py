@@ -1,8 +1,9 @@
 """The error tree: what happened, to which epoch, operator and table, and what to run next.
 
 Every error a user can meet is a `CkptError` with a condition in Spark's style (`CKPT_EPOCH_DAMAGED`).
-Handlers ask the error, not a list: `retriable` says whether a new attempt can succeed, `exit_code` is what the
-command line returns.  Keyword arguments become fields of the message; never pass a secret.
+Handlers ask the error, not a list: `retriable` says whether a new attempt can succeed, `passes` whether it is an outage that a
+running job waits for, `exit_code` is what the command line returns.  Keyword arguments become fields of the message; never pass
+a secret.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ class CkptError(Exception):
 
     condition: ClassVar[str] = "CKPT_ERROR"
     retriable: ClassVar[bool] = False
+    passes: ClassVar[bool] = False
     exit_code: ClassVar[int] = 1
 
     def __init__(self, what: str, *, hint: str = "", **context: object) -> None:
@@ -67,6 +69,7 @@ class StoreOutage(CkptError):
 
     condition = "CKPT_STORE_OUTAGE"
     retriable = True
+    passes = True
     exit_code = 3
 
 
@@ -98,6 +101,15 @@ class StoreIoFailed(StoreOutage):
     """The device below the file system failed to read or write."""
 
     condition = "CKPT_STORE_IO_FAILED"
+
+
+class WorkersNotStarted(CkptError):
+    """Spark could not start its Python processes in time. A running job waits and tries again, see `store_patience`."""
+
+    condition = "CKPT_WORKERS_NOT_STARTED"
+    retriable = True
+    passes = True
+    exit_code = 10
 
 
 class StoreForeign(CkptError):

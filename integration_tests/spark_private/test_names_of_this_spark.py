@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import signal
+import zipfile
 from pathlib import Path
 
 import pandas as pd
@@ -56,7 +58,7 @@ from spark_ckpt.spark_private.library_files import is_sparks_file
 from spark_ckpt.spark_private.memory_stream import MemoryStream, rows_up_to
 from spark_ckpt.spark_private.names import SparkName
 from spark_ckpt.spark_private.pandas_conversion import columns_to_pandas, frame_to_arrow
-from spark_ckpt.spark_private.python_workers import IMPORTED_BY_WORKERS, workers_python
+from spark_ckpt.spark_private.python_workers import IMPORTED_BY_WORKERS, START_TIMED_OUT, workers_python
 from spark_ckpt.spark_private.shipping import shipped
 from spark_ckpt.spark_private.time_zones import session_zone
 from tests.spark_private_guard import PUBLIC_SETTINGS, every_name
@@ -147,6 +149,30 @@ def _(spark: SparkSession) -> None:
 @of("spark.python.daemon.module", "pyspark.daemon.manager", "pyspark.worker")
 def _(loaded: list[str]) -> None:
     assert {"spark_ckpt.store.location", "pyspark.worker"} <= set(loaded)
+
+
+@of(
+    "Python worker failed to connect back", "Timed out while waiting for the Python worker to connect back",
+    "Python daemon failed to launch worker", "Python failed to launch worker",
+)  # fmt: skip
+def _() -> None:
+    with zipfile.ZipFile(next(jars_of_spark().glob("spark-core_*.jar"))) as jar:
+        factory = jar.read("org/apache/spark/api/python/PythonWorkerFactory.class")
+    for said in (
+        b"Python worker failed to connect back", b"Timed out while waiting for the Python worker to connect back",
+        b"Python daemon failed to launch worker", b"Python failed to launch worker",
+    ):  # fmt: skip
+        assert said in factory
+
+
+@of("STREAMING_PYTHON_RUNNER_INITIALIZATION_TIMEOUT_FAILURE")
+def _() -> None:
+    with zipfile.ZipFile(next(jars_of_spark().glob("spark-common-utils_*.jar"))) as jar:
+        assert START_TIMED_OUT in json.loads(jar.read("error/error-conditions.json"))
+
+
+def jars_of_spark() -> Path:
+    return Path(pyspark.__file__).parent / "jars"
 
 
 @of("pyspark.daemon.worker")

@@ -54,8 +54,9 @@ class IncarnationEvent:
 
 @dataclass(frozen=True, slots=True)
 class OutageEvent:
-    """The store, or a disk the job needs, does not serve it; the job waits. `condition` and `what`: of the error, such as
-    CKPT_STORE_FULL. The outage has lasted `waited_ms` of at most `patience_ms`; attempt number `attempt` follows after `pause_ms`.
+    """The store, or a disk the job needs, does not serve it, or the host is too busy to start Python workers; the job waits.
+    `condition` and `what`: of the error, such as CKPT_STORE_FULL. The outage has lasted `waited_ms` of at most `patience_ms`;
+    attempt number `attempt` follows after `pause_ms`.
     """
 
     job: str
@@ -126,7 +127,8 @@ class RunListener:
         """A sink has the epoch; `detail["sink"]` names it."""
 
     def onOutage(self, event: OutageEvent) -> None:
-        """The job waits for a disk or store, once per attempt. When it is over, `onIncarnationStarted` follows, or the run ends."""
+        """The job waits for a disk, a store or Python workers, once per attempt. When it is over, `onIncarnationStarted` follows,
+        or the run ends."""
 
     def onStandby(self, event: StandbyEvent) -> None:
         """This driver waits behind another one. Called from threads of the standby."""

@@ -17,8 +17,17 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException, QueryContextType
 
 from spark_ckpt import errors
-from spark_ckpt.errors import CkptError, EnvironmentUnfit, RunFailed, StoreFull, StoreIoFailed, StoreReadOnly
+from spark_ckpt.errors import (
+    CkptError,
+    EnvironmentUnfit,
+    RunFailed,
+    StoreFull,
+    StoreIoFailed,
+    StoreReadOnly,
+    WorkersNotStarted,
+)
 from spark_ckpt.spark_private.captured_errors import causes_of, message_of, without_plan
+from spark_ckpt.spark_private.python_workers import START_TIMED_OUT, start_failure_said
 from spark_ckpt.storage_errors import outage, refusal_said
 from spark_ckpt.tasks.failures import (
     MAY_PASS,
@@ -51,6 +60,11 @@ _OF_DISKS = (StoreFull, StoreReadOnly, StoreIoFailed)
 _HINT_DISKS = (
     "look at the disks of Spark's checkpoint (run_dir), its temporary files (spark.local.dir), the local cache (local_dir) "
     "and the store; a running job goes on by itself when they serve again"
+)
+
+_HINT_WORKERS = (
+    "the host is too busy, or has too little memory: stop other programs, or give the job fewer tasks at a time (local[n], "
+    "spark.executor.cores); a running job goes on by itself, else start it again: it continues from its last epoch"
 )
 
 _PYTHON = "PYTHON_EXCEPTION"
@@ -121,7 +135,12 @@ def failure_by(error: Exception) -> CkptError:
 def failure_in(text: str) -> CkptError:
     """The typed error in Spark's message, or the message itself, shortened to what a person reads."""
     text = without_plan(text)
-    return _typed(text) or _disk_failure(text) or QueryFailed(_shortened(text), hint="the full trace is in Spark's log")
+    return (
+        _typed(text)
+        or _disk_failure(text)
+        or _workers_failure(text)
+        or QueryFailed(_shortened(text), hint="the full trace is in Spark's log")
+    )
 
 
 def typed(error: BaseException) -> CkptError:
@@ -134,7 +153,12 @@ def typed(error: BaseException) -> CkptError:
         return outage(error.filename if isinstance(error.filename, str) else "this machine", error)
     said = str(error)
     trace = user_traceback(error) or None  # of a source's or a sink's own code, most likely
-    return _typed(said) or _disk_failure(said) or RunFailed(f"{type(error).__name__}: {said}", traceback=trace)
+    return (
+        _typed(said)
+        or _disk_failure(said)
+        or _workers_failure(said)
+        or RunFailed(f"{type(error).__name__}: {said}", traceback=trace)
+    )
 
 
 def _jvm_gone() -> JvmGone:
@@ -157,6 +181,8 @@ def _judged(error: BaseException) -> CkptError | None:
     condition = error.getCondition() if isinstance(error, PySparkException) else None
     if not isinstance(error, PySparkException) or condition is None:
         return None
+    if condition == START_TIMED_OUT:
+        return _workers_failure(condition)
     if condition == _PYTHON:
         text = (error.getMessageParameters() or {}).get("traceback") or message_of(error)
         return _typed(text) or _disk_failure(text) or _python_failure(text)
@@ -176,6 +202,9 @@ def _untyped(chain: list[BaseException], error: Exception) -> CkptError:
     for text in (*texts, without_plan(str(error))):
         if (failed := _disk_failure(text)) is not None:
             return failed
+    for text in texts:
+        if (late := _workers_failure(text)) is not None:
+            return late
     for text in texts:
         if _HEADER in text and (failed := _python_failure(text)) is not None:
             return failed
@@ -207,6 +236,14 @@ def _disk_failure(text: str) -> CkptError | None:
             said = _JAVAS_FRAME.sub("", line)[:_SHOWN_CHARS]
             return refusal.kind(f"{refusal.meaning}: {said}", hint=_HINT_DISKS)
     return None
+
+
+def _workers_failure(text: str) -> WorkersNotStarted | None:
+    """Spark's own bound on the start of a Python process, which no setting moves. Nothing of the job's is at fault."""
+    said = start_failure_said(text)
+    if said is None:
+        return None
+    return WorkersNotStarted(f"Spark could not start its Python workers: {said[:_SHOWN_CHARS]}", hint=_HINT_WORKERS)
 
 
 def _class_of(condition: str) -> type[CkptError]:

@@ -134,7 +134,7 @@ class Supervisor:
         _log.warning(
             "job=%s incarnation %d ended, the next begins in %.1f s: %s", job, incarnation, pause.pause_s, error
         )
-        if isinstance(error, StoreOutage):
+        if error.passes:
             event = OutageEvent(
                 job, incarnation, error.condition, error.what, round(pause.waited_s * 1000),
                 self._plan.config.store_patience_ms, round(pause.pause_s * 1000), pause.attempt,
@@ -230,9 +230,9 @@ class Supervisor:
 
 
 def _raise_outage(error: BaseException) -> None:
-    """A full disk is raised as one, whatever library met it."""
+    """A full disk, or a host too busy for Python workers, is raised as one, whatever library met it."""
     ours = typed(error)
-    if isinstance(ours, StoreOutage) and ours is not error:
+    if ours.passes and ours is not error:
         raise ours from error
 
 
@@ -243,7 +243,7 @@ def _as_error(ending: Ending) -> CkptError:
 
 
 def _given_up(error: CkptError, verdict: GiveUp, stopping: bool) -> CkptError:
-    if isinstance(error, StoreOutage):
+    if error.passes:
         why = "no final epoch was taken" if stopping else "store_patience is over"
         context = {**error.context, "waited": f"{verdict.waited_s:.0f} s; {why}"}
         return type(error)(error.what, hint=error.hint, **context)

@@ -161,6 +161,12 @@ _RUNS: Mapping[str, Cause] = {
         "More than `max_failed_epochs` incarnations in a row failed without a new epoch.",
         "The message holds the last failure: mend that, and start the job again. It continues from its last epoch.",
     ),
+    "CKPT_WORKERS_NOT_STARTED": Cause(
+        "The host is so busy, or so short of memory, that a Python process of Spark's has not connected within 10 seconds (60 "
+        "for a forked worker). Spark has no setting for this.",
+        "Stop other programs on the host, or give the job fewer tasks at a time (`local[n]`, `spark.executor.cores`). On an idle "
+        f"host, `spark-ckpt doctor` checks the workers' Python. {_OUTAGE}",
+    ),
     "CKPT_QUERY_FAILED": Cause(
         "Spark ended the streaming query: a lost executor, too little memory, an error inside Spark or a source.",
         "Read the reason in the message and Spark's log above it. What may pass by itself is tried again in a new "

@@ -1,9 +1,9 @@
 """What follows an incarnation that ended with an error: the next one after a pause, or the end of the run.
 
-There are three kinds of errors. An outage (a full disk, a store that does not answer) passes: it is waited for, bounded in
-time, since the number of attempts says nothing about it. What may be the job's own fault counts against a bound of failures
-in a row without a new epoch. Everything else is final. Time is passed in, in seconds of any clock that only grows; nothing
-here waits.
+There are three kinds of errors. An outage (a full disk, a store that does not answer, a host too busy to start Spark's Python
+workers) passes: it is waited for, bounded in time, since the number of attempts says nothing about it. What may be the job's own
+fault counts against a bound of failures in a row without a new epoch. Everything else is final. Time is passed in, in seconds of
+any clock that only grows; nothing here waits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from spark_ckpt.errors import CkptError, StoreOutage
+from spark_ckpt.errors import CkptError
 
 
 class Kind(Enum):
@@ -24,7 +24,7 @@ class Kind(Enum):
 
 def kind_of(error: CkptError) -> Kind:
     """What `error` means for the run."""
-    if isinstance(error, StoreOutage):
+    if error.passes:
         return Kind.PASSES
     return Kind.COUNTS if error.retriable else Kind.FINAL
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 from spark_ckpt.spark_private.names import SparkName
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+_FACTORY = (
+    "org.apache.spark.api.python.PythonWorkerFactory "
+    "(core/src/main/scala/org/apache/spark/api/python/PythonWorkerFactory.scala)"
+)
+_COUNTED = "a host that is too busy to start workers counts as a failed epoch, and ends the job after some"
 NAMES = (
     SparkName(
         "spark.python.daemon.module",
@@ -43,6 +49,14 @@ NAMES = (
         "org.apache.spark.internal.config.Python (core/src/main/scala/org/apache/spark/internal/config/Python.scala)",
         "unix_sockets", "a batch takes 40 ms longer: a small piece of it waits for TCP's acknowledgement of the one before",
     ),
+    SparkName("Python worker failed to connect back", _FACTORY, "start_failure_said", _COUNTED),
+    SparkName("Timed out while waiting for the Python worker to connect back", _FACTORY, "start_failure_said", _COUNTED),
+    SparkName("Python daemon failed to launch worker", _FACTORY, "start_failure_said", _COUNTED),
+    SparkName("Python failed to launch worker", _FACTORY, "start_failure_said", _COUNTED),
+    SparkName(
+        "STREAMING_PYTHON_RUNNER_INITIALIZATION_TIMEOUT_FAILURE",
+        "error-conditions.json (common/utils/src/main/resources/error/error-conditions.json)", "START_TIMED_OUT", _COUNTED,
+    ),
 )  # fmt: skip
 
 DAEMON_MODULE = "spark.python.daemon.module"
@@ -51,6 +65,15 @@ WORKER = "pyspark.worker"
 """What Spark asks the daemon to fork for a task of a user's function."""
 _LONGEST_SOCKET_FOLDER = 61
 """Bytes. Spark refuses a longer one: its sockets' names take 43 of the 104 that a path may have."""
+START_TIMED_OUT = "STREAMING_PYTHON_RUNNER_INITIALIZATION_TIMEOUT_FAILURE"
+"""Condition: the Python process of a streaming source has not connected in time."""
+_NOT_STARTED = re.compile(
+    r"(?:\A|Exception: )((?:Python worker failed to connect back|Timed out while waiting for the Python worker to connect back"
+    r"|Python (?:daemon )?failed to launch worker)[^\n]*)"
+    rf"|\[?({START_TIMED_OUT}[^\n]*)"
+)
+"""What Spark says of a worker that has not connected (within 10 or 60 seconds, for which there is no setting), or that could not
+be forked. At the beginning of a message, or after the name of an exception's class: a record may hold the same words."""
 IMPORTED_BY_WORKERS = (WORKER, "pyspark.sql.pandas.serializers")
 
 
@@ -73,6 +96,12 @@ def silent_when_hung_up_on(worker: Callable[[socket, bool], int]) -> Callable[[s
             return 1
 
     return silent
+
+
+def start_failure_said(text: str) -> str | None:
+    """Spark's line in an error's text that says that a Python process did not start in time; None if there is none."""
+    found = _NOT_STARTED.search(text)
+    return None if found is None else found[1] or found[2]
 
 
 def workers_python(spark: SparkSession) -> str:

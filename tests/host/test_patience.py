@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ckpt.driver.query_failures import QueryFailed
-from spark_ckpt.errors import BadRecord, CkptError, Fenced, StoreFull, StoreUnreachable
+from spark_ckpt.errors import BadRecord, CkptError, Fenced, StoreFull, StoreUnreachable, WorkersNotStarted
 from spark_ckpt.host.patience import Ended, GiveUp, Kind, Patience, Pause, kind_of
 
 FULL, LOST, BAD = StoreFull("full"), QueryFailed("executor lost"), BadRecord("x")
@@ -37,7 +37,7 @@ class Trial:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [(FULL, Kind.PASSES), (StoreUnreachable("x"), Kind.PASSES), (LOST, Kind.COUNTS), (BAD, Kind.FINAL),
-     (Fenced("x"), Kind.FINAL)],
+     (Fenced("x"), Kind.FINAL), (WorkersNotStarted("x"), Kind.PASSES)],
 )  # fmt: skip
 def test_every_error_is_of_one_kind(error, kind):
     assert kind_of(error) is kind
@@ -62,6 +62,12 @@ def test_an_outage_counts_as_no_failure():
     assert isinstance(trial.ends(LOST), Pause)
     assert isinstance(trial.ends(FULL), Pause)
     assert trial.ends(LOST) == GiveUp(2, 0.0)
+
+
+def test_workers_that_do_not_start_are_waited_for_and_count_as_no_failure():
+    trial = Trial(max_failures=0)
+    pauses = trial.until_it_gives_up(WorkersNotStarted("late"), lived_s=10)
+    assert sum(pause.pause_s for pause in pauses) == 100
 
 
 def test_failures_in_a_row_are_bounded_in_number_and_an_epoch_starts_the_count_again():

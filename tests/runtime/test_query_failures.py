@@ -21,6 +21,7 @@ from spark_ckpt.errors import (
     StoreFull,
     StoreReadOnly,
     StoreUnreachable,
+    WorkersNotStarted,
 )
 from spark_ckpt.tasks.failures import ExpressionFailed, OutputInvalid, UserFunctionFailed, UserFunctionHindered
 
@@ -198,6 +199,51 @@ def test_a_killed_worker_is_told_by_what_spark_says_of_it():
     error = failure_by(Spoken(said=texts[0], cause=Spoken(said=texts[1], cause=Spoken(said=texts[2]))))
     assert (type(error), error.retriable) == (QueryFailed, True)
     assert "Python worker exited unexpectedly" in error.what
+
+
+LATE = "Timed out while waiting for the Python worker to connect back"
+LATE_SIMPLE = f"""Job aborted due to stage failure: Task 1 in stage 4.0 failed 1 times, most recent failure: Lost task 1.0 in \
+stage 4.0 (TID 9) (host executor driver): org.apache.spark.SparkException: Python worker failed to connect back.
+\tat org.apache.spark.api.python.PythonWorkerFactory.createSimpleWorker(PythonWorkerFactory.scala:320)
+Caused by: java.net.SocketTimeoutException: {LATE}"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LATE_SIMPLE,
+        "Python worker failed to connect back.",
+        f"{LATE} after 60000 ms",
+        f"An error occurred while calling o55.load.\n: java.net.SocketTimeoutException: {LATE} after 60000 ms\n\tat X",
+        "java.lang.IllegalStateException: Python daemon failed to launch worker with code -11",
+        "java.lang.IllegalStateException: Python daemon failed to launch worker.",
+        "[STREAMING_PYTHON_RUNNER_INITIALIZATION_TIMEOUT_FAILURE] Streaming Runner initialization failed.",
+    ],
+)
+def test_a_worker_that_does_not_start_in_time_is_an_outage_and_not_the_jobs_failure(text):
+    for error in (failure_in(text), failure_by(Spoken(said="Query terminated", cause=Spoken(said=text))),
+                  typed(RuntimeError(text))):  # fmt: skip
+        assert (type(error), error.passes, "max_failed" in str(error)) == (WorkersNotStarted, True, False)
+        assert "start it again" in error.hint
+
+
+def test_the_runner_of_a_source_that_does_not_start_in_time_is_an_outage():
+    late = Spoken(
+        "STREAMING_PYTHON_RUNNER_INITIALIZATION_TIMEOUT_FAILURE", "XXKST", "Streaming Runner initialization failed."
+    )
+    assert type(failure_by(late)) is WorkersNotStarted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"[CAST_INVALID_INPUT] The value '{LATE}' cannot be cast",
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).",
+        'java.io.IOException: Cannot run program "python9": error=2, No such file or directory',
+    ],
+)
+def test_what_is_no_late_worker_is_not_waited_for(text):
+    assert not failure_in(text).passes
 
 
 def test_an_error_raised_in_sql_is_typed_and_names_the_position():

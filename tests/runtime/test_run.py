@@ -24,6 +24,7 @@ from spark_ckpt.errors import (
     RunFailed,
     StoreFull,
     StoreUnreachable,
+    WorkersNotStarted,
 )
 from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.store.records import Manifest, OperatorSnapshot, StagedOutput
@@ -152,6 +153,26 @@ def test_an_outage_is_outlasted_by_more_incarnations_than_may_fail(bench):
     run = bench.run(failed(error=StoreFull("full")), STOPPED, beginnings=[None, *outages], max_failed_epochs=0)
     assert ended(run) is None
     assert len(bench.lives) == 14
+
+
+LATE = RuntimeError(
+    "An error occurred while calling o1.load.\n: org.apache.spark.SparkException: Python worker failed to connect back."
+)
+
+
+def test_workers_that_do_not_start_are_waited_for_by_more_incarnations_than_may_fail(bench):
+    late = failed(error=WorkersNotStarted("late"))
+    run = bench.run(late, STOPPED, beginnings=[None, *[LATE] * 5], max_failed_epochs=0)
+    assert ended(run) is None
+    assert len(bench.lives) == 7
+
+
+def test_workers_that_do_not_start_within_patience_end_the_run_with_what_to_do(bench):
+    late = [failed(error=WorkersNotStarted("late", hint="stop other programs")) for _ in range(999)]
+    error = ended(bench.run(*late, store_patience="50 ms", max_failed_epochs=0))
+    assert (error.condition, error.hint) == ("CKPT_WORKERS_NOT_STARTED", "stop other programs")
+    assert "store_patience" in error.context["waited"]
+    assert len(bench.lives) > 1
 
 
 def test_an_outage_longer_than_patience_ends_the_run_with_its_own_error(bench):
