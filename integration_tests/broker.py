@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from spark_ckpt_kafka.library import kafka_errors, open_admin
 
-from spark_ckpt.spark_session import jars
+from spark_ckpt import jars
 
 READY_TIMEOUT_S = 300.0
 IMAGE = "apache/kafka:4.1.1"

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from integration_tests.broker import SMALL, free_ports
-from spark_ckpt.spark_session import jars
+from spark_ckpt import jars
 
 LOCK = Path(__file__).with_name("s3proxy.lock.json")
 BUCKET = "bucket"

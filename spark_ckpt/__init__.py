@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from checkpoint_protocols.ids import Epoch, Incarnation
     from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
     from spark_ckpt.api.job import Job
     from spark_ckpt.api.spark_source import SparkSource
@@ -37,15 +38,14 @@ if TYPE_CHECKING:
     )
     from spark_ckpt.driver.run import Run
     from spark_ckpt.errors import CkptError
-    from spark_ckpt.protocol.ids import Epoch, Incarnation
-    from spark_ckpt.rewind.pin_listener import PinListener
     from spark_ckpt.spark_session.session import session
     from spark_ckpt.tasks.operators.aggregations import Aggregate, count, first, last, max, mean, min, stddev, sum
     from spark_ckpt.tasks.operators.vectorized import KeyBatch, KeyResult
 
 _HOME = {
     "connector": (
-        "Cursor", "EpochOutput", "PublishReceipt", "Publisher", "Sink", "SinkContext", "Source", "StagePlan", "StagedFile",
+        "Cursor", "Epoch", "EpochOutput", "Incarnation", "PublishReceipt", "Publisher", "Sink", "SinkContext", "Source",
+        "StagePlan", "StagedFile",
     ),
     "errors": ("CkptError",),
     "api.grouped": ("CoGroupedStreams", "GroupedStream"),
@@ -54,11 +54,9 @@ _HOME = {
         "EpochEvent", "IncarnationEvent", "LagEvent", "OutageEvent", "ProgressEvent", "RunListener", "StandbyEvent",
         "UpkeepEvent",
     ),
-    "protocol.ids": ("Epoch", "Incarnation"),
     "tasks.operators.aggregations": ("Aggregate", "count", "first", "last", "max", "mean", "min", "stddev", "sum"),
     "driver.run": ("Run",),
     "tasks.operators.vectorized": ("KeyBatch", "KeyResult"),
-    "rewind.pin_listener": ("PinListener",),
     "spark_session.session": ("session",),
     "api.spark_source": ("SparkSource",),
     "api.state": ("read_state", "state_frame", "state_version"),
@@ -82,7 +80,6 @@ __all__ = [
     "KeyResult",
     "LagEvent",
     "OutageEvent",
-    "PinListener",
     "ProgressEvent",
     "PublishReceipt",
     "Publisher",

@@ -1,6 +1,6 @@
 """What a connector implements: a source with cursors, a sink with staged rows and an idempotent publish.
 
-A connector package imports this module, `spark_ckpt.errors` and `spark_ckpt.protocol.ids`, `spark_ckpt.spark_session.jars` if
+A connector package imports this module, `spark_ckpt.errors` and `checkpoint_protocols.ids`, `spark_ckpt.jars` if
 it brings jars, `spark_ckpt.connector_parts` if they fit, and in its tests `spark_ckpt.testing`. The core never imports a
 connector: it finds `Connector` objects by their entry points (`spark_ckpt.connectors`).
 
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from spark_ckpt.protocol.ids import Epoch, Incarnation
+from checkpoint_protocols.ids import Epoch, Incarnation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from spark_ckpt.errors import CkptError
-    from spark_ckpt.spark_session.jars import Choice
+    from spark_ckpt.jars import Choice
 
 CONTRACT = 1
 """Number of what this module asks of a connector and gives it. It grows when an older core cannot host a newer connector."""
@@ -40,7 +40,7 @@ class Connector:
 
     `name`: the entry point's, as in `spark_ckpt.session("x", name)`. `contract`: the `CONTRACT` that it was written for,
     as a number. `sources`, `sinks`: names of classes in that module, so that it may import them when they are asked for.
-    `jars`: what a session needs on its class path, every artefact locked (`spark_ckpt.spark_session.jars.read_lock`).
+    `jars`: what a session needs on its class path, every artefact locked (`spark_ckpt.jars.read_lock`).
     `settings`: what a session needs to be told; a user's own settings win.
     """
 

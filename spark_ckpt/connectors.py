@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spark_ckpt.connector import CONTRACT, Connector, Sink, Source
 from spark_ckpt.errors import CkptError, ConfigInvalid, ConnectorBroken, ConnectorTooNew, ConnectorUnknown
-from spark_ckpt.spark_session.jars import Jar, fetch
+from spark_ckpt.jars import Jar, fetch
 
 GROUP = "spark_ckpt.connectors"
 ATTRIBUTE = "CONNECTOR"
@@ -169,7 +169,7 @@ def _misshapen(declared: Connector, name: str) -> str:
     if not declared.sources and not declared.sinks:
         return "it has neither a source nor a sink"
     if not isinstance(declared.jars, tuple) or not all(_is_choice(each) for each in declared.jars):
-        return "jars are a tuple of choices, each a sequence of spark_ckpt.spark_session.jars.Jar, the best first"
+        return "jars are a tuple of choices, each a sequence of spark_ckpt.jars.Jar, the best first"
     if not isinstance(declared.settings, Mapping) or not _are_texts((*declared.settings, *declared.settings.values())):
         return "settings are texts by name"
     return ""

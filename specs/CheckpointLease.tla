@@ -1,6 +1,6 @@
 -------------------------- MODULE CheckpointLease --------------------------
 (***************************************************************************)
-(* The checkpoint lease of seed 002 as spark_ckpt/protocol/lease/ has     *)
+(* The checkpoint lease of seed 002 as checkpoint_protocols/lease/ has     *)
 (* it: clocks of different rates, a deadline that a new primary begins     *)
 (* anew, boot numbers, uploads that arrive late, a store that compares     *)
 (* tokens.  The published model has one global timeout that ends all       *)

@@ -1,7 +1,7 @@
 --------------------------- MODULE CyclicSnapshot ---------------------------
 (***************************************************************************)
 (* Barrier snapshots on a graph with loops (seed 003, algorithm 2), as     *)
-(* spark_ckpt/protocol/snapshots/cyclic.py has them, for                   *)
+(* checkpoint_protocols/snapshots/cyclic.py has them, for                   *)
 (*                                                                         *)
 (*     s -> a,  a -> b -> a,  a -> c -> a                                  *)
 (*                                                                         *)

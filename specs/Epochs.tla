@@ -1,7 +1,7 @@
 ------------------------------- MODULE Epochs -------------------------------
 (***************************************************************************)
 (* Snapshots by epochs (seed 000; Mattern; Lai and Yang), as               *)
-(* spark_ckpt/protocol/snapshots/epochs.py has them, for                   *)
+(* checkpoint_protocols/snapshots/epochs.py has them, for                   *)
 (*                                                                         *)
 (*     s -> a -> b -> a                                                    *)
 (*                                                                         *)

@@ -1,7 +1,7 @@
 -------------------------- MODULE PartialRecovery --------------------------
 (***************************************************************************)
 (* Partial recovery (seed 003, section 5; erratum E16), as                 *)
-(* spark_ckpt/protocol/snapshots/partial_recovery.py has it, for           *)
+(* checkpoint_protocols/snapshots/partial_recovery.py has it, for           *)
 (*                                                                         *)
 (*     s -> m,  t -> m,  m -> x,  m -> y                                   *)
 (*                                                                         *)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pyspark
 
-from spark_ckpt import spark_private
-from spark_ckpt.spark_private.names import SparkName
+from spark_ckpt import spark_internals as spark_private
+from spark_ckpt.spark_internals.names import SparkName
 
 PUBLIC_MODULES = (
     "pyspark", "pyspark.errors", "pyspark.sql", "pyspark.sql.functions", "pyspark.sql.types", "pyspark.sql.datasource",

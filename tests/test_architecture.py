@@ -21,91 +21,20 @@ from spark_ckpt.tasks import python_daemon
 
 ROOT = Path(spark_ckpt.__file__).parents[1]
 CORE = ROOT / "spark_ckpt"
+PROTOCOLS = ROOT / "checkpoint_protocols"
 CONNECTORS = ROOT / "connectors"
-MODULES = sorted([*CORE.rglob("*.py"), *CONNECTORS.rglob("*.py")])
+BESIDE = {CONNECTORS, ROOT / "examples"}
+"""Folders whose packages are imported without the folder's name."""
+PACKAGES = (
+    CORE,
+    PROTOCOLS,
+    ROOT / "checkpoint_lab",
+    ROOT / "spark_rewind",
+    CONNECTORS,
+    ROOT / "examples" / "spark_ckpt_demo",
+)
+MODULES = sorted(module for package in PACKAGES for module in package.rglob("*.py"))
 MOST_FUNCTION_LINES, MOST_MODULE_LINES = 50, 500
-
-MAY_IMPORT = {
-    "spark_ckpt/protocol": {"spark_ckpt.protocol"},
-    "spark_ckpt/simulator": {
-        "spark_ckpt.simulator", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.recovery", "spark_ckpt.host",
-        "spark_ckpt.connector", "spark_ckpt.store.delta_log", "spark_ckpt.store.epoch_log", "spark_ckpt.store.log_table",
-        "spark_ckpt.store.records", "spark_ckpt.store.restore", "spark_ckpt.store.retention",
-        "spark_ckpt.store.identity",
-        "spark_ckpt.connector_parts.sink_rules", "spark_ckpt.connector_parts.sent_ahead", "spark_ckpt.store.ways_back",
-        "spark_ckpt.store.sinks_ahead", "spark_ckpt.content",
-    },
-    "spark_ckpt/host": {
-        "spark_ckpt.host", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.connector", "spark_ckpt.wording",
-        "spark_ckpt.store.identity", "spark_ckpt.store.records", "spark_ckpt.store.restore",
-    },
-    "spark_ckpt/trace": {
-        "spark_ckpt.trace", "spark_ckpt.host", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.connector",
-        "spark_ckpt.storage_errors", "spark_ckpt.store.identity", "spark_ckpt.store.records", "spark_ckpt.store.restore",
-        "spark_ckpt.simulator.world", "spark_ckpt.wording",
-    },
-    "spark_ckpt/store": {
-        "spark_ckpt.store", "spark_ckpt.protocol", "spark_ckpt.errors", "spark_ckpt.connector", "spark_ckpt.failpoints",
-        "spark_ckpt.storage_errors", "spark_ckpt.wording", "spark_ckpt.content", "spark_ckpt.json_values",
-    },
-    "spark_ckpt/recovery": {
-        "spark_ckpt.recovery", "spark_ckpt.protocol", "spark_ckpt.store", "spark_ckpt.errors", "spark_ckpt.connector",
-        "spark_ckpt.wording",
-    },
-    "spark_ckpt/rewind": {
-        "spark_ckpt.rewind", "spark_ckpt.protocol.ids", "spark_ckpt.protocol.checkpoints.recovery_line", "spark_ckpt.errors",
-        "spark_ckpt.failpoints", "spark_ckpt.wording",
-        "spark_ckpt.spark_private.query_logs", "spark_ckpt.spark_private.state_files",
-        "spark_ckpt.spark_private.pipeline_flows",
-    },
-    "spark_ckpt/adopt": {
-        "spark_ckpt.adopt", "spark_ckpt.rewind", "spark_ckpt.spark_private", "spark_ckpt.plan", "spark_ckpt.tasks",
-        "spark_ckpt.driver.query_failures", "spark_ckpt.store", "spark_ckpt.errors", "spark_ckpt.connector",
-        "spark_ckpt.connectors",
-    },
-    "spark_ckpt/spark_private": {"spark_ckpt.spark_private"},
-    "spark_ckpt/tasks": {
-        "spark_ckpt.tasks", "spark_ckpt.spark_private", "spark_ckpt.protocol", "spark_ckpt.host.markers",
-        "spark_ckpt.host.reports", "spark_ckpt.store.location", "spark_ckpt.store.records", "spark_ckpt.connector",
-        "spark_ckpt.content", "spark_ckpt.errors", "spark_ckpt.failpoints", "spark_ckpt.wording",
-    },
-    "spark_ckpt/plan": {
-        "spark_ckpt.plan", "spark_ckpt.tasks", "spark_ckpt.spark_private", "spark_ckpt.protocol", "spark_ckpt.store.names",
-        "spark_ckpt.store.records", "spark_ckpt.connector", "spark_ckpt.config", "spark_ckpt.errors", "spark_ckpt.wording",
-    },
-    "spark_ckpt/driver": {
-        "spark_ckpt.driver", "spark_ckpt.plan", "spark_ckpt.tasks", "spark_ckpt.host", "spark_ckpt.protocol", "spark_ckpt.store",
-        "spark_ckpt.seen.live_view",
-        "spark_ckpt.spark_private", "spark_ckpt.spark_session.worker_python", "spark_ckpt.trace", "spark_ckpt.connector",
-        "spark_ckpt.config", "spark_ckpt.errors", "spark_ckpt.failpoints", "spark_ckpt.storage_errors", "spark_ckpt.wording",
-        "spark_ckpt.content",
-    },
-    "spark_ckpt/seen": {
-        "spark_ckpt.seen", "spark_ckpt.recovery", "spark_ckpt.store", "spark_ckpt.driver", "spark_ckpt.connector",
-        "spark_ckpt.errors", "spark_ckpt.json_values", "spark_ckpt.wording",
-    },
-    "spark_ckpt/spark_session": {
-        "spark_ckpt.spark_session", "spark_ckpt.spark_private", "spark_ckpt.connectors", "spark_ckpt.errors", "spark_ckpt.wording",
-    },
-    "connectors": {
-        "spark_ckpt.connector", "spark_ckpt.errors", "spark_ckpt.protocol.ids", "spark_ckpt.failpoints",
-        "spark_ckpt.spark_private",
-        "spark_ckpt.storage_errors", "spark_ckpt.wording", "spark_ckpt.content",
-    },
-}  # fmt: skip
-"""What a folder may import of `spark_ckpt`: these modules and what is below them."""
-
-PUBLIC_FOR_CONNECTORS = {
-    "spark_ckpt.spark_session.jars": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_kafka"},
-    "spark_ckpt.connector_parts.file_stream": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
-    "spark_ckpt.connector_parts.read_limits": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
-    "spark_ckpt.connector_parts.sent_ahead": {"connectors/spark_ckpt_kafka"},
-    "spark_ckpt.connector_parts.place": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
-    "spark_ckpt.connector_parts.table_id": {"connectors/spark_ckpt_delta"},
-    "spark_ckpt.tasks.worker_process": {"connectors/spark_ckpt_delta", "connectors/spark_ckpt_files"},
-}
-"""Beyond that, what certain connectors use: jars they need, the streaming reader over files, its limits, one spelling of a path,
-the rule of what was sent ahead."""
 
 IO_FREE = ("os", "io", "pathlib", "socket", "time", "random", "threading", "queue", "subprocess", "pyarrow", "deltalake",
            "pyspark", "pandas", "datetime", "uuid", "secrets", "asyncio", "multiprocessing")  # fmt: skip
@@ -131,7 +60,7 @@ def is_type_guard(node: ast.AST) -> bool:
 
 
 def package_of(module: Path, level: int) -> list[str]:
-    root = CONNECTORS if module.is_relative_to(CONNECTORS) else ROOT
+    root = next((folder for folder in BESIDE if module.is_relative_to(folder)), ROOT)
     return list(module.relative_to(root).parts[:-level])
 
 
@@ -143,48 +72,8 @@ def named(module: Path) -> str:
     return str(module.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("folder", MAY_IMPORT)
-def test_imports_point_one_way(folder):
-    wrong = [
-        f"{named(module)} imports {name}"
-        for module in sorted((ROOT / folder).rglob("*.py"))
-        for name in imports_of(module)
-        if name.split(".")[0] == "spark_ckpt" and not within(name, MAY_IMPORT[folder] | also_public(module))
-    ]
-    assert wrong == []
-
-
-def also_public(module: Path) -> set[str]:
-    return {name for name, users in PUBLIC_FOR_CONNECTORS.items() if any(named(module).startswith(u) for u in users)}
-
-
-def test_the_core_never_imports_a_connector_but_in_its_programs():
-    """The command line and the demo are programs on top of everything, as a user's is."""
-    packages = {path.name for path in CONNECTORS.iterdir() if path.is_dir()}
-    wrong = [
-        f"{named(module)} imports {name}"
-        for module in sorted(CORE.rglob("*.py"))
-        if not any(module.is_relative_to(CORE / program) for program in ("demo", "cli"))
-        for name in imports_of(module)
-        if name.split(".")[0] in packages
-    ]
-    assert wrong == []
-
-
-def test_connectors_do_not_import_each_other():
-    packages = {path.name for path in CONNECTORS.iterdir() if path.is_dir()}
-    wrong = [
-        f"{named(module)} imports {name}"
-        for package in packages
-        for module in (CONNECTORS / package).rglob("*.py")
-        for name in imports_of(module)
-        if name.split(".")[0] in packages - {package}
-    ]
-    assert wrong == []
-
-
 def outside_of_the_room() -> list[Path]:
-    return [module for module in MODULES if not module.is_relative_to(CORE / "spark_private")]
+    return [module for module in MODULES if not module.is_relative_to(CORE / "spark_internals")]
 
 
 def test_what_spark_does_not_promise_is_used_in_one_place():
@@ -250,7 +139,7 @@ def defines(function: str) -> bool:
 
 @cache
 def names_in_the_room() -> frozenset[str]:
-    return defined_by((CORE / "spark_private").glob("*.py"))
+    return defined_by((CORE / "spark_internals").glob("*.py"))
 
 
 # -- where code runs ---------------------------------------------------------------------------------------------------
@@ -262,7 +151,8 @@ def told_to_run(where: str) -> frozenset[str]:
     [row] = re.findall(rf"^\| {where}: [^|]*\|([^|]*)\|$", page, re.MULTILINE)
     connectors = tuple(folder.name for folder in CONNECTORS.iterdir())
     return frozenset(
-        name if name.startswith(connectors) else f"spark_ckpt.{name}" for name in re.findall(r"`([\w.]+)`", row)
+        name if name.startswith((*connectors, "checkpoint_protocols")) else f"spark_ckpt.{name}"
+        for name in re.findall(r"`([\w.]+)`", row)
     )
 
 
@@ -335,7 +225,7 @@ def test_what_tasks_run_never_loads_what_the_driver_runs():
         ("spark_ckpt.tasks.group_host", "from spark_ckpt.driver.spark_incarnation import SparkIncarnation"),
         ("spark_ckpt.tasks.staging", "def stage():\n    from spark_ckpt.driver import supervisor"),
         ("spark_ckpt.tasks.rows", "import spark_ckpt.store.epoch_log"),
-        ("spark_ckpt.connector", "from spark_ckpt.spark_private.jvm import jvm_of"),
+        ("spark_ckpt.connector", "from spark_ckpt.spark_internals.jvm import jvm_of"),
         ("spark_ckpt.tasks.failures", "from spark_ckpt.driver.a_new_module import anything"),
     ],
 )
@@ -364,11 +254,11 @@ def test_what_the_workers_daemon_loads_for_tasks_is_what_tasks_run():
     assert all(within(name, set(told_to_run("in tasks"))) for name in ours)
 
 
-@pytest.mark.parametrize("folder", ["protocol", "host"])
+@pytest.mark.parametrize("folder", [PROTOCOLS, CORE / "coordination"], ids=named)
 def test_machines_and_the_rules_around_them_reach_no_clock_no_disk_and_no_thread(folder):
     wrong = [
         f"{named(module)} imports {name}"
-        for module in sorted((CORE / folder).rglob("*.py"))
+        for module in sorted(folder.rglob("*.py"))
         for name in imports_of(module)
         if name.split(".")[0] in IO_FREE
     ]
@@ -376,7 +266,7 @@ def test_machines_and_the_rules_around_them_reach_no_clock_no_disk_and_no_thread
 
 
 def test_there_is_no_cycle_between_modules_at_run_time():
-    graph = {dotted(module): needed(module) for module in CORE.rglob("*.py")}
+    graph = {dotted(module): needed(module) for module in MODULES}
     done: set[str] = set()
 
     def visit(name: str, path: tuple[str, ...]) -> None:
@@ -391,8 +281,7 @@ def test_there_is_no_cycle_between_modules_at_run_time():
 
 
 def dotted(module: Path) -> str:
-    parts = list(module.relative_to(ROOT).with_suffix("").parts)
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return ".".join([*package_of(module, 1), *stem_of(module)])
 
 
 def needed(module: Path) -> set[str]:
@@ -410,7 +299,7 @@ def needed(module: Path) -> set[str]:
 
 @cache
 def known_modules() -> frozenset[str]:
-    return frozenset(dotted(each) for each in CORE.rglob("*.py"))
+    return frozenset(dotted(each) for each in MODULES)
 
 
 def test_functions_and_modules_stay_short():
@@ -488,7 +377,8 @@ def test_public_names_are_listed_once_and_can_be_discovered():
 
 def every_error() -> list[type[CkptError]]:
     """All error classes of the core and the connectors; modules that need something absent are left out."""
-    for package in (f"spark_ckpt.{folder}" for folder in ("tasks", "plan", "driver", "store", "recovery", "rewind")):
+    product = [f"spark_ckpt.{folder}" for folder in ("tasks", "plan", "driver", "store", "recovery")]
+    for package in (*product, "spark_rewind"):
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             importlib.import_module(module.name)
     found, open_ = [], [CkptError]
@@ -497,7 +387,8 @@ def every_error() -> list[type[CkptError]]:
         found.append(kind)
         open_ += kind.__subclasses__()
     return sorted(
-        (kind for kind in set(found) if kind.__module__.startswith("spark_ckpt")), key=lambda kind: kind.__name__
+        (kind for kind in set(found) if kind.__module__.startswith(("spark_ckpt", "spark_rewind"))),
+        key=lambda kind: kind.__name__,
     )
 
 

@@ -15,7 +15,7 @@ from spark_ckpt.driver.listener import (
     StandbyEvent,
     UpkeepEvent,
 )
-from spark_ckpt.seen.aside import Aside
+from spark_ckpt.observability.aside import Aside
 
 WAIT_S = 120
 EPOCH = EpochEvent("job", 1, 1, {})

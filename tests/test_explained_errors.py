@@ -68,13 +68,13 @@ def test_pages_that_a_cure_names_exist():
 
 
 def test_settings_and_commands_that_a_cure_names_exist():
-    from spark_ckpt.cli.app import VERBS
+    from spark_ckpt.cli.verbs import verbs as installed
     from spark_ckpt.config import setting_names
 
     cures = " ".join(cause.cause + " " + cause.cure for cause in CAUSES.values())
     verbs = set(re.findall(r"`spark-ckpt ([\w-]+)", cures))
     assert verbs
-    assert verbs - {verb.name for verb in VERBS} == set()
+    assert verbs - {verb.name for verb in installed()} == set()
     assert {"lease", "timeout", "keep_epochs", "max_failed_epochs", "publish_timeout"} <= set(setting_names())
 
 

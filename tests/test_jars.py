@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_ckpt import jars
 from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit
-from spark_ckpt.spark_session import jars
-from spark_ckpt.spark_session.jars import Jar
+from spark_ckpt.jars import Jar
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from spark_ckpt.seen.live_view import epoch_rate, follow, picture, rate, sparkline
+from spark_ckpt.observability.live_view import epoch_rate, follow, picture, rate, sparkline
 from spark_ckpt.store.records import EpochBrief
 
 

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from spark_ckpt.spark_private.python_workers import silent_when_hung_up_on
+from spark_ckpt.spark_internals.python_workers import silent_when_hung_up_on
 from spark_ckpt.tasks import python_daemon
 
 

@@ -34,8 +34,8 @@ from benchmarks.inside.null_sink import NullSink
 from benchmarks.inside.run_rate import end_of_batch, rows_per_s
 from benchmarks.inside.sessions import benchmark_session
 from benchmarks.side_by_side.usage import processes
-from spark_ckpt.seen.metrics.configured import listeners_of
-from spark_ckpt.seen.metrics.prometheus import endpoints
+from spark_ckpt.observability.metrics.configured import listeners_of
+from spark_ckpt.observability.metrics.prometheus import endpoints
 
 ROWS, KEYS = 100_000, 10_000
 ADDRESS = "127.0.0.1:9466"

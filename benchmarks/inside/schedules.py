@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.protocol.menu import MENU
+import checkpoint_lab as sim
+from checkpoint_protocols.menu import MENU
 
 SCHEDULES, STEPS = 400, 50
 

@@ -23,9 +23,9 @@ from spark_ckpt_kafka.options import Connection
 from spark_ckpt_kafka.producer import Plane
 from spark_ckpt_kafka.publisher import KafkaPublisher
 
+from checkpoint_protocols.ids import Epoch, Incarnation
 from integration_tests.broker import Broker, running_broker
 from spark_ckpt.connector import EpochOutput, SinkContext, StagedAhead, StagedFile, StagePlan
-from spark_ckpt.protocol.ids import Epoch, Incarnation
 from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.staging import SinkStage, StageWriter
 

@@ -13,8 +13,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks.systems import Environment
-from spark_ckpt.spark_session import class_archive, jars
-from spark_ckpt.spark_session.jars import Jar
+from spark_ckpt import jars
+from spark_ckpt.jars import Jar
+from spark_ckpt.spark_session import class_archive
 
 _INSTALL_TIMEOUT_S = 1800
 _OWN_PACKAGES = ("spark-ckpt", "pyspark", "deltalake", "pyarrow", "pandas", "numpy", "confluent-kafka")

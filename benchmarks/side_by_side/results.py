@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.report.lines import Line, read
-from spark_ckpt.spark_session import jars
+from spark_ckpt import jars
 
 Cell = tuple[str, str, str, str, int, float | None]
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructField, StructType
 
 from spark_ckpt.connector import EpochOutput, StagedFile
 from spark_ckpt.errors import RowsRefused
-from spark_ckpt.spark_private.arrow_types import spark_schema_of
+from spark_ckpt.spark_internals.arrow_types import spark_schema_of
 from spark_ckpt.storage_errors import outage
 from spark_ckpt_delta.log import filesystem
 from spark_ckpt_delta.rules import expiring_transactions, not_writable, same_type

@@ -19,9 +19,9 @@ from typing import Literal
 
 from deltalake import DeltaTable
 
+from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import EpochOutput, SinkContext
 from spark_ckpt.errors import Fenced, PublishConflict, SinkInvalid
-from spark_ckpt.protocol.ids import Epoch, Incarnation
 
 Engine = Literal["deltalake", "spark"]
 _DECISION_BITS = 31

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from checkpoint_protocols.ids import Epoch
 from spark_ckpt.connector import SinkContext
 from spark_ckpt.errors import PublishFailed
-from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt.storage_errors import one_line, refusal_in
 
 

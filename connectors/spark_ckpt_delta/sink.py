@@ -95,7 +95,7 @@ class DeltaSink:
 
     def stage(self, schema: StructType) -> StagePlan:
         """Engine "deltalake": inside the table, created if absent. Engine "spark": in the store's outbox."""
-        from spark_ckpt.spark_private.arrow_types import arrow_schema_of
+        from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
 
         self._schema = schema
         columns = arrow_schema_of(schema)

@@ -99,7 +99,7 @@ class DeltaStreamReader(FileStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition's files, in the order of the log."""
-        from spark_ckpt.spark_private.arrow_types import arrow_schema_of
+        from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
 
         prepare_worker()
         assert isinstance(partition, FileRun)  # noqa: S101 - what partitions() returned

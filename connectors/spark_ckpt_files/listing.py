@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from spark_ckpt.errors import SourceInvalid
-from spark_ckpt.spark_private.query_logs import SINK_LOG
+from spark_ckpt.spark_internals.query_logs import SINK_LOG
 from spark_ckpt_files.sink_log import SinkLog
 
 _log = logging.getLogger(__name__)

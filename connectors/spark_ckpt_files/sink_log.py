@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.fs as pafs
 
 from spark_ckpt.errors import SourceInvalid
-from spark_ckpt.spark_private.query_logs import (
+from spark_ckpt.spark_internals.query_logs import (
     COMPACT,
     SINK_LOG,
     UnknownFormat,

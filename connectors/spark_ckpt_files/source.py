@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from spark_ckpt.connector import Cursor, Folder
 from spark_ckpt.connector_parts.place import place_of
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
-from spark_ckpt.spark_private.time_zones import session_zone
+from spark_ckpt.spark_internals.time_zones import session_zone
 from spark_ckpt_files.cleaning import Cleaner, Cleaning, CleanSource
 from spark_ckpt_files.ledger import Consumed, Ledger, encoded
 from spark_ckpt_files.listing import DataFile, Directory, grown
@@ -123,7 +123,7 @@ class FilesSource:
 
     def check(self, spark: SparkSession) -> None:
         """Raise `SourceInvalid` for a missing directory, a bad schema, or a first file of another kind."""
-        from spark_ckpt.spark_private.arrow_types import arrow_schema_of
+        from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
 
         data = declared(self._schema)
         check_schema(data, self._settings.format)

@@ -102,7 +102,7 @@ class FilesStreamReader(FileStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition's files, oldest file first."""
-        from spark_ckpt.spark_private.arrow_types import arrow_schema_of
+        from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
 
         prepare_worker()
         assert isinstance(partition, FileRun)  # noqa: S101 - what partitions() returned

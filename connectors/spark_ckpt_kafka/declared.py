@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 
 from spark_ckpt.connector import Connector
-from spark_ckpt.spark_session.jars import read_lock
+from spark_ckpt.jars import read_lock
 
 CONNECTOR = Connector(
     "kafka",

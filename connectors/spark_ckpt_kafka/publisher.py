@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from checkpoint_protocols.ids import Epoch
 from spark_ckpt.connector import EpochOutput, Json, PublishReceipt, StagedAhead, StagedFile
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishFailed
-from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt_kafka.gate import Gate
 from spark_ckpt_kafka.lane_process import LaneProcess
 from spark_ckpt_kafka.producer import ProducerFailed

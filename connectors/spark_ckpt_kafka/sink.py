@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import Published, SinkContext, StagePlan
 from spark_ckpt.errors import ConfigInvalid, SinkInvalid
-from spark_ckpt.protocol.ids import Epoch, Incarnation
 from spark_ckpt_kafka.control import Control, ControlError
 from spark_ckpt_kafka.options import Connection, Tuning, split_options, tuning
 from spark_ckpt_kafka.producer import Plane, choose

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
 from spark_ckpt.errors import ConfigInvalid
-from spark_ckpt.spark_private.arrow_types import arrow_schema_of
+from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
 from spark_ckpt_kafka.avro_columns import avro_columns
 from spark_ckpt_kafka.protobuf_columns import as_dict, filled, protobuf_columns
 from spark_ckpt_kafka.registry import Registry, typed

@@ -20,14 +20,14 @@ from spark_ckpt_delta.changes import Bounds, History, Position
 
 import spark_ckpt as ckpt
 from integration_tests.adopt.sessions import GAP_MS, sessions
-from spark_ckpt.adopt import state as adopt_state
 from spark_ckpt.cli.app import exit_code
-from spark_ckpt.spark_private.query_logs import parse_batch
+from spark_ckpt.spark_internals.query_logs import parse_batch
 from spark_ckpt.store.ddl import arrow_schema
 from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.rows import StateSchema
 from spark_ckpt.tasks.state.group_state import KeyGroupState
 from spark_ckpt.tasks.state.levels import FileRef, LevelCache
+from spark_rewind.adopt import state as adopt_state
 from tests.rewind.rewind_kit import content_of
 
 pytestmark = pytest.mark.spark

@@ -19,11 +19,11 @@ from integration_tests.rewind.small_spark import Refused
 from spark_ckpt import failpoints
 from spark_ckpt.errors import CkptError
 from spark_ckpt.failpoints import Failpoint
-from spark_ckpt.rewind.applying import Settings, apply, undo
-from spark_ckpt.rewind.declared import Declared
-from spark_ckpt.rewind.journal import read_plan
-from spark_ckpt.rewind.plan import Plan
-from spark_ckpt.rewind.planning import Request, plan_rewind
+from spark_rewind.applying import Settings, apply, undo
+from spark_rewind.declared import Declared
+from spark_rewind.journal import read_plan
+from spark_rewind.plan import Plan
+from spark_rewind.planning import Request, plan_rewind
 
 POINTS = tuple(point.name for point in Failpoint if point.name.startswith("REWIND_"))
 REPEATED = (

@@ -24,9 +24,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_ckpt_delta import DeltaSink, DeltaSource
 from spark_ckpt_delta.merging import Patience
 
+from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import EpochOutput, Publisher, SinkContext, StagedFile
 from spark_ckpt.errors import EpochDamaged, PublishConflict, PublishFailed, RowsRefused, SinkInvalid
-from spark_ckpt.protocol.ids import Epoch, Incarnation
 from tests.protocol.scenario import scenarios
 
 pytestmark = pytest.mark.spark

@@ -28,9 +28,9 @@ from spark_ckpt_kafka.options import Connection
 from spark_ckpt_kafka.publisher import KafkaPublisher, Patience
 from spark_ckpt_kafka.sink import KafkaSink
 
+from checkpoint_protocols.ids import Epoch, Incarnation
 from integration_tests.broker import Broker
 from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext, StagedFile
-from spark_ckpt.protocol.ids import Epoch, Incarnation
 
 PLANES = ("kafka-python", "confluent-kafka")
 

@@ -11,10 +11,10 @@ from spark_ckpt_kafka import KafkaSink
 from spark_ckpt_kafka.control import Control
 from spark_ckpt_kafka.options import Connection
 
+from checkpoint_protocols.ids import Incarnation
 from integration_tests.broker import Broker, running_broker
 from spark_ckpt.connector import SinkContext
 from spark_ckpt.errors import SinkInvalid
-from spark_ckpt.protocol.ids import Incarnation
 
 USER = {
     "security.protocol": "SASL_PLAINTEXT",

@@ -11,9 +11,9 @@ from spark_ckpt_kafka.producer import Plane, ProducerFailed
 from spark_ckpt_kafka.publisher import requests_ahead, requests_of
 from spark_ckpt_kafka.publishing import LanePublisher, Request
 
+from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import StagedAhead
 from spark_ckpt.errors import CkptError
-from spark_ckpt.protocol.ids import Epoch, Incarnation
 from tests.kafka.early_commit import CommitsAtOnce
 
 each_plane = pytest.mark.parametrize("plane", PLANES)

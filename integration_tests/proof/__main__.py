@@ -14,14 +14,14 @@ from typing import Annotated
 
 import typer
 
-import spark_ckpt.simulator as sim
+import checkpoint_lab as sim
+from checkpoint_protocols.menu import MENU
 from integration_tests.proof import ledger
 from integration_tests.proof.caught import caught
 from integration_tests.proof.mutation import try_sample
 from integration_tests.proof.page import RESULTS, write_page
 from integration_tests.proof.tried import tried
 from integration_tests.survival.process import ROOT
-from spark_ckpt.protocol.menu import MENU
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 

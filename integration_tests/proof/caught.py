@@ -10,10 +10,10 @@ from time import process_time
 
 import pytest
 
-import spark_ckpt.simulator as sim
+import checkpoint_lab as sim
+from checkpoint_lab.schedules import VERDICTS
+from checkpoint_lab.spark_driver import CoreOf, shipped
 from integration_tests.survival.process import ROOT
-from spark_ckpt.simulator.schedules import VERDICTS
-from spark_ckpt.simulator.spark_driver import CoreOf, shipped
 from tests.protocol import audited, test_line_bugs, test_logging_bugs, test_snapshot_bugs
 from tests.protocol.barrier_runs import run_long as run_barrier
 from tests.protocol.long_runs import play_long

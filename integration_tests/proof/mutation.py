@@ -125,7 +125,7 @@ def prepare(folder: Path) -> None:
     (folder / "pyproject.toml").write_text(settings())
     if (folder / MEASURED).exists():
         shutil.copy(folder / MEASURED, folder / STATS)
-    _mutmut(folder, ["spark_ckpt.host.markers.*"])
+    _mutmut(folder, ["spark_ckpt.coordination.markers.*"])
     shutil.copy(folder / STATS, folder / MEASURED)
 
 

@@ -9,15 +9,15 @@ from dataclasses import asdict, dataclass, field
 from time import process_time
 from typing import Self
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.protocol.menu import MENU
-from spark_ckpt.simulator.drivers_schedules import drivers_world
-from spark_ckpt.simulator.eager import Guided
-from spark_ckpt.simulator.lease_world import LeaseWorld, Scope
-from spark_ckpt.simulator.long_lives import TIMES, long_world
-from spark_ckpt.simulator.schedules import FAULT_RATE, STEPS, Driver, spark_world
-from spark_ckpt.simulator.scripted import PACE
-from spark_ckpt.simulator.world import CALM, Cell, Choice, Trace, World
+import checkpoint_lab as sim
+from checkpoint_lab.drivers_schedules import drivers_world
+from checkpoint_lab.eager import Guided
+from checkpoint_lab.lease_world import LeaseWorld, Scope
+from checkpoint_lab.long_lives import TIMES, long_world
+from checkpoint_lab.schedules import FAULT_RATE, STEPS, Driver, spark_world
+from checkpoint_lab.scripted import PACE
+from checkpoint_lab.world import CALM, Cell, Choice, Trace, World
+from checkpoint_protocols.menu import MENU
 from tests.simulator.lease_runs import FAULTS as LEASE_FAULTS
 from tests.simulator.lease_runs import RATES, SICK
 

@@ -14,14 +14,14 @@ from pyspark.sql import SparkSession
 from integration_tests.spark import session_with
 from spark_ckpt import failpoints
 from spark_ckpt.failpoints import FailpointHit
-from spark_ckpt.rewind.applying import Settings, apply, undo
-from spark_ckpt.rewind.checkpoint import read_checkpoint
-from spark_ckpt.rewind.declared import Declared
-from spark_ckpt.rewind.fences import fence_paths, put_fences, remove_fences
-from spark_ckpt.rewind.pin_listener import PinListener
-from spark_ckpt.rewind.pins import kept_points
-from spark_ckpt.rewind.plan import Plan
-from spark_ckpt.rewind.planning import Request, plan_rewind
+from spark_rewind.applying import Settings, apply, undo
+from spark_rewind.checkpoint import read_checkpoint
+from spark_rewind.declared import Declared
+from spark_rewind.fences import fence_paths, put_fences, remove_fences
+from spark_rewind.pin_listener import PinListener
+from spark_rewind.pins import kept_points
+from spark_rewind.plan import Plan
+from spark_rewind.planning import Request, plan_rewind
 
 pytestmark = pytest.mark.spark
 

@@ -16,10 +16,10 @@ from deltalake import DeltaTable
 
 from integration_tests.spark import SMALL, SMALL_JAVA
 from spark_ckpt import connectors
-from spark_ckpt.rewind.applying import Settings, apply
-from spark_ckpt.rewind.plan import Plan
-from spark_ckpt.rewind.planning import Request, plan_rewind
 from spark_ckpt.spark_session.class_archive import DRIVER_OPTIONS
+from spark_rewind.applying import Settings, apply
+from spark_rewind.plan import Plan
+from spark_rewind.planning import Request, plan_rewind
 
 pytestmark = pytest.mark.spark
 

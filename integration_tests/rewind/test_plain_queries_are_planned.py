@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from integration_tests.spark import session_with
 from spark_ckpt.cli.app import exit_code
 from spark_ckpt.errors import RewindOutOfReach
-from spark_ckpt.rewind.pinning import PinRequest, take_pin
-from spark_ckpt.rewind.plan import Plan, QueryPlan, TablePlan
-from spark_ckpt.rewind.planning import Request, plan_rewind
+from spark_rewind.pinning import PinRequest, take_pin
+from spark_rewind.plan import Plan, QueryPlan, TablePlan
+from spark_rewind.planning import Request, plan_rewind
 
 pytestmark = pytest.mark.spark
 

@@ -24,11 +24,11 @@ from spark_ckpt_kafka.options import Connection
 
 from integration_tests.broker import Broker, running_broker
 from integration_tests.spark import session_with
-from spark_ckpt.cli.topic_times import BrokerTopics
-from spark_ckpt.rewind.applying import Settings, apply
-from spark_ckpt.rewind.declared import Declared
-from spark_ckpt.rewind.plan import Plan
-from spark_ckpt.rewind.planning import Request, plan_rewind
+from spark_rewind.applying import Settings, apply
+from spark_rewind.cli.topic_times import BrokerTopics
+from spark_rewind.declared import Declared
+from spark_rewind.plan import Plan
+from spark_rewind.planning import Request, plan_rewind
 
 pytestmark = [
     pytest.mark.spark,

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from runtime_kit import ENOUGH_S, Heard, totals
 
 import spark_ckpt as ckpt
-from spark_ckpt.seen.metrics.prometheus import endpoints
-from spark_ckpt.seen.page.facts import COLUMNS, epoch_of, facts_of
+from spark_ckpt.observability.metrics.prometheus import endpoints
+from spark_ckpt.observability.page.facts import COLUMNS, epoch_of, facts_of
 
 MONITORING = Path(ckpt.__file__).parents[1] / "docs" / "monitoring"
 NEEDS_MORE = {

@@ -19,7 +19,7 @@ DRIVERS = (
     "spark_ckpt.driver.spark_incarnation",
     "spark_ckpt.driver.coordinator", "spark_ckpt.driver.publishing", "spark_ckpt.driver.stage_query",
     "spark_ckpt.driver.control_source", "spark_ckpt.driver.warm_up", "spark_ckpt.store.epoch_log", "spark_ckpt.store.store",
-    "spark_ckpt.spark_private.jvm", "spark_ckpt_files.source", "spark_ckpt_delta.sink", "typer", "rich",
+    "spark_ckpt.spark_internals.jvm", "spark_ckpt_files.source", "spark_ckpt_delta.sink", "typer", "rich",
 )  # fmt: skip
 
 

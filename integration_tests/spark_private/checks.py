@@ -7,7 +7,7 @@ from collections.abc import Callable
 from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 
-from spark_ckpt.spark_private.jvm import java_session, jvm_of
+from spark_ckpt.spark_internals.jvm import java_session, jvm_of
 
 CHECKS: dict[str, Callable[..., None]] = {}
 

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 
 from integration_tests.spark import ending
 from integration_tests.spark_private.watched_query import Seen, watched_query
-from spark_ckpt.spark_private.launching import launches_run_first
-from spark_ckpt.spark_private.python_workers import DAEMON_MODULE, unix_sockets
-from spark_ckpt.spark_private.settings import LOCAL_CHECKPOINT_SETTINGS, QUERY_SETTINGS
+from spark_ckpt.spark_internals.launching import launches_run_first
+from spark_ckpt.spark_internals.python_workers import DAEMON_MODULE, unix_sockets
+from spark_ckpt.spark_internals.settings import LOCAL_CHECKPOINT_SETTINGS, QUERY_SETTINGS
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
 

@@ -7,8 +7,8 @@ from pyspark.sql.types import LongType, StructType
 
 from integration_tests.spark_private.checks import entry, of
 from integration_tests.spark_private.watched_query import SEED_ID, SEEDED_AT, STARTED_S_AGO, Seen
-from spark_ckpt.spark_private import checkpoint_files, operator_metadata, operator_state, pipeline_flows, query_logs
-from spark_ckpt.spark_private.jvm import jvm_of
+from spark_ckpt.spark_internals import checkpoint_files, operator_metadata, operator_state, pipeline_flows, query_logs
+from spark_ckpt.spark_internals.jvm import jvm_of
 
 # -- checkpoint_files -----------------------------------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
 from integration_tests.spark_private.checks import of
-from spark_ckpt.spark_private import plans
-from spark_ckpt.spark_private.jvm import jvm_of
-from spark_ckpt.spark_private.physical_plans import times_computed
-from spark_ckpt.spark_private.window_columns import (
+from spark_ckpt.spark_internals import plans
+from spark_ckpt.spark_internals.jvm import jvm_of
+from spark_ckpt.spark_internals.physical_plans import times_computed
+from spark_ckpt.spark_internals.window_columns import (
     WindowPart,
     is_session_window,
     is_time_window,

@@ -1,6 +1,6 @@
 """Every name that Spark does not promise, looked up in the installed Spark: the first tests that fail when Spark changes.
 
-One check per name that `spark_ckpt.spark_private` lists; a failure says which function uses it, and what breaks without it.
+One check per name that `spark_ckpt.spark_internals` lists; a failure says which function uses it, and what breaks without it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from integration_tests.spark_private.watched_query import (
     Seen,
 )
 from spark_ckpt.plan.session_settings import pandas_options
-from spark_ckpt.spark_private import (
+from spark_ckpt.spark_internals import (
     running_query,
     settings,
 )
-from spark_ckpt.spark_private.arrow_types import arrow_schema_of, spark_schema_of
-from spark_ckpt.spark_private.batch_action import Interrupted
-from spark_ckpt.spark_private.captured_errors import causes_of, message_of, without_plan
-from spark_ckpt.spark_private.jvm import (
+from spark_ckpt.spark_internals.arrow_types import arrow_schema_of, spark_schema_of
+from spark_ckpt.spark_internals.batch_action import Interrupted
+from spark_ckpt.spark_internals.captured_errors import causes_of, message_of, without_plan
+from spark_ckpt.spark_internals.jvm import (
     frame_of,
     is_a,
     items_of,
@@ -52,15 +52,15 @@ from spark_ckpt.spark_private.jvm import (
     scala_object,
     seq,
 )
-from spark_ckpt.spark_private.key_state import NO_TIMESTAMP, KeyState, key_states
-from spark_ckpt.spark_private.launching import is_pysparks_handler
-from spark_ckpt.spark_private.library_files import is_sparks_file
-from spark_ckpt.spark_private.memory_stream import MemoryStream, rows_up_to
-from spark_ckpt.spark_private.names import SparkName
-from spark_ckpt.spark_private.pandas_conversion import columns_to_pandas, frame_to_arrow
-from spark_ckpt.spark_private.python_workers import IMPORTED_BY_WORKERS, START_TIMED_OUT, workers_python
-from spark_ckpt.spark_private.shipping import shipped
-from spark_ckpt.spark_private.time_zones import session_zone
+from spark_ckpt.spark_internals.key_state import NO_TIMESTAMP, KeyState, key_states
+from spark_ckpt.spark_internals.launching import is_pysparks_handler
+from spark_ckpt.spark_internals.library_files import is_sparks_file
+from spark_ckpt.spark_internals.memory_stream import MemoryStream, rows_up_to
+from spark_ckpt.spark_internals.names import SparkName
+from spark_ckpt.spark_internals.pandas_conversion import columns_to_pandas, frame_to_arrow
+from spark_ckpt.spark_internals.python_workers import IMPORTED_BY_WORKERS, START_TIMED_OUT, workers_python
+from spark_ckpt.spark_internals.shipping import shipped
+from spark_ckpt.spark_internals.time_zones import session_zone
 from tests.spark_private_guard import PUBLIC_SETTINGS, every_name
 
 pytestmark = pytest.mark.spark

@@ -9,11 +9,11 @@ from pathlib import Path
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_ckpt.spark_private.checkpoint_files import batch_metadata, rate_start_file, seeded_checkpoint
-from spark_ckpt.spark_private.event_time import with_clock
-from spark_ckpt.spark_private.jvm import java_frame, kind_of
-from spark_ckpt.spark_private.memory_stream import MemoryStream
-from spark_ckpt.spark_private.running_query import Execution
+from spark_ckpt.spark_internals.checkpoint_files import batch_metadata, rate_start_file, seeded_checkpoint
+from spark_ckpt.spark_internals.event_time import with_clock
+from spark_ckpt.spark_internals.jvm import java_frame, kind_of
+from spark_ckpt.spark_internals.memory_stream import MemoryStream
+from spark_ckpt.spark_internals.running_query import Execution
 
 SEEDED_AT, STARTED_S_AGO, ADDED = 5, 60, 3
 CLOCK, LATEST_MS = 7, 4_102_444_800_000

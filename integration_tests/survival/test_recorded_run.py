@@ -15,7 +15,7 @@ from integration_tests.survival.graphs import merges_output
 from integration_tests.survival.kills import Kill
 from integration_tests.survival.process import Driver
 from integration_tests.survival.test_graphs_survive import Feed, feeding
-from spark_ckpt.host.incarnation import IncarnationCore
+from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.trace.lines import Begun, Handled
 from spark_ckpt.trace.reading import Recorded, read_traces
 from spark_ckpt.trace.replay import differences

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 from spark_ckpt.api.stream import Stream
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.plan.graph import EdgeNode
-from spark_ckpt.spark_private.plans import streaming_template
+from spark_ckpt.spark_internals.plans import streaming_template
 
 if TYPE_CHECKING:
     from spark_ckpt.api.job import Job

@@ -17,7 +17,7 @@ from spark_ckpt.plan.graph import InputNode, OperatorNode, UnionNode, check_read
 from spark_ckpt.plan.input_plan import TIME, GroupedInput, input_plan
 from spark_ckpt.plan.session_settings import pandas_options
 from spark_ckpt.plan.window_lineage import closing_of, is_window
-from spark_ckpt.spark_private.plans import streaming_template
+from spark_ckpt.spark_internals.plans import streaming_template
 from spark_ckpt.tasks.operators.aggregations import APPEND, Aggregate, running_aggregates
 from spark_ckpt.tasks.operators.keyed_function import CoGroupFunction, UserFunction, keyed_function
 from spark_ckpt.tasks.operators.operator import Binding, KeyedOperator

@@ -10,6 +10,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
+from checkpoint_protocols.ids import Epoch
 from spark_ckpt.api.elsewhere import not_on_job
 from spark_ckpt.api.feedback import Feedback
 from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
@@ -21,11 +22,10 @@ from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.driver.run import Run
 from spark_ckpt.driver.warm_up import check_workers, warm_up
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, SinkInvalid, SourceInvalid
+from spark_ckpt.observability.companions import companions_of, listeners_of
 from spark_ckpt.plan.graph import EdgeBinding, EdgeNode, Node, SinkBinding, SourceNode, struct_of
 from spark_ckpt.plan.graph_text import graph_text
-from spark_ckpt.protocol.ids import Epoch
-from spark_ckpt.seen.companions import companions_of, listeners_of
-from spark_ckpt.spark_private.plans import streaming_template
+from spark_ckpt.spark_internals.plans import streaming_template
 from spark_ckpt.store.identity import Confirmed
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.schemes import store_location

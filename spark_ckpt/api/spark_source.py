@@ -16,7 +16,7 @@ from spark_ckpt.connector import Cursor, Json, Seed
 from spark_ckpt.connector_parts.place import place_of
 from spark_ckpt.connector_parts.table_id import TableId
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
-from spark_ckpt.spark_private.checkpoint_files import rate_start_file
+from spark_ckpt.spark_internals.checkpoint_files import rate_start_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

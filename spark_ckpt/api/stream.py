@@ -39,8 +39,8 @@ from spark_ckpt.plan.join_plan import JoinPlan, join_plan
 from spark_ckpt.plan.stateless import Refused, check_operation
 from spark_ckpt.plan.users_line import users_line
 from spark_ckpt.plan.window_lineage import without_marks
-from spark_ckpt.spark_private.plans import streaming_template
-from spark_ckpt.spark_private.window_columns import watermark_only
+from spark_ckpt.spark_internals.plans import streaming_template
+from spark_ckpt.spark_internals.window_columns import watermark_only
 from spark_ckpt.tasks.operators.stream_join import LEFT, RIGHT
 from spark_ckpt.tasks.rejects import divert_rejects
 from spark_ckpt.tasks.rows import REJECT

@@ -7,62 +7,14 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import import_module
 from typing import NoReturn
 
 import typer
 
+from spark_ckpt.cli.verbs import find_verbs
 from spark_ckpt.errors import CkptError
 
 INTERRUPTED = 130
-
-
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """A command, or a group of commands: the module in `spark_ckpt.cli` that has it, under the name `member`."""
-
-    name: str
-    module: str
-    member: str
-    short_help: str = ""
-
-    def add_to(self, app: typer.Typer) -> None:
-        """Load it. Modules of other verbs stay unloaded: together they take longer to load than most commands to run."""
-        member = getattr(import_module(f"spark_ckpt.cli.{self.module}"), self.member)
-        if isinstance(member, typer.Typer):
-            app.add_typer(member, name=self.name)
-        else:
-            app.command(self.name, short_help=self.short_help)(member)
-
-
-VERBS = (
-    Verb("list", "list", "list_epochs", "The epochs that can be restored."),
-    Verb("show", "show", "show", "What one epoch consists of."),
-    Verb("state", "state", "state", "An operator's state at an epoch."),
-    Verb("diff", "diff", "diff", "What changed in the state between epochs."),
-    Verb("savepoint", "savepoint", "app"),
-    Verb("restore", "restore", "restore", "What going back to an epoch would do."),
-    Verb("rewind", "rewind", "app"),
-    Verb("rescale", "rescale", "rescale", "Another number of key groups for an operator."),
-    Verb("bootstrap", "bootstrap", "bootstrap", "State for an operator that is new in a job."),
-    Verb("adopt", "adopt", "adopt", "A plain query's checkpoint as a job's first epoch."),
-    Verb("accept-loss", "accept_loss", "accept_loss", "Go on although the store has lost epochs that sinks have."),
-    Verb("ui", "ui", "ui", "Jobs in a browser: epochs, graph, incarnations, state."),
-    Verb("report", "report", "report", "The same as one HTML file."),
-    Verb("lease", "lease", "lease", "Who holds the job, and who waits behind."),
-    Verb("handover", "handover", "handover", "The driver ends in order, a standby goes on."),
-    Verb("verify", "verify", "verify", "Whether every epoch is whole."),
-    Verb("explain", "explain", "explain", "What an error means, and what ends it."),
-    Verb("doctor", "doctor", "doctor", "Whether everything a job needs is here."),
-    Verb("connectors", "connectors", "connectors", "Sources and sinks that are installed."),
-    Verb("jars", "jars", "jars", "A connector's jars, for spark-submit."),
-    Verb("prepare", "prepare", "prepare", "Make later starts on this machine fast."),
-    Verb("simulate", "simulate", "simulate", "A protocol under failures, as a story and a diagram."),
-    Verb("trace", "trace", "trace", "What a job recorded: as a story, and replayed."),
-    Verb("compare", "compare", "compare", "What each protocol costs on one workload."),
-    Verb("demo", "demo", "demo", "See it work: kill, restart, proof, restore."),
-)
 
 
 def application(first: str | None = None) -> typer.Typer:
@@ -83,7 +35,7 @@ def application(first: str | None = None) -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback()(_group)
-    for verb in [each for each in VERBS if each.name == first] or VERBS:
+    for verb in find_verbs(first):
         verb.add_to(app)
     return app
 

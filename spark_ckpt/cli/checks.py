@@ -12,9 +12,9 @@ from functools import partial
 from importlib import metadata
 from typing import Literal
 
-from spark_ckpt import connectors
+from spark_ckpt import connectors, jars
 from spark_ckpt.errors import CkptError
-from spark_ckpt.spark_session import class_archive, jars
+from spark_ckpt.spark_session import class_archive
 from spark_ckpt.spark_session.worker_python import chosen_python, is_this_python
 
 Status = Literal["ok", "warn", "fail"]

@@ -11,7 +11,7 @@ from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import print_json, print_line, size
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.errors import ConfigInvalid
-from spark_ckpt.seen.page.report import report as drawn_report
+from spark_ckpt.observability.page.report import report as drawn_report
 from spark_ckpt.store.epoch_log import wall_ms
 
 

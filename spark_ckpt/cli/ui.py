@@ -30,7 +30,7 @@ def ui(
 ) -> None:
     """Show jobs in a browser: epochs and their parts, graph, incarnations, what going back would mean, state. Changes nothing."""
     try:
-        from spark_ckpt.seen.page.serving import PageServer
+        from spark_ckpt.observability.page.serving import PageServer
     except ImportError as error:
         raise EnvironmentUnfit("the page needs starlette and uvicorn", hint="pip install 'spark-ckpt[ui]'") from error
     gc.set_threshold(_YOUNG)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import LimitsBatches, Source
-from spark_ckpt.spark_private.running_query import Execution
+from spark_ckpt.spark_internals.running_query import Execution
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

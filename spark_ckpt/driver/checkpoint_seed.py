@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import BeginsAtSeed, Cursor, Seed, Source
-from spark_ckpt.spark_private.checkpoint_files import batch_metadata, seeded_checkpoint
+from spark_ckpt.spark_internals.checkpoint_files import batch_metadata, seeded_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

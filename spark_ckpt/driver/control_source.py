@@ -1,6 +1,6 @@
 """The control source: barriers enter the stream as rows of a JVM memory stream beside the job's own sources.
 
-Each marker is one `addData`, so Spark's offset of the source counts markers (`host/markers.py` says what follows from that).
+Each marker is one `addData`, so Spark's offset of the source counts markers (`coordination/markers.py` has the rules).
 The rows travel in the plan: nothing to read on an executor, no Python process to start, which a Python data source needs four of.
 """
 
@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from spark_ckpt.host.markers import NO_MARKER, ControlMarker
-from spark_ckpt.spark_private.memory_stream import MemoryStream, rows_up_to
+from spark_ckpt.coordination.markers import NO_MARKER, ControlMarker
+from spark_ckpt.spark_internals.memory_stream import MemoryStream, rows_up_to
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

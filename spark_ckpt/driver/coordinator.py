@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from spark_ckpt.protocol.machine import Effect, Event
+from checkpoint_protocols.machine import Effect, Event
 
 
 class Rules(Protocol):

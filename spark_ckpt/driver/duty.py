@@ -1,4 +1,4 @@
-"""A driver's duty of upkeep: whether it does it itself, or leaves it to a standby under the checkpoint lease (`host.upkeep`)."""
+"""A driver's duty of upkeep: whether it does it itself, or leaves it to a standby under the checkpoint lease."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.lease.messages import Lease, Terms
+from checkpoint_protocols.lease.rotation import DRAWS
+from spark_ckpt.coordination.upkeep import SETTINGS, Delegation, StandbyReport, turns_of
 from spark_ckpt.driver.listener import UpkeepEvent
 from spark_ckpt.errors import StoreOutage
-from spark_ckpt.host.upkeep import SETTINGS, Delegation, StandbyReport, turns_of
-from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.lease.messages import Lease, Terms
-from spark_ckpt.protocol.lease.rotation import DRAWS
 from spark_ckpt.store.holder import runs_here
 from spark_ckpt.store.records import UpkeepLeased, UpkeepTurn
 from spark_ckpt.store.standbys import StandbyNote, Standbys

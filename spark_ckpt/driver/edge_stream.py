@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import StagedFile
-from spark_ckpt.host.edges import Bound
-from spark_ckpt.spark_private.memory_stream import MemoryStream, rows_up_to
+from spark_ckpt.coordination.edges import Bound
+from spark_ckpt.spark_internals.memory_stream import MemoryStream, rows_up_to
 from spark_ckpt.tasks.stage_tasks import segment_reader
 
 if TYPE_CHECKING:

@@ -10,21 +10,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from checkpoint_protocols.barrier import Outcome
+from checkpoint_protocols.machine import Effect
+from checkpoint_protocols.vocabulary import Note
 from spark_ckpt.connector import Json
-from spark_ckpt.driver.announcer import Announcer
-from spark_ckpt.driver.answering import NoAnswer, answer_within
-from spark_ckpt.driver.batch_phases import Phases
-from spark_ckpt.driver.control_source import Control
-from spark_ckpt.driver.coordinator import CoordinatorLoop
-from spark_ckpt.driver.epoch_clock import EpochClock
-from spark_ckpt.driver.lanes import Lanes
-from spark_ckpt.driver.materializing import Materializing
-from spark_ckpt.driver.progress import Progress
-from spark_ckpt.driver.source_watch import SourceWatch
-from spark_ckpt.errors import CkptError, ConfigInvalid, Fenced
-from spark_ckpt.failpoints import Failpoint, hit
-from spark_ckpt.host.manifests import identified, measured, stamped, summary_of
-from spark_ckpt.host.messages import (
+from spark_ckpt.coordination.manifests import identified, measured, stamped, summary_of
+from spark_ckpt.coordination.messages import (
     ArmTimer,
     CountBatch,
     DropAhead,
@@ -43,9 +34,18 @@ from spark_ckpt.host.messages import (
     StoreManifest,
     TimerRanOut,
 )
-from spark_ckpt.protocol.barrier import Outcome
-from spark_ckpt.protocol.machine import Effect
-from spark_ckpt.protocol.vocabulary import Note
+from spark_ckpt.driver.announcer import Announcer
+from spark_ckpt.driver.answering import NoAnswer, answer_within
+from spark_ckpt.driver.batch_phases import Phases
+from spark_ckpt.driver.control_source import Control
+from spark_ckpt.driver.coordinator import CoordinatorLoop
+from spark_ckpt.driver.epoch_clock import EpochClock
+from spark_ckpt.driver.lanes import Lanes
+from spark_ckpt.driver.materializing import Materializing
+from spark_ckpt.driver.progress import Progress
+from spark_ckpt.driver.source_watch import SourceWatch
+from spark_ckpt.errors import CkptError, ConfigInvalid, Fenced
+from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.store.records import Manifest, Timings
 
 if TYPE_CHECKING:

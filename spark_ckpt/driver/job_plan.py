@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from checkpoint_protocols.barrier import Limits
 from spark_ckpt.connector import CostlyCommits, MayNeverEnd, SendsAhead, StagePlan
+from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
 from spark_ckpt.driver import identities
 from spark_ckpt.driver.inputs import check_inputs, remember_in
 from spark_ckpt.driver.state_check import check_in_flight, check_state
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
-from spark_ckpt.host.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
 from spark_ckpt.plan.graph import (
     EdgeBinding,
     EdgeNode,
@@ -31,7 +32,6 @@ from spark_ckpt.plan.graph import (
 )
 from spark_ckpt.plan.graph_edges import check_edges
 from spark_ckpt.plan.graph_nodes import graph_nodes
-from spark_ckpt.protocol.barrier import Limits
 from spark_ckpt.store.identity import Confirmed, Found, Standing
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.restore import LATEST, RestoreTarget

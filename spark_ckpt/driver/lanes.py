@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from checkpoint_protocols.ids import Incarnation
 from spark_ckpt.connector import EpochOutput, SinkContext, StagedAhead
+from spark_ckpt.coordination.messages import AheadEnded, PublishEnded
 from spark_ckpt.driver.identities import parts_of
 from spark_ckpt.driver.publishing import SinkLane
 from spark_ckpt.errors import CkptError, Fenced
-from spark_ckpt.host.messages import AheadEnded, PublishEnded
 from spark_ckpt.plan.graph import SinkBinding
-from spark_ckpt.protocol.ids import Incarnation
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.ways_back import ways_of
 

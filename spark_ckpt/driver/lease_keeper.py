@@ -10,14 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 
+from spark_ckpt.coordination.renewals import again_ms, renewal_ms
 from spark_ckpt.errors import CkptError
-from spark_ckpt.host.renewals import again_ms, renewal_ms
 
 _SHORTEST_S = 0.05
 
 
 class LeaseKeeper(threading.Thread):
-    """Calls `renew` whenever its time has come (`host.renewals`) and no epoch has renewed the lease.
+    """Calls `renew` whenever its time has come (`coordination.renewals`) and no epoch has renewed the lease.
 
     `served` and `missed` hear how it went, the latter with the seconds since it last went well; `failed` hears of an error
     that no later renewal cures, and the thread ends.

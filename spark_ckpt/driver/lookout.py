@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from spark_ckpt.host.standby import HolderGone, LeaseRead, Standby, TakeOver
+from spark_ckpt.coordination.standby import HolderGone, LeaseRead, Standby, TakeOver
 from spark_ckpt.store.holder import provably_dead
 from spark_ckpt.store.log_state import LogState
 

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from spark_ckpt.coordination.messages import MaterializeTables
 from spark_ckpt.driver import duty as duty_module
 from spark_ckpt.driver.duty import Duty, Say
 from spark_ckpt.driver.inputs import InputRetention
-from spark_ckpt.host.messages import MaterializeTables
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.retention import Retention, RetentionReport
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from spark_ckpt.driver.control_source import marker_number
 from spark_ckpt.driver.edge_stream import taken_up_to
 from spark_ckpt.errors import EnvironmentUnfit
-from spark_ckpt.spark_private.checkpoint_files import OtherFormat, offsets_path, parse_offsets
+from spark_ckpt.spark_internals.checkpoint_files import OtherFormat, offsets_path, parse_offsets
 
 if TYPE_CHECKING:
     from spark_ckpt.plan.plan_order import PlanOrder

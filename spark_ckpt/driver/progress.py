@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 from spark_ckpt.connector import Cursor, Json
+from spark_ckpt.coordination.edges import UNBOUNDED, Bound
 from spark_ckpt.driver.batch_phases import Phases
 from spark_ckpt.driver.listener import OutageEvent
-from spark_ckpt.host.edges import UNBOUNDED, Bound
 
 _KEPT = 100
 
@@ -50,7 +50,7 @@ class Progress:
         """Record one finished micro-batch; `epoch` is the last committed one. The record.
 
         `in_flight`: rows on every edge behind it; the full ones are its `backpressure`: the next batch has no row of a source.
-        `late`: late rows by operator. `parts_ms`: what the batch's action was spent on (`host.action_parts`).
+        `late`: late rows by operator. `parts_ms`: what the batch's action was spent on (`coordination.action_parts`).
         """
         rows = counts.get("numInputRows", 0)
         with self._lock:

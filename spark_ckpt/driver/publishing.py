@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 
 from spark_ckpt.connector import AheadPublisher, EpochOutput, Json, Publisher, StagedAhead, Tidies
+from spark_ckpt.coordination.messages import AheadEnded, PublishEnded
 from spark_ckpt.errors import CkptError, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
-from spark_ckpt.host.messages import AheadEnded, PublishEnded
 from spark_ckpt.tasks.user_frames import user_traceback
 
 _log = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from spark_ckpt.errors import (
     StoreReadOnly,
     WorkersNotStarted,
 )
-from spark_ckpt.spark_private.captured_errors import causes_of, message_of, without_plan
-from spark_ckpt.spark_private.python_workers import START_TIMED_OUT, start_failure_said
+from spark_ckpt.spark_internals.captured_errors import causes_of, message_of, without_plan
+from spark_ckpt.spark_internals.python_workers import START_TIMED_OUT, start_failure_said
 from spark_ckpt.storage_errors import outage, refusal_said
 from spark_ckpt.tasks.failures import (
     MAY_PASS,

@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_ckpt.coordination.incarnation import IncarnationCore
+from spark_ckpt.coordination.markers import OPEN, ControlMarkers
 from spark_ckpt.driver.control_source import Control
 from spark_ckpt.driver.query_failures import failure_of, is_running
 from spark_ckpt.driver.stage import Stage
 from spark_ckpt.driver.stage_query import stop_within
-from spark_ckpt.host.incarnation import IncarnationCore
-from spark_ckpt.host.markers import OPEN, ControlMarkers
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.restore import RecoveryPoint
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from spark_ckpt.connector import Json
+from spark_ckpt.coordination.edges import Bound
 from spark_ckpt.driver.companion import Companion
 from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.driver.progress import Progress
@@ -20,7 +21,6 @@ from spark_ckpt.driver.sink_markers import refuse_newer_sinks
 from spark_ckpt.driver.spark_incarnation import SparkIncarnation
 from spark_ckpt.driver.supervisor import Supervisor
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochTimedOut, RunFailed
-from spark_ckpt.host.edges import Bound
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.restore import LATEST
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.driver.lag_watch import LagWatch
 from spark_ckpt.driver.progress import Progress
-from spark_ckpt.seen.live_view import follow
+from spark_ckpt.observability.live_view import follow
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan

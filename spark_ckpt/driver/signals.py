@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
 
-from spark_ckpt.spark_private.launching import is_pysparks_handler
+from spark_ckpt.spark_internals.launching import is_pysparks_handler
 
 _log = logging.getLogger("spark_ckpt")
 HANDLED = (signal.SIGTERM, signal.SIGINT)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+from checkpoint_protocols.ids import Incarnation
 from spark_ckpt.connector import SinkContext, TellsPublished
 from spark_ckpt.plan.graph import SinkBinding
-from spark_ckpt.protocol.ids import Incarnation
 from spark_ckpt.store.sinks_ahead import refusal
 from spark_ckpt.store.store import Store
 

@@ -1,4 +1,4 @@
-"""One incarnation on Spark: its rules (`host/incarnation.py`), its threads, its query, its end.
+"""One incarnation on Spark: its rules (`coordination/incarnation.py`), its threads, its query, its end.
 
 The order of one epoch (design.md, section 4):
 1. the barrier goes into the control stream; 2. the batch that holds it ends the epoch, snapshots and staged rows are
@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from checkpoint_protocols import barrier
 from spark_ckpt.connector import Cursor
+from spark_ckpt.coordination.action_parts import action_parts_ms
+from spark_ckpt.coordination.messages import QueryStarting, SavepointAsked, SourcesPinned, StopAsked
+from spark_ckpt.coordination.renewals import again_ms
+from spark_ckpt.coordination.reports import Report
 from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.batch_phases import PhaseWatch
 from spark_ckpt.driver.control_source import Control
@@ -33,11 +38,6 @@ from spark_ckpt.driver.source_watch import SourceWatch
 from spark_ckpt.driver.stage import Stage
 from spark_ckpt.driver.stage_query import RunningQuery, stop_within
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
-from spark_ckpt.host.action_parts import action_parts_ms
-from spark_ckpt.host.messages import QueryStarting, SavepointAsked, SourcesPinned, StopAsked
-from spark_ckpt.host.renewals import again_ms
-from spark_ckpt.host.reports import Report
-from spark_ckpt.protocol import barrier
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.trace.recorder import recorded
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Cursor, KeepsUnchanged
+from spark_ckpt.coordination.edges import Bound
+from spark_ckpt.coordination.incarnation import IncarnationCore
+from spark_ckpt.coordination.messages import BatchDone
+from spark_ckpt.coordination.reports import Report
 from spark_ckpt.driver.control_source import Control
 from spark_ckpt.driver.edge_stream import EdgeStream
 from spark_ckpt.driver.offset_log import BatchOffsets
 from spark_ckpt.driver.stage_frames import StageDescription
 from spark_ckpt.driver.stage_query import RunningQuery, StageQuery
-from spark_ckpt.host.edges import Bound
-from spark_ckpt.host.incarnation import IncarnationCore
-from spark_ckpt.host.messages import BatchDone
-from spark_ckpt.host.reports import Report
 from spark_ckpt.store.parts import differing
 from spark_ckpt.store.widening import types_change
 from spark_ckpt.tasks.group_host import GroupHost

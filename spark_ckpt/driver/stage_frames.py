@@ -29,10 +29,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_ckpt.connector import Cursor
+from spark_ckpt.coordination.edges import Bound
 from spark_ckpt.driver.admission import small
 from spark_ckpt.driver.control_source import Control, control_rows
 from spark_ckpt.errors import EnvironmentUnfit
-from spark_ckpt.host.edges import Bound
 from spark_ckpt.plan.graph import (
     EdgeNode,
     Leaf,
@@ -51,9 +51,9 @@ from spark_ckpt.plan.graph import (
 )
 from spark_ckpt.plan.onward_plan import onward_between
 from spark_ckpt.plan.stateless_graph import checked_behind, checked_rows
-from spark_ckpt.spark_private.batch_action import run_tasks
-from spark_ckpt.spark_private.event_time import in_event_time, with_clock
-from spark_ckpt.spark_private.physical_plans import times_computed
+from spark_ckpt.spark_internals.batch_action import run_tasks
+from spark_ckpt.spark_internals.event_time import in_event_time, with_clock
+from spark_ckpt.spark_internals.physical_plans import times_computed
 from spark_ckpt.tasks.group_host import GroupHost
 from spark_ckpt.tasks.onward import Onward
 from spark_ckpt.tasks.packing import PACKED_DDL, tables_of_blobs

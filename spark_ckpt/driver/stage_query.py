@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 
 from spark_ckpt.connector import Json
+from spark_ckpt.coordination.action_parts import SOURCES
+from spark_ckpt.coordination.edges import segments_in
+from spark_ckpt.coordination.reports import Report
+from spark_ckpt.coordination.watermarks import event_times
 from spark_ckpt.driver.admission import lift_limits
 from spark_ckpt.driver.batch_phases import Phases, phases_in
 from spark_ckpt.driver.checkpoint_seed import seed_checkpoint
@@ -20,16 +24,12 @@ from spark_ckpt.driver.offset_log import BatchOffsets, read_batch_offsets
 from spark_ckpt.driver.query_failures import failure_by
 from spark_ckpt.driver.stage_frames import StageDescription, StageFrames
 from spark_ckpt.errors import CkptError, GraphInvalid
-from spark_ckpt.host.action_parts import SOURCES
-from spark_ckpt.host.edges import segments_in
-from spark_ckpt.host.reports import Report
-from spark_ckpt.host.watermarks import event_times
 from spark_ckpt.plan.graph import parting_of
 from spark_ckpt.plan.plan_order import PlanOrder
-from spark_ckpt.spark_private.batch_action import Interrupted
-from spark_ckpt.spark_private.checkpoint_files import CHECKPOINT_FOLDERS
-from spark_ckpt.spark_private.running_query import Execution
-from spark_ckpt.spark_private.settings import (
+from spark_ckpt.spark_internals.batch_action import Interrupted
+from spark_ckpt.spark_internals.checkpoint_files import CHECKPOINT_FOLDERS
+from spark_ckpt.spark_internals.running_query import Execution
+from spark_ckpt.spark_internals.settings import (
     CHAINED_SETTINGS,
     LOCAL_CHECKPOINT_SETTINGS,
     PARTING_SETTINGS,

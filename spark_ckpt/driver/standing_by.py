@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Json
+from spark_ckpt.coordination.standby import TakeOver, TakeoverLost, TakeoverWon
 from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.follower import Follower, name_of_a_wait
 from spark_ckpt.driver.listener import RunListener, StandbyEvent, UpkeepEvent
 from spark_ckpt.driver.lookout import Lookout
 from spark_ckpt.driver.upkeep import Upkeep
 from spark_ckpt.errors import StoreInUse, StoreOutage
-from spark_ckpt.host.standby import TakeOver, TakeoverLost, TakeoverWon
 from spark_ckpt.store.restore import LATEST
 
 if TYPE_CHECKING:

@@ -15,7 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from checkpoint_protocols.barrier import Outcome
 from spark_ckpt.connector import Cursor
+from spark_ckpt.coordination.patience import Ended, GiveUp, Patience, Pause
+from spark_ckpt.coordination.standby import NO_OTHERS
 from spark_ckpt.driver import identities
 from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.listener import OutageEvent, RunListener
@@ -23,9 +26,6 @@ from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query_failures import typed
 from spark_ckpt.driver.spark_incarnation import Ending, SparkIncarnation
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, RunFailed, StoreOutage
-from spark_ckpt.host.patience import Ended, GiveUp, Patience, Pause
-from spark_ckpt.host.standby import NO_OTHERS
-from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.identity import check_unchanged
 from spark_ckpt.store.restore import LATEST, RecoveryPoint

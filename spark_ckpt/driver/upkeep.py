@@ -1,4 +1,4 @@
-"""A standby that lets itself be known, and does the job's upkeep while it has the checkpoint lease (`host.upkeep`).
+"""A standby that lets itself be known, and does the job's upkeep while it has the checkpoint lease (`coordination.upkeep`).
 
 On a thread of its own: its note is written also while the plan is rehearsed, and its turn delays no takeover. A step that is under
 way when the standby begins to lead ends late and harms nobody: what it writes is guarded by the log and by each table.
@@ -12,11 +12,11 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
+from checkpoint_protocols.ids import ProcessId
+from spark_ckpt.coordination.upkeep import Holding
 from spark_ckpt.driver.duty import lease_of
 from spark_ckpt.driver.listener import UpkeepEvent
 from spark_ckpt.errors import CkptError, Fenced
-from spark_ckpt.host.upkeep import Holding
-from spark_ckpt.protocol.ids import ProcessId
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.records import UpkeepEnded
 from spark_ckpt.store.retention import Retention

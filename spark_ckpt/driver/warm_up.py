@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.driver.query_failures import failure_by
 from spark_ckpt.errors import EnvironmentUnfit
-from spark_ckpt.spark_private.python_workers import workers_python
+from spark_ckpt.spark_internals.python_workers import workers_python
 from spark_ckpt.spark_session.worker_python import is_this_python
 from spark_ckpt.tasks.worker_process import in_prepared_worker
 

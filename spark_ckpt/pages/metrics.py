@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from spark_ckpt.seen.metrics.catalogue import CATALOGUE
+from spark_ckpt.observability.metrics.catalogue import CATALOGUE
 
 
 def metrics_table() -> str:

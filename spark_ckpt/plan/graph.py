@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from spark_ckpt.connector import Sink, Source
 from spark_ckpt.errors import GraphInvalid
-from spark_ckpt.spark_private.arrow_types import spark_schema_of
+from spark_ckpt.spark_internals.arrow_types import spark_schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

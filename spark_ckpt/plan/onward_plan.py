@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.plan.graph import OperatorNode, build, reads_of
 from spark_ckpt.plan.session_settings import pandas_options
-from spark_ckpt.spark_private.plans import columns_kept, streaming_template
+from spark_ckpt.spark_internals.plans import columns_kept, streaming_template
 from spark_ckpt.tasks.group_host import GroupHost
 from spark_ckpt.tasks.key_hash import can_hash
 from spark_ckpt.tasks.onward import Onward

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_ckpt.spark_private.settings import assigns_columns_by_name, converts_safely
+from spark_ckpt.spark_internals.settings import assigns_columns_by_name, converts_safely
 from spark_ckpt.tasks.operators.pandas_rows import PandasOptions
 
 if TYPE_CHECKING:

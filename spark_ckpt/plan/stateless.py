@@ -17,8 +17,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from spark_ckpt.errors import GraphInvalid
-from spark_ckpt.spark_private.event_time import CLOCK_NODE
-from spark_ckpt.spark_private.plans import JOIN_NODE, REFERENCE_NODE, STATELESS_NODES, TEMPLATE_NODE, PlanNode, analysed
+from spark_ckpt.spark_internals.event_time import CLOCK_NODE
+from spark_ckpt.spark_internals.plans import (
+    JOIN_NODE,
+    REFERENCE_NODE,
+    STATELESS_NODES,
+    TEMPLATE_NODE,
+    PlanNode,
+    analysed,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

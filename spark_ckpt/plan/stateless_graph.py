@@ -19,7 +19,7 @@ from spark_ckpt.plan.graph import (
     segment,
 )
 from spark_ckpt.plan.stateless import Refused, check_operation, check_rows
-from spark_ckpt.spark_private.plans import streaming_template
+from spark_ckpt.spark_internals.plans import streaming_template
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

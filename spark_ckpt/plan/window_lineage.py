@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType, TimestampType
 
 from spark_ckpt.errors import GraphInvalid
-from spark_ckpt.spark_private.window_columns import (
+from spark_ckpt.spark_internals.window_columns import (
     is_session_window,
     is_time_window,
     is_watermarked,

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_ckpt import jars
 from spark_ckpt.errors import EnvironmentUnfit
-from spark_ckpt.spark_session import jars
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +96,7 @@ def _train(archive: Path) -> Path:
 def _main(archive: str) -> None:
     from pyspark.sql import SparkSession
 
-    from spark_ckpt.spark_private.jvm import end_jvm
+    from spark_ckpt.spark_internals.jvm import end_jvm
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[1]").appName("class-archive").config("spark.ui.enabled", "false")

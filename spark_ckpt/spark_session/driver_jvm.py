@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from spark_ckpt.spark_private.launching import launches_run_first
+from spark_ckpt.spark_internals.launching import launches_run_first
 
 _IGNORED = (signal.SIGINT, signal.SIGTERM)
 

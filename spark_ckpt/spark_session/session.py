@@ -12,10 +12,10 @@ from importlib import import_module
 
 from pyspark.sql import SparkSession
 
-from spark_ckpt import connectors
-from spark_ckpt.spark_private.launching import is_under_spark_submit
-from spark_ckpt.spark_private.python_workers import DAEMON_MODULE, unix_sockets
-from spark_ckpt.spark_session import class_archive, jars
+from spark_ckpt import connectors, jars
+from spark_ckpt.spark_internals.launching import is_under_spark_submit
+from spark_ckpt.spark_internals.python_workers import DAEMON_MODULE, unix_sockets
+from spark_ckpt.spark_session import class_archive
 from spark_ckpt.spark_session.class_archive import DRIVER_OPTIONS
 from spark_ckpt.spark_session.driver_jvm import launched_deaf
 

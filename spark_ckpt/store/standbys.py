@@ -25,7 +25,7 @@ class StandbyNote(BaseModel):
 
     `lease_of`: the incarnation behind which it waits. `epoch`: the newest one that it has followed, 0 for none. `renewals`: how
     often it has seen the lease renewed. `warm`: the job's own plan has run here once. `clock_ms`: its own clock of no
-    date, if it takes the checkpoint lease (`host.upkeep`); `health` in percent: how much of the upkeep it may get.
+    date, if it takes the checkpoint lease (`coordination.upkeep`); `health` in percent: how much of the upkeep it may get.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

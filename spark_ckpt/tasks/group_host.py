@@ -21,11 +21,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from checkpoint_protocols import barrier
+from checkpoint_protocols.ids import ChannelId, Epoch, Incarnation, TaskId
 from spark_ckpt.connector import Json
-from spark_ckpt.host.markers import AHEAD, BARRIERS
-from spark_ckpt.host.reports import scope_of_group
-from spark_ckpt.protocol import barrier
-from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, TaskId
+from spark_ckpt.coordination.markers import AHEAD, BARRIERS
+from spark_ckpt.coordination.reports import scope_of_group
 from spark_ckpt.store.records import StateFile
 from spark_ckpt.tasks.blobs import outputs_to_blobs
 from spark_ckpt.tasks.key_expression import key_hash_of

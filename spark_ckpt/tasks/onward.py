@@ -1,7 +1,7 @@
 """From one operator to the next within the task: rows that nothing happens to in between are packed where they are made.
 
 Else they become rows of Spark and blobs again, in two more Python steps. What lies in between may give columns other names,
-leave some out and change their order; anything computed goes through Spark (`spark_private.plans.columns_kept`).
+leave some out and change their order; anything computed goes through Spark (`spark_internals.plans.columns_kept`).
 """
 
 from __future__ import annotations

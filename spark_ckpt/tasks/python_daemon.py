@@ -11,7 +11,7 @@ import gc
 import importlib
 import sys
 
-from spark_ckpt.spark_private.python_workers import IMPORTED_BY_WORKERS, WORKER, serve_workers
+from spark_ckpt.spark_internals.python_workers import IMPORTED_BY_WORKERS, WORKER, serve_workers
 
 _IMPORTED = (
     "pandas",

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StringType, StructType
 
-from spark_ckpt.host.reports import FILE
+from spark_ckpt.coordination.reports import FILE
 from spark_ckpt.tasks.reports import Reports
 from spark_ckpt.tasks.rows import REJECT
 from spark_ckpt.tasks.staging import SinkStage, StageWriter, running_batch

@@ -1,7 +1,7 @@
 """How tasks' reports reach the driver: small JSON texts through one accumulator, so that a batch needs one Spark action.
 
 Spark merges a task's reports only when the task succeeds, so attempts that failed say nothing.  What a report is, and
-which ones count, is `host/reports.py`.
+which ones count, is `coordination/reports.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark import AccumulatorParam, TaskContext
 
 from spark_ckpt.connector import Json
-from spark_ckpt.host.reports import Report, Step, latest_attempts
+from spark_ckpt.coordination.reports import Report, Step, latest_attempts
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from spark_ckpt.errors import GraphInvalid, StateSchemaChanged
-from spark_ckpt.spark_private.arrow_types import arrow_schema_of
+from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
 
 if TYPE_CHECKING:
     from typing import Any

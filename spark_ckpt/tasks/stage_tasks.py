@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from spark_ckpt.host.reports import staged_file
+from spark_ckpt.coordination.reports import staged_file
 from spark_ckpt.tasks.packing import explode_blobs, pack
 from spark_ckpt.tasks.rows import REJECT, arrow_schema, conform
 from spark_ckpt.tasks.staging import ROWS_PER_WRITE, SinkStage, running_batch, staging

@@ -22,9 +22,9 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 
 from spark_ckpt.connector import StagedFile, StagePlan
+from spark_ckpt.coordination.reports import EDGE
 from spark_ckpt.errors import CkptError
 from spark_ckpt.failpoints import Failpoint, hit
-from spark_ckpt.host.reports import EDGE
 from spark_ckpt.tasks.failures import OutputInvalid, bounded
 from spark_ckpt.tasks.file_statistics import delta_statistics
 from spark_ckpt.tasks.reports import Reports

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from spark_ckpt.spark_private.library_files import is_sparks_file
+from spark_ckpt.spark_internals.library_files import is_sparks_file
 
 _FRAME = re.compile(r'  File "(?P<path>.+)", line \d+')
 _HEADER = "Traceback (most recent call last):"

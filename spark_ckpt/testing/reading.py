@@ -15,8 +15,8 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_ckpt.connector import BeginsAtSeed, Cursor, Json, Source
 from spark_ckpt.errors import ConfigInvalid
-from spark_ckpt.spark_private.checkpoint_files import logged_offsets
-from spark_ckpt.spark_private.shipping import shipped
+from spark_ckpt.spark_internals.checkpoint_files import logged_offsets
+from spark_ckpt.spark_internals.shipping import shipped
 from spark_ckpt.testing.promises import Row, require
 
 if TYPE_CHECKING:

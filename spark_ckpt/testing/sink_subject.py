@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
+from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import (
     EpochOutput,
     Publisher,
@@ -22,7 +23,6 @@ from spark_ckpt.connector import (
     StagePlan,
 )
 from spark_ckpt.errors import CkptError
-from spark_ckpt.protocol.ids import Epoch, Incarnation
 from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.staging import SinkStage, StageWriter
 from spark_ckpt.testing.promises import Row, require_rows
@@ -61,7 +61,7 @@ class SinkSubject:
     @property
     def schema(self) -> StructType:
         """Of the rows."""
-        from spark_ckpt.spark_private.arrow_types import spark_schema_of
+        from spark_ckpt.spark_internals.arrow_types import spark_schema_of
 
         return spark_schema_of(self.rows(1).schema)
 

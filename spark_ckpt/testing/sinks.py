@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
+from checkpoint_protocols.ids import Epoch
 from spark_ckpt.connector import AheadPublisher, Identified, SendsAhead, StagedFile, TellsPublished, Tidies
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishConflict
-from spark_ckpt.protocol.ids import Epoch
 from spark_ckpt.testing.promises import refused, require, require_described, skip
 from spark_ckpt.testing.sink_subject import SinkSubject, WritingJob, texts
 

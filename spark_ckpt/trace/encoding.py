@@ -17,13 +17,13 @@ from functools import cache
 
 from pydantic import BaseModel, JsonValue
 
+from checkpoint_protocols.machine import Effect, Event
 from spark_ckpt import errors
 from spark_ckpt.connector import EpochOutput, StagedAhead, StagedFile
+from spark_ckpt.coordination.job_shape import SinkPlace
+from spark_ckpt.coordination.messages import ManifestFenced, StoreManifest
+from spark_ckpt.coordination.reports import Report
 from spark_ckpt.errors import CkptError, PublishFailed
-from spark_ckpt.host.job_shape import SinkPlace
-from spark_ckpt.host.messages import ManifestFenced, StoreManifest
-from spark_ckpt.host.reports import Report
-from spark_ckpt.protocol.machine import Effect, Event
 from spark_ckpt.store.records import Manifest, StagedFileRecord
 from spark_ckpt.store.restore import RecoveryPoint
 

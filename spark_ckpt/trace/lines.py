@@ -1,6 +1,6 @@
 """The lines of a trace: how an incarnation begins, then what its rules were told and what they answered. Typed and checked.
 
-Fields of an event are those of its class in `host/messages.py`, so that an event which gets a field gets it here too.
+Fields of an event are those of its class in `coordination/messages.py`, so that an event which gets a field gets it here too.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pydantic import (
     create_model,
 )
 
+from checkpoint_protocols import barrier
+from checkpoint_protocols.machine import Event
+from spark_ckpt.coordination import messages
+from spark_ckpt.coordination.incarnation import IncarnationCore
+from spark_ckpt.coordination.job_shape import JobShape
+from spark_ckpt.coordination.manifests import stamped
+from spark_ckpt.coordination.reports import Report, Step
 from spark_ckpt.errors import CkptError, TraceInvalid
-from spark_ckpt.host import messages
-from spark_ckpt.host.incarnation import IncarnationCore
-from spark_ckpt.host.job_shape import JobShape
-from spark_ckpt.host.manifests import stamped
-from spark_ckpt.host.reports import Report, Step
-from spark_ckpt.protocol import barrier
-from spark_ckpt.protocol.machine import Event
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.restore import RecoveryPoint

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from checkpoint_protocols.machine import Effect, Event
+from spark_ckpt.coordination.incarnation import IncarnationCore
+from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.errors import ConfigInvalid
-from spark_ckpt.host.incarnation import IncarnationCore
-from spark_ckpt.host.job_shape import JobShape
-from spark_ckpt.protocol.machine import Effect, Event
 from spark_ckpt.storage_errors import typed_errors_at
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.restore import RecoveryPoint

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from spark_ckpt.adopt.adopting import Adoption, Target, adopt
-from spark_ckpt.adopt.plan import Request
 from spark_ckpt.store.store import Store
+from spark_rewind.adopt.adopting import Adoption, Target, adopt
+from spark_rewind.adopt.plan import Request
 from tests.rewind.rewind_kit import WrittenQuery
 
 JOB = "orders"

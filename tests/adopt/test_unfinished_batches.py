@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_ckpt.adopt.unfinished import settled
 from spark_ckpt.errors import AdoptionRefused, CheckpointForeign, ConfigInvalid
+from spark_rewind.adopt.unfinished import settled
 from tests.adopt.adopt_kit import adopted, clicks, opened
 from tests.rewind.rewind_kit import WrittenQuery, WrittenTable
 

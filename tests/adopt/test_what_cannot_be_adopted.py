@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_ckpt.adopt.plan import Request, planned
 from spark_ckpt.cli.app import exit_code
 from spark_ckpt.errors import (
     AdoptionRefused,
@@ -17,7 +16,8 @@ from spark_ckpt.errors import (
     FormatUnknown,
     SourceInvalid,
 )
-from spark_ckpt.spark_private.operator_metadata import PANDAS, WORDS
+from spark_ckpt.spark_internals.operator_metadata import PANDAS, WORDS
+from spark_rewind.adopt.plan import Request, planned
 from tests.adopt.adopt_kit import clicks, operator
 from tests.rewind.rewind_kit import WrittenQuery, content_of, unpacked
 
@@ -243,7 +243,7 @@ def test_without_a_jdk_state_is_refused_before_a_store_is_made(tmp_path, capsys,
     def none() -> None:
         raise EnvironmentUnfit("no JDK was found", hint="install a JDK 17")
 
-    monkeypatch.setattr("spark_ckpt.spark_session.jars.find_java", none)
+    monkeypatch.setattr("spark_ckpt.jars.find_java", none)
     arguments = ["adopt", str(world.query.folder), str(tmp_path / "store"), "--job", "orders"]
     assert exit_code([*arguments, "--source", "clicks", "--operator", "totals"]) == 10
     assert "no JDK" in capsys.readouterr().err

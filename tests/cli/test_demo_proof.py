@@ -6,14 +6,14 @@ from itertools import pairwise
 
 import pandas as pd
 import pytest
+from spark_ckpt_demo import flights, oracle, proof, story
+from spark_ckpt_demo.cli.telling import Silence
+from spark_ckpt_demo.figures import running_figures
+from spark_ckpt_demo.options import DemoOptions
+from spark_ckpt_demo.places import FilesAndDelta, figures_of, records
+from spark_ckpt_demo.process import DriverProcess
+from spark_ckpt_demo.report import Report
 
-from spark_ckpt.cli.telling import Silence
-from spark_ckpt.demo import flights, oracle, proof, story
-from spark_ckpt.demo.figures import running_figures
-from spark_ckpt.demo.options import DemoOptions
-from spark_ckpt.demo.places import FilesAndDelta, figures_of, records
-from spark_ckpt.demo.process import DriverProcess
-from spark_ckpt.demo.report import Report
 from spark_ckpt.errors import RunFailed, SourceInvalid
 
 COLUMNS = [*oracle.IDENTITY, "tailnum", *oracle.FIGURES]
@@ -134,7 +134,7 @@ def test_flights_survive_their_way_through_json():
 def test_a_demo_that_found_something_wrong_exits_non_zero(command, monkeypatch, expected):
     wrong = oracle.compare(expected.head(10), expected.head(9))
 
-    monkeypatch.setattr("spark_ckpt.demo.story.play", lambda options, display: Report(checks={"output": wrong}))
+    monkeypatch.setattr("spark_ckpt_demo.story.play", lambda options, display: Report(checks={"output": wrong}))
     answer = command("demo", "--json")
 
     assert (answer.code, answer.json["exact"], answer.json["checks"]["output"]["missing"]) == (6, False, 1)
@@ -179,7 +179,7 @@ def test_what_a_program_reads_has_no_pictures_in_it(command):
 @pytest.mark.parametrize("arguments", [["--kafka", "nonsense"], ["--kafka", "127.0.0.1:9"]])
 def test_a_demo_that_cannot_begin_leaves_nothing_behind(command, monkeypatch, tmp_path, arguments):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("spark_ckpt.demo.topics.KafkaTopics._create", refuse)
+    monkeypatch.setattr("spark_ckpt_demo.topics.KafkaTopics._create", refuse)
 
     answer = command("demo", *arguments)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_ckpt import jars
 from spark_ckpt.cli import checks, store_check
 from spark_ckpt.cli.checks import PACKAGES, Package
-from spark_ckpt.spark_session import jars
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.location import Location
 

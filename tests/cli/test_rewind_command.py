@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_ckpt.cli.app import VERBS, exit_code
-from spark_ckpt.rewind.plan import Plan
-from spark_ckpt.rewind.records import Record
+from spark_ckpt.cli.app import exit_code
+from spark_ckpt.cli.verbs import verbs
+from spark_rewind.plan import Plan
+from spark_rewind.records import Record
 from tests.rewind.rewind_kit import WrittenQuery, WrittenTable, began
 
 
@@ -115,7 +116,7 @@ def test_no_jvm_and_no_pyspark_session_is_needed(lake):
     code = (
         "import sys; from spark_ckpt.cli.app import exit_code; "
         f"code = exit_code({plan_command(lake, 'ingest@1', '--json')!r}); "
-        "loaded = {'pyspark.java_gateway', 'pyspark.sql.session', 'spark_ckpt.simulator'} & set(sys.modules); "
+        "loaded = {'pyspark.java_gateway', 'pyspark.sql.session', 'checkpoint_lab'} & set(sys.modules); "
         "sys.exit(code or (f'loaded {loaded}' if loaded else 0))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -123,12 +124,12 @@ def test_no_jvm_and_no_pyspark_session_is_needed(lake):
 
 
 def test_every_verb_can_be_loaded_alone_and_all_are_in_the_help(capsys):
-    for verb in VERBS:
+    for verb in verbs():
         assert exit_code([verb.name, "--help"]) == 0
         assert f"spark-ckpt {verb.name}" in capsys.readouterr().out
     assert exit_code(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert [verb.name for verb in VERBS if f"  {verb.name} " not in shown] == []
+    assert [verb.name for verb in verbs() if f"  {verb.name} " not in shown] == []
     assert exit_code(["rewindd"]) == 2
     assert "No such command" in capsys.readouterr().err
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_ckpt.cli.app import exit_code
-from spark_ckpt.cli.rewind_pins import bytes_of
 from spark_ckpt.errors import ConfigInvalid
+from spark_rewind.cli.pins import bytes_of
 from tests.rewind.rewind_kit import WrittenQuery, WrittenTable
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import spark_ckpt.simulator as sim
+import checkpoint_lab as sim
+from checkpoint_protocols.menu import MENU
 from spark_ckpt.cli.app import exit_code
-from spark_ckpt.protocol.menu import MENU
 
 Captured = pytest.CaptureFixture[str]
 

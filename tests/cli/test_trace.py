@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import spark_ckpt.simulator as sim
+import checkpoint_lab as sim
 from spark_ckpt.cli.app import exit_code
 from tests.trace.recording import Recording
 

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import EpochOutput, Published, PublishReceipt, SinkContext, StagedAhead, StagedFile, StagePlan
 from spark_ckpt.connector_parts.sent_ahead import SentAhead
 from spark_ckpt.connector_parts.sink_rules import SinkMarker, is_published, marker_of, staged_tables
 from spark_ckpt.errors import EpochDamaged, PublishConflict
-from spark_ckpt.protocol.ids import Epoch, Incarnation
 from spark_ckpt.testing import SinkSubject
 
 Key = tuple[str, str]

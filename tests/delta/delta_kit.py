@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
+from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import EpochOutput, SinkContext, StagedFile
-from spark_ckpt.protocol.ids import Epoch, Incarnation
 
 STORE = "0f1e2d3c"
 _CLOCK = itertools.count()

@@ -26,9 +26,9 @@ from spark_ckpt_delta.marker import (
 )
 from spark_ckpt_delta.publisher import DeltalakePublisher
 
+from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import SinkContext
 from spark_ckpt.errors import EpochDamaged, Fenced, PublishConflict, PublishFailed, SinkInvalid
-from spark_ckpt.protocol.ids import Epoch, Incarnation
 
 
 def opened(table: Path, incarnation: int = 1, **who: Any) -> DeltalakePublisher:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from checkpoint_lab.violations import Violation
 from integration_tests.proof.ledger import Line, Sum, When, by_campaign, by_protocol, campaign, next_seeds, read
 from integration_tests.proof.page import campaigns_of
 from integration_tests.proof.tried import Condemned, tried, world_of
-from spark_ckpt.simulator.violations import Violation
 
 NOW = When("2026-01-02", "abc1234")
 HOUR_MS = 3_600_000.0

@@ -11,7 +11,7 @@ from integration_tests.proof.mutants import Mutant, Results, added, digest_of, i
 from integration_tests.proof.mutation import drawn, fastest
 from integration_tests.survival.process import ROOT
 
-MODULE = "spark_ckpt.host.one"
+MODULE = "spark_ckpt.coordination.one"
 SOURCE = "class One:\n    def first(self):\n        return 1\n\n\ndef second():\n    return 2\n"
 
 

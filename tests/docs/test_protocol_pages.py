@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import spark_ckpt.simulator as sim
+import checkpoint_lab as sim
+from checkpoint_protocols.menu import MENU
+from checkpoint_protocols.snapshots import wall_clock
 from spark_ckpt.cli.app import exit_code
-from spark_ckpt.protocol.menu import MENU
-from spark_ckpt.protocol.snapshots import wall_clock
 
 PAGES = Path(__file__).parents[2] / "docs" / "protocols"
 DIAGRAMS: dict[str, list[str]] = json.loads((PAGES / "diagrams.json").read_text())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.host.action_parts import SOURCES, action_parts_ms
-from spark_ckpt.host.reports import Report
+from spark_ckpt.coordination.action_parts import SOURCES, action_parts_ms
+from spark_ckpt.coordination.reports import Report
 
 
 def action(began=1000.0, ended=1400.0):

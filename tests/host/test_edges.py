@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from checkpoint_protocols.machine import ProtocolViolation
 from spark_ckpt.connector import StagedFile
-from spark_ckpt.host.edges import Bound, EdgeLog, segments_in, spent
-from spark_ckpt.host.epoch_builder import EpochBuilder
-from spark_ckpt.host.job_shape import EdgeShape
-from spark_ckpt.host.reports import EDGE, Report
-from spark_ckpt.protocol.machine import ProtocolViolation
+from spark_ckpt.coordination.edges import Bound, EdgeLog, segments_in, spent
+from spark_ckpt.coordination.epoch_builder import EpochBuilder
+from spark_ckpt.coordination.job_shape import EdgeShape
+from spark_ckpt.coordination.reports import EDGE, Report
 from spark_ckpt.store.records import EdgeCut, Manifest
 
 SHAPE = EdgeShape("loop", "k string")

@@ -8,13 +8,23 @@ from dataclasses import replace
 
 import pytest
 
-from spark_ckpt.errors import Fenced, PublishConflict, PublishFailed, StoreUnreachable
-from spark_ckpt.host import incarnation
-from spark_ckpt.host.incarnation import IncarnationCore
-from spark_ckpt.host.job_shape import JobShape, SinkPlace
-from spark_ckpt.host.manifests import stamped
-from spark_ckpt.host.markers import AHEAD, BARRIER, OPEN
-from spark_ckpt.host.messages import (
+from checkpoint_protocols.barrier import (
+    Coordinator,
+    IntervalElapsed,
+    Limits,
+    Outcome,
+    PauseElapsed,
+    RetryElapsed,
+    SinkRefused,
+    TimeoutElapsed,
+)
+from checkpoint_protocols.machine import Drop
+from spark_ckpt.coordination import incarnation
+from spark_ckpt.coordination.incarnation import IncarnationCore
+from spark_ckpt.coordination.job_shape import JobShape, SinkPlace
+from spark_ckpt.coordination.manifests import stamped
+from spark_ckpt.coordination.markers import AHEAD, BARRIER, OPEN
+from spark_ckpt.coordination.messages import (
     ArmTimer,
     BatchDone,
     CountBatch,
@@ -35,18 +45,8 @@ from spark_ckpt.host.messages import (
     StoreManifest,
     TimerRanOut,
 )
-from spark_ckpt.host.reports import Report
-from spark_ckpt.protocol.barrier import (
-    Coordinator,
-    IntervalElapsed,
-    Limits,
-    Outcome,
-    PauseElapsed,
-    RetryElapsed,
-    SinkRefused,
-    TimeoutElapsed,
-)
-from spark_ckpt.protocol.machine import Drop
+from spark_ckpt.coordination.reports import Report
+from spark_ckpt.errors import Fenced, PublishConflict, PublishFailed, StoreUnreachable
 from spark_ckpt.store.records import Manifest, StagedFileRecord, StagedOutput
 from spark_ckpt.store.restore import RecoveryPoint
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_ckpt.host.markers import AHEAD, BARRIER, NO_MARKER, OPEN, ControlMarkers
+from spark_ckpt.coordination.markers import AHEAD, BARRIER, NO_MARKER, OPEN, ControlMarkers
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from test_incarnation_core import SHAPE, Bench
 
+from checkpoint_protocols.barrier import Outcome, PauseElapsed, SinkRefused
 from spark_ckpt.connector import StagedFile
-from spark_ckpt.errors import Fenced, PublishFailed
-from spark_ckpt.host.job_shape import SinkPlace
-from spark_ckpt.host.messages import (
+from spark_ckpt.coordination.job_shape import SinkPlace
+from spark_ckpt.coordination.messages import (
     AheadEnded,
     ArmTimer,
     BatchDone,
@@ -24,9 +24,9 @@ from spark_ckpt.host.messages import (
     StoreManifest,
     TimerRanOut,
 )
-from spark_ckpt.host.reports import Report
-from spark_ckpt.host.sending import Sending
-from spark_ckpt.protocol.barrier import Outcome, PauseElapsed, SinkRefused
+from spark_ckpt.coordination.reports import Report
+from spark_ckpt.coordination.sending import Sending
+from spark_ckpt.errors import Fenced, PublishFailed
 
 OUT = SinkPlace("file:/out", {"region": "here"}, sends_ahead=True)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from spark_ckpt.host.standby import HolderGone, LeaseRead, Standby, TakeOver, TakeoverLost, TakeoverWon
-from spark_ckpt.protocol.lease.messages import Watched
-from spark_ckpt.protocol.machine import Effect, Event
+from checkpoint_protocols.lease.messages import Watched
+from checkpoint_protocols.machine import Effect, Event
+from spark_ckpt.coordination.standby import HolderGone, LeaseRead, Standby, TakeOver, TakeoverLost, TakeoverWon
 
 TTL_MS, MARGIN_MS, GAP_MS, LOOK_MS = 3_000, 250, 1_000, 250
 Kind = type[Standby]

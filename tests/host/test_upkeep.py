@@ -9,9 +9,9 @@ from functools import cache
 
 import pytest
 
-from spark_ckpt.host.upkeep import SETTINGS, SPARED_MS, Delegation, Holding, StandbyReport
-from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.lease.messages import Lease, Terms, Turns
+from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.lease.messages import Lease, Terms, Turns
+from spark_ckpt.coordination.upkeep import SETTINGS, SPARED_MS, Delegation, Holding, StandbyReport
 
 B, C = ProcessId("b"), ProcessId("c")
 FRESH_MS = SETTINGS.fresh_ms

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ckpt.host.watermarks import Watermarks, event_times
+from spark_ckpt.coordination.watermarks import Watermarks, event_times
 from spark_ckpt.store.records import Manifest, OperatorSnapshot
 
 ORDERS, PAYMENTS, OTHER = ("settled", "orders"), ("settled", "payments"), ("spent", "clicks")

@@ -10,8 +10,8 @@ from spark_ckpt_kafka.options import Connection, Tuning, split_options, tuning
 from spark_ckpt_kafka.sink import KafkaSink
 from spark_ckpt_kafka.source import KafkaSource
 
+from checkpoint_protocols.ids import Incarnation
 from spark_ckpt.errors import ConfigInvalid
-from spark_ckpt.protocol.ids import Incarnation
 
 SCRAM = {
     "security.protocol": "SASL_SSL",

@@ -17,10 +17,10 @@ from spark_ckpt_kafka.publisher import MAX_FENCINGS, KafkaPublisher, Patience, r
 from spark_ckpt_kafka.publishing import LaneSettings, Published, Request
 from spark_ckpt_kafka.rows import StagedPart
 
+from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import EpochOutput, StagedAhead, StagedFile
 from spark_ckpt.content import damaged
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishConflict, PublishFailed
-from spark_ckpt.protocol.ids import Epoch, Incarnation
 
 SETTINGS = LaneSettings(
     Connection("b:9092", {"sasl.password": "secret"}), Tuning(), "kafka-python", "s", "out", 0, "t", "t", False

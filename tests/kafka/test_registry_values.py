@@ -18,7 +18,7 @@ from spark_ckpt_kafka.registry import Registry
 from spark_ckpt_kafka.values import Avro, JsonSchema, Protobuf, decoded_batch, encoded_batch
 
 from spark_ckpt.errors import BadRecord, ConfigInvalid, SourceInvalid
-from spark_ckpt.spark_private.arrow_types import arrow_schema_of
+from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
 
 WRITER = json.dumps({"type": "record", "name": "Order", "fields": [
     {"name": "id", "type": "long"}, {"name": "secret", "type": "string"}, {"name": "amount", "type": ["null", "double"]},

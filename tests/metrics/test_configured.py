@@ -10,10 +10,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit
-from spark_ckpt.seen.metrics import configured
-from spark_ckpt.seen.metrics.meter import Meter
-from spark_ckpt.seen.metrics.opentelemetry import EpochSpans
-from spark_ckpt.seen.metrics.prometheus import Endpoints
+from spark_ckpt.observability.metrics import configured
+from spark_ckpt.observability.metrics.meter import Meter
+from spark_ckpt.observability.metrics.opentelemetry import EpochSpans
+from spark_ckpt.observability.metrics.prometheus import Endpoints
 
 
 @pytest.mark.parametrize("target", ["promtheus", "prometheus://", "prometheus://host", "http://host:1", "otel://x"])
@@ -47,7 +47,7 @@ def test_opentelemetry_gets_numbers_and_a_trace():
 
 
 def test_a_missing_package_is_told_with_what_installs_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "spark_ckpt.seen.metrics.prometheus", None)
+    monkeypatch.setitem(sys.modules, "spark_ckpt.observability.metrics.prometheus", None)
     with pytest.raises(EnvironmentUnfit) as caught:
         configured.listeners_of(["prometheus"], "job")
     assert caught.value.hint == "pip install 'spark-ckpt[metrics]'"
@@ -59,7 +59,7 @@ def test_a_job_without_metrics_loads_nothing_of_them():
         "loaded = {name.split('.')[0] for name in sys.modules}; "
         "print(sorted(loaded & {'prometheus_client', 'opentelemetry', 'starlette', 'uvicorn', 'jinja2', 'openlineage'}), "
         "[name for name in sys.modules "
-        "if name.startswith(('spark_ckpt.seen.metrics', 'spark_ckpt.seen.page', 'spark_ckpt.seen.lineage'))])"
+        "if name.startswith(tuple(f'spark_ckpt.observability.{part}' for part in ('metrics', 'page', 'lineage')))])"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert ran.stdout.strip() == "[] []"

@@ -15,11 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 import spark_ckpt
 from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, LagEvent, OutageEvent, ProgressEvent
 from spark_ckpt.explained.causes import CAUSES
+from spark_ckpt.observability.metrics.catalogue import CATALOGUE
+from spark_ckpt.observability.metrics.dashboard import dashboard
+from spark_ckpt.observability.metrics.meter import Meter
+from spark_ckpt.observability.metrics.prometheus import Prometheus
 from spark_ckpt.pages.metrics import metrics_table
-from spark_ckpt.seen.metrics.catalogue import CATALOGUE
-from spark_ckpt.seen.metrics.dashboard import dashboard
-from spark_ckpt.seen.metrics.meter import Meter
-from spark_ckpt.seen.metrics.prometheus import Prometheus
 
 DOCS = Path(spark_ckpt.__file__).parents[1] / "docs"
 MONITORING = DOCS / "monitoring"
@@ -98,7 +98,7 @@ def test_every_metric_of_the_catalogue_is_scraped_and_told_on_the_page(samples):
 
 
 def test_the_dashboard_in_the_docs_is_what_the_catalogue_says():
-    """Regenerate with: python -m spark_ckpt.seen.metrics.dashboard > docs/monitoring/grafana.json"""
+    """Regenerate with: python -m spark_ckpt.observability.metrics.dashboard > docs/monitoring/grafana.json"""
     assert json.loads((MONITORING / "grafana.json").read_text()) == dashboard()
 
 

@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, LagEvent, OutageEvent, ProgressEvent, StandbyEvent
-from spark_ckpt.seen.metrics.catalogue import CATALOGUE, Kind
-from spark_ckpt.seen.metrics.meter import Meter
-from spark_ckpt.seen.metrics.prometheus import Prometheus
+from spark_ckpt.observability.metrics.catalogue import CATALOGUE, Kind
+from spark_ckpt.observability.metrics.meter import Meter
+from spark_ckpt.observability.metrics.prometheus import Prometheus
 
 JOB = 'orders "new"\n'
 PROGRESS = {

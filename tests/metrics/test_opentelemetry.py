@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from spark_ckpt.driver.listener import EpochEvent, ProgressEvent
-from spark_ckpt.seen.metrics.meter import Meter
-from spark_ckpt.seen.metrics.opentelemetry import EpochSpans, OpenTelemetry
+from spark_ckpt.observability.metrics.meter import Meter
+from spark_ckpt.observability.metrics.opentelemetry import EpochSpans, OpenTelemetry
 
 PARTS = {"barrier": 100, "snapshot": 400, "decision": 20}
 NOW_NS = 1_700_000_000_000_000_000

@@ -8,9 +8,9 @@ import pytest
 from page_world import GRAPH, many_briefs, told_world
 
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound
-from spark_ckpt.seen.page.facts import COLUMNS, epoch_of, facts_of, rows_of
-from spark_ckpt.seen.page.going_back import going_back
-from spark_ckpt.seen.page.state_at import state_at
+from spark_ckpt.observability.page.facts import COLUMNS, epoch_of, facts_of, rows_of
+from spark_ckpt.observability.page.going_back import going_back
+from spark_ckpt.observability.page.state_at import state_at
 from spark_ckpt.store.log_state import LogState, folded
 from spark_ckpt.store.records import CreatedRecord
 from spark_ckpt.store.standbys import StandbyNote, Standbys

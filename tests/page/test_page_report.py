@@ -8,8 +8,8 @@ import pytest
 from page_world import HOSTILE, Elements, told_world
 
 from spark_ckpt.cli.app import exit_code
-from spark_ckpt.seen.page.drawn import asset, drawn
-from spark_ckpt.seen.page.report import report
+from spark_ckpt.observability.page.drawn import asset, drawn
+from spark_ckpt.observability.page.report import report
 
 NOW_MS = 1_700_000_000_000
 

@@ -12,7 +12,7 @@ import pytest
 from page_world import HOSTILE, Elements, told_world
 
 from spark_ckpt.errors import ConfigInvalid
-from spark_ckpt.seen.page.serving import PageServer
+from spark_ckpt.observability.page.serving import PageServer
 from tests.cli.cli_world import three_epochs
 from tests.store.store_world import OPERATOR
 

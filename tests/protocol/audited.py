@@ -6,12 +6,12 @@ But a snapshot that is complete is a consistent cut there too, because whoever i
 
 from __future__ import annotations
 
-from spark_ckpt.protocol.graph import Graph
-from spark_ckpt.protocol.recovery import Protocol, Settings
-from spark_ckpt.simulator import ACYCLIC, GRAPHS, Faults, MessageWorld, Outcome, drive
-from spark_ckpt.simulator.long_lives import drive_long, long_world
-from spark_ckpt.simulator.process import Process
-from spark_ckpt.simulator.violations import Lost, Orphan
+from checkpoint_lab import ACYCLIC, GRAPHS, Faults, MessageWorld, Outcome, drive
+from checkpoint_lab.long_lives import drive_long, long_world
+from checkpoint_lab.process import Process
+from checkpoint_lab.violations import Lost, Orphan
+from checkpoint_protocols.graph import Graph
+from checkpoint_protocols.recovery import Protocol, Settings
 
 
 class AuditedWorld(MessageWorld):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from spark_ckpt.simulator.barrier_storage import DIAMOND, JOIN, PIPELINE, BarrierGraph
-from spark_ckpt.simulator.barrier_world import ROLES, BarrierWorld, Roles
-from spark_ckpt.simulator.long_lives import drive_long
-from spark_ckpt.simulator.schedules import BARRIER_FAULT_RATE, BARRIER_STEPS, Outcome, barrier_world, drive
+from checkpoint_lab.barrier_storage import DIAMOND, JOIN, PIPELINE, BarrierGraph
+from checkpoint_lab.barrier_world import ROLES, BarrierWorld, Roles
+from checkpoint_lab.long_lives import drive_long
+from checkpoint_lab.schedules import BARRIER_FAULT_RATE, BARRIER_STEPS, Outcome, barrier_world, drive
 
 GRAPHS = (PIPELINE, DIAMOND, JOIN)
 

@@ -8,9 +8,9 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from spark_ckpt.protocol.checkpoints.recovery_line import Candidate, Ends, Message, Messages, in_transit, orphans
-from spark_ckpt.protocol.graph import channel_between
-from spark_ckpt.protocol.ids import ChannelId, ProcessId
+from checkpoint_protocols.checkpoints.recovery_line import Candidate, Ends, Message, Messages, in_transit, orphans
+from checkpoint_protocols.graph import channel_between
+from checkpoint_protocols.ids import ChannelId, ProcessId
 
 Steps = Sequence[tuple[int, int]]
 Line = dict[ProcessId, Candidate]

@@ -10,11 +10,11 @@ import importlib
 import re
 from collections.abc import Callable
 
-from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.lease.messages import LeaseSettings
-from spark_ckpt.simulator.faults import Faults
-from spark_ckpt.simulator.lease_world import LeaseWorld, Rules, Scope
-from spark_ckpt.simulator.world import NotPossible
+from checkpoint_lab.faults import Faults
+from checkpoint_lab.lease_world import LeaseWorld, Rules, Scope
+from checkpoint_lab.world import NotPossible
+from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.lease.messages import LeaseSettings
 from tests.protocol.scenario import Scenario, scenarios
 
 PLENTY = Faults(99, 99, 99, 99, 99, 99, 99)

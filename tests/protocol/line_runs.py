@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from spark_ckpt.protocol.graph import Graph
-from spark_ckpt.protocol.machine import INVALID
-from spark_ckpt.protocol.message_machine import AnyMessageMachine
-from spark_ckpt.protocol.recovery import Protocol, Settings
-from spark_ckpt.simulator import GRAPHS, Clock, Clocks, Faults, MessageWorld, drive
-from spark_ckpt.simulator.explore import Exploration, explore
-from spark_ckpt.simulator.world import Cell
+from checkpoint_lab import GRAPHS, Clock, Clocks, Faults, MessageWorld, drive
+from checkpoint_lab.explore import Exploration, explore
+from checkpoint_lab.world import Cell
+from checkpoint_protocols.graph import Graph
+from checkpoint_protocols.machine import INVALID
+from checkpoint_protocols.message_machine import AnyMessageMachine
+from checkpoint_protocols.recovery import Protocol, Settings
 
 SEVERAL = Faults(crashes=4)
 OFTEN = Settings(options={"checkpoint_every": 2})

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_ckpt.protocol.graph import Graph
-from spark_ckpt.protocol.ids import ChannelId
-from spark_ckpt.protocol.message_logging.sender_logging import SenderLoggingWorker
-from spark_ckpt.protocol.recovery import Protocol, Settings
-from spark_ckpt.protocol.vocabulary import Json
-from spark_ckpt.simulator import Choice, Faults, MessageWorld, Outcome, drive
-from spark_ckpt.simulator.long_lives import drive_long, long_world
+from checkpoint_lab import Choice, Faults, MessageWorld, Outcome, drive
+from checkpoint_lab.long_lives import drive_long, long_world
+from checkpoint_protocols.graph import Graph
+from checkpoint_protocols.ids import ChannelId
+from checkpoint_protocols.message_logging.sender_logging import SenderLoggingWorker
+from checkpoint_protocols.recovery import Protocol, Settings
+from checkpoint_protocols.vocabulary import Json
 
 NOTHING: Mapping[str, Json] = {}
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from spark_ckpt.protocol.graph import Graph, channel_between, control_between
-from spark_ckpt.protocol.ids import Incarnation, ProcessId
-from spark_ckpt.protocol.incarnation import RollbackTable
-from spark_ckpt.protocol.machine import Effect
-from spark_ckpt.protocol.message_machine import APP
-from spark_ckpt.protocol.recovery import Birth, Record, Records, Settings
-from spark_ckpt.protocol.vocabulary import Commanded, Envelope, Json, Received, Store
+from checkpoint_protocols.graph import Graph, channel_between, control_between
+from checkpoint_protocols.ids import Incarnation, ProcessId
+from checkpoint_protocols.incarnation import RollbackTable
+from checkpoint_protocols.machine import Effect
+from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.recovery import Birth, Record, Records, Settings
+from checkpoint_protocols.vocabulary import Commanded, Envelope, Json, Received, Store
 
 FIRST, SECOND, THIRD = Incarnation(1), Incarnation(2), Incarnation(3)
 START = Commanded("start", {"local_ms": 0})

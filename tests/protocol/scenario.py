@@ -4,9 +4,9 @@ HOW TO ADD ONE: put `scenarios/T07-what-it-is.txt` beside the others; `test_scen
 with `#` are comments.  A file is a title, settings and sections:
 
     T1: partial sums of deficits are zero by accident
-    protocol: epochs                          module of spark_ckpt.protocol with a PROTOCOL
+    protocol: epochs                          module of checkpoint_protocols with a PROTOCOL
     literal: epochs:ZERO_IS_ENOUGH            module of tests.protocol.literal, and the Protocol in it
-    graph: s->a a->k                          edges, or a name from spark_ckpt.simulator.graphs
+    graph: s->a a->k                          edges, or a name from checkpoint_lab.graphs
     inputs: 2                                 per source; also `loops: 1`, `options: {"variant": "clock"}`
 
     why:
@@ -42,14 +42,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spark_ckpt.protocol.graph import Graph
-from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.menu import MENU
-from spark_ckpt.protocol.message_machine import APP
-from spark_ckpt.protocol.recovery import Protocol, Settings
-from spark_ckpt.protocol.vocabulary import Envelope
-from spark_ckpt.simulator import Choice, Faults, MessageWorld, NotPossible
-from spark_ckpt.simulator.graphs import GRAPHS
+from checkpoint_lab import Choice, Faults, MessageWorld, NotPossible
+from checkpoint_lab.graphs import GRAPHS
+from checkpoint_protocols.graph import Graph
+from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.menu import MENU
+from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.recovery import Protocol, Settings
+from checkpoint_protocols.vocabulary import Envelope
 
 FOLDER = Path(__file__).parent / "scenarios"
 SECTIONS = ("why", "names", "steps", "corrected", "literal", "literal ends")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_ckpt.protocol.graph import Graph
-from spark_ckpt.protocol.menu import MENU
-from spark_ckpt.simulator import GRAPHS, Exploration, MessageWorld, explore
+from checkpoint_lab import GRAPHS, Exploration, MessageWorld, explore
+from checkpoint_protocols.graph import Graph
+from checkpoint_protocols.menu import MENU
 from tests.protocol.long_runs import crashes
 
 LOOP = Graph("own_loop", (("s", "a"), ("a", "a")))

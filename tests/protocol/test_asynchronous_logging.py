@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol.graph import COORDINATOR, Graph
-from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
-from spark_ckpt.protocol.machine import Drop, InvariantBroken, ProtocolViolation, missing_cells, render_table
-from spark_ckpt.protocol.message_logging.asynchronous_logging import (
+from checkpoint_protocols.graph import COORDINATOR, Graph
+from checkpoint_protocols.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
+from checkpoint_protocols.machine import Drop, InvariantBroken, ProtocolViolation, missing_cells, render_table
+from checkpoint_protocols.message_logging.asynchronous_logging import (
     NUMBERS_PER_INCARNATION,
     PROTOCOL,
     RECOVERABLE,
@@ -15,9 +15,9 @@ from spark_ckpt.protocol.message_logging.asynchronous_logging import (
     AsynchronousWorker,
     RecoveryCoordinator,
 )
-from spark_ckpt.protocol.message_logging.volatile_log import RECEIVED_IN, batch_key, rebuildable
-from spark_ckpt.protocol.recovery import Birth, Failure, Part, Settings, checkpoint_key
-from spark_ckpt.protocol.vocabulary import (
+from checkpoint_protocols.message_logging.volatile_log import RECEIVED_IN, batch_key, rebuildable
+from checkpoint_protocols.recovery import Birth, Failure, Part, Settings, checkpoint_key
+from checkpoint_protocols.vocabulary import (
     AppSent,
     Capture,
     CheckpointKind,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_ckpt.simulator import BARRIER_GRAPHS, Choice, Violation
-from spark_ckpt.simulator.barrier_world import ROLES, BarrierWorld, Roles
+from checkpoint_lab import BARRIER_GRAPHS, Choice, Violation
+from checkpoint_lab.barrier_world import ROLES, BarrierWorld, Roles
 from tests.protocol.scenario import Scenario, missing, scenarios
 
 each_scenario = pytest.mark.parametrize("scenario", scenarios("barrier"), ids=lambda scenario: scenario.name)

@@ -17,7 +17,7 @@ def not_taken(folder: Path, tests: Sequence[str]) -> dict[str, list[object]]:
     """Lines and branches of the shipped machines that these test files leave out, by module."""
     modules = ",".join(f"*/protocol/barrier/{name}.py" for name in MACHINES)
     environment = {**os.environ, "COVERAGE_FILE": str(folder / "data")}
-    measured = ["-m", "coverage", "run", "--branch", "--source=spark_ckpt/protocol"]
+    measured = ["-m", "coverage", "run", "--branch", "--source=checkpoint_protocols"]
     pytest_of = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *(f"tests/protocol/test_{name}.py" for name in tests)]
     report = ["-m", "coverage", "json", "-q", f"--include={modules}", "-o", str(folder / "report.json")]
     for arguments in ([*measured, *pytest_of], report):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol.checkpoints.coordinated import CoordinatedPhase, CoordinatedWorker, initiators, plan
-from spark_ckpt.protocol.graph import Graph
-from spark_ckpt.protocol.ids import Epoch, ProcessId, TimerId
-from spark_ckpt.protocol.machine import Effect, InvalidTransition, missing_cells, render_table
-from spark_ckpt.protocol.recovery import Failure, Record, Records, checkpoint_key
-from spark_ckpt.protocol.vocabulary import (
+from checkpoint_protocols.checkpoints.coordinated import CoordinatedPhase, CoordinatedWorker, initiators, plan
+from checkpoint_protocols.graph import Graph
+from checkpoint_protocols.ids import Epoch, ProcessId, TimerId
+from checkpoint_protocols.machine import Effect, InvalidTransition, missing_cells, render_table
+from checkpoint_protocols.recovery import Failure, Record, Records, checkpoint_key
+from checkpoint_protocols.vocabulary import (
     OUT,
     AppSent,
     Capture,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol.checkpoints.coordinated import PROTOCOL
-from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.recovery import Protocol, checkpoint_key
-from spark_ckpt.simulator import GRAPHS, Choice, MessageWorld
-from spark_ckpt.simulator.shrink import attempt
-from spark_ckpt.simulator.violations import NoEnd
+from checkpoint_lab import GRAPHS, Choice, MessageWorld
+from checkpoint_lab.shrink import attempt
+from checkpoint_lab.violations import NoEnd
+from checkpoint_protocols.checkpoints.coordinated import PROTOCOL
+from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.recovery import Protocol, checkpoint_key
 from tests.protocol.literal.coordinated import JOINS_AGAIN
 
 K = ProcessId("k")

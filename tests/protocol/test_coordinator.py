@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from spark_ckpt.protocol import barrier as b
-from spark_ckpt.protocol.ids import Epoch, Incarnation, SinkId, TaskId, TimerId
-from spark_ckpt.protocol.machine import Effect, Event, InvalidTransition, InvariantBroken, ProtocolViolation
+from checkpoint_protocols import barrier as b
+from checkpoint_protocols.ids import Epoch, Incarnation, SinkId, TaskId, TimerId
+from checkpoint_protocols.machine import Effect, Event, InvalidTransition, InvariantBroken, ProtocolViolation
 
 S, T, K, L = TaskId("s"), TaskId("t"), SinkId("k"), SinkId("l")
 ME, OLDER, NEWER = Incarnation(2), Incarnation(1), Incarnation(3)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from spark_ckpt.protocol import barrier as b
-from spark_ckpt.protocol.ids import Epoch, Incarnation, TaskId
-from spark_ckpt.protocol.machine import Drop, Effect, Event
+from checkpoint_protocols import barrier as b
+from checkpoint_protocols.ids import Epoch, Incarnation, TaskId
+from checkpoint_protocols.machine import Drop, Effect, Event
 from tests.protocol.barrier_runs import GRAPHS, run
 
 LIMITS = b.Limits(

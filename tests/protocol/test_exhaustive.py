@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.simulator.barrier_storage import LINE, MERGE, BarrierGraph
-from spark_ckpt.simulator.barrier_world import BarrierWorld
-from spark_ckpt.simulator.explore import explore
-from spark_ckpt.simulator.violations import Violation
+from checkpoint_lab.barrier_storage import LINE, MERGE, BarrierGraph
+from checkpoint_lab.barrier_world import BarrierWorld
+from checkpoint_lab.explore import explore
+from checkpoint_lab.violations import Violation
 from tests.protocol.test_planted_bugs import SinksAreEnough
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.protocol.checkpoints.forcing import Forcing
-from spark_ckpt.protocol.checkpoints.uncoordinated import PROTOCOL, UncoordinatedWorker
-from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.recovery import Birth, Protocol, Settings
-from spark_ckpt.protocol.vocabulary import Json
-from spark_ckpt.simulator.lines import orphans
-from spark_ckpt.simulator.message_world import MessageWorld
-from spark_ckpt.simulator.schedules import Driver
-from spark_ckpt.simulator.state import Cut
+import checkpoint_lab as sim
+from checkpoint_lab.lines import orphans
+from checkpoint_lab.message_world import MessageWorld
+from checkpoint_lab.schedules import Driver
+from checkpoint_lab.state import Cut
+from checkpoint_protocols.checkpoints.forcing import Forcing
+from checkpoint_protocols.checkpoints.uncoordinated import PROTOCOL, UncoordinatedWorker
+from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.recovery import Birth, Protocol, Settings
+from checkpoint_protocols.vocabulary import Json
 
 HMNR = Settings(options={"forcing": "hmnr"})
 GRAPH = sim.GRAPHS["cycle"]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ckpt.protocol.checkpoints.forcing import Forcing
-from spark_ckpt.protocol.checkpoints.recovery_line import recovery_line
-from spark_ckpt.protocol.ids import ProcessId
+from checkpoint_protocols.checkpoints.forcing import Forcing
+from checkpoint_protocols.checkpoints.recovery_line import recovery_line
+from checkpoint_protocols.ids import ProcessId
 from tests.protocol.histories import STEPS, History, random_steps
 
 P, Q, R = ProcessId("p"), ProcessId("q"), ProcessId("r")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol.graph import Graph
-from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.machine import ProtocolViolation
+from checkpoint_protocols.graph import Graph
+from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.machine import ProtocolViolation
 
 NESTED = Graph("nested", (("s", "a"), ("a", "b"), ("b", "c"), ("c", "b"), ("c", "a"), ("c", "k")))
 

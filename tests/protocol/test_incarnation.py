@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spark_ckpt.protocol.ids import Epoch, Incarnation, ProcessId
-from spark_ckpt.protocol.incarnation import Age, Line, RollbackTable, adopt, age
-from spark_ckpt.protocol.machine import ProtocolViolation
+from checkpoint_protocols.ids import Epoch, Incarnation, ProcessId
+from checkpoint_protocols.incarnation import Age, Line, RollbackTable, adopt, age
+from checkpoint_protocols.machine import ProtocolViolation
 
 A, B = ProcessId("a"), ProcessId("b")
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol.checkpoints import index_based
-from spark_ckpt.protocol.checkpoints.index_based import IndexPhase, IndexWorker
-from spark_ckpt.protocol.checkpoints.index_records import local_part, log_key
-from spark_ckpt.protocol.graph import Graph
-from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
-from spark_ckpt.protocol.machine import (
+from checkpoint_protocols.checkpoints import index_based
+from checkpoint_protocols.checkpoints.index_based import IndexPhase, IndexWorker
+from checkpoint_protocols.checkpoints.index_records import local_part, log_key
+from checkpoint_protocols.graph import Graph
+from checkpoint_protocols.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
+from checkpoint_protocols.machine import (
     Drop,
     InvalidTransition,
     ProtocolViolation,
     missing_cells,
     render_table,
 )
-from spark_ckpt.protocol.message_logging import adaptive_logging
-from spark_ckpt.protocol.receipts import Receipts
-from spark_ckpt.protocol.recovery import Birth, Settings, checkpoint_key
-from spark_ckpt.protocol.vocabulary import (
+from checkpoint_protocols.message_logging import adaptive_logging
+from checkpoint_protocols.receipts import Receipts
+from checkpoint_protocols.recovery import Birth, Settings, checkpoint_key
+from checkpoint_protocols.vocabulary import (
     AppSent,
     Capture,
     CheckpointKind,

@@ -12,10 +12,10 @@ from enum import Enum
 
 import pytest
 
-from spark_ckpt.protocol import vocabulary as v
-from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
-from spark_ckpt.protocol.incarnation import Age, RollbackTable, age
-from spark_ckpt.protocol.machine import Effect, Event, Machine, missing_cells, render_table, rows
+from checkpoint_protocols import vocabulary as v
+from checkpoint_protocols.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
+from checkpoint_protocols.incarnation import Age, RollbackTable, age
+from checkpoint_protocols.machine import Effect, Event, Machine, missing_cells, render_table, rows
 
 COMMON = (v.Received, v.Send, v.Deliver, v.Drop, v.Store, v.Stored, v.Note)
 NEEDS: dict[str, tuple[type[Event] | type[Effect], ...]] = {

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ckpt.protocol.checkpoints.interval_graph import IntervalGraph, Marks
-from spark_ckpt.protocol.checkpoints.recovery_line import recovery_line
-from spark_ckpt.protocol.ids import ProcessId
+from checkpoint_protocols.checkpoints.interval_graph import IntervalGraph, Marks
+from checkpoint_protocols.checkpoints.recovery_line import recovery_line
+from checkpoint_protocols.ids import ProcessId
 from tests.protocol.histories import STEPS, History, random_steps
 from tests.protocol.literal.uncoordinated import ReceiverToSender
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from spark_ckpt.protocol.ids import ProcessId, TimerId
-from spark_ckpt.protocol.lease.messages import (
+from checkpoint_protocols.ids import ProcessId, TimerId
+from checkpoint_protocols.lease.messages import (
     Admission,
     AppendLease,
     Checkpoint,
@@ -33,11 +33,11 @@ from spark_ckpt.protocol.lease.messages import (
     Ticked,
     Turn,
 )
-from spark_ckpt.protocol.lease.primary import Primary, PrimaryPhase
-from spark_ckpt.protocol.lease.replica import Replica, ReplicaPhase
-from spark_ckpt.protocol.lease.timeouts import first_estimate
-from spark_ckpt.protocol.machine import Drop, Effect, Event, InvalidTransition, InvariantBroken, Machine, missing_cells
-from spark_ckpt.protocol.vocabulary import Note, SetTimer
+from checkpoint_protocols.lease.primary import Primary, PrimaryPhase
+from checkpoint_protocols.lease.replica import Replica, ReplicaPhase
+from checkpoint_protocols.lease.timeouts import first_estimate
+from checkpoint_protocols.machine import Drop, Effect, Event, InvalidTransition, InvariantBroken, Machine, missing_cells
+from checkpoint_protocols.vocabulary import Note, SetTimer
 
 A, B, C = ProcessId("a"), ProcessId("b"), ProcessId("c")
 MEMBERS = (A, B, C)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.lease import rotation as lease_rotation
-from spark_ckpt.protocol.lease.messages import (
+from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.lease import rotation as lease_rotation
+from checkpoint_protocols.lease.messages import (
     Admission,
     LeaseSettings,
     Terms,
@@ -14,10 +14,10 @@ from spark_ckpt.protocol.lease.messages import (
     admission,
     turns_after,
 )
-from spark_ckpt.protocol.lease.primary import PrimaryPhase
-from spark_ckpt.protocol.lease.replica import ReplicaPhase
-from spark_ckpt.protocol.lease.rotation import DRAWS, patience, pick, weights
-from spark_ckpt.protocol.lease.timeouts import Estimate, budget_of, first_estimate
+from checkpoint_protocols.lease.primary import PrimaryPhase
+from checkpoint_protocols.lease.replica import ReplicaPhase
+from checkpoint_protocols.lease.rotation import DRAWS, patience, pick, weights
+from checkpoint_protocols.lease.timeouts import Estimate, budget_of, first_estimate
 
 A, B, C = ProcessId("a"), ProcessId("b"), ProcessId("c")
 MEMBERS = (A, B, C)

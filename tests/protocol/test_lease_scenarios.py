@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from spark_ckpt.simulator.lease_world import Rules
-from spark_ckpt.simulator.violations import Violation
+from checkpoint_lab.lease_world import Rules
+from checkpoint_lab.violations import Violation
 from tests.protocol.lease_scenario import LeaseStage, lease_scenarios, literal_rules, perform, play
 from tests.protocol.literal.lease import LATE_TIMER_AND_NO_MARGIN
 from tests.protocol.scenario import Scenario, missing

@@ -9,17 +9,20 @@ from dataclasses import replace
 
 import pytest
 
-from spark_ckpt.protocol.checkpoints.index_based import PROTOCOL as INDEX
-from spark_ckpt.protocol.checkpoints.index_based import IndexWorker
-from spark_ckpt.protocol.checkpoints.index_records import Kept
-from spark_ckpt.protocol.checkpoints.uncoordinated import PROTOCOL as UNCOORDINATED
-from spark_ckpt.protocol.checkpoints.uncoordinated import LineCoordinator, UncoordinatedWorker
-from spark_ckpt.protocol.ids import Epoch
-from spark_ckpt.protocol.machine import Effect
-from spark_ckpt.protocol.message_logging.asynchronous_logging import PROTOCOL as ASYNCHRONOUS
-from spark_ckpt.protocol.message_logging.asynchronous_logging import AsynchronousWorker
-from spark_ckpt.protocol.recovery import Failure, Part, Plan, Protocol, Record, Settings
-from spark_ckpt.protocol.vocabulary import (
+from checkpoint_lab import Faults, Outcome
+from checkpoint_lab.long_lives import drive_long, long_world
+from checkpoint_lab.violations import Violation
+from checkpoint_protocols.checkpoints.index_based import PROTOCOL as INDEX
+from checkpoint_protocols.checkpoints.index_based import IndexWorker
+from checkpoint_protocols.checkpoints.index_records import Kept
+from checkpoint_protocols.checkpoints.uncoordinated import PROTOCOL as UNCOORDINATED
+from checkpoint_protocols.checkpoints.uncoordinated import LineCoordinator, UncoordinatedWorker
+from checkpoint_protocols.ids import Epoch
+from checkpoint_protocols.machine import Effect
+from checkpoint_protocols.message_logging.asynchronous_logging import PROTOCOL as ASYNCHRONOUS
+from checkpoint_protocols.message_logging.asynchronous_logging import AsynchronousWorker
+from checkpoint_protocols.recovery import Failure, Part, Plan, Protocol, Record, Settings
+from checkpoint_protocols.vocabulary import (
     AppSent,
     CheckpointKind,
     Envelope,
@@ -30,9 +33,6 @@ from spark_ckpt.protocol.vocabulary import (
     SinkTransaction,
     Stored,
 )
-from spark_ckpt.simulator import Faults, Outcome
-from spark_ckpt.simulator.long_lives import drive_long, long_world
-from spark_ckpt.simulator.violations import Violation
 from tests.protocol.audited import graph_in_turn
 from tests.protocol.literal import adaptive_logging, asynchronous_logging, index_based, uncoordinated
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol.recovery import Protocol
-from spark_ckpt.simulator import GRAPHS, Outcome
+from checkpoint_lab import GRAPHS, Outcome
+from checkpoint_protocols.recovery import Protocol
 from tests.protocol.literal import coordinated, sender_logging, synchronous_logging
 from tests.protocol.long_runs import play_long
 

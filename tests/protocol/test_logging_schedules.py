@@ -10,14 +10,14 @@ from collections import Counter
 
 import pytest
 
-from spark_ckpt.protocol.checkpoints import coordinated
-from spark_ckpt.protocol.machine import ProtocolViolation
-from spark_ckpt.protocol.message_logging import sender_logging, synchronous_logging
-from spark_ckpt.protocol.recovery import Protocol, Settings
-from spark_ckpt.protocol.vocabulary import Json
-from spark_ckpt.simulator import GRAPHS, Faults, MessageWorld
-from spark_ckpt.simulator.campaign import CELLS_EVERY, campaign
-from spark_ckpt.simulator.explore import explore
+from checkpoint_lab import GRAPHS, Faults, MessageWorld
+from checkpoint_lab.campaign import CELLS_EVERY, campaign
+from checkpoint_lab.explore import explore
+from checkpoint_protocols.checkpoints import coordinated
+from checkpoint_protocols.machine import ProtocolViolation
+from checkpoint_protocols.message_logging import sender_logging, synchronous_logging
+from checkpoint_protocols.recovery import Protocol, Settings
+from checkpoint_protocols.vocabulary import Json
 from tests.protocol.long_runs import OneFailureAtATime, crashes, play
 
 PROTOCOLS = [each.PROTOCOL for each in (coordinated, sender_logging, synchronous_logging)]

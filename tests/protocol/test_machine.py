@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-import spark_ckpt.protocol.machine as machine_module
-from spark_ckpt.protocol import barrier as b
-from spark_ckpt.protocol.ids import Epoch, Incarnation, SinkId, TaskId
-from spark_ckpt.protocol.machine import (
+import checkpoint_protocols.machine as machine_module
+from checkpoint_protocols import barrier as b
+from checkpoint_protocols.ids import Epoch, Incarnation, SinkId, TaskId
+from checkpoint_protocols.machine import (
     IGNORE_STALE,
     INVALID,
     STORY_LENGTH,
@@ -83,7 +83,7 @@ def foreign_to(path: Path) -> set[str]:
             imported.add(node.module or "")
 
     foreign = {name for name in imported if name.split(".")[0] not in ALLOWED}
-    return {name for name in foreign if not name.startswith("spark_ckpt.protocol")}
+    return {name for name in foreign if not name.startswith("checkpoint_protocols")}
 
 
 def test_events_and_effects_are_values() -> None:

@@ -11,9 +11,9 @@ import os
 
 import pytest
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.protocol.menu import MENU
-from spark_ckpt.simulator.long_lives import run_long
+import checkpoint_lab as sim
+from checkpoint_lab.long_lives import run_long
+from checkpoint_protocols.menu import MENU
 
 SCHEDULES = int(os.environ.get("SPARK_CKPT_SCHEDULES", "250"))
 PROCESSES = 1 if SCHEDULES <= 1000 else os.cpu_count() or 1

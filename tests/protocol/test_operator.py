@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol import barrier as b
-from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, TaskId
-from spark_ckpt.protocol.machine import Effect, Event, InvalidTransition
+from checkpoint_protocols import barrier as b
+from checkpoint_protocols.ids import ChannelId, Epoch, Incarnation, TaskId
+from checkpoint_protocols.machine import Effect, Event, InvalidTransition
 
 A, B, C = ChannelId("a"), ChannelId("b"), ChannelId("c")
 ME, OLDER, NEWER = Incarnation(2), Incarnation(1), Incarnation(3)

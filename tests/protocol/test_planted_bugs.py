@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from spark_ckpt.protocol import barrier as b
-from spark_ckpt.protocol.ids import Epoch
-from spark_ckpt.protocol.machine import Effect, Event, ProtocolViolation
+from checkpoint_protocols import barrier as b
+from checkpoint_protocols.ids import Epoch
+from checkpoint_protocols.machine import Effect, Event, ProtocolViolation
 from tests.protocol.barrier_runs import GRAPHS, run_long
 from tests.protocol.literal.barrier import LiteralNil, SinksAreEnough
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_ckpt.protocol.ids import ChannelId
-from spark_ckpt.protocol.machine import ProtocolViolation
-from spark_ckpt.protocol.record_fields import as_counts, counts, items, mapping, number, receipts
+from checkpoint_protocols.ids import ChannelId
+from checkpoint_protocols.machine import ProtocolViolation
+from checkpoint_protocols.record_fields import as_counts, counts, items, mapping, number, receipts
 from tests.protocol.plain import J, S, app
 
 

@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.message_logging.recoverable import RecoveryVector
+from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.message_logging.recoverable import RecoveryVector
 from tests.protocol.literal.asynchronous_logging import LiteralIndex, NoBin, NoGuard
 
 P, Q, R = ProcessId("p"), ProcessId("q"), ProcessId("r")

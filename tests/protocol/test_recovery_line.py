@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ckpt.protocol.checkpoints.recovery_line import (
+from checkpoint_protocols.checkpoints.recovery_line import (
     NOTHING_KEPT,
     Candidate,
     Cause,
@@ -16,8 +16,8 @@ from spark_ckpt.protocol.checkpoints.recovery_line import (
     in_transit,
     recovery_line,
 )
-from spark_ckpt.protocol.ids import ChannelId, ProcessId
-from spark_ckpt.protocol.machine import ProtocolViolation
+from checkpoint_protocols.ids import ChannelId, ProcessId
+from checkpoint_protocols.machine import ProtocolViolation
 from tests.protocol.histories import STEPS, History, all_lines, greatest, random_steps, usable
 
 P, Q, R = ProcessId("p"), ProcessId("q"), ProcessId("r")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.simulator.barrier_storage import PIPELINE
-from spark_ckpt.simulator.barrier_world import BarrierWorld, Roles
+from checkpoint_lab.barrier_storage import PIPELINE
+from checkpoint_lab.barrier_world import BarrierWorld, Roles
 from tests.protocol.literal.barrier import LiteralNil
 from tests.protocol.test_barrier_scenarios import settle
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_ckpt.protocol.machine import ProtocolViolation
-from spark_ckpt.simulator import NotPossible, Violation
+from checkpoint_lab import NotPossible, Violation
+from checkpoint_protocols.machine import ProtocolViolation
 from tests.protocol.scenario import Scenario, missing, perform, play, read, scenarios
 
 each_scenario = pytest.mark.parametrize("scenario", scenarios(), ids=lambda scenario: scenario.name)

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import pytest
 
-from spark_ckpt.protocol import barrier as b
-from spark_ckpt.protocol.machine import Effect, Event
-from spark_ckpt.simulator.barrier_storage import DIAMOND, JOIN, PIPELINE, BarrierGraph
+from checkpoint_lab.barrier_storage import DIAMOND, JOIN, PIPELINE, BarrierGraph
+from checkpoint_protocols import barrier as b
+from checkpoint_protocols.machine import Effect, Event
 from tests.protocol.barrier_runs import GRAPHS, run
 
 SEEDS = 150

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol.ids import Epoch, TimerId
-from spark_ckpt.protocol.machine import Effect, InvalidTransition, InvariantBroken, ProtocolViolation, missing_cells
-from spark_ckpt.protocol.machine import render_table as rendered
-from spark_ckpt.protocol.message_logging.sender_log import is_receipt, log_key
-from spark_ckpt.protocol.message_logging.sender_logging import SenderLoggingWorker, SenderPhase, plan
-from spark_ckpt.protocol.recovery import Failure, Record, Records, checkpoint_key
-from spark_ckpt.protocol.vocabulary import (
+from checkpoint_protocols.ids import Epoch, TimerId
+from checkpoint_protocols.machine import Effect, InvalidTransition, InvariantBroken, ProtocolViolation, missing_cells
+from checkpoint_protocols.machine import render_table as rendered
+from checkpoint_protocols.message_logging.sender_log import is_receipt, log_key
+from checkpoint_protocols.message_logging.sender_logging import SenderLoggingWorker, SenderPhase, plan
+from checkpoint_protocols.recovery import Failure, Record, Records, checkpoint_key
+from checkpoint_protocols.vocabulary import (
     OUT,
     AppSent,
     Capture,

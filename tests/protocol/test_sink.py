@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from spark_ckpt.protocol import barrier as b
-from spark_ckpt.protocol.ids import Epoch, Incarnation, SinkId
-from spark_ckpt.protocol.machine import Effect, Event, InvalidTransition
+from checkpoint_protocols import barrier as b
+from checkpoint_protocols.ids import Epoch, Incarnation, SinkId
+from checkpoint_protocols.machine import Effect, Event, InvalidTransition
 
 K = SinkId("k")
 ME, OLDER, NEWER = Incarnation(2), Incarnation(1), Incarnation(3)

@@ -10,23 +10,25 @@ from dataclasses import replace
 
 import pytest
 
-from spark_ckpt.protocol.graph import COORDINATOR
-from spark_ckpt.protocol.ids import ChannelId
-from spark_ckpt.protocol.machine import Effect
-from spark_ckpt.protocol.message_machine import AnyMessageMachine
-from spark_ckpt.protocol.recovery import Birth, Protocol, Record
-from spark_ckpt.protocol.snapshots.acyclic import PROTOCOL as SNAPSHOTS
-from spark_ckpt.protocol.snapshots.acyclic import SnapshotTask
-from spark_ckpt.protocol.snapshots.coordinator import ACK, Coordinator, Open
-from spark_ckpt.protocol.snapshots.cyclic import PROTOCOL as CYCLIC
-from spark_ckpt.protocol.snapshots.cyclic import CyclicTask
-from spark_ckpt.protocol.snapshots.epochs import PROTOCOL as EPOCHS
-from spark_ckpt.protocol.snapshots.epochs import EpochCoordinator, EpochWorker
-from spark_ckpt.protocol.snapshots.markers import MARKER, MarkerWorker
-from spark_ckpt.protocol.snapshots.markers import PROTOCOL as MARKERS
-from spark_ckpt.protocol.snapshots.partial_recovery import PROTOCOL as PARTIAL
-from spark_ckpt.protocol.snapshots.partial_recovery import PartialTask
-from spark_ckpt.protocol.vocabulary import (
+from checkpoint_lab import Outcome
+from checkpoint_lab.graphs import JOIN
+from checkpoint_protocols.graph import COORDINATOR
+from checkpoint_protocols.ids import ChannelId
+from checkpoint_protocols.machine import Effect
+from checkpoint_protocols.message_machine import AnyMessageMachine
+from checkpoint_protocols.recovery import Birth, Protocol, Record
+from checkpoint_protocols.snapshots.acyclic import PROTOCOL as SNAPSHOTS
+from checkpoint_protocols.snapshots.acyclic import SnapshotTask
+from checkpoint_protocols.snapshots.coordinator import ACK, Coordinator, Open
+from checkpoint_protocols.snapshots.cyclic import PROTOCOL as CYCLIC
+from checkpoint_protocols.snapshots.cyclic import CyclicTask
+from checkpoint_protocols.snapshots.epochs import PROTOCOL as EPOCHS
+from checkpoint_protocols.snapshots.epochs import EpochCoordinator, EpochWorker
+from checkpoint_protocols.snapshots.markers import MARKER, MarkerWorker
+from checkpoint_protocols.snapshots.markers import PROTOCOL as MARKERS
+from checkpoint_protocols.snapshots.partial_recovery import PROTOCOL as PARTIAL
+from checkpoint_protocols.snapshots.partial_recovery import PartialTask
+from checkpoint_protocols.vocabulary import (
     AppSent,
     Deliver,
     Envelope,
@@ -39,8 +41,6 @@ from spark_ckpt.protocol.vocabulary import (
     Store,
     Stored,
 )
-from spark_ckpt.simulator import Outcome
-from spark_ckpt.simulator.graphs import JOIN
 from tests.protocol.audited import graph_in_turn, play, play_long
 from tests.protocol.literal import cyclic_snapshots, epochs, markers, partial_recovery, snapshots
 

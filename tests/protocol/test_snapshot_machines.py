@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from spark_ckpt.protocol.graph import COORDINATOR, Graph, channel_between, control_between
-from spark_ckpt.protocol.ids import Incarnation, ProcessId, TimerId
-from spark_ckpt.protocol.machine import INVALID, Drop, Effect, InvalidTransition, InvariantBroken, missing_cells
-from spark_ckpt.protocol.recovery import Birth, Protocol, Records, Settings
-from spark_ckpt.protocol.snapshots import acyclic as snapshots
-from spark_ckpt.protocol.snapshots import cyclic as cyclic_snapshots
-from spark_ckpt.protocol.snapshots import epochs, markers, partial_recovery, wall_clock
-from spark_ckpt.protocol.snapshots.coordinator import Coordinator
-from spark_ckpt.protocol.vocabulary import (
+from checkpoint_lab import Faults, drive
+from checkpoint_protocols.graph import COORDINATOR, Graph, channel_between, control_between
+from checkpoint_protocols.ids import Incarnation, ProcessId, TimerId
+from checkpoint_protocols.machine import INVALID, Drop, Effect, InvalidTransition, InvariantBroken, missing_cells
+from checkpoint_protocols.recovery import Birth, Protocol, Records, Settings
+from checkpoint_protocols.snapshots import acyclic as snapshots
+from checkpoint_protocols.snapshots import cyclic as cyclic_snapshots
+from checkpoint_protocols.snapshots import epochs, markers, partial_recovery, wall_clock
+from checkpoint_protocols.snapshots.coordinator import Coordinator
+from checkpoint_protocols.vocabulary import (
     AppSent,
     Commanded,
     Envelope,
@@ -34,7 +35,6 @@ from spark_ckpt.protocol.vocabulary import (
     Stored,
     TimerElapsed,
 )
-from spark_ckpt.simulator import Faults, drive
 from tests.protocol.audited import AuditedWorld, graph_in_turn
 
 ALL = [each.PROTOCOL for each in (markers, epochs, snapshots, cyclic_snapshots, partial_recovery, wall_clock)]

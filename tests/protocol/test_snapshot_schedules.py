@@ -10,16 +10,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_ckpt.protocol.graph import COORDINATOR
-from spark_ckpt.protocol.machine import ProtocolViolation
-from spark_ckpt.protocol.recovery import Protocol, Settings
-from spark_ckpt.protocol.snapshots import acyclic as snapshots
-from spark_ckpt.protocol.snapshots import cyclic as cyclic_snapshots
-from spark_ckpt.protocol.snapshots import epochs, markers, partial_recovery, wall_clock
-from spark_ckpt.simulator import Choice, Faults, MessageWorld, Violation, drive
-from spark_ckpt.simulator.explore import explore
-from spark_ckpt.simulator.graphs import CYCLE, GRAPHS, JOIN, PAIR
-from spark_ckpt.simulator.timed import measure
+from checkpoint_lab import Choice, Faults, MessageWorld, Violation, drive
+from checkpoint_lab.explore import explore
+from checkpoint_lab.graphs import CYCLE, GRAPHS, JOIN, PAIR
+from checkpoint_lab.timed import measure
+from checkpoint_protocols.graph import COORDINATOR
+from checkpoint_protocols.machine import ProtocolViolation
+from checkpoint_protocols.recovery import Protocol, Settings
+from checkpoint_protocols.snapshots import acyclic as snapshots
+from checkpoint_protocols.snapshots import cyclic as cyclic_snapshots
+from checkpoint_protocols.snapshots import epochs, markers, partial_recovery, wall_clock
 from tests.protocol.audited import AuditedWorld, graphs_for, play
 
 PROTOCOLS = [each.PROTOCOL for each in (markers, epochs, snapshots, cyclic_snapshots, partial_recovery)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol.ids import Epoch, TimerId
-from spark_ckpt.protocol.machine import InvalidTransition, missing_cells, render_table
-from spark_ckpt.protocol.message_logging import synchronous_logging
-from spark_ckpt.protocol.message_logging.synchronous_logging import LoggingPhase, LoggingWorker, log_key, plan
-from spark_ckpt.protocol.recovery import Failure, Part, Records, checkpoint_key
-from spark_ckpt.protocol.vocabulary import (
+from checkpoint_protocols.ids import Epoch, TimerId
+from checkpoint_protocols.machine import InvalidTransition, missing_cells, render_table
+from checkpoint_protocols.message_logging import synchronous_logging
+from checkpoint_protocols.message_logging.synchronous_logging import LoggingPhase, LoggingWorker, log_key, plan
+from checkpoint_protocols.recovery import Failure, Part, Records, checkpoint_key
+from checkpoint_protocols.vocabulary import (
     AppSent,
     Capture,
     Deliver,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from spark_ckpt.protocol.graph import control_between
-from spark_ckpt.protocol.ids import Incarnation, ProcessId, TimerId
-from spark_ckpt.protocol.machine import Drop, Effect, InvariantBroken, missing_cells
-from spark_ckpt.protocol.transport import (
+from checkpoint_protocols.graph import control_between
+from checkpoint_protocols.ids import Incarnation, ProcessId, TimerId
+from checkpoint_protocols.machine import Drop, Effect, InvariantBroken, missing_cells
+from checkpoint_protocols.transport import (
     DOUBLINGS_MAX,
     HEARD,
     REPEAT,
@@ -19,7 +19,7 @@ from spark_ckpt.protocol.transport import (
     Transport,
     TransportPhase,
 )
-from spark_ckpt.protocol.vocabulary import Deliver, Envelope, Received, Send, SetTimer, TimerElapsed
+from checkpoint_protocols.vocabulary import Deliver, Envelope, Received, Send, SetTimer, TimerElapsed
 
 P, Q = ProcessId("p"), ProcessId("q")
 ONE, TWO = Incarnation(1), Incarnation(2)

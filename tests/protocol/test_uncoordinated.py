@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.protocol.checkpoints.forcing import Forcing
-from spark_ckpt.protocol.checkpoints.uncoordinated import (
+from checkpoint_protocols.checkpoints.forcing import Forcing
+from checkpoint_protocols.checkpoints.uncoordinated import (
     LINE,
     PROTOCOL,
     REPORT,
@@ -13,11 +13,11 @@ from spark_ckpt.protocol.checkpoints.uncoordinated import (
     LineCoordinator,
     UncoordinatedWorker,
 )
-from spark_ckpt.protocol.graph import COORDINATOR, Graph
-from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
-from spark_ckpt.protocol.machine import Drop, InvalidTransition, missing_cells, render_table
-from spark_ckpt.protocol.recovery import Birth, Failure, Part, Settings, checkpoint_key
-from spark_ckpt.protocol.vocabulary import (
+from checkpoint_protocols.graph import COORDINATOR, Graph
+from checkpoint_protocols.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
+from checkpoint_protocols.machine import Drop, InvalidTransition, missing_cells, render_table
+from checkpoint_protocols.recovery import Birth, Failure, Part, Settings, checkpoint_key
+from checkpoint_protocols.vocabulary import (
     AppSent,
     Capture,
     Commanded,

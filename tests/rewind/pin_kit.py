@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rewind_kit import NOW_MS, WrittenQuery, WrittenTable, began
 
-from spark_ckpt.rewind.pinning import PinRequest, Taken, take_pin
-from spark_ckpt.rewind.plan import Plan
-from spark_ckpt.rewind.planning import Request, plan_rewind
+from spark_rewind.pinning import PinRequest, Taken, take_pin
+from spark_rewind.plan import Plan
+from spark_rewind.planning import Request, plan_rewind
 
 BATCHES = 8
 SMALL = 100

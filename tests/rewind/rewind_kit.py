@@ -10,9 +10,9 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spark_ckpt.rewind.declared import Declared
-from spark_ckpt.rewind.plan import Plan, QueryPlan, TablePlan
-from spark_ckpt.rewind.planning import Request, plan_rewind
+from spark_rewind.declared import Declared
+from spark_rewind.plan import Plan, QueryPlan, TablePlan
+from spark_rewind.planning import Request, plan_rewind
 
 MADE_BY_SPARK = Path(__file__).parent / "made_by_spark_4_2.zip"
 NOW_MS = 1_800_000_000_000

@@ -13,15 +13,15 @@ from itertools import product
 from pathlib import Path
 from random import Random
 
-from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.rewind.checkpoint import Batch, Checkpoint, Pinned
-from spark_ckpt.rewind.declared import Declared
-from spark_ckpt.rewind.inputs import Inputs, table_process
-from spark_ckpt.rewind.positions import DeltaPosition, Position
-from spark_ckpt.rewind.state_versions import Operator, Store
-from spark_ckpt.rewind.tables import Table, Version
-from spark_ckpt.rewind.targets import Target
-from spark_ckpt.spark_private.state_files import StoreFiles
+from checkpoint_protocols.ids import ProcessId
+from spark_ckpt.spark_internals.state_files import StoreFiles
+from spark_rewind.checkpoint import Batch, Checkpoint, Pinned
+from spark_rewind.declared import Declared
+from spark_rewind.inputs import Inputs, table_process
+from spark_rewind.positions import DeltaPosition, Position
+from spark_rewind.state_versions import Operator, Store
+from spark_rewind.tables import Table, Version
+from spark_rewind.targets import Target
 
 Line = Mapping[ProcessId, int | None]
 """Each query's batch and each table's version; None for a query as it is now, -1 before all."""

@@ -7,9 +7,9 @@ from pin_kit import BATCHES, Chain, points_in
 from rewind_kit import NOW_MS
 
 from spark_ckpt.errors import ConfigInvalid
-from spark_ckpt.rewind.pin_listener import PinListener
-from spark_ckpt.rewind.pin_schedule import RETRY_MS_MAX, PinSchedule
-from spark_ckpt.rewind.pins import held, kept_points
+from spark_rewind.pin_listener import PinListener
+from spark_rewind.pin_schedule import RETRY_MS_MAX, PinSchedule
+from spark_rewind.pins import held, kept_points
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

@@ -11,13 +11,13 @@ from rewind_kit import planned, query_of
 
 from integration_tests.rewind.small_lake import SmallLake, checkpoints, history, run_some_steps
 from spark_ckpt.errors import RewindOutOfReach
-from spark_ckpt.rewind.applying import Settings, apply, undo
-from spark_ckpt.rewind.checkpoint import read_checkpoint
-from spark_ckpt.rewind.pinning import PinRequest, take_pin
-from spark_ckpt.rewind.pins import unpin
-from spark_ckpt.rewind.places import find_places
-from spark_ckpt.rewind.plan import Plan
-from spark_ckpt.rewind.planning import Request, plan_rewind
+from spark_rewind.applying import Settings, apply, undo
+from spark_rewind.checkpoint import read_checkpoint
+from spark_rewind.pinning import PinRequest, take_pin
+from spark_rewind.pins import unpin
+from spark_rewind.places import find_places
+from spark_rewind.plan import Plan
+from spark_rewind.planning import Request, plan_rewind
 
 SEEDS = range(10)
 

@@ -15,12 +15,12 @@ from integration_tests.rewind.small_spark import SourceChanged, StateMissing
 from spark_ckpt import failpoints
 from spark_ckpt.errors import CheckpointDamaged
 from spark_ckpt.failpoints import FailpointHit
-from spark_ckpt.rewind import carrying, checkpoint_copy, drafting, shifts, state_copy, table_commits
-from spark_ckpt.rewind.applying import apply
-from spark_ckpt.rewind.durable import link_or_copy
-from spark_ckpt.rewind.positions import DeltaPosition
-from spark_ckpt.rewind.reading import names
-from spark_ckpt.rewind.shifts import Shift
+from spark_rewind import carrying, checkpoint_copy, drafting, shifts, state_copy, table_commits
+from spark_rewind.applying import apply
+from spark_rewind.durable import link_or_copy
+from spark_rewind.positions import DeltaPosition
+from spark_rewind.reading import names
+from spark_rewind.shifts import Shift
 
 SEEDS = range(40)
 """Histories that are tried until one shows a bug; without one, all of them are right."""

@@ -10,11 +10,11 @@ import pytest
 from rewind_kit import WrittenQuery, content_of, unpacked
 
 from spark_ckpt.errors import CheckpointDamaged, FormatUnknown
-from spark_ckpt.rewind import checkpoint_copy, durable
-from spark_ckpt.rewind.checkpoint import Checkpoint, read_checkpoint
-from spark_ckpt.rewind.checkpoint_copy import Cut, copy_checkpoint
-from spark_ckpt.rewind.positions import DeltaPosition, FilesPosition
-from spark_ckpt.spark_private.state_files import named_in_snapshot, versioned
+from spark_ckpt.spark_internals.state_files import named_in_snapshot, versioned
+from spark_rewind import checkpoint_copy, durable
+from spark_rewind.checkpoint import Checkpoint, read_checkpoint
+from spark_rewind.checkpoint_copy import Cut, copy_checkpoint
+from spark_rewind.positions import DeltaPosition, FilesPosition
 
 STATES = {"hdfs": 4, "hdfs_snap": 3, "rocks": 4, "rocks_log": 4, "rocks_v2": 4, "rocks_v2_zip": 4}
 

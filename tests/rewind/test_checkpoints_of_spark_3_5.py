@@ -12,10 +12,10 @@ from rewind_kit import planned, query_of
 
 from integration_tests.campaign.rewinds import settings_for
 from spark_ckpt.cli.app import exit_code
-from spark_ckpt.rewind.applying import apply, undo
-from spark_ckpt.rewind.checkpoint import Checkpoint, read_checkpoint
-from spark_ckpt.rewind.plan import Plan
-from spark_ckpt.rewind.positions import FilesPosition
+from spark_rewind.applying import apply, undo
+from spark_rewind.checkpoint import Checkpoint, read_checkpoint
+from spark_rewind.plan import Plan
+from spark_rewind.positions import FilesPosition
 
 MADE_BY_SPARK = Path(__file__).parent / "made_by_spark_3_5.zip"
 HOME = "/home/shop"

@@ -11,7 +11,7 @@ import pytest
 from rewind_kit import BATCH_MS, WrittenQuery, WrittenTable, began, planned, query_of, table_of
 
 from spark_ckpt.errors import CheckpointForeign, ConfigInvalid, RewindOutOfReach
-from spark_ckpt.rewind.declared import read_declared
+from spark_rewind.declared import read_declared
 
 
 class FakeBroker:

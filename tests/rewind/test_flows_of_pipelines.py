@@ -10,11 +10,11 @@ import pytest
 from rewind_kit import WrittenQuery, WrittenTable, planned, query_of, table_of
 
 from spark_ckpt.errors import CheckpointForeign, ConfigInvalid
-from spark_ckpt.rewind.applying import Settings, apply
-from spark_ckpt.rewind.checkpoint import read_checkpoint
-from spark_ckpt.rewind.pinning import PinRequest, take_pin
-from spark_ckpt.rewind.places import find_places
-from spark_ckpt.rewind.planning import Request, plan_rewind
+from spark_rewind.applying import Settings, apply
+from spark_rewind.checkpoint import read_checkpoint
+from spark_rewind.pinning import PinRequest, take_pin
+from spark_rewind.places import find_places
+from spark_rewind.planning import Request, plan_rewind
 
 
 def flow(root: Path, table: str, name: str, version: int = 0) -> WrittenQuery:

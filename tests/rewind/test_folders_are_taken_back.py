@@ -16,11 +16,11 @@ from integration_tests.rewind.small_lake import ExportingLake, checkpoints, hist
 from spark_ckpt import failpoints
 from spark_ckpt.errors import CheckpointDamaged, ConfigInvalid, RewindOutOfReach, RewindStale, RewindUnsupported
 from spark_ckpt.failpoints import FailpointHit
-from spark_ckpt.rewind import carrying, folders, sink_logs
-from spark_ckpt.rewind.applying import apply, undo
-from spark_ckpt.rewind.plan import Plan
-from spark_ckpt.rewind.reading import file_of
-from spark_ckpt.rewind.sink_logs import read_sink_log
+from spark_rewind import carrying, folders, sink_logs
+from spark_rewind.applying import apply, undo
+from spark_rewind.plan import Plan
+from spark_rewind.reading import file_of
+from spark_rewind.sink_logs import read_sink_log
 
 SEEDS = [2, 7, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 40))]
 SEED = 3

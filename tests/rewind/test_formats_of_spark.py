@@ -8,10 +8,10 @@ import pytest
 from rewind_kit import WrittenQuery, unpacked
 
 from spark_ckpt.errors import FormatUnknown
-from spark_ckpt.rewind.checkpoint import Checkpoint, read_checkpoint
-from spark_ckpt.rewind.positions import DeltaPosition, FilesPosition, KafkaPosition, OtherPosition, position_of
-from spark_ckpt.rewind.sink_logs import read_sink_log
-from spark_ckpt.rewind.tables import read_table
+from spark_rewind.checkpoint import Checkpoint, read_checkpoint
+from spark_rewind.positions import DeltaPosition, FilesPosition, KafkaPosition, OtherPosition, position_of
+from spark_rewind.sink_logs import read_sink_log
+from spark_rewind.tables import read_table
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rewind_kit import WrittenQuery
 
-from spark_ckpt.rewind.checkpoint import read_checkpoint
-from spark_ckpt.rewind.durable import part_of
-from spark_ckpt.rewind.fences import fence_paths, put_fences, remove_fences
+from spark_rewind.checkpoint import read_checkpoint
+from spark_rewind.durable import part_of
+from spark_rewind.fences import fence_paths, put_fences, remove_fences
 
 
 def test_half_a_fence_is_taken_away_with_the_whole_ones(tmp_path):

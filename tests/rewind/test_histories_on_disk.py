@@ -8,9 +8,9 @@ from pathlib import Path
 from rewind_kit import WrittenQuery, WrittenTable, planned
 from simulated import Simulated
 
+from checkpoint_protocols.ids import ProcessId
 from spark_ckpt.errors import ConfigInvalid, RewindOutOfReach
-from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.rewind.plan import Plan
+from spark_rewind.plan import Plan
 
 HISTORIES = 60
 

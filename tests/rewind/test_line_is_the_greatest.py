@@ -10,12 +10,12 @@ from hypothesis.strategies import integers
 from simulated import Simulated
 
 from spark_ckpt.errors import CkptError
-from spark_ckpt.rewind import connections, graph, intervals, line
-from spark_ckpt.rewind.checkpoint import Checkpoint
-from spark_ckpt.rewind.explaining import plan_of
-from spark_ckpt.rewind.graph import graph_of
-from spark_ckpt.rewind.line import find_line
-from spark_ckpt.rewind.positions import DeltaPosition
+from spark_rewind import connections, graph, intervals, line
+from spark_rewind.checkpoint import Checkpoint
+from spark_rewind.explaining import plan_of
+from spark_rewind.graph import graph_of
+from spark_rewind.line import find_line
+from spark_rewind.positions import DeltaPosition
 
 HISTORIES, LONG_HISTORIES = 400, 10_000
 DRAWN = 2**32

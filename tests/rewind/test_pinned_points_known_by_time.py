@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from rewind_kit import NOW_MS, WrittenQuery, WrittenTable, began
 
-from spark_ckpt.rewind import connections, topics
-from spark_ckpt.rewind.declared import Declared
-from spark_ckpt.rewind.pinning import PinRequest, take_pin
-from spark_ckpt.rewind.plan import Plan
-from spark_ckpt.rewind.planning import Request, plan_rewind
+from spark_rewind import connections, topics
+from spark_rewind.declared import Declared
+from spark_rewind.pinning import PinRequest, take_pin
+from spark_rewind.plan import Plan
+from spark_rewind.planning import Request, plan_rewind
 
 PINNED, BATCHES, LEFT = 3, 10, 7
 TOPIC = {"topics": [{"topic": "orders", "written_by": ["writer"]}]}

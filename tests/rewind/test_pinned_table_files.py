@@ -12,15 +12,15 @@ from integration_tests.rewind.small_lake import SmallLake, checkpoints
 from spark_ckpt import failpoints
 from spark_ckpt.errors import RewindOutOfReach
 from spark_ckpt.failpoints import FailpointHit
-from spark_ckpt.rewind.applying import apply
-from spark_ckpt.rewind.pinning import PinRequest, take_pin
-from spark_ckpt.rewind.pins import Kept
-from spark_ckpt.rewind.plan import Plan
-from spark_ckpt.rewind.planning import Request, plan_rewind
-from spark_ckpt.rewind.point_reports import report_points
-from spark_ckpt.rewind.positions import DeltaPosition
-from spark_ckpt.rewind.table_holding import hold
-from spark_ckpt.rewind.tables import read_table
+from spark_rewind.applying import apply
+from spark_rewind.pinning import PinRequest, take_pin
+from spark_rewind.pins import Kept
+from spark_rewind.plan import Plan
+from spark_rewind.planning import Request, plan_rewind
+from spark_rewind.point_reports import report_points
+from spark_rewind.positions import DeltaPosition
+from spark_rewind.table_holding import hold
+from spark_rewind.tables import read_table
 
 NAME = "before-the-bug"
 

@@ -10,8 +10,8 @@ import pytest
 from pin_kit import Chain, points_in
 from rewind_kit import NOW_MS, content_of
 
-from spark_ckpt.rewind.pins import held, unpin
-from spark_ckpt.rewind.point_reports import report_points
+from spark_rewind.pins import held, unpin
+from spark_rewind.point_reports import report_points
 
 STEPS = ("mkdir", "link", "rename", "replace", "unlink", "rmdir", "fsync")
 """Calls that change names in the file system, or make changes durable."""
@@ -126,7 +126,7 @@ def test_an_unpin_that_is_killed_anywhere_leaves_the_point_or_none(tmp_path):
 
 def test_a_pin_that_would_appear_before_it_is_whole_is_caught(tmp_path, monkeypatch):
     """The planted bug: it is made under its own name."""
-    from spark_ckpt.rewind import pinning
+    from spark_rewind import pinning
 
     real = pinning._prepared
 

@@ -17,13 +17,13 @@ from spark_ckpt.errors import (
     PinsOverBudget,
     RewindOutOfReach,
 )
-from spark_ckpt.rewind import checkpoint_copy, pinning, state_copy
-from spark_ckpt.rewind.checkpoint import read_checkpoint
-from spark_ckpt.rewind.pinning import PinRequest, take_pin
-from spark_ckpt.rewind.pins import held, unpin
-from spark_ckpt.rewind.plan import Plan
-from spark_ckpt.rewind.planning import Request, plan_rewind
-from spark_ckpt.rewind.point_reports import report_points
+from spark_rewind import checkpoint_copy, pinning, state_copy
+from spark_rewind.checkpoint import read_checkpoint
+from spark_rewind.pinning import PinRequest, take_pin
+from spark_rewind.pins import held, unpin
+from spark_rewind.plan import Plan
+from spark_rewind.planning import Request, plan_rewind
+from spark_rewind.point_reports import report_points
 
 LAST = BATCHES - 1
 

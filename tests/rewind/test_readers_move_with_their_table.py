@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ckpt.rewind.positions import DeltaPosition
-from spark_ckpt.rewind.shifts import Shift, base_of, moved_text, shift_of
+from spark_rewind.positions import DeltaPosition
+from spark_rewind.shifts import Shift, base_of, moved_text, shift_of
 
 
 def at(version: int, index: int = -1, *, snapshot: bool = False) -> DeltaPosition:

@@ -11,8 +11,8 @@ import pytest
 from rewind_kit import NOW_MS, WrittenQuery, WrittenTable, began, planned, query_of, table_of
 
 from spark_ckpt.errors import ConfigInvalid, RewindOutOfReach
-from spark_ckpt.rewind import state_versions
-from spark_ckpt.rewind.plan import Plan
+from spark_rewind import state_versions
+from spark_rewind.plan import Plan
 
 
 class Chain:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.rewind.stages import Move, Phase, on_apply, on_undo
+from spark_rewind.stages import Move, Phase, on_apply, on_undo
 
 
 @pytest.mark.parametrize(

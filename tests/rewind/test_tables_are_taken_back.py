@@ -15,13 +15,13 @@ from integration_tests.campaign.rewinds import settings_for
 from integration_tests.rewind.small_lake import checkpoints, history
 from integration_tests.rewind.small_spark import SmallTable
 from spark_ckpt.errors import RewindOutOfReach
-from spark_ckpt.rewind.applying import apply
-from spark_ckpt.rewind.checkpoint import read_checkpoint
-from spark_ckpt.rewind.drafting import QueryWish, TableWish, stamp_of, table_draft
-from spark_ckpt.rewind.shifts import Shift
-from spark_ckpt.rewind.table_commits import Stamp, commits, refusal
-from spark_ckpt.rewind.table_content import Content, content_at
-from spark_ckpt.rewind.tables import read_table
+from spark_rewind.applying import apply
+from spark_rewind.checkpoint import read_checkpoint
+from spark_rewind.drafting import QueryWish, TableWish, stamp_of, table_draft
+from spark_rewind.shifts import Shift
+from spark_rewind.table_commits import Stamp, commits, refusal
+from spark_rewind.table_content import Content, content_at
+from spark_rewind.tables import read_table
 
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 STAMP = Stamp("x", 1_000)

@@ -27,10 +27,10 @@ from spark_ckpt.errors import (
     RewindUnsupported,
 )
 from spark_ckpt.failpoints import Failpoint, FailpointHit
-from spark_ckpt.rewind import applying, carrying, swapping
-from spark_ckpt.rewind.applying import apply, undo
-from spark_ckpt.rewind.journal import FOLDER, Journal, read_plan
-from spark_ckpt.rewind.plan import Plan
+from spark_rewind import applying, carrying, swapping
+from spark_rewind.applying import apply, undo
+from spark_rewind.journal import FOLDER, Journal, read_plan
+from spark_rewind.plan import Plan
 
 SEED = 3
 

@@ -237,7 +237,7 @@ def test_a_store_in_an_object_store_is_refused_by_its_scheme(tmp_path):
 
 
 def planned_uri(uri: str) -> None:
-    from spark_ckpt.rewind.declared import Declared
-    from spark_ckpt.rewind.inputs import read_inputs
+    from spark_rewind.declared import Declared
+    from spark_rewind.inputs import read_inputs
 
     read_inputs([uri], (), Declared())

@@ -16,6 +16,8 @@ from pyspark.sql.types import LongType, StructType
 
 from spark_ckpt.config import JobConfig
 from spark_ckpt.connector import EpochOutput, PublishReceipt, StagePlan
+from spark_ckpt.coordination.markers import BARRIER, ControlMarker
+from spark_ckpt.coordination.reports import Report
 from spark_ckpt.driver import spark_incarnation as incarnation_module
 from spark_ckpt.driver import stage as stage_module
 from spark_ckpt.driver.announcer import Announcer
@@ -25,8 +27,6 @@ from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.driver.offset_log import BatchOffsets
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.spark_incarnation import SparkIncarnation
-from spark_ckpt.host.markers import BARRIER, ControlMarker
-from spark_ckpt.host.reports import Report
 from spark_ckpt.plan.graph import SinkBinding, SourceNode
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import Holder

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from incarnation_kit import JOB, SCHEMA, WAIT_S, FakeSink, FakeSource
 
+from checkpoint_protocols.barrier import Outcome
 from spark_ckpt.config import JobConfig
 from spark_ckpt.connector import StagePlan
 from spark_ckpt.driver import run as run_module
@@ -16,7 +17,6 @@ from spark_ckpt.driver.query_failures import QueryFailed
 from spark_ckpt.driver.run import Run
 from spark_ckpt.driver.spark_incarnation import Ending
 from spark_ckpt.plan.graph import SinkBinding, SourceNode
-from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.store import Store
 

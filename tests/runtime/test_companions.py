@@ -13,7 +13,7 @@ from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.run import Run
 from spark_ckpt.errors import ConfigInvalid
-from spark_ckpt.seen.companions import companions_of, listeners_of
+from spark_ckpt.observability.companions import companions_of, listeners_of
 
 
 @pytest.fixture

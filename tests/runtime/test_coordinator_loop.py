@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from checkpoint_protocols.machine import Effect, Event
 from spark_ckpt.driver.coordinator import CoordinatorLoop
-from spark_ckpt.protocol.machine import Effect, Event
 
 WAIT_S = 120
 

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkValueError
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import spark_ckpt.tasks.operators.aggregations as agg
-from spark_ckpt.host.markers import BARRIER, OPEN
+from spark_ckpt.coordination.markers import BARRIER, OPEN
 from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.group_host import GroupHost
 from spark_ckpt.tasks.key_hash import key_hash

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from spark_ckpt.coordination.edges import Bound
 from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.driver.progress import Progress
-from spark_ckpt.host.edges import Bound
 
 COUNTS = {"numInputRows": 10, "numOutputRows": 4, "rejected": 1, "late": 2}
 

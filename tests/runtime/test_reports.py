@@ -1,4 +1,4 @@
-from spark_ckpt.host.reports import Report, latest_attempts
+from spark_ckpt.coordination.reports import Report, latest_attempts
 
 
 def report(step, partition, attempt, scope="", **body):

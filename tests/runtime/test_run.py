@@ -8,6 +8,7 @@ import pytest
 from incarnation_kit import JOB, WAIT_S, an_operator, eventually
 from run_kit import STOPPED, Bench, FakeIncarnation, ended, failed
 
+from checkpoint_protocols.barrier import Outcome
 from spark_ckpt.driver import run as run_module
 from spark_ckpt.driver import supervisor as supervisor_module
 from spark_ckpt.driver.listener import RunListener
@@ -26,7 +27,6 @@ from spark_ckpt.errors import (
     StoreUnreachable,
     WorkersNotStarted,
 )
-from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.store.records import Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.store.store import Store
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from incarnation_kit import JOB, SCHEMA, FakeSink, FakeSource
 
+from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import Published, SinkContext
 from spark_ckpt.driver.sink_markers import refuse_newer_sinks
 from spark_ckpt.errors import PublishConflict, StoreInUse
 from spark_ckpt.plan.graph import SinkBinding, SourceNode
-from spark_ckpt.protocol.ids import Epoch, Incarnation
 from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.log_state import LogState

@@ -12,7 +12,10 @@ from incarnation_kit import Bench, FakeSource, an_operator, eventually
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
+from checkpoint_protocols.barrier import Outcome
 from spark_ckpt.content import damaged
+from spark_ckpt.coordination.markers import OPEN, ControlMarker
+from spark_ckpt.coordination.reports import Report
 from spark_ckpt.driver import spark_incarnation as incarnation_module
 from spark_ckpt.driver import stage as stage_module
 from spark_ckpt.driver.local_folder import LocalFolder
@@ -26,9 +29,6 @@ from spark_ckpt.errors import (
     StoreFull,
     StoreUnreachable,
 )
-from spark_ckpt.host.markers import OPEN, ControlMarker
-from spark_ckpt.host.reports import Report
-from spark_ckpt.protocol.barrier import Outcome
 
 
 @pytest.fixture

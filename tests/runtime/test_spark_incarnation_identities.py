@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from incarnation_kit import Bench, FakeSource, eventually
 
+from checkpoint_protocols.barrier import Outcome
 from spark_ckpt.plan.graph import SourceNode
-from spark_ckpt.protocol.barrier import Outcome
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.records import SinkIdentity
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_ckpt.connector import StagedFile, StagePlan
-from spark_ckpt.host.reports import Report, staged_file
+from spark_ckpt.coordination.reports import Report, staged_file
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.records import StagedFileRecord
 from spark_ckpt.tasks.failures import OutputInvalid

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 from spark_ckpt.driver import stage_query
 from spark_ckpt.driver.stage_query import StageQuery
 from spark_ckpt.plan.graph import SourceNode
-from spark_ckpt.spark_private.batch_action import Interrupted
+from spark_ckpt.spark_internals.batch_action import Interrupted
 
 
 class Batch:

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 from incarnation_kit import Bench, eventually
 
+from checkpoint_protocols.barrier import Outcome
+from checkpoint_protocols.lease.messages import LeaseSettings
 from spark_ckpt.driver import duty as duty_module
 from spark_ckpt.driver import upkeep as upkeep_module
 from spark_ckpt.driver.follower import name_of_a_wait
 from spark_ckpt.driver.upkeep import Upkeep
 from spark_ckpt.errors import StateSchemaChanged
-from spark_ckpt.protocol.barrier import Outcome
-from spark_ckpt.protocol.lease.messages import LeaseSettings
 from spark_ckpt.store.standbys import Standbys
 
 QUICK = LeaseSettings(least_ms=1_000, first_ms=3_000, most_ms=10_000, fresh_ms=2_000, margin_ms=200)

@@ -6,9 +6,9 @@ import pytest
 from incarnation_kit import Bench, an_operator, eventually
 
 from spark_ckpt.connector import PublishReceipt
+from spark_ckpt.coordination.reports import Report
 from spark_ckpt.errors import PublishConflict
-from spark_ckpt.host.reports import Report
-from spark_ckpt.seen.page.facts import COLUMNS, facts_of
+from spark_ckpt.observability.page.facts import COLUMNS, facts_of
 
 
 @pytest.fixture

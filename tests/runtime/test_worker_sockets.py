@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_ckpt.spark_private.python_workers import unix_sockets
+from spark_ckpt.spark_internals.python_workers import unix_sockets
 
 ENABLED, FOLDER = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from checkpoint_lab.spark_driver import SparkDriver
+from checkpoint_lab.spark_sink import SparkSink
 from spark_ckpt.connector_parts.sent_ahead import SentAhead
-from spark_ckpt.simulator.spark_driver import SparkDriver
-from spark_ckpt.simulator.spark_sink import SparkSink
 
 
 def rows_are_committed_before_the_decision(patch):

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from spark_ckpt.host.standby import LeaseRead, Standby
-from spark_ckpt.protocol.machine import Effect
-from spark_ckpt.simulator.drivers_node import JobLog
-from spark_ckpt.simulator.drivers_schedules import run_drivers_long
-from spark_ckpt.simulator.drivers_world import DriversRules
-from spark_ckpt.simulator.schedules import Outcome
+from checkpoint_lab.drivers_node import JobLog
+from checkpoint_lab.drivers_schedules import run_drivers_long
+from checkpoint_lab.drivers_world import DriversRules
+from checkpoint_lab.schedules import Outcome
+from checkpoint_protocols.machine import Effect
+from spark_ckpt.coordination.standby import LeaseRead, Standby
 from spark_ckpt.store import epoch_log, log_state, proposals
 from spark_ckpt.store.log_state import At, LogState
 from spark_ckpt.store.log_table import LogRow, NewRow

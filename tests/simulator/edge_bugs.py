@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.host import edges, epoch_builder, incarnation, reports
-from spark_ckpt.host.edges import EdgeLog, Edges
-from spark_ckpt.host.incarnation import IncarnationCore
-from spark_ckpt.simulator import spark_batches
+from checkpoint_lab import spark_batches
+from spark_ckpt.coordination import edges, epoch_builder, incarnation, reports
+from spark_ckpt.coordination.edges import EdgeLog, Edges
+from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.store.records import Manifest
 
 NOTHING = Manifest(job="job", epoch=0, incarnation=0, attempt="", created_ms=0)

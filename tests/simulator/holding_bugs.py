@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_ckpt.host.holding import Holding
+from spark_ckpt.coordination.holding import Holding
 
 
 class Forgetful(Holding):

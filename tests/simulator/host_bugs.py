@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.errors import Fenced
-from spark_ckpt.host.ahead import Ahead
-from spark_ckpt.host.epoch_builder import Gathered
-from spark_ckpt.host.incarnation import IncarnationCore
-from spark_ckpt.host.markers import BARRIER, OPEN
-from spark_ckpt.host.messages import (
+from checkpoint_protocols import barrier
+from spark_ckpt.coordination.ahead import Ahead
+from spark_ckpt.coordination.epoch_builder import Gathered
+from spark_ckpt.coordination.incarnation import IncarnationCore
+from spark_ckpt.coordination.markers import BARRIER, OPEN
+from spark_ckpt.coordination.messages import (
     End,
     ManifestFenced,
     ManifestOverdue,
@@ -21,7 +21,7 @@ from spark_ckpt.host.messages import (
     StoreManifest,
     TimerRanOut,
 )
-from spark_ckpt.protocol import barrier
+from spark_ckpt.errors import Fenced
 from spark_ckpt.store.records import SinkAck
 
 
@@ -45,7 +45,7 @@ def parts_of(core):
     found, todo = [], [core]
     while todo:
         part = todo.pop()
-        if type(part).__module__.startswith("spark_ckpt.host") and all(part is not each for each in found):
+        if type(part).__module__.startswith("spark_ckpt.coordination") and all(part is not each for each in found):
             found.append(part)
             todo += vars(part).values() if hasattr(part, "__dict__") else ()
         elif isinstance(part, dict):

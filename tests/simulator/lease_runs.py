@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_ckpt.protocol.machine import ProtocolViolation
-from spark_ckpt.simulator.faults import Faults
-from spark_ckpt.simulator.lease_returns import ReturningWorld
-from spark_ckpt.simulator.lease_world import LeaseWorld, Rules, Scope
-from spark_ckpt.simulator.schedules import Driver
-from spark_ckpt.simulator.violations import Violation
-from spark_ckpt.simulator.world import Choice, Trace
+from checkpoint_lab.faults import Faults
+from checkpoint_lab.lease_returns import ReturningWorld
+from checkpoint_lab.lease_world import LeaseWorld, Rules, Scope
+from checkpoint_lab.schedules import Driver
+from checkpoint_lab.violations import Violation
+from checkpoint_lab.world import Choice, Trace
+from checkpoint_protocols.machine import ProtocolViolation
 
 FAULTS = Faults(crashes=3, store_errors=1, pauses=2, partitions=2)
 RATES = ({"a": 100, "b": 100, "c": 100}, {"a": 100, "b": 70, "c": 90}, {"a": 80, "b": 100, "c": 110})

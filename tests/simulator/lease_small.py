@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_ckpt.protocol.lease.messages import LeaseSettings
-from spark_ckpt.simulator.faults import Faults
-from spark_ckpt.simulator.lease_node import Node
-from spark_ckpt.simulator.lease_world import LeaseWorld, Rules, Scope
-from spark_ckpt.simulator.world import Choice
+from checkpoint_lab.faults import Faults
+from checkpoint_lab.lease_node import Node
+from checkpoint_lab.lease_world import LeaseWorld, Rules, Scope
+from checkpoint_lab.world import Choice
+from checkpoint_protocols.lease.messages import LeaseSettings
 
 AT_ONCE = ("hear", "append", "answer", "propagate", "depose")
 TINY = LeaseSettings(rate_percent=50, least_ms=2, first_ms=2, most_ms=2, margin_ms=1, fresh_ms=1, rounds=2)

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from spark_ckpt.protocol.graph import COORDINATOR
-from spark_ckpt.protocol.ids import ChannelId, Epoch, ProcessId, TimerId
-from spark_ckpt.protocol.machine import IGNORE_STALE, Effect, rows
-from spark_ckpt.protocol.message_machine import APP, MessageMachine
-from spark_ckpt.protocol.recovery import (
+from checkpoint_protocols.graph import COORDINATOR
+from checkpoint_protocols.ids import ChannelId, Epoch, ProcessId, TimerId
+from checkpoint_protocols.machine import IGNORE_STALE, Effect, rows
+from checkpoint_protocols.message_machine import APP, MessageMachine
+from checkpoint_protocols.recovery import (
     Birth,
     Failure,
     Needs,
@@ -24,7 +24,7 @@ from spark_ckpt.protocol.recovery import (
     checkpoint_key,
     checkpoints,
 )
-from spark_ckpt.protocol.vocabulary import (
+from checkpoint_protocols.vocabulary import (
     AppSent,
     Capture,
     CheckpointKind,

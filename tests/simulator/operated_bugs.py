@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from checkpoint_lab import operated_driver, spark_operated
+from spark_ckpt.coordination import publication
+from spark_ckpt.coordination.publication import Publication
 from spark_ckpt.errors import EpochDamaged
-from spark_ckpt.host import publication
-from spark_ckpt.host.publication import Publication
-from spark_ckpt.simulator import operated_driver, spark_operated
 from spark_ckpt.store import epoch_log, identity, proposals, restore, ways_back
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.identity import Standing

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.protocol.graph import COORDINATOR
-from spark_ckpt.protocol.ids import Epoch, TimerId
-from spark_ckpt.protocol.machine import Effect, Event
-from spark_ckpt.protocol.recovery import Failure, Needs, Part, Plan, Protocol, checkpoint_key
-from spark_ckpt.protocol.vocabulary import (
+from checkpoint_lab import GRAPHS, Outcome, run
+from checkpoint_lab.long_lives import run_long
+from checkpoint_protocols.graph import COORDINATOR
+from checkpoint_protocols.ids import Epoch, TimerId
+from checkpoint_protocols.machine import Effect, Event
+from checkpoint_protocols.recovery import Failure, Needs, Part, Plan, Protocol, checkpoint_key
+from checkpoint_protocols.vocabulary import (
     AppSent,
     Capture,
     CheckpointKind,
@@ -24,8 +26,6 @@ from spark_ckpt.protocol.vocabulary import (
     Stored,
     TimerElapsed,
 )
-from spark_ckpt.simulator import GRAPHS, Outcome, run
-from spark_ckpt.simulator.long_lives import run_long
 from tests.simulator import markers
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from spark_ckpt.protocol.lease.messages import Lease, LeaseReturned, Watched
-from spark_ckpt.protocol.lease.primary import Primary
-from spark_ckpt.protocol.lease.replica import ReplicaPhase
-from spark_ckpt.protocol.machine import Effect, Event
-from spark_ckpt.simulator.lease_node import Node
-from spark_ckpt.simulator.lease_returns import RETURNABLE, ReturningWorld
-from spark_ckpt.simulator.lease_world import Rules
-from spark_ckpt.simulator.long_lives import TIMES
+from checkpoint_lab.lease_node import Node
+from checkpoint_lab.lease_returns import RETURNABLE, ReturningWorld
+from checkpoint_lab.lease_world import Rules
+from checkpoint_lab.long_lives import TIMES
+from checkpoint_protocols.lease.messages import Lease, LeaseReturned, Watched
+from checkpoint_protocols.lease.primary import Primary
+from checkpoint_protocols.lease.replica import ReplicaPhase
+from checkpoint_protocols.machine import Effect, Event
 from tests.protocol.literal.lease import BlindPrimary
 from tests.simulator.lease_runs import Run, run_returning
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.host import incarnation, manifests, patience, reports
-from spark_ckpt.host.job_shape import JobShape
-from spark_ckpt.host.patience import Patience
-from spark_ckpt.protocol.barrier import Coordinator
-from spark_ckpt.simulator import spark_batches, spark_retention
+from checkpoint_lab import spark_batches, spark_retention
+from checkpoint_protocols.barrier import Coordinator
+from spark_ckpt.coordination import incarnation, manifests, patience, reports
+from spark_ckpt.coordination.job_shape import JobShape
+from spark_ckpt.coordination.patience import Patience
 from spark_ckpt.store import identity, proposals, restore
 from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.retention import garbage, segments, staged_files, state_files

@@ -5,11 +5,11 @@ Mistakes that take several failures need the eager ones; those that take much wo
 
 from __future__ import annotations
 
-from spark_ckpt.simulator import Outcome, SparkWorld
-from spark_ckpt.simulator.eager import Eager
-from spark_ckpt.simulator.long_lives import TIMES
-from spark_ckpt.simulator.schedules import SPARK_FAULT_RATE, SPARK_STEPS, Driver, drive, spark_world
-from spark_ckpt.simulator.spark_driver import CoreOf, shipped
+from checkpoint_lab import Outcome, SparkWorld
+from checkpoint_lab.eager import Eager
+from checkpoint_lab.long_lives import TIMES
+from checkpoint_lab.schedules import SPARK_FAULT_RATE, SPARK_STEPS, Driver, drive, spark_world
+from checkpoint_lab.spark_driver import CoreOf, shipped
 
 LIVES: tuple[tuple[type[Driver], int], ...] = (
     (Driver, 1), (Eager, TIMES), (Eager, TIMES), (Driver, TIMES), (Eager, TIMES), (Eager, 1), (Driver, TIMES), (Eager, TIMES),

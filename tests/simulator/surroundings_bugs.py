@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from spark_ckpt.protocol.acknowledgements import Acknowledgements
-from spark_ckpt.protocol.ids import Incarnation
-from spark_ckpt.protocol.machine import Effect
-from spark_ckpt.protocol.menu import MENU
-from spark_ckpt.protocol.recovery import Key
-from spark_ckpt.protocol.transport import Transport
-from spark_ckpt.protocol.vocabulary import Received, TimerElapsed
-from spark_ckpt.protocol.writer_fence import WriterFence
-from spark_ckpt.simulator import Faults, MessageWorld, Outcome
-from spark_ckpt.simulator.long_lives import drive_long, long_world
-from spark_ckpt.simulator.message_world import DEFAULT
-from spark_ckpt.simulator.process import Process
-from spark_ckpt.simulator.surroundings import CONTRACT, Surroundings
+from checkpoint_lab import Faults, MessageWorld, Outcome
+from checkpoint_lab.long_lives import drive_long, long_world
+from checkpoint_lab.message_world import DEFAULT
+from checkpoint_lab.process import Process
+from checkpoint_lab.surroundings import CONTRACT, Surroundings
+from checkpoint_protocols.acknowledgements import Acknowledgements
+from checkpoint_protocols.ids import Incarnation
+from checkpoint_protocols.machine import Effect
+from checkpoint_protocols.menu import MENU
+from checkpoint_protocols.recovery import Key
+from checkpoint_protocols.transport import Transport
+from checkpoint_protocols.vocabulary import Received, TimerElapsed
+from checkpoint_protocols.writer_fence import WriterFence
 from tests.protocol.audited import graph_in_turn
 
 

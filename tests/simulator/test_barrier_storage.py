@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.simulator.barrier_storage import BarrierGraph, Durable, Record, State
-from spark_ckpt.simulator.violations import Lost
+from checkpoint_lab.barrier_storage import BarrierGraph, Durable, Record, State
+from checkpoint_lab.violations import Lost
 
 MERGE = BarrierGraph("merge", {"s": 2, "t": 1}, (("s", "k"), ("t", "k")), ("k",))
 ROWS: dict[str, tuple[Record, ...]] = {"s": (("s", "s", 0), ("s", "s", 1)), "t": (("t", "t", 0),)}

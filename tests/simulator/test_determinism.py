@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.simulator.barrier_world import BarrierWorld
-from spark_ckpt.simulator.message_world import MessageWorld
-from spark_ckpt.simulator.schedules import barrier_world, drive
-from spark_ckpt.simulator.world import NotPossible
+import checkpoint_lab as sim
+from checkpoint_lab.barrier_world import BarrierWorld
+from checkpoint_lab.message_world import MessageWorld
+from checkpoint_lab.schedules import barrier_world, drive
+from checkpoint_lab.world import NotPossible
 from tests.simulator import markers
 
 ROOT = Path(__file__).parents[2]

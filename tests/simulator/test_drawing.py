@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.protocol.menu import MENU
+import checkpoint_lab as sim
+from checkpoint_protocols.menu import MENU
 
 SOUND = [name for name, protocol in MENU.items() if protocol.sound]
 

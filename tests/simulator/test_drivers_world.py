@@ -7,16 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.host.renewals import renewal_ms
-from spark_ckpt.host.standby import Standby
-from spark_ckpt.simulator import drivers_node
-from spark_ckpt.simulator.campaign import handled_cells
-from spark_ckpt.simulator.drivers_oracles import TooEarly
-from spark_ckpt.simulator.drivers_schedules import drivers_world, run_drivers_long
-from spark_ckpt.simulator.drivers_world import HOSTS, DriversWorld, Troubles
-from spark_ckpt.simulator.schedules import DRIVERS_FAULT_RATE, DRIVERS_STEPS, drive, replay
-from spark_ckpt.simulator.world import Cell, Choice
+import checkpoint_lab as sim
+from checkpoint_lab import drivers_node
+from checkpoint_lab.campaign import handled_cells
+from checkpoint_lab.drivers_oracles import TooEarly
+from checkpoint_lab.drivers_schedules import drivers_world, run_drivers_long
+from checkpoint_lab.drivers_world import HOSTS, DriversWorld, Troubles
+from checkpoint_lab.schedules import DRIVERS_FAULT_RATE, DRIVERS_STEPS, drive, replay
+from checkpoint_lab.world import Cell, Choice
+from spark_ckpt.coordination.renewals import renewal_ms
+from spark_ckpt.coordination.standby import Standby
 from tests.simulator.driver_bugs import PLANTED, Planted
 
 SCHEDULES = 300

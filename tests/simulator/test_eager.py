@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
-import spark_ckpt.simulator as sim
+import checkpoint_lab as sim
+from checkpoint_lab.eager import MENDS, Eager, Guided
+from checkpoint_lab.schedules import FAULT_RATE, STEPS, Driver
+from checkpoint_protocols.menu import MENU
 from integration_tests.proof.tried import CLASSES, Corpus, States, Way, class_of, one, tried
-from spark_ckpt.protocol.menu import MENU
-from spark_ckpt.simulator.eager import MENDS, Eager, Guided
-from spark_ckpt.simulator.schedules import FAULT_RATE, STEPS, Driver
 from tests.protocol import test_snapshot_bugs
 
 SEEDS = range(40)

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.protocol.graph import Graph
-from spark_ckpt.simulator.explore import settle
-from spark_ckpt.simulator.message_world import MessageWorld
-from spark_ckpt.simulator.shrink import attempt
-from spark_ckpt.simulator.violations import Violation
+import checkpoint_lab as sim
+from checkpoint_lab.explore import settle
+from checkpoint_lab.message_world import MessageWorld
+from checkpoint_lab.shrink import attempt
+from checkpoint_lab.violations import Violation
+from checkpoint_protocols.graph import Graph
 from tests.simulator import markers
 from tests.simulator.planted import CommitsAtOnce, HearsTheDead, RecordsNothing
 

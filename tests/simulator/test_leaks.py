@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.protocol.graph import COORDINATOR
-from spark_ckpt.protocol.machine import Effect, Event
-from spark_ckpt.protocol.menu import MENU
-from spark_ckpt.protocol.recovery import Protocol
-from spark_ckpt.protocol.snapshots.partial_recovery import PartialTask
-from spark_ckpt.protocol.vocabulary import Erase
-from spark_ckpt.simulator import message_world
-from spark_ckpt.simulator.leaks import leaks
-from spark_ckpt.simulator.message_world import MessageWorld
-from spark_ckpt.simulator.schedules import drive
-from spark_ckpt.simulator.violations import NeverErased
+import checkpoint_lab as sim
+from checkpoint_lab import message_world
+from checkpoint_lab.leaks import leaks
+from checkpoint_lab.message_world import MessageWorld
+from checkpoint_lab.schedules import drive
+from checkpoint_lab.violations import NeverErased
+from checkpoint_protocols.graph import COORDINATOR
+from checkpoint_protocols.machine import Effect, Event
+from checkpoint_protocols.menu import MENU
+from checkpoint_protocols.recovery import Protocol
+from checkpoint_protocols.snapshots.partial_recovery import PartialTask
+from checkpoint_protocols.vocabulary import Erase
 
 SOUND = [protocol for protocol in MENU.values() if protocol.sound]
 

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from spark_ckpt.simulator.explore import ScopeTooLarge, explore
-from spark_ckpt.simulator.lease_returns import ReturningWorld
-from spark_ckpt.simulator.lease_world import LeaseWorld, Rules, Scope
-from spark_ckpt.simulator.violations import Violation
-from spark_ckpt.simulator.world import Choice
+from checkpoint_lab.explore import ScopeTooLarge, explore
+from checkpoint_lab.lease_returns import ReturningWorld
+from checkpoint_lab.lease_world import LeaseWorld, Rules, Scope
+from checkpoint_lab.violations import Violation
+from checkpoint_lab.world import Choice
 from tests.protocol.lease_scenario import lease_scenarios, play
 from tests.protocol.literal import lease as wrong
 from tests.simulator.lease_runs import FAULTS, RATES, RETURN_FAULTS, run, run_returning

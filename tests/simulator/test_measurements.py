@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.protocol.snapshots import wall_clock
-from spark_ckpt.simulator.campaign import handled_cells
-from spark_ckpt.simulator.message_world import MessageWorld
-from spark_ckpt.simulator.timed import TIMED, skewed
+import checkpoint_lab as sim
+from checkpoint_lab.campaign import handled_cells
+from checkpoint_lab.message_world import MessageWorld
+from checkpoint_lab.timed import TIMED, skewed
+from checkpoint_protocols.snapshots import wall_clock
 from tests.simulator import markers
 from tests.simulator.planted import HearsTheDead
 

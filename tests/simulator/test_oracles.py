@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.protocol.checkpoints import uncoordinated
-from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.message_logging import synchronous_logging
-from spark_ckpt.protocol.recovery import Failure, Plan, Protocol
-from spark_ckpt.simulator import lines, oracles
-from spark_ckpt.simulator.lines import Line
-from spark_ckpt.simulator.message_world import MessageWorld
-from spark_ckpt.simulator.process import Process
-from spark_ckpt.simulator.state import State
-from spark_ckpt.simulator.violations import Acausal, LineMovedBack, Orphan, TooEarly, Violation
+import checkpoint_lab as sim
+from checkpoint_lab import lines, oracles
+from checkpoint_lab.lines import Line
+from checkpoint_lab.message_world import MessageWorld
+from checkpoint_lab.process import Process
+from checkpoint_lab.state import State
+from checkpoint_lab.violations import Acausal, LineMovedBack, Orphan, TooEarly, Violation
+from checkpoint_protocols.checkpoints import uncoordinated
+from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.message_logging import synchronous_logging
+from checkpoint_protocols.recovery import Failure, Plan, Protocol
 from tests.simulator import markers
 from tests.simulator.planted import PLANTED, CapturesTheLastMarker, either, plan_timidly
 

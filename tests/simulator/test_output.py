@@ -10,17 +10,17 @@ from dataclasses import replace
 
 import pytest
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.protocol.machine import Effect, Event
-from spark_ckpt.protocol.menu import MENU
-from spark_ckpt.protocol.message_machine import AnyMessageMachine
-from spark_ckpt.protocol.recovery import Birth, Protocol
-from spark_ckpt.protocol.vocabulary import Deliver, SinkOp, SinkTransaction
-from spark_ckpt.simulator.message_world import MessageWorld
-from spark_ckpt.simulator.outside_world import Publication
-from spark_ckpt.simulator.process import Process
-from spark_ckpt.simulator.schedules import Outcome, drive
-from spark_ckpt.simulator.violations import Violation
+import checkpoint_lab as sim
+from checkpoint_lab.message_world import MessageWorld
+from checkpoint_lab.outside_world import Publication
+from checkpoint_lab.process import Process
+from checkpoint_lab.schedules import Outcome, drive
+from checkpoint_lab.violations import Violation
+from checkpoint_protocols.machine import Effect, Event
+from checkpoint_protocols.menu import MENU
+from checkpoint_protocols.message_machine import AnyMessageMachine
+from checkpoint_protocols.recovery import Birth, Protocol
+from checkpoint_protocols.vocabulary import Deliver, SinkOp, SinkTransaction
 
 SOUND = [protocol for protocol in MENU.values() if protocol.sound]
 SEEDS = 60

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import spark_ckpt.simulator as sim
+import checkpoint_lab as sim
+from checkpoint_lab.recorded import Recording, difference, read_recording, recording
+from checkpoint_protocols.graph import Graph
+from checkpoint_protocols.menu import MENU
 from spark_ckpt.cli.app import exit_code
 from spark_ckpt.errors import TraceInvalid
-from spark_ckpt.protocol.graph import Graph
-from spark_ckpt.protocol.menu import MENU
-from spark_ckpt.simulator.recorded import Recording, difference, read_recording, recording
 
 Captured = pytest.CaptureFixture[str]
 SOUND = [name for name in sim.NAMES if name not in MENU or MENU[name].sound]

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_ckpt.protocol.graph import Graph
-from spark_ckpt.protocol.menu import MENU
-from spark_ckpt.protocol.recovery import Protocol
-from spark_ckpt.simulator import MessageWorld, Violation, explore, reduction
-from spark_ckpt.simulator.world import Choice
+from checkpoint_lab import MessageWorld, Violation, explore, reduction
+from checkpoint_lab.world import Choice
+from checkpoint_protocols.graph import Graph
+from checkpoint_protocols.menu import MENU
+from checkpoint_protocols.recovery import Protocol
 from tests.protocol.literal import coordinated, synchronous_logging
 from tests.protocol.long_runs import crashes
 from tests.protocol.scopes import LOOP, PAIR

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import spark_ckpt.simulator as sim
+import checkpoint_lab as sim
 from tests.simulator import markers
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.protocol.graph import Graph
-from spark_ckpt.protocol.machine import ProtocolViolation
-from spark_ckpt.protocol.menu import MENU
-from spark_ckpt.simulator.message_world import MessageWorld
+import checkpoint_lab as sim
+from checkpoint_lab.message_world import MessageWorld
+from checkpoint_protocols.graph import Graph
+from checkpoint_protocols.machine import ProtocolViolation
+from checkpoint_protocols.menu import MENU
 
 SELF_LOOP = Graph("self_loop", (("s", "a"), ("a", "a"), ("a", "k")))
 LOOPING = [name for name, protocol in MENU.items() if protocol.sound and not protocol.needs.acyclic]

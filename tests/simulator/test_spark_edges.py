@@ -7,13 +7,13 @@ from edge_bugs import PATCHED, PLANTED, what_is_still_in_flight_is_given_up, wha
 from host_bugs import core_with
 from spark_lives import run, world
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.simulator import spark_rows
-from spark_ckpt.simulator.schedules import spark_world
-from spark_ckpt.simulator.spark_driver import shipped
-from spark_ckpt.simulator.spark_restores import judge_restores
-from spark_ckpt.simulator.spark_rows import LATER, LOOP, Name, Row, expected
-from spark_ckpt.simulator.violations import ErasedTooEarly, Orphan, Violation
+import checkpoint_lab as sim
+from checkpoint_lab import spark_rows
+from checkpoint_lab.schedules import spark_world
+from checkpoint_lab.spark_driver import shipped
+from checkpoint_lab.spark_restores import judge_restores
+from checkpoint_lab.spark_rows import LATER, LOOP, Name, Row, expected
+from checkpoint_lab.violations import ErasedTooEarly, Orphan, Violation
 
 ENOUGH = 200
 SEEDS = range(60)

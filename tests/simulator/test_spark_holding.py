@@ -7,7 +7,7 @@ from holding_bugs import PLANTED
 from host_bugs import core_with
 from spark_lives import run
 
-from spark_ckpt.simulator.schedules import PATIENT, SPARK_STEPS, Driver, drive, spark_world
+from checkpoint_lab.schedules import PATIENT, SPARK_STEPS, Driver, drive, spark_world
 
 ENOUGH = 200
 RARE = 0.02

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from operated_bugs import CATCHERS, PLANTED
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.simulator.schedules import operated_world
+import checkpoint_lab as sim
+from checkpoint_lab.schedules import operated_world
 
 ENOUGH = 1_600
 

@@ -6,9 +6,9 @@ import pytest
 from ahead_bugs import PLANTED_AHEAD, rows_are_committed_before_the_decision
 from spark_lives import run, world
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.simulator.schedules import AHEAD
-from spark_ckpt.simulator.spark_sink import SparkSink
+import checkpoint_lab as sim
+from checkpoint_lab.schedules import AHEAD
+from checkpoint_lab.spark_sink import SparkSink
 
 ENOUGH = 400
 SEEDS = [seed for seed in range(ENOUGH) if seed % 11 in AHEAD]

@@ -7,9 +7,9 @@ from host_bugs import PLANTED, core_with
 from rules_bugs import PLANTED_BESIDE
 from spark_lives import run, world
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.simulator.spark_driver import shipped
-from spark_ckpt.simulator.spark_rows import OPERATORS
+import checkpoint_lab as sim
+from checkpoint_lab.spark_driver import shipped
+from checkpoint_lab.spark_rows import OPERATORS
 
 ENOUGH = 400
 

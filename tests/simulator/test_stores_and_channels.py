@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.protocol.ids import ChannelId, Epoch, Incarnation, ProcessId
-from spark_ckpt.protocol.recovery import Needs, checkpoint_key
-from spark_ckpt.protocol.vocabulary import Envelope
-from spark_ckpt.simulator.durable import Storage, Write, frame, standing, unframe
-from spark_ckpt.simulator.message_world import MessageWorld
-from spark_ckpt.simulator.network import Network
-from spark_ckpt.simulator.state import Item
+import checkpoint_lab as sim
+from checkpoint_lab.durable import Storage, Write, frame, standing, unframe
+from checkpoint_lab.message_world import MessageWorld
+from checkpoint_lab.network import Network
+from checkpoint_lab.state import Item
+from checkpoint_protocols.ids import ChannelId, Epoch, Incarnation, ProcessId
+from checkpoint_protocols.recovery import Needs, checkpoint_key
+from checkpoint_protocols.vocabulary import Envelope
 from tests.simulator import markers
 
 RECORD = {"incarnation": 1, "index": 3, "text": "ä", "messages": [[1, 2]]}

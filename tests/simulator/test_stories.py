@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.simulator.diagram import FOLD
-from spark_ckpt.simulator.schedules import Outcome
-from spark_ckpt.simulator.world import Moment
+import checkpoint_lab as sim
+from checkpoint_lab.diagram import FOLD
+from checkpoint_lab.schedules import Outcome
+from checkpoint_lab.world import Moment
 from tests.simulator import markers
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.protocol.ids import Incarnation, ProcessId
-from spark_ckpt.protocol.menu import MENU
-from spark_ckpt.protocol.vocabulary import Envelope
-from spark_ckpt.protocol.writer_fence import WriterFence
-from spark_ckpt.simulator.schedules import Outcome
+import checkpoint_lab as sim
+from checkpoint_lab.schedules import Outcome
+from checkpoint_protocols.ids import Incarnation, ProcessId
+from checkpoint_protocols.menu import MENU
+from checkpoint_protocols.vocabulary import Envelope
+from checkpoint_protocols.writer_fence import WriterFence
 from tests.simulator.surroundings_bugs import DAMAGED, PLANTED, Planted
 
 SEEDS = 60

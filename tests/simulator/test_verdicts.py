@@ -11,11 +11,11 @@ import pytest
 from host_bugs import PLANTED, core_with
 from spark_lives import run
 
-import spark_ckpt.simulator as sim
+import checkpoint_lab as sim
+from checkpoint_lab.violations import Lost
+from checkpoint_protocols.machine import ProtocolViolation
 from integration_tests.proof.caught import seeds_until
 from spark_ckpt.errors import CkptError
-from spark_ckpt.protocol.machine import ProtocolViolation
-from spark_ckpt.simulator.violations import Lost
 from tests.protocol import literal, test_line_bugs, test_planted_bugs, test_snapshot_bugs
 from tests.simulator import driver_bugs, holding_bugs, planted, return_bugs, surroundings_bugs
 

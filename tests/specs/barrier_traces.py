@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from spark_ckpt.protocol import barrier as b
-from spark_ckpt.protocol.machine import Effect
-from spark_ckpt.simulator.barrier_processes import SinkProcess, TaskProcess
-from spark_ckpt.simulator.barrier_storage import BarrierGraph, Record, State
-from spark_ckpt.simulator.barrier_world import ROLES, BarrierWorld, Roles
-from spark_ckpt.simulator.schedules import Driver
-from spark_ckpt.simulator.violations import Violation
-from spark_ckpt.simulator.world import Choice
+from checkpoint_lab.barrier_processes import SinkProcess, TaskProcess
+from checkpoint_lab.barrier_storage import BarrierGraph, Record, State
+from checkpoint_lab.barrier_world import ROLES, BarrierWorld, Roles
+from checkpoint_lab.schedules import Driver
+from checkpoint_lab.violations import Violation
+from checkpoint_lab.world import Choice
+from checkpoint_protocols import barrier as b
+from checkpoint_protocols.machine import Effect
 from tests.specs.tla import Step, record, sequence, set_of, traces_module
 
 MODULE = "TraceBarrierCommit"

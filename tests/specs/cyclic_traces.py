@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from spark_ckpt.protocol.graph import COORDINATOR, Graph, channel_between
-from spark_ckpt.protocol.ids import ChannelId, ProcessId
-from spark_ckpt.protocol.machine import Effect
-from spark_ckpt.protocol.message_machine import APP
-from spark_ckpt.protocol.recovery import Key, Protocol, checkpoint_key
-from spark_ckpt.protocol.snapshots.coordinator import BEGIN, Coordinator
-from spark_ckpt.protocol.snapshots.coordinator import Step as Progress
-from spark_ckpt.protocol.snapshots.cyclic import PROTOCOL, CyclicPhase, CyclicTask
-from spark_ckpt.protocol.vocabulary import Envelope, Received
-from spark_ckpt.simulator.schedules import Driver
-from spark_ckpt.simulator.world import Choice
+from checkpoint_lab.schedules import Driver
+from checkpoint_lab.world import Choice
+from checkpoint_protocols.graph import COORDINATOR, Graph, channel_between
+from checkpoint_protocols.ids import ChannelId, ProcessId
+from checkpoint_protocols.machine import Effect
+from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.recovery import Key, Protocol, checkpoint_key
+from checkpoint_protocols.snapshots.coordinator import BEGIN, Coordinator
+from checkpoint_protocols.snapshots.coordinator import Step as Progress
+from checkpoint_protocols.snapshots.cyclic import PROTOCOL, CyclicPhase, CyclicTask
+from checkpoint_protocols.vocabulary import Envelope, Received
 from tests.specs.message_traces import Numbered, counts, drawn, have_of, number_of
 from tests.specs.tla import Step, record, sequence, set_of, traces_module
 

@@ -12,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from spark_ckpt.protocol.graph import COORDINATOR, Graph
-from spark_ckpt.protocol.ids import ChannelId, Epoch, ProcessId
-from spark_ckpt.protocol.recovery import Key, Protocol, checkpoint_key
-from spark_ckpt.protocol.snapshots.coordinator import ACK, Coordinator, Open
-from spark_ckpt.protocol.snapshots.coordinator import Step as Progress
-from spark_ckpt.protocol.snapshots.epochs import LATE, PROTOCOL, EpochCoordinator, EpochWorker, captured_in_flight
-from spark_ckpt.protocol.snapshots.records import counts_in
-from spark_ckpt.protocol.vocabulary import Envelope
-from spark_ckpt.simulator.process import Process
-from spark_ckpt.simulator.schedules import Driver
-from spark_ckpt.simulator.world import Choice
+from checkpoint_lab.process import Process
+from checkpoint_lab.schedules import Driver
+from checkpoint_lab.world import Choice
+from checkpoint_protocols.graph import COORDINATOR, Graph
+from checkpoint_protocols.ids import ChannelId, Epoch, ProcessId
+from checkpoint_protocols.recovery import Key, Protocol, checkpoint_key
+from checkpoint_protocols.snapshots.coordinator import ACK, Coordinator, Open
+from checkpoint_protocols.snapshots.coordinator import Step as Progress
+from checkpoint_protocols.snapshots.epochs import LATE, PROTOCOL, EpochCoordinator, EpochWorker, captured_in_flight
+from checkpoint_protocols.snapshots.records import counts_in
+from checkpoint_protocols.vocabulary import Envelope
 from tests.specs.message_traces import Numbered, counts, drawn, have_of, number_of
 from tests.specs.tla import Step, record, set_of, traces_module
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.lease.messages import LeaseSettings
-from spark_ckpt.protocol.lease.replica import ReplicaPhase
-from spark_ckpt.simulator.faults import Faults
-from spark_ckpt.simulator.lease_node import Node
-from spark_ckpt.simulator.lease_returns import ReturningWorld, Returns, Said
-from spark_ckpt.simulator.lease_world import LeaseWorld, Scope
-from spark_ckpt.simulator.schedules import Driver
-from spark_ckpt.simulator.world import Choice
+from checkpoint_lab.faults import Faults
+from checkpoint_lab.lease_node import Node
+from checkpoint_lab.lease_returns import ReturningWorld, Returns, Said
+from checkpoint_lab.lease_world import LeaseWorld, Scope
+from checkpoint_lab.schedules import Driver
+from checkpoint_lab.world import Choice
+from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.lease.messages import LeaseSettings
+from checkpoint_protocols.lease.replica import ReplicaPhase
 
 MODULE = "TraceCheckpointLease"
 SETTINGS = LeaseSettings(least_ms=20, first_ms=20, most_ms=20, margin_ms=1, fresh_ms=13)

@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
-from spark_ckpt.protocol.graph import COORDINATOR, Graph
-from spark_ckpt.protocol.ids import Epoch
-from spark_ckpt.protocol.incarnation import Age, age
-from spark_ckpt.protocol.message_machine import APP
-from spark_ckpt.protocol.recovery import Protocol
-from spark_ckpt.protocol.vocabulary import Envelope
-from spark_ckpt.simulator import choosing
-from spark_ckpt.simulator.application import Application, Outputs
-from spark_ckpt.simulator.faults import Faults
-from spark_ckpt.simulator.message_world import MessageWorld
-from spark_ckpt.simulator.schedules import Driver
-from spark_ckpt.simulator.world import Choice
+from checkpoint_lab import choosing
+from checkpoint_lab.application import Application, Outputs
+from checkpoint_lab.faults import Faults
+from checkpoint_lab.message_world import MessageWorld
+from checkpoint_lab.schedules import Driver
+from checkpoint_lab.world import Choice
+from checkpoint_protocols.graph import COORDINATOR, Graph
+from checkpoint_protocols.ids import Epoch
+from checkpoint_protocols.incarnation import Age, age
+from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.recovery import Protocol
+from checkpoint_protocols.vocabulary import Envelope
 from tests.specs.tla import record, set_of
 
 

@@ -20,23 +20,23 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from spark_ckpt.protocol.graph import COORDINATOR, Graph, channel_between
-from spark_ckpt.protocol.ids import ChannelId, ProcessId
-from spark_ckpt.protocol.message_machine import APP
-from spark_ckpt.protocol.recovery import Key, Protocol, Record, checkpoint_key
-from spark_ckpt.protocol.snapshots.alignment import BARRIER
-from spark_ckpt.protocol.snapshots.coordinator import BEGIN, REFUSE, Coordinator
-from spark_ckpt.protocol.snapshots.partial_recovery import ORDER, PROTOCOL, PartialTask
-from spark_ckpt.protocol.snapshots.records import counts_in, messages_in
-from spark_ckpt.protocol.vocabulary import Envelope
-from spark_ckpt.simulator.application import Application, Outputs
-from spark_ckpt.simulator.faults import Faults
-from spark_ckpt.simulator.process import Process
-from spark_ckpt.simulator.recovering import KEEP, moves
-from spark_ckpt.simulator.schedules import Driver
-from spark_ckpt.simulator.state import Cut
-from spark_ckpt.simulator.violations import Violation
-from spark_ckpt.simulator.world import Choice
+from checkpoint_lab.application import Application, Outputs
+from checkpoint_lab.faults import Faults
+from checkpoint_lab.process import Process
+from checkpoint_lab.recovering import KEEP, moves
+from checkpoint_lab.schedules import Driver
+from checkpoint_lab.state import Cut
+from checkpoint_lab.violations import Violation
+from checkpoint_lab.world import Choice
+from checkpoint_protocols.graph import COORDINATOR, Graph, channel_between
+from checkpoint_protocols.ids import ChannelId, ProcessId
+from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.recovery import Key, Protocol, Record, checkpoint_key
+from checkpoint_protocols.snapshots.alignment import BARRIER
+from checkpoint_protocols.snapshots.coordinator import BEGIN, REFUSE, Coordinator
+from checkpoint_protocols.snapshots.partial_recovery import ORDER, PROTOCOL, PartialTask
+from checkpoint_protocols.snapshots.records import counts_in, messages_in
+from checkpoint_protocols.vocabulary import Envelope
 from tests.specs.message_traces import Counted, counts, drawn, number_of
 from tests.specs.tla import Step, changes, record, sequence, set_of, traces_module
 

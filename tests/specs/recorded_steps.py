@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_ckpt.host.markers import BARRIER
-from spark_ckpt.host.reports import EDGE
+from spark_ckpt.coordination.markers import BARRIER
+from spark_ckpt.coordination.reports import EDGE
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.trace.lines import asked_for
 from spark_ckpt.trace.reading import Recorded

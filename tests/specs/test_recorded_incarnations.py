@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-import spark_ckpt.simulator as sim
-from spark_ckpt.protocol import barrier
-from spark_ckpt.simulator.schedules import drive
-from spark_ckpt.simulator.spark_driver import CoreOf
-from spark_ckpt.simulator.spark_sink import SparkSink
-from spark_ckpt.simulator.spark_store import Shared
-from spark_ckpt.simulator.world import Choice
+import checkpoint_lab as sim
+from checkpoint_lab.schedules import drive
+from checkpoint_lab.spark_driver import CoreOf
+from checkpoint_lab.spark_sink import SparkSink
+from checkpoint_lab.spark_store import Shared
+from checkpoint_lab.world import Choice
+from checkpoint_protocols import barrier
 from tests.simulator import host_bugs
 from tests.specs.barrier_traces import MODULE
 from tests.specs.recorded_steps import NotMapped, recorded_steps

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from spark_ckpt.host.incarnation import IncarnationCore
-from spark_ckpt.host.job_shape import JobShape
-from spark_ckpt.protocol.machine import Effect, Event
-from spark_ckpt.simulator.spark_driver import CoreOf, shipped
+from checkpoint_lab.spark_driver import CoreOf, shipped
+from checkpoint_protocols.machine import Effect, Event
+from spark_ckpt.coordination.incarnation import IncarnationCore
+from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.store.identity import Standing
 from spark_ckpt.store.restore import LATEST, RecoveryPoint
 from spark_ckpt.trace.lines import Begun, handled

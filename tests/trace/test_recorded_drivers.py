@@ -11,20 +11,20 @@ from dataclasses import asdict, fields, replace
 
 import pytest
 
-import spark_ckpt.simulator as sim
+import checkpoint_lab as sim
+from checkpoint_lab.trace_moments import moments_of
+from checkpoint_protocols.barrier import Limits
+from checkpoint_protocols.machine import Event
 from spark_ckpt.connector import StagedFile
+from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, SinkPlace
+from spark_ckpt.coordination.manifests import stamped
+from spark_ckpt.coordination.messages import BatchDone, ManifestStored, PublishEnded, QueryStarting, SourcesPinned
+from spark_ckpt.coordination.reports import EDGE, Report
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, PublishFailed, TraceInvalid
-from spark_ckpt.host.job_shape import EdgeShape, JobShape, SinkPlace
-from spark_ckpt.host.manifests import stamped
-from spark_ckpt.host.messages import BatchDone, ManifestStored, PublishEnded, QueryStarting, SourcesPinned
-from spark_ckpt.host.reports import EDGE, Report
-from spark_ckpt.protocol.barrier import Limits
-from spark_ckpt.protocol.machine import Event
 from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.restore import RecoveryPoint
 from spark_ckpt.trace import recorder
 from spark_ckpt.trace.lines import _EVENTS, _TIMERS, asked_for, event_of, handled, line_of
-from spark_ckpt.trace.moments import moments_of
 from spark_ckpt.trace.reading import read_traces, recorded_of
 from spark_ckpt.trace.recorder import RecordedRules, TraceFile, file_of, recorded
 from spark_ckpt.trace.replay import differences, replayed
@@ -264,12 +264,12 @@ def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path):
 
 
 def test_every_event_of_the_rules_can_be_read_again():
-    known = {each.__name__ for each in _all(Event) if each.__module__ == "spark_ckpt.host.messages"}
+    known = {each.__name__ for each in _all(Event) if each.__module__ == "spark_ckpt.coordination.messages"}
     assert known == set(_EVENTS)
     assert set(_TIMERS) == {
         each.__name__
         for each in _all(Event)
-        if each.__module__ == "spark_ckpt.protocol.barrier.messages" and each.__name__.endswith("Elapsed")
+        if each.__module__ == "checkpoint_protocols.barrier.messages" and each.__name__.endswith("Elapsed")
     }
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
 from spark_ckpt.errors import GraphInvalid
-from spark_ckpt.spark_private.arrow_types import spark_schema_of
+from spark_ckpt.spark_internals.arrow_types import spark_schema_of
 from spark_ckpt.tasks.failures import ArithmeticOverflow
 from spark_ckpt.tasks.operators.folds import (
     CountFold,

@@ -23,7 +23,7 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import Row, StructType
 
-from spark_ckpt.spark_private.key_state import NO_TIMESTAMP, KeyState, key_states
+from spark_ckpt.spark_internals.key_state import NO_TIMESTAMP, KeyState, key_states
 from spark_ckpt.tasks.failures import OutputInvalid, types_of, user_function_failed
 from spark_ckpt.tasks.operators.key_frames import FramesByInput, FramesOf, KeyFrames, OneInput
 from spark_ckpt.tasks.operators.named_inputs import NamedInput

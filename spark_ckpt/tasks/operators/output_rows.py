@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from spark_ckpt.spark_private.pandas_conversion import frame_to_arrow
+from spark_ckpt.spark_internals.pandas_conversion import frame_to_arrow
 from spark_ckpt.tasks.failures import OutputInvalid, bounded, types_of
 from spark_ckpt.tasks.operators.pandas_rows import PandasOptions, column_arrays
 from spark_ckpt.tasks.rows import arrow_schema, conform

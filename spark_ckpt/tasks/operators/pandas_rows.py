@@ -18,7 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_ckpt.spark_private.pandas_conversion import columns_to_pandas
+from spark_ckpt.spark_internals.pandas_conversion import columns_to_pandas
 from spark_ckpt.tasks.rows import Int64s
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.protocol.message_logging.adaptive_logging import PROTOCOL, AdaptiveWorker
-from spark_ckpt.protocol.vocabulary import Envelope
+from checkpoint_protocols.message_logging.adaptive_logging import PROTOCOL, AdaptiveWorker
+from checkpoint_protocols.vocabulary import Envelope
 
 
 class SenderAhead(AdaptiveWorker):

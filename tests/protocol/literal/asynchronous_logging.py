@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.message_logging.asynchronous_logging import PROTOCOL, AsynchronousWorker, RecoveryCoordinator
-from spark_ckpt.protocol.message_logging.recoverable import RecoveryVector
-from spark_ckpt.protocol.recovery import Birth, Protocol
+from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.message_logging.asynchronous_logging import PROTOCOL, AsynchronousWorker, RecoveryCoordinator
+from checkpoint_protocols.message_logging.recoverable import RecoveryVector
+from checkpoint_protocols.recovery import Birth, Protocol
 
 
 class LiteralIndex(RecoveryVector):

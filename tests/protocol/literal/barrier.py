@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_ckpt.protocol import barrier as b
-from spark_ckpt.protocol.machine import Effect
-from spark_ckpt.simulator.barrier_world import Roles
+from checkpoint_lab.barrier_world import Roles
+from checkpoint_protocols import barrier as b
+from checkpoint_protocols.machine import Effect
 
 
 class SinksAreEnough(b.Coordinator):

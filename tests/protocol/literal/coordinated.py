@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.protocol.checkpoints.coordinated import PROTOCOL, CoordinatedPhase, CoordinatedWorker
-from spark_ckpt.protocol.checkpoints.coordinated_instance import Tentative
-from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.machine import Effect
-from spark_ckpt.protocol.recovery import checkpoint_key
-from spark_ckpt.protocol.vocabulary import AppSent, Erase, Note, Received
+from checkpoint_protocols.checkpoints.coordinated import PROTOCOL, CoordinatedPhase, CoordinatedWorker
+from checkpoint_protocols.checkpoints.coordinated_instance import Tentative
+from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.machine import Effect
+from checkpoint_protocols.recovery import checkpoint_key
+from checkpoint_protocols.vocabulary import AppSent, Erase, Note, Received
 
 
 class _WithoutInvariants(CoordinatedWorker):

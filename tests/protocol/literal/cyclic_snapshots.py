@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.protocol.ids import ChannelId
-from spark_ckpt.protocol.machine import Effect, Event
-from spark_ckpt.protocol.snapshots.cyclic import PROTOCOL, CyclicTask
-from spark_ckpt.protocol.vocabulary import Hold, Received
+from checkpoint_protocols.ids import ChannelId
+from checkpoint_protocols.machine import Effect, Event
+from checkpoint_protocols.snapshots.cyclic import PROTOCOL, CyclicTask
+from checkpoint_protocols.vocabulary import Hold, Received
 
 NIL = ChannelId("Nil")
 

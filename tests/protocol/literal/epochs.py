@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.recovery import Record
-from spark_ckpt.protocol.snapshots.coordinator import Open
-from spark_ckpt.protocol.snapshots.epochs import PROTOCOL, EpochCoordinator, EpochWorker
+from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.recovery import Record
+from checkpoint_protocols.snapshots.coordinator import Open
+from checkpoint_protocols.snapshots.epochs import PROTOCOL, EpochCoordinator, EpochWorker
 
 
 class ZeroIsEnough(EpochCoordinator):

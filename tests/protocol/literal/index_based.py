@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.protocol.checkpoints.index_based import PROTOCOL, IndexWorker
-from spark_ckpt.protocol.ids import Epoch
-from spark_ckpt.protocol.incarnation import Age, age
-from spark_ckpt.protocol.machine import Drop, Effect
-from spark_ckpt.protocol.message_machine import APP
-from spark_ckpt.protocol.vocabulary import Envelope, Received
+from checkpoint_protocols.checkpoints.index_based import PROTOCOL, IndexWorker
+from checkpoint_protocols.ids import Epoch
+from checkpoint_protocols.incarnation import Age, age
+from checkpoint_protocols.machine import Drop, Effect
+from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.vocabulary import Envelope, Received
 
 
 class NewestRowOnly(IndexWorker):

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from spark_ckpt.protocol.ids import ProcessId, TimerId
-from spark_ckpt.protocol.lease.messages import (
+from checkpoint_lab.lease_world import Rules
+from checkpoint_protocols.ids import ProcessId, TimerId
+from checkpoint_protocols.lease.messages import (
     Admission,
     Lease,
     LeaseElapsed,
@@ -17,11 +18,10 @@ from spark_ckpt.protocol.lease.messages import (
     Turns,
     Watched,
 )
-from spark_ckpt.protocol.lease.primary import Primary
-from spark_ckpt.protocol.lease.replica import Replica, ReplicaPhase
-from spark_ckpt.protocol.machine import Effect, Event
-from spark_ckpt.protocol.vocabulary import SetTimer
-from spark_ckpt.simulator.lease_world import Rules
+from checkpoint_protocols.lease.primary import Primary
+from checkpoint_protocols.lease.replica import Replica, ReplicaPhase
+from checkpoint_protocols.machine import Effect, Event
+from checkpoint_protocols.vocabulary import SetTimer
 
 
 class BlindReplica(Replica):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.protocol.ids import ChannelId
-from spark_ckpt.protocol.machine import Effect
-from spark_ckpt.protocol.snapshots.markers import MARKER, PROTOCOL, MarkerPhase, MarkerWorker
+from checkpoint_protocols.ids import ChannelId
+from checkpoint_protocols.machine import Effect
+from checkpoint_protocols.snapshots.markers import MARKER, PROTOCOL, MarkerPhase, MarkerWorker
 
 
 class StateOfTheLastMarker(MarkerWorker):

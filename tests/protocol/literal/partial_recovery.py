@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.protocol.machine import Effect
-from spark_ckpt.protocol.recovery import Birth, Record
-from spark_ckpt.protocol.snapshots.partial_recovery import PROTOCOL, PartialTask
-from spark_ckpt.protocol.snapshots.records import counts_in
-from spark_ckpt.protocol.vocabulary import Received
+from checkpoint_protocols.machine import Effect
+from checkpoint_protocols.recovery import Birth, Record
+from checkpoint_protocols.snapshots.partial_recovery import PROTOCOL, PartialTask
+from checkpoint_protocols.snapshots.records import counts_in
+from checkpoint_protocols.vocabulary import Received
 
 
 class _WithoutInvariants(PartialTask):

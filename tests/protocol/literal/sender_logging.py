@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.protocol.graph import channel_between
-from spark_ckpt.protocol.ids import ChannelId
-from spark_ckpt.protocol.machine import Effect
-from spark_ckpt.protocol.message_logging.sender_log import Entry
-from spark_ckpt.protocol.message_logging.sender_logging import (
+from checkpoint_protocols.graph import channel_between
+from checkpoint_protocols.ids import ChannelId
+from checkpoint_protocols.machine import Effect
+from checkpoint_protocols.message_logging.sender_log import Entry
+from checkpoint_protocols.message_logging.sender_logging import (
     PROTOCOL,
     SenderLoggingWorker,
     SenderPhase,
     plan,
     replay_the_failed,
 )
-from spark_ckpt.protocol.recovery import Failure, Part, Plan
-from spark_ckpt.protocol.vocabulary import AppSent, Received, SinkOp, SinkTransaction
+from checkpoint_protocols.recovery import Failure, Part, Plan
+from checkpoint_protocols.vocabulary import AppSent, Received, SinkOp, SinkTransaction
 
 
 class _WithoutInvariants(SenderLoggingWorker):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.protocol.ids import ChannelId
-from spark_ckpt.protocol.machine import Effect, Event
-from spark_ckpt.protocol.snapshots.acyclic import PROTOCOL, SnapshotTask
-from spark_ckpt.protocol.vocabulary import Received
+from checkpoint_protocols.ids import ChannelId
+from checkpoint_protocols.machine import Effect, Event
+from checkpoint_protocols.snapshots.acyclic import PROTOCOL, SnapshotTask
+from checkpoint_protocols.vocabulary import Received
 
 
 class NoIds(SnapshotTask):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.protocol.machine import Effect
-from spark_ckpt.protocol.message_logging.synchronous_logging import PROTOCOL, LoggingPhase, LoggingWorker, plan
-from spark_ckpt.protocol.recovery import Failure, Plan
-from spark_ckpt.protocol.vocabulary import Capture, Commanded, Drop, Received, SinkTransaction, Stored
+from checkpoint_protocols.machine import Effect
+from checkpoint_protocols.message_logging.synchronous_logging import PROTOCOL, LoggingPhase, LoggingWorker, plan
+from checkpoint_protocols.recovery import Failure, Plan
+from checkpoint_protocols.vocabulary import Capture, Commanded, Drop, Received, SinkTransaction, Stored
 
 
 class _WithoutInvariants(LoggingWorker):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from spark_ckpt.protocol.checkpoints.interval_graph import IntervalGraph, Marks
-from spark_ckpt.protocol.checkpoints.uncoordinated import PROTOCOL, UncoordinatedWorker, plan
-from spark_ckpt.protocol.ids import ProcessId
-from spark_ckpt.protocol.recovery import Birth
+from checkpoint_protocols.checkpoints.interval_graph import IntervalGraph, Marks
+from checkpoint_protocols.checkpoints.uncoordinated import PROTOCOL, UncoordinatedWorker, plan
+from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.recovery import Birth
 
 
 class ReceiverToSender(IntervalGraph):

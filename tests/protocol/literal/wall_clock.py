@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from spark_ckpt.protocol.snapshots.wall_clock import PROTOCOL
+from checkpoint_protocols.snapshots.wall_clock import PROTOCOL
 
 WALL_CLOCK = PROTOCOL

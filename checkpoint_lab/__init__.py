@@ -1,0 +1,114 @@
+"""A deterministic host for protocols: worlds, schedules, oracles, exploration, measurements, stories."""
+
+from checkpoint_lab.application import Application
+from checkpoint_lab.barrier_storage import BARRIER_GRAPHS, BarrierGraph
+from checkpoint_lab.barrier_world import BarrierWorld
+from checkpoint_lab.campaign import Report, barrier_campaign, campaign
+from checkpoint_lab.clockwork import Latencies, Measurement
+from checkpoint_lab.diagram import html, svg
+from checkpoint_lab.drawing import drawn_world
+from checkpoint_lab.drivers_schedules import run_drivers
+from checkpoint_lab.explore import Exploration, ScopeTooLarge, explore
+from checkpoint_lab.faults import HOSTILE, NO_FAULTS, Clock, Clocks, Faults, hostile
+from checkpoint_lab.graphs import ACYCLIC, GRAPHS
+from checkpoint_lab.message_world import MessageWorld
+from checkpoint_lab.schedules import (
+    Outcome,
+    barrier_world,
+    drive,
+    replay,
+    run,
+    run_barrier,
+    run_operated,
+    run_spark,
+)
+from checkpoint_lab.scripted import (
+    BARRIER,
+    DRIVERS,
+    LEASE,
+    NAMES,
+    OPERATED,
+    SPARK,
+    Crash,
+    NotOnTheMenu,
+    Scenario,
+    graphs_of,
+    many,
+    options_of,
+)
+from checkpoint_lab.shrink import NotFailing, Shrunk, shrink
+from checkpoint_lab.spark_operated import OperatedWorld
+from checkpoint_lab.spark_world import SparkWorld
+from checkpoint_lab.story import chart, story
+from checkpoint_lab.surroundings import CONTRACT, Surroundings
+from checkpoint_lab.timed import TIMED, measure
+from checkpoint_lab.timed_barrier import measure_barrier
+from checkpoint_lab.violations import NoEnd, Violation
+from checkpoint_lab.world import Choice, Moment, NotPossible, Trace, World
+
+__all__ = [
+    "ACYCLIC",
+    "BARRIER",
+    "BARRIER_GRAPHS",
+    "CONTRACT",
+    "DRIVERS",
+    "GRAPHS",
+    "HOSTILE",
+    "LEASE",
+    "NAMES",
+    "NO_FAULTS",
+    "OPERATED",
+    "SPARK",
+    "TIMED",
+    "Application",
+    "BarrierGraph",
+    "BarrierWorld",
+    "Choice",
+    "Clock",
+    "Clocks",
+    "Crash",
+    "Exploration",
+    "Faults",
+    "Latencies",
+    "Measurement",
+    "MessageWorld",
+    "Moment",
+    "NoEnd",
+    "NotFailing",
+    "NotOnTheMenu",
+    "NotPossible",
+    "OperatedWorld",
+    "Outcome",
+    "Report",
+    "Scenario",
+    "ScopeTooLarge",
+    "Shrunk",
+    "SparkWorld",
+    "Surroundings",
+    "Trace",
+    "Violation",
+    "World",
+    "barrier_campaign",
+    "barrier_world",
+    "campaign",
+    "chart",
+    "drawn_world",
+    "drive",
+    "explore",
+    "graphs_of",
+    "hostile",
+    "html",
+    "many",
+    "measure",
+    "measure_barrier",
+    "options_of",
+    "replay",
+    "run",
+    "run_barrier",
+    "run_drivers",
+    "run_operated",
+    "run_spark",
+    "shrink",
+    "story",
+    "svg",
+]

@@ -1,0 +1,185 @@
+"""What can happen next in a job: functions from the job to choices. They change nothing.
+
+Called at every step of every schedule, so they look at nothing twice and build no objects but the choices.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from checkpoint_lab.job import JobWorld
+from checkpoint_lab.job_recovery import RecoverableJob
+from checkpoint_lab.process import PERIODIC, Process
+from checkpoint_lab.recovering import channel_of
+from checkpoint_lab.world import Choice
+from checkpoint_protocols.ids import ChannelId, ProcessId
+
+CHOICES_KEPT = 4_096
+"""The same few choices are offered again and again."""
+
+
+def work(job: JobWorld) -> list[Choice]:
+    """Reads, deliveries, replays, writes that succeed, recovery."""
+    found: list[Choice] = []
+    idle: set[ProcessId] = set()
+    """Who takes part in nothing that is handed to a machine."""
+    for process in job.everybody:
+        if process.machine is None:
+            idle.add(process.name)
+            _under_way(process, found)
+        elif process.frozen or process.paused:
+            idle.add(process.name)
+        else:
+            _under_way(process, found)
+            _own_steps(job, process, found)
+    _deliveries(job, idle, found)
+    if job.recovering or job.alarm:
+        _recovery(job, found)
+    return found
+
+
+def _own_steps(job: JobWorld, process: Process, found: list[Choice]) -> None:
+    if process.replay:
+        if channel_of(process.replay[0]) not in process.held:
+            found.append(("replay", process.name))
+    elif process.is_source and process.state.cursor < job.app.inputs and not process.state.outbox:
+        found.append(("read", process.name))
+
+
+def _under_way(process: Process, found: list[Choice]) -> None:
+    """Writes and rows land also when whoever sent them is dead."""
+    if process.writes:
+        found += _endings(process.name, len(process.writes))
+    if process.publishing:
+        found.append(("publish", process.name))
+
+
+def _deliveries(job: JobWorld, idle: set[ProcessId], found: list[Choice]) -> None:
+    network, processes = job.network, job.processes
+    targets, links, cut = network.targets, network.links, network.cut
+    for channel, queue in network.queues.items():
+        if queue and (target := targets[channel]) not in idle:
+            process = processes[target]
+            if not (process.replay or channel in process.held or (cut and links[channel] in cut)):
+                found += _arrivals(channel, 1 if network.fifo else len(queue))
+    for channel, queue in network.controls.items():
+        if queue and targets[channel] not in idle and not (cut and links[channel] in cut):
+            found += _arrivals(channel, len(queue))
+
+
+@lru_cache(maxsize=CHOICES_KEPT)
+def _endings(name: ProcessId, writes: int) -> tuple[Choice, ...]:
+    return tuple(("stored", name, number, "ok") for number in range(writes))
+
+
+@lru_cache(maxsize=CHOICES_KEPT)
+def _arrivals(channel: ChannelId, messages: int) -> tuple[Choice, ...]:
+    return tuple(("deliver", channel, position) for position in range(messages))
+
+
+def _recovery(job: JobWorld, found: list[Choice]) -> None:
+    if job.alarm:
+        unaware = [process.name for process in job.everybody if job.budget.staggered and _can_hear(job, process)]
+        found.extend([("freeze", name) for name in unaware] or [("recover",)])
+    if job.recovering:
+        found.extend([("restore", process.name) for process in job.everybody if _can_restore(job, process)])
+
+
+def _can_restore(job: JobWorld, process: Process) -> bool:
+    if job.plan is None or process.incarnation == job.incarnation or process.paused:
+        return False
+    return process.machine is not None or process.name in job.planned_for
+
+
+def _can_hear(job: JobWorld, process: Process) -> bool:
+    """It has to stop for a recovery and works: who stands still keeps everybody waiting no longer than that."""
+    return job.protocol.rejoin is None and process.works and not process.suspected
+
+
+def timers(job: JobWorld) -> list[Choice]:
+    """All timers of all who work, the earliest first."""
+    found = [
+        (timer.due, process.number, number, process.name)
+        for process in job.everybody
+        if process.timers and process.works
+        for number, timer in enumerate(process.timers)
+    ]
+    return [("timer", name, number) for _, _, number, name in sorted(found)]
+
+
+def is_periodic(job: JobWorld, choice: Choice) -> bool:
+    """The timer of a choice comes back for ever."""
+    _, name, number = choice
+    return any(
+        timer.setting.name == PERIODIC
+        for process in job.everybody
+        if process.name == name
+        for place, timer in enumerate(process.timers)
+        if place == number
+    )
+
+
+def faults(job: RecoverableJob) -> list[Choice]:
+    """Whatever the budget still pays for, and the ends of pauses and partitions."""
+    found: list[Choice] = []
+    _faults_of_processes(job, found)
+    _haunting(job, found)
+    _faults_of_links(job, found)
+    if not job.network.reliable:
+        _faults_of_messages(job, found)
+    if job.lossy:
+        _faults_of_controls(job, found)
+    return found
+
+
+def _faults_of_processes(job: JobWorld, found: list[Choice]) -> None:
+    budget = job.budget
+    for process in job.everybody:
+        name, writes = process.name, range(len(process.writes))
+        if process.paused:
+            found.append(("resume", name))
+        elif budget.pauses and process.machine is not None:
+            found.append(("pause", name))
+        if budget.crashes and process.machine is not None:
+            found.append(("crash", name))
+        if budget.store_errors and process.works:
+            found.extend(("stored", name, number, "failed") for number in writes)
+        if budget.torn and process.machine is None:
+            found.extend(("stored", name, number, "torn") for number in writes)
+        if budget.suspicions and process.works and not process.suspected:
+            found.append(("suspect", name))
+        if budget.damages:
+            records = range(len(process.storage.intact()))
+            found.extend(("damage", name, number, how) for number in records for how in ("lost", "torn"))
+        if budget.late:
+            found.extend(("late", name, number) for number in range(len(process.late)))
+
+
+def _haunting(job: RecoverableJob, found: list[Choice]) -> None:
+    for number, zombie in enumerate(job.zombies):
+        found.extend(("haunt", number, what) for what in zombie.can(job.app.inputs))
+
+
+def _faults_of_links(job: JobWorld, found: list[Choice]) -> None:
+    """Between two processes: the link of a self-loop has one end, and nobody is cut off from itself."""
+    network = job.network
+    found.extend(("heal", *sorted(link)) for link in sorted(network.cut, key=sorted))
+    if job.budget.partitions:
+        links = dict.fromkeys(network.links.values())
+        found.extend(("cut", *sorted(link)) for link in links if len(link) > 1 and link not in network.cut)
+
+
+def _faults_of_controls(job: JobWorld, found: list[Choice]) -> None:
+    for channel, queue in job.network.controls.items():
+        if job.budget.control_losses:
+            found.extend(("lose", channel, position) for position in range(len(queue)))
+        if job.budget.control_repeats:
+            found.extend(("repeat", channel, position) for position in range(len(queue)))
+
+
+def _faults_of_messages(job: JobWorld, found: list[Choice]) -> None:
+    for channel, queue in job.network.queues.items():
+        if job.budget.losses:
+            found.extend(("lose", channel, position) for position in range(len(queue)))
+        if job.budget.duplicates:
+            found.extend(("repeat", channel, position) for position in range(len(queue)))

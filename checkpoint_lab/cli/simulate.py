@@ -1,0 +1,234 @@
+"""`spark-ckpt simulate`: one run of a protocol under failures, as a story and a space-time diagram; or very many."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+import checkpoint_lab as sim
+from checkpoint_lab.cli import schedule_file
+from checkpoint_lab.cli.graph_file import chosen_graph
+from checkpoint_protocols.menu import MENU
+from spark_ckpt.cli.options import AsJson, Interval, ProtocolOptions, Timeout, pairs, process_at
+from spark_ckpt.cli.output import print_facts, print_json, print_line
+from spark_ckpt.connector import Json
+from spark_ckpt.errors import ConfigInvalid
+
+VIOLATED = 1
+"""Exit code: an oracle, or a machine, condemned the run."""
+
+T = TypeVar("T")
+
+ProtocolName = Annotated[str, typer.Option("--protocol", "-p", metavar="NAME", help=f"One of: {', '.join(sim.NAMES)}.")]
+GraphName = Annotated[
+    str | None,
+    typer.Option("--graph", "-g", metavar="NAME", help="A name or FILE.json; the protocol's first if left out."),
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Everything that is drawn is drawn from it.")]
+Steps = Annotated[int | None, typer.Option("--steps", min=0, help="Steps before the calm, on average.")]
+Inputs = Annotated[int, typer.Option("--inputs", min=1, max=1000, help="Rows that each source has.")]
+Crashes = Annotated[
+    list[str] | None,
+    typer.Option("--crash", metavar="PROCESS@STEP", help="Kill a process at a step; may be repeated."),
+]
+RandomFaults = Annotated[bool, typer.Option("--faults/--no-faults", help="Random faults beside the named crashes.")]
+Schedules = Annotated[int, typer.Option("--schedules", min=1, help="So many seeds, one after the other; no story.")]
+Processes = Annotated[int, typer.Option("--processes", min=1, help="Processes that share the schedules.")]
+Picture = Annotated[
+    Path | None,
+    typer.Option(
+        "--diagram", metavar="FILE", help="Write the space-time diagram there: .svg, or .html with the story."
+    ),
+]
+Record = Annotated[Path | None, typer.Option("--record", metavar="FILE", help="Write every step there, as JSON lines.")]
+Replay = Annotated[
+    Path | None, typer.Option("--replay", metavar="FILE", help="Run what was recorded; 1 if it goes another way now.")
+]
+Everything = Annotated[bool, typer.Option("--everything", help="Tell also of timers, receipts and stores.")]
+
+
+def simulate(
+    context: typer.Context,
+    protocol: ProtocolName = "barrier",
+    graph: GraphName = None,
+    seed: Seed = 0,
+    steps: Steps = None,
+    inputs: Inputs = 3,
+    crash: Crashes = None,
+    faults: RandomFaults = True,
+    schedules: Schedules = 1,
+    processes: Processes = 1,
+    interval_ms: Interval = None,
+    timeout_ms: Timeout = None,
+    option: ProtocolOptions = None,
+    diagram: Picture = None,
+    everything: Everything = False,
+    record: Record = None,
+    replay: Replay = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a protocol under failures and judge it. The same arguments give the same run, byte for byte."""
+    check_picture(diagram)
+    if replay is not None:
+        schedule_file.refuse_other_options(context)
+        _again(replay, diagram, everything, as_json)
+        return
+    graph = graph or _asked(lambda: sim.graphs_of(protocol))[0]
+    own = chosen_graph(graph) if graph.endswith(".json") else None
+    crashes = tuple(sim.Crash(*process_at(each, "STEP", "a@20")) for each in crash or ())
+    scenario = sim.Scenario(
+        protocol,
+        own.name if own else graph,
+        seed,
+        steps,
+        inputs,
+        crashes,
+        faults,
+        own,
+        interval_ms,
+        timeout_ms,
+        pairs(option, "--option"),
+    )
+    if schedules > 1 and record is not None:
+        raise ConfigInvalid("--record and --schedules", hint="record one seed: a file holds one run")
+    if schedules > 1:
+        _many(scenario, schedules, processes, as_json)
+    else:
+        _one(scenario, diagram, everything, record, as_json)
+
+
+def _asked(question: Callable[[], T]) -> T:
+    """The simulator's answer; what it does not have is the user's mistake."""
+    try:
+        return question()
+    except sim.NotOnTheMenu as error:
+        raise ConfigInvalid(error.what, hint=f"there are: {', '.join(error.options)}") from error
+
+
+def _one(scenario: sim.Scenario, diagram: Path | None, everything: bool, record: Path | None, as_json: bool) -> None:
+    outcome = _asked(scenario.run)
+    if record is not None:
+        schedule_file.write(record, scenario, outcome)
+    title = f"{scenario.protocol} on {scenario.graph}, seed {scenario.seed}"
+    told = sim.story(outcome.moments, everything)
+    if diagram is not None:
+        write_picture(diagram, outcome.moments, title, told)
+    if as_json:
+        print_json(_fields(scenario, outcome))
+    else:
+        print_line(f"{title}\n\n{told}\n{sim.chart(outcome.moments)}")
+        print_facts(
+            {"verdict": _verdict(scenario, outcome), **outcome.counts, "diagram": str(diagram) if diagram else None}
+        )
+        if not outcome.ok:
+            _smallest(scenario, outcome)
+    if not outcome.ok:
+        raise typer.Exit(VIOLATED)
+
+
+def _again(file: Path, diagram: Path | None, everything: bool, as_json: bool) -> None:
+    """A recorded run as it was recorded, and whether the same choices still lead there."""
+    recorded, differs = _asked(lambda: schedule_file.read(file))
+    error = recorded.judged.error
+    told = sim.story(recorded.moments, everything)
+    if diagram is not None:
+        write_picture(diagram, recorded.moments, str(file), told)
+    verdict = error or f"exactly as without failures; shown: {_promise(recorded.begun.scenario)}"
+    if as_json:
+        print_json({"steps": len(recorded.chosen), "verdict": verdict, "difference": differs})
+    else:
+        print_line(f"{told}\n{sim.chart(recorded.moments)}")
+        print_facts({"verdict": verdict, "replayed": differs or f"{len(recorded.chosen)} steps, all as recorded"})
+    if error or differs:
+        raise typer.Exit(VIOLATED)
+
+
+def _verdict(scenario: sim.Scenario, outcome: sim.Outcome) -> str:
+    if outcome.error is None:
+        return f"exactly as without failures; shown: {_promise(scenario)}"
+    return f"{type(outcome.error).__name__}: {str(outcome.error).splitlines()[0]}"
+
+
+_PROMISES = {
+    sim.LEASE: "each token once, growing",
+    sim.OPERATED: "every row that was read, none twice unless somebody was told",
+    sim.SPARK: "every row once, in the order of its key, with a decided epoch",
+    sim.BARRIER: "every row once, with its epoch, epochs in order",
+    sim.DRIVERS: "one driver's rows at a time, epochs in order",
+}
+"""What is judged, of those that are not on the menu."""
+
+
+def _promise(scenario: sim.Scenario) -> str:
+    """What was judged at the sinks, or in the log."""
+    return _PROMISES.get(scenario.protocol) or MENU[scenario.protocol].output.promise
+
+
+def _smallest(scenario: sim.Scenario, outcome: sim.Outcome) -> None:
+    """The shortest trace found that fails in the same way, as a story."""
+    shrunk = sim.shrink(scenario.world, outcome.trace, trials_max=500)
+    world = scenario.world().watch()
+    with contextlib.suppress(Exception):  # that it fails is what is shown
+        for choice in shrunk.trace:
+            world.perform(choice)
+    print_line(f"\nthe same failure in {len(shrunk.trace)} steps:\n\n{sim.story(world.moments or ())}")
+
+
+def check_picture(diagram: Path | None) -> None:
+    """Raises `ConfigInvalid` for a file that is no picture."""
+    if diagram is not None and diagram.suffix not in (".svg", ".html"):
+        raise ConfigInvalid(f"--diagram {diagram.name} is neither .svg nor .html", hint="name the file so")
+
+
+def write_picture(diagram: Path, moments: Sequence[sim.Moment], title: str, told: str) -> None:
+    """The space-time diagram, as the file's suffix says. Raises `ConfigInvalid`."""
+    text = sim.svg(moments, title) if diagram.suffix == ".svg" else sim.html(moments, title, told)
+    try:
+        diagram.write_text(text)
+    except OSError as error:
+        raise ConfigInvalid(
+            f"--diagram {diagram}: {error.strerror}", hint="name a file in a folder that exists"
+        ) from error
+
+
+def _fields(scenario: sim.Scenario, outcome: sim.Outcome) -> dict[str, Json]:
+    return {
+        "protocol": scenario.protocol,
+        "graph": scenario.graph,
+        "seed": scenario.seed,
+        "ok": outcome.ok,
+        "verdict": _verdict(scenario, outcome),
+        "counts": dict(outcome.counts),
+        "trace": [list(choice) for choice in outcome.trace],
+        "moments": [[each.step, each.process, each.kind, each.label] for each in outcome.moments],
+    }
+
+
+def _many(scenario: sim.Scenario, schedules: int, processes: int, as_json: bool) -> None:
+    report = _asked(lambda: sim.many(scenario, schedules, processes))
+    failed = [outcome.seed for outcome in report.failures]
+    facts: dict[str, Json] = {
+        "protocol": report.protocol,
+        "graph": report.graph,
+        "schedules": report.schedules,
+        "steps": report.steps,
+        "schedules_per_cpu_second": round(report.rate),
+        "cells_reached": round(report.coverage, 3),
+        "failed": len(failed),
+        "shown": None if failed else _promise(scenario),
+        **{str(name): count for name, count in sorted(report.counts.items())},
+    }
+    if as_json:
+        print_json(facts | {"failed_seeds": list(failed[:100])})
+    else:
+        print_facts(facts)
+    if failed and not as_json:
+        print_line(
+            f"\nfirst failure: {_verdict(scenario, report.failures[0])}\nsee it with --seed {failed[0]} and without --schedules"
+        )
+    if failed:
+        raise typer.Exit(VIOLATED)

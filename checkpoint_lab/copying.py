@@ -1,0 +1,86 @@
+"""Copies of worlds: constants, classes and functions are kept, everything else is a value of its own.
+
+Machines begin a new story. Within one process only: a frozen world refers to what it keeps by address.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from dataclasses import fields
+from types import FunctionType
+from typing import Any, Generic, Protocol, TypeVar
+
+from checkpoint_protocols.machine import STORY_LENGTH, Story
+
+_KEPT: dict[int, object] = {}
+_FIELDS: dict[type, tuple[str, ...]] = {}
+
+
+class HasConstants(Protocol):
+    """What can be copied."""
+
+    def shared(self) -> tuple[object, ...]:
+        """Constants."""
+        ...
+
+
+ValueT = TypeVar("ValueT", bound=HasConstants)
+
+
+class Frozen(Generic[ValueT]):
+    """A value as it was; every `thaw` is a new one."""
+
+    def __init__(self, value: ValueT) -> None:
+        buffer = io.BytesIO()
+        _Pickler(buffer, value.shared()).dump(value)
+        self.data = buffer.getvalue()
+
+    def thaw(self) -> ValueT:
+        """The value again."""
+        thawed: ValueT = pickle.loads(self.data)  # noqa: S301 - nothing but what was pickled here
+        return thawed
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, buffer: io.BytesIO, constants: tuple[object, ...]) -> None:
+        super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
+        self.constants = {id(constant) for constant in constants}
+
+    def reducer_override(self, value: object) -> Any:
+        if value is _kept:
+            return NotImplemented
+        kind = type(value)
+        if id(value) in self.constants or kind is FunctionType or isinstance(value, type):
+            _KEPT[id(value)] = value
+            return _kept, (id(value),)
+        if kind is Story:
+            return Story, ((), STORY_LENGTH)
+        names = _fields_of(kind)
+        return (_made, (kind, *[getattr(value, name) for name in names])) if names else NotImplemented
+
+
+def _fields_of(kind: type) -> tuple[str, ...]:
+    """Of a frozen dataclass with slots, whose own way of being copied asks for its fields each time."""
+    if kind not in _FIELDS:
+        _FIELDS[kind] = _asked_for_fields(kind)
+    return _FIELDS[kind]
+
+
+def _asked_for_fields(kind: type) -> tuple[str, ...]:
+    parameters = getattr(kind, "__dataclass_params__", None)
+    if parameters is None or not parameters.frozen or not hasattr(kind, "__slots__"):
+        return ()
+    return tuple(field.name for field in fields(kind))
+
+
+def _made(kind: type, *values: object) -> object:
+    """The value, without asking its constructor: it was one."""
+    value: object = object.__new__(kind)
+    for name, each in zip(_fields_of(kind), values, strict=True):
+        object.__setattr__(value, name, each)
+    return value
+
+
+def _kept(address: int) -> object:
+    return _KEPT[address]

@@ -1,0 +1,479 @@
+"""The world of a job's drivers: one leads, others wait, and the job's log says which.
+
+What ships decides: `coordination.standby.Standby` when a lease may be taken, `EpochLog` with its proposals and its compare-and-swap
+whether. The world adds processes that die, stand still and end in order, clocks of different rates and wall clocks that are wrong,
+a store that does not answer one host, or all. A commit is read and proposed in one step and appended in another, so that anything
+may come between; what a process has under way may be appended while it stands still, or after its death.
+
+Time is exact and passes only when nobody who is able has anything to do.
+
+Choices: `look n`, `propose n lane`, `append n`, `miss n` (the store does not answer); when somebody likes: `begin n`,
+`decide n`, `late i`; clocks: `advance ms`; faults: `crash n`, `pause n`, `wake n`, `cut n`, `heal n`, `away`, `back`, `fail n`,
+`start n how`, and what an operator does, `stop n` and `ask` (for a handover).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from typing import cast
+
+from checkpoint_lab.drivers_node import Commit, DriverNode, JobLog, Times, View, carry_out
+from checkpoint_lab.drivers_oracles import Lease, Ledger, Since, judge_silence, judge_takeover
+from checkpoint_lab.violations import NoEnd
+from checkpoint_lab.world import Choice, World
+from checkpoint_protocols.machine import Effect, Event
+from spark_ckpt.coordination.standby import NO_OTHERS, HolderGone, LeaseRead, Standby, TakeoverLost, TakeoverWon
+from spark_ckpt.coordination.standby import TakeOver as MayTakeOver
+from spark_ckpt.errors import CkptError, Fenced, StoreInUse, StoreUnreachable
+from spark_ckpt.store.epoch_log import EpochLog, LogState
+from spark_ckpt.store.log_table import LogTable
+from spark_ckpt.store.records import Holder
+
+HOSTS = {"a": ("here", 100, 0), "b": ("here", 100, 60), "c": ("there", 100, -60)}
+"""Host, rate of its clock in percent of time, and by how many milliseconds its wall clock is wrong."""
+WALL_MS = 1_000_000
+STARTS = ("by the clock", "takeover")
+"""How a driver begins that does not wait."""
+TOLD = {"incarnation": "leads", "epoch": "decide", "heartbeat": "renews", "released": "returns"}
+TROUBLES = ("crash", "pause", "wake", "cut", "heal", "away", "back", "fail", "start", "stop", "ask", "late")
+"""For stories: what is said of a row, and what is said at all."""
+STEPS_OF_TIME = (1, 4, 15)
+
+
+@dataclass(frozen=True)
+class DriversRules:
+    """Everything of which a test can plant a wrong one. `restarts`: token with which a run begins its next incarnation."""
+
+    standby: type[Standby] = Standby
+    restarts: int | None = NO_OTHERS
+
+
+@dataclass(frozen=True)
+class Troubles:
+    """Budgets."""
+
+    crashes: int = 3
+    pauses: int = 3
+    cuts: int = 2
+    outages: int = 1
+    failures: int = 2
+    starts: int = 1
+    stops: int = 3
+    handovers: int = 1
+
+    def times(self, number: int) -> Troubles:
+        """So many times as many of each kind."""
+        return Troubles(*(number * budget for budget in astuple(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A commit that outlived its process."""
+
+    commit: Commit
+    log: EpochLog
+    holder: Holder
+
+
+@dataclass
+class _Outside:
+    """What no process knows. `decided`: an epoch has been decided since the calm."""
+
+    now: int = 0
+    lives: int = 0
+    since: Since = field(default_factory=Since)
+    ledger: Ledger = field(default_factory=Ledger)
+    away: bool = False
+    calm: bool = False
+    decided: bool = False
+
+
+class DriversWorld(World):
+    """The log, and the drivers that want its job."""
+
+    LAGGARDS = ("", "look", "append", "propose")
+    FLEETING = frozenset({"append", "late", "start"})
+
+    def __init__(
+        self,
+        hosts: Mapping[str, tuple[str, int, int]] = HOSTS,
+        troubles: Troubles | None = None,
+        rules: DriversRules | None = None,
+        times: Times | None = None,
+    ) -> None:
+        troubles, self.rules, self.times = troubles or Troubles(), rules or DriversRules(), times or Times()
+        self.budget = {"crash": troubles.crashes, "pause": troubles.pauses, "cut": troubles.cuts}
+        self.budget |= {"away": troubles.outages, "fail": troubles.failures, "start": troubles.starts}
+        self.budget |= {"stop": troubles.stops, "ask": troubles.handovers}
+        self.outside = _Outside()
+        self.job_log = JobLog()
+        self.observer = EpochLog(cast(LogTable, View(self.job_log)), self.job_log.verify, self.wall)
+        self.nodes = {name: DriverNode(name, *each, self.times) for name, each in hosts.items()}
+        self.late: list[Late] = []
+        self.counter: Counter[str] = Counter()
+        for node in self.nodes.values():
+            self._begin(node)
+
+    @property
+    def now(self) -> int:
+        """Milliseconds since the world began."""
+        return self.outside.now
+
+    def wall(self) -> int:
+        """What a wall clock reads that is right."""
+        return WALL_MS + self.now
+
+    # -- what can happen -------------------------------------------------------------------------------------------
+
+    def choices(self) -> Sequence[Choice]:
+        """What is done before time passes."""
+        return [choice for node in self.nodes.values() if node.awake for choice in self._of(node)]
+
+    def at_leisure(self) -> Sequence[Choice]:
+        """Late commits, new processes, the next epoch."""
+        found: list[Choice] = [("late", number) for number in range(len(self.late))]
+        found += [("begin", node.name) for node in self.nodes.values() if not node.up]
+        return found + [("decide", node.name) for node in self._leaders() if node.may_decide(self.now)]
+
+    def _of(self, node: DriverNode) -> Iterator[Choice]:
+        if node.waits:
+            if node.local(self.now) >= node.look_ms:
+                yield "look", node.name
+        elif node.under_way is not None:
+            if node.able:
+                yield "append", node.name
+        elif node.wants_to_renew(self.now):
+            yield ("propose", node.name, "keeper") if node.able else ("miss", node.name)
+        if node.under_way is None and node.todo:
+            if node.able:
+                yield "propose", node.name, "main"
+            elif not node.incarnation:
+                yield "miss", node.name
+
+    def _leaders(self) -> list[DriverNode]:
+        """Who believes to lead, and is at rest."""
+        idle = [node for node in self.nodes.values() if node.incarnation and not node.todo and not node.ends]
+        return [node for node in idle if node.able and node.under_way is None]
+
+    def timers(self) -> Sequence[Choice]:
+        """Time, never past what somebody who is awake has to do."""
+        if self.choices():
+            return []
+        dues = [due for node in self.nodes.values() if node.awake and (due := node.due(self.now)) is not None]
+        most = min(dues, default=self.now + max(STEPS_OF_TIME)) - self.now
+        return [("advance", ms) for ms in dict.fromkeys((most, *STEPS_OF_TIME)) if 0 < ms <= most]
+
+    def faults(self) -> Sequence[Choice]:
+        """Everything that can go wrong next, and what mends it."""
+        found: list[Choice] = []
+        for node in self.nodes.values():
+            found += self._troubles_of(node)
+        if self.outside.away:
+            found.append(("back",))
+        elif self.budget["away"]:
+            found.append(("away",))
+        if self.budget["ask"] and self.observer.state().incarnation:
+            found.append(("ask",))
+        return found
+
+    def _troubles_of(self, node: DriverNode) -> Iterator[Choice]:
+        name = node.name
+        if node.awake:
+            yield from ((kind, name) for kind in ("crash", "pause") if self.budget[kind])
+        if node.paused:
+            yield "wake", name
+            if node.under_way is not None and node.view.reaches:
+                yield "append", name
+        if node.cut:
+            yield "heal", name
+        elif self.budget["cut"]:
+            yield "cut", name
+        if node.incarnation and node.awake and not node.ends:
+            yield from ((kind, name) for kind in ("fail", "stop") if self.budget[kind])
+        if node.waits and node.able and self.budget["start"]:
+            yield from (("start", name, how) for how in STARTS)
+
+    def drain_choices(self) -> Sequence[Choice]:
+        """Until somebody leads, and has decided an epoch since the calm."""
+        if self.outside.decided and not self.late:
+            return []
+        return self.choices() or self.at_leisure() or self.timers()
+
+    # -- one step --------------------------------------------------------------------------------------------------
+
+    def do(self, choice: Choice) -> None:
+        """Make it happen, then judge the rows that came of it."""
+        self.step += 1
+        kind = str(choice[0])
+        self.counter[kind] += 1
+        if kind in self.budget:
+            self.budget[kind] -= 1
+        if kind in TROUBLES:
+            self.tell(str(choice[1]) if choice[1:] else "", kind)
+        getattr(self, f"_do_{kind}")(*choice[1:])
+        judge_silence(self.nodes.values(), self._lease(), self.now)
+
+    def _handle(self, node: DriverNode, event: Event) -> list[Effect]:
+        assert node.standby is not None  # noqa: S101 - for the type checker; callers looked
+        self.reach(node.standby, event)
+        return node.standby.handle(event)
+
+    def _begin(self, node: DriverNode, waits: bool = True) -> None:
+        self.outside.lives += 1
+        standby = self.rules.standby(self.times.margin_ms, self.times.gap_ms) if waits else None
+        node.begin(self.job_log, self.outside.lives, self.now, self.wall, standby)
+        node.view.reaches = not (node.cut or self.outside.away)
+        self.tell(node.name, "begins", f"life {node.life}")
+
+    def _do_begin(self, name: str) -> None:
+        self._begin(self.nodes[name])
+
+    def _do_start(self, name: str, how: str) -> None:
+        """A driver that does not wait, in the place of one that does."""
+        node = self.nodes[name]
+        self._begin(node, waits=False)
+        node.todo.append(Commit("begin", usurps=how == "takeover"))
+
+    def _do_look(self, name: str) -> None:
+        """As `driver.lookout` has it."""
+        node = self.nodes[name]
+        node.look_ms = node.local(self.now) + self.times.read_ms
+        try:
+            read = node.log.state()
+        except StoreUnreachable:
+            return
+        local_ms = node.local(self.now)
+        effects = self._handle(
+            node, LeaseRead(read.incarnation, read.lease_token, read.lease_ms, read.is_free, local_ms)
+        )
+        if not effects and self._is_gone(read.holder, node):
+            effects = self._handle(node, HolderGone(read.incarnation))
+        for effect in effects:
+            if isinstance(effect, MayTakeOver):
+                self.tell(name, "takes over", effect.why)
+                node.todo.append(Commit("begin", token=effect.token))
+
+    def _is_gone(self, holder: Holder | None, seen_by: DriverNode) -> bool:
+        """A host knows of its own processes only."""
+        return holder is not None and holder.host == seen_by.host and self._living(holder) is None
+
+    def _living(self, holder: Holder | None) -> DriverNode | None:
+        if holder is None:
+            return None
+        return next((node for node in self.nodes.values() if node.up and node.life == holder.pid), None)
+
+    def _lease(self) -> Lease:
+        ledger, holder = self.outside.ledger, self.observer.state().holder
+        host = holder.host if holder else ""
+        return Lease(ledger.newest, ledger.is_free, host, self._living(holder), self.outside.since)
+
+    def _do_propose(self, name: str, lane: str) -> None:
+        """It reads the log, and stands on that until it appends."""
+        node = self.nodes[name]
+        if lane == "keeper":
+            node.under_way = Commit("renew", node.incarnation)
+            node.renewed(self.now)
+        else:
+            node.under_way = node.todo.pop(0)
+            if node.under_way.what == "leave":
+                self._close_keeper(node)
+        node.log.state()
+        node.view.pinned = True
+
+    def _close_keeper(self, node: DriverNode) -> None:
+        """If it was about to renew it waits for its turn at the log, and does."""
+        if node.wants_to_renew(self.now):
+            node.todo.append(Commit("renew", node.incarnation))
+        node.renew_ms = None
+
+    def _do_miss(self, name: str) -> None:
+        """The store does not answer: a keeper tries again later, whoever wants to begin looks on, or ends."""
+        node = self.nodes[name]
+        if node.incarnation:
+            node.missed(self.now)
+        elif node.standby is None:
+            self._end(node)
+        else:
+            node.todo.clear()
+            self._handle(node, TakeoverLost())
+
+    def _do_append(self, name: str) -> None:
+        node = self.nodes[name]
+        commit, node.under_way = cast(Commit, node.under_way), None
+        node.view.acts = node.awake
+        try:
+            result = self._appended(commit, node.log, node.holder, node)
+        except CkptError as error:
+            self._refused(node, commit, error)
+        else:
+            self._landed(node, commit, result)
+        node.view.pinned, node.view.acts = False, True
+
+    def _appended(self, commit: Commit, log: EpochLog, holder: Holder, by: DriverNode) -> LogState | int:
+        """Through the log, judged by what is there behind it."""
+        before, rows = self._lease(), len(self.job_log.rows)
+        try:
+            return carry_out(commit, log, holder, self.times.lease_ms)
+        finally:
+            for row, _ in self.job_log.rows[rows:]:
+                told = "ends" if commit.what == "keep" else TOLD[row.kind]
+                self.tell(by.name, told, f"incarnation {row.incarnation}")
+                self.outside.ledger.take_in(row)
+                self.outside.since = replace(self.outside.since, row=self.now)
+                if row.kind == "incarnation":
+                    judge_takeover(commit, by, before, self.now)
+
+    def _landed(self, node: DriverNode, commit: Commit, result: LogState | int) -> None:
+        if isinstance(result, int):
+            if node.standby is not None and not node.incarnation:
+                self._handle(node, TakeoverWon())
+            node.leads(result, self.now)
+        elif commit.what == "keep":
+            node.todo.append(Commit("begin", node.incarnation, self.rules.restarts))
+        elif node.renew_ms is None:
+            self._left(node)
+        else:
+            self._renewed(node, commit, result)
+
+    def _left(self, node: DriverNode) -> None:
+        """The lease is returned; a renewal may still wait for its turn."""
+        if not node.todo:
+            self._end(node)
+
+    def _renewed(self, node: DriverNode, commit: Commit, before: LogState) -> None:
+        node.last_renewal = True
+        node.renewed(self.now)
+        if commit.what == "decide":
+            node.has_decided(self.now)
+            self.outside.decided = self.outside.calm
+        if before.handover_asked and not node.ends:
+            self._leave(node)
+
+    def _refused(self, node: DriverNode, commit: Commit, error: CkptError) -> None:
+        """A standby looks on; who has lost the job, or does not get it, ends; what the store did not do is tried again."""
+        if commit.what == "begin" and node.standby is not None and not node.incarnation:
+            self._handle(node, TakeoverLost())
+        elif isinstance(error, Fenced | StoreInUse) or (commit.what == "renew" and node.renew_ms is None):
+            self._end(node)
+        elif commit.what == "renew":
+            node.missed(self.now)
+        else:
+            node.todo.insert(0, commit)
+
+    def _end(self, node: DriverNode) -> None:
+        """The process ends in order. Something starts it again."""
+        self.tell(node.name, "ends", f"incarnation {node.incarnation}")
+        self._dies(node)
+
+    def _do_decide(self, name: str) -> None:
+        node = self.nodes[name]
+        node.todo.append(Commit("decide", node.incarnation))
+
+    def _do_stop(self, name: str) -> None:
+        self._leave(self.nodes[name])
+
+    def _leave(self, node: DriverNode) -> None:
+        """A last epoch, then the lease is returned. The keeper may be about to renew."""
+        node.ends = True
+        node.todo += [Commit("decide", node.incarnation), Commit("leave", node.incarnation)]
+
+    def _do_fail(self, name: str) -> None:
+        """The incarnation ends and the run goes on: the lease stays, nobody renews it until the next one has begun."""
+        node = self.nodes[name]
+        node.ends = True
+        self._close_keeper(node)
+        node.todo.append(Commit("keep", node.incarnation))
+
+    def _do_ask(self) -> None:
+        self.observer.ask_handover(self.observer.state().incarnation)
+
+    def _do_late(self, number: int) -> None:
+        late = self.late.pop(number)
+        try:
+            self._appended(late.commit, late.log, late.holder, self.nodes[late.holder.name])
+        except CkptError as error:
+            self.tell(late.holder.name, "comes to nothing", error.condition)
+
+    # -- what goes wrong, and time -----------------------------------------------------------------------------------
+
+    def _do_crash(self, name: str) -> None:
+        node = self.nodes[name]
+        if node.under_way is not None:
+            node.view.acts = False
+            self.late.append(Late(node.under_way, node.log, node.holder))
+        self._dies(node)
+
+    def _dies(self, node: DriverNode) -> None:
+        self.outside.since = replace(self.outside.since, death=self.now)
+        node.die()
+
+    def _do_pause(self, name: str) -> None:
+        self.nodes[name].paused = True
+
+    def _do_wake(self, name: str) -> None:
+        self.nodes[name].paused = False
+        self._is_able_again(self.nodes[name])
+
+    def _do_cut(self, name: str) -> None:
+        self.nodes[name].cut = True
+        self._reaches()
+
+    def _do_heal(self, name: str) -> None:
+        self.nodes[name].cut = False
+        self._reaches()
+        self._is_able_again(self.nodes[name])
+
+    def _is_able_again(self, node: DriverNode) -> None:
+        node.able_since = node.awake_since = self.now
+
+    def _do_away(self) -> None:
+        self.outside.away = True
+        self._reaches()
+
+    def _do_back(self) -> None:
+        self.outside.away = False
+        self.outside.since = replace(self.outside.since, back=self.now)
+        self._reaches()
+        for node in self.nodes.values():
+            node.able_since = self.now
+
+    def _reaches(self) -> None:
+        for node in self.nodes.values():
+            node.view.reaches = not (node.cut or self.outside.away)
+
+    def _do_advance(self, ms: int) -> None:
+        self.outside.now += ms
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def calm(self) -> None:
+        """Everybody wakes, the store answers."""
+        self.outside.calm = True
+        for node in self.nodes.values():
+            if node.paused:
+                self._do_wake(node.name)
+            if node.cut:
+                self._do_heal(node.name)
+        if self.outside.away:
+            self._do_back()
+
+    def judge(self) -> None:
+        """The log is whole, and somebody leads the job."""
+        log_state = self.observer.state()
+        contradiction = log_state.contradiction()
+        if contradiction or not self.outside.decided:
+            raise NoEnd(contradiction or "nobody decides epochs any more")
+
+    def picture(self) -> Hashable:
+        """This world is not explored exhaustively: no two of its states count as alike."""
+        return (id(self), self.step)
+
+    def names(self) -> Sequence[str]:
+        """The hosts."""
+        return tuple(self.nodes)
+
+    def counts(self) -> dict[str, int]:
+        """What happened how often, and how many incarnations there were."""
+        return dict(self.counter) | {"incarnations": self.outside.ledger.newest}

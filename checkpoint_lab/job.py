@@ -1,0 +1,335 @@
+"""A job in the message world: its processes, channels and truth, and what machines' effects do to them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+from checkpoint_lab import oracles
+from checkpoint_lab.application import Application, application
+from checkpoint_lab.durable import CHECKPOINT, Write, frame
+from checkpoint_lab.faults import Clocks, Faults
+from checkpoint_lab.network import Network
+from checkpoint_lab.outside_world import Publication, Sink, refuse_no_sink
+from checkpoint_lab.process import Process, Timer
+from checkpoint_lab.state import Cut, Item, initial_cut
+from checkpoint_lab.stored_size import StoredSize
+from checkpoint_lab.surroundings import Surroundings
+from checkpoint_lab.truth import Truth
+from checkpoint_lab.violations import Violation
+from checkpoint_lab.world import World
+from checkpoint_protocols.graph import COORDINATOR, Graph
+from checkpoint_protocols.ids import ChannelId, Incarnation, ProcessId
+from checkpoint_protocols.incarnation import Line
+from checkpoint_protocols.machine import Effect, Event, ProtocolViolation
+from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.recovery import Key, Plan, Protocol, Settings
+from checkpoint_protocols.transport import Asked
+from checkpoint_protocols.vocabulary import (
+    OUT,
+    AppSent,
+    Capture,
+    Deliver,
+    Drop,
+    Envelope,
+    Erase,
+    Hold,
+    Note,
+    Received,
+    Release,
+    Restore,
+    Send,
+    SetTimer,
+    SinkOp,
+    SinkTransaction,
+    Store,
+)
+
+
+class JobWorld(World):
+    """Everything there is but what fails."""
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        graph: Graph,
+        faults: Faults,
+        inputs: int,
+        loops: int,
+        settings: Settings,
+        clocks: Clocks,
+        surroundings: Surroundings,
+    ) -> None:
+        if protocol.needs.acyclic and graph.back_edges:
+            back = sorted(graph.back_edges)
+            raise ProtocolViolation(f"{protocol.name} needs an acyclic graph, {graph.name} has {back}")
+        self.protocol = protocol
+        self.graph = graph
+        self.app = self.workload(graph, inputs, loops, protocol.needs.deterministic)
+        self.settings = settings
+        self.network = Network(graph, protocol.needs)
+        self.truth = Truth(protocol.needs, graph)
+        names = [*graph.processes, *([COORDINATOR] if protocol.coordinator else [])]
+        self.surroundings = surroundings
+        self.lossy = bool(faults.control_losses or faults.control_repeats)
+        """Control channels are lines, and need a transport."""
+        self.processes = {
+            name: Process(name, number, len(names), clocks.of(name), surroundings.storage())
+            for number, name in enumerate(names)
+        }
+        self.everybody = tuple(self.processes.values())
+        for name in graph.sources:
+            self.processes[name].is_source = True
+        self.initial = initial_cut(len(names))
+        self.now = 0.0
+        """Time of the world in ms: that of the latest timer."""
+        self.incarnation = Incarnation(1)
+        self.table: dict[Incarnation, Line] = {}
+        self.plan: Plan | None = None
+        self.planned_for: frozenset[ProcessId] = frozenset()
+        """Who was down when the plan was made."""
+        self.alarm = False
+        """Somebody is down whom no plan knows of."""
+        self.recovering = False
+        """Somebody has not done its part."""
+        self.sinks = {name: Sink(name) for name in graph.sinks}
+        """What the world has seen."""
+        self.budget = faults
+        self.uid = 0
+        self.count: dict[str, int] = {}
+        self.sent_by_application = self.sent_by_protocol = self.stored = self.stored_bytes = 0
+        self.size = StoredSize()
+
+    def workload(self, graph: Graph, inputs: int, loops: int, ordered: bool) -> Application:
+        """What runs on the graph. A subclass may bring its own."""
+        return application(graph, inputs, loops, ordered)
+
+    @abstractmethod
+    def join(self, process: Process) -> None:
+        """Do the process's part of the newest plan, now."""
+
+    @abstractmethod
+    def judge_complete(self, process: Process, index: str) -> None:
+        """`process` says that checkpoint `index` can be recovered from."""
+
+    @abstractmethod
+    def condemn_output(self, wrong: Violation) -> None:
+        """A sink has shown what it should not."""
+
+    @abstractmethod
+    def judge_shown(self, process: Process, last: int) -> None:
+        """`process` shows its rows up to `last`."""
+
+    # -- what machines ask for -----------------------------------------------------------------------------------
+
+    def hand(self, process: Process, event: Event) -> None:
+        """One event to the machine, its effects in order, and then what the application sends because of them."""
+        machine = process.machine
+        assert machine is not None  # noqa: S101 - choices of the dead do not exist
+        if self.cells is not None:
+            self.cells.add((type(machine).__name__, machine.phase.name, type(event).__name__))
+        for effect in machine.handle(event):
+            self._carry_out(process, effect)
+        if process.state.outbox:
+            self.hand_out(process)
+
+    def hand_out(self, process: Process) -> None:
+        """What the application wants to send, one after another, unless the machine holds what leaves."""
+        outbox = process.state.outbox
+        while outbox and OUT not in process.held and process.machine is not None:
+            channel, body = outbox.popleft()
+            if self.cells is not None:
+                self.cells.add((type(process.machine).__name__, process.machine.phase.name, AppSent.__name__))
+            for effect in process.machine.handle(AppSent(channel, body)):
+                self._carry_out(process, effect)
+            outbox = process.state.outbox
+
+    def _carry_out(self, process: Process, effect: Effect) -> None:
+        try:
+            perform = _PERFORM[type(effect)]
+        except KeyError:
+            raise ProtocolViolation(f"{process.name} asks for {effect}, which this host does not know") from None
+        perform(self, process, effect)
+
+    def _send(self, process: Process, effect: Send) -> None:
+        message, bit = effect.message, 0
+        if effect.channel in self.network.queues or message.kind == APP:
+            self._live(process)
+            bit = self.truth.register(message, tuple(process.state.clock))
+            if message.kind == APP and message.source == process.name:
+                process.state.sent |= bit
+        if process.transport is not None and effect.channel not in self.network.queues:
+            self.carry(process, Asked(message))
+        else:
+            self.put(process, effect.channel, message, bit)
+
+    def put(self, process: Process, channel: ChannelId, message: Envelope, bit: int = 0) -> None:
+        """The message is on its way."""
+        self.uid += 1
+        if message.kind == APP:
+            self.sent_by_application += 1
+        else:
+            self.sent_by_protocol += 1
+        self.network.put(channel, Item(self.uid, message, bit))
+        if self.moments is not None:
+            self.tell(process.name, "send", str(message.body) if message.kind == APP else message.kind, self.uid)
+
+    def carry(self, process: Process, event: Event) -> None:
+        """One event to the process's transport: what it hands in goes to the machine."""
+        assert process.transport is not None  # noqa: S101 - callers looked
+        for effect in process.transport.handle(event):
+            match effect:
+                case Send(channel, message):
+                    self.put(process, channel, message)
+                case Deliver(received):
+                    self.hand(process, received)
+                case SetTimer():
+                    self._set_timer(process, effect)
+                case Drop():
+                    self.note("drop by transport")
+
+    def _deliver(self, process: Process, effect: Deliver) -> None:
+        event = effect.event
+        if not isinstance(event, Received):
+            raise ProtocolViolation(f"{process.name} delivers {event}, which is no message")
+        bit = oracles.judge_delivery(self.truth, self.processes, process, event.message)
+        state = process.state
+        state.settle(event.message)
+        state.received |= bit
+        state.taken |= bit
+        state.depend_on(self.truth.clocks[bit])
+        if process.name in self.sinks:
+            oracles.judge_row(self.sinks[process.name].rows, len(state.rows), bit, process)
+        state.rows.append(bit)
+        if self.moments is not None:
+            self.tell(process.name, "deliver", str(event.message.body))
+        self.take_in(process, self.app.lineage(event.message.body))
+
+    def take_in(self, process: Process, lineage: str) -> None:
+        """The application takes in a record and wants to pass it on."""
+        state, app = process.state, self.app
+        self._live(process)
+        state.have |= app.bits[lineage]
+        state.digest = app.digest(state.digest, lineage)
+        state.outbox.extend((channel, app.body(child, state.digest)) for channel, child in app.routes[lineage])
+
+    def _live(self, process: Process) -> None:
+        """One more event of the process, for vector clocks."""
+        process.events += 1
+        process.state.lived |= 1 << process.events
+        process.state.clock[process.number] = process.events
+
+    def _drop(self, process: Process, effect: Drop) -> None:
+        self.note("drop")
+        event = effect.event
+        if isinstance(event, Received) and event.message.kind == APP:
+            process.state.settle(event.message)
+        if self.moments is not None:
+            self.tell(process.name, "drop", effect.why)
+
+    def _hold(self, process: Process, effect: Hold) -> None:
+        process.held.add(effect.channel)
+
+    def _release(self, process: Process, effect: Release) -> None:
+        process.held.discard(effect.channel)
+
+    def _capture(self, process: Process, effect: Capture) -> None:
+        oracles.judge_capture(process, effect.index)
+        process.captures[effect.index] = process.state.cut()
+        self.note("capture")
+        self.tell(process.name, "capture", f"{effect.index} {effect.kind}")
+
+    def _store(self, process: Process, effect: Store) -> None:
+        cut = None
+        if effect.key[0] == CHECKPOINT:
+            cut = process.captures.get(int(effect.key[1])) or process.storage.cuts.get(effect.key)
+            if cut is None:
+                raise ProtocolViolation(f"{process.name} stores {effect.key}, which it never captured")
+        framed = frame(effect.record)
+        self.stored += 1
+        self.stored_bytes += len(framed)
+        if cut is not None:
+            self._count_state(process, effect.key, cut)
+        process.writes.append(Write(effect.key, framed, effect.token, cut))
+
+    def _count_state(self, process: Process, key: Key, cut: Cut) -> None:
+        """A record that is written again brings no state with it."""
+        known = process.storage.cuts.get(key) is cut or any(write.cut is cut for write in process.writes)
+        if known or process.is_source or process.name == COORDINATOR:
+            return
+        self.size.states += 1
+        sink = self.sinks.get(process.name)
+        if sink is not None:
+            rows, length = cut.rows
+            staged = rows[sink.marker : length]
+            self.size.staged_bytes += sum(len(str(self.truth.message(bit).body)) for bit in staged)
+
+    def _erase(self, process: Process, effect: Erase) -> None:
+        if process.storage.fence.admits(process.incarnation):
+            process.storage.erase(effect.keys)
+        self.tell(process.name, "erase", " ".join("/".join(key) for key in effect.keys))
+
+    def _restore(self, process: Process, effect: Restore) -> None:
+        """The process has met a newer incarnation: its part now, then what it met."""
+        if process.incarnation < self.incarnation:
+            self.join(process)
+        for event in effect.replay:
+            self.hand(process, event)
+
+    def _show(self, process: Process, effect: SinkTransaction) -> None:
+        """The sink is told; when it has done it is another step (`publish`)."""
+        rows: tuple[int, ...] = ()
+        if effect.op is SinkOp.COMMIT:
+            if not 0 <= effect.first <= effect.last <= len(process.state.rows):
+                oracles.refuse_rows(process, effect.first, effect.last)
+            rows = tuple(process.state.rows[effect.first : effect.last])
+            self.judge_shown(process, effect.last)
+            self.note("shown")
+        names = tuple(self.app.lineage(self.truth.message(bit).body) for bit in rows)
+        process.publishing.append(Publication(effect.transaction, effect.first, effect.last, rows, names))
+
+    def publish(self, process: Process) -> Publication:
+        """The sink of the process does the oldest thing that it was told: for good, as it was told."""
+        publication = process.publishing.pop(0)
+        self.show(process, publication)
+        return publication
+
+    def show(self, process: Process, publication: Publication) -> None:
+        """It is in the sink's record."""
+        sink = self.sinks.get(process.name)
+        if publication.rows:
+            self.tell(process.name, "publish", f"..{publication.last}")
+            if sink is None:
+                raise refuse_no_sink(process.name, publication.names)
+            wrong = sink.show(self.app, self.protocol.output.keeps_order, publication)
+            if wrong is not None:
+                self.condemn_output(wrong)
+
+    def _set_timer(self, process: Process, effect: SetTimer) -> None:
+        process.timers.append(Timer(process.clock.after(self.now, effect.delay_ms), effect))
+
+    def _remark(self, process: Process, effect: Note) -> None:
+        self.note(effect.what)
+        self.tell(process.name, effect.what, effect.detail)
+        if effect.what == "complete":
+            self.judge_complete(process, effect.detail)
+
+    def note(self, what: str) -> None:
+        """Count it."""
+        self.count[what] = self.count.get(what, 0) + 1
+
+
+_PERFORM: dict[type[Effect], Callable[..., None]] = {
+    Send: JobWorld._send,
+    Deliver: JobWorld._deliver,
+    Drop: JobWorld._drop,
+    Hold: JobWorld._hold,
+    Release: JobWorld._release,
+    Capture: JobWorld._capture,
+    Store: JobWorld._store,
+    Erase: JobWorld._erase,
+    Restore: JobWorld._restore,
+    SinkTransaction: JobWorld._show,
+    SetTimer: JobWorld._set_timer,
+    Note: JobWorld._remark,
+}

@@ -1,0 +1,357 @@
+"""Failures and recoveries of a job: lives begin and end, parts are decided and done, lines are judged.
+
+A line is judged where it matters: when it is chosen, when a checkpoint is called complete, and when a sink shows
+rows.  In the last two cases everybody is asked at once: what would `plan` do if all processes failed now?
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from checkpoint_lab import lines, oracles, recovering
+from checkpoint_lab.durable import CHECKPOINT
+from checkpoint_lab.job import JobWorld
+from checkpoint_lab.lines import Line
+from checkpoint_lab.process import Process
+from checkpoint_lab.state import Cut, State
+from checkpoint_lab.violations import ErasedTooEarly, Incomplete, Violation
+from checkpoint_lab.zombies import Zombie
+from checkpoint_protocols.graph import COORDINATOR
+from checkpoint_protocols.ids import Incarnation, ProcessId
+from checkpoint_protocols.machine import ProtocolViolation
+from checkpoint_protocols.recovery import Birth, Failure, Key, Part, Plan, Record
+from checkpoint_protocols.transport import Joined
+from checkpoint_protocols.vocabulary import Commanded
+
+NO_PLAN = (KeyError, IndexError, ValueError, StopIteration, ProtocolViolation)
+"""How a planner fails that does not find what it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What is wrong with one line: messages received and not sent, messages sent that nobody has."""
+
+    index: str
+    orphans: tuple[str, ...]
+    lost: tuple[str, ...]
+
+
+class RecoverableJob(JobWorld):
+    """A job that survives its processes."""
+
+    audits: list[Audit] | None = None
+    """A list: lines that are called complete are noted here instead of judged. For counter-examples."""
+
+    judged: tuple[Incarnation, str] | None = None
+    """The latest word of a complete checkpoint: who says the same again says nothing new."""
+
+    planned_total: tuple[tuple[int, ...], Plan] | None = None
+    """What would be done if everybody failed, and the durable state that it follows from."""
+
+    complete: Line | None = None
+    """The newest line that was called complete."""
+
+    zombies: list[Zombie]
+    """Lives that were replaced and have not noticed."""
+
+    # -- lives ---------------------------------------------------------------------------------------------------
+
+    def begin(self, process: Process, checkpoint: Record | None) -> None:
+        """A new life of `process`, whose state is in place."""
+        recovering.forget_undone(process, self.table)
+        make = self.protocol.coordinator if process.name == COORDINATOR else self.protocol.worker
+        assert make is not None  # noqa: S101 - there is no process without a role
+        process.begin_life(make(self._birth(process, checkpoint)))
+        process.storage.fence.raise_to(self.incarnation)
+        self._connect(process)
+        if self.incarnation > 1:
+            self._judge_beginning(process)
+        self.hand(process, Commanded("start", {"local_ms": process.clock.local(self.now)}))
+
+    def _connect(self, process: Process) -> None:
+        """Its end of the control channels: a new one, or that of the life before, which goes on."""
+        make = self.surroundings.transport
+        if process.transport is not None:
+            self.carry(process, Joined(self.incarnation))
+        elif self.lossy and make is not None:
+            process.transport = make(process.name, self.incarnation)
+
+    def _judge_beginning(self, process: Process) -> None:
+        oracles.judge_restored(self.truth, self.everybody, process)
+        if process.name in self.sinks and not self.truth.deterministic:
+            oracles.judge_rows(self.sinks[process.name].rows, process)
+        if all(each.incarnation == self.incarnation for each in self.everybody):
+            self.recovering = False
+
+    def _birth(self, process: Process, checkpoint: Record | None) -> Birth:
+        sink = self.sinks.get(process.name)
+        shown = sink.marker if sink else 0
+        return recovering.birth(process, self.graph, self.incarnation, self.table, self.settings, checkpoint, shown)
+
+    def crash(self, process: Process) -> None:
+        """Its machine and its state are gone."""
+        self.budget = replace(self.budget, crashes=self.budget.crashes - 1)
+        process.die()
+        self.alarm = True
+        self.note("crash")
+        self.tell(process.name, "crash")
+
+    # -- a recovery ----------------------------------------------------------------------------------------------
+
+    def suspect(self, process: Process) -> None:
+        """Somebody takes it for dead. It is not, and works on."""
+        self.budget = replace(self.budget, suspicions=self.budget.suspicions - 1)
+        process.suspected = self.alarm = True
+        self.note("suspicion")
+        self.tell(process.name, "suspect")
+
+    def _replace_suspects(self) -> None:
+        """From here on whoever is taken for dead is dead to everybody, and goes on without them."""
+        for process in self.everybody:
+            if process.suspected:
+                names = [self.app.lineage(self.truth.message(bit).body) for bit in process.state.rows]
+                self.zombies.append(Zombie(process, self.network, names))
+                process.die()
+
+    def freeze(self, process: Process) -> None:
+        """It has heard that a recovery begins, and does nothing until it knows its part."""
+        process.frozen = True
+        self.note("freeze")
+        self.tell(process.name, "freeze")
+
+    def recover(self) -> None:
+        """Decide everybody's part, and make the new row durable: the fence."""
+        number = Incarnation(self.incarnation + 1)
+        self._replace_suspects()
+        failed = self._failed()
+        given = self._failure(number, failed)
+        plan = self._plan(given)
+        if plan.incarnation != number:
+            raise ProtocolViolation(f"the plan is of incarnation {plan.incarnation}, not {number}")
+        self._judge_plan(plan, given)
+        self.incarnation = number
+        self.table = recovering.with_row(self.table, plan)
+        self.plan, self.planned_for = plan, failed
+        if self.recovering:
+            self.note("recovery within a recovery")
+        self.alarm, self.recovering = False, True
+        for process in self.everybody:
+            self._fence(process, process.name in failed)
+        self.note("recovery")
+        row = (
+            ", ".join(f"{p}:{index}" for p, index in sorted(plan.row.items()))
+            if isinstance(plan.row, Mapping)
+            else plan.row
+        )
+        self.tell("", "recover", f"{number} from {row}")
+
+    def _fence(self, process: Process, failed: bool) -> None:
+        if failed:
+            process.machine = process.transport = None
+            process.let_go()
+            process.storage.fence.raise_to(self.incarnation)
+        if not self.budget.late:
+            process.late = []
+        process.frozen = failed or self.protocol.rejoin is None
+
+    def _failed(self) -> frozenset[ProcessId]:
+        """Who is down, and who was told to leave its state and has not: that state is void."""
+        void = {
+            each.name
+            for each in self.everybody
+            if self.plan
+            and each.frozen
+            and each.incarnation < self.incarnation
+            and recovering.moves(self.plan.parts.get(each.name, recovering.KEEP))
+        }
+        return frozenset(void.union(each.name for each in self.everybody if each.machine is None))
+
+    def _failure(self, number: Incarnation, failed: frozenset[ProcessId], erased_too: bool = False) -> Failure:
+        return recovering.failure(self.graph, self.table, number, self.everybody, failed, erased_too)
+
+    def join(self, process: Process) -> None:
+        """The process does its part of the newest plan. Who lives waits for its sink first."""
+        plan = self.plan
+        assert plan is not None  # noqa: S101 - else the choice does not exist
+        while process.publishing:
+            self.publish(process)
+        now = recovering.now(process) if process.machine is not None else None
+        part = plan.parts.get(process.name, recovering.KEEP)
+        if self.protocol.rejoin is not None and now is not None:
+            part = self.protocol.rejoin(plan, self._birth(process, now))
+        checkpoint = self._go_back(process, part, now)
+        process.replay.extend(part.replay)
+        place = "now" if now is not None and not recovering.moves(part) else "start"
+        if part.checkpoint is not None:
+            place = str(int(part.checkpoint[1])) if part.checkpoint[0] == CHECKPOINT else "/".join(part.checkpoint)
+        self.tell(process.name, "return", place)
+        self.tell(process.name, "restore", part.because)
+        self.begin(process, checkpoint)
+
+    def _go_back(self, process: Process, part: Part, now: Record | None) -> Record | None:
+        """Load the state that belongs to the part; the record that the new life continues."""
+        if now is not None and not recovering.moves(part):
+            return now
+        key = part.checkpoint
+        record = recovering.checkpoint_of(process, key, self.table) if key else None
+        cut = process.storage.cuts[key] if key else self.initial
+        pending = process.state.pending
+        process.replay = deque()
+        process.state = State.of(cut)
+        process.captures = {int(key[1]): cut} if key and key[0] == CHECKPOINT else {}
+        self.network.give_back(pending, cut.taken)
+        self.network.read_again(process.name, cut.taken)
+        return record
+
+    # -- judging lines -------------------------------------------------------------------------------------------
+
+    def _judge_plan(self, plan: Plan, given: Failure) -> None:
+        """O1, O4, O12, O13 for the line of a recovery that everybody takes part in."""
+        self._judge_erasures(plan, given.failed)
+        if self.protocol.rejoin is not None or self.truth.deterministic:
+            return
+        line = self._line(plan)
+        what = f"the line of recovery {plan.incarnation}"
+        if self.audits is not None and not self.protocol.sound:
+            self.audits.append(self._audit_of(what, plan, line))
+            return
+        lines.judge_consistent(self.truth, line, what)
+        if self.protocol.maximal:
+            somewhere = self._somewhere(plan) if self.network.log is None else None
+            lines.judge_maximal(line, self._candidates(given.failed), somewhere, what)
+
+    def _line(self, plan: Plan) -> Line:
+        """The state that each process would have: a plan's checkpoints, and now for survivors."""
+        parts = recovering.parts_of(plan, self.everybody)
+        return {each.name: self._cut(each, parts[each.name]) for each in self.everybody}
+
+    def _cut(self, process: Process, part: Part) -> Cut:
+        if part.checkpoint is not None:
+            recovering.checkpoint_of(process, part.checkpoint, self.table)
+            return process.storage.cuts[part.checkpoint]
+        return self.initial if part.initial or process.machine is None else process.state.cut()
+
+    def _candidates(self, failed: frozenset[ProcessId]) -> dict[ProcessId, list[Cut]]:
+        found: dict[ProcessId, list[Cut]] = {}
+        for process in self.everybody:
+            keys: list[Key] = [key for key in recovering.records_of(process, self.table) if key[0] == CHECKPOINT]
+            cuts = [self.initial, *(process.storage.cuts[key] for key in sorted(keys))]
+            found[process.name] = cuts if process.name in failed else [*cuts, process.state.cut()]
+        return found
+
+    def _somewhere(self, plan: Plan) -> int:
+        """Mask of what is on channels or will be again, in durable logs and in the plan's replay."""
+        mask = self.network.under_way() | self._given_back(plan)
+        held = [message for part in plan.parts.values() for message in part.replay]
+        for process in self.everybody:
+            for record in recovering.records_of(process, self.table).values():
+                held.extend(recovering.messages_in(record))
+        for message in held:
+            mask |= self.truth.of(message) or 0
+        return mask
+
+    def _given_back(self, plan: Plan) -> int:
+        """Mask of what machines have and have not delivered, unless they go back to a state that had it (`give_back`)."""
+        mask = 0
+        for process in self.everybody:
+            part = plan.parts.get(process.name, recovering.KEEP)
+            stays = process.machine is not None and not recovering.moves(part)
+            taken = 0 if stays else self._cut(process, part).taken
+            mask |= sum(process.state.pending) & ~taken
+        return mask
+
+    def _plan(self, given: Failure) -> Plan:
+        """The protocol's. Raises `ErasedTooEarly` if there is none, and would be with everything ever erased."""
+        try:
+            return self.protocol.plan(given)
+        except NO_PLAN as error:
+            fuller = self._failure(given.incarnation, given.failed, erased_too=True)
+            if fuller.records == given.records:
+                raise
+            self.protocol.plan(fuller)
+            raise ErasedTooEarly(f"without the erased records there is no plan: {error!r}") from error
+
+    def _judge_erasures(self, plan: Plan, failed: frozenset[ProcessId]) -> None:
+        """O12: with everything that was ever erased the plan would have been the same."""
+        if any(each.storage.erased for each in self.everybody):
+            fuller = self.protocol.plan(self._failure(plan.incarnation, failed, erased_too=True))
+            oracles.judge_same_plan(plan, fuller)
+
+    def judge_next_failures(self) -> None:
+        """O12: whoever fails next, nothing is missed that was erased."""
+        number = Incarnation(self.incarnation + 1)
+        if any(each.storage.erased for each in self.everybody):
+            for process in self.everybody:
+                failed = frozenset({process.name})
+                self._judge_erasures(self._plan(self._failure(number, failed)), failed)
+
+    def _total_failure(self, why: str) -> Plan:
+        """What would be done if everybody failed now. Raises `Incomplete` if nothing could be."""
+        number = Incarnation(self.incarnation + 1)
+        durable = (number, *(each.storage.version for each in self.everybody))
+        if self.planned_total is not None and self.planned_total[0] == durable:
+            return self.planned_total[1]
+        try:
+            plan = self._plan(self._failure(number, frozenset(self.processes)))
+        except NO_PLAN as error:
+            raise Incomplete(f"{why}, and if all failed now there would be no plan: {error!r}") from error
+        self._judge_erasures(plan, frozenset(self.processes))
+        self.planned_total = (durable, plan)
+        return plan
+
+    def judge_complete(self, process: Process, index: str) -> None:
+        """O1, O2, O5, O7, O13: if all failed now, they would come back to a usable line at `index` or later."""
+        if self.audits is not None:
+            self.audits.append(self.audit(index))
+            return
+        if self.judged == (self.incarnation, index):
+            return
+        self.judged = (self.incarnation, index)
+        what = f"{process.name} calls checkpoint {index} complete"
+        plan = self._total_failure(what)
+        row = plan.row
+        if not isinstance(row, Mapping) and index.isdigit() and row < int(index):
+            raise Incomplete(f"{what}, and if all failed now they would go back to {row}", [process.name])
+        if self.truth.deterministic:
+            return
+        line = self._line(_all_down(plan))
+        lines.judge_consistent(self.truth, line, what)
+        if self.network.log is None:
+            lines.judge_obtainable(self.truth, line, lambda: self._somewhere(plan), what)
+        if self.complete is not None:
+            lines.judge_forward(self.complete, line, what)
+        self.complete = line
+
+    def audit(self, index: str = "") -> Audit:
+        """What would be wrong with the state if all failed now; nothing is raised."""
+        plan = self._total_failure(f"checkpoint {index}")
+        return self._audit_of(index, plan, self._line(_all_down(plan)))
+
+    def _audit_of(self, index: str, plan: Plan, line: Line) -> Audit:
+        lost = lines.in_transit(line)
+        if self.network.log is not None or (lost and not (lost := lost & ~self._somewhere(plan))):
+            lost = 0
+        describe = self.truth.describe
+        return Audit(index, tuple(describe(lines.orphans(line))), tuple(describe(lost)))
+
+    def condemn_output(self, wrong: Violation) -> None:
+        """O14, O15: raised, but for counter-examples."""
+        if self.audits is None:
+            raise wrong
+
+    def judge_shown(self, process: Process, last: int) -> None:
+        """O11: if all failed now, the rows would still be there."""
+        if self.truth.deterministic:
+            return
+        plan = self._total_failure(f"{process.name} shows its rows up to {last}")
+        kept = self._line(_all_down(plan))[process.name].rows[1]
+        if kept < last:
+            oracles.refuse_undoable_rows(process, last, kept)
+
+
+def _all_down(plan: Plan) -> Plan:
+    """The plan with every part explicit: nobody has a now."""
+    parts = {name: part if part.checkpoint else replace(part, initial=True) for name, part in plan.parts.items()}
+    return replace(plan, parts=parts)

@@ -1,0 +1,497 @@
+"""The world of the checkpoint lease: a replicated log, nodes with clocks of different rates, links, a store.
+
+The log is an abstraction of consensus: an append by the primary with a quorum is chosen at once, and a primary is
+elected only by the rule that `Rules` names.  Time is exact and passes only by choices; nothing is late but what
+stands still (`pause`) or is under way (reports, appends, uploads, answers: each takes as long as the schedule likes).
+
+Choices: `elect n`, `depose n`, `report n`, `hear n`, `tick n pick`, `append n`, `command n`, `propagate from to`,
+`execute n`, `start n`, `write n`, `land n token`, `answer n token`, `recover n`; clocks: `elapse n`, `advance ms`;
+faults: `crash n`, `pause n`, `wake n`, `cut a b`, `heal a b`, `fail n`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from math import lcm
+
+from checkpoint_lab.faults import Faults
+from checkpoint_lab.lease_node import Answer, Entry, Node, Upload
+from checkpoint_lab.lease_oracles import judge_logs, judge_publish, judge_rights, judge_turns
+from checkpoint_lab.lease_picture import picture_of
+from checkpoint_lab.violations import NoEnd
+from checkpoint_lab.world import Choice, World
+from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.lease.messages import (
+    Admission,
+    AppendLease,
+    Checkpoint,
+    CheckpointFailed,
+    CheckpointStarted,
+    CheckpointWritten,
+    Deposed,
+    Elected,
+    EntryExecuted,
+    HealthReported,
+    Lease,
+    LeaseChosen,
+    LeaseElapsed,
+    LeaseSettings,
+    PublishAnswered,
+    PublishCheckpoint,
+    RecordPayload,
+    Report,
+    Ticked,
+    admission,
+)
+from checkpoint_protocols.lease.primary import Primary
+from checkpoint_protocols.lease.replica import Replica, ReplicaPhase
+from checkpoint_protocols.lease.rotation import DRAWS
+from checkpoint_protocols.machine import Drop, Effect, Event
+from checkpoint_protocols.vocabulary import Note, SetTimer
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The machines and the assumptions: everything of which a test can plant a wrong one."""
+
+    replica: type[Replica] = Replica
+    primary: type[Primary] = Primary
+    admission: Callable[[int, int], Admission] = admission
+    executed: bool = True
+    """A primary has executed every chosen entry. False: possessing them is enough."""
+    clocks_reset: bool = True
+    """A node's clock begins anew with each boot."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How large the world is. `rates` in percent of time, `health` in percent, by node."""
+
+    rates: Mapping[str, int] = field(default_factory=lambda: {"a": 100, "b": 100, "c": 100})
+    health: Mapping[str, int] = field(default_factory=dict)
+    settings: LeaseSettings = field(
+        default_factory=lambda: LeaseSettings(
+            least_ms=10, first_ms=20, most_ms=80, margin_ms=2, fresh_ms=15, rounds=2, alert_after=2
+        )
+    )
+    leases: int | None = None
+    """Leases that may be issued before the calm; None: no bound."""
+    commands: int = 2
+    """Entries of the log that are no leases, before the calm."""
+    advances: tuple[int, ...] = (4, 1, 15)
+    """By how many milliseconds time may pass at once."""
+
+
+class LeaseWorld(World):
+    """Nodes, their log, their clocks, and the store of checkpoints."""
+
+    FLEETING = frozenset({"fail"})
+
+    def __init__(self, scope: Scope | None = None, faults: Faults | None = None, rules: Rules | None = None) -> None:
+        self.scope, self.rules = scope or Scope(), rules or Rules()
+        faults = faults or Faults()
+        self.budget = {"crash": faults.crashes, "pause": faults.pauses, "cut": faults.partitions}
+        self.budget |= {"fail": faults.store_errors, "command": self.scope.commands}
+        unit = lcm(*self.scope.rates.values())
+        self.now = 0
+        self.nodes = {
+            ProcessId(name): Node(ProcessId(name), rate, self.scope.health.get(name, 100), unit)
+            for name, rate in self.scope.rates.items()
+        }
+        self.unit = unit
+        self.log: list[Entry] = []
+        self.leader: ProcessId | None = None
+        self.terms = 0
+        self.cuts: set[tuple[ProcessId, ProcessId]] = set()
+        self.uploads: list[Upload] = []
+        self.answers: list[Answer] = []
+        self.store = Checkpoint()
+        self.published: list[int] = []
+        self.passed = dict.fromkeys(self.nodes, 0)
+        self.owed: set[ProcessId] | None = None
+        """After the calm: who has not published since."""
+        self.counter: Counter[str] = Counter()
+        for node in self.nodes.values():
+            self._boot(node)
+
+    # -- what can happen -----------------------------------------------------------------------------------------
+
+    def choices(self) -> Sequence[Choice]:
+        """Work: elections, heartbeats, the log, checkpoints."""
+        found: list[Choice] = []
+        for node in self.nodes.values():
+            if node.awake:
+                found += self._of_replica(node)
+                found += self._of_primary(node)
+            elif not node.up:
+                found.append(("recover", node.name))
+        found += [("land", upload.node, upload.checkpoint.token) for upload in self.uploads]
+        found += [("answer", answer.node, answer.token) for answer in self.answers if self._can_hear(answer)]
+        found += [("propagate", *pair) for pair in permutations(self.nodes, 2) if self._lacks(*pair)]
+        return found
+
+    def timers(self) -> Sequence[Choice]:
+        """Time, never past a timer of somebody who does not stand still, and the timer that runs out first."""
+        dues = [(node.due, node.name) for node in self.nodes.values() if node.awake and node.due is not None]
+        first = min(dues, default=None)
+        elapse: list[Choice] = [("elapse", name) for due, name in dues if first and due == first[0]]
+        latest = [ms for ms in self.scope.advances if first is None or self.now + ms * self.unit <= first[0]]
+        return [*(("advance", ms) for ms in latest), *elapse]
+
+    def faults(self) -> Sequence[Choice]:
+        """Everything that can go wrong next, and what mends it."""
+        found: list[Choice] = []
+        for node in self.nodes.values():
+            found += [(kind, node.name) for kind in ("crash", "pause") if node.awake and self.budget[kind]]
+            found += [("wake", node.name)] if node.paused else []
+            found += (
+                [("fail", node.name)]
+                if node.awake and node.stands_in(ReplicaPhase.TAKING) and self.budget["fail"]
+                else []
+            )
+        for pair in permutations(self.nodes, 2):
+            if pair in self.cuts:
+                found.append(("heal", *pair))
+            elif self.budget["cut"]:
+                found.append(("cut", *pair))
+        return found
+
+    def drain_choices(self) -> Sequence[Choice]:
+        """Until every secondary has published since the calm: work, and time when there is none."""
+        if self.owed is not None and not self.owed - {self.leader} and self.leader is not None:
+            return []
+        return [choice for choice in self.choices() if choice[0] != "command"] or self.timers()
+
+    def _of_replica(self, node: Node) -> Iterator[Choice]:
+        replica = _replica(node)
+        if replica.executes and replica.applied + 1 in node.log:
+            yield "execute", node.name
+        if replica.phase is ReplicaPhase.GRANTED:
+            yield "start", node.name
+        if replica.phase is ReplicaPhase.TAKING:
+            yield "write", node.name
+        if self._may_lead(node):
+            yield "elect", node.name
+        if self._has_news(node):
+            yield "report", node.name
+        if node.reports and self.leader not in (None, node.name) and self._connected(node.name, self._leader()):
+            yield "hear", node.name
+
+    def _of_primary(self, node: Node) -> Iterator[Choice]:
+        primary = node.primary
+        if primary is None:
+            return
+        if self.leader != node.name:
+            yield "depose", node.name
+        elif self._has_quorum(node.name):
+            if node.outbox is not None:
+                yield "append", node.name
+            if self.budget["command"]:
+                yield "command", node.name
+        if self.owed is not None or self._leases_left():
+            yield from (("tick", node.name, pick) for pick in self._picks(primary, node.local(self.now)))
+
+    def _leases_left(self) -> bool:
+        issued = sum(entry.terms is not None for entry in self.log)
+        return self.scope.leases is None or issued < self.scope.leases
+
+    def _picks(self, primary: Primary, local_ms: int) -> list[str]:
+        """Everybody whom some draw would pick; nobody in particular if the tick only ends a lease."""
+        if not primary.is_due(local_ms):
+            return []
+        return [name for name, weight in primary.weights(local_ms).items() if weight] or [""]
+
+    # -- the abstraction of consensus ----------------------------------------------------------------------------
+
+    def _may_lead(self, node: Node) -> bool:
+        """The current primary is not able to work, and this node has executed what was chosen."""
+        if node.primary is not None or not _replica(node).executes:
+            return False
+        if self.leader is not None and self._has_quorum(self.leader):
+            return False
+        has_all = (_replica(node).applied if self.rules.executed else len(node.log)) == len(self.log)
+        return has_all and self._has_quorum(node.name)
+
+    def _has_quorum(self, name: ProcessId) -> bool:
+        if not self.nodes[name].awake:
+            return False
+        cut = {other for pair in self.cuts if name in pair for other in pair} - {name}
+        return 2 * sum(node.awake and other not in cut for other, node in self.nodes.items()) > len(self.nodes)
+
+    def _connected(self, source: ProcessId, target: ProcessId) -> bool:
+        """A message from one reaches the other."""
+        return self.nodes[source].awake and self.nodes[target].awake and (source, target) not in self.cuts
+
+    def _lacks(self, source: ProcessId, target: ProcessId) -> bool:
+        return self._connected(source, target) and not self.nodes[source].log.keys() <= self.nodes[target].log.keys()
+
+    def _has_news(self, node: Node) -> bool:
+        """The primary has not heard from it at this time."""
+        if self.leader in (None, node.name) or node.reports or not self._connected(node.name, self._leader()):
+            return False
+        primary = self.nodes[self._leader()].primary
+        heard = primary.heard.get(node.name) if primary else None
+        return heard is None or heard[0] != self._report(node)
+
+    def _report(self, node: Node) -> Report:
+        return Report(node.name, node.boot, node.local(self.now), node.payload, node.health)
+
+    def _can_hear(self, answer: Answer) -> bool:
+        return self.nodes[answer.node].awake or self.nodes[answer.node].boot != answer.boot
+
+    def _leader(self) -> ProcessId:
+        assert self.leader is not None  # noqa: S101 - for the type checker; callers looked
+        return self.leader
+
+    # -- one step ------------------------------------------------------------------------------------------------
+
+    def do(self, choice: Choice) -> None:
+        """Make it happen, then judge the state it leads to."""
+        self.step += 1
+        kind, *names = choice
+        self.counter[str(kind)] += 1
+        getattr(self, f"_do_{kind}")(*names)
+        judge_rights(self.nodes, self.nodes.get(self.leader) if self.leader else None, self.log, self.now)
+
+    def _handle(self, node: Node, event: Event) -> None:
+        self.reach(_replica(node), event)
+        for effect in _replica(node).handle(event):
+            self._carry_out(node, effect)
+
+    def _carry_out(self, node: Node, effect: Effect) -> None:
+        match effect:
+            case SetTimer(delay_ms=delay_ms, timer=token):
+                node.due, node.due_token = node.when(node.local(self.now) + delay_ms), int(token)
+            case PublishCheckpoint(checkpoint):
+                self.uploads.append(Upload(node.name, node.boot, checkpoint))
+            case RecordPayload(payload):
+                node.payload = payload
+                self.tell(node.name, "payload", str(payload))
+            case AppendLease(terms):
+                node.outbox = terms
+                self.tell(node.name, "issue", terms.holder)
+            case Note(what, detail):
+                self.tell(node.name, what, detail)
+            case Drop():
+                self.counter["drop"] += 1
+
+    # -- lives ---------------------------------------------------------------------------------------------------
+
+    def _boot(self, node: Node) -> None:
+        node.up = True
+        node.boot += 1
+        if self.rules.clocks_reset:
+            node.born = self.now
+        for index in range(1, self.store.applied + 1):
+            node.log[index] = self.log[index - 1]
+        node.replica = self.rules.replica(node.name, node.boot, tuple(self.nodes), self.store)
+
+    def _do_recover(self, name: ProcessId) -> None:
+        self._boot(self.nodes[name])
+        self.tell(name, "recover")
+
+    def _do_crash(self, name: ProcessId) -> None:
+        self.budget["crash"] -= 1
+        self.nodes[name].die()
+        if self.leader == name:
+            self.leader = None
+        self.tell(name, "crash")
+
+    def _do_pause(self, name: ProcessId) -> None:
+        self.budget["pause"] -= 1
+        self.nodes[name].paused = True
+        self.tell(name, "pause")
+
+    def _do_wake(self, name: ProcessId) -> None:
+        self.nodes[name].paused = False
+        self.tell(name, "wake")
+
+    def _do_cut(self, source: ProcessId, target: ProcessId) -> None:
+        self.budget["cut"] -= 1
+        self.cuts.add((source, target))
+
+    def _do_heal(self, source: ProcessId, target: ProcessId) -> None:
+        self.cuts.remove((source, target))
+
+    # -- the primary ---------------------------------------------------------------------------------------------
+
+    def _do_elect(self, name: ProcessId) -> None:
+        node, self.leader = self.nodes[name], name
+        self.terms += 1
+        node.term = self.terms
+        self.tell(name, "elected")
+        self._handle(node, Elected())
+        replica = _replica(node)
+        node.primary = self.rules.primary(
+            name, node.boot, self.scope.settings, replica.lease, replica.turns, node.local(self.now)
+        )
+
+    def _do_depose(self, name: ProcessId) -> None:
+        node = self.nodes[name]
+        node.primary = node.outbox = None
+        self.tell(name, "deposed")
+        self._handle(node, Deposed())
+
+    def _do_report(self, name: ProcessId) -> None:
+        self.nodes[name].reports.append(self._report(self.nodes[name]))
+
+    def _do_hear(self, name: ProcessId) -> None:
+        report = self.nodes[name].reports.pop(0)
+        leader = self.nodes[self._leader()]
+        self._lead(leader, HealthReported(report, leader.local(self.now)))
+
+    def _do_tick(self, name: ProcessId, pick: str) -> None:
+        node = self.nodes[name]
+        local_ms = node.local(self.now)
+        primary = _primary(node)
+        draw = _draw_for(primary.weights(local_ms), pick) if pick else 0
+        self._lead(node, Ticked(local_ms, draw))
+
+    def _lead(self, node: Node, event: Event) -> None:
+        self.reach(_primary(node), event)
+        for effect in _primary(node).handle(event):
+            self._carry_out(node, effect)
+
+    def _do_append(self, name: ProcessId) -> None:
+        node = self.nodes[name]
+        terms, node.outbox = node.outbox, None
+        assert terms is not None  # noqa: S101 - for the type checker; it is a choice only then
+        candidates = _primary(node).candidates(node.local(self.now))
+        self._choose(Entry(terms, (name, node.term)))
+        self.passed |= {other: self.passed[other] + 1 for other in candidates}
+        self.passed[terms.holder] = 0
+        judge_turns(self.passed, self.scope.settings)
+
+    def _do_command(self, name: ProcessId) -> None:
+        self.budget["command"] -= 1
+        self._choose(Entry(None, (name, self.nodes[name].term)))
+
+    def _choose(self, entry: Entry) -> None:
+        """Chosen now: everybody whom the primary reaches has it, and that is a quorum."""
+        self.log.append(entry)
+        for other in self.nodes:
+            if self._connected(self._leader(), other):
+                self.nodes[other].log[len(self.log)] = entry
+        self.tell(self._leader(), "chosen", str(len(self.log)))
+
+    # -- the log and the work ------------------------------------------------------------------------------------
+
+    def _do_propagate(self, source: ProcessId, target: ProcessId) -> None:
+        self.nodes[target].log |= self.nodes[source].log
+        judge_logs(self.nodes, self.log)
+
+    def _do_execute(self, name: ProcessId) -> None:
+        node = self.nodes[name]
+        index, local_ms = _replica(node).applied + 1, node.local(self.now)
+        entry = node.log[index]
+        self._handle(node, EntryExecuted(index, entry.terms, local_ms))
+        if _replica(node).may_take:
+            self.tell(name, "granted", str(index))
+        mine = node.primary is not None and entry.author == (name, node.term)
+        if mine and entry.terms is not None:
+            self._lead(node, LeaseChosen(Lease(index, entry.terms), local_ms))
+
+    def _do_start(self, name: ProcessId) -> None:
+        node = self.nodes[name]
+        self._handle(node, CheckpointStarted(node.due_token, node.local(self.now)))
+        if _replica(node).taking:
+            self.tell(name, "taking", str(node.due_token))
+
+    def _do_write(self, name: ProcessId) -> None:
+        node = self.nodes[name]
+        self._handle(node, CheckpointWritten(node.due_token, node.local(self.now)))
+
+    def _do_fail(self, name: ProcessId) -> None:
+        self.budget["fail"] -= 1
+        self._handle(self.nodes[name], CheckpointFailed(self.nodes[name].due_token))
+
+    def _do_land(self, name: ProcessId, token: int) -> None:
+        upload = next(each for each in self.uploads if (each.node, each.checkpoint.token) == (name, token))
+        self.uploads.remove(upload)
+        verdict = self.rules.admission(self.store.token, upload.checkpoint.token)
+        if verdict is Admission.ACCEPTED:
+            self._publish(upload)
+        self.tell(upload.node, verdict.name.lower(), str(upload.checkpoint.token))
+        self.counter[verdict.name.lower()] += 1
+        self.answers.append(Answer(upload.node, upload.boot, upload.checkpoint.token, verdict))
+
+    def _publish(self, upload: Upload) -> None:
+        judge_publish(self.published, upload.checkpoint.token, upload.node)
+        self.published.append(upload.checkpoint.token)
+        self.store = upload.checkpoint
+        if self.owed is not None:
+            self.owed.discard(upload.node)
+
+    def _do_answer(self, name: ProcessId, token: int) -> None:
+        answer = next(each for each in self.answers if (each.node, each.token) == (name, token))
+        self.answers.remove(answer)
+        node = self.nodes[name]
+        if node.awake and node.boot == answer.boot:
+            self._handle(node, PublishAnswered(answer.token, answer.admission))
+
+    # -- clocks --------------------------------------------------------------------------------------------------
+
+    def _do_advance(self, ms: int) -> None:
+        self.now += ms * self.unit
+
+    def _do_elapse(self, name: ProcessId) -> None:
+        node = self.nodes[name]
+        assert node.due is not None  # noqa: S101 - for the type checker; it is a choice only then
+        self.now = max(self.now, node.due)
+        node.due = None
+        self._handle(node, LeaseElapsed(node.due_token))
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def calm(self) -> None:
+        """Links heal, who stood still goes on. From now on everybody owes a checkpoint."""
+        self.cuts.clear()
+        for node in self.nodes.values():
+            node.paused = False
+        self.owed = set(self.nodes)
+
+    def judge(self) -> None:
+        """Every secondary has published since the calm, and logs agree."""
+        judge_logs(self.nodes, self.log)
+        late = (self.owed or set()) - {self.leader}
+        if late:
+            raise NoEnd(f"{sorted(late)} never publish", sorted(late))
+
+    def shared(self) -> tuple[object, ...]:
+        """The scope, the rules and the lease's settings."""
+        return (self.scope, self.rules, self.scope.settings)
+
+    def picture(self) -> Hashable:
+        """Everything that decides what can happen; times as distances from now."""
+        return picture_of(self)
+
+    def names(self) -> Sequence[str]:
+        """The nodes."""
+        return tuple(self.nodes)
+
+    def counts(self) -> dict[str, int]:
+        """Choices by kind, and the store's verdicts."""
+        return dict(self.counter)
+
+
+def _replica(node: Node) -> Replica:
+    assert node.replica is not None  # noqa: S101 - for the type checker; the node is up
+    return node.replica
+
+
+def _primary(node: Node) -> Primary:
+    assert node.primary is not None  # noqa: S101 - for the type checker; it leads
+    return node.primary
+
+
+def _draw_for(weights: Mapping[ProcessId, int], wanted: str) -> int:
+    """A draw that picks it: from the middle of its share."""
+    total, below = sum(weights.values()), 0
+    for name, weight in weights.items():
+        if name == wanted:
+            return (2 * below + weight) * DRAWS // (2 * total)
+        below += weight
+    raise ValueError(f"{wanted} cannot be picked: {dict(weights)}")

@@ -1,0 +1,425 @@
+"""The world of protocols over plain messages: processes, channels, stores, timers, failures, recoveries.
+
+Choices (processes and channels by name, others by position):
+
+| choice | what happens |
+|---|---|
+| `read, p` | source `p` reads its next input |
+| `deliver, channel, i` | the i-th message on the channel is handed to the machine; i is 0 on FIFO channels |
+| `replay, p` | the next message of the plan's replay |
+| `stored, p, i, how` | the i-th write of `p` ends: `ok`, `failed`, `torn` |
+| `publish, p` | the sink of `p` shows the oldest rows that it was told to, and answers |
+| `timer, p, i` | a timer of `p` runs out |
+| `tick, ms` | it is `ms` now; only timed runs say so |
+| `crash, p` `recover` `restore, p` | a failure; everybody's part is decided; one process does its part |
+| `freeze, p` | survivor `p` hears that a recovery begins; where recoveries are staggered they are decided when all have |
+| `suspect, p` | `p` is taken for dead and is not: the next recovery replaces it |
+| `haunt, i, what` | the i-th replaced life, which has not noticed, takes its next message, input, timer or answer |
+| `damage, p, i, how` | the i-th acknowledged record of `p` is `lost` or `torn`, and nobody is told |
+| `late, p, i` | what a life of `p` that is over had under way arrives: the i-th of these |
+| `pause, p` `resume, p` `cut, p, q` `heal, p, q` `lose, channel, i` `repeat, channel, i` | other faults and their ends |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+
+from checkpoint_lab import choosing, oracles, outside_world, reduction
+from checkpoint_lab.durable import Write
+from checkpoint_lab.faults import NO_FAULTS, Clocks, Faults
+from checkpoint_lab.job_recovery import RecoverableJob
+from checkpoint_lab.leaks import judge_leaks
+from checkpoint_lab.network import Link
+from checkpoint_lab.outside_world import Publication
+from checkpoint_lab.picture import canonical, unordered
+from checkpoint_lab.process import Process
+from checkpoint_lab.recovering import channel_of
+from checkpoint_lab.state import Cut, Item
+from checkpoint_lab.surroundings import CONTRACT, Surroundings
+from checkpoint_lab.violations import NoEnd
+from checkpoint_lab.world import Choice
+from checkpoint_protocols.graph import COORDINATOR, Graph
+from checkpoint_protocols.ids import ChannelId, ProcessId
+from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.recovery import Protocol, Settings
+from checkpoint_protocols.transport import REPEAT
+from checkpoint_protocols.vocabulary import Received, SinkReplied, Stored, TimerElapsed
+
+DEFAULT = Settings()
+NEXT_FAILURES_EVERY = 4
+"""Ends of usual lives at which O12 tries every next failure: it takes as long as a quarter of the run."""
+
+LEAKS_EVERY = 32
+"""Ends of usual lives at which O17 tries every record: it takes as long as a run."""
+
+
+class MessageWorld(RecoverableJob):
+    """One job under one protocol. `inputs` per source, `loops` around back edges."""
+
+    LAGGARDS = ("", "publish", "stored", "deliver", "read", "restore", "recover", "control")
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        graph: Graph,
+        faults: Faults = NO_FAULTS,
+        inputs: int = 3,
+        loops: int = 1,
+        settings: Settings = DEFAULT,
+        clocks: Clocks | None = None,
+        surroundings: Surroundings = CONTRACT,
+    ) -> None:
+        super().__init__(protocol, graph, faults, inputs, loops, settings, clocks or Clocks(), surroundings)
+        self.zombies = []
+        self.complete_before_calm = 0
+        for process in self.everybody:
+            self.begin(process, None)
+
+    def choices(self) -> list[Choice]:
+        """Reads, deliveries, replays, writes that succeed, recovery."""
+        return choosing.work(self)
+
+    def put_off(self, choices: Sequence[Choice], laggard: str) -> Sequence[Choice]:
+        """Deliveries of the protocol's own messages (`control`) are a sort apart from other deliveries."""
+        controls = self.network.controls
+        if laggard == "control":
+            return [choice for choice in choices if choice[0] != "deliver" or choice[1] not in controls]
+        if laggard == "deliver":
+            return [choice for choice in choices if choice[0] != "deliver" or choice[1] in controls]
+        return [choice for choice in choices if choice[0] != laggard]
+
+    def timers(self) -> list[Choice]:
+        """All timers of all who work, the earliest first."""
+        return choosing.timers(self)
+
+    def faults(self) -> list[Choice]:
+        """Whatever the budget still pays for, and the ends of pauses and partitions."""
+        return choosing.faults(self)
+
+    def do(self, choice: Choice) -> None:
+        """See the module's table."""
+        self.step += 1
+        _DO[str(choice[0])](self, *choice[1:])
+
+    def _do_read(self, name: ProcessId) -> None:
+        process = self.processes[name]
+        lineage = f"{name}.{process.state.cursor}"
+        process.state.cursor += 1
+        self.tell(name, "read", lineage)
+        self.take_in(process, lineage)
+        self.hand_out(process)
+
+    def _do_deliver(self, channel: ChannelId, position: int) -> None:
+        process = self.processes[self.network.targets[channel]]
+        item = self.network.take(channel, position)
+        message = item.message
+        if item.bit:
+            process.state.taken |= item.bit
+            if message.kind == APP:
+                process.state.pending[item.bit] = (channel, item)
+        if self.moments is not None:
+            self.tell(process.name, "receive", message.kind, item.uid)
+        if process.transport is not None and channel in self.network.controls:
+            self.carry(process, Received(channel, message))
+        else:
+            self.hand(process, Received(channel, message))
+
+    def _do_replay(self, name: ProcessId) -> None:
+        process = self.processes[name]
+        message = process.replay.popleft()
+        self.tell(name, "replay", str(message.body))
+        self.hand(process, Received(channel_of(message), message, replayed=True))
+
+    def _do_stored(self, name: ProcessId, number: int, how: str) -> None:
+        process = self.processes[name]
+        write = process.writes.pop(number)
+        self.tell(name, "stored" if how == "ok" else how, "/".join(write.key))
+        if how == "ok":
+            how = process.storage.admit(process.incarnation, write)
+        elif how == "torn":
+            self.budget = replace(self.budget, torn=self.budget.torn - 1)
+            process.storage.tear(write)
+        else:
+            self.budget = replace(self.budget, store_errors=self.budget.store_errors - 1)
+        if process.machine is not None:
+            if how == "ok":
+                process.storage.acknowledgements.give(write.key)
+            self.hand(process, Stored(write.token, how == "ok"))
+
+    def _do_publish(self, name: ProcessId) -> None:
+        process = self.processes[name]
+        done = self.publish(process)
+        if process.machine is not None and SinkReplied in process.machine.EVENTS:
+            self.hand(process, SinkReplied(done.transaction, ok=True))
+
+    def _do_tick(self, now: int) -> None:
+        self.now = max(self.now, now)
+
+    def _do_timer(self, name: ProcessId, number: int) -> None:
+        process = self.processes[name]
+        timer = process.timers.pop(number)
+        self.now = max(self.now, timer.due)
+        elapsed = timer.setting.elapsed
+        if isinstance(elapsed, TimerElapsed):
+            elapsed = TimerElapsed(elapsed.name, elapsed.timer, process.clock.local(self.now))
+        self.tell(name, "timer", timer.setting.name)
+        if timer.setting.name == REPEAT:
+            self.carry(process, elapsed)
+        else:
+            self.hand(process, elapsed)
+
+    def _do_pause(self, name: ProcessId) -> None:
+        self.budget = replace(self.budget, pauses=self.budget.pauses - 1)
+        self.processes[name].paused = True
+        self.tell(name, "pause")
+
+    def _do_resume(self, name: ProcessId) -> None:
+        self.processes[name].paused = False
+        self.tell(name, "resume")
+
+    def _do_cut(self, one: str, other: str) -> None:
+        self.budget = replace(self.budget, partitions=self.budget.partitions - 1)
+        self.network.cut.add(Link((one, other)))
+        self.tell(one, "cut", other)
+
+    def _do_heal(self, one: str, other: str) -> None:
+        self.network.cut.discard(Link((one, other)))
+        self.tell(one, "heal", other)
+
+    def _do_lose(self, channel: ChannelId, position: int) -> None:
+        if channel in self.network.controls:
+            self.budget = replace(self.budget, control_losses=self.budget.control_losses - 1)
+        else:
+            self.budget = replace(self.budget, losses=self.budget.losses - 1)
+        item = self.network.take(channel, position)
+        what = str(item.message.body) if item.message.kind == APP else item.message.kind
+        self.tell(item.message.target, "lose", what, item.uid)
+
+    def _do_repeat(self, channel: ChannelId, position: int) -> None:
+        if channel in self.network.controls:
+            self.budget = replace(self.budget, control_repeats=self.budget.control_repeats - 1)
+        else:
+            self.budget = replace(self.budget, duplicates=self.budget.duplicates - 1)
+        self.network.repeat(channel, position)
+
+    def _do_damage(self, name: ProcessId, number: int, how: str) -> None:
+        self.budget = replace(self.budget, damages=self.budget.damages - 1)
+        storage = self.processes[name].storage
+        key = storage.intact()[number]
+        storage.damage(key, how)
+        self.note(f"acknowledged, then {how}")
+        self.tell(name, how, "/".join(key))
+
+    def _do_late(self, name: ProcessId, number: int) -> None:
+        self.budget = replace(self.budget, late=self.budget.late - 1)
+        process = self.processes[name]
+        incarnation, late = process.late.pop(number)
+        what = "/".join(late.key) if isinstance(late, Write) else f"..{late.last}"
+        self.tell(name, "late", f"{what} of incarnation {incarnation}")
+        if isinstance(late, Write):
+            process.storage.admit(incarnation, late)
+        elif process.storage.fence.admits(incarnation):
+            self.show(process, late)
+
+    def _do_haunt(self, number: int, what: str) -> None:
+        zombie = self.zombies[number]
+        self.tell(zombie.name, "haunt", what)
+        if not zombie.act(self, what):
+            self.zombies.remove(zombie)
+
+    def calm(self) -> None:
+        """No more faults."""
+        self.budget = NO_FAULTS
+        self.complete_before_calm = self.count.get("complete", 0)
+        self.network.cut.clear()
+        self.zombies.clear()
+        for process in self.everybody:
+            process.paused = False
+
+    def drain_choices(self) -> list[Choice]:
+        """Work; without any, the earliest timeout. Periodic timers alone are quiescence."""
+        found = self.choices()
+        if found:
+            return found
+        timeouts = [choice for choice in self.timers() if not choosing.is_periodic(self, choice)]
+        return timeouts[:1]
+
+    def periodic(self) -> list[Choice]:
+        """The periodic timers, at most one per process."""
+        found = {choice[1]: choice for choice in reversed(self.timers()) if choosing.is_periodic(self, choice)}
+        return list(found.values())
+
+    def judge(self) -> None:
+        """O1, O2, O3, O10, O12 at the end."""
+        network = self.network
+        for process in self.everybody:
+            queued = [
+                str(item.message.body)
+                for channel, queue in network.queues.items()
+                if network.targets[channel] == process.name
+                for item in queue
+            ]
+            oracles.judge_idle(process, queued)
+        oracles.judge_end(self.app, self.truth, self.everybody)
+        for sink in self.sinks.values():
+            outside_world.judge_order(sink, self.processes[sink.name].state.rows)
+        if self.complete is not None:
+            delivered = {name: cut.rows[1] for name, cut in self.complete.items()}
+            outside_world.judge_up_to(self.sinks.values(), delivered)
+        if self.protocol.output.at_once:
+            self.judge_output()
+        if self._is_due(NEXT_FAILURES_EVERY):
+            self.judge_next_failures()
+
+    def judge_rest(self) -> None:
+        """O10: every checkpoint that was begun is over."""
+        for process in self.everybody if self.protocol.sound else ():
+            oracles.judge_rest(process)
+
+    def owes(self) -> bool:
+        """Some row is not shown yet."""
+        return outside_world.missing(self.app, self.sinks.values()) > 0
+
+    def judge_output(self) -> None:
+        """O16: everything is shown."""
+        outside_world.judge_complete(self.app, self.sinks.values())
+
+    def judge_rounds(self) -> None:
+        """O10: without faults checkpoints that the coordinator begins, and nobody else, complete. O16, O17."""
+        beginners = {choice[1] for choice in self.periodic()}
+        if beginners == {COORDINATOR} and self.count.get("complete", 0) == self.complete_before_calm:
+            raise NoEnd("nothing fails any more, and no checkpoint completes")
+        self.judge_output()
+        if self._is_due(LEAKS_EVERY):
+            judge_leaks(self)
+
+    def _is_due(self, every: int) -> bool:
+        """Long lives are few: their ends are looked at closely."""
+        return self.stretch > 1 or self.step % every == 0
+
+    def counts(self) -> dict[str, int]:
+        """Notes by name; crashes, recoveries, captures, drops; messages and writes."""
+        return {
+            **self.count,
+            "rows shown": sum(len(sink.rows) for sink in self.sinks.values()),
+            "rows shown again": sum(sink.again for sink in self.sinks.values()),
+            "rows not shown": outside_world.missing(self.app, self.sinks.values()),
+            "messages": self.sent_by_application,
+            "protocol messages": self.sent_by_protocol,
+            "writes": self.stored,
+            "bytes written": self.stored_bytes,
+            **({"damage found": found} if (found := sum(each.storage.found for each in self.everybody)) else {}),
+        }
+
+    def names(self) -> list[str]:
+        """The graph's processes, and the coordinator."""
+        return list(self.processes)
+
+    def shared(self) -> tuple[object, ...]:
+        """The protocol, its graph and what follows from them."""
+        return (self.protocol, self.graph, self.app, self.settings)
+
+    def enough(self, choices: Sequence[Choice]) -> Sequence[Choice]:
+        """When nothing can fail any more: see `reduction`."""
+        return reduction.enough(self, choices)
+
+    def public(self) -> Hashable:
+        """Durable records, and how often they were judged."""
+        return reduction.public(self)
+
+    def picture(self) -> Hashable:
+        """Without clocks, numbers for people, the truth that follows from the rest, and plans that are carried out."""
+        network, labels = self.network, self.truth.labels
+        return (
+            tuple(_picture_of(process, labels) for process in self.everybody),
+            tuple((channel, _items(queue, labels)) for channel, queue in network.queues.items()),
+            tuple(
+                (channel, unordered(_items(queue, labels)))
+                for channel, queue in sorted(network.controls.items())
+                if queue
+            ),
+            unordered(network.cut),
+            canonical((self.budget, self.table, self.alarm, self.recovering)),
+            canonical((self.plan, self.planned_for)) if self.recovering else (),
+            tuple((sink.marker, tuple(map(labels, sink.rows))) for sink in self.sinks.values()),
+        )
+
+
+Labels = Callable[[int], Hashable]
+"""What the messages of a mask are."""
+
+
+def _items(queue: list[Item], labels: Labels) -> tuple[Hashable, ...]:
+    return tuple((labels(item.bit), canonical(item.message)) for item in queue)
+
+
+def _picture_of(process: Process, labels: Labels) -> Hashable:
+    state = process.state
+    return (
+        canonical(process.machine),
+        process.incarnation,
+        (process.frozen, process.paused),
+        unordered(process.held),
+        unordered(timer.setting for timer in process.timers),
+        unordered((write.key, write.framed) for write in process.writes),
+        (tuple(_publication(each, labels) for each in process.publishing), canonical(process.replay)),
+        tuple((index, _cut(cut, labels)) for index, cut in sorted(process.captures.items())),
+        _cut(state.cut(), labels),
+        tuple(sorted(process.storage.framed.items())),
+    )
+
+
+def _publication(publication: Publication, labels: Labels) -> Hashable:
+    return (publication.transaction, publication.first, publication.last, tuple(map(labels, publication.rows)))
+
+
+def _cut(cut: Cut, labels: Labels) -> Hashable:
+    rows, length = cut.rows
+    pending = tuple(labels(bit) for bit in sorted(cut.pending))
+    masks = (labels(cut.sent), labels(cut.received), labels(cut.taken), pending)
+    return (cut.cursor, cut.digest, tuple(map(labels, rows[:length])), cut.outbox, *masks)
+
+
+def _restore(world: MessageWorld, name: ProcessId) -> None:
+    world.join(world.processes[name])
+
+
+def _freeze(world: MessageWorld, name: ProcessId) -> None:
+    world.freeze(world.processes[name])
+
+
+def _suspect(world: MessageWorld, name: ProcessId) -> None:
+    world.suspect(world.processes[name])
+
+
+def _crash(world: MessageWorld, name: ProcessId) -> None:
+    world.crash(world.processes[name])
+
+
+_KINDS = [
+    "read",
+    "deliver",
+    "replay",
+    "stored",
+    "publish",
+    "tick",
+    "timer",
+    "pause",
+    "resume",
+    "cut",
+    "heal",
+    "lose",
+    "repeat",
+    "damage",
+    "late",
+    "haunt",
+]
+_DO: dict[str, Callable[..., None]] = {
+    "crash": _crash,
+    "recover": MessageWorld.recover,
+    "restore": _restore,
+    "freeze": _freeze,
+    "suspect": _suspect,
+    **{kind: getattr(MessageWorld, f"_do_{kind}") for kind in _KINDS},
+}

@@ -1,0 +1,214 @@
+"""What is true of an operated job whatever its log says: what decisions covered, what targets show, what somebody accepted.
+
+Decisions are known by their attempt: a log that has lost its end gives numbers again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
+
+from checkpoint_lab.barrier_storage import ensure
+from checkpoint_lab.spark_store import JOB, MemoryTable, Shared
+from spark_ckpt.connector import EpochOutput, SinkContext
+from spark_ckpt.connector_parts.sink_rules import SinkMarker, is_published, marker_of
+from spark_ckpt.content import damaged
+from spark_ckpt.errors import PublishFailed
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.log_table import LogRow, LogTable
+from spark_ckpt.store.records import Manifest
+
+SOURCE = "a"
+SINKS = ("out", "tap")
+
+
+class Read(NamedTuple):
+    """A row of a source: its topic, its number."""
+
+    topic: str
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """One decision. `base`: the decision it stands on. `reads`: rows between both. `shown`: per sink what it puts out."""
+
+    epoch: int
+    attempt: str
+    base: Decided | None
+    cursor: Read
+    reads: tuple[Read, ...]
+    shown: dict[str, tuple[Read, ...]]
+    held: dict[str, tuple[Read, ...]]
+
+    def lineage(self) -> Iterator[Decided]:
+        """Itself and all that it stands on, newest first."""
+        at: Decided | None = self
+        while at is not None:
+            yield at
+            at = at.base
+
+
+@dataclass
+class Target:
+    """A table or topic that rows are published to. `shown`: rows, by which decision."""
+
+    sink: str
+    identity: str
+    shown: list[tuple[Read, str]] = field(default_factory=list)
+    marker: SinkMarker | None = None
+
+    def publish(self, store: OperatedStore, output: EpochOutput, how: str) -> bool:
+        """One transaction; whether the rows were there before. Raises what a publisher raises. `how`: as `SparkSink.publish`."""
+        before = output.begun_after is not None and output.epoch <= output.begun_after
+        ensure(not before, "O11", f"{self.identity} is given epoch {output.epoch}, it began after {output.begun_after}")
+        context = SinkContext(JOB, self.sink, "store", output.incarnation)
+        if is_published(self.marker, output, context):
+            return True
+        if how == "fail":
+            raise PublishFailed(f"{self.sink} is away")
+        for file in output.files:
+            if file.path in store.gone:
+                raise damaged(file.path, "is missing", epoch=output.epoch, sink=self.sink, expected="1 byte")
+        self.shown += [(row, output.decision) for file in output.files for row in store.reads[file.path]]
+        self.marker = marker_of(output, context)
+        if how == "silent":
+            raise PublishFailed(f"{self.sink} does not answer")
+        return False
+
+
+@dataclass
+class OperatedStore(Shared):
+    """The log's rows and the staged files. `gone`: staged files that are damaged or were swept. `now_ms`: a wall clock."""
+
+    reads: dict[str, tuple[Read, ...]] = field(default_factory=dict)
+    decisions: dict[str, Decided] = field(default_factory=dict)
+    by_number: dict[int, Decided] = field(default_factory=dict)
+    now_ms: int = 0
+    _look: EpochLog | None = None
+    _due: tuple[tuple[int, int], frozenset[str]] | None = None
+    """How old the log was, and what it said then."""
+
+    def later(self) -> None:
+        """Every lease has ended."""
+        self.now_ms += 1_000_000
+
+    def log(self) -> EpochLog:
+        """The shipped log, as one process opens it, with this store's clock."""
+        super().log()
+        return self._opened()
+
+    def look(self) -> EpochLog:
+        """The log of somebody who only reads it, and has read what was there before. There are rows."""
+        if self._look is None:
+            self._look = self._opened()
+        return self._look
+
+    def due_files(self) -> frozenset[str]:
+        """Staged files of epochs that a sink is owed, and what the newest epoch holds back."""
+        age = (self.shortened, len(self.rows))
+        if self._due is None or self._due[0] != age:
+            self._due = age, self._read_due()
+        return self._due[1]
+
+    def _read_due(self) -> frozenset[str]:
+        log = self.look()
+        log_state = log.state()
+        due = [log.manifest(epoch).outputs[sink] for sink in log_state.sinks for epoch in log_state.unacked(sink)]
+        if log_state.latest:
+            due += log.manifest(log_state.latest).held.values()
+        return frozenset(file.path for each in due for file in each.files)
+
+    def _opened(self) -> EpochLog:
+        return EpochLog(cast(LogTable, MemoryTable(self)), self.verify, lambda: self.now_ms)
+
+    def restored(self, rows: list[tuple[LogRow, str]], forgotten: set[int]) -> None:
+        """The log is the one of a backup."""
+        self.rows, self.forgotten, self.shortened = rows, forgotten, self.shortened + 1
+        self.incarnation = max((row.incarnation for row, _ in rows), default=0)
+        in_log = self.decided
+        self.by_number = {each.epoch: each for each in self.decisions.values() if each.attempt in in_log}
+
+    def _judge(self, manifest: Manifest) -> None:
+        """O1, O2: what the cut's lineage puts out and holds back is what its cursors say was read, for every sink."""
+        base = self.by_number.get(manifest.base)
+        cursor = _cursor(manifest)
+        begun = base.cursor.number if base and base.cursor.topic == cursor.topic else 0
+        ensure(cursor.number >= begun, "O1", f"epoch {manifest.epoch} reads {cursor} again, it stood at {begun}")
+        reads = tuple(Read(cursor.topic, number) for number in range(begun, cursor.number))
+        shown = {sink: self._rows(manifest, sink) for sink in SINKS}
+        held = {
+            sink: tuple(row for file in each.files for row in self.reads[file.path])
+            for sink, each in manifest.held.items()
+        }
+        decided = Decided(manifest.epoch, manifest.attempt, base, cursor, reads, shown, held)
+        self.decisions[manifest.attempt] = self.by_number[manifest.epoch] = decided
+        for sink in SINKS:
+            rows = Counter(row for each in decided.lineage() for row in each.shown[sink]) + Counter(held.get(sink, ()))
+            wanted = Counter(row for each in decided.lineage() for row in each.reads)
+            ensure(
+                not rows - wanted, "O1", f"epoch {manifest.epoch} has {rows - wanted} for {sink} that it did not read"
+            )
+            ensure(
+                not wanted - rows, "O2", f"epoch {manifest.epoch} has read {wanted - rows} and has it not for {sink}"
+            )
+
+    def _rows(self, manifest: Manifest, sink: str) -> tuple[Read, ...]:
+        files = manifest.outputs[sink].files if sink in manifest.outputs else ()
+        return tuple(row for file in files for row in self.reads[file.path])
+
+
+@dataclass
+class Truth:
+    """`targets`: everything that a sink's name ever meant. `accepted`: how often more than once a row may be shown."""
+
+    store: OperatedStore
+    targets: dict[str, list[Target]]
+    accepted: dict[str, Counter[Read]] = field(default_factory=lambda: {sink: Counter() for sink in SINKS})
+
+    def shown(self, sink: str) -> Counter[Read]:
+        """By every target that the name ever meant."""
+        return Counter(row for target in self.targets[sink] for row, _ in target.shown)
+
+    def gone_back(self, epoch: int) -> None:
+        """Somebody chose an epoch: what sinks show of others may come again."""
+        kept = self.attempts_of(epoch)
+        for sink in SINKS:
+            again = {row for target in self.targets[sink] for row, attempt in target.shown if attempt not in kept}
+            self.accepted[sink].update(again)
+
+    def begun_anew(self, topic: str, epoch: int) -> None:
+        """Somebody confirmed that this topic is read from its start: what sinks show of it, or get yet of what `epoch` stands on,
+        comes again."""
+        read = {row for each in self.store.by_number[epoch].lineage() for row in each.reads} if epoch else set[Read]()
+        for sink in SINKS:
+            self.accepted[sink].update(row for row in {*self.shown(sink), *read} if row.topic == topic)
+
+    def attempts_of(self, epoch: int) -> set[str]:
+        """The decisions that an epoch of the log stands on, its own too."""
+        return {each.attempt for each in self.store.by_number[epoch].lineage()} if epoch else set()
+
+    def shows_behind(self, sink: str, newest: int, back: int) -> bool:
+        """Whether the sink shows rows that the lineage of `newest` put out after `back`."""
+        behind = self.attempts_of(newest) - self.attempts_of(back)
+        return any(attempt in behind for target in self.targets[sink] for _, attempt in target.shown)
+
+    def judge(self) -> None:
+        """O1: no row is shown more often than somebody accepted."""
+        for sink in SINKS:
+            often = {row: count for row, count in self.shown(sink).items() if count > 1 + self.accepted[sink][row]}
+            ensure(not often, "O1", f"{sink} shows {often}, nobody was told")
+
+    def judge_end(self, epoch: int) -> None:
+        """O2: whatever the job has read is shown by every sink."""
+        read = {row for each in self.store.by_number[epoch].lineage() for row in each.reads} if epoch else set[Read]()
+        for sink in SINKS:
+            lost = sorted(read - set(self.shown(sink)))
+            ensure(not lost, "O2", f"{sink} never shows {lost}, nobody accepted that")
+
+
+def _cursor(manifest: Manifest) -> Read:
+    cursor = manifest.cursors[SOURCE]
+    return Read(str(cursor["topic"]), int(str(cursor["n"])))

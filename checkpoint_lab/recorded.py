@@ -1,0 +1,218 @@
+"""A simulated run as a file: how its world was made, a line for each choice with what came of it, and the verdict.
+
+A trace of a world says which choices were made, so the file is enough to run it again; what it tells of each choice is held
+against what the same choice tells now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+import checkpoint_lab as sim
+from checkpoint_lab.world import CALM, Scalar
+from checkpoint_protocols.graph import Graph
+from checkpoint_protocols.machine import ProtocolViolation
+from spark_ckpt.errors import TraceInvalid
+
+Told = tuple[int, str, str, str, int]
+"""A moment: step, process, kind, label, number of the message or -1."""
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Scheduled(_Line):
+    """The first line: a `Scenario`, and what every process does before anything is chosen."""
+
+    line: Literal["schedule"] = "schedule"
+    format: Literal[1] = 1
+    protocol: str
+    graph: str
+    edges: Sequence[tuple[str, str]] | None = None
+    """Of a graph that has no name in the simulator."""
+    seed: int
+    steps: int | None = None
+    inputs: int
+    crashes: Sequence[tuple[str, int]] = ()
+    faults: bool
+    interval_ms: int | None = None
+    timeout_ms: int | None = None
+    options: Mapping[str, str] = Field(default_factory=dict)
+    moments: Sequence[Told] = ()
+
+    @classmethod
+    def of(cls, scenario: sim.Scenario, moments: Sequence[Told]) -> Scheduled:
+        """The line of a scenario."""
+        return cls(
+            protocol=scenario.protocol,
+            graph=scenario.graph,
+            edges=scenario.own.edges if scenario.own else None,
+            seed=scenario.seed,
+            steps=scenario.steps,
+            inputs=scenario.inputs,
+            crashes=[(crash.process, crash.step) for crash in scenario.crashes],
+            faults=scenario.faults,
+            interval_ms=scenario.interval_ms,
+            timeout_ms=scenario.timeout_ms,
+            options=scenario.options,
+            moments=moments,
+        )
+
+    @property
+    def scenario(self) -> sim.Scenario:
+        """The scenario of the line. Raises `ProtocolViolation` if its graph is none."""
+        return sim.Scenario(
+            self.protocol,
+            self.graph,
+            self.seed,
+            self.steps,
+            self.inputs,
+            tuple(sim.Crash(process, step) for process, step in self.crashes),
+            self.faults,
+            Graph(self.graph, tuple(self.edges)) if self.edges else None,
+            self.interval_ms,
+            self.timeout_ms,
+            self.options,
+        )
+
+
+class Chosen(_Line):
+    """One choice, and what came of it."""
+
+    line: Literal["chosen"] = "chosen"
+    choice: Sequence[Scalar]
+    moments: Sequence[Told] = ()
+
+
+class Judged(_Line):
+    """The last line: what an oracle or a machine complained of, None if nobody did."""
+
+    line: Literal["judged"] = "judged"
+    error: str | None = None
+
+
+_LINES: TypeAdapter[Scheduled | Chosen | Judged] = TypeAdapter(
+    Annotated[Scheduled | Chosen | Judged, Field(discriminator="line")]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One simulated run, as it was recorded."""
+
+    begun: Scheduled
+    chosen: Sequence[Chosen]
+    judged: Judged
+
+    @property
+    def trace(self) -> tuple[sim.Choice, ...]:
+        """The choices."""
+        return tuple(tuple(each.choice) for each in self.chosen)
+
+    @property
+    def moments(self) -> tuple[sim.Moment, ...]:
+        """What happened, for stories and diagrams."""
+        told = [*self.begun.moments, *(each for line in self.chosen for each in line.moments)]
+        return tuple(sim.Moment(*each) for each in told)
+
+    def as_text(self) -> str:
+        """The file: a line of JSON for each."""
+        return "".join(f"{line.model_dump_json()}\n" for line in (self.begun, *self.chosen, self.judged))
+
+
+def recording(scenario: sim.Scenario, trace: sim.Trace) -> Recording:
+    """The run of a trace in the scenario's world, judged as a schedule is. Raises `NotOnTheMenu`."""
+    world = scenario.world().watch()
+    begun = Scheduled.of(scenario, list(_told(world, 0)))
+    chosen: list[Chosen] = []
+    try:
+        for done in _performed(world, trace, chosen):
+            chosen.append(done)
+    except Exception as complaint:  # noqa: BLE001 - whatever a machine raises is the run's verdict
+        return Recording(begun, chosen, Judged(error=_in_a_line(complaint)))
+    return Recording(begun, chosen, Judged())
+
+
+def _performed(world: sim.World, trace: sim.Trace, done: list[Chosen]) -> Iterator[Chosen]:
+    """Every choice that the world has, until it complains: that choice is `done`, too."""
+    calm = rested = False
+    for choice in trace:
+        if choice != CALM and choice not in (*world.possible(), *world.drain_choices(), *world.periodic()):
+            raise sim.NotPossible(f"step {world.step}: {choice} is not possible here")
+        before, calm = len(world.moments or ()), calm or choice == CALM
+        try:
+            world.perform(choice)
+        except Exception:
+            done.append(Chosen(choice=choice, moments=list(_told(world, before))))
+            raise
+        yield Chosen(choice=choice, moments=list(_told(world, before)))
+        if calm and not rested and world.quiescent:
+            world.judge_rest()
+            rested = True
+    _judge_end(world, calm)
+
+
+def _judge_end(world: sim.World, calm: bool) -> None:
+    if not world.quiescent:
+        raise sim.NoEnd("the trace ends before everything under way does")
+    world.judge()
+    if calm:
+        world.judge_rounds()
+
+
+def _told(world: sim.World, since: int) -> Iterator[Told]:
+    for each in (world.moments or ())[since:]:
+        yield each.step, each.process, each.kind, each.label, each.message
+
+
+def _in_a_line(error: Exception) -> str:
+    first, *_ = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {first}"
+
+
+def difference(recorded: Recording) -> str | None:
+    """Where the same choices lead somewhere else than was recorded; None if nowhere. Raises `NotOnTheMenu`."""
+    again = recording(recorded.begun.scenario, recorded.trace)
+    before, after = recorded.as_text().splitlines(), again.as_text().splitlines()
+    for number, (line, now) in enumerate(zip(before, after, strict=False), 1):
+        if line != now:
+            return f"line {number}:\n  recorded {line}\n  replayed {now}"
+    return None if len(before) == len(after) else f"line {min(len(before), len(after)) + 1}: one of both ends here"
+
+
+def read_recording(path: Path) -> Recording:
+    """What was recorded. Raises `TraceInvalid`, naming the line."""
+    try:
+        texts = path.read_bytes().splitlines()
+    except OSError as error:
+        raise TraceInvalid(f"{path}: {error.strerror}", hint="name a file that simulate --record has written") from None
+    lines = [_line_of(path, number, text) for number, text in enumerate(texts, 1)]
+    begun, *chosen, judged = lines if len(lines) > 1 else [None, None]
+    if not isinstance(begun, Scheduled) or not isinstance(judged, Judged):
+        raise TraceInvalid(f"{path} is no simulated run from its beginning to its verdict")
+    try:
+        _ = begun.scenario
+    except ProtocolViolation as error:
+        raise TraceInvalid(f"{path}, line 1: {error.what}") from None
+    return Recording(begun, [_chosen(path, number, line) for number, line in enumerate(chosen, 2)], judged)
+
+
+def _chosen(path: Path, number: int, line: object) -> Chosen:
+    if not isinstance(line, Chosen):
+        raise TraceInvalid(f"{path}, line {number}: only the first line says how it begins, only the last its verdict")
+    return line
+
+
+def _line_of(path: Path, number: int, text: bytes) -> Scheduled | Chosen | Judged:
+    try:
+        return _LINES.validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the line"
+        raise TraceInvalid(f"{path}, line {number}: {where}: {first['msg']}") from None

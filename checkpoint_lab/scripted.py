@@ -1,0 +1,257 @@
+"""Runs by name, for people: any protocol of the menu on any graph, from a seed, with crashes where somebody wants them.
+
+`spark` is a job on Spark with all its rules, `operated` is one whose operator goes back and replaces things, `drivers` the lease
+of a job that several drivers want, `barrier` the protocol inside it on graphs of any shape, `lease` the rotation of checkpoints
+among replicas; all others are in `protocol.menu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from checkpoint_lab.barrier_processes import LIMITS
+from checkpoint_lab.barrier_storage import BARRIER_GRAPHS, BarrierGraph
+from checkpoint_lab.campaign import (
+    Report,
+    barrier_campaign,
+    campaign,
+    drivers_campaign,
+    lease_campaign,
+    operated_campaign,
+    spark_campaign,
+)
+from checkpoint_lab.drivers_schedules import drivers_world
+from checkpoint_lab.faults import NO_FAULTS, Faults, hostile
+from checkpoint_lab.graphs import ACYCLIC, GRAPHS
+from checkpoint_lab.lease_world import LeaseWorld
+from checkpoint_lab.message_world import DEFAULT, MessageWorld
+from checkpoint_lab.schedules import (
+    BARRIER_FAULT_RATE,
+    BARRIER_STEPS,
+    DRIVERS_FAULT_RATE,
+    DRIVERS_STEPS,
+    FAULT_RATE,
+    LEASE_FAULT_RATE,
+    LEASE_STEPS,
+    OPERATED_FAULT_RATE,
+    OPERATED_STEPS,
+    SPARK_FAULT_RATE,
+    SPARK_STEPS,
+    STEPS,
+    Driver,
+    Outcome,
+    barrier_world,
+    drive,
+    operated_world,
+    spark_world,
+)
+from checkpoint_lab.timed_barrier import with_sinks
+from checkpoint_lab.world import Choice, World
+from checkpoint_protocols.barrier.settings import Limits
+from checkpoint_protocols.graph import Graph
+from checkpoint_protocols.menu import MENU
+from checkpoint_protocols.recovery import Settings
+from checkpoint_protocols.vocabulary import Json
+
+BARRIER, LEASE, SPARK, OPERATED, DRIVERS = "barrier", "lease", "spark", "operated", "drivers"
+NAMES: tuple[str, ...] = (BARRIER, LEASE, SPARK, OPERATED, DRIVERS, *MENU)
+ONLY_GRAPH = {LEASE: "replicas", SPARK: "job", OPERATED: "job", DRIVERS: "hosts"}
+"""Worlds of one shape, without times and options of their own."""
+PACE = {
+    BARRIER: (BARRIER_STEPS, BARRIER_FAULT_RATE),
+    LEASE: (LEASE_STEPS, LEASE_FAULT_RATE),
+    SPARK: (SPARK_STEPS, SPARK_FAULT_RATE),
+    OPERATED: (OPERATED_STEPS, OPERATED_FAULT_RATE),
+    DRIVERS: (DRIVERS_STEPS, DRIVERS_FAULT_RATE),
+}
+"""Steps of chaos and faults per step, where they differ from the usual."""
+
+
+class NotOnTheMenu(ValueError):
+    """No such protocol or graph, or the protocol does not run on the graph. `options` are the ones that do."""
+
+    def __init__(self, what: str, options: Sequence[str]) -> None:
+        self.what = what
+        self.options = tuple(options)
+        super().__init__(what)
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """`process` dies at the first step from `step` on at which it can."""
+
+    process: str
+    step: int
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything that decides a run."""
+
+    protocol: str
+    graph: str
+    seed: int = 0
+    steps: int | None = None
+    inputs: int = 3
+    crashes: tuple[Crash, ...] = ()
+    faults: bool = True
+    """Random faults beside the named crashes."""
+    own: Graph | None = None
+    """A graph that has no name here; `graph` is what it is called."""
+    interval_ms: int | None = None
+    timeout_ms: int | None = None
+    """Times, the protocol's usual ones unless given."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Options of the protocol, as written."""
+
+    def settings(self) -> Settings:
+        """For protocols over plain messages. Raises `NotOnTheMenu`."""
+        given = {
+            name: value for name, value in (("interval_ms", self.interval_ms), ("timeout_ms", self.timeout_ms)) if value
+        }
+        return replace(DEFAULT, **given, options=options_of(self.protocol, self.options))
+
+    def limits(self) -> Limits:
+        """For the shipped machines. Raises `NotOnTheMenu`."""
+        options_of(self.protocol, self.options)
+        wait = self.timeout_ms or LIMITS.epoch_timeout_ms
+        return replace(
+            LIMITS,
+            interval_ms=self.interval_ms or LIMITS.interval_ms,
+            epoch_timeout_ms=wait,
+            store_timeout_ms=wait,
+            publish_timeout_ms=wait,
+        )
+
+    def world(self) -> World:
+        """The world before anything happened. Raises `NotOnTheMenu`."""
+        if self.protocol in ONLY_GRAPH:
+            _refuse_settings(self)
+            return self._only_world()
+        graph = _graph(self)
+        if isinstance(graph, BarrierGraph):
+            return barrier_world(graph, self.seed, limits=self.limits())
+        return MessageWorld(MENU[self.protocol], graph, self.budget(), self.inputs, settings=self.settings())
+
+    def _only_world(self) -> World:
+        """Whoever names a crash wants it, whatever the seed says."""
+        if self.protocol == LEASE:
+            return LeaseWorld(faults=self.budget())
+        if self.protocol == OPERATED:
+            return operated_world(self.seed)
+        if self.protocol == DRIVERS:
+            return drivers_world(self.seed, crashes=len(self.crashes))
+        world = spark_world(self.seed)
+        world.deaths |= bool(self.crashes)
+        return world
+
+    def run(self) -> Outcome:
+        """Chaos, calm, verdict, with everything that happened."""
+        world = self.world().watch()
+        unknown = {crash.process for crash in self.crashes} - set(world.names())
+        if unknown:
+            raise NotOnTheMenu(f"graph {self.graph} has no process {sorted(unknown)[0]!r}", world.names())
+        return drive(world, self.seed, *self.pace(), partial(ScriptedDriver, crashes=self.crashes))
+
+    def pace(self) -> tuple[int, float]:
+        """Steps of chaos, and random faults per step."""
+        steps, rate = PACE.get(self.protocol, (STEPS, FAULT_RATE))
+        return self.steps or steps, rate if self.faults else 0.0
+
+    def budget(self) -> Faults:
+        """What may go wrong: the named crashes, and what a seed may draw."""
+        budget = hostile(self.seed) if self.faults else NO_FAULTS
+        return replace(budget, crashes=budget.crashes + len(self.crashes))
+
+
+class ScriptedDriver(Driver):
+    """Draws as ever, but the named crashes happen when they are due."""
+
+    def __init__(self, world: World, seed: int, fault_rate: float, crashes: Sequence[Crash]) -> None:
+        super().__init__(world, seed, fault_rate)
+        self._crashes = sorted(crashes, key=lambda crash: crash.step)
+
+    def _next(self) -> Choice | None:
+        due = next((crash for crash in self._crashes if crash.step <= len(self.trace)), None)
+        choice = self.world.crash_of(due.process) if due else None
+        if due is not None and choice in self.world.faults():
+            self._crashes.remove(due)
+            return choice
+        return super()._next()
+
+
+CAMPAIGNS = {
+    LEASE: lease_campaign, SPARK: spark_campaign, OPERATED: operated_campaign, DRIVERS: drivers_campaign,
+}  # fmt: skip
+
+
+def runnable(protocol: str) -> dict[str, Graph]:
+    """Graphs that a protocol of the menu runs on."""
+    return ACYCLIC if MENU[protocol].needs.acyclic else GRAPHS
+
+
+def graphs_of(protocol: str) -> tuple[str, ...]:
+    """Names of the graphs that a protocol runs on. Raises `NotOnTheMenu`."""
+    if protocol in ONLY_GRAPH:
+        return (ONLY_GRAPH[protocol],)
+    if protocol == BARRIER:
+        return tuple(BARRIER_GRAPHS)
+    if protocol not in MENU:
+        raise NotOnTheMenu(f"no protocol {protocol!r}", NAMES)
+    return tuple(runnable(protocol))
+
+
+def many(scenario: Scenario, schedules: int, processes: int = 1) -> Report:
+    """So many schedules, beginning with the scenario's seed. Raises `NotOnTheMenu`."""
+    seeds = range(scenario.seed, scenario.seed + schedules)
+    steps, rate = scenario.pace()
+    if scenario.protocol in ONLY_GRAPH:
+        _refuse_settings(scenario)
+        return CAMPAIGNS[scenario.protocol](seeds, processes, steps, rate)
+    graph = _graph(scenario)
+    if isinstance(graph, BarrierGraph):
+        return barrier_campaign(graph, seeds, processes, steps, rate, scenario.limits())
+    protocol, settings = MENU[scenario.protocol], scenario.settings()
+    faults = None if scenario.faults and not scenario.crashes else scenario.budget()
+    return campaign(protocol, graph, seeds, processes, steps, faults, scenario.inputs, rate, settings)
+
+
+def options_of(protocol: str, written: Mapping[str, str]) -> dict[str, Json]:
+    """A protocol's options as it reads them. Raises `NotOnTheMenu`."""
+    known = MENU[protocol].options if protocol in MENU else {}
+    read: dict[str, Json] = {}
+    for name, value in written.items():
+        if name not in known:
+            raise NotOnTheMenu(f"{protocol} has no option {name!r}", sorted(known) or ["none"])
+        try:
+            read[name] = known[name].read(value)
+        except ValueError as error:
+            allowed = known[name].words or ("1", "2", "3 and so on")
+            raise NotOnTheMenu(f"option {name} of {protocol}: {value!r} is {error}", allowed) from error
+    return read
+
+
+def _refuse_settings(scenario: Scenario) -> None:
+    if scenario.own or scenario.options or scenario.interval_ms or scenario.timeout_ms:
+        raise NotOnTheMenu(f"{scenario.protocol} takes no graph, times or options", [ONLY_GRAPH[scenario.protocol]])
+
+
+def _graph(scenario: Scenario) -> Graph | BarrierGraph:
+    if scenario.own is not None:
+        return _own_graph(scenario, scenario.own)
+    names = graphs_of(scenario.protocol)
+    if scenario.graph not in names:
+        raise NotOnTheMenu(f"{scenario.protocol} does not run on a graph {scenario.graph!r}", names)
+    return BARRIER_GRAPHS[scenario.graph] if scenario.protocol == BARRIER else GRAPHS[scenario.graph]
+
+
+def _own_graph(scenario: Scenario, graph: Graph) -> Graph | BarrierGraph:
+    able = [BARRIER, *MENU]
+    if graph.back_edges:
+        able = [name for name, protocol in MENU.items() if not protocol.needs.acyclic]
+    if scenario.protocol not in able:
+        why = f", which loops at {', '.join(sorted(graph.back_edges))}" if graph.back_edges else ""
+        raise NotOnTheMenu(f"{scenario.protocol} does not run on {graph.name}{why}", able)
+    return with_sinks(graph, scenario.inputs) if scenario.protocol == BARRIER else graph

@@ -1,0 +1,280 @@
+"""Micro-batches as Spark runs them: where one ends is fixed before it runs, and it is atomic for whoever hears of it.
+
+A batch goes through all operators. Each counts its rows per key. At a barrier each key group writes what has changed since its
+last snapshot as a file. What a batch puts on an edge comes out in a later batch, in order: segment after segment, perhaps not all
+that there are. While an edge is full, a batch has no row of a source. Segments are files; they are read when the batch runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from checkpoint_lab.barrier_storage import ensure
+from checkpoint_lab.spark_rows import (
+    DELAY_MS,
+    EDGES,
+    GETS,
+    GOES_LATER,
+    GROUPS,
+    LATER,
+    LOOP,
+    OPERATORS,
+    SINKS,
+    SOURCES,
+    Name,
+    Row,
+    event_ms,
+    key_behind,
+    key_of,
+)
+from checkpoint_lab.spark_store import Shared
+from spark_ckpt.connector import Json, StagedFile
+from spark_ckpt.coordination.edges import Bound, segments_in
+from spark_ckpt.coordination.epoch_builder import Chains
+from spark_ckpt.coordination.markers import AHEAD, BARRIERS, ControlMarker
+from spark_ckpt.coordination.messages import BatchDone
+from spark_ckpt.coordination.reports import EDGE, Report, latest_attempts, scope_of_group
+from spark_ckpt.coordination.watermarks import event_times
+from spark_ckpt.store.records import StateFile
+
+LONGEST_CHAIN = 3
+BOUND = Bound(6)
+"""Rows on an edge: schedules go over it."""
+Rows = dict[str, list[Row]]
+
+
+@dataclass
+class Group:
+    """One key group's state in a Python worker. `chain`: files since the last full one. `epoch`: of its last barrier."""
+
+    number: int
+    counts: dict[int, int]
+    changed: set[int] = field(default_factory=set)
+    chain: int = 0
+    epoch: int = 0
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A line of Spark's offset log."""
+
+    batch: int
+    begins: Mapping[str, int]
+    ends: Mapping[str, int]
+    markers: int
+    segments: Mapping[str, int]
+    """How many segments of each edge have come out at its end."""
+
+
+class Query:
+    """One incarnation's query: its batches, its groups, its control stream."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        incarnation: int,
+        cursors: Mapping[str, int],
+        groups: Mapping[str, list[Group]],
+        in_flight: Mapping[str, Sequence[StagedFile]],
+        clocks: Mapping[str, int],
+    ) -> None:
+        self.shared = shared
+        self.incarnation = incarnation
+        self.groups = groups
+        self.ends = dict(cursors)
+        self.added = {edge: list(in_flight.get(edge, ())) for edge in EDGES}
+        self.taken = dict.fromkeys(EDGES, 0)
+        self.resting = False
+        """An edge was full behind the batch before."""
+        self.markers: list[ControlMarker] = []
+        self.seen = 0
+        self.batch = 0
+        self.watermark_ms = 0
+        """Spark's, of the next batch: it knows the rows of this query only, and what the first batch lets its clocks know."""
+        self.clocks = dict(clocks)
+        """The newest event time of every source's rows."""
+        self.planned: Planned | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Segments that wait on the edge where there are most."""
+        return max(len(self.added[edge]) - self.taken[edge] for edge in EDGES)
+
+    @property
+    def barrier(self) -> ControlMarker | None:
+        """The barrier that the planned batch ends with, if it is one that does."""
+        if self.planned is None or self.planned.markers == self.seen:
+            return None
+        marker = self.markers[self.planned.markers - 1]
+        return marker if marker.kind in BARRIERS else None
+
+    def news(self, rows: int) -> bool:
+        """Whether Spark would plan a batch: rows, segments, or a marker."""
+        return self.arrived(rows) or self.waiting > 0 or self.seen < len(self.markers)
+
+    def arrived(self, rows: int) -> bool:
+        """Whether a source has rows for a batch."""
+        return not self.resting and any(end < rows for end in self.ends.values())
+
+    def plan(self, rows: int, most: int, segments: int) -> None:
+        """Fix where the next batch ends: at most `most` rows of each source and `segments` of each edge, all markers."""
+        most = 0 if self.resting else most
+        ends = {source: min(rows, end + most) for source, end in self.ends.items()}
+        taken = {edge: taken + min(segments, BOUND.portion(self._left(edge))) for edge, taken in self.taken.items()}
+        self.planned = Planned(self.batch, dict(self.ends), ends, len(self.markers), taken)
+
+    def _left(self, edge: str) -> Sequence[StagedFile]:
+        return self.added[edge][self.taken[edge] :]
+
+    def run(self, how: str) -> BatchDone:
+        """Run the planned batch. `how`: "once"; "twice" if the tasks that stage ran again because their output was lost; or the
+        operator to whose last key group the marker does not come, for which there is no reason, but a rule.
+        """
+        planned = self.planned
+        assert planned is not None  # noqa: S101 - else the choice does not exist
+        delivered = _between(planned)
+        reports = [Report("input", 0, 0, "sources", {"rows_in": len(delivered)}), self._event_times(delivered)]
+        rows, put = self._flow(delivered, {edge: self._come_out(edge, planned) for edge in EDGES})
+        for attempt in range(2 if how == "twice" else 1):
+            reports += [
+                self._staged(planned.batch, attempt, sink, rows[GETS[sink]]) for sink in SINKS if rows[GETS[sink]]
+            ]
+            reports += [each for edge in EDGES for each in self._put(planned.batch, attempt, edge, put[edge])]
+        for task, operator in enumerate(OPERATORS):
+            reached = GROUPS - (how == operator)
+            reports += self._snapshots(planned, task, operator, reached)
+        least_ms = min(self.clocks[source] - DELAY_MS if source in self.clocks else 0 for source in SOURCES)
+        late_ms, self.watermark_ms = self.watermark_ms, max(self.watermark_ms, least_ms)
+        return self._done(planned, late_ms, tuple(latest_attempts(reports)))
+
+    def _event_times(self, delivered: Sequence[Name]) -> Report:
+        newest: dict[tuple[str, str], int] = {}
+        for name in delivered:
+            of, at_ms = (OPERATORS[0], name.source), event_ms(name.source, name.number)
+            newest[of] = max(newest.get(of, at_ms), at_ms)
+            self.clocks[name.source] = max(self.clocks.get(name.source, at_ms), at_ms)
+        return event_times(newest)
+
+    def _done(self, planned: Planned, late_ms: int, reports: tuple[Report, ...]) -> BatchDone:
+        """Before Spark plans the next batch, what this one has put on edges is added to their streams."""
+        for edge, segments in segments_in(reports).items():
+            self.added[edge] += segments
+        self.shared.batch_ran(self.incarnation, planned.begins, planned.ends)
+        self.batch, self.ends, self.seen, self.planned = planned.batch + 1, dict(planned.ends), planned.markers, None
+        self.taken = dict(planned.segments)
+        self.resting = bool(BOUND.full({edge: sum(each.rows for each in self._left(edge)) for edge in EDGES}))
+        cursors = {source: {"n": end} for source, end in planned.ends.items()}
+        return BatchDone(planned.batch, cursors, late_ms, planned.markers, reports, taken=dict(planned.segments))
+
+    # -- the job ------------------------------------------------------------------------------------------------------
+
+    def _flow(self, delivered: list[Name], out: Mapping[str, list[Row]]) -> tuple[Rows, Rows]:
+        """What the rows of the sources and those that come `out` of edges become: each operator's rows, what goes on each edge."""
+        back = [row._replace(name=row.name.next) for row in out[LOOP]]
+        passing = [row for row in back if not row.name.is_input]
+        names = [*delivered, *(row.name for row in back if row.name.is_input)]
+        first = [self._counted("counts", key_of(name), name) for name in names]
+        later = [row for row in first if row.key in GOES_LATER]
+        behind = [*(row for row in first if row.key not in GOES_LATER), *out[LATER]]
+        second = [self._counted("totals", key_behind(row.key, row.nth), row.name) for row in behind]
+        fed_back = [row for row in (*first, *passing) if row.name.goes_round]
+        return {"counts": first, "totals": second}, {LOOP: fed_back, LATER: later}
+
+    def _counted(self, operator: str, key: int, name: Name) -> Row:
+        group = self.groups[operator][key % GROUPS]
+        group.counts[key] = group.counts.get(key, 0) + 1
+        group.changed.add(key)
+        return Row(key, group.counts[key], name)
+
+    def _staged(self, batch: int, attempt: int, sink: str, rows: list[Row]) -> Report:
+        path = f"ckpt-{sink}-i{self.incarnation}-b{batch}-a{attempt}"
+        self.shared.staged[path] = tuple(rows)
+        return Report("tap", 0, attempt, sink, _file(path, len(rows), batch))
+
+    # -- edges --------------------------------------------------------------------------------------------------------
+
+    @property
+    def whole(self) -> bool:
+        """Every segment that the planned batch takes is there."""
+        planned = self.planned
+        return planned is None or all(
+            segment.path in self.shared.segments for edge in EDGES for segment in self._taken_by(planned, edge)
+        )
+
+    def _taken_by(self, planned: Planned, edge: str) -> Sequence[StagedFile]:
+        return self.added[edge][self.taken[edge] : planned.segments[edge]]
+
+    def _come_out(self, edge: str, planned: Planned) -> list[Row]:
+        return [row for segment in self._taken_by(planned, edge) for row in self.shared.segment(segment.path)]
+
+    def _put(self, batch: int, attempt: int, edge: str, rows: list[Row]) -> Iterator[Report]:
+        """Each source's rows are another task's. A later attempt cuts its files elsewhere."""
+        size = self.shared.segment_rows + attempt
+        for task, source in enumerate(SOURCES):
+            own = [row for row in rows if row.name.source == source]
+            for part, start in enumerate(range(0, len(own), size)):
+                path = f"ckpt-{edge}-i{self.incarnation}-b{batch}-t{task}-a{attempt}-p{part}"
+                segment = self.shared.segments[path] = tuple(own[start : start + size])
+                yield Report("tap", task, attempt, f"{EDGE}{edge}", _file(path, len(segment), batch, task, part))
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def _snapshots(self, planned: Planned, attempt: int, operator: str, reached: int) -> list[Report]:
+        """Of the first groups of an operator. `attempt`: as in Spark, a later task of the batch has a higher one."""
+        marker = self.barrier
+        if marker is None:
+            return []
+        return [
+            self._vote(operator, attempt, group, marker, planned.batch) for group in self.groups[operator][:reached]
+        ]
+
+    def _vote(self, operator: str, attempt: int, group: Group, marker: ControlMarker, batch: int) -> Report:
+        """As the group's own machine has it: a barrier that is not newer than its last one is stale."""
+        scope, epoch = scope_of_group(operator, group.number), marker.epoch
+        told: dict[str, Json] = {}
+        if marker.kind == AHEAD and not group.changed:
+            told = {"epoch": epoch}
+        elif epoch > group.epoch:
+            group.epoch = epoch
+            told = {"epoch": epoch, "file": self._snapshot(operator, group, epoch, batch)}
+        return Report("operator", group.number, attempt, scope, told)
+
+    def _snapshot(self, operator: str, group: Group, epoch: int, batch: int) -> Json:
+        full = group.chain >= LONGEST_CHAIN
+        keys = set(group.counts) if full else group.changed
+        file = None
+        if keys:
+            path = f"{operator}-i{self.incarnation}-b{batch}-g{group.number}"
+            self.shared.state[path] = {key: group.counts[key] for key in sorted(keys)}
+            group.chain = 1 if full else group.chain + 1
+            group.changed = set()
+            file = StateFile(
+                path=path, size_bytes=1, rows=len(keys), key_group=group.number, epoch=epoch,
+                incarnation=self.incarnation, kind="full" if full else "changes",
+            ).model_dump(mode="json")  # fmt: skip
+        return file
+
+
+def _file(path: str, rows: int, batch: int, task: int = 0, part: int = 0) -> dict[str, Json]:
+    """A staged file or segment as a report tells of it."""
+    return {"path": path, "size_bytes": 1, "rows": rows, "lane": 0, "batch": batch, "task": task, "part": part}
+
+
+def _between(planned: Planned) -> list[Name]:
+    ends = planned.ends.items()
+    return [Name(source, number) for source, end in ends for number in range(planned.begins[source], end)]
+
+
+def restored(shared: Shared, chains: Chains) -> dict[str, list[Group]]:
+    """Every operator's key groups as their chains have them."""
+    return {
+        operator: [_group(shared, number, chains.get((operator, number), ())) for number in range(GROUPS)]
+        for operator in OPERATORS
+    }
+
+
+def _group(shared: Shared, number: int, chain: tuple[StateFile, ...]) -> Group:
+    gone = [file.path for file in chain if file.path in shared.gone]
+    ensure(not gone, "O12", f"state is restored from {gone}, which are gone")
+    return Group(number, dict(shared.folded(chain)), chain=len(chain))

@@ -1,0 +1,84 @@
+"""What one driver of the simulated job can do next, and what can go wrong with what it does."""
+
+from __future__ import annotations
+
+from checkpoint_lab.spark_batches import Query
+from checkpoint_lab.spark_driver import SparkDriver
+from checkpoint_lab.spark_rows import OPERATORS
+from checkpoint_lab.world import Choice
+from spark_ckpt.connector import EpochOutput, StagedAhead
+
+EVERY = 1_000
+BATCHES = ((0, 0), (0, EVERY), (1, 1), (2, EVERY), (1, 0))
+"""How much a batch may take: rows of each source, segments of each edge."""
+
+
+def work_of(number: int, driver: SparkDriver, rows: int) -> list[Choice]:
+    """The next steps of its threads. `number`: the driver's, `rows`: how many each source has."""
+    found: list[Choice] = []
+    if driver.storing:
+        found += [("store", number, how) for how in ("ok", "slow")]
+    elif driver.busy:
+        found += [("coordinate", number, behind) for behind in ((True, False) if driver.query is None else (False,))]
+    for sink, lane in driver.lanes.items():
+        if lane.now is not None:
+            found.append(("publish", number, sink, "ok"))
+        elif lane.waiting:
+            found.append(_next_of(number, sink, lane.waiting[0]))
+    query = driver.query
+    if query is not None and query.planned is not None:
+        found.append(("run", number, "once"))
+    elif query is not None and query.news(rows):
+        found += _plans(number, query, rows)
+    if driver.sweeper.busy:
+        found.append(("sweep", number))
+    if driver.trash:
+        found.append(("delete", number))
+    return found
+
+
+def _next_of(number: int, sink: str, asked: EpochOutput | StagedAhead | None) -> Choice:
+    """What a lane does about what it is asked for."""
+    if asked is None:
+        return ("drop", number, sink)
+    return ("ask", number, sink) if isinstance(asked, EpochOutput) else ("send", number, sink, "ok")
+
+
+def _plans(number: int, query: Query, rows: int) -> list[Choice]:
+    marker, behind = query.seen < len(query.markers), query.arrived(rows)
+    return [
+        ("plan", number, most, segments)
+        for most, segments in BATCHES
+        if marker or (most and behind) or (segments and query.waiting)
+    ]
+
+
+def faults_of(number: int, driver: SparkDriver) -> list[Choice]:
+    """Refusals, silence, tasks that run twice."""
+    found: list[Choice] = [("store", number, how) for how in ("fail", "silent") if driver.storing]
+    found += [
+        ("publish", number, sink, how)
+        for sink, lane in driver.lanes.items()
+        if lane.now is not None
+        for how in ("fail", "silent")
+    ]
+    found += [
+        ("delay", number, sink, "late")
+        for sink, lane in driver.lanes.items()
+        if driver.sends_ahead and lane.now is not None
+    ]
+    found += [
+        ("send", number, sink, how)
+        for sink, lane in driver.lanes.items()
+        if lane.now is None and lane.waiting and isinstance(lane.waiting[0], StagedAhead)
+        for how in ("fail", "silent")
+    ]
+    if driver.query is not None and driver.query.planned:
+        found.append(("run", number, "twice"))
+    return found
+
+
+def missed_by(number: int, driver: SparkDriver) -> list[Choice]:
+    """A barrier that a key group of one operator does not get."""
+    reached = driver.query is not None and driver.query.barrier is not None
+    return [("miss", number, operator) for operator in OPERATORS if reached]

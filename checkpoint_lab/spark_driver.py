@@ -1,0 +1,328 @@
+"""A driver process: the rules of one incarnation, their threads taken apart into steps. It can die between any two.
+
+One thread coordinates: it carries out effects in order, then takes answers, then what others have posted.  One thread per
+sink publishes.  Spark runs batches.  Whatever they say to each other waits in a queue until its turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from checkpoint_lab.barrier_storage import ensure
+from checkpoint_lab.spark_batches import Query, restored
+from checkpoint_lab.spark_deciding import Deciding
+from checkpoint_lab.spark_identities import FOUND, standing
+from checkpoint_lab.spark_retention import Sweeper, swept
+from checkpoint_lab.spark_rows import DELAY_MS, EDGES, GROUPS, OPERATORS, SINKS, SOURCES
+from checkpoint_lab.spark_sink import SparkSink
+from checkpoint_lab.spark_store import JOB, Shared
+from checkpoint_protocols.barrier import Limits, Outcome
+from checkpoint_protocols.machine import Effect, Event
+from checkpoint_protocols.vocabulary import Note
+from spark_ckpt.connector import EpochOutput, StagedAhead
+from spark_ckpt.coordination.incarnation import IncarnationCore
+from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
+from spark_ckpt.coordination.messages import (
+    AheadEnded,
+    ArmTimer,
+    DropAhead,
+    End,
+    ManifestStored,
+    MaterializeTables,
+    NameEpoch,
+    OfferMarker,
+    Publish,
+    PublishEnded,
+    QueryStarting,
+    SayCommitted,
+    SendAhead,
+    SourcesPinned,
+    StoreManifest,
+    TimerRanOut,
+)
+from spark_ckpt.errors import CkptError, Fenced, RunFailed
+from spark_ckpt.store.identity import Found, Standing
+from spark_ckpt.store.records import Holder, Manifest
+from spark_ckpt.store.restore import LATEST, RecoveryPoint, RestoreTarget
+from spark_ckpt.store.ways_back import ways_of
+
+LIMITS = Limits(
+    interval_ms=20, epoch_timeout_ms=400, publish_timeout_ms=100_000, retry_ms=5, max_failed_epochs=1_000,
+    max_unpublished=2, max_publish_attempts=1_000,
+)  # fmt: skip
+SHAPE = JobShape(
+    JOB, SOURCES, {sink: SinkPlace("") for sink in SINKS},
+    (
+        OperatorShape(OPERATORS[0], "k int", "n int", GROUPS, dict.fromkeys(SOURCES, DELAY_MS)),
+        *(OperatorShape(operator, "k int", "n int", GROUPS) for operator in OPERATORS[1:]),
+    ), LIMITS,
+    edges=tuple(EdgeShape(edge, "k int, n int") for edge in EDGES),
+)  # fmt: skip
+PUBLISH_EVERY_MS = 1000
+"""Of a patient sink: several epochs are in between."""
+
+
+def shape_of(every_batch: bool, patient: Collection[str], ahead: bool = False) -> JobShape:
+    """The job's shape where each batch ends an epoch, or not; with sinks that get the rows of several epochs at once. `ahead`:
+    sinks are sent rows before their epoch is decided."""
+    every_ms = {sink: PUBLISH_EVERY_MS if sink in patient else 0 for sink in SINKS}
+    sinks = {sink: SinkPlace("", publish_every_ms=every_ms[sink], sends_ahead=ahead) for sink in SINKS}
+    return replace(SHAPE, every_batch=every_batch, sinks=sinks)
+
+
+HOLDER = Holder(host="h", boot_id="b", pid=1, pid_start=1, name=JOB)
+
+CoreOf = Callable[[JobShape, RecoveryPoint, Mapping[str, int], Standing], IncarnationCore]
+
+
+def shipped(shape: JobShape, point: RecoveryPoint, acked: Mapping[str, int], standing: Standing) -> IncarnationCore:
+    """The rules as they are shipped."""
+    return IncarnationCore(shape, point, standing, acked)
+
+
+class QueryDied(RunFailed):
+    """The query ended with an error: a failure, which may be the job's own."""
+
+    condition = "CKPT_SIMULATED_QUERY_DIED"
+    retriable = True
+
+
+@dataclass
+class Lane:
+    """One publishing thread: what it has to do; what it does now, once it has asked whether it may. `session`: its publisher's."""
+
+    sink: str
+    waiting: deque[EpochOutput | StagedAhead | None] = field(default_factory=deque)
+    """None: what was sent ahead is to be undone."""
+    now: EpochOutput | None = None
+    session: int | None = None
+
+    def opened(self, sink: SparkSink, incarnation: int) -> int:
+        """The session of its publisher, which is opened if there is none."""
+        self.session = sink.open(incarnation) if self.session is None else self.session
+        return self.session
+
+
+class SparkDriver:
+    """One incarnation, from the moment in which the log has it. Raises what beginning it raises.
+
+    `trash`: files that it has yet to delete.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        core_of: CoreOf,
+        restore: RestoreTarget = LATEST,
+        shape: JobShape = SHAPE,
+        found: Found = FOUND,
+    ) -> None:
+        self.shared = shared
+        self.log = shared.log()
+        standing(self.log, restore, found)
+        point = self.log.begin_incarnation(HOLDER, restore, 1_000, takeover=True)
+        self.incarnation = point.incarnation
+        self.sends_ahead = any(place.sends_ahead for place in shape.sinks.values())
+        self.core = core_of(shape, point, self.log.state().acked, standing(self.log, point.manifest.epoch, found))
+        self.base = point.manifest
+        self.now_ms = 0
+        self.timers: list[tuple[int, Event]] = []
+        self.effects: deque[Effect] = deque()
+        self.answers: deque[Event] = deque()
+        self.inbox: deque[Event] = deque()
+        self.lanes = {sink: Lane(sink) for sink in SINKS}
+        self.query: Query | None = None
+        self.trash: deque[Sequence[str]] = deque()
+        self.sweeper = Sweeper(shared, self.log)
+        self.deciding = Deciding(shared, self.log, self.answers, self.end)
+        self.ending: End | None = None
+        starts = {source: {"n": 0} for source in SOURCES if source not in self.core.cursors}
+        self.answers.append(SourcesPinned(starts))
+        self.stopping = False
+        self.committed = False
+        """It knows of an epoch of its own work."""
+        self.refused = False
+        """Somebody asked for an epoch behind the final one."""
+
+    # -- what can happen next ------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """The coordinator has something to do."""
+        work = bool(self.effects or self.answers or (self.query and self.inbox) or self.query is None)
+        return work and self.deciding.asking is None
+
+    @property
+    def storing(self) -> bool:
+        """The next effect is a decision."""
+        return self.deciding.asking is None and bool(self.effects) and isinstance(self.effects[0], StoreManifest)
+
+    def step(self, behind: bool) -> None:
+        """One effect, or one event."""
+        if self.effects:
+            self._carry_out(self.effects.popleft())
+        elif self.answers:
+            self._handle(self.answers.popleft())
+        elif self.query is None:
+            self._begin_query(behind)
+        else:
+            self._handle(self.inbox.popleft())
+
+    def _handle(self, event: Event) -> None:
+        self.committed = self.committed or (isinstance(event, ManifestStored) and event.manifest.reason != "initial")
+        self.effects += self.core.handle(event, float(self.now_ms))
+
+    def _begin_query(self, behind: bool) -> None:
+        """The rules hear of it before Spark plans anything."""
+        groups = restored(self.shared, self.core.chains)
+        cursors = {source: int(str(cursor["n"])) for source, cursor in self.core.cursors.items()}
+        clocks = {source: ms for (_, source), ms in self.core.event_times_ms.items()}
+        self.query = Query(self.shared, self.incarnation, cursors, groups, self.core.in_flight, clocks)
+        self._handle(QueryStarting(behind))
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case ArmTimer(delay_ms=delay_ms, elapsed=elapsed):
+                self.timers.append((self.now_ms + delay_ms, elapsed))
+            case OfferMarker(marker=marker) if self.query is not None:
+                self.query.markers.append(marker)
+            case StoreManifest():
+                self.deciding.store(effect)
+            case Publish(sink=sink, output=output):
+                self.lanes[sink].waiting.append(output)
+            case SendAhead(sink=sink, staged=staged):
+                self.lanes[sink].waiting.append(staged)
+            case DropAhead(sink=sink):
+                self.lanes[sink].waiting.append(None)
+            case NameEpoch(name=name, epoch=epoch):
+                ensure(epoch == self.log.state().latest, "O6", f"savepoint {name} names epoch {epoch}, which is not it")
+                self.log.add_savepoint(name, epoch)
+            case MaterializeTables(manifest=manifest, spent=spent):
+                self._settle(manifest, [path for paths in spent.values() for path in paths])
+            case SayCommitted(manifest=manifest):
+                ensure(
+                    manifest.attempt in self.shared.decided,
+                    "O6",
+                    f"epoch {manifest.epoch} is announced and not decided",
+                )
+            case Note(what="request refused"):
+                self.refused = True
+            case End():
+                self.end(effect)
+
+    def _settle(self, manifest: Manifest, spent: Sequence[str]) -> None:
+        """Files that nobody needs go later, if the driver lives. O17: each of them was given up."""
+        self.shared.give_up(spent)
+        self.sweeper.due = True
+        if spent:
+            self.trash.append(spent)
+        for edge, cut in manifest.edges.items():
+            consumed = self._consumed_before(edge, cut.consumed)
+            left = [path for path in consumed if path not in self.shared.named | self.shared.spent]
+            ensure(not left, "O17", f"epoch {manifest.epoch}: nobody needs {left} on {edge}, and nobody gave them up")
+
+    def _consumed_before(self, edge: str, consumed_rows: int) -> list[str]:
+        """Segments in front of a position, from where this incarnation began."""
+        assert self.query is not None  # noqa: S101 - there is nothing to settle before it
+        begun = self.base.edges.get(edge)
+        at, found = begun.consumed if begun else 0, []
+        for segment in self.query.added[edge]:
+            at += segment.rows
+            if at <= consumed_rows:
+                found.append(segment.path)
+        return found
+
+    def delete(self) -> None:
+        """What was given up longest ago."""
+        for path in self.trash.popleft():
+            self.shared.delete(path)
+
+    def sweep(self) -> int:
+        """A step of retention; how many epochs or files it was about."""
+        gone, error = swept(self.sweeper)
+        if error is not None:
+            self.end(End(Outcome.FENCED, error))
+        return gone
+
+    def end(self, ending: End) -> None:
+        """The first word counts."""
+        self.ending = self.ending or ending
+
+    def leave(self) -> None:
+        """What the log is told at the end, if anybody still listens."""
+        if self.ending is not None and self.ending.outcome is not Outcome.FENCED:
+            self.log.record_acks(self.incarnation, self.core.acks)
+            self.log.release(self.incarnation)
+
+    # -- the other threads ---------------------------------------------------------------------------------------------
+
+    def ask(self, sink: str) -> None:
+        """A lane asks whether it is still this incarnation's turn, before it opens anything."""
+        lane = self.lanes[sink]
+        output = lane.waiting.popleft()
+        assert isinstance(output, EpochOutput)  # noqa: S101 - else the choice does not exist
+        if self.log.state().incarnation > self.incarnation:
+            self.inbox.append(PublishEnded(sink, output.epoch, error=Fenced("a newer incarnation took over")))
+        else:
+            lane.now = output
+
+    def publish(self, sink: SparkSink, how: str) -> None:
+        """A lane's transaction."""
+        lane = self.lanes[sink.name]
+        output, lane.now = lane.now, None
+        assert output is not None  # noqa: S101 - else the choice does not exist
+        try:
+            rows, replayed = sink.publish(self.shared, output, how, lane.opened(sink, self.incarnation))
+        except CkptError as error:
+            lane.session = None
+            ways = ways_of(error, sink.name, output.epoch, self.log.state, self.log.manifest, self.shared.verify)
+            told = PublishEnded(sink.name, output.epoch, error=error)
+            self.inbox.append(told if ways is None else replace(told, back=ways.back, on=ways.on))
+        else:
+            self.inbox.append(PublishEnded(sink.name, output.epoch, rows, replayed))
+
+    def send(self, sink: SparkSink, how: str) -> None:
+        """A lane sends rows ahead. It asks whether it may where it has to open a publisher."""
+        lane = self.lanes[sink.name]
+        staged = lane.waiting.popleft()
+        assert isinstance(staged, StagedAhead)  # noqa: S101 - else the choice does not exist
+        try:
+            if lane.session is None and self.log.state().incarnation > self.incarnation:
+                raise Fenced("a newer incarnation took over")
+            rows = sink.send_ahead(self.shared, staged, how, lane.opened(sink, self.incarnation))
+        except CkptError as error:
+            lane.session = None
+            self.inbox.append(AheadEnded(sink.name, staged.epoch, error=error))
+        else:
+            self.inbox.append(AheadEnded(sink.name, staged.epoch, rows))
+
+    def drop_ahead(self, sink: SparkSink) -> None:
+        """A lane has undone what it sent ahead, if it is its own still."""
+        lane = self.lanes[sink.name]
+        lane.waiting.popleft()
+        if lane.session == sink.session:
+            sink.abort()
+
+    def run_batch(self, how: str, target: int | None) -> None:
+        """Spark runs the planned batch, and says so. `target`: where every source ends, for a job that drains.
+
+        Files of a life that is over are garbage: its batches fail if they need one that was swept.
+        """
+        assert self.query is not None  # noqa: S101 - else the choice does not exist
+        if self.incarnation < self.shared.incarnation and not self.query.whole:
+            self.lose_query()
+            return
+        done = self.query.run(how)
+        self.inbox.append(replace(done, drained=all(cursor["n"] == target for cursor in done.cursors.values())))
+
+    def lose_query(self) -> None:
+        """An executor died once too often."""
+        self.end(End(Outcome.FAILED, QueryDied("the query died with its executor")))
+
+    def run_out(self, number: int) -> None:
+        """A timer."""
+        due_ms, elapsed = self.timers.pop(number)
+        self.now_ms = max(self.now_ms, due_ms)
+        self.inbox.append(TimerRanOut(elapsed))

@@ -1,0 +1,39 @@
+"""What the job's names stand for, and a start in which one of them stands for something else: it has to be refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from checkpoint_lab.spark_rows import SINKS, SOURCES
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.identity import Confirmed, Found, Standing, known, reconciled
+from spark_ckpt.store.restore import RestoreTarget, owed_rows
+from spark_ckpt.store.ways_back import choice_unseen, whole_manifests
+
+FOUND = Found(
+    {source: {"topic": f"{source}-1"} for source in SOURCES}, {sink: {"table": f"{sink}-1"} for sink in SINKS}
+)
+"""What every source and sink is, as connectors say it."""
+
+
+def astray(number: int) -> Found:
+    """One name, `number` says which, stands for something else: a typo, or a table that was made anew."""
+    names = [*SOURCES, *SINKS]
+    name = names[number % len(names)]
+    if name in SOURCES:
+        return replace(FOUND, sources={**FOUND.sources, name: {"topic": "another"}})
+    return replace(FOUND, sinks={**FOUND.sinks, name: {"table": "another"}})
+
+
+def standing(log: EpochLog, target: RestoreTarget, found: Found) -> Standing:
+    """What a start goes on with, as the driver finds it out before it changes anything. Raises `IdentityChanged`."""
+    log_state = log.state()
+    choice = choice_unseen(log_state, target, log.manifest, log.verify)
+    owed = owed_rows(choice.base, choice.unpublished)
+    said = known(
+        log_state,
+        choice.base,
+        log.manifest,
+        lambda: whole_manifests(log_state, choice.base.epoch, log.manifest, log.verify),
+    )
+    return reconciled(said, found, Confirmed(), owed, log_state.last)

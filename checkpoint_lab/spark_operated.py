@@ -1,0 +1,403 @@
+"""The world of whoever operates a job on Spark: goes back, replaces sinks and sources, loses rows and logs, obeys what errors say.
+
+The rules are the shipped ones: the choice of an epoch, identities, debts, publication, ways out. The operator knows nothing but
+errors: one that is final has to name a way on, and the way has to work. What is true is kept apart (`operated_truth.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from checkpoint_lab.barrier_storage import ensure
+from checkpoint_lab.operated_driver import OperatedDriver, Start, merged, operated_shape
+from checkpoint_lab.operated_truth import SINKS, SOURCE, OperatedStore, Target, Truth
+from checkpoint_lab.spark_driver import CoreOf, shipped
+from checkpoint_lab.world import Choice, World
+from checkpoint_protocols.barrier import Outcome
+from checkpoint_protocols.ids import Epoch, Incarnation
+from spark_ckpt.connector import Published
+from spark_ckpt.errors import CkptError, EpochDamaged, IdentityChanged, PublishConflict, StoreOutage
+from spark_ckpt.store.log_table import LogRow
+from spark_ckpt.store.restore import LATEST, RestoreTarget
+from spark_ckpt.store.retention import Retention, kept_epochs
+from spark_ckpt.store.sinks_ahead import beyond, refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """Of a job's life: rows of every topic, how often something goes wrong (deaths, damage, whims of the operator), and of how many
+    usual schedules its steps are."""
+
+    rows: int
+    faults: int
+    stretch: int
+
+
+SHORT, LONG = Length(12, 20, 1), Length(30, 60, 2)
+"""Some mistakes take many epochs and several branches."""
+OBEYED_MAX = 8
+"""In a row, without a driver that begins: an operator does not go round in circles."""
+_WAY = re.compile(r"job\.start\(([^)]*)\)")
+_RESTORE = re.compile(r"restore=(\d+)")
+_ACCEPTED = re.compile(r"accept-loss STORE --epoch (\d+) --incarnation (\d+)")
+_CONFIRMED = re.compile(r"accept_new_(sink|source)='(\w+)'")
+
+
+@dataclass(frozen=True)
+class Backup:
+    """The log's folder as it was."""
+
+    rows: tuple[tuple[LogRow, str], ...]
+    forgotten: frozenset[int]
+
+
+class OperatedWorld(World):
+    """`patient`: sinks that get the rows of several epochs at once. `troubles`: kinds of faults that happen; empty: all."""
+
+    LAGGARDS = ("", "publish", "batch", "timer")
+    FLEETING = frozenset({"publish fail", "publish silent", "damage due"})
+
+    def __init__(
+        self,
+        core_of: CoreOf = shipped,
+        patient: tuple[str, ...] = (),
+        troubles: tuple[str, ...] = (),
+        length: Length = SHORT,
+    ) -> None:
+        self.troubles, self.rows, self.stretch = troubles, length.rows, length.stretch
+        self.core_of, self.shape = core_of, operated_shape(patient)
+        self.store = OperatedStore()
+        self.topic = "a-1"
+        self.targets = {sink: Target(sink, f"{sink}-1") for sink in SINKS}
+        self.truth = Truth(self.store, {sink: [target] for sink, target in self.targets.items()})
+        self.driver: OperatedDriver | None = None
+        self.start = Start()
+        self.error: CkptError | None = None
+        """What the operator has to do something about."""
+        self.whim = False
+        """The next start is the operator's own idea, and may be refused."""
+        self.asked: RestoreTarget | None = None
+        """What the operator wanted who was told to confirm something, and nothing else."""
+        self.obeyed = 0
+        self.faults_left = length.faults
+        self.accepted = False
+        """The command that an error named has been run: no sink is ahead any more."""
+        self.backup: Backup | None = None
+        self.made = 1
+        """How many topics and targets of each name there have been."""
+        self.counted: dict[str, int] = {}
+        self.ended = False
+
+    # -- what can happen -----------------------------------------------------------------------------------------------
+
+    def choices(self) -> list[Choice]:
+        """Everything but faults and timers."""
+        driver = self.driver
+        if driver is None:
+            return self._operator()
+        found: list[Choice] = [("publish", sink, "ok") for sink, waiting in driver.waiting.items() if waiting]
+        if driver.news:
+            found += [("batch", most) for most in (1, 2)]
+        return [*found, *(self.timers() if self.faults_left else [])]
+
+    def _operator(self) -> list[Choice]:
+        if self.ended:
+            return []
+        if self.error is None:
+            return [("begin",)]
+        ways: list[Choice] = [("obey", number) for number in range(len(_WAY.findall(self.error.hint)))]
+        hint = self.error.hint
+        if "bring the file back" in hint or "bring back what it lacks" in hint:
+            ways.append(("repair",))
+        if "correct the" in hint or "as it was, so that" in hint:
+            ways.append(("correct",))
+        if "accept-loss" in hint:
+            ways += [("accept", back, how) for back in (True, False) for how in ("at once", "one by one")]
+        ensure(bool(ways), "O10", f"no way on is named: {self.error}")
+        return ways
+
+    def timers(self) -> list[Choice]:
+        """The driver's earliest."""
+        return [("timer",)] if self.driver and self.driver.timers else []
+
+    def faults(self) -> list[Choice]:
+        """Deaths, refusals, damage; and what an operator may want."""
+        if not self.faults_left or (self.driver is None and (self.obeyed or self.error)):
+            return []  # nobody meddles while a way out is told and taken
+        found: list[Choice] = [("back up",), ("sweep",)] if self.store.rows else []
+        found += [("damage", number) for number in range(len(self._precious()))]
+        found += [("replace", name) for name in (SOURCE, *SINKS)]
+        if self.driver is not None:
+            waiting = [sink for sink, outputs in self.driver.waiting.items() if outputs]
+            found += [("damage due", sink) for sink in waiting if self.driver.waiting[sink][0].files]
+            found += [("publish", sink, how) for sink in waiting for how in ("fail", "silent")]
+            found += [("crash",), ("store", "fail"), ("store", "silent")]
+        if self.error is None and self.store.rows:
+            found += [("restore", epoch) for epoch in self._epochs()]
+        if self.backup is not None and self.error is None:
+            found.append(("lose",))
+        return [each for each in found if not self.troubles or each[0] in self.troubles]
+
+    def fault_of(self, choice: Choice) -> str:
+        """With how it goes wrong."""
+        return f"{choice[0]} {choice[-1]}" if choice[-1] in ("fail", "silent") else str(choice[0])
+
+    def _epochs(self) -> list[int]:
+        return [0, *sorted(self.store.look().state().by_id)]
+
+    def _precious(self) -> list[str]:
+        """Staged files that are not there twice."""
+        return sorted(self.store.due_files() - self.store.gone) if self.store.rows else []
+
+    # -- making it happen ----------------------------------------------------------------------------------------------
+
+    def do(self, choice: Choice) -> None:
+        """One of the methods below, by the choice's kind."""
+        kind, *what = choice
+        self.step += 1
+        if kind in _FAULTS or choice[-1] in ("fail", "silent"):
+            self.faults_left -= 1
+        self.counted[str(kind)] = self.counted.get(str(kind), 0) + 1
+        getattr(self, "_do_" + str(kind).replace(" ", "_"))(*what)
+        self._collect_end()
+        self.truth.judge()
+
+    def _do_begin(self) -> None:
+        rows = len(self.store.rows)
+        try:
+            self._refuse_newer_sinks()
+            driver = OperatedDriver(
+                self.store, self.core_of, self.shape, self.start, self.topic, self.targets, self.rows
+            )
+        except CkptError as error:
+            self._refused(error, rows)
+            return
+        self.tell(
+            "driver", "recover", f"incarnation {driver.point.incarnation} from epoch {driver.point.manifest.epoch}"
+        )
+        asked, self.asked = self.asked, None
+        at = driver.point.manifest.epoch
+        ensure(
+            asked in (None, at), "O10", f"whoever wanted epoch {asked} and confirmed what was named is at epoch {at}"
+        )
+        if self.start.chosen:
+            self.truth.gone_back(driver.point.manifest.epoch)
+        if driver.fresh:
+            self.truth.begun_anew(self.topic, driver.point.manifest.epoch)
+        self.driver, self.start, self.error, self.whim, self.obeyed = driver, Start(), None, False, 0
+
+    def _refused(self, error: CkptError, rows: int) -> None:
+        """O10: a way that an error names is not refused, unless more than one thing was changed. A whim may be."""
+        if error.retriable:
+            return
+        ensure(len(self.store.rows) == rows, "O5", f"a start is refused and has changed the log: {error}")
+        self.tell("driver", "failed", str(error).partition("\n")[0])
+        if self.whim and not isinstance(error, IdentityChanged | PublishConflict):
+            self.start, self.whim, self.error = Start(), False, None
+            return
+        known = isinstance(error, IdentityChanged) or "accept-loss" in error.hint or not self.start.chosen or self.whim
+        ensure(known, "O10", f"the way on that was named is refused: {error}")
+        self.error = error
+
+    def _refuse_newer_sinks(self) -> None:
+        """As the driver asks, before anything is decided."""
+        if (error := refusal(self._markers(), self.store.log().state(), "STORE")) is not None:
+            ensure(not self.accepted, "O10", f"what was named is accepted, and is not enough: {error}")
+            raise error
+
+    def _markers(self) -> dict[str, Published]:
+        markers = {sink: target.marker for sink, target in self.targets.items()}
+        return {
+            sink: Published(Epoch(marker.epoch), Incarnation(marker.incarnation), marker.is_of)
+            for sink, marker in markers.items()
+            if marker is not None
+        }
+
+    def _do_obey(self, number: int) -> None:
+        assert self.error is not None  # noqa: S101 - else the choice does not exist
+        way = _WAY.findall(self.error.hint)[number]
+        self.obeyed += 1
+        ensure(self.obeyed <= OBEYED_MAX, "O10", f"the operator goes round in circles: {self.error}")
+        restore = _RESTORE.search(way)
+        names = dict(_CONFIRMED.findall(way))
+        to = int(restore[1]) if restore else LATEST
+        older = self.start.chosen and self.start.restore != self.store.log().state().latest
+        self.asked = self.start.restore if older and names and not restore else None
+        if restore and isinstance(self.error, EpochDamaged) and self.error.damaged_file:
+            self._judge_told(int(restore[1]))
+        self.tell("operator", "recover", f"obeys: job.start({way})")
+        if "bring back what it lacks" in self.error.hint and number == 0:
+            self.store.gone.clear()
+        self.whim = self.whim and to == self.start.restore
+        self.start, self.error = merged(self.start, to, names.get("sink", ""), names.get("source", "")), None
+
+    def _judge_told(self, back: int) -> None:
+        """O6: of every other sink that shows rows which come again it was said."""
+        assert self.error is not None  # noqa: S101 - as above
+        newest = self.store.log().state().latest
+        told = str(self.error.context.get("would be repeated"))
+        for sink in SINKS:
+            if sink != self.error.context.get("sink") and self.truth.shows_behind(sink, newest, back):
+                ensure(
+                    f"{sink} has" in told or f"{sink} may have" in told, "O6", f"{sink} shows what comes again: {told}"
+                )
+
+    def _do_repair(self) -> None:
+        self.store.gone.clear()
+        self.error, self.start, self.whim = None, Start(), False
+
+    def _do_correct(self) -> None:
+        """Source and sinks are again what the error says was recorded."""
+        assert self.error is not None  # noqa: S101 - else the choice does not exist
+        log = self.store.log()
+        recorded = [str(text).split()[-1] for name, text in self.error.context.items() if name.endswith("recorded")]
+        if not recorded:  # a sink that cannot be replaced yet
+            recorded = [each.parts["table"] for each in log.manifest(max(log.state().by_id)).sink_identities.values()]
+        for identity in recorded:
+            if identity.startswith(SOURCE):
+                self.topic = identity
+            for sink in SINKS:
+                known = {each.identity: each for each in self.truth.targets[sink]}
+                self.targets[sink] = known.get(identity, self.targets[sink])
+        self.error = None
+        self.start = replace(self.start, confirmed=Start().confirmed)
+
+    def _do_accept(self, back: bool, how: str) -> None:
+        """O10: what sinks have behind a log is accepted, as the error says or sink by sink, and their rows are taken back or come
+        again."""
+        self.store.mood = "ok"
+        log = self.store.log()
+        self.store.later()
+        if how == "at once":
+            assert self.error is not None  # noqa: S101 - else the choice does not exist
+            log.accept_loss(*map(int, _ACCEPTED.findall(self.error.hint)[0]))
+            self.accepted = True
+        else:
+            for marker in self._markers().values():
+                if beyond(marker, log.state()):
+                    log.accept_loss(marker.epoch, marker.incarnation)
+        if back:
+            kept = self.truth.attempts_of(log.state().latest)
+            for target in self.targets.values():
+                target.shown = [(row, attempt) for row, attempt in target.shown if attempt in kept]
+        else:
+            self.truth.gone_back(log.state().latest)
+        self.error, self.start, self.whim = None, Start(), False
+
+    def _do_batch(self, most: int) -> None:
+        assert self.driver is not None  # noqa: S101 - else the choice does not exist
+        self.driver.run_batch(most)
+
+    def _do_publish(self, sink: str, how: str) -> None:
+        assert self.driver is not None  # noqa: S101 - as above
+        self.tell(sink, "publish", f"epoch {self.driver.waiting[sink][0].epoch}: {how}")
+        self.driver.publish(sink, how)
+
+    def _do_timer(self) -> None:
+        assert self.driver is not None  # noqa: S101 - as above
+        self.driver.run_out()
+
+    def _do_stop(self) -> None:
+        assert self.driver is not None  # noqa: S101 - as above
+        self.driver.stop()
+
+    def _do_crash(self) -> None:
+        self.tell("driver", "crash")
+        self.driver = None
+
+    def _do_store(self, how: str) -> None:
+        self.store.mood = how
+
+    def _do_damage(self, number: int) -> None:
+        path = self._precious()[number]
+        self.tell("log", "failed", f"{path} is damaged")
+        self.store.gone.add(path)
+
+    def _do_damage_due(self, sink: str) -> None:
+        assert self.driver is not None  # noqa: S101 - else the choice does not exist
+        self.store.gone.add(self.driver.waiting[sink][0].files[0].path)
+
+    def _do_replace(self, name: str) -> None:
+        """Its driver is gone, and something else stands under the name."""
+        self.driver, self.made = None, self.made + 1
+        if name == SOURCE:
+            self.topic = f"{SOURCE}-{self.made}"
+        else:
+            self.targets[name] = Target(name, f"{name}-{self.made}")
+            self.truth.targets[name].append(self.targets[name])
+        self.tell("operator", "failed", f"{name} is another one")
+
+    def _do_restore(self, epoch: int) -> None:
+        if self.driver is not None:
+            with suppress(StoreOutage):
+                self.driver.leave()
+        self.driver, self.start, self.whim = None, Start(epoch), True
+        self.tell("operator", "recover", f"wants epoch {epoch}")
+
+    def _do_back_up(self) -> None:
+        self.backup = Backup(tuple(self.store.rows), frozenset(self.store.forgotten))
+
+    def _do_lose(self) -> None:
+        """The log is the one of a backup."""
+        assert self.backup is not None  # noqa: S101 - else the choice does not exist
+        self.driver, self.accepted = None, False
+        self.store.restored(list(self.backup.rows), set(self.backup.forgotten))
+        self.tell("log", "failed", "is that of a backup")
+
+    def _do_sweep(self) -> None:
+        with suppress(StoreOutage):
+            self.store.log().shorten(lambda log_state: kept_epochs(log_state, Retention(keep_last=2, slack=0), 2))
+
+    def _collect_end(self) -> None:
+        driver = self.driver
+        if driver is None or driver.ending is None:
+            return
+        ending, self.driver = driver.ending, None
+        if ending.error is None or not ending.error.retriable:
+            with suppress(StoreOutage):
+                driver.leave()
+        if ending.error is not None and not ending.error.retriable:
+            self.error, self.start = ending.error, Start()
+            self.tell("driver", "failed", str(ending.error).partition("\n")[0])
+        self.ended = self.faults_left == 0 and ending.error is None and ending.outcome is Outcome.STOPPED
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def calm(self) -> None:
+        """No more faults."""
+        self.faults_left = 0
+        self.store.mood = "ok"
+
+    def drain_choices(self) -> list[Choice]:
+        """Work, then a stop once everything is read, then timers."""
+        driver = self.driver
+        if driver is not None and not driver.stopping and driver.cursor.number == self.rows:
+            return [("stop",)]
+        return self.choices() or self.timers()
+
+    def judge(self) -> None:
+        """O2, O10: the job ends, and everything that it has read is shown."""
+        ensure(self.ended, "O10", "the job has not stopped")
+        self.truth.judge_end(self.store.log().state().latest)
+
+    def picture(self) -> Hashable:
+        """This world is not explored exhaustively: no two of its states count as alike."""
+        return (id(self), self.step)
+
+    def counts(self) -> dict[str, int]:
+        """What happened how often."""
+        return dict(self.counted)
+
+    def names(self) -> list[str]:
+        """For stories."""
+        return ["operator", "driver", "log", *SINKS]
+
+    def crash_of(self, process: str) -> Choice:
+        """Nothing but the driver is a process here."""
+        return ("crash",)
+
+
+_FAULTS = frozenset({"crash", "store", "damage", "damage due", "replace", "restore", "back up", "lose", "sweep"})

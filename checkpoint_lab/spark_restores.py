@@ -1,0 +1,70 @@
+"""What somebody finds who goes back to an older epoch: all its files, and a job that comes to the same end.
+
+The rules and the log are the shipped ones, on a copy of what is durable. Nothing fails in it; sinks take whatever they are given.
+"""
+
+from __future__ import annotations
+
+from checkpoint_lab.barrier_storage import ensure
+from checkpoint_lab.spark_driver import CoreOf, SparkDriver
+from checkpoint_lab.spark_store import Shared
+from checkpoint_protocols.barrier import Outcome
+from spark_ckpt.connector import EpochOutput
+from spark_ckpt.coordination.messages import PublishEnded
+from spark_ckpt.errors import CkptError
+from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.restore import choose
+
+STEPS_MAX = 2_000
+BATCH = (5, 9)
+"""Rows of each source and segments of each edge that a batch takes."""
+
+
+def judge_restores(durable: Shared, core_of: CoreOf, rows: int) -> None:
+    """O12: every kept epoch can be restored. O3, O10: a job that goes on from the one with most in flight ends as it should."""
+    log = durable.log()
+    log_state = log.state()
+    kept = [log.manifest(brief.epoch) for brief in log_state.epochs]
+    for manifest in kept:
+        try:
+            choose(log_state, manifest.epoch, log.manifest, durable.verify)
+        except CkptError as error:
+            ensure(False, "O12", f"epoch {manifest.epoch} cannot be restored: {error}")
+    goes_on(durable, core_of, max(kept, key=_rows_in_flight).epoch, rows)
+
+
+def goes_on(durable: Shared, core_of: CoreOf, epoch: int, rows: int) -> None:
+    """Restore the epoch, and drain the sources. Every decision on the way is judged as any."""
+    driver = SparkDriver(durable.copy(), core_of, epoch)
+    for _ in range(STEPS_MAX):
+        if driver.ending is not None:
+            break
+        _step(driver, rows)
+    ending = driver.ending
+    ensure(ending is not None and ending.outcome is Outcome.STOPPED, "O10", f"from epoch {epoch}: {ending}")
+    base = driver.core.base
+    whole = all(cursor["n"] == rows for cursor in base.cursors.values()) and not _rows_in_flight(base)
+    ensure(
+        whole, "O3", f"from epoch {epoch} the job ends with {base.cursors} and {_rows_in_flight(base)} rows in flight"
+    )
+
+
+def _step(driver: SparkDriver, rows: int) -> None:
+    query = driver.query
+    due = [lane for lane in driver.lanes.values() if lane.waiting]
+    if due:
+        output = due[0].waiting.popleft()
+        assert isinstance(output, EpochOutput)  # noqa: S101 - this job sends nothing ahead
+        driver.inbox.append(PublishEnded(due[0].sink, output.epoch, sum(file.rows for file in output.files)))
+    elif driver.busy:
+        driver.step(True)
+    elif query is not None and query.planned is not None:
+        driver.run_batch("once", rows)
+    elif query is not None and query.news(rows):
+        query.plan(rows, *BATCH)
+    elif driver.timers:
+        driver.run_out(0)
+
+
+def _rows_in_flight(manifest: Manifest) -> int:
+    return sum(cut.produced - cut.consumed for cut in manifest.edges.values())

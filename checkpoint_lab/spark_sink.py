@@ -1,0 +1,167 @@
+"""A transactional sink as connectors promise it: rows and marker in one transaction, a fence per incarnation.
+
+What the marker says about an epoch is judged by the shipped rules (`sink_rules.py`), and so is what was sent ahead
+(`sent_ahead.py`). A publisher has a session, as a producer has its epoch: whoever opens one ends every older one, aborts what it
+has sent ahead and is not committed, and refuses its commit that is still under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from checkpoint_lab.barrier_storage import ensure
+from checkpoint_lab.spark_rows import Row, by_key, in_order, in_the_end
+from checkpoint_lab.spark_store import JOB, Shared
+from spark_ckpt.connector import EpochOutput, SinkContext, StagedAhead, StagedFile
+from spark_ckpt.connector_parts.sent_ahead import SentAhead
+from spark_ckpt.connector_parts.sink_rules import SinkMarker, is_published, marker_of
+from spark_ckpt.errors import EpochDamaged, Fenced, PublishFailed
+
+
+@dataclass(frozen=True)
+class Late:
+    """A commit that is under way: what becomes visible with it."""
+
+    session: int
+    rows: tuple[Row, ...]
+    output: EpochOutput
+
+
+@dataclass
+class SparkSink:
+    """What everybody can see of it. `fence`: the newest incarnation that has opened it. `session`: its newest publisher's.
+
+    `ahead`, `ahead_rows`: what is in the open transaction, which nobody sees. `late`: a commit that has not arrived.
+    """
+
+    name: str
+    rows: list[Row] = field(default_factory=list)
+    marker: SinkMarker | None = None
+    fence: int = 0
+    session: int = 0
+    ahead: SentAhead[str] | None = None
+    ahead_rows: list[Row] = field(default_factory=list)
+    late: Late | None = None
+
+    def open(self, incarnation: int) -> int:
+        """A new publisher's session: every older one's open transaction is aborted."""
+        if incarnation < self.fence:
+            raise Fenced(f"{self.name} belongs to incarnation {self.fence}")
+        self.fence = incarnation
+        self.lose()
+        return self.session
+
+    def lose(self) -> None:
+        """The open transaction timed out, or a zombie initialised the id: whoever holds it is fenced."""
+        self.session += 1
+        self.late = None
+        self.abort()
+
+    def abort(self) -> None:
+        """What was sent ahead is undone."""
+        self.ahead, self.ahead_rows = None, []
+
+    def send_ahead(self, shared: Shared, staged: StagedAhead, how: str, session: int) -> int:
+        """Rows of an epoch that is not decided. `how`: "ok", "fail" (nothing is sent) or "silent" (it is, without an answer)."""
+        self._check(session)
+        if how == "fail":
+            raise PublishFailed(f"{self.name} is away")
+        rest = self._rest(staged.epoch, staged.incarnation, staged.files)
+        _missing(shared, rest, staged.epoch)
+        rows = _rows_of(shared, rest)
+        self.ahead = SentAhead(staged.epoch, staged.incarnation, tuple(file.path for file in staged.files))
+        self.ahead_rows += rows
+        if how == "silent":
+            raise PublishFailed(f"{self.name} does not answer")
+        return len(rows)
+
+    def publish(self, shared: Shared, output: EpochOutput, how: str, session: int) -> tuple[int, bool]:
+        """One transaction: rows, and whether they were there before. Raises what a publisher raises.
+
+        `how`: "ok", "fail" (not done), "silent" (done, but the answer does not come) or "late" (not done yet, and no answer).
+        """
+        self._check(session)
+        if is_published(self.marker, output, self._context(output)):
+            self.abort()
+            return self._rows(shared, output), True
+        if how == "fail":
+            raise PublishFailed(f"{self.name} is away")
+        self._judge(shared, output)
+        self._rows(shared, output)
+        rest = self._rest(output.epoch, output.incarnation, output.files)
+        commit = Late(self.session, (*self.ahead_rows, *_rows_of(shared, rest)), output)
+        if how == "late":
+            self.late = commit
+            raise PublishFailed(f"{self.name} does not answer in time")
+        self._show(commit)
+        if how == "silent":
+            raise PublishFailed(f"{self.name} does not answer")
+        return self._rows(shared, output), False
+
+    def land(self) -> None:
+        """The commit that is under way arrives."""
+        late, self.late = self.late, None
+        if late is not None and late.session == self.session:
+            self._show(late)
+
+    def judge(self, rows: int) -> None:
+        """O12: it shows a beginning of what it has to show, each row once and in order. `rows`: how many each source has."""
+        for key, counts in by_key(self.rows).items():
+            wanted = list(range(1, len(counts) + 1))
+            ensure(counts == wanted, "O12", f"{self.name} shows {counts} for key {key}")
+        whole = in_the_end(rows).shown[self.name]
+        for lane, numbers in in_order(row.name for row in self.rows).items():
+            wanted = whole.get(lane, [])[: len(numbers)]
+            ensure(numbers == wanted, "O12", f"{self.name} shows {numbers} of {lane}, expected {wanted}")
+
+    def judge_shown(self, shared: Shared) -> None:
+        """O11: nothing is shown of an epoch that is not decided."""
+        outputs = [each.outputs[self.name] for each in shared.manifests() if self.name in each.outputs]
+        decided = sum(len(shared.staged[file.path]) for output in outputs for file in output.files)
+        ensure(len(self.rows) <= decided, "O11", f"{self.name} shows {len(self.rows)} rows, {decided} are decided")
+
+    def _show(self, commit: Late) -> None:
+        self.rows += commit.rows
+        self.marker = marker_of(commit.output, self._context(commit.output))
+        self.abort()
+
+    def _rest(self, epoch: int, incarnation: int, files: Sequence[StagedFile]) -> Sequence[StagedFile]:
+        """What the open transaction lacks; one that holds anything else is aborted."""
+        sent = self.ahead
+        rest = sent.rest_of(epoch, incarnation, [file.path for file in files]) if sent else None
+        if rest is None:
+            self.abort()
+            return files
+        return files[len(files) - len(rest) :]
+
+    def _check(self, session: int) -> None:
+        if session != self.session:
+            raise PublishFailed(f"another publisher of {self.name} was opened")
+
+    def _context(self, output: EpochOutput) -> SinkContext:
+        return SinkContext(JOB, self.name, "store", output.incarnation)
+
+    def _judge(self, shared: Shared, output: EpochOutput) -> None:
+        """O11: what is shown is what was decided, whole."""
+        decided = {each.epoch: each for each in shared.manifests()}.get(output.epoch)
+        ensure(decided is not None, "O11", f"{self.name} shows epoch {output.epoch}, which is not decided")
+        if decided is not None:
+            mine = decided.outputs.get(self.name)
+            wanted = [file.path for file in mine.files] if mine else []
+            shown = [file.path for file in output.files]
+            ensure(shown == wanted, "O11", f"{self.name} shows {shown} for epoch {output.epoch}, decided was {wanted}")
+
+    def _rows(self, shared: Shared, output: EpochOutput) -> int:
+        _missing(shared, output.files, output.epoch)
+        return len(_rows_of(shared, output.files))
+
+
+def _missing(shared: Shared, files: Sequence[StagedFile], epoch: int) -> None:
+    missing = [file.path for file in files if file.path not in shared.staged or file.path in shared.gone]
+    if missing:
+        raise EpochDamaged(f"{missing[0]} is missing", epoch=epoch)
+
+
+def _rows_of(shared: Shared, files: Sequence[StagedFile]) -> list[Row]:
+    return [row for file in files for row in shared.staged[file.path]]

@@ -1,0 +1,310 @@
+"""What is durable in the world of a Spark job: the log's rows, state files, staged files, segments. The log is the shipped one.
+
+`MemoryTable` takes the place of the log's Delta table, so that `EpochLog` with its fences, its restore choice and its
+compare-and-swap runs as it ships.  An append can be refused, or done without an answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from checkpoint_lab.barrier_storage import ensure
+from checkpoint_lab.spark_rows import (
+    EDGES,
+    GETS,
+    OPERATORS,
+    SINKS,
+    SOURCES,
+    Expected,
+    Row,
+    by_key,
+    expected,
+    in_order,
+    outputs_of,
+    watermark_ms,
+)
+from spark_ckpt.errors import EpochDamaged, StoreUnreachable
+from spark_ckpt.store.delta_log import CommitLost
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.log_table import LogRow, LogTable, NewRow
+from spark_ckpt.store.records import EdgeCut, Manifest, StateFile
+
+JOB = "job"
+_CREATED = f'{{"history":"","job":"{JOB}","store_id":"store"}}'
+CREATED = NewRow("created", 0, 0, "created", _CREATED, _CREATED)
+"""The first row of the job's log."""
+
+
+@dataclass
+class Shared:
+    """Everything that outlives processes. `staged`, `state` and `segments` are immutable files by path; only segments are deleted.
+
+    `gone`: staged rows and state that were deleted; only oracles still know what was in them. `forgotten`: `seq` of rows
+    that the log has dropped.
+
+    `named`: segments that some decided epoch names. `spent`: those that somebody has given up, deleted or not.
+    """
+
+    rows: list[tuple[LogRow, str]] = field(default_factory=list)
+    staged: dict[str, tuple[Row, ...]] = field(default_factory=dict)
+    state: dict[str, Mapping[int, int]] = field(default_factory=dict)
+    segments: dict[str, tuple[Row, ...]] = field(default_factory=dict)
+    named: set[str] = field(default_factory=set)
+    spent: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+    forgotten: set[int] = field(default_factory=set)
+    shortened: int = 0
+    """How often rows were dropped."""
+    _manifests: list[Manifest] = field(default_factory=list)
+    attempts: int = 0
+    begins: dict[tuple[int, str], list[Mapping[str, int]]] = field(default_factory=dict)
+    """Where the batches of an incarnation began that ended at the same place, see `batch_ran`."""
+    incarnation: int = 0
+    """The newest that a row speaks of."""
+    mood: str = "ok"
+    """How the next append goes: "ok", "fail" (not done) or "silent" (done, but the answer does not come)."""
+    segment_rows: int = 1
+    """How many rows of a task one segment of an edge takes."""
+
+    def copy(self) -> Shared:
+        """The same in the hands of somebody else."""
+        return Shared(
+            list(self.rows), dict(self.staged), dict(self.state), dict(self.segments), set(self.named), set(self.spent),
+            set(self.gone), set(self.forgotten), self.shortened,
+            list(self._manifests), self.attempts, dict(self.begins), self.incarnation, segment_rows=self.segment_rows,
+        )  # fmt: skip
+
+    def batch_ran(self, incarnation: int, begins: Mapping[str, int], ends: Mapping[str, int]) -> None:
+        """For the oracles: rows of the next batch are late by the watermark of the rows before this one."""
+        self.begins.setdefault((incarnation, str(ends)), []).append(dict(begins))
+
+    def append(self, new: NewRow, seen: int) -> LogRow:
+        """Compare and swap. Raises `CommitLost`, `StoreUnreachable`."""
+        mood, self.mood = self.mood, "ok"
+        if seen != len(self.rows):
+            raise CommitLost("somebody was faster")
+        if mood == "fail":
+            raise StoreUnreachable("no answer; not done")
+        digest = hashlib.sha256(new.body.encode()).hexdigest()
+        row = LogRow(2, seen, new.kind, new.epoch, new.incarnation, new.attempt, 0, new.brief, digest, "")
+        if new.kind == "epoch":
+            self._keep(Manifest.model_validate_json(new.body))
+        self.rows.append((row, new.body))
+        self.incarnation = max(self.incarnation, row.incarnation)
+        if mood == "silent":
+            raise StoreUnreachable("no answer; done")
+        return row
+
+    def log(self) -> EpochLog:
+        """The shipped log, as one process opens it."""
+        table = cast(LogTable, MemoryTable(self))  # it has what the log asks of its table
+        log = EpochLog(table, self.verify, lambda: 0)
+        if not self.rows:
+            table.append(CREATED)
+        return log
+
+    def verify(self, manifest: Manifest) -> None:
+        """Every file that the manifest names is there."""
+        staged = (*manifest.outputs.values(), *manifest.held.values())
+        paths = [file.path for output in staged for file in output.files]
+        files = [file.path for snapshot in manifest.operators.values() for file in snapshot.files]
+        missing = [path for path in paths if path not in self.staged or path in self.gone]
+        missing += [path for path in files if path not in self.state or path in self.gone]
+        missing += [path for path in _in_flight(manifest) if path not in self.segments]
+        if missing:
+            raise EpochDamaged(f"{missing[0]} is missing", epoch=manifest.epoch)
+
+    def folded(self, files: tuple[StateFile, ...]) -> Counter[int]:
+        """The state that chains of files stand for, whatever their key groups."""
+        groups: dict[int, dict[int, int]] = {}
+        for file in files:
+            before = {} if file.kind == "full" else groups.get(file.key_group, {})
+            groups[file.key_group] = {**before, **self.state[file.path]}
+        return Counter({key: count for state in groups.values() for key, count in state.items()})
+
+    @property
+    def decided(self) -> Mapping[str, int]:
+        """Every decided epoch, by the id of its attempt."""
+        return {row.attempt: row.epoch for row, _ in self.rows if row.kind == "epoch"}
+
+    def manifests(self) -> list[Manifest]:
+        """Every decided epoch, oldest first."""
+        return list(self._manifests)
+
+    def _keep(self, manifest: Manifest) -> None:
+        self._judge(manifest)
+        self._manifests.append(manifest)
+        self.named.update(_in_flight(manifest))
+
+    # -- segments -----------------------------------------------------------------------------------------------------
+
+    def segment(self, path: str) -> tuple[Row, ...]:
+        """O12: what is read or named is still there."""
+        ensure(path in self.segments, "O12", f"segment {path} is missing")
+        return self.segments[path]
+
+    def give_up(self, paths: Iterable[str]) -> None:
+        """O8: nobody gives up a segment twice. Deleting it comes later, if at all."""
+        for path in paths:
+            ensure(path not in self.spent, "O8", f"segment {path} is given up twice")
+            self.spent.add(path)
+
+    def files(self) -> list[str]:
+        """All that are there."""
+        return [path for path in (*self.staged, *self.state, *self.segments) if path not in self.gone]
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Files that somebody takes for garbage are gone."""
+        for path in paths:
+            self.delete(path) if path in self.segments else self.gone.add(path)
+
+    def delete(self, path: str) -> None:
+        """A segment is gone."""
+        self.segments.pop(path, None)
+
+    # -- the oracles of a decision ----------------------------------------------------------------------------------
+
+    def _judge(self, manifest: Manifest) -> None:
+        """O1 and O2: state and output of a cut are those of the rows before it. O8: numbers and stamps are new."""
+        known = self.manifests()
+        name = f"epoch {manifest.epoch} of incarnation {manifest.incarnation}"
+        ensure(bool(manifest.attempt) and all(manifest.attempt != each.attempt for each in known), "O8", name)
+        ensure(set(manifest.cursors) == set(SOURCES), "O7", f"{name} has cursors of {sorted(manifest.cursors)} only")
+        if manifest.reason != "initial":
+            sinks = sorted([*manifest.outputs, *manifest.held])
+            ensure(sinks == sorted(SINKS), "O7", f"{name} has outputs of {sinks} only, or twice")
+        ensure(set(manifest.edges) == set(EDGES), "O7", f"{name} has edges {sorted(manifest.edges)} only")
+        stood_on = [file.path for each in manifest.operators.values() for file in each.files if file.path in self.gone]
+        ensure(not stood_on, "O12", f"{name} names {stood_on}, which are gone")
+        in_flight = {edge: self._rows_on(cut) for edge, cut in manifest.edges.items()}
+        cursors = numbers(manifest.cursors)
+        wanted = expected(cursors, in_flight)
+        for operator in OPERATORS:
+            snapshot = manifest.operators.get(operator)
+            state = self.folded(snapshot.files if snapshot else ())
+            _compare(state, wanted.counts[operator], f"the state of {operator} at {name}")
+        for edge, cut in manifest.edges.items():
+            _compare_positions(cut, len(in_flight[edge]), wanted.produced[edge], f"{edge} at {name}")
+        lineage = {each.epoch: each for each in known} | {manifest.epoch: manifest}
+        for sink in SINKS:
+            _compare_rows(self._rows_of(lineage, manifest.epoch, sink), wanted, sink, name)
+        self._judge_figures(manifest, lineage, cursors, name)
+        if manifest.reason == "drained":
+            ensure(not any(in_flight.values()), "O10", f"{name} is the last one with rows in flight: {in_flight}")
+
+    def _judge_figures(
+        self, manifest: Manifest, lineage: Mapping[int, Manifest], cursors: Mapping[str, int], name: str
+    ) -> None:
+        """O3: counts and watermarks are those of a run without failures. Rows out are counted at the first sink."""
+        base = numbers(lineage[manifest.base].cursors) if manifest.base else {}
+        rows_in = sum(end - base.get(source, 0) for source, end in cursors.items())
+        before, now = (len(self._rows_of(lineage, epoch, SINKS[0])) for epoch in (manifest.base, manifest.epoch))
+        found = (manifest.rows_in, manifest.rows_out)
+        ensure(
+            found == (rows_in, now - before), "O3", f"{name} counts {found} rows, they are {rows_in}, {now - before}"
+        )
+        ensure(manifest.watermark_ms == watermark_ms(cursors), "O3", f"{name} has watermark {manifest.watermark_ms}")
+        if manifest.reason != "initial":
+            begins = self.begins.get((manifest.incarnation, str(cursors)), [])
+            late = manifest.late_watermark_ms
+            ensure(late in [watermark_ms(each) for each in begins], "O3", f"{name}: the next rows are late by {late}")
+
+    def _rows_on(self, cut: EdgeCut) -> list[Row]:
+        return [row for file in cut.files for row in self.segment(file.path)]
+
+    def _rows_of(self, lineage: Mapping[int, Manifest], newest: int, sink: str) -> list[Row]:
+        """What its epochs put out, and what the newest one holds back."""
+        held = lineage[newest].held if newest else {}
+        rows = [row for file in (held[sink].files if sink in held else ()) for row in self.staged[file.path]]
+        while newest:
+            manifest = lineage[newest]
+            files = manifest.outputs[sink].files if sink in manifest.outputs else ()
+            rows[:0] = [row for file in files for row in self.staged[file.path]]
+            newest = manifest.base
+        return rows
+
+
+def numbers(cursors: Mapping[str, Mapping[str, object]]) -> dict[str, int]:
+    """Cursors of this world as numbers of rows."""
+    return {source: int(str(cursors[source]["n"])) for source in SOURCES if source in cursors}
+
+
+def _compare(found: Counter[int], wanted: Counter[int], what: str) -> None:
+    ensure(not found - wanted, "O1", f"{what} holds {dict(found)}, the cursors {dict(wanted)}")
+    ensure(not wanted - found, "O2", f"{what} holds {dict(found)}, the cursors {dict(wanted)}")
+
+
+def _compare_positions(cut: EdgeCut, in_flight: int, produced: int, what: str) -> None:
+    """What was put on an edge is either consumed or in flight, since its beginning."""
+    found = (cut.consumed, in_flight, cut.produced)
+    ensure(found == (produced - in_flight, in_flight, produced), "O2", f"{what}: {found}, {produced} were put on")
+
+
+def _compare_rows(rows: list[Row], wanted: Expected, sink: str, name: str) -> None:
+    found, counts = by_key(rows), outputs_of(wanted.counts[GETS[sink]])
+    ensure(found == counts, "O2", f"{sink} at {name}: {found} is staged, expected is {counts}")
+    shown = in_order(row.name for row in rows)
+    ensure(shown == wanted.shown[sink], "O2", f"{sink} at {name}: {shown} is staged, expected is {wanted.shown[sink]}")
+
+
+def _in_flight(manifest: Manifest) -> list[str]:
+    return [file.path for cut in manifest.edges.values() for file in cut.files]
+
+
+class MemoryTable:
+    """One process's view of the log's rows; what `EpochLog` asks of `LogTable`."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._seen = self._shortened = 0
+        self._news: list[LogRow] | None = []
+
+    @property
+    def rows(self) -> list[LogRow]:
+        """Everything up to the last refresh."""
+        return [row for row, _ in self._shared.rows[: self._seen] if row.seq not in self._shared.forgotten]
+
+    def refresh(self) -> None:
+        """See what others have appended."""
+        if self._shortened != self._shared.shortened:
+            self._news, self._shortened = None, self._shared.shortened
+        if self._news is not None:
+            self._news += [row for row, _ in self._shared.rows[self._seen :]]
+        self._seen = len(self._shared.rows)
+
+    def news(self) -> list[LogRow] | None:
+        """Rows since the last call."""
+        news, self._news = self._news, []
+        return news
+
+    def append(self, new: NewRow) -> None:
+        """One row right behind those that have been seen."""
+        row = self._shared.append(new, self._seen)
+        self._seen += 1
+        if self._news is not None:
+            self._news.append(row)
+
+    def shorten(self, keep: Collection[int], extra: NewRow) -> bool:
+        """Drop all rows but those with these numbers, if nobody was faster."""
+        seqs = {row.seq for row in self.rows}
+        try:
+            self._shared.append(extra, self._seen)
+        except CommitLost:
+            return False
+        self._shared.forgotten |= seqs - set(keep)
+        self._shared.shortened += 1
+        return True
+
+    def acknowledge(self) -> None:
+        """A row in memory needs no trace of its author's being told."""
+
+    def body(self, row: LogRow) -> str:
+        """The row's body."""
+        return next(body for each, body in self._shared.rows if each.seq == row.seq)
+
+    def fold_if_due(self, extra: NewRow) -> None:
+        """The rows are few."""

@@ -1,0 +1,444 @@
+"""The world of one job on Spark, with the rules that ship: `coordination/`, the coordinator's machine, the epoch log.
+
+Drivers die between any two steps, are replaced while they live and go on as zombies; the log refuses, or stores and does not
+answer; sinks likewise; a task runs twice; a query dies. Timers run out at any time. The oracles look at every decision (state and
+output of the cut are those of the rows before it, less what is in flight) and at what the sinks show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+
+from checkpoint_lab.barrier_storage import ensure
+from checkpoint_lab.spark_choices import faults_of, missed_by, work_of
+from checkpoint_lab.spark_deciding import Decision
+from checkpoint_lab.spark_driver import SHAPE, CoreOf, SparkDriver, shipped
+from checkpoint_lab.spark_identities import astray
+from checkpoint_lab.spark_restores import judge_restores
+from checkpoint_lab.spark_rows import GETS, OPERATORS, SINKS, by_key, in_order, in_the_end, outputs_of
+from checkpoint_lab.spark_run import SparkRun
+from checkpoint_lab.spark_sink import SparkSink
+from checkpoint_lab.spark_store import Shared
+from checkpoint_lab.world import Choice, World
+from checkpoint_protocols.barrier import Outcome
+from spark_ckpt.coordination.job_shape import JobShape
+from spark_ckpt.coordination.messages import OfferMarker, SavepointAsked, StopAsked, StoreManifest
+from spark_ckpt.errors import CkptError, Fenced, IdentityChanged
+from spark_ckpt.store.records import Manifest
+
+ROWS, FAULTS, SAVEPOINTS = 12, 1_000, 2
+OUTAGE = 6
+"""How many times the store does not answer once it is away."""
+
+
+class SparkWorld(World):
+    """`rows`: how many each source has. `draining`: the job ends by itself once it has read them. `deaths`: drivers
+    and queries die. `shape`: the job's. Drivers are numbered in the order of their incarnations; the last one is
+    the job's."""
+
+    LAGGARDS: tuple[str, ...] = ("", "coordinate", "ask", "publish", "plan", "run", "store", "delete", "land", "sweep")
+    AHEAD_LAGGARDS = ("send",)
+    """Where sinks are sent rows before their epoch is decided."""
+
+    FLEETING = frozenset(
+        f"{kind} {how}" for kind in ("begin", "store", "publish", "send") for how in ("fail", "silent")
+    ) | {"begin astray", "delay late", "late commit", *(f"miss {operator}" for operator in OPERATORS)}
+
+    def __init__(
+        self,
+        core_of: CoreOf = shipped,
+        rows: int = ROWS,
+        draining: bool = False,
+        deaths: bool = True,
+        shape: JobShape = SHAPE,
+    ) -> None:
+        self.core_of = core_of
+        self.rows = rows
+        self.draining = draining
+        self.deaths = deaths
+        self.shape = shape
+        if any(place.sends_ahead for place in shape.sinks.values()):
+            self.LAGGARDS = (*self.LAGGARDS, *self.AHEAD_LAGGARDS)
+        self.durable = Shared()
+        self.sinks = {sink: SparkSink(sink) for sink in SINKS}
+        self.drivers: list[SparkDriver] = []
+        self.faults_left = FAULTS
+        self.savepoints = 0
+        self.asked: list[tuple[int, str]] = []
+        """Savepoints that somebody asked an incarnation for."""
+        self.run = SparkRun()
+        self.away = 0
+        """How many times more the store does not answer."""
+        self.counted: dict[str, int] = {}
+        self.under_way: list[tuple[SparkDriver, Decision]] = []
+        """Decisions that the log has not answered, by whoever sent them, dead or alive."""
+
+    # -- what can happen -----------------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> SparkDriver | None:
+        """The driver of the newest incarnation, if it lives."""
+        newest = self.drivers[-1] if self.drivers else None
+        return newest if newest and newest.incarnation == self._incarnation() else None
+
+    def _incarnation(self) -> int:
+        return self.durable.incarnation
+
+    def choices(self) -> list[Choice]:
+        """Everything but faults and timers."""
+        found: list[Choice] = [] if self.current else [("begin",)]
+        for number, driver in enumerate(self.drivers):
+            found += work_of(number, driver, self.rows)
+        found += [("land", number) for number in range(len(self.under_way))]
+        if self.savepoints < SAVEPOINTS and self.current and self.current.query:
+            found.append(("savepoint",))
+        return found
+
+    def timers(self) -> list[Choice]:
+        """Waits for the log that have lasted long enough; timers of all drivers, each driver's earliest first."""
+        waits: list[Choice] = [("overdue", each) for each, driver in enumerate(self.drivers) if driver.deciding.asking]
+        found = [
+            (due, index, number)
+            for index, driver in enumerate(self.drivers)
+            if driver.query is not None
+            for number, (due, _) in enumerate(driver.timers)
+        ]
+        return [*waits, *(("timer", index, number) for _, index, number in sorted(found))]
+
+    def faults(self) -> list[Choice]:
+        """Deaths, replacements, refusals, silence, tasks that run twice, a barrier that is missed.
+
+        Where no driver dies a barrier's batch fails in no other way: an epoch that is given up behind its barrier needs a driver
+        that lives on.
+        """
+        if not self.faults_left:
+            return []
+        found: list[Choice] = [] if self.current else [("begin", "fail"), ("begin", "silent")]
+        if not self.current and self.durable.manifests():
+            found.append(("begin", "astray"))
+        if self.deaths:
+            found += self._deaths()
+        drivers = list(enumerate(self.drivers))
+        found += [fault for each in drivers for fault in faults_of(*each)]
+        found += [("commit", name) for name, sink in self.sinks.items() if sink.late is not None]
+        found += [("lose", name, "lost") for name, sink in self.sinks.items() if sink.ahead is not None]
+        missed = [fault for each in drivers for fault in missed_by(*each)]
+        return missed if missed and not self.deaths else [*found, *missed]
+
+    def fault_of(self, choice: Choice) -> str:
+        """With how it goes wrong."""
+        match choice:
+            case ("commit", *_):
+                return "late commit"
+            case ("end", str(how), *_):
+                return how
+            case _:
+                return f"{choice[0]} {choice[-1]}"
+
+    def _deaths(self) -> list[Choice]:
+        return [
+            *([("end", "usurped")] if self.current else []),
+            *([("end", "store away")] if not self.away else []),
+            *(("end", "crash", number) for number in range(len(self.drivers))),
+            *(("end", "query lost", number) for number, driver in enumerate(self.drivers) if driver.query),
+        ]
+
+    # -- making it happen ----------------------------------------------------------------------------------------------
+
+    def do(self, choice: Choice) -> None:
+        """One of the methods below, by the choice's kind."""
+        kind, *what = choice
+        self.step += 1
+        if _may_be_wrong(choice) and choice in self.faults():
+            self.faults_left -= 1
+            self.count(self.fault_of(choice))
+        getattr(self, "_do_" + str(kind).replace(" ", "_"))(*what)
+        self._collect_ends()
+
+    def count(self, what: str) -> None:
+        """For reports."""
+        self.counted[what] = self.counted.get(what, 0) + 1
+
+    def _mood(self, how: str) -> str:
+        """How the next append goes."""
+        if how != "ok" or not self.away:
+            return how
+        self.away -= 1
+        return "fail"
+
+    def _do_begin(self, how: str = "ok") -> None:
+        if how == "astray":
+            self._begin_astray()
+            return
+        self.durable.mood = self._mood(how)
+        try:
+            driver = SparkDriver(self.durable, self.core_of, shape=self.shape)
+        except CkptError as error:
+            ensure(error.retriable, "O10", f"the job cannot begin: {error}")
+            self._follow(error, 0, progressed=False, committed=False)
+            self.tell("log", "failed", f"incarnation {self._incarnation()}: {how}")
+        else:
+            self.drivers.append(driver)
+            begun = f"incarnation {driver.incarnation} from epoch {driver.base.epoch}"
+            self.tell("driver", "recover", begun + _in_flight(driver.base))
+        self.durable.mood = "ok"
+
+    def _begin_astray(self) -> None:
+        """O11: a job whose source or sink is another one is not begun, and nothing has changed."""
+        before, refused = len(self.durable.rows), False
+        try:
+            SparkDriver(self.durable, self.core_of, shape=self.shape, found=astray(self.step))
+        except IdentityChanged:
+            refused = True
+        ensure(
+            refused and len(self.durable.rows) == before, "O11", "a job begins with another source or sink than its own"
+        )
+        self.tell("driver", "failed", "another source or sink: refused")
+
+    def _do_end(self, how: str, number: int = -1) -> None:
+        """One kind of fault in four ways, so that most of a schedule is work."""
+        newest = self.current
+        match how:
+            case "store away":
+                self.away = OUTAGE
+                self.tell("log", "failed", "away")
+            case "usurped":
+                self.run = SparkRun()
+                self._do_begin()
+            case "crash":
+                self.tell("driver", "crash", f"incarnation {self.drivers[number].incarnation}")
+                if self.drivers.pop(number) is newest:
+                    self.run = SparkRun()
+            case _:
+                self.tell("driver", "failed", f"incarnation {self.drivers[number].incarnation}: its query died")
+                self.drivers[number].lose_query()
+
+    def _do_coordinate(self, number: int, behind: bool) -> None:
+        driver = self.drivers[number]
+        if driver.effects and isinstance(driver.effects[0], OfferMarker):
+            self.tell("driver", "inject", f"marker of epoch {driver.effects[0].marker.epoch}")
+        driver.step(behind)
+
+    def _do_store(self, number: int, how: str) -> None:
+        driver = self.drivers[number]
+        self.tell("driver", "decide", f"incarnation {driver.incarnation}")
+        if how == "slow":
+            effect = driver.effects.popleft()
+            assert isinstance(effect, StoreManifest)  # noqa: S101 - else the choice does not exist
+            self.under_way.append((driver, driver.deciding.ask(effect)))
+            return
+        before = self.durable.decided
+        self.durable.mood = self._mood(how)
+        driver.step(False)
+        self.durable.mood = "ok"
+        self._say_decided(before)
+        if how != "ok":
+            self.tell("log", "failed", how)
+
+    def _do_land(self, number: int) -> None:
+        """A decision gets to the log at last."""
+        driver, decision = self.under_way.pop(number)
+        before = self.durable.decided
+        error = decision.land()
+        self._say_decided(before)
+        late = driver.deciding.asking is not decision or driver not in self.drivers
+        if late:
+            self.count("late fenced" if isinstance(error, Fenced) else "late decided")
+            ensure(error is None or isinstance(error, Fenced), "O10", f"a late decision: {error}")
+        driver.deciding.answered(decision, error)
+
+    def _do_overdue(self, number: int) -> None:
+        self.count("overdue")
+        self.tell("log", "failed", "no answer in time")
+        self.drivers[number].deciding.wait_no_longer()
+
+    def _say_decided(self, before: Mapping[str, int]) -> None:
+        for epoch in sorted(set(self.durable.decided.values()) - set(before.values())):
+            self.count("complete")
+            in_flight = _in_flight(self.durable.manifests()[-1])
+            self.tell("log", "complete", f"epoch {epoch}{in_flight}")
+            if in_flight:
+                self.count("in flight")
+
+    def _do_ask(self, number: int, sink: str) -> None:
+        self.drivers[number].ask(sink)
+
+    def _do_publish(self, number: int, sink: str, how: str) -> None:
+        lane = self.drivers[number].lanes[sink]
+        self.tell(sink, "publish", f"epoch {lane.now.epoch if lane.now else 0}: {how}")
+        self.drivers[number].publish(self.sinks[sink], how)
+        self._judge_sink(sink)
+
+    def _judge_sink(self, sink: str) -> None:
+        self.sinks[sink].judge(self.rows)
+        self.sinks[sink].judge_shown(self.durable)
+
+    def _do_delay(self, number: int, sink: str, how: str) -> None:
+        self._do_publish(number, sink, how)
+
+    def _do_commit(self, sink: str) -> None:
+        """A commit that nobody waits for any more arrives. It may as well never do so."""
+        self.tell(sink, "publish", "a commit that was under way arrives")
+        self.sinks[sink].land()
+        self._judge_sink(sink)
+
+    def _do_send(self, number: int, sink: str, how: str) -> None:
+        self.count("sent ahead")
+        self.tell(sink, "publish", f"rows of an epoch that is not decided: {how}")
+        self.drivers[number].send(self.sinks[sink], how)
+        self._judge_sink(sink)
+
+    def _do_drop(self, number: int, sink: str) -> None:
+        self.count("dropped ahead")
+        self.drivers[number].drop_ahead(self.sinks[sink])
+
+    def _do_lose(self, sink: str, _how: str) -> None:
+        self.tell(sink, "failed", "its open transaction is lost")
+        self.sinks[sink].lose()
+
+    def _do_plan(self, number: int, most: int, segments: int) -> None:
+        query = self.drivers[number].query
+        assert query is not None  # noqa: S101 - else the choice does not exist
+        query.plan(self.rows, most, segments)
+
+    def _do_run(self, number: int, how: str) -> None:
+        self.tell("driver", "read", f"incarnation {self.drivers[number].incarnation}: a batch, {how}")
+        self.drivers[number].run_batch(how, self.rows if self.draining else None)
+
+    def _do_miss(self, number: int, operator: str) -> None:
+        self._do_run(number, operator)
+
+    def _do_delete(self, number: int) -> None:
+        self.count("delete")
+        self.drivers[number].delete()
+
+    def _do_sweep(self, number: int) -> None:
+        if gone := self.drivers[number].sweep():
+            self.count("swept")
+            self.tell("driver", "delete", f"{gone} epochs or files that nobody needs")
+
+    def _do_timer(self, index: int, number: int) -> None:
+        self.drivers[index].run_out(number)
+
+    def _do_savepoint(self) -> None:
+        self.savepoints += 1
+        assert self.current is not None  # noqa: S101 - else the choice does not exist
+        name = f"named-{self.savepoints}"
+        self.asked.append((self.current.incarnation, name))
+        self.current.inbox.append(SavepointAsked(name))
+
+    def _do_stop(self) -> None:
+        assert self.current is not None  # noqa: S101 - else the choice does not exist
+        self.current.stopping = True
+        self.current.inbox.append(StopAsked())
+
+    def _collect_ends(self) -> None:
+        """A driver that ended says what it still can, and is gone; the one that stopped well stays to be looked at."""
+        for driver in [each for each in self.drivers if each.ending is not None]:
+            ending = driver.ending
+            assert ending is not None  # noqa: S101 - chosen so
+            if ending.outcome is not Outcome.FENCED and driver is self.current:
+                final = ending.error is None or ending.error.retriable
+                ensure(final, "O10", f"incarnation {driver.incarnation} ended for good: {ending.error}")
+                if ending.error is not None:
+                    self._follow(ending.error, driver.now_ms, driver.core.progressed, driver.committed)
+            if not self._well(driver):
+                self._leave(driver)
+                self.drivers.remove(driver)
+
+    def _follow(self, error: CkptError, lived: int, progressed: bool, committed: bool) -> None:
+        """An incarnation is over; if no other follows, somebody starts the program again."""
+        if not self.run.goes_on(error, float(lived), progressed, committed):
+            self.count("given up")
+            self.run = SparkRun()
+
+    def _leave(self, driver: SparkDriver) -> None:
+        try:
+            driver.leave()
+        except CkptError as error:
+            self.count(error.condition)
+
+    def _well(self, driver: SparkDriver) -> bool:
+        ending = driver.ending
+        return ending is not None and ending.outcome is Outcome.STOPPED and ending.error is None
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """The job has stopped and nothing is missing."""
+        return bool(self.current and self._well(self.current))
+
+    def calm(self) -> None:
+        """No more faults."""
+        self.faults_left = self.away = 0
+
+    def drain_choices(self) -> list[Choice]:
+        """Work, then the earliest timer; a stop once an epoch holds all rows without being asked for; nothing behind the end."""
+        current = self.current
+        if self.finished:
+            return []
+        if current and current.query and not current.stopping and not self.draining and self._has_all(current):
+            return [("stop",)]
+        return self.choices() or self.timers()[:1]
+
+    def _has_all(self, driver: SparkDriver) -> bool:
+        base = driver.core.base
+        read = all(cursor["n"] == self.rows for cursor in base.cursors.values())
+        return read and not any(cut.files for cut in base.edges.values())
+
+    def judge(self) -> None:
+        """O3: every sink shows everything; O6: what the log believes of the sinks is so; every kept epoch can be restored."""
+        whole = in_the_end(self.rows)
+        for sink in self.sinks.values():
+            wanted, shown = outputs_of(whole.counts[GETS[sink.name]]), in_order(row.name for row in sink.rows)
+            ensure(by_key(sink.rows) == wanted, "O3", f"{sink.name} shows {by_key(sink.rows)}, expected {wanted}")
+            ensure(
+                shown == whole.shown[sink.name], "O3", f"{sink.name} shows {shown}, expected {whole.shown[sink.name]}"
+            )
+        log_state = self.durable.log().state()
+        for name, epoch in log_state.acked.items():
+            marker = self.sinks[name].marker
+            ensure(marker is not None and epoch <= marker.epoch, "O6", f"the log says {name} has epoch {epoch}")
+        ensure(self.finished, "O10", "the job has not stopped")
+        self._judge_last(self.drivers[-1])
+        judge_restores(self.durable, self.core_of, self.rows)
+
+    def _judge_last(self, driver: SparkDriver) -> None:
+        """O6: behind a good end the log knows what the sinks have. O10: whoever asked the last driver for a savepoint has it."""
+        driver.leave()
+        log_state = self.durable.log().state()
+        for sink in self.sinks.values():
+            known, has = log_state.acked.get(sink.name, 0), sink.marker.epoch if sink.marker else 0
+            ensure(known == has, "O6", f"the log says {sink.name} has epoch {known}, it has {has}")
+        for incarnation, name in self.asked:
+            served = name in log_state.savepoints or driver.refused or incarnation != driver.incarnation
+            ensure(served, "O10", f"savepoint {name} was asked for and never taken")
+
+    def picture(self) -> Hashable:
+        """This world is not explored exhaustively: no two of its states count as alike."""
+        return (id(self), self.step)
+
+    def counts(self) -> dict[str, int]:
+        """Faults that happened, epochs that were decided."""
+        return dict(self.counted)
+
+    def names(self) -> list[str]:
+        """For stories."""
+        return ["driver", "log", *SINKS]
+
+    def crash_of(self, process: str) -> Choice:
+        """The newest driver: nothing else is a process here."""
+        return ("end", "crash", len(self.drivers) - 1)
+
+
+def _in_flight(manifest: Manifest) -> str:
+    """For stories: how many rows there are on which edges."""
+    rows = {name: cut.produced - cut.consumed for name, cut in manifest.edges.items()}
+    told = " and ".join(f"{count} on {name}" for name, count in rows.items() if count)
+    return f", with {told}" if told else ""
+
+
+def _may_be_wrong(choice: Choice) -> bool:
+    """Whether it is worth while to look for it among the faults."""
+    return choice[0] in ("end", "miss", "commit") or choice[-1] in ("fail", "silent", "astray", "twice", "late", "lost")

@@ -1,0 +1,345 @@
+"""Index-based checkpointing on clocks that are roughly the same: no coordinator, no domino effect (P6e).
+
+Seed 004, "Synchronized Clocks" and "Recording Message Sequence Numbers"; Briatico, Ciuffoletti and Simoncini 1984,
+Manivannan and Singhal 1996.  Clocks only make checkpoints fall together; nothing depends on them.
+
+    every T        the index that the clock says is newer than mine: checkpoint, mine = that one
+    send m         m.index = mine
+    receive m      its send was undone: drop                                                     (rule G4, whole table)
+                   m.index > mine: checkpoint m.index first, THEN deliver                         ("forced")
+                   m.index < mine: store m in the log first, THEN deliver                         ("logged")
+                   m.index = mine: deliver
+    stored         tell everybody "durable n"; the least of all is complete: show output, erase
+    failure        the failed go to the newest index r that all of them have; everybody else, when it hears of it,
+                   to its checkpoint that serves r if its index is at or above r; replay what is logged
+
+                 RUNNING  <->  SAVING
+
+Line n, everybody's checkpoint that serves n, is consistent for every n because forced checkpoints come before the
+delivery.  Corrected and added:
+
+- E8: the seed says that checkpointing first "remembers the message".  It prevents orphans only; the messages that
+  are lost are those of senders *behind* the receiver, and they are logged.
+- E14: a message of an older incarnation whose send nobody undid is late, not stale.  It is logged, because its
+  sender will not send it again.
+- Between Capture and Stored everything is held.  A survivor can only go back to what is on disk, so nothing may
+  happen at an index before its checkpoint is there; otherwise a survivor without it would be an orphan for good.
+- A checkpoint may be taken between a recovery and the end of its replay.  It does not have what is still to be replayed,
+  so that stays in the log.
+- After a recovery nobody's index is above the line: a checkpoint that served later indices as well serves up to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from checkpoint_protocols.checkpoints.index_records import Kept, clipped, kept_in, log_key, logged, plan, rejoin
+from checkpoint_protocols.graph import channel_between
+from checkpoint_protocols.ids import Epoch, ProcessId, TimerId
+from checkpoint_protocols.incarnation import Age, age
+from checkpoint_protocols.machine import Drop, Effect, rows
+from checkpoint_protocols.message_machine import MessageMachine
+from checkpoint_protocols.receipts import Receipts
+from checkpoint_protocols.record_fields import as_counts, counts, envelopes, number
+from checkpoint_protocols.recovery import Birth, Key, Needs, Output, Protocol, Record, checkpoint_key
+from checkpoint_protocols.vocabulary import (
+    OUT,
+    AppSent,
+    Capture,
+    CheckpointKind,
+    Commanded,
+    Deliver,
+    Envelope,
+    Erase,
+    Hold,
+    Json,
+    Note,
+    Received,
+    Release,
+    Send,
+    SetTimer,
+    SinkOp,
+    SinkTransaction,
+    Store,
+    Stored,
+    TimerElapsed,
+)
+
+PERIODIC = "checkpoint"
+DURABLE = "durable"
+
+
+class IndexPhase(Enum):
+    """Where a process is."""
+
+    RUNNING = "the checkpoint of its index is on disk"
+    SAVING = "the checkpoint of the next index is being stored; nothing comes in, nothing leaves"
+
+
+P = IndexPhase
+
+_EVENTS = (Commanded, Received, AppSent, TimerElapsed, Stored)
+
+
+class IndexWorker(MessageMachine[IndexPhase]):
+    """One process. `index`: the newest that is on disk; 0 is the initial state."""
+
+    PHASES = IndexPhase
+    AT_REST = (P.RUNNING,)
+    EVENTS = _EVENTS
+    TABLE = rows(
+        {
+            P.RUNNING: {
+                Commanded: "_on_start",
+                Received: "_on_received",
+                AppSent: "_on_sent",
+                TimerElapsed: "_on_tick",
+                Stored: "_on_stored",
+            },
+            P.SAVING: {
+                Received: "_on_received_while_saving",
+                TimerElapsed: "_on_tick_while_saving",
+                Stored: "_on_stored",
+            },
+        },
+        _EVENTS,
+    )
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(P.RUNNING, birth)
+        now: Mapping[str, Json] = birth.checkpoint or {}
+        self.index = clipped(now, birth.table) if now else 0
+        self.sent = counts(now.get("sent", {}))
+        self.received = Receipts(now.get("received"))
+        self.delivered = number(now.get("delivered", 0))
+        self.shown = birth.shown
+        self.complete = number(now.get("complete", 0))
+        self.logged = number(now.get("logged", 0))
+        self._kept = [kept for kept in kept_in(birth.records, birth.table) if kept.low <= self.index]
+        self._log = {log_key(message): message for message in logged(birth.records)}
+        self._covered = dict.fromkeys((key for key, message in self._log.items() if self._undone(message)), 0)
+        self._waiting = {log_key(message): message for message in envelopes(now.get("waiting", ()))}
+        self._logging: set[Key] = set()
+        self._saving: Kept | None = None
+        self._durable: dict[ProcessId, int] = dict.fromkeys(self.graph.processes, 0)
+        self._durable[self.me] = self.index
+        self._saved: Record = {}
+
+    def record(self) -> Record:
+        """`waiting`: given to this process and not yet to the application."""
+        return {
+            "incarnation": self.incarnation,
+            "index": self.index,
+            "sent": as_counts(self.sent),
+            "received": self.received.as_record(),
+            "delivered": self.delivered,
+            "complete": self.complete,
+            "logged": self.logged,
+            "waiting": [message.as_record() for message in self._waiting.values()],
+        }
+
+    def validate(self) -> None:
+        """What always holds between two events."""
+        self._ensure((self.phase is P.SAVING) == (self._saving is not None), "something is saved iff saving")
+        self._ensure(self._saving is None or self._saving.low == self.index + 1, "indices are served without gaps")
+        self._ensure(self.complete <= self.index, "what is complete is on disk here")
+        self._ensure(self._logging <= self._waiting.keys(), "only waiting messages are being logged")
+        self._ensure(self.shown <= self.delivered, "only delivered rows are shown")
+
+    # -- begin, send, tick -------------------------------------------------------------------------------------------
+
+    def _on_start(self, event: Commanded) -> list[Effect]:
+        timer = self._timer(number(event.arguments.get("local_ms", 0)), 1)
+        known = any(kept.low <= self.complete for kept in self._kept)
+        return [timer, *self._send_durable(), *(self._show() if known else ()), *self._take_in_waiting()]
+
+    def _on_sent(self, event: AppSent) -> list[Effect]:
+        return [self._send_app(event.channel, event.body, self.index, self._header())]
+
+    def _header(self) -> Mapping[str, Json]:
+        return {}
+
+    def _on_tick(self, event: TimerElapsed) -> list[Effect]:
+        timer = self._timer(event.local_ms, event.timer + 1)
+        due = event.local_ms // self.settings.interval_ms
+        return [timer, *(self._take(due, CheckpointKind.BASIC) if due > self.index else ())]
+
+    def _on_tick_while_saving(self, event: TimerElapsed) -> list[Effect]:
+        return [self._timer(event.local_ms, event.timer + 1)]
+
+    def _timer(self, local_ms: int, timer: int) -> SetTimer:
+        """At the next full interval of this process's clock."""
+        interval = self.settings.interval_ms
+        elapsed = TimerElapsed(PERIODIC, TimerId(timer), 0)
+        return SetTimer(PERIODIC, interval - local_ms % interval, TimerId(timer), elapsed)
+
+    # -- receive -----------------------------------------------------------------------------------------------------
+
+    def _on_received(self, event: Received) -> list[Effect]:
+        if event.message.kind == DURABLE:
+            return self._on_durable(event.message)
+        return self._take_in(event)
+
+    def _on_received_while_saving(self, event: Received) -> list[Effect]:
+        """The channels are held; what still comes was met together with a newer incarnation."""
+        if event.message.kind == DURABLE:
+            return self._on_durable(event.message)
+        self._waiting[log_key(event.message)] = event.message
+        return []
+
+    def _take_in(self, event: Received) -> list[Effect]:
+        message = event.message
+        key = log_key(message)
+        if message in self.received or key in self._logging:
+            return [Drop(event, "it is here: logged, and given again")]
+        if message.index > self.index:
+            self._waiting[key] = message
+            return [Note("forced", str(message.index)), *self._take(message.index, CheckpointKind.FORCED)]
+        if self._must_be_logged(message):
+            self._waiting[key] = message
+            return self._store_in_log(key, message)
+        return self._deliver(event)
+
+    def _must_be_logged(self, message: Envelope) -> bool:
+        """It crosses a line that it may be needed behind, or its sender is past sending it again."""
+        return message.index < self.index or message.incarnation < self.incarnation
+
+    def _store_in_log(self, key: Key, message: Envelope) -> list[Effect]:
+        """The record's index is the message's: it stands as long as the send does."""
+        self._logging.add(key)
+        record: Record = {
+            "incarnation": message.incarnation,
+            "index": message.index,
+            "messages": [message.as_record()],
+        }
+        return [Store(key, record, "/".join(key))]
+
+    def _deliver(self, event: Received) -> list[Effect]:
+        self._waiting.pop(log_key(event.message), None)
+        self.received.add(event.message)
+        self.delivered += 1
+        return [Deliver(event)]
+
+    def _take_in_waiting(self) -> list[Effect]:
+        """Take in what waits and is not being logged, until a checkpoint has to come first."""
+        effects: list[Effect] = []
+        for key, message in list(self._waiting.items()):
+            if self.phase is P.RUNNING and key not in self._logging:
+                effects += self._take_in_late(Received(channel_between(message.source, message.target), message))
+        return effects
+
+    def _take_in_late(self, event: Received) -> list[Effect]:
+        """The door again: a recovery may have undone the send while it waited."""
+        turned_away = self._door(event)
+        if turned_away is None:
+            return self._take_in(event)
+        del self._waiting[log_key(event.message)]
+        return turned_away
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _take(self, index: int, kind: CheckpointKind) -> list[Effect]:
+        self._saving = Kept(self.index + 1, index, self.delivered)
+        self._saved = {**self.record(), "index": index}
+        self.phase = P.SAVING
+        self._cover(self._saving.low)
+        return [*self._gates(Hold), Capture(Epoch(self._saving.low), kind), self._store_checkpoint()]
+
+    def _cover(self, low: int) -> None:
+        """Logged messages that this checkpoint has, in its state or waiting. Those still to be replayed it has not."""
+        for key, message in self._log.items():
+            if message in self.received or key in self._waiting:
+                self._covered.setdefault(key, low)
+
+    def _undone(self, message: Envelope) -> bool:
+        index = Epoch(message.index)
+        return age(message.source, message.incarnation, index, self.incarnation, self.table) is Age.UNDONE
+
+    def _gates(self, gate: type[Hold] | type[Release]) -> Sequence[Effect]:
+        return [gate(channel) for channel in (*self.graph.inputs[self.me], OUT)]
+
+    def _store_checkpoint(self) -> Store:
+        assert self._saving is not None  # noqa: S101 - callers are in SAVING
+        return Store(checkpoint_key(self._saving.low), self._saved, PERIODIC)
+
+    def _on_stored(self, event: Stored) -> list[Effect]:
+        if event.token == PERIODIC:
+            return self._on_checkpoint_stored(event)
+        key: Key = tuple(event.token.split("/"))
+        message = self._waiting.get(key)
+        if message is None:
+            raise self._invalid(event, "no message waits for this record")
+        self._logging.discard(key)
+        if not event.ok:
+            return self._store_in_log(key, message)
+        self._log[key] = message
+        self.logged += 1
+        received = Received(channel_between(message.source, message.target), message)
+        return [Note("logged", str(message.index)), *self._deliver(received)]
+
+    def _on_checkpoint_stored(self, event: Stored) -> list[Effect]:
+        saved = self._saving
+        if saved is None:
+            raise self._invalid(event, "no checkpoint is being stored")
+        if not event.ok:
+            return [self._store_checkpoint()]
+        self._kept.append(saved)
+        self.index, self._saving, self.phase = saved.high, None, P.RUNNING
+        self._durable[self.me] = self.index
+        ratio = Note("logged of received", f"{self.logged}/{self.delivered}")
+        return [*self._gates(Release), ratio, *self._send_durable(), *self._advance(), *self._take_in_waiting()]
+
+    # -- what is complete --------------------------------------------------------------------------------------------
+
+    def _send_durable(self) -> list[Send]:
+        return [self._send_control(peer, DURABLE, self.index) for peer in self.graph.processes if peer != self.me]
+
+    def _on_durable(self, message: Envelope) -> list[Effect]:
+        return self._learn(message.source, message.index)
+
+    def _learn(self, process: ProcessId, index: int) -> list[Effect]:
+        self._durable[process] = max(self._durable[process], index)
+        return self._advance()
+
+    def _advance(self) -> list[Effect]:
+        """The least index that everybody has on disk: no recovery goes below it any more."""
+        least = min(self._durable.values())
+        if least <= self.complete:
+            return []
+        self.complete = least
+        return [Note("complete", str(least)), *self._show(), *self._erase()]
+
+    def _serving(self) -> Kept:
+        return max((kept for kept in self._kept if kept.low <= self.complete), key=lambda kept: kept.low)
+
+    def _show(self) -> list[Effect]:
+        """A sink: rows before the checkpoint that serves the complete index stay for good (rule G6)."""
+        first, last = self.shown, self._serving().delivered
+        if self.graph.outputs[self.me] or last <= first:
+            return []
+        self.shown = last
+        return [SinkTransaction(SinkOp.COMMIT, f"{self.me}@{self.complete}", first, last)]
+
+    def _erase(self) -> list[Effect]:
+        """Checkpoints before the one that serves the complete index; logged messages that it knows."""
+        oldest = self._serving().low
+        old = [kept for kept in self._kept if kept.low < oldest]
+        covered = [key for key, low in self._covered.items() if low <= oldest]
+        self._kept = [kept for kept in self._kept if kept.low >= oldest]
+        for key in covered:
+            del self._log[key], self._covered[key]
+        keys = (*(checkpoint_key(kept.low) for kept in old), *covered)
+        return [Erase(keys)] if keys else []
+
+
+PROTOCOL = Protocol(
+    name="index-based",
+    title="Index-based checkpoints, forced by messages",
+    source="seed 004, Synchronized Clocks; Briatico et al. 1984; Manivannan and Singhal 1996",
+    needs=Needs(fifo=False),
+    output=Output(keeps_order=False),
+    worker=IndexWorker,
+    plan=plan,
+    rejoin=rejoin,
+)

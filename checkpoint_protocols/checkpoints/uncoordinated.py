@@ -1,0 +1,405 @@
+"""Uncoordinated checkpointing: everybody saves when they like, and a graph of dependencies finds the line (P6c).
+
+Seed 004, "Uncoordinated Checkpointing" and "How Do We Find The Recovery Line?"; Wang and Fuchs 1993.  Channels can be
+read again from where a checkpoint stood (Kafka), so nothing in transit is lost and only orphans count.
+
+    send m         m.index = interval
+    receive m      seen[sender] = max(seen[sender], m.index); deliver
+    timer          checkpoint interval + 1: state, counters, seen; interval += 1
+    stored         report to the coordinator
+    coordinator    line = what would be left if all failed now: sinks show what is before it; everybody
+                   erases what no single failure can bring back
+    failure        the intervals that the failed had not saved are lost, with everything that follows from them in
+                   the graph; everybody goes to the begin of their earliest undone interval, or stays
+
+Corrected and added:
+
+- E7: the seed's edges point from receiver to sender, and the two directions do not compose; here from sender to
+  receiver.  Its cascade of broadcasts has no rule for its end; the plan is made at one place instead.
+- E14, G4: messages whose send was undone are dropped by the table of all recoveries.
+- Dependencies are counted from the beginning, so a checkpoint that a crash kept from being stored leaves no gap.
+- Checkpoint 0, the initial state, is never erased: the domino effect may end only there.
+
+Option `forcing`: `"none"`, or `"hmnr"`: some deliveries are preceded by a checkpoint, so that no checkpoint is
+useless and there is no domino effect (see `forcing`); recovery is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+
+from checkpoint_protocols.checkpoints.forcing import Forcing
+from checkpoint_protocols.checkpoints.interval_graph import NOTHING_SEEN, IntervalGraph, Marks, Seen
+from checkpoint_protocols.graph import COORDINATOR
+from checkpoint_protocols.ids import Epoch, ProcessId, TimerId
+from checkpoint_protocols.machine import Effect, rows
+from checkpoint_protocols.message_machine import MessageMachine
+from checkpoint_protocols.record_fields import as_counts, counts, items, mapping, number, receipts
+from checkpoint_protocols.recovery import (
+    Birth,
+    Failure,
+    Needs,
+    Option,
+    Part,
+    Plan,
+    Protocol,
+    Record,
+    checkpoint_key,
+    checkpoints,
+)
+from checkpoint_protocols.vocabulary import (
+    AppSent,
+    Capture,
+    CheckpointKind,
+    Commanded,
+    Deliver,
+    Envelope,
+    Erase,
+    Json,
+    Note,
+    Received,
+    Send,
+    SetTimer,
+    SinkOp,
+    SinkTransaction,
+    Store,
+    Stored,
+    TimerElapsed,
+)
+
+PERIODIC = "checkpoint"
+REPORT = "report"
+"""Worker to coordinator: [[index, seen], ...] of durable checkpoints; its index is the newest reported before."""
+LINE = "line"
+"""Coordinator to worker, index: the line's checkpoint there; body: checkpoints to erase."""
+
+
+class SavingPhase(Enum):
+    """What a worker does beside its work."""
+
+    WORKING = "nothing"
+    SAVING = "checkpoints are being stored"
+
+
+P = SavingPhase
+
+_WORKER_EVENTS = (Commanded, Received, AppSent, TimerElapsed, Stored)
+
+
+class UncoordinatedWorker(MessageMachine[SavingPhase]):
+    """One process. `interval`: the newest checkpoint, durable or not, and what is done since."""
+
+    PHASES = SavingPhase
+    AT_REST = (P.WORKING,)
+    EVENTS = _WORKER_EVENTS
+    TABLE = rows(
+        {
+            P.WORKING: {
+                Commanded: "_on_start",
+                Received: "_on_received",
+                AppSent: "_on_sent",
+                TimerElapsed: "_on_timer",
+            },
+            P.SAVING: {
+                Received: "_on_received",
+                AppSent: "_on_sent",
+                TimerElapsed: "_on_timer_while_saving",
+                Stored: "_on_stored",
+            },
+        },
+        _WORKER_EVENTS,
+    )
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(P.WORKING, birth)
+        now: Mapping[str, Json] = birth.checkpoint or {}
+        self.interval = number(now.get("index", 0))
+        self.sent = counts(now.get("sent", {}))
+        self.received = counts(now.get("received", {}))
+        self.seen = dict(seen_in(now))
+        self.delivered = number(now.get("delivered", 0))
+        self.shown = birth.shown
+        forced = self.settings.options.get("forcing", "none") == "hmnr"
+        self.forcing = Forcing(self.me, self.graph.processes, now.get("forcing")) if forced else None
+        kept = checkpoints(birth.records)
+        self._durable: dict[int, Record] = {i: record for i, record in kept.items() if i <= self.interval}
+        self._unchanged = _work_in(self._durable)
+        """What the newest durable checkpoint has: one that was being stored when the last incarnation ended may be lost."""
+        self._saving: dict[int, Record] = {}
+        self._reported = 0
+        self._waiting = receipts(now.get("waiting", ()))
+
+    def record(self) -> Record:
+        """`seen`: newest interval received from, per sender; `waiting`: given and not delivered."""
+        return {
+            "incarnation": self.incarnation,
+            "index": self.interval,
+            "sent": as_counts(self.sent),
+            "received": as_counts(self.received),
+            "seen": {str(process): interval for process, interval in self.seen.items()},
+            "delivered": self.delivered,
+            "waiting": [event.message.as_record() for event in self._waiting],
+            "forcing": None if self.forcing is None else self.forcing.as_record(),
+        }
+
+    def validate(self) -> None:
+        """What always holds between two events."""
+        newest = max(self._durable, default=0)
+        self._ensure(newest <= self.interval, "what is durable was taken")
+        self._ensure(bool(self._saving) == (self.phase is P.SAVING), "something is being stored iff saving")
+        self._ensure(self.delivered == sum(self.received.values()), "every message received was delivered")
+        self._ensure(self.shown <= self.delivered, "only delivered rows are shown")
+
+    def _on_start(self, event: Commanded) -> list[Effect]:
+        waiting, self._waiting = self._waiting, []
+        late = [effect for each in waiting for effect in self._door(each) or self._on_received(each)]
+        return [self._timer(1), self._report(sorted(self._durable)), *late]
+
+    def _on_sent(self, event: AppSent) -> list[Effect]:
+        target = self.graph.ends[event.channel][1]
+        header = self.forcing.send(target) if self.forcing else {}
+        return [self._send_app(event.channel, event.body, self.interval, header)]
+
+    def _on_received(self, event: Received) -> list[Effect]:
+        message = event.message
+        if message.kind == LINE:
+            return self._take_line(event)
+        expected = self.received.get(event.channel, 0) + 1
+        if message.seq != expected:
+            raise self._invalid(event, f"the channel is in order, and {expected} is next")
+        forced = self._force(event)
+        self.received[event.channel] = expected
+        self.seen[message.source] = max(self.seen.get(message.source, 0), message.index)
+        self.delivered += 1
+        return [*forced, Deliver(event)]
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _on_timer(self, event: TimerElapsed) -> list[Effect]:
+        """A checkpoint, if there is anything new to save."""
+        if self._work() == self._unchanged:
+            return [self._timer(event.timer + 1)]
+        return [self._timer(event.timer + 1), *self._take(CheckpointKind.BASIC)]
+
+    def _on_timer_while_saving(self, event: TimerElapsed) -> list[Effect]:
+        return [self._timer(event.timer + 1)]
+
+    def _force(self, event: Received) -> list[Effect]:
+        """A checkpoint before the delivery, if the rule wants one. The message is in its record, not in its state."""
+        if self.forcing is None:
+            return []
+        effects: list[Effect] = []
+        if self.forcing.must_come_first(event.message.header):
+            self._waiting = [event]
+            effects = [Note("forced", str(self.interval + 1)), *self._take(CheckpointKind.FORCED)]
+            self._waiting = []
+        self.forcing.learn(event.message.header)
+        return effects
+
+    def _take(self, kind: CheckpointKind) -> list[Effect]:
+        self.interval += 1
+        self._unchanged = self._work()
+        if self.forcing:
+            self.forcing.checkpoint(self.interval)
+        self._saving[self.interval] = self.record()
+        self.phase = P.SAVING
+        return [Capture(Epoch(self.interval), kind), self._store(self.interval)]
+
+    def _on_stored(self, event: Stored) -> list[Effect]:
+        index = int(event.token)
+        if not event.ok:
+            return [self._store(index)]
+        self._durable[index] = self._saving.pop(index)
+        self.phase = P.SAVING if self._saving else P.WORKING
+        oldest = min(self._saving, default=self.interval + 1)
+        ready = [number for number in sorted(self._durable) if self._reported < number < oldest]
+        return [self._report(ready)] if ready else []
+
+    def _store(self, index: int) -> Store:
+        return Store(checkpoint_key(index), self._saving[index], str(index))
+
+    def _work(self) -> tuple[int, int]:
+        return sum(self.sent.values()), self.delivered
+
+    def _timer(self, timer: int) -> SetTimer:
+        elapsed = TimerElapsed(PERIODIC, TimerId(timer), 0)
+        return SetTimer(PERIODIC, self.settings.interval_ms, TimerId(timer), elapsed)
+
+    # -- where the line is ---------------------------------------------------------------------------------------------
+
+    def _report(self, ready: Sequence[int]) -> Send:
+        """In the order of the checkpoints: what is discardable holds only if none appears in between later."""
+        before, self._reported = self._reported, ready[-1] if ready else self._reported
+        body: Json = [[index, mapping(self._durable[index]["seen"])] for index in ready]
+        return self._send_control(COORDINATOR, REPORT, before, body)
+
+    def _take_line(self, event: Received) -> list[Effect]:
+        old = [number(index) for index in items(event.message.body)]
+        if unknown := [index for index in old if index not in self._durable]:
+            raise self._invalid(event, f"checkpoints {unknown} are not there to be erased")
+        shown = self._show(event.message.index)
+        for index in old:
+            del self._durable[index]
+        erased = tuple(checkpoint_key(index) for index in old)
+        return [*shown, Erase(erased)] if old else shown
+
+    def _show(self, line: int) -> list[Effect]:
+        """A sink: rows before its checkpoint on the line stay, whoever fails (rule G6).
+
+        An older line that comes late names a checkpoint that a newer one had erased: nothing new is in it.
+        """
+        first, last = self.shown, number(self._durable.get(line, {}).get("delivered", 0))
+        if self.graph.outputs[self.me] or last <= first:
+            return []
+        self.shown = last
+        return [SinkTransaction(SinkOp.COMMIT, f"{self.me}@{line}", first, last)]
+
+
+class GatheringPhase(Enum):
+    """What the coordinator knows."""
+
+    GATHERING = "not everybody has reported in this incarnation"
+    DECIDING = "everybody has"
+
+
+G = GatheringPhase
+
+_COORDINATOR_EVENTS = (Commanded, Received)
+
+
+class LineCoordinator(MessageMachine[GatheringPhase]):
+    """Knows the durable checkpoints of all and nothing else; stores nothing, since workers report again."""
+
+    PHASES = GatheringPhase
+    AT_REST = (G.DECIDING,)
+    EVENTS = _COORDINATOR_EVENTS
+    TABLE = rows(
+        {
+            G.GATHERING: {Commanded: "_on_start", Received: "_on_first_report"},
+            G.DECIDING: {Received: "_on_report"},
+        },
+        _COORDINATOR_EVENTS,
+    )
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(G.GATHERING, birth)
+        self._seen: dict[ProcessId, dict[int, Seen]] = {}
+        self._newest = dict.fromkeys(self.graph.processes, 0)
+        self._early: dict[ProcessId, dict[int, Json]] = {process: {} for process in self.graph.processes}
+        self.line: Mapping[ProcessId, int] = dict.fromkeys(self.graph.processes, 0)
+
+    def record(self) -> Record:
+        """Nothing: what it knows it is told again."""
+        return {"incarnation": self.incarnation, "index": 0}
+
+    def validate(self) -> None:
+        """What always holds between two events."""
+        everybody = self._seen.keys() == set(self.graph.processes)
+        self._ensure(everybody == (self.phase is G.DECIDING), "deciding iff everybody reported")
+
+    def _on_start(self, event: Commanded) -> list[Effect]:
+        return []
+
+    def _on_first_report(self, event: Received) -> list[Effect]:
+        self._learn(event.message)
+        if len(self._seen) < len(self.graph.processes):
+            return []
+        self.phase = G.DECIDING
+        return self._decide()
+
+    def _on_report(self, event: Received) -> list[Effect]:
+        self._learn(event.message)
+        return self._decide()
+
+    def _learn(self, report: Envelope) -> None:
+        """Reports overtake each other: one whose predecessor is missing waits for it."""
+        process, early = report.source, self._early[report.source]
+        early[report.index] = report.body
+        while (body := early.pop(self._newest[process], None)) is not None:
+            mine = self._seen.setdefault(process, {0: NOTHING_SEEN})
+            for index, seen in map(items, items(body)):
+                mine[number(index)] = as_seen(seen)
+                self._newest[process] = number(index)
+
+    def _decide(self) -> list[Effect]:
+        graph = IntervalGraph({process: Marks(seen) for process, seen in self._seen.items()})
+        before, self.line = self.line, self._total(graph)
+        needed = graph.needed()
+        told: list[Effect] = []
+        for process in self.graph.processes:
+            old = [index for index in self._seen[process] if index not in needed[process]]
+            if old or self.line[process] > before[process]:
+                told.append(self._line_for(process, old))
+        complete = [Note("complete", _named(self.line))] if self.line != before else []
+        return [*complete, *told]
+
+    def _total(self, graph: IntervalGraph) -> Mapping[ProcessId, int]:
+        """Where everybody would be if all failed now: no recovery goes behind it."""
+        return graph.undone([(process, max(seen)) for process, seen in self._seen.items()])
+
+    def _line_for(self, process: ProcessId, old: Sequence[int]) -> Send:
+        for index in old:
+            del self._seen[process][index]
+        return self._send_control(process, LINE, self.line[process], list(old))
+
+
+def plan(failure: Failure, graph_of: Callable[[Mapping[ProcessId, Marks]], IntervalGraph] = IntervalGraph) -> Plan:
+    """Undo what follows from the lost intervals, and nothing else."""
+    marks = {process: _marks(failure, process) for process in failure.graph.processes}
+    lost = [
+        (process, max(marks[process].checkpoints)) for process in failure.graph.processes if process in failure.failed
+    ]
+    undone = graph_of(marks).undone(lost)
+    row = {process: Epoch(index) for process, index in undone.items()}
+    parts = {process: _part(failure, process, row) for process in undone}
+    return Plan(failure.incarnation, row, parts)
+
+
+def _marks(failure: Failure, process: ProcessId) -> Marks:
+    durable = {int(index): seen_in(record) for index, record in checkpoints(failure.records[process]).items()}
+    now = failure.survivors.get(process)
+    return Marks({0: NOTHING_SEEN, **durable}, None if now is None else seen_in(now))
+
+
+def _part(failure: Failure, process: ProcessId, row: Mapping[ProcessId, int]) -> Part:
+    senders = {source for source, target in failure.graph.ends.values() if target == process and source in row}
+    undone = ", ".join(f"{sender} from {row[sender]}" for sender in sorted(senders))
+    why = "it failed" if process in failure.failed else f"it received what is undone: {undone}"
+    key = checkpoint_key(row[process]) if row[process] else None
+    return Part(key, initial=key is None, because=why)
+
+
+def seen_in(record: Record) -> Seen:
+    """The dependencies in a checkpoint record."""
+    return as_seen(record.get("seen", {}))
+
+
+def as_seen(value: Json) -> Seen:
+    """Newest interval per sender."""
+    return {ProcessId(process): number(interval) for process, interval in mapping(value).items()}
+
+
+def _work_in(durable: Mapping[int, Record]) -> tuple[int, int]:
+    """Messages sent and delivered, in the newest of these checkpoints."""
+    if not durable:
+        return 0, 0
+    newest = durable[max(durable)]
+    return sum(counts(newest["sent"]).values()), number(newest["delivered"])
+
+
+def _named(line: Mapping[ProcessId, int]) -> str:
+    return " ".join(f"{process}:{index}" for process, index in sorted(line.items()))
+
+
+PROTOCOL = Protocol(
+    name="uncoordinated",
+    title="Uncoordinated checkpoints and the maximum recovery line",
+    source="seed 004, Uncoordinated Checkpointing; Wang and Fuchs 1993",
+    needs=Needs(replayable=True),
+    worker=UncoordinatedWorker,
+    plan=plan,
+    coordinator=LineCoordinator,
+    maximal=True,
+    options={"forcing": Option(("none", "hmnr"))},
+)

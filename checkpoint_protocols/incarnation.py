@@ -1,0 +1,72 @@
+"""Incarnation numbers: which messages of earlier incarnations still count (rule G4, seed 004).
+
+Each recovery i starts incarnation i and undoes, per process, everything from some index on: row i of the
+rollback table.  A message of an older incarnation may have been sent *behind* the line of every recovery
+since; then it is merely late and dropping it would lose it (erratum E14).  Its send was undone as soon as
+*one* of those rows is at or below its index, so all rows since count: the newest row alone accepts messages
+that an earlier recovery has undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from checkpoint_protocols.ids import Epoch, Incarnation, ProcessId
+from checkpoint_protocols.machine import ProtocolViolation
+
+Line = Epoch | Mapping[ProcessId, Epoch]
+"""The index from which a recovery undid: one for all, or per process; a process not named kept all."""
+
+RollbackTable = Mapping[Incarnation, Line]
+"""One row per recovery, keyed by the incarnation it started; durable before that incarnation sends."""
+
+
+class Age(Enum):
+    """What a message's incarnation and index say about it."""
+
+    CURRENT = "sent in this incarnation"
+    DELAYED = "sent in an earlier one and never undone: deliver it"
+    UNDONE = "its send was rolled back: drop it"
+    NEWER = "sent in an incarnation this process has not joined: roll back first"
+
+
+def age(
+    source: ProcessId,
+    sent_in: Incarnation,
+    index: Epoch,
+    now: Incarnation,
+    table: RollbackTable,
+) -> Age:
+    """Judge a message that `source` sent in incarnation `sent_in` at `index`, as seen from incarnation `now`.
+
+    Raises `ProtocolViolation` if a row is missing: guessing would either lose or duplicate the message.
+    """
+    if sent_in > now:
+        return Age.NEWER
+    if sent_in == now:
+        return Age.CURRENT
+    recoveries = (Incarnation(number) for number in range(sent_in + 1, now + 1))
+    undone = [_undoes(_row(table, recovery), source, index) for recovery in recoveries]
+    return Age.UNDONE if any(undone) else Age.DELAYED
+
+
+def adopt(mine: RollbackTable, theirs: RollbackTable) -> dict[Incarnation, Line]:
+    """Both tables' rows. Recoveries are serialised: rows of one number are equal, or this raises."""
+    torn = [number for number in mine.keys() & theirs.keys() if mine[number] != theirs[number]]
+    if torn:
+        raise ProtocolViolation(f"two recoveries took the incarnations {sorted(torn)}: the fence did not hold")
+    return {**mine, **theirs}
+
+
+def _row(table: RollbackTable, recovery: Incarnation) -> Line:
+    try:
+        return table[recovery]
+    except KeyError:
+        raise ProtocolViolation(f"the rollback table lacks the row of incarnation {recovery}") from None
+
+
+def _undoes(line: Line, source: ProcessId, index: Epoch) -> bool:
+    if not isinstance(line, Mapping):
+        return index >= line
+    return source in line and index >= line[source]

@@ -1,0 +1,217 @@
+"""The primary's part in the checkpoint lease: give one lease at a time, learn how long checkpoints take.
+
+    FREE -> ISSUING -> WAITING -> FREE
+
+A machine is made at each election and dropped when the replica is deposed.
+
+- A lease is over when its holder reports a payload beyond it, when the host knows that its holder will not use it
+  any more, or when its whole time has passed on this primary's clock, counted from when the primary knew it: late
+  is safe.  The seed's new primary goes on with the deadline of the old one; here it begins anew, which is safe in
+  whatever time the new clock runs, as long as the rates fit.
+- A primary that was itself the holder waits like any other.  To pre-empt its own lease is the published model's
+  twelve-state counterexample: after a crash it would execute the lease again.
+- An append whose fate is unknown is waited for: the log may still choose it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from checkpoint_protocols.ids import Incarnation, ProcessId
+from checkpoint_protocols.lease.messages import (
+    AppendLease,
+    HealthReported,
+    Lease,
+    LeaseChosen,
+    LeaseReturned,
+    LeaseSettings,
+    Report,
+    Terms,
+    Ticked,
+    Turn,
+    Turns,
+    Watched,
+    turns_after,
+)
+from checkpoint_protocols.lease.rotation import pick, weights
+from checkpoint_protocols.lease.timeouts import Estimate, budget_of, first_estimate
+from checkpoint_protocols.machine import Effect, Event, Machine, rows
+from checkpoint_protocols.vocabulary import Note
+
+
+class PrimaryPhase(Enum):
+    """Where a primary is."""
+
+    FREE = "no lease is out"
+    ISSUING = "a lease is on its way into the log"
+    WAITING = "a lease is out"
+
+
+P = PrimaryPhase
+
+_EVENTS = (HealthReported, Ticked, LeaseChosen, LeaseReturned)
+
+
+class Primary(Machine[PrimaryPhase]):
+    """One term of one primary. `inherited`, `turns`: what its replica has executed; `local_ms`: when it was elected."""
+
+    PHASES = PrimaryPhase
+    EVENTS = _EVENTS
+    TABLE = rows(
+        {
+            P.FREE: {HealthReported: "_on_report", Ticked: "_on_tick_free"},
+            P.ISSUING: {HealthReported: "_on_report", Ticked: "_on_tick_issuing", LeaseChosen: "_on_chosen"},
+            P.WAITING: {
+                HealthReported: "_on_report_waiting", Ticked: "_on_tick_waiting", LeaseReturned: "_on_returned",
+            },
+        },
+        _EVENTS,
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        me: ProcessId,
+        boot: int,
+        settings: LeaseSettings,
+        inherited: Lease | None,
+        turns: Turns,
+        local_ms: int,
+    ) -> None:
+        super().__init__(P.FREE, Incarnation(boot))
+        self.me = me
+        self.settings = settings
+        self.turns = turns
+        self.lease: Lease | None = None
+        self._watched: Watched | None = None
+        self.asked: Terms | None = None
+        """What is on its way into the log."""
+        self._estimates: dict[ProcessId, Estimate] = {}
+        self.heard: dict[ProcessId, tuple[Report, int]] = {}
+        """Newest report of everybody, and when it came."""
+        self._counted_from: int | None = None
+        """When the report came that the outstanding lease answers; None: another primary's."""
+        if inherited is not None:
+            self._wait(inherited, local_ms)
+
+    def validate(self) -> None:
+        """What always holds between two events."""
+        self._ensure((self.lease is not None) == (self.phase is P.WAITING), "a lease is out iff it is waited for")
+        self._ensure((self.asked is not None) == (self.phase is P.ISSUING), "terms are on their way iff issuing")
+        self._ensure(self.asked is None or self.asked.holder != self.me, "no primary gives itself a lease")
+
+    def candidates(self, local_ms: int) -> dict[ProcessId, int]:
+        """Health of everybody who may have the next lease, given that it is `local_ms` now."""
+        fresh = local_ms - self.settings.fresh_ms
+        return {node: report.health for node, (report, at) in sorted(self.heard.items()) if at >= fresh}
+
+    def weights(self, local_ms: int) -> Mapping[ProcessId, int]:
+        """The weights that a draw at `local_ms` picks by."""
+        return weights(self.candidates(local_ms), self.turns, self.settings)
+
+    def is_due(self, local_ms: int) -> bool:
+        """A tick at `local_ms` would do something."""
+        if self.phase is P.WAITING:
+            return self._is_over(local_ms)
+        return self.phase is P.FREE and bool(self.candidates(local_ms))
+
+    @property
+    def deadline_ms(self) -> int:
+        """The outstanding lease is over when this is passed; 0 if none is out."""
+        return 0 if self._watched is None else self._watched.deadline_ms
+
+    def estimate(self, node: ProcessId) -> Estimate:
+        """What is known of how long that replica needs."""
+        last_ttl_ms = self.turns.get(node, Turn()).ttl_ms
+        return self._estimates.get(node) or first_estimate(last_ttl_ms, self.settings)
+
+    # -- reports ---------------------------------------------------------------------------------------------
+
+    def _stale(self, event: Event) -> str | None:
+        if isinstance(event, LeaseReturned):
+            out = None if self.lease is None else self.lease.token
+            return None if event.token == out else f"lease {event.token} is not out"
+        if not isinstance(event, HealthReported) or event.report.node not in self.heard:
+            return None
+        known, theirs = self.heard[event.report.node][0], event.report
+        older = (theirs.boot, theirs.clock_ms) < (known.boot, known.clock_ms)
+        return f"{theirs.node} has reported later than that" if older else None
+
+    def _on_report(self, event: HealthReported) -> list[Effect]:
+        if event.report.node != self.me:
+            self.heard[event.report.node] = (event.report, event.local_ms)
+        return []
+
+    def _on_report_waiting(self, event: HealthReported) -> list[Effect]:
+        self._on_report(event)
+        lease = self._outstanding()
+        if event.report.node != lease.terms.holder or event.report.payload <= lease.token:
+            return []
+        return self._over(lease, event.local_ms)
+
+    # -- leases ----------------------------------------------------------------------------------------------
+
+    def _on_tick_free(self, event: Ticked) -> list[Effect]:
+        shares = self.weights(event.local_ms)
+        return self._issue(pick(shares, event.draw)) if shares else []
+
+    def _on_tick_issuing(self, _event: Ticked) -> list[Effect]:
+        return []
+
+    def _on_tick_waiting(self, event: Ticked) -> list[Effect]:
+        if not self._is_over(event.local_ms):
+            return []
+        return [*self._missed(self._outstanding()), *self._on_tick_free(event)]
+
+    def _on_returned(self, event: LeaseReturned) -> list[Effect]:
+        """How long it would have taken is not known: the estimate stays."""
+        holder = self._outstanding().terms.holder
+        self._release()
+        return [Note("lease returned", f"{holder} will not use {event.token}")]
+
+    def _issue(self, holder: ProcessId) -> list[Effect]:
+        report, self._counted_from = self.heard[holder]
+        ttl_ms = self.estimate(holder).ttl_ms
+        self.asked = Terms(holder, report.boot, report.clock_ms, budget_of(ttl_ms, self.settings), ttl_ms)
+        self.phase = P.ISSUING
+        return [AppendLease(self.asked)]
+
+    def _on_chosen(self, event: LeaseChosen) -> list[Effect]:
+        if event.lease.terms != self.asked:
+            raise self._invalid(event, "this primary has appended another one, and nobody else may append")
+        self.asked = None
+        self.turns = turns_after(self.turns, event.lease.terms)
+        self._wait(event.lease, event.local_ms)
+        return []
+
+    def _wait(self, lease: Lease, local_ms: int) -> None:
+        self.lease = lease
+        self._watched = Watched(lease.token, lease.terms.ttl_ms, local_ms)
+        self.phase = P.WAITING
+
+    def _over(self, lease: Lease, local_ms: int) -> list[Effect]:
+        holder = lease.terms.holder
+        if self._counted_from is not None:
+            spent_ms = local_ms - self._counted_from
+            self._estimates[holder] = self.estimate(holder).succeeded(spent_ms, self.settings)
+        self._release()
+        return [Note("lease used", f"{holder} has published under {lease.token}")]
+
+    def _missed(self, lease: Lease) -> list[Effect]:
+        holder = lease.terms.holder
+        self._estimates[holder] = self.estimate(holder).missed(self.settings)
+        self._release()
+        alert = [Note("lease alert", f"{holder} needs longer than {self.settings.most_ms} ms")]
+        note = Note("lease timed out", f"{holder} under {lease.token}")
+        return [note, *(alert if self._estimates[holder].alarming(self.settings) else [])]
+
+    def _release(self) -> None:
+        self.lease = self._watched = self._counted_from = None
+        self.phase = P.FREE
+
+    def _is_over(self, local_ms: int) -> bool:
+        return self._watched is not None and self._watched.is_over(local_ms)
+
+    def _outstanding(self) -> Lease:
+        assert self.lease is not None  # noqa: S101 - for the type checker; validate() holds
+        return self.lease

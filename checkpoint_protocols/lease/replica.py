@@ -1,0 +1,229 @@
+"""Every replica's part in the checkpoint lease: execute leases from the log, hold one, give it up in time.
+
+    FOLLOWING -> GRANTED -> TAKING -> PUBLISHING -> FOLLOWING          any but the last two -> LEADING -> FOLLOWING
+
+- The time of a lease runs from an instant of this replica's own clock that is known to precede the issue: the
+  reading in the health report the lease answers.  A timer that starts when the entry is *executed* is too late
+  by however far the replica lags behind the log (erratum E10).
+- A lease names the boot it was meant for.  A replica that executes it again after a crash refuses it: its clock
+  begins anew, and the primary that waited for the old one may be gone.
+- Whoever is primary takes nothing, and neither does it later in the same life what it was granted before.
+- Time is looked at with every step of the work, not only by the timer: a process that stood still may take the
+  step first.  Between the last look and the store nothing helps but the store's comparison of tokens.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from checkpoint_protocols.ids import Incarnation, ProcessId, TimerId
+from checkpoint_protocols.lease.messages import (
+    Admission,
+    Checkpoint,
+    CheckpointFailed,
+    CheckpointStarted,
+    CheckpointWritten,
+    Deposed,
+    DiscardCheckpoint,
+    Elected,
+    EntryExecuted,
+    Lease,
+    LeaseElapsed,
+    PublishAnswered,
+    PublishCheckpoint,
+    RecordPayload,
+    TakeCheckpoint,
+    Terms,
+    Turn,
+    Turns,
+    turns_after,
+)
+from checkpoint_protocols.machine import INVALID, Effect, Event, Machine, rows
+from checkpoint_protocols.vocabulary import Note, SetTimer
+
+
+class ReplicaPhase(Enum):
+    """Where a replica is."""
+
+    FOLLOWING = "no lease to use"
+    GRANTED = "may take a checkpoint"
+    TAKING = "takes one; executes nothing"
+    PUBLISHING = "the store compares its token; executes nothing"
+    LEADING = "is the primary"
+
+
+P = ReplicaPhase
+
+_EVENTS = (
+    EntryExecuted,
+    CheckpointStarted,
+    CheckpointWritten,
+    CheckpointFailed,
+    PublishAnswered,
+    LeaseElapsed,
+    Elected,
+    Deposed,
+)
+
+
+class Replica(Machine[ReplicaPhase]):
+    """One life of one replica, begun from `checkpoint`; `members` are all, with this one."""
+
+    PHASES = ReplicaPhase
+    EVENTS = _EVENTS
+    TABLE = rows(
+        {
+            P.FOLLOWING: {
+                EntryExecuted: "_on_entry",
+                Elected: "_on_elected",
+            },
+            P.GRANTED: {
+                EntryExecuted: "_on_entry",
+                CheckpointStarted: "_on_started",
+                LeaseElapsed: "_on_elapsed",
+                Elected: "_on_elected",
+            },
+            P.TAKING: {
+                CheckpointWritten: "_on_written",
+                CheckpointFailed: "_on_failed",
+                LeaseElapsed: "_on_elapsed",
+            },
+            P.PUBLISHING: {
+                PublishAnswered: "_on_answered",
+                LeaseElapsed: "_on_elapsed",
+            },
+            P.LEADING: {
+                EntryExecuted: "_on_entry",
+                Elected: INVALID,
+                Deposed: "_on_deposed",
+            },
+        },
+        _EVENTS,
+    )
+
+    def __init__(self, me: ProcessId, boot: int, members: tuple[ProcessId, ...], checkpoint: Checkpoint) -> None:
+        super().__init__(P.FOLLOWING, Incarnation(boot))
+        self.me = me
+        self.boot = boot
+        self.applied = checkpoint.applied
+        """Entries executed."""
+        self.turns: Turns = checkpoint.turns or {member: Turn() for member in sorted(members)}
+        self.lease: Lease | None = None
+        """The newest lease executed in this life, unless it was this replica's and is used up."""
+        self._right: Lease | None = None
+        """The lease that this replica may use."""
+
+    @property
+    def may_take(self) -> bool:
+        """A checkpoint may be begun or is being taken."""
+        return self.phase in (P.GRANTED, P.TAKING)
+
+    @property
+    def taking(self) -> bool:
+        """The expensive work is under way."""
+        return self.phase is P.TAKING
+
+    @property
+    def executes(self) -> bool:
+        """The host may execute entries."""
+        return self.phase not in (P.TAKING, P.PUBLISHING)
+
+    @property
+    def until_ms(self) -> int | None:
+        """When the right ends, on this life's clock."""
+        return None if self._right is None else self._right.terms.until_ms
+
+    def validate(self) -> None:
+        """What always holds between two events."""
+        right = self._right
+        at_work = self.phase in (P.GRANTED, P.TAKING, P.PUBLISHING)
+        self._ensure((right is not None) == at_work, "there is a right iff it is granted or used")
+        self._ensure(right is None or right == self.lease, "only the newest lease gives a right")
+        self._ensure(right is None or right.terms.holder == self.me, "only the named replica has a right")
+        self._ensure(right is None or right.terms.boot == self.boot, "only the named life has a right")
+        self._ensure(right is None or right.token <= self.applied, "the lease is among the executed entries")
+
+    # -- at the door -----------------------------------------------------------------------------------------
+
+    def _stale(self, event: Event) -> str | None:
+        token = getattr(event, "token", None)
+        if token is None or (self._right is not None and self._right.token == token):
+            return None
+        return f"lease {token} is not held here any more"
+
+    # -- the log ---------------------------------------------------------------------------------------------
+
+    def _on_entry(self, event: EntryExecuted) -> list[Effect]:
+        if event.index != self.applied + 1:
+            raise self._invalid(event, f"{self.applied} entries are executed here")
+        self.applied = event.index
+        return [] if event.terms is None else self._execute(Lease(event.index, event.terms), event.local_ms)
+
+    def _execute(self, lease: Lease, local_ms: int) -> list[Effect]:
+        self.turns = turns_after(self.turns, lease.terms)
+        effects = [] if self._right is None else self._give_up("the next lease is executed")
+        self.lease = lease
+        return effects + (self._grant(lease, local_ms) if self._is_for_me(lease.terms, local_ms) else [])
+
+    def _is_for_me(self, terms: Terms, local_ms: int) -> bool:
+        mine = terms.holder == self.me and terms.boot == self.boot
+        return mine and local_ms < terms.until_ms and self.phase is not P.LEADING
+
+    def _grant(self, lease: Lease, local_ms: int) -> list[Effect]:
+        self._right = lease
+        self.phase = P.GRANTED
+        token, until_ms = lease.token, lease.terms.until_ms
+        timer = SetTimer("lease", until_ms - local_ms, TimerId(token), LeaseElapsed(token))
+        return [timer, TakeCheckpoint(token, until_ms)]
+
+    # -- the work --------------------------------------------------------------------------------------------
+
+    def _on_started(self, event: CheckpointStarted) -> list[Effect]:
+        if self._is_over(event.local_ms):
+            return self._give_up("the time was up before the work began")
+        self.phase = P.TAKING
+        return []
+
+    def _on_written(self, event: CheckpointWritten) -> list[Effect]:
+        if self._is_over(event.local_ms):
+            return self._give_up("the time was up before the work was done")
+        self.phase = P.PUBLISHING
+        return [PublishCheckpoint(Checkpoint(event.token, self.applied, self.turns))]
+
+    def _on_answered(self, event: PublishAnswered) -> list[Effect]:
+        if event.admission is Admission.FENCED:
+            return self._give_up("a newer checkpoint is published")
+        self._drop_right()
+        self.lease = None
+        return [RecordPayload(self.applied)]
+
+    def _on_failed(self, event: CheckpointFailed) -> list[Effect]:
+        return self._give_up(f"checkpoint {event.token} failed")
+
+    def _on_elapsed(self, event: LeaseElapsed) -> list[Effect]:
+        return self._give_up(f"the time of lease {event.token} is up")
+
+    def _is_over(self, local_ms: int) -> bool:
+        until_ms = self.until_ms
+        return until_ms is not None and local_ms >= until_ms
+
+    def _give_up(self, why: str) -> list[Effect]:
+        token = self._drop_right()
+        return [DiscardCheckpoint(token), Note("lease given up", why)]
+
+    def _drop_right(self) -> int:
+        assert self._right is not None  # noqa: S101 - for the type checker; callers hold one
+        token, self._right = self._right.token, None
+        self.phase = P.FOLLOWING
+        return token
+
+    # -- the primary -----------------------------------------------------------------------------------------
+
+    def _on_elected(self, _event: Elected) -> list[Effect]:
+        effects = [] if self._right is None else self._give_up("this replica is primary")
+        self.phase = P.LEADING
+        return effects
+
+    def _on_deposed(self, _event: Deposed) -> list[Effect]:
+        self.phase = P.FOLLOWING
+        return []

@@ -1,0 +1,213 @@
+"""What every protocol machine is: events in, effects out, one table that says what may happen when.
+
+Rules of this folder:
+
+1. A machine does no I/O and reads no clock.  Time is an event, storage is an effect answered by an event.
+2. `handle` is the only method that changes a machine.  One call is atomic; its effects are to be carried out
+   in order, and whatever a state depends on is stored before it is announced (rules G1 and G2 of the recovery
+   literature).
+3. Whether an event is stale is decided once, at the door, from incarnation, epoch and timer number.
+   Everything else that the table does not allow is a bug of the host and raises `InvalidTransition` with the
+   machine's story.
+4. The table is total: every phase and event type has a handler's name, `IGNORE_STALE` or `INVALID`.
+
+A protocol is one module (or a few) of `Event`s, `Effect`s and `Machine`s; `vocabulary` holds those that most
+share. Errors here mean that a program broke the protocol, never that a user made a mistake, so this folder
+needs no error tree.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import starmap
+from typing import ClassVar, Generic, TypeVar
+
+from checkpoint_protocols.ids import Incarnation
+
+STORY_LENGTH = 40
+"""Events an error tells about: a whole epoch of a small job, and still one screen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened, named in the past tense. Fields are values; equal fields mean equal events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Something the host must do, named as a command. Hosts carry out a list of effects in its order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop(Effect):
+    """Do nothing with `event`, and count it: `why` says what made it stale."""
+
+    event: Event
+    why: str
+
+
+class Verdict(Enum):
+    """A table cell without a handler."""
+
+    IGNORE_STALE = "ignore"
+    INVALID = "invalid"
+
+
+IGNORE_STALE, INVALID = Verdict.IGNORE_STALE, Verdict.INVALID
+
+Cell = str | Verdict
+"""A handler's method name, or a verdict."""
+
+Table = Mapping[tuple[Enum, type[Event]], Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """One event in a machine's story: what it met and what came of it. Text is made when somebody reads it."""
+
+    phase: Enum
+    event: Event
+    after: Enum
+    effects: Sequence[Effect]
+
+    @property
+    def outcome(self) -> str:
+        """The phase it led to and what had to be done."""
+        return f"{self.after.name} {self.effects}"
+
+    def __str__(self) -> str:
+        return f"{self.phase.name}: {self.event} -> {self.outcome}"
+
+
+class ProtocolViolation(Exception):
+    """A program broke the protocol. `story` holds the machine's recent events, oldest first."""
+
+    def __init__(self, what: str, story: Sequence[Chapter] = ()) -> None:
+        self.what = what
+        self.story = tuple(story)
+        super().__init__("\n  ".join([what, *map(str, self.story)]))
+
+
+class InvalidTransition(ProtocolViolation):
+    """The event cannot happen in this phase: the host, or a peer of the same incarnation, is wrong."""
+
+
+class InvariantBroken(ProtocolViolation):
+    """The machine itself is wrong: its state contradicts what must always hold."""
+
+
+class Story(deque[tuple[Enum, Event, Enum, Sequence[Effect]]]):
+    """A machine's newest chapters to be: they are made when somebody reads them."""
+
+
+PhaseT = TypeVar("PhaseT", bound=Enum, covariant=True)
+
+
+class Machine(ABC, Generic[PhaseT]):
+    """Base of all machines. Subclasses set `PHASES`, `EVENTS`, `TABLE` and write the handlers the table
+    names.
+
+    A handler takes the event, changes the machine and returns effects.  It checks before it changes, so that
+    a raised `InvalidTransition` leaves the machine as it was.
+    """
+
+    PHASES: ClassVar[type[Enum]]
+    EVENTS: ClassVar[tuple[type[Event], ...]]
+    TABLE: ClassVar[Table]
+
+    def __init__(self, phase: PhaseT, incarnation: Incarnation) -> None:
+        self.phase: PhaseT = phase
+        self.incarnation = incarnation
+        self._story = Story((), STORY_LENGTH)
+
+    def handle(self, event: Event) -> list[Effect]:
+        """Take in one event; what the host must do now, in order. Raises a `ProtocolViolation`."""
+        before = self.phase
+        effects = self._react(self.TABLE.get((before, type(event)), INVALID), event)
+        self._story.append((before, event, self.phase, effects))
+        self.validate()
+        return effects
+
+    @property
+    def story(self) -> tuple[Chapter, ...]:
+        """The most recent events, oldest first."""
+        return tuple(starmap(Chapter, self._story))
+
+    @abstractmethod
+    def validate(self) -> None:
+        """Raise `InvariantBroken` unless every invariant holds. Called after every event: one pass."""
+
+    def _stale(self, event: Event) -> str | None:
+        """Why `event`, of this incarnation, comes too late to matter; None lets it in."""
+        return None
+
+    def _superseded(self, event: Event) -> list[Effect] | None:
+        """What to do about an event of a newer incarnation; None lets it in."""
+        return None
+
+    def _react(self, cell: Cell, event: Event) -> list[Effect]:
+        if cell is IGNORE_STALE:
+            return []
+        turned_away = self._door(event)
+        if turned_away is not None:
+            return turned_away
+        if isinstance(cell, Verdict):
+            raise self._invalid(event, "not allowed in this phase")
+        effects: list[Effect] = getattr(self, cell)(event)
+        return effects
+
+    def _door(self, event: Event) -> list[Effect] | None:
+        theirs: Incarnation | None = getattr(event, "incarnation", None)
+        if theirs is not None and theirs < self.incarnation:
+            return [Drop(event, f"incarnation {theirs} is over, this is {self.incarnation}")]
+        if theirs is not None and theirs > self.incarnation:
+            return self._superseded(event)
+        why = self._stale(event)
+        return None if why is None else [Drop(event, why)]
+
+    def _invalid(self, event: Event, why: str) -> InvalidTransition:
+        what = f"{type(self).__name__} in phase {self.phase.name} met {event}: {why}"
+        return InvalidTransition(what, self.story)
+
+    def _ensure(self, holds: bool, what: str) -> None:
+        """Asserts that survive `python -O`."""
+        if not holds:
+            raise InvariantBroken(f"{type(self).__name__} in phase {self.phase.name}: {what}", self.story)
+
+
+def missing_cells(machine: type[Machine[PhaseT]]) -> list[tuple[Enum, type[Event]]]:
+    """Phase and event pairs that the table does not decide. A finished machine has none."""
+    return [
+        (phase, event) for phase in machine.PHASES for event in machine.EVENTS if (phase, event) not in machine.TABLE
+    ]
+
+
+def rows(phase_cells: Mapping[Enum, Mapping[type[Event], Cell]], events: Iterable[type[Event]]) -> Table:
+    """A total table from what each phase handles; whatever a phase leaves out is `INVALID`."""
+    known = tuple(events)
+    return {(phase, event): cells.get(event, INVALID) for phase, cells in phase_cells.items() for event in known}
+
+
+def render_table(machine: type[Machine[PhaseT]]) -> str:
+    """The transition table as Markdown: one row per event type, one column per phase."""
+    phases = list(machine.PHASES)
+    header = ["event", *(phase.name for phase in phases)]
+    body = [
+        [event.__name__, *(_render_cell(machine.TABLE[phase, event]) for phase in phases)] for event in machine.EVENTS
+    ]
+    lines = [header, ["---"] * len(header), *body]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def _render_cell(cell: Cell) -> str:
+    match cell:
+        case Verdict.IGNORE_STALE:
+            return "ignored"
+        case Verdict.INVALID:
+            return "-"
+        case _:
+            return str(cell).removeprefix("_on_").removeprefix("_").replace("_", " ")

@@ -1,0 +1,39 @@
+"""The menu: every protocol over plain messages, by the name users type.
+
+Barriers with two-phase-commit sinks (`barrier`) and the checkpoint lease (`lease`) have words of their own and are not
+in this table; `barrier` and `lease` are their modules.
+"""
+
+from __future__ import annotations
+
+from checkpoint_protocols.checkpoints import coordinated, index_based, uncoordinated
+from checkpoint_protocols.message_logging import (
+    adaptive_logging,
+    asynchronous_logging,
+    sender_logging,
+    synchronous_logging,
+)
+from checkpoint_protocols.recovery import Protocol
+from checkpoint_protocols.snapshots import acyclic as snapshots
+from checkpoint_protocols.snapshots import cyclic as cyclic_snapshots
+from checkpoint_protocols.snapshots import epochs, markers, partial_recovery, wall_clock
+
+MENU: dict[str, Protocol] = {
+    module.PROTOCOL.name: module.PROTOCOL
+    for module in (
+        markers,
+        epochs,
+        snapshots,
+        cyclic_snapshots,
+        partial_recovery,
+        coordinated,
+        index_based,
+        adaptive_logging,
+        uncoordinated,
+        sender_logging,
+        synchronous_logging,
+        asynchronous_logging,
+        wall_clock,
+    )
+}
+"""Snapshots first, then checkpoints of single processes, then message logs; last the counter-example."""

@@ -1,0 +1,419 @@
+"""Asynchronous logging: deliver at once, log in batches, know from dependency vectors what can be recovered (P6g).
+
+Seed 004, "Asynchronous Logging" and "One Approach to Recovery Using Asynchronous Logging"; Johnson and Zwaenepoel
+1990, optimistic logging.  An interval is what a process does between two receipts, and its state says all of it.
+
+    receive m      received before: drop.  k += 1; ddv[sender] = max(ddv[sender], m.index); log (m, k, ddv) in memory;
+                   deliver
+    send m         m.index = k; m.seq counts on, from a new beginning in every incarnation that received something new
+    timer          store what the memory holds as one batch; every few times a checkpoint instead
+    stored         tell the coordinator the intervals that are stable now, with their vectors
+    coordinator    RV: the greatest recoverable state (see `recoverable`); tell everybody their part of it
+    RV[me]         a sink shows its rows up to there; erase what is older than the checkpoint below it
+    failure        the failed lose what is not stable, survivors keep their memory; everybody to the greatest
+                   line; rebuild from checkpoint and receipts, then go on from the channels
+
+Corrected and added:
+
+- E9: see `recoverable`.
+- The seed does not say what becomes of messages sent again by a replay: they have their old numbers, and receivers
+  drop them.  What is done anew after the replay has numbers of its own, so it is never taken for what was undone.
+- Sources receive nothing: their interval is always 0 and never undone; they read their input again.
+- Whoever is hit by the next recovery while it replays goes back to what is durable: a part of its replay may have been
+  in nothing but the memory that it left.
+- RV is not stored.  It follows from what is stable, which is reported again at the begin of every incarnation.
+
+Option `checkpoint_every`: batches from one checkpoint to the next (4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from checkpoint_protocols.checkpoints.recovery_line import Candidate, recovery_line
+from checkpoint_protocols.graph import COORDINATOR, Graph
+from checkpoint_protocols.ids import Epoch, Incarnation, ProcessId, TimerId
+from checkpoint_protocols.machine import Drop, Effect, ProtocolViolation, rows
+from checkpoint_protocols.message_logging.recoverable import Ddv, RecoveryVector
+from checkpoint_protocols.message_logging.volatile_log import (
+    RECEIVED_IN,
+    Rebuildable,
+    Receipt,
+    batch_key,
+    batches_in,
+    ddv_of,
+    key_of,
+    rebuildable,
+    receipts_in,
+)
+from checkpoint_protocols.message_machine import MessageMachine
+from checkpoint_protocols.record_fields import as_counts, counts, items, number
+from checkpoint_protocols.recovery import (
+    Birth,
+    Failure,
+    Key,
+    Needs,
+    Option,
+    Part,
+    Plan,
+    Protocol,
+    Record,
+    Records,
+    checkpoint_key,
+)
+from checkpoint_protocols.vocabulary import (
+    AppSent,
+    Capture,
+    CheckpointKind,
+    Commanded,
+    Deliver,
+    Erase,
+    Json,
+    Note,
+    Received,
+    Send,
+    SetTimer,
+    SinkOp,
+    SinkTransaction,
+    Store,
+    Stored,
+    TimerElapsed,
+)
+
+PERIODIC = "checkpoint"
+STABLE = "stable"
+"""Worker to coordinator: [[interval, ddv], ...]."""
+RECOVERABLE = "recoverable"
+"""Coordinator to worker: index is RV of the worker."""
+NUMBERS_PER_INCARNATION = 2**32
+"""Messages that a channel can carry in one incarnation."""
+
+
+class FlushPhase(Enum):
+    """What a worker does beside its work."""
+
+    IDLE = "nothing"
+    FLUSHING = "a batch or a checkpoint is being stored"
+
+
+P = FlushPhase
+
+_WORKER_EVENTS = (Commanded, Received, AppSent, TimerElapsed, Stored)
+
+
+class AsynchronousWorker(MessageMachine[FlushPhase]):
+    """One process. `interval` counts receipts; `memory` holds those that are not on disk."""
+
+    PHASES = FlushPhase
+    AT_REST = (P.IDLE,)
+    EVENTS = _WORKER_EVENTS
+    TABLE = rows(
+        {
+            P.IDLE: {
+                Commanded: "_on_start",
+                Received: "_on_received",
+                AppSent: "_on_sent",
+                TimerElapsed: "_on_timer",
+            },
+            P.FLUSHING: {
+                Received: "_on_received",
+                AppSent: "_on_sent",
+                TimerElapsed: "_on_timer_while_flushing",
+                Stored: "_on_stored",
+            },
+        },
+        _WORKER_EVENTS,
+    )
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(P.IDLE, birth)
+        now: Mapping[str, Json] = birth.checkpoint or {}
+        self.interval = number(now.get("index", 0))
+        self.received_in = number(now.get("received_in", 1))
+        self.sent = counts(now.get("sent", {}))
+        self.received = counts(now.get("received", {}))
+        self.ddv: Ddv = ddv_of(now.get("ddv", {}))
+        self.shown = birth.shown
+        self.recoverable = number(now.get("recoverable", 0))
+        self.target = _target(birth, self.interval)
+        self.memory = {receipt.interval: receipt for receipt in receipts_in(now or {"log": []})}
+        self._durable = rebuildable(self.me, birth.records, birth.incarnation, birth.table)
+        self._batches = batches_in(birth.records)
+        is_source = not self.graph.inputs[self.me]
+        self._needless = _older(birth.records) if is_source else _undone(birth.records, self._durable)
+        self._flushes = 0
+        self._flushing: list[Receipt] = []
+        self._saving: Record | None = None
+        self._saved_work = self._stored_position()
+
+    def record(self) -> Record:
+        """A checkpoint, or now.
+
+        `target`: where the replay ends; `position` names the checkpoint; `received_in`: the newest receipt's incarnation;
+        `log`: the memory.
+        """
+        return {
+            "incarnation": self.incarnation,
+            "index": self.interval,
+            "target": self.target,
+            "position": self._position(),
+            "received_in": self.received_in,
+            "sent": as_counts(self.sent),
+            "received": as_counts(self.received),
+            "ddv": {str(process): interval for process, interval in self.ddv.items()},
+            "recoverable": self.recoverable,
+            "log": [receipt.as_record() for receipt in self.memory.values()],
+        }
+
+    def validate(self) -> None:
+        """What always holds between two events."""
+        flushing = bool(self._flushing) or self._saving is not None
+        self._ensure(flushing == (self.phase is P.FLUSHING), "something is being stored iff flushing")
+        self._ensure(self.shown <= max(self.interval, self.target), "only delivered rows are shown")
+        self._ensure(list(self.memory) == sorted(self.memory), "receipts are kept in order")
+
+    def _position(self) -> int:
+        """Counts what the state depends on: receipts; at a source, what it read and sent."""
+        return self.interval if self.graph.inputs[self.me] else sum(self.sent.values())
+
+    def _stored_position(self) -> int:
+        """How far that is on disk: what was being stored when the last incarnation ended may be lost."""
+        if self.graph.inputs[self.me]:
+            return max(self._durable.intervals)
+        return max((number(record["position"]) for record in self._durable.checkpoints.values()), default=0)
+
+    # -- begin, send, receive ----------------------------------------------------------------------------------------
+
+    def _on_start(self, event: Commanded) -> list[Effect]:
+        known = {k: ddv for k, ddv in self._durable.intervals.items() if k}
+        erased: list[Effect] = [Erase(self._needless)] if self._needless else []
+        return [self._timer(1), *([self._report(known)] if known else ()), *erased]
+
+    def _on_sent(self, event: AppSent) -> list[Effect]:
+        begin = (self.received_in - 1) * NUMBERS_PER_INCARNATION
+        self.sent[event.channel] = max(self.sent.get(event.channel, 0), begin)
+        return [self._send_app(event.channel, event.body, self.interval)]
+
+    def _on_received(self, event: Received) -> list[Effect]:
+        message = event.message
+        if message.kind == RECOVERABLE:
+            return self._learn(message.index)
+        if message.seq <= self.received.get(event.channel, 0):
+            return [Drop(event, "it was received before: a replay sent it again")]
+        self.received[event.channel] = message.seq
+        self.interval += 1
+        self.received_in = number(message.header.get(RECEIVED_IN, 0)) if event.replayed else self.incarnation
+        self.ddv = {**self.ddv, message.source: max(self.ddv.get(message.source, 0), message.index)}
+        if self.interval not in self._durable.receipts:
+            self.memory[self.interval] = Receipt(self.interval, self.received_in, self.ddv, message)
+        return [Deliver(event), *self._show()]
+
+    # -- flush -------------------------------------------------------------------------------------------------------
+
+    def _on_timer(self, event: TimerElapsed) -> list[Effect]:
+        timer = self._timer(event.timer + 1)
+        if self._position() <= self._saved_work:
+            return [timer]
+        self._saved_work = self._position()
+        self._flushes += 1
+        self.phase = P.FLUSHING
+        every = number(self.settings.options.get("checkpoint_every", 4))
+        if not self.memory or self._flushes % every == 0:
+            self._saving = {**self.record(), "log": []}
+            return [timer, Capture(Epoch(self._position()), CheckpointKind.BASIC), self._store()]
+        self._flushing = list(self.memory.values())
+        return [timer, self._store()]
+
+    def _on_timer_while_flushing(self, event: TimerElapsed) -> list[Effect]:
+        return [self._timer(event.timer + 1)]
+
+    def _store(self) -> Store:
+        if self._saving is not None:
+            return Store(checkpoint_key(number(self._saving["position"])), self._saving, PERIODIC)
+        first = self._flushing[0].interval
+        record: Record = {
+            "incarnation": self.incarnation,
+            "index": first,
+            "log": [receipt.as_record() for receipt in self._flushing],
+        }
+        return Store(batch_key(first), record, PERIODIC)
+
+    def _timer(self, timer: int) -> SetTimer:
+        elapsed = TimerElapsed(PERIODIC, TimerId(timer), 0)
+        return SetTimer(PERIODIC, self.settings.interval_ms, TimerId(timer), elapsed)
+
+    def _on_stored(self, event: Stored) -> list[Effect]:
+        if not event.ok:
+            return [self._store()]
+        self.phase = P.IDLE
+        if self._saving is not None:
+            return self._checkpoint_stored(self._saving)
+        stable, self._flushing = self._flushing, []
+        self._durable.add(stable)
+        self._batches[stable[0].interval] = stable[-1].interval
+        self._forget_up_to(stable[-1].interval)
+        return [Note("logged", str(len(stable))), self._report({each.interval: each.ddv for each in stable})]
+
+    def _checkpoint_stored(self, saved: Record) -> list[Effect]:
+        self._saving = None
+        interval = number(saved["index"])
+        before = self._durable.checkpoints.get(interval)
+        self._durable.checkpoints[interval] = saved
+        self._forget_up_to(interval)
+        if not self.graph.inputs[self.me]:
+            return [Erase((key_of(before),))] if before else []
+        return [self._report({interval: ddv_of(saved["ddv"])}), *self._erase()]
+
+    def _forget_up_to(self, interval: int) -> None:
+        self.memory = {k: receipt for k, receipt in self.memory.items() if k > interval}
+
+    # -- what is recoverable -----------------------------------------------------------------------------------------
+
+    def _report(self, stable: Mapping[int, Ddv]) -> Send:
+        body: Json = [[k, {str(process): i for process, i in ddv.items()}] for k, ddv in stable.items()]
+        return self._send_control(COORDINATOR, STABLE, self.interval, body)
+
+    def _learn(self, recoverable: int) -> list[Effect]:
+        self.recoverable = max(self.recoverable, recoverable)
+        return [*self._show(), *self._erase()]
+
+    def _show(self) -> list[Effect]:
+        """A sink has one row per receipt: those up to RV are never undone (rule G6). A replay may still be behind RV."""
+        first, last = self.shown, min(self.recoverable, self.interval)
+        if self.graph.outputs[self.me] or last <= first:
+            return []
+        self.shown = last
+        return [SinkTransaction(SinkOp.COMMIT, f"{self.me}@{last}", first, last)]
+
+    def _erase(self) -> list[Effect]:
+        """Everything older than the checkpoint that RV is rebuilt from."""
+        base = self._durable.base_of(self.recoverable)
+        old = [k for k in self._durable.checkpoints if k < base]
+        batches = [first for first, last in self._batches.items() if last <= base]
+        keys = (*(key_of(self._durable.checkpoints.pop(k)) for k in old), *map(batch_key, batches))
+        for first in batches:
+            del self._batches[first]
+        return [Erase(keys)] if keys else []
+
+
+class StablePhase(Enum):
+    """The coordinator is always ready: what it does not know yet is not in RV."""
+
+    READY = "counts"
+
+
+_COORDINATOR_EVENTS = (Commanded, Received)
+
+
+class RecoveryCoordinator(MessageMachine[StablePhase]):
+    """Keeps RV. Begins with 0 in every incarnation and is told what is stable."""
+
+    PHASES = StablePhase
+    AT_REST = (StablePhase.READY,)
+    EVENTS = _COORDINATOR_EVENTS
+    TABLE = rows({StablePhase.READY: {Commanded: "_on_start", Received: "_on_stable"}}, _COORDINATOR_EVENTS)
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(StablePhase.READY, birth)
+        self.vector = RecoveryVector()
+        self._told: dict[ProcessId, int] = {}
+
+    def record(self) -> Record:
+        """Nothing: what it knows it is told again."""
+        return {"incarnation": self.incarnation, "index": 0}
+
+    def validate(self) -> None:
+        """What always holds between two events."""
+        self._ensure(self.vector.consistent, "in RV nobody has received what is not sent")
+        back = [process for process, interval in self._told.items() if self.vector.of(process) < interval]
+        self._ensure(not back, "RV never moves back")
+
+    def _on_start(self, event: Commanded) -> list[Effect]:
+        return []
+
+    def _on_stable(self, event: Received) -> list[Effect]:
+        for interval, ddv in map(items, items(event.message.body)):
+            self.vector.add(event.message.source, number(interval), ddv_of(ddv))
+        moved = {p: k for p, k in self.vector.rv.items() if k > self._told.get(p, 0)}
+        if not moved:
+            return []
+        self._told.update(moved)
+        rv = " ".join(f"{process}:{interval}" for process, interval in sorted(self.vector.rv.items()))
+        return [Note("complete", rv), *(self._send_control(process, RECOVERABLE, k) for process, k in moved.items())]
+
+
+# -- recovery ------------------------------------------------------------------------------------------------------------
+
+
+def plan(failure: Failure) -> Plan:
+    """Everybody to the greatest line over stable intervals and survivors' memory."""
+    known = {process: _known(failure, process) for process in failure.graph.processes}
+    candidates = {process: _candidates(failure.graph, process, known[process].intervals) for process in known}
+    line = recovery_line(candidates, failure.graph.ends, failure.failed).chosen
+    reached = {process: candidate.index or 0 for process, candidate in line.items()}
+    leaving = [p for p in known if p in failure.failed or _must_leave(failure.survivors[p], reached[p])]
+    row = {p: Epoch(reached[p] + 1) for p in leaving if failure.graph.inputs[p]}
+    parts = {p: _part(failure, p, known[p], reached[p]) for p in leaving}
+    return Plan(failure.incarnation, row, parts)
+
+
+def _known(failure: Failure, process: ProcessId) -> Rebuildable:
+    before = Incarnation(failure.incarnation - 1)
+    found = rebuildable(process, failure.records[process], before, failure.table)
+    if process in failure.survivors:
+        found.add(receipts_in(failure.survivors[process]))
+    return found
+
+
+def _candidates(graph: Graph, process: ProcessId, intervals: Mapping[int, Ddv]) -> list[Candidate]:
+    """In the solver's terms: it has sent up to its interval, and received up to its vector."""
+    outputs, inputs = graph.outputs[process], graph.inputs[process]
+    return [
+        Candidate(k, dict.fromkeys(outputs, k), {c: ddv.get(graph.ends[c][0], 0) for c in inputs})
+        for k, ddv in intervals.items()
+    ]
+
+
+def _must_leave(now: Record, reached: int) -> bool:
+    """Also whoever is not through its replay: the rest of it may hold receipts that are nowhere else."""
+    return not reached == number(now["index"]) >= number(now["target"])
+
+
+def _older(records: Records) -> tuple[Key, ...]:
+    """A source's checkpoints but the newest: one may have become durable when nobody was there to hear it."""
+    return tuple(sorted(key for key in records if key[0] == "checkpoint")[:-1])
+
+
+def _undone(records: Records, durable: Rebuildable) -> tuple[Key, ...]:
+    """Checkpoints of intervals that a recovery has undone: nobody goes back to them, and no later one counts as newer."""
+    kept = {key_of(record) for record in durable.checkpoints.values()}
+    return tuple(sorted(key for key in records if key[0] == "checkpoint" and key not in kept))
+
+
+def _target(birth: Birth, interval: int) -> int:
+    """Where this incarnation's replay ends: the newest recovery's row names the first interval that it undid."""
+    row = birth.table.get(birth.incarnation, {})
+    if not isinstance(row, Mapping):
+        raise ProtocolViolation("intervals of different processes are not comparable: a row has one per process")
+    return row.get(birth.me, interval + 1) - 1
+
+
+def _part(failure: Failure, process: ProcessId, known: Rebuildable, interval: int) -> Part:
+    base = known.checkpoints.get(known.base_of(interval))
+    why = "it failed" if process in failure.failed else "its newest intervals follow from undone ones"
+    because = f"{why}; {interval} is the newest that can be recovered"
+    key = key_of(base) if base is not None else None
+    return Part(key, known.replay_to(interval), initial=key is None, because=because)
+
+
+PROTOCOL = Protocol(
+    name="asynchronous-logging",
+    title="Asynchronous logging with dependency vectors",
+    source="seed 004, One Approach to Recovery Using Asynchronous Logging; Johnson and Zwaenepoel 1990",
+    needs=Needs(replayable=True, deterministic=True),
+    worker=AsynchronousWorker,
+    plan=plan,
+    coordinator=RecoveryCoordinator,
+    options={"checkpoint_every": Option()},
+)

@@ -1,0 +1,150 @@
+"""Sender-based message logging: senders keep what they sent and where it was received; receivers keep nothing (P6b).
+
+Seed 004, "Sender-based Logging"; Johnson and Zwaenepoel 1987.
+
+    send m               log[seq] = (m, -); send; again and again until it is acknowledged
+    receive m            known: acknowledge again.  Early: keep.  Next: rsn += 1; ACK(seq, rsn); deliver, send nothing
+    ACK(seq, rsn)        log[seq] = (m, rsn), stored; then ACKACK(rsn)
+    ACKACK of all        sends go out
+    checkpoint stored    COVERED(up to): senders forget what it has
+    failure              newest checkpoint; all senders' entries behind it in the order of rsn, up to the first gap;
+                         what has no rsn comes again by itself, in any order
+
+Erratum E12: the number is the *receiver's*, one counter for all senders, no clock.  The seed's case of m and m' is an
+acknowledgement that is lost: the receiver acted on m, crashed, and nobody knows where m belongs.  It is enough to
+hold what the receiver *sends* until its receipts are fully logged; `block: receipts` is the seed's own stricter rule:
+nothing more is received until then.  Sinks show rows by the same rule (G6).
+
+What is guaranteed depends on where a sender keeps its log (option `log`):
+
+- `stable` (the seed's "logs each message"): the sender stores message and number before ACKACK.  Any number of
+  failures, at any time, also of both ends.
+- `volatile` (the paper's): the log is in memory and in the sender's checkpoints.  One failure at a time: from a crash
+  until every process has started again and every receipt behind its receiver's checkpoint is acknowledged again.
+  If both ends of a channel fail together and somebody received what rests on a receipt that is thereby unknown,
+  `plan` raises `ProtocolViolation`: it is noticed, and it is not repaired.  A sink that failed with its sender
+  may have shown rows in an order that nobody remembers.
+
+What a failed process sent and nobody received yet is not taken from the channel either: it sends that again, and only
+then can its log name the receipt.
+
+Channels may lose, repeat and reorder.  Between two receipts a process must do what its state says.  The seed's round
+of asking all senders is the host's report of survivors and records, from which `plan` takes the replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count, takewhile
+
+from checkpoint_protocols.ids import Epoch, ProcessId
+from checkpoint_protocols.machine import ProtocolViolation
+from checkpoint_protocols.message_logging.sender_log import Entry, SenderLog, durable_entries
+from checkpoint_protocols.message_logging.sender_logging_worker import SenderLoggingWorker, SenderPhase
+from checkpoint_protocols.receipt_order import ReceiptOrder
+from checkpoint_protocols.record_fields import mapping
+from checkpoint_protocols.recovery import (
+    Failure,
+    Needs,
+    Option,
+    Output,
+    Part,
+    Plan,
+    Protocol,
+    Record,
+    checkpoint_key,
+    checkpoints,
+)
+from checkpoint_protocols.vocabulary import Envelope
+
+Receipts = Mapping[int, Envelope]
+"""What is known of one process's receipts, by rsn."""
+
+
+def plan(failure: Failure) -> Plan:
+    """The failed go back and take their receipts in again. Raises `ProtocolViolation` if some are nowhere: see above."""
+    decided = replay_the_failed(failure)
+    _check_dependencies(failure, decided)
+    return decided
+
+
+def replay_the_failed(failure: Failure) -> Plan:
+    """All receipts that are known without a gap, whether others rest on more or not."""
+    known = _known_receipts(failure)
+    parts = {process: _part(failure, process, known[process]) for process in failure.graph.processes}
+    receivers = (process for process in failure.graph.processes if failure.graph.inputs[process])
+    row = {p: _order(failure, p).rsn + len(parts[p].replay) + 1 for p in receivers if p in failure.failed}
+    return Plan(failure.incarnation, {process: Epoch(first) for process, first in row.items()}, parts)
+
+
+def _known_receipts(failure: Failure) -> dict[ProcessId, dict[int, Envelope]]:
+    """From the logs of survivors, of the failed ones' checkpoints, and of everybody's stable storage."""
+    known: dict[ProcessId, dict[int, Envelope]] = {process: {} for process in failure.graph.processes}
+    for entry in _entries(failure):
+        if entry.rsn is not None:
+            known[entry.message.target].setdefault(entry.rsn, entry.message)
+    return known
+
+
+def _entries(failure: Failure) -> list[Entry]:
+    found: list[Entry] = []
+    for process in failure.graph.processes:
+        record = _base(failure, process)
+        log = SenderLog.of(record, failure.table) if record else SenderLog()
+        found.extend(entry for kept in log.entries.values() for entry in kept.values())
+        found.extend(e for _, e, stands in durable_entries(failure.records[process], failure.table) if stands)
+    return found
+
+
+def _base(failure: Failure, process: ProcessId) -> Record | None:
+    """The record that the process goes on from: of now, of its newest checkpoint, or none."""
+    kept = checkpoints(failure.records[process])
+    return failure.survivors.get(process) or (kept[max(kept)] if kept else None)
+
+
+def _order(failure: Failure, process: ProcessId) -> ReceiptOrder:
+    record = _base(failure, process)
+    return ReceiptOrder.of(mapping(record["order"])) if record else ReceiptOrder()
+
+
+def _part(failure: Failure, process: ProcessId, known: Receipts) -> Part:
+    if process not in failure.failed:
+        return Part(None, because="it lives and keeps its state")
+    newest = max(checkpoints(failure.records[process]), default=None)
+    key = None if newest is None else checkpoint_key(newest)
+    return Part(key, _behind(_order(failure, process).rsn, known), initial=key is None, because="it failed")
+
+
+def _behind(rsn: int, known: Receipts) -> tuple[Envelope, ...]:
+    """Receipts behind `rsn`, up to the first that nobody knows."""
+    numbers = takewhile(known.__contains__, count(rsn + 1))
+    return tuple(known[number] for number in numbers)
+
+
+def _check_dependencies(failure: Failure, decided: Plan) -> None:
+    """Nobody may keep a message that rests on a receipt which its sender will not have again."""
+    assert isinstance(decided.row, Mapping)  # noqa: S101 - for the type checker: it was made above
+    for process, part in decided.parts.items():
+        rests_on = list(_order(failure, process).depends.items())
+        rests_on += [(message.source, message.index) for message in part.replay]
+        for sender, rsn in rests_on:
+            first_unknown = decided.row.get(ProcessId(sender))
+            if first_unknown is not None and rsn >= first_unknown:
+                raise ProtocolViolation(
+                    f"{process} received what {sender} sent after its receipt {rsn}, of which nobody knows: with volatile"
+                    f" logs {sorted(failure.failed)} must not be down together"
+                )
+
+
+PROTOCOL = Protocol(
+    name="sender-logging",
+    title="Senders log messages and the order in which they were received; receivers log nothing",
+    source="seed 004, Sender-based Logging (Johnson and Zwaenepoel 1987)",
+    needs=Needs(fifo=False, reliable=False, deterministic=True),
+    output=Output(at_once=True),
+    worker=SenderLoggingWorker,
+    plan=plan,
+    options={"block": Option(("sends", "receipts"))},
+)
+
+__all__ = ["PROTOCOL", "SenderLoggingWorker", "SenderPhase", "plan", "replay_the_failed"]

@@ -1,0 +1,400 @@
+"""One process of sender-based logging, sender and receiver at once. The protocol and its seed: see `sender_logging`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import ClassVar
+
+from checkpoint_protocols.ids import ChannelId, Epoch, TimerId
+from checkpoint_protocols.machine import Drop, Effect, ProtocolViolation, rows
+from checkpoint_protocols.message_logging.sender_log import Entry, SenderLog, durable_entries, log_key, log_record
+from checkpoint_protocols.message_machine import APP, MessageMachine
+from checkpoint_protocols.receipt_order import ReceiptOrder
+from checkpoint_protocols.record_fields import as_counts, counts, mapping, number
+from checkpoint_protocols.recovery import Birth, Key, Record, Settings, checkpoint_key, checkpoints
+from checkpoint_protocols.vocabulary import (
+    OUT,
+    AppSent,
+    Capture,
+    CheckpointKind,
+    Commanded,
+    Deliver,
+    Erase,
+    Hold,
+    Json,
+    Note,
+    Received,
+    Release,
+    Send,
+    SetTimer,
+    SinkOp,
+    SinkTransaction,
+    Store,
+    Stored,
+    TimerElapsed,
+)
+
+PERIODIC, REPEAT = "checkpoint", "repeat"
+ACK, ACKACK, COVERED = "ack", "ackack", "covered"
+
+STABLE, VOLATILE = "stable", "volatile"
+SENDS, RECEIPTS = "sends", "receipts"
+
+
+class SenderPhase(Enum):
+    """Whether everything that was received is fully logged."""
+
+    BORN = "the incarnation has not begun"
+    OPEN = "it is: sends go out"
+    GATED = "it is not: sends wait"
+
+
+P = SenderPhase
+
+_EVENTS = (Commanded, Received, AppSent, TimerElapsed, Stored)
+
+
+class SenderLoggingWorker(MessageMachine[SenderPhase]):
+    """One process. `order` is its own receipts, `log` what it sent; `captured` numbers its checkpoints."""
+
+    PHASES = SenderPhase
+    AT_REST = (P.OPEN,)
+    EVENTS = _EVENTS
+    TABLE = rows(
+        {
+            P.BORN: {Commanded: "_on_start"},
+            P.OPEN: {
+                Received: "_on_received",
+                AppSent: "_on_sent",
+                TimerElapsed: "_on_timer",
+                Stored: "_on_stored",
+            },
+            P.GATED: {Received: "_on_received", TimerElapsed: "_on_timer", Stored: "_on_stored"},
+        },
+        _EVENTS,
+    )
+    MESSAGES: ClassVar[dict[str, str]] = {APP: "_take", ACK: "_learn", ACKACK: "_fully_logged", COVERED: "_trim"}
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(P.BORN, birth)
+        self.is_source = not self.graph.inputs[self.me]
+        self.is_sink = not self.graph.outputs[self.me]
+        self.is_stable = option(birth.settings, "log", STABLE, VOLATILE) == STABLE
+        self.is_strict = option(birth.settings, "block", SENDS, RECEIPTS) == RECEIPTS
+        self.order, self.log = ReceiptOrder(), SenderLog()
+        self.captured, self.shown = 0, birth.shown
+        if birth.checkpoint is not None:
+            self._continue(birth.checkpoint)
+        self._durable: dict[Key, int] = {}
+        """Of the log: every record that is there, and the number of its message."""
+        self._kept: set[int] = set(checkpoints(birth.records))
+        self._void: tuple[Key, ...] = ()
+        self._read(birth)
+        self._writing: dict[str, Key] = {}
+        self._storing: tuple[int, int, dict[ChannelId, int]] | None = None
+        self._saving: Record = {}
+        self._saved = max(map(self._work_in, checkpoints(birth.records).values()), default=0)
+        """What the newest durable checkpoint has: one that was being stored when the last incarnation ended may be lost."""
+        self._timer = 0
+        self._is_armed = False
+
+    def _continue(self, record: Record) -> None:
+        self.captured = number(record["captured"])
+        self.sent = counts(record["sent"])
+        self.order = ReceiptOrder.of(mapping(record["order"]))
+        self.log = SenderLog.of(record, self.table)
+        self.log.renew(self.incarnation)
+
+    def _read(self, birth: Birth) -> None:
+        """What is durable: receipts that the newest checkpoint has, and receivers' numbers."""
+        kept = checkpoints(birth.records)
+        if kept:
+            newest = ReceiptOrder.of(mapping(kept[max(kept)]["order"]))
+            self.order.cover(newest.rsn, newest.received)
+        void: list[Key] = []
+        for key, entry, stands in durable_entries(birth.records, self.table):
+            if stands:
+                self._durable[key] = entry.message.seq
+            else:
+                void.append(key)
+        self._void = tuple(void)
+
+    def record(self) -> Record:
+        """Everything but what the durable log says anyway."""
+        return {
+            "incarnation": self.incarnation,
+            "index": self.index,
+            "captured": self.captured,
+            "sent": as_counts(self.sent),
+            "received": as_counts(self.order.received),
+            "order": self.order.as_record(),
+            "log": self.log.as_record(),
+        }
+
+    @property
+    def index(self) -> int:
+        """The receipt that began the present state; a source counts its checkpoints."""
+        return self.captured if self.is_source else self.order.rsn
+
+    def validate(self) -> None:
+        """What always holds between two events."""
+        order = self.order
+        self._ensure((self.phase is P.GATED) <= bool(order.unacked), "sends wait only for receipts")
+        self._ensure((self.phase is P.OPEN) <= (not order.unacked), "nothing goes out ahead of the log")
+        self._ensure(sum(order.received.values()) == order.rsn, "every receipt has its place in the order")
+        self._ensure(order.unacked <= set(order.places.values()), "a receipt that is not logged has a place")
+
+    # -- an incarnation begins -------------------------------------------------------------------------------------------
+
+    def _on_start(self, event: Commanded) -> list[Effect]:
+        self.phase = P.OPEN
+        gate = self._close() if self.order.unacked else []
+        erased: list[Effect] = [Erase(self._void)] if self._void else []
+        return [
+            self._set_timer(),
+            *gate,
+            *erased,
+            *self._erase_older(),
+            *self._forget_early(),
+            *self._say_covered(),
+            *self._repeat(),
+            *self._show(),
+        ]
+
+    def _forget_early(self) -> list[Effect]:
+        """Those that come again would wait for receipts that cannot be logged."""
+        needless = [event for event in self.order.early.values() if self._comes_again(event)]
+        for event in needless:
+            del self.order.early[event.channel, event.message.seq]
+        return [Drop(event, "its sender failed since and sends it again") for event in needless]
+
+    def _repeat(self) -> list[Effect]:
+        """Everything again that somebody may not have heard: messages without a receipt, receipts not logged."""
+        acks = [self._ack(channel, seq, rsn) for (channel, seq), rsn in self.order.waiting()]
+        return [*(Send(channel, message) for channel, message in self.log.without_rsn()), *acks, *self._arm()]
+
+    def _arm(self) -> list[Effect]:
+        """The timer of repetitions runs while anything is open."""
+        if self._is_armed or not (self.order.unacked or any(self.log.without_rsn())):
+            return []
+        self._is_armed = True
+        return [self._set(REPEAT, self.settings.timeout_ms)]
+
+    # -- receiving -----------------------------------------------------------------------------------------------
+
+    def _on_received(self, event: Received) -> list[Effect]:
+        handler = self.MESSAGES.get(event.message.kind)
+        if handler is None:
+            raise self._invalid(event, "there is no such message")
+        effects: list[Effect] = getattr(self, handler)(event)
+        return effects
+
+    def _take(self, event: Received) -> list[Effect]:
+        if self.order.is_known(event):
+            return [self._answer_again(event), Drop(event, "received before")]
+        if self.is_strict and self.order.unacked and not event.replayed:
+            raise self._invalid(event, "inputs are held until the receipt before is logged")
+        if self._comes_again(event) and not event.replayed:
+            return [Drop(event, "its sender failed since and sends it again")]
+        if self.order.is_next(event):
+            return self._accept(event)
+        return self._keep(event)
+
+    def _comes_again(self, event: Received) -> bool:
+        """Whoever failed repeats what it sent. Until then it cannot log a receipt of it: in a loop, whose processes
+        wait for each other's logs, it may never come to that.
+        """
+        source, sent_in = event.message.source, event.message.incarnation
+        later = (row for incarnation, row in self.table.items() if incarnation > sent_in)
+        return any(isinstance(row, Mapping) and source in row for row in later)
+
+    def _keep(self, event: Received) -> list[Effect]:
+        """One sent before it is still under way, or lost and will come again."""
+        place = event.channel, event.message.seq
+        if place in self.order.early:
+            return [Drop(event, "came early before")]
+        self.order.early[place] = event
+        return []
+
+    def _accept(self, event: Received) -> list[Effect]:
+        """Deliver it, and what it lets follow; nothing is sent until every sender has its number."""
+        rsn = self.order.take(event)
+        ack = self._ack(event.channel, event.message.seq, rsn)
+        effects: list[Effect] = [ack, *self._close(), Deliver(event), *self._arm()]
+        return effects if self.is_strict else [*effects, *self._accept_early()]
+
+    def _accept_early(self) -> list[Effect]:
+        early = self.order.next_early()
+        return [] if early is None else self._accept(early)
+
+    def _close(self) -> list[Effect]:
+        """No more sends, once."""
+        if self.phase is P.GATED:
+            return []
+        self.phase = P.GATED
+        inputs = self.graph.inputs[self.me] if self.is_strict else ()
+        return [Note("gated"), Hold(OUT), *map(Hold, inputs)]
+
+    def _open(self) -> list[Effect]:
+        """Some receipt is logged; when all are, sends go out."""
+        if self.order.unacked:
+            return self._show()
+        shown, early = self._show(), self._accept_early() if self.is_strict else []
+        if early or self.phase is P.OPEN:
+            return [*shown, *early]
+        self.phase = P.OPEN
+        inputs = self.graph.inputs[self.me] if self.is_strict else ()
+        return [*shown, Release(OUT), *map(Release, inputs)]
+
+    def _fully_logged(self, event: Received) -> list[Effect]:
+        self.order.unacked.discard(number(mapping(event.message.body)["rsn"]))
+        return self._open()
+
+    def _ack(self, channel: ChannelId, seq: int, rsn: int) -> Effect:
+        body: dict[str, Json] = {"channel": channel, "seq": seq, "rsn": rsn}
+        return self._send_control(self.graph.ends[channel][0], ACK, self.index, body)
+
+    def _answer_again(self, event: Received) -> Effect:
+        """Its sender has not heard, or has failed and forgotten."""
+        rsn = self.order.places.get((event.channel, event.message.seq))
+        if rsn is None:
+            return self._covered(event.channel)
+        return self._ack(event.channel, event.message.seq, rsn)
+
+    def _show(self) -> list[Effect]:
+        """Output cannot be taken back, so it waits as sends do (G6)."""
+        first, last = self.shown, max(self.order.fully_logged, self.order.covered)
+        if not self.is_sink or last <= first:
+            return []
+        self.shown = last
+        return [SinkTransaction(SinkOp.COMMIT, f"{self.me}/{last}", first, last)]
+
+    # -- sending -------------------------------------------------------------------------------------------------
+
+    def _on_sent(self, event: AppSent) -> list[Effect]:
+        send = self._send_app(event.channel, event.body, self.index)
+        self.log.add(event.channel, Entry(send.message))
+        return [send, *self._arm()]
+
+    def _learn(self, event: Received) -> list[Effect]:
+        """A receiver says where in its order a message is. In a loop both ends may replay and wait for each other:
+        what the stable log has is logged, also before this process has sent it again."""
+        channel, seq, rsn = _receipt(event)
+        entry = self.log.get(channel, seq)
+        if entry is not None:
+            entry.rsn = rsn
+            if self.is_stable and log_key(channel, seq, rsn) not in self._durable:
+                return self._make_durable(channel, entry, rsn)
+        elif seq > self.sent.get(channel, 0) and log_key(channel, seq, rsn) not in self._durable:
+            return [Drop(event, "the replay has not come to that message")]
+        return [self._ackack(channel, rsn)]
+
+    def _make_durable(self, channel: ChannelId, entry: Entry, rsn: int) -> list[Effect]:
+        """The receiver hears that it is logged when the log outlives this process."""
+        key = log_key(channel, entry.message.seq, rsn)
+        token = "/".join(key)
+        if token in self._writing:
+            return []
+        self._writing[token] = key
+        return [Store(key, log_record(entry, self.incarnation), token)]
+
+    def _ackack(self, channel: ChannelId, rsn: int) -> Effect:
+        return self._send_control(self.graph.ends[channel][1], ACKACK, self.index, {"rsn": rsn})
+
+    def _trim(self, event: Received) -> list[Effect]:
+        """The receiver's checkpoint has these messages."""
+        body = mapping(event.message.body)
+        channel, last = ChannelId(str(body["channel"])), number(body["last"])
+        self.log.trim(channel, last)
+        needless = tuple(key for key, seq in self._durable.items() if key[1] == channel and seq <= last)
+        for key in needless:
+            del self._durable[key]
+        return [Erase(needless)] if needless else []
+
+    # -- checkpoints and timers ----------------------------------------------------------------------------------
+
+    def _set(self, name: str, delay_ms: int) -> Effect:
+        self._timer += 1
+        timer = TimerId(self._timer)
+        return SetTimer(name, delay_ms, timer, TimerElapsed(name, timer, 0))
+
+    def _set_timer(self) -> Effect:
+        return self._set(PERIODIC, self.settings.interval_ms)
+
+    def _on_timer(self, event: TimerElapsed) -> list[Effect]:
+        if event.name == PERIODIC:
+            return [*self._checkpoint(), self._set_timer()]
+        self._is_armed = False
+        return self._repeat()
+
+    def _checkpoint(self) -> list[Effect]:
+        """One at a time, and none of a state that has one."""
+        work = sum(self.sent.values()) if self.is_source else self.order.rsn
+        if self._storing is not None or work <= self._saved:
+            return []
+        self._saved = work
+        self.captured = self.captured + 1 if self.is_source else self.order.rsn
+        self._storing = self.captured, self.order.rsn, dict(self.order.received)
+        self._saving = self.record()
+        return [Capture(Epoch(self.captured), CheckpointKind.BASIC), self._store(self.captured)]
+
+    def _work_in(self, record: Record) -> int:
+        """Receipts in a checkpoint; at a source, messages sent."""
+        return sum(counts(record["sent" if self.is_source else "received"]).values())
+
+    def _store(self, index: int) -> Effect:
+        key = checkpoint_key(index)
+        return Store(key, self._saving, "/".join(key))
+
+    def _on_stored(self, event: Stored) -> list[Effect]:
+        key = self._writing.pop(event.token, None)
+        if key is not None:
+            return self._log_stored(key, event.ok)
+        if self._storing is None or event.token != "/".join(checkpoint_key(self._storing[0])):
+            raise self._invalid(event, "nothing of that name is being stored")
+        return self._checkpoint_stored(*self._storing, ok=event.ok)
+
+    def _log_stored(self, key: Key, ok: bool) -> list[Effect]:
+        channel, seq, rsn = ChannelId(key[1]), int(key[2]), int(key[3])
+        entry = self.log.get(channel, seq)
+        if entry is None:
+            return [Erase((key,))] if ok else []
+        if not ok:
+            return self._make_durable(channel, entry, rsn)
+        self._durable[key] = seq
+        return [self._ackack(channel, rsn)]
+
+    def _checkpoint_stored(self, index: int, rsn: int, received: dict[ChannelId, int], ok: bool) -> list[Effect]:
+        if not ok:
+            return [self._store(index)]
+        self._storing = None
+        self._kept.add(index)
+        self.order.cover(rsn, received)
+        return [Note("checkpoint", str(index)), *self._erase_older(), *self._say_covered(), *self._open()]
+
+    def _erase_older(self) -> list[Effect]:
+        """All checkpoints but the newest. One may have become durable when nobody was there to hear it."""
+        older = sorted(self._kept)[:-1]
+        self._kept.difference_update(older)
+        return [Erase(tuple(map(checkpoint_key, older)))] if older else []
+
+    def _say_covered(self) -> list[Effect]:
+        return [self._covered(channel) for channel in self.order.covered_up_to]
+
+    def _covered(self, channel: ChannelId) -> Effect:
+        body: dict[str, Json] = {"channel": channel, "last": self.order.covered_up_to.get(channel, 0)}
+        return self._send_control(self.graph.ends[channel][0], COVERED, self.index, body)
+
+
+def _receipt(event: Received) -> tuple[ChannelId, int, int]:
+    body = mapping(event.message.body)
+    return ChannelId(str(body["channel"])), number(body["seq"]), number(body["rsn"])
+
+
+def option(settings: Settings, name: str, *values: str) -> str:
+    """An option of this protocol; the first value unless it is set. Raises `ProtocolViolation` for any other value."""
+    value = str(settings.options.get(name, values[0]))
+    if value not in values:
+        raise ProtocolViolation(f"option {name} is {value!r}, not one of {values}")
+    return value

@@ -1,0 +1,383 @@
+"""Synchronous receiver logging: a message is on stable storage before the application sees it (P6f).
+
+Seed 004, "Synchronous Logging"; pessimistic logging of the literature.
+
+    receive m     already delivered: drop it.  Nothing being stored: store log += (order, m), else wait
+    stored        deliver what the record holds, in its order; store all that waited as the next record
+    checkpoint    state and order; when it is stored the log up to there is erased
+    failure       only the failed process goes back: newest checkpoint, then its log in order, then live
+
+Between two receipts a process does what its state says, so the replay repeats its sends with the same numbers and
+receivers drop them; nothing that anybody received is ever undone, and a sink shows what is delivered at once
+(rule G6).  What the seed leaves open:
+
+- A record holds everything that came while the one before was being stored (group commit): one write at a time,
+  however many messages, and no gap in the log can be durable.
+- A repetition is dropped only when its original is *delivered*: while that is not durable, it may be the only one
+  that outlives a crash.
+- `index` of a message is the number of receipts that its sender had delivered.  Recovery undoes from behind the
+  last logged receipt on, so the row of the rollback table costs nobody anything; sources have no receipts and
+  no row.
+- What a process takes from a clock, a random number or an unordered iteration has to come to it as a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from checkpoint_protocols.ids import ChannelId, Epoch, ProcessId, TimerId
+from checkpoint_protocols.machine import Drop, Effect, rows
+from checkpoint_protocols.message_machine import MessageMachine
+from checkpoint_protocols.record_fields import as_counts, counts, envelopes, number, receipts
+from checkpoint_protocols.recovery import (
+    Birth,
+    Failure,
+    Key,
+    Needs,
+    Output,
+    Part,
+    Plan,
+    Protocol,
+    Record,
+    Records,
+    checkpoint_key,
+    checkpoints,
+)
+from checkpoint_protocols.vocabulary import (
+    AppSent,
+    Capture,
+    CheckpointKind,
+    Commanded,
+    Deliver,
+    Envelope,
+    Erase,
+    Json,
+    Note,
+    Received,
+    SetTimer,
+    SinkOp,
+    SinkTransaction,
+    Store,
+    Stored,
+    TimerElapsed,
+)
+
+PERIODIC = "checkpoint"
+
+
+class LoggingPhase(Enum):
+    """What keeps the next message from being delivered."""
+
+    BORN = "the incarnation has not begun"
+    REPLAYING = "the log holds messages that the state does not have"
+    IDLE = "nothing"
+    LOGGING = "a record of the log is being stored"
+
+
+P = LoggingPhase
+
+_EVENTS = (Commanded, Received, AppSent, TimerElapsed, Stored)
+
+
+class LoggingWorker(MessageMachine[LoggingPhase]):
+    """One process. `order` counts delivered messages; `batch` is being stored, `waiting` is for the next record."""
+
+    PHASES = LoggingPhase
+    AT_REST = (P.IDLE,)
+    EVENTS = _EVENTS
+    TABLE = rows(
+        {
+            P.BORN: {Commanded: "_on_start"},
+            P.REPLAYING: {Received: "_on_replayed", AppSent: "_on_sent", TimerElapsed: "_on_early_timer"},
+            P.IDLE: {
+                Received: "_on_received",
+                AppSent: "_on_sent",
+                TimerElapsed: "_on_timer",
+                Stored: "_on_checkpoint_stored",
+            },
+            P.LOGGING: {
+                Received: "_on_another",
+                AppSent: "_on_sent",
+                TimerElapsed: "_on_timer",
+                Stored: "_on_stored",
+            },
+        },
+        _EVENTS,
+    )
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(P.BORN, birth)
+        self.is_source = not self.graph.inputs[self.me]
+        self.is_sink = not self.graph.outputs[self.me]
+        self.order = 0
+        self.captured = 0
+        self.shown = birth.shown
+        self.received: dict[ChannelId, int] = {}
+        self.batch: list[Received] = []
+        self.waiting: list[Received] = []
+        self._replays = 0
+        """Messages of the log still to come: a survivor of the next failure waits for the rest."""
+        if birth.checkpoint is not None:
+            self._continue(birth.checkpoint)
+        self.seen = dict(self.received)
+        for event in (*self.batch, *self.waiting):
+            self.seen[event.channel] = max(self._seen(event.channel), event.message.seq)
+        self.kept = {key: number(record["index"]) for key, record in birth.records.items()}
+        if self._has_failed():
+            self._replays = len(logged(birth.records, self.order))
+        self._storing: int | None = None
+        self._saving: Record = {}
+        self._saved = self._work_in(birth.records)
+        """What the newest durable checkpoint has: one that was being stored when the last incarnation ended may be lost."""
+        self._timer = 0
+
+    def _has_failed(self) -> bool:
+        """This incarnation begins with a replay: the recovery names only those that failed."""
+        row = self.table.get(self.incarnation)
+        return isinstance(row, Mapping) and self.me in row
+
+    def _continue(self, record: Record) -> None:
+        self.order = number(record["order"])
+        self.captured = number(record["captured"])
+        self.sent = counts(record["sent"])
+        self.received = counts(record["received"])
+        self._replays = number(record["replays"])
+        self.batch = receipts(record["batch"])
+        self.waiting = receipts(record["waiting"])
+
+    def record(self) -> Record:
+        """Everything but what the log says."""
+        return {
+            "incarnation": self.incarnation,
+            "index": self.index,
+            "order": self.order,
+            "replays": self._replays,
+            "captured": self.captured,
+            "sent": as_counts(self.sent),
+            "received": as_counts(self.received),
+            "batch": [event.message.as_record() for event in self.batch],
+            "waiting": [event.message.as_record() for event in self.waiting],
+        }
+
+    @property
+    def index(self) -> int:
+        """The receipt that began the present state; a source counts its checkpoints."""
+        return self.captured if self.is_source else self.order
+
+    def validate(self) -> None:
+        """What always holds between two events."""
+        if self.phase in (P.IDLE, P.LOGGING):
+            self._ensure((self.phase is P.LOGGING) == bool(self.batch), "a record is being stored iff logging")
+            self._ensure(bool(self.batch) or not self.waiting, "nothing waits for nothing")
+        self._ensure((self.phase is P.REPLAYING) <= (self._replays > 0), "replaying only what the log has")
+        self._ensure(sum(self.received.values()) == self.order, "every receipt has its place in the order")
+
+    # -- an incarnation begins -------------------------------------------------------------------------------------------
+
+    def _on_start(self, event: Commanded) -> list[Effect]:
+        begun = [self._set_timer(), *self._show(), *self._erase_again()]
+        if self._replays:
+            self.phase = P.REPLAYING
+            return begun
+        return [*begun, *self._go_on()]
+
+    def _on_replayed(self, event: Received) -> list[Effect]:
+        if not event.replayed:
+            raise self._invalid(event, "the replay comes first")
+        self._replays -= 1
+        return [*self._deliver([event]), *([] if self._replays else self._go_on())]
+
+    def _go_on(self) -> list[Effect]:
+        """Store what an earlier incarnation took in and did not get stored: the same record, so once more is harmless."""
+        if self.batch and not self._known(self.batch[0]):
+            self.phase = P.LOGGING
+            return [self._log()]
+        self.waiting = [*self.batch, *self.waiting]
+        return self._next_record()
+
+    # -- messages ------------------------------------------------------------------------------------------------
+
+    def _on_received(self, event: Received) -> list[Effect]:
+        self._see(event)
+        self.waiting.append(event)
+        return self._next_record()
+
+    def _on_another(self, event: Received) -> list[Effect]:
+        self._see(event)
+        self.waiting.append(event)
+        return []
+
+    def _on_sent(self, event: AppSent) -> list[Effect]:
+        return [self._send_app(event.channel, event.body, self.index)]
+
+    def _see(self, event: Received) -> None:
+        seq = event.message.seq
+        if seq > self._seen(event.channel) + 1:
+            raise self._invalid(event, f"the channel lost messages behind {self._seen(event.channel)}")
+        self.seen[event.channel] = max(self._seen(event.channel), seq)
+
+    def _seen(self, channel: ChannelId) -> int:
+        return self.seen.get(channel, 0)
+
+    def _known(self, event: Received) -> bool:
+        """It is delivered already: a sender repeated it."""
+        return event.message.seq <= self.received.get(event.channel, 0)
+
+    # -- the log -------------------------------------------------------------------------------------------------
+
+    def _next_record(self) -> list[Effect]:
+        """Everything that waits, once, makes the next record."""
+        drops: list[Effect] = [Drop(each, "delivered before") for each in self.waiting if self._known(each)]
+        self.batch, self.waiting = _first_of_each([each for each in self.waiting if not self._known(each)])
+        self.phase = P.LOGGING if self.batch else P.IDLE
+        return [*drops, self._log()] if self.batch else drops
+
+    def _log(self) -> Effect:
+        key = log_key(self.order + 1)
+        record: dict[str, Json] = {
+            "incarnation": self.incarnation,
+            "index": self.order + len(self.batch),
+            "first": self.order + 1,
+            "messages": [event.message.as_record() for event in self.batch],
+        }
+        return Store(key, record, "/".join(key))
+
+    def _on_stored(self, event: Stored) -> list[Effect]:
+        key = log_key(self.order + 1)
+        if event.token != "/".join(key):
+            return self._on_checkpoint_stored(event)
+        if not event.ok:
+            return [self._log()]
+        self.kept[key] = self.order + len(self.batch)
+        batch, self.batch = self.batch, []
+        return [*self._deliver(batch), *self._next_record()]
+
+    def _deliver(self, events: list[Received]) -> list[Effect]:
+        """Only what is durable comes here."""
+        for event in events:
+            self.order += 1
+            self.received[event.channel] = event.message.seq
+            self.seen[event.channel] = max(self._seen(event.channel), event.message.seq)
+        delivered: list[Effect] = [Deliver(event) for event in events]
+        return [*delivered, *self._show()]
+
+    def _show(self) -> list[Effect]:
+        """What a replay repeats is shown already; what was on its way to the sink when the last incarnation ended is not."""
+        first, last = self.shown, self.order
+        if not self.is_sink or last <= first:
+            return []
+        self.shown = last
+        return [SinkTransaction(SinkOp.COMMIT, f"{self.me}/{last}", first, last)]
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def _set_timer(self) -> Effect:
+        self._timer += 1
+        timer = TimerId(self._timer)
+        return SetTimer(PERIODIC, self.settings.interval_ms, timer, TimerElapsed(PERIODIC, timer, 0))
+
+    def _on_early_timer(self, event: TimerElapsed) -> list[Effect]:
+        return [self._set_timer()]
+
+    def _on_timer(self, event: TimerElapsed) -> list[Effect]:
+        return [*self._checkpoint(), self._set_timer()]
+
+    def _checkpoint(self) -> list[Effect]:
+        """One at a time, and none of a state that has one."""
+        work = sum(self.sent.values()) if self.is_source else self.order
+        if self._storing is not None or work <= self._saved:
+            return []
+        self._saved = work
+        self.captured = self._storing = self.captured + 1 if self.is_source else self.order
+        self._saving = self.record()
+        return [Capture(Epoch(self.captured), CheckpointKind.BASIC), self._store(self.captured)]
+
+    def _work_in(self, records: Records) -> int:
+        """Receipts in the newest checkpoint; at a source, messages sent."""
+        known = checkpoints(records)
+        if not known:
+            return 0
+        newest = known[max(known)]
+        return sum(counts(newest["sent"]).values()) if self.is_source else number(newest["order"])
+
+    def _store(self, index: int) -> Effect:
+        key = checkpoint_key(index)
+        return Store(key, self._saving, "/".join(key))
+
+    def _on_checkpoint_stored(self, event: Stored) -> list[Effect]:
+        if self._storing is None or event.token != "/".join(checkpoint_key(self._storing)):
+            raise self._invalid(event, "nothing of that name is being stored")
+        if not event.ok:
+            return [self._store(self._storing)]
+        index, self._storing = self._storing, None
+        return [Note("checkpoint", str(index)), *self._erase(index)]
+
+    def _erase_again(self) -> list[Effect]:
+        """A checkpoint may have become durable when nobody was there to hear it."""
+        found = [int(key[1]) for key in self.kept if key[0] == "checkpoint"]
+        return self._erase(max(found)) if found else []
+
+    def _erase(self, index: int) -> list[Effect]:
+        """Older checkpoints, and the log that this one makes needless."""
+        needless = tuple(sorted(key for key, last in self.kept.items() if last <= index))
+        self.kept = {key: last for key, last in self.kept.items() if last > index}
+        self.kept[checkpoint_key(index)] = index
+        needless = tuple(key for key in needless if key not in self.kept)
+        return [Erase(needless)] if needless else []
+
+
+def _first_of_each(events: Iterable[Received]) -> tuple[list[Received], list[Received]]:
+    """The first of every message, and the rest."""
+    first: dict[tuple[ChannelId, int], Received] = {}
+    rest = [event for event in events if first.setdefault((event.channel, event.message.seq), event) is not event]
+    return list(first.values()), rest
+
+
+def log_key(first: int) -> Key:
+    """The record whose first message has this place in the order."""
+    return ("log", f"{first:012d}")
+
+
+def logged(records: Records, order: int) -> tuple[Envelope, ...]:
+    """What the log has behind `order`, in order. A torn record ends it: nobody acted on what is behind."""
+    found: list[Envelope] = []
+    while (record := records.get(log_key(order + len(found) + 1))) is not None:
+        found.extend(envelopes(record["messages"]))
+    return tuple(found)
+
+
+def plan(failure: Failure) -> Plan:
+    """The failed go back to their newest checkpoints, and on through their logs; nobody else does anything."""
+    parts = {process: _part(failure, process) for process in failure.graph.processes}
+    receivers = (process for process in failure.graph.processes if failure.graph.inputs[process])
+    row = {p: Epoch(_order(failure, p) + len(parts[p].replay) + 1) for p in receivers if p in failure.failed}
+    return Plan(failure.incarnation, row, parts)
+
+
+def _part(failure: Failure, process: ProcessId) -> Part:
+    if process not in failure.failed:
+        return Part(None, because="it lives and keeps its state")
+    records = failure.records[process]
+    newest = max(checkpoints(records), default=None)
+    key = None if newest is None else checkpoint_key(newest)
+    return Part(key, logged(records, _order(failure, process)), initial=key is None, because="it failed")
+
+
+def _order(failure: Failure, process: ProcessId) -> int:
+    """Receipts in the newest checkpoint of a failed process."""
+    kept = checkpoints(failure.records[process])
+    return number(kept[max(kept)]["order"]) if kept else 0
+
+
+PROTOCOL = Protocol(
+    name="synchronous-logging",
+    title="Every message is logged before it is delivered; only the failed process goes back",
+    source="seed 004, Synchronous Logging (pessimistic receiver-based logging)",
+    needs=Needs(deterministic=True),
+    output=Output(at_once=True),
+    worker=LoggingWorker,
+    plan=plan,
+)
+
+__all__ = ["PROTOCOL", "LoggingPhase", "LoggingWorker", "log_key", "logged", "plan"]

@@ -1,0 +1,122 @@
+"""Receipts of one process as asynchronous logging keeps them: in memory, in batches on disk, ahead of a checkpoint.
+
+A process is rebuilt to interval k from a checkpoint j <= k and the receipts j+1 to k.  A batch may reach over the
+line of a recovery: its beginning stands, its end is undone, so each receipt is judged by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from checkpoint_protocols.ids import Epoch, Incarnation, ProcessId
+from checkpoint_protocols.incarnation import Age, RollbackTable, age
+from checkpoint_protocols.message_logging.recoverable import Ddv
+from checkpoint_protocols.record_fields import items, mapping, number
+from checkpoint_protocols.recovery import Key, Record, Records, checkpoint_key, checkpoints
+from checkpoint_protocols.vocabulary import Envelope, Json
+
+LOG = "log"
+RECEIVED_IN = "received_in"
+"""Header of a replayed message: the incarnation in which it was received first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The receipt that began `interval`, in the incarnation `received_in`; `ddv` is the process's vector after it."""
+
+    interval: int
+    received_in: int
+    ddv: Ddv
+    message: Envelope
+
+    def as_record(self) -> Json:
+        """JSON."""
+        return [self.interval, self.received_in, _as_json(self.ddv), self.message.as_record()]
+
+    @classmethod
+    def of(cls, record: Json) -> Receipt:
+        """What `as_record` wrote."""
+        interval, received_in, ddv, message = items(record)
+        return cls(number(interval), number(received_in), ddv_of(ddv), Envelope.of(mapping(message)))
+
+    def for_replay(self) -> Envelope:
+        """The message, with the incarnation that its consequences are numbered in."""
+        return replace(self.message, header={**self.message.header, RECEIVED_IN: self.received_in})
+
+
+@dataclass(slots=True)
+class Rebuildable:
+    """What one process can be rebuilt to. `intervals` has the vector of each interval; 0 is the initial state."""
+
+    checkpoints: dict[int, Record] = field(default_factory=dict)
+    receipts: dict[int, Receipt] = field(default_factory=dict)
+
+    @property
+    def intervals(self) -> dict[int, Ddv]:
+        """Checkpoints, and receipts without a gap behind one."""
+        found: dict[int, Ddv] = {0: {}, **{k: ddv_of(record["ddv"]) for k, record in self.checkpoints.items()}}
+        for interval, receipt in sorted(self.receipts.items()):
+            if interval - 1 in found:
+                found[interval] = receipt.ddv
+        return dict(sorted(found.items()))
+
+    def base_of(self, interval: int) -> int:
+        """The checkpoint to rebuild it from; 0 is the initial state."""
+        return max((k for k in self.checkpoints if k <= interval), default=0)
+
+    def replay_to(self, interval: int) -> tuple[Envelope, ...]:
+        """What to deliver again after `base_of`."""
+        receipts = range(self.base_of(interval) + 1, interval + 1)
+        return tuple(self.receipts[k].for_replay() for k in receipts)
+
+    def add(self, receipts: Iterable[Receipt]) -> None:
+        """More receipts, of a survivor's memory."""
+        self.receipts.update({receipt.interval: receipt for receipt in receipts})
+
+
+def rebuildable(process: ProcessId, records: Records, now: Incarnation, table: RollbackTable) -> Rebuildable:
+    """What is durable of `process` and not undone."""
+
+    def stands(record: Record, interval: int) -> bool:
+        written = Incarnation(number(record["incarnation"]))
+        return age(process, written, Epoch(interval), now, table) is not Age.UNDONE
+
+    found = Rebuildable()
+    for record in checkpoints(records).values():
+        if stands(record, number(record["index"])):
+            found.checkpoints[number(record["index"])] = record
+    batches = [record for key, record in records.items() if key[0] == LOG]
+    for record in sorted(batches, key=lambda record: number(record["incarnation"])):
+        found.add(receipt for receipt in receipts_in(record) if stands(record, receipt.interval))
+    return found
+
+
+def receipts_in(record: Record) -> list[Receipt]:
+    """The receipts of a batch, or of a survivor's now."""
+    return [Receipt.of(each) for each in items(record["log"])]
+
+
+def batch_key(first: int) -> Key:
+    """The name of the batch that begins with that interval."""
+    return (LOG, f"{first:012d}")
+
+
+def batches_in(records: Records) -> dict[int, int]:
+    """First and last interval of every batch."""
+    batches = [receipts_in(record) for key, record in records.items() if key[0] == LOG]
+    return {batch[0].interval: batch[-1].interval for batch in batches}
+
+
+def key_of(checkpoint: Record) -> Key:
+    """The name of a checkpoint."""
+    return checkpoint_key(number(checkpoint["position"]))
+
+
+def ddv_of(value: Json) -> Ddv:
+    """A vector in a record."""
+    return {ProcessId(process): number(interval) for process, interval in mapping(value).items()}
+
+
+def _as_json(ddv: Mapping[ProcessId, int]) -> Json:
+    return {str(process): interval for process, interval in ddv.items()}

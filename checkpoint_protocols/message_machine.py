@@ -1,0 +1,91 @@
+"""Base of the machines over plain messages: numbering, the door for older and newer incarnations, the record of now."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from enum import Enum
+from typing import ClassVar, TypeVar
+
+from checkpoint_protocols.graph import control_between
+from checkpoint_protocols.ids import ChannelId, Epoch, ProcessId
+from checkpoint_protocols.incarnation import Age, age
+from checkpoint_protocols.machine import Drop, Effect, Event, Machine
+from checkpoint_protocols.recovery import Birth, Record
+from checkpoint_protocols.vocabulary import Envelope, Json, Received, Restore, Send
+
+PhaseT = TypeVar("PhaseT", bound=Enum, covariant=True)
+
+APP = "app"
+"""Kind of the application's messages; every other kind belongs to the protocol."""
+
+
+class MessageMachine(Machine[PhaseT]):
+    """One process of a protocol over plain messages.
+
+    The door (rule G4) judges every `Received` before the table: an application's message whose send was undone
+    is dropped, and so is every protocol message of an older incarnation; a message of a newer one makes the
+    process roll back first (`Restore`, with the message in `replay`), whichever arrives first, it or the news.
+    A `DELAYED` message (older incarnation, never undone) passes: what to do with it is the protocol's.
+    """
+
+    AT_REST: ClassVar[tuple[Enum, ...]] = ()
+    """Phases in which nothing is under way here; when nothing is under way anywhere it is in one of them."""
+
+    def __init__(self, phase: PhaseT, birth: Birth) -> None:
+        super().__init__(phase, birth.incarnation)
+        self.me = birth.me
+        self.graph = birth.graph
+        self.settings = birth.settings
+        self.table = birth.table
+        self.sent: dict[ChannelId, int] = {}
+        """Application messages sent per channel: the newest `seq`."""
+
+    @abstractmethod
+    def record(self) -> Record:
+        """This machine as a checkpoint record: a `Birth` with it continues exactly here. JSON."""
+
+    # -- sending -------------------------------------------------------------------------------------------------
+
+    def _send_app(self, channel: ChannelId, body: Json, index: int, header: Mapping[str, Json] | None = None) -> Send:
+        """The application's next message on a channel of the graph."""
+        self.sent[channel] = self.sent.get(channel, 0) + 1
+        target = self.graph.ends[channel][1]
+        return Send(
+            channel,
+            Envelope(self.me, target, self.incarnation, self.sent[channel], index, APP, header or {}, body),
+        )
+
+    def _send_on(self, channel: ChannelId, kind: str, index: int, body: Json = None) -> Send:
+        """A message of the protocol on a channel of the graph, in order with the application's: barrier, marker."""
+        target = self.graph.ends[channel][1]
+        return Send(channel, Envelope(self.me, target, self.incarnation, 0, index, kind, {}, body))
+
+    def _send_control(self, target: ProcessId, kind: str, index: int, body: Json = None) -> Send:
+        """A message of the protocol on the control channel."""
+        return Send(
+            control_between(self.me, target),
+            Envelope(self.me, target, self.incarnation, 0, index, kind, {}, body),
+        )
+
+    # -- the door ------------------------------------------------------------------------------------------------
+
+    def _door(self, event: Event) -> list[Effect] | None:
+        if not isinstance(event, Received):
+            return super()._door(event)
+        message = event.message
+        if message.incarnation == self.incarnation:
+            why = self._stale(event)
+            return None if why is None else [Drop(event, why)]
+        return self._other_incarnation(event, message)
+
+    def _other_incarnation(self, event: Received, message: Envelope) -> list[Effect] | None:
+        if message.incarnation > self.incarnation:
+            return [Restore(message.incarnation, None, (event,), {})]
+        if message.kind != APP:
+            return [Drop(event, f"{message.kind} of incarnation {message.incarnation}, this is {self.incarnation}")]
+        verdict = age(message.source, message.incarnation, Epoch(message.index), self.incarnation, self.table)
+        return [Drop(event, "its send was undone")] if verdict is Age.UNDONE else None
+
+
+AnyMessageMachine = MessageMachine[Enum]

@@ -1,0 +1,93 @@
+"""P5a, asynchronous barrier snapshots on acyclic graphs: hold every input at the barrier until it came on all.
+
+Seed 003, algorithm 1; Carbone et al. 2015, section 4.2.
+
+    STARTING -> RUNNING <-> ALIGNING
+
+Nothing behind a barrier is processed before the capture, so the channels of a cut are empty: a snapshot is state
+alone.  On a loop the head would wait for its own barrier: cyclic graphs are refused here (`cyclic`).
+
+Errata corrected:
+
+- E4: a source has no input.  Its barrier comes on Nil, here the coordinator's `begin`, and is its only one.  Taken
+  literally, a set of blocked inputs is compared with the inputs, and Nil is in neither or in one of them.
+- E5: barriers carry ids and one snapshot is open at a time.  A barrier of a newer one, and an abort, end the
+  alignment under way and release what it held; without that a lost barrier would block its siblings for ever.
+- Lines 12 and 13 send the barrier before the capture.  That is safe only because the step is atomic; here the capture
+  comes first.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from checkpoint_protocols.machine import Effect, rows
+from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.recovery import Birth, Failure, Needs, Plan, Protocol, Record
+from checkpoint_protocols.snapshots.alignment import BARRIER, AligningWorker
+from checkpoint_protocols.snapshots.coordinator import ABORT, BEGIN, COMMIT, Coordinator
+from checkpoint_protocols.snapshots.records import everybody_back, nothing_in_flight
+from checkpoint_protocols.snapshots.worker import WORKER_EVENTS
+from checkpoint_protocols.vocabulary import AppSent, Commanded, Received, SinkReplied, Stored
+
+
+class SnapshotPhase(Enum):
+    """Where a task is."""
+
+    STARTING = "before its first event"
+    RUNNING = "no input is held"
+    ALIGNING = "some inputs are held at the barrier"
+
+
+P = SnapshotPhase
+
+_ALWAYS = {
+    Received: "_on_received",
+    AppSent: "_on_app_sent",
+    Stored: "_on_stored",
+    SinkReplied: "_on_sink_replied",
+}
+
+
+class SnapshotTask(AligningWorker[SnapshotPhase]):
+    """One task."""
+
+    PHASES = SnapshotPhase
+    AT_REST = (P.RUNNING,)
+    TABLE = rows({P.STARTING: {Commanded: "_on_start"}, P.RUNNING: _ALWAYS, P.ALIGNING: _ALWAYS}, WORKER_EVENTS)
+    MESSAGES = {  # noqa: RUF012 - a table like TABLE
+        (P.RUNNING, APP): "_deliver",
+        (P.RUNNING, BEGIN): "_on_begin",
+        (P.RUNNING, BARRIER): "_on_barrier",
+        (P.RUNNING, COMMIT): "_on_commit",
+        (P.RUNNING, ABORT): "_on_abort",
+        (P.ALIGNING, APP): "_deliver",
+        (P.ALIGNING, BARRIER): "_on_barrier",
+        (P.ALIGNING, COMMIT): "_on_commit",
+        (P.ALIGNING, ABORT): "_on_abort",
+    }
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(P.STARTING, birth)
+
+    def _update_phase(self) -> None:
+        self.phase = P.ALIGNING if self.held else P.RUNNING
+
+    def _keep(self, number: int, captured: Record) -> list[Effect]:
+        return [self._write(number, captured)]
+
+
+def plan(failure: Failure) -> Plan:
+    """Everybody goes back to the newest decided snapshot; the channels are empty."""
+    return everybody_back(failure, nothing_in_flight)
+
+
+PROTOCOL = Protocol(
+    name="snapshots",
+    title="Aligned barriers on an acyclic graph (ABS)",
+    source="seed 003, algorithm 1; Carbone et al. 2015, section 4.2; errata E4, E5",
+    needs=Needs(fifo=True, acyclic=True),
+    worker=SnapshotTask,
+    plan=plan,
+    coordinator=Coordinator,
+)

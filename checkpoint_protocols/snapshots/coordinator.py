@@ -1,0 +1,265 @@
+"""The coordinator of all snapshot protocols: names a snapshot, asks for it, counts answers, decides, or gives up.
+
+    STARTING -> IDLE <-> OPEN
+
+One snapshot goes through three steps: its id is written (`NAMING`), answers come in (`COLLECTING`), the decision
+is written (`DECIDING`).  Rules, all of section 1 of the recovery literature's common model:
+
+- An id is durable before anybody hears of it and is never used again, also not after an abort or a crash (G3).
+- The decision is one record.  Nobody hears of it before it is durable (G2); whoever recovers goes by it alone.
+- What cannot be completed in time is aborted, and everybody hears of that too: they may be holding channels.
+- A crash of the coordinator abandons what is open.  Its successor repeats the newest decision, for those who missed
+  it, and goes on with the next id.
+
+Protocols differ in whom they ask (`asked`), how many snapshots may be open (`limit`) and when one is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+from checkpoint_protocols.ids import ProcessId, TimerId
+from checkpoint_protocols.machine import Cell, Effect, Event, rows
+from checkpoint_protocols.message_machine import MessageMachine
+from checkpoint_protocols.recovery import Birth, Record
+from checkpoint_protocols.snapshots.records import newest_commit, number_in, record_key
+from checkpoint_protocols.vocabulary import (
+    Commanded,
+    Envelope,
+    Erase,
+    Note,
+    Received,
+    SetTimer,
+    Store,
+    Stored,
+    TimerElapsed,
+)
+
+BEGIN, ACK, REFUSE, COMMIT, ABORT = "begin", "ack", "refuse", "commit", "abort"
+"""Control messages: to the asked; from everybody, its record being durable, or not to be had; to everybody."""
+
+PERIODIC, TIMEOUT = "checkpoint", "timeout"
+
+
+class CoordinatorPhase(Enum):
+    """Where the coordinator is."""
+
+    STARTING = "before its first event"
+    IDLE = "no snapshot is under way"
+    OPEN = "at least one is"
+
+
+class Step(Enum):
+    """Where one snapshot is."""
+
+    NAMING = "its id is being written"
+    COLLECTING = "answers are coming in"
+    DECIDING = "the decision is being written"
+
+
+@dataclass
+class Open:
+    """One snapshot under way. `balance` is for protocols that count messages."""
+
+    missing: set[ProcessId]
+    step: Step = Step.NAMING
+    timeout: TimerId | None = None
+    balance: int = 0
+
+
+P = CoordinatorPhase
+
+_EVENTS = (Commanded, Received, TimerElapsed, Stored)
+
+
+class Coordinator(MessageMachine[CoordinatorPhase]):
+    """Begins and decides. Subclasses change `limit`, `asked`, `MESSAGES` and `_complete`."""
+
+    PHASES = CoordinatorPhase
+    AT_REST = (P.IDLE,)
+    EVENTS = _EVENTS
+    TABLE = rows(
+        {
+            P.STARTING: {Commanded: "_on_start"},
+            P.IDLE: {TimerElapsed: "_on_timer"},
+            P.OPEN: {TimerElapsed: "_on_timer", Received: "_on_received", Stored: "_on_stored"},
+        },
+        _EVENTS,
+    )
+    MESSAGES: ClassVar[Mapping[str, Cell]] = {ACK: "_on_ack", REFUSE: "_on_refuse"}
+    """Kinds of messages to handlers; anything else is invalid."""
+
+    limit = 1
+    """Snapshots that may be open at once."""
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(P.STARTING, birth)
+        known = birth.checkpoint or {}
+        self.workers = birth.graph.processes
+        self.old_keys = [key for key in birth.records if key[0] in ("begun", "commit")]
+        self.committed: int = newest_commit(birth.records, birth.incarnation, birth.table, birth.graph.processes)
+        self.newest = max([number_in(known, "index"), self.committed, *(int(key[1]) for key in self.old_keys)])
+        self.open: dict[int, Open] = {}
+        self._timers = 0
+        self._periodic: TimerId | None = None
+
+    def record(self) -> Record:
+        """What the next incarnation goes by. Open snapshots are not in it: they end with this incarnation."""
+        return {"incarnation": self.incarnation, "index": self.newest, "committed": self.committed}
+
+    def validate(self) -> None:
+        """What always holds between two events."""
+        self._ensure((self.phase is P.OPEN) == bool(self.open), "snapshots are under way iff open")
+        self._ensure(len(self.open) <= self.limit, "no more are open than may be")
+        self._ensure(all(self.committed < number <= self.newest for number in self.open), "ids grow")
+        self._ensure(
+            all(bool(opened.missing) or opened.step is not Step.NAMING for opened in self.open.values()),
+            "nobody answers before they are asked",
+        )
+
+    def asked(self) -> Iterable[ProcessId]:
+        """Who hears that a snapshot begins: the sources, whose markers tell the others."""
+        return self.graph.sources
+
+    def _complete(self, opened: Open) -> bool:
+        return not opened.missing
+
+    # -- at the door ---------------------------------------------------------------------------------------------
+
+    def _stale(self, event: Event) -> str | None:
+        match event:
+            case Received(message=message) if not self._collecting(message.index):
+                return f"snapshot {message.index} is not under way any more"
+            case TimerElapsed(timer=timer) if timer not in self._awaited():
+                return "set again since, or its snapshot is over"
+            case Stored(token=token) if int(token.split()[1]) not in self.open:
+                return "that snapshot is over"
+        return None
+
+    def _door(self, event: Event) -> list[Effect] | None:
+        """A decision that comes after a newer one was never needed: what was erased with it had not been there yet."""
+        turned_away = super()._door(event)
+        if turned_away is None or not isinstance(event, Stored) or not event.ok:
+            return turned_away
+        what, number = event.token.split()
+        return [*turned_away, Erase((record_key(what, int(number)),))]
+
+    def _collecting(self, number: int) -> bool:
+        return number in self.open and self.open[number].step is Step.COLLECTING
+
+    def _awaited(self) -> set[TimerId | None]:
+        return {self._periodic, *(opened.timeout for opened in self.open.values())}
+
+    # -- beginning -----------------------------------------------------------------------------------------------
+
+    def _on_start(self, event: Commanded) -> list[Effect]:
+        self.phase = P.IDLE
+        again = self._send_control_to_all(COMMIT, self.committed) if self.committed else []
+        return [*again, *self._collect_garbage(), self._next_period()]
+
+    def _on_timer(self, event: TimerElapsed) -> list[Effect]:
+        if event.timer != self._periodic:
+            return self._on_timeout(event)
+        if len(self.open) >= self.limit:
+            return [self._next_period()]
+        return [*self._name(), self._next_period()]
+
+    def _name(self) -> list[Effect]:
+        self.newest += 1
+        self.open[self.newest] = Open(set(self.workers))
+        self.phase = P.OPEN
+        return [self._write("begun", self.newest)]
+
+    def _begin(self, number: int) -> list[Effect]:
+        opened = self.open[number]
+        opened.step = Step.COLLECTING
+        timer = self._timer(TIMEOUT, self.settings.timeout_ms)
+        opened.timeout = timer.timer
+        return [*(self._send_control(process, BEGIN, number) for process in self.asked()), timer]
+
+    def _next_period(self) -> SetTimer:
+        timer = self._timer(PERIODIC, self.settings.interval_ms)
+        self._periodic = timer.timer
+        return timer
+
+    def _timer(self, name: str, delay_ms: int) -> SetTimer:
+        self._timers += 1
+        number = TimerId(self._timers)
+        return SetTimer(name, delay_ms, number, TimerElapsed(name, number, 0))
+
+    # -- collecting ----------------------------------------------------------------------------------------------
+
+    def _on_received(self, event: Received) -> list[Effect]:
+        handler = self.MESSAGES.get(event.message.kind)
+        if not isinstance(handler, str):
+            raise self._invalid(event, "nobody sends that to a coordinator")
+        effects: list[Effect] = getattr(self, handler)(event.message)
+        return effects
+
+    def _on_ack(self, message: Envelope) -> list[Effect]:
+        self.open[message.index].missing.discard(message.source)
+        return self._decide_if_complete(message.index)
+
+    def _on_refuse(self, message: Envelope) -> list[Effect]:
+        return self._abort(message.index, f"{message.source}: {message.body}")
+
+    def _decide_if_complete(self, number: int) -> list[Effect]:
+        opened = self.open[number]
+        if not self._complete(opened):
+            return []
+        opened.step = Step.DECIDING
+        return [self._write("commit", number)]
+
+    # -- deciding ------------------------------------------------------------------------------------------------
+
+    def _on_stored(self, event: Stored) -> list[Effect]:
+        what, number = event.token.split()
+        if not event.ok:
+            return self._abort(int(number), f"{what} could not be written")
+        return self._begin(int(number)) if what == "begun" else self._commit(int(number))
+
+    def _commit(self, number: int) -> list[Effect]:
+        """Everything older is over with it: a newer cut is in every way better."""
+        self.committed = number
+        for older in [each for each in self.open if each <= number]:
+            del self.open[older]
+        self._update_phase()
+        garbage = self._collect_garbage()
+        return [Note("complete", str(number)), *self._send_control_to_all(COMMIT, number), *garbage]
+
+    def _on_timeout(self, event: TimerElapsed) -> list[Effect]:
+        number = next(each for each, opened in self.open.items() if opened.timeout == event.timer)
+        if self.open[number].step is Step.DECIDING:
+            return []
+        return self._abort(number, "no answer in time")
+
+    def _abort(self, number: int, why: str) -> list[Effect]:
+        """Whoever was asked is told. An id that could not be written was never heard of, and a next incarnation may take it."""
+        asked = self.open.pop(number).step is not Step.NAMING
+        self._update_phase()
+        return [Note("aborted", f"{number}: {why}"), *(self._send_control_to_all(ABORT, number) if asked else [])]
+
+    def _update_phase(self) -> None:
+        self.phase = P.OPEN if self.open else P.IDLE
+
+    def _send_control_to_all(self, kind: str, number: int) -> list[Effect]:
+        return [self._send_control(process, kind, number) for process in self.workers]
+
+    # -- records -------------------------------------------------------------------------------------------------
+
+    def _write(self, what: str, number: int) -> Store:
+        """A recovery behind a decision undoes it; that an id was used stays so for ever (index 0)."""
+        key = record_key(what, number)
+        self.old_keys.append(key)
+        undone_with = number if what == "commit" else 0
+        record: Record = {"incarnation": self.incarnation, "index": undone_with}
+        return Store(key, record, f"{what} {number}")
+
+    def _collect_garbage(self) -> list[Effect]:
+        """Decisions before the newest: nobody goes back to those. That an id was used is in its decision too."""
+        old = [key for key in self.old_keys if int(key[1]) < self.committed + (key[0] == "begun")]
+        self.old_keys = [key for key in self.old_keys if key not in old]
+        return [Erase(tuple(old))] if old else []

@@ -1,0 +1,175 @@
+"""P5b, barrier snapshots on graphs with loops: align on regular inputs, log what a loop still holds.
+
+Seed 003, algorithm 2; Carbone et al. 2015, section 4.3.
+
+    STARTING -> RUNNING <-> ALIGNING -> LOGGING -> RUNNING
+
+Without its back edges the graph is acyclic, and is aligned as in `snapshots`.  The barrier then travels around the
+loops.  What arrives on a back edge after the copy and before the barrier was sent before the cut and received after
+it: it is logged with the copy, and delivered first after a recovery.  A back edge is never held, so there is no
+deadlock.
+
+Errata corrected:
+
+- E4: Nil.  Line 9 marks it, and line 13 compares with the regular inputs, of which it is none: a source never fires.
+- E5: ids.  Line 13 is kept from firing again by `logging` alone: a barrier of the next snapshot that comes meanwhile
+  disappears in the set while line 12 blocks its channel for ever.
+- E6: line 25 tests `node` for `input`, line 26 logs the input for the message, and a back edge is logged even after
+  its own barrier, while another is waited for: those messages would be delivered twice.
+- Line 16 unblocks all inputs, line 12 blocks only regular ones.  `0` stands for the empty set.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from checkpoint_protocols.ids import ChannelId
+from checkpoint_protocols.machine import Effect, Event, rows
+from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.recovery import Birth, Failure, Needs, Plan, Protocol, Record
+from checkpoint_protocols.snapshots.alignment import BARRIER, AligningWorker
+from checkpoint_protocols.snapshots.coordinator import ABORT, BEGIN, COMMIT, Coordinator
+from checkpoint_protocols.snapshots.records import everybody_back, kept_with_checkpoint
+from checkpoint_protocols.snapshots.worker import WORKER_EVENTS
+from checkpoint_protocols.vocabulary import (
+    AppSent,
+    Commanded,
+    Envelope,
+    Note,
+    Received,
+    SinkReplied,
+    Stored,
+)
+
+
+class CyclicPhase(Enum):
+    """Where a task is."""
+
+    STARTING = "before its first event"
+    RUNNING = "no snapshot is under way here"
+    ALIGNING = "some regular inputs are held at the barrier"
+    LOGGING = "captured; back edges are logged until the barrier has come around"
+
+
+P = CyclicPhase
+
+_ALWAYS = {
+    Received: "_on_received",
+    AppSent: "_on_app_sent",
+    Stored: "_on_stored",
+    SinkReplied: "_on_sink_replied",
+}
+
+
+class CyclicTask(AligningWorker[CyclicPhase]):
+    """One task."""
+
+    PHASES = CyclicPhase
+    AT_REST = (P.RUNNING,)
+    TABLE = rows(
+        {P.STARTING: {Commanded: "_on_start"}, P.RUNNING: _ALWAYS, P.ALIGNING: _ALWAYS, P.LOGGING: _ALWAYS},
+        WORKER_EVENTS,
+    )
+    MESSAGES = {  # noqa: RUF012 - a table like TABLE
+        (P.RUNNING, APP): "_deliver",
+        (P.RUNNING, BEGIN): "_on_begin",
+        (P.RUNNING, BARRIER): "_on_barrier",
+        (P.RUNNING, COMMIT): "_on_commit",
+        (P.RUNNING, ABORT): "_on_abort",
+        (P.ALIGNING, APP): "_deliver",
+        (P.ALIGNING, BARRIER): "_on_barrier",
+        (P.ALIGNING, COMMIT): "_on_commit",
+        (P.ALIGNING, ABORT): "_on_abort",
+        (P.LOGGING, APP): "_on_logged_message",
+        (P.LOGGING, BARRIER): "_on_barrier_while_logging",
+        (P.LOGGING, COMMIT): "_on_commit",
+        (P.LOGGING, ABORT): "_on_abort",
+    }
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(P.STARTING, birth)
+        self.regular = frozenset(birth.graph.regular_inputs[birth.me])
+        self.back = frozenset(self.inputs) - self.regular
+        self.awaited: set[ChannelId] = set()
+        """Back edges on which the barrier of `index` has not come around."""
+        self.log: list[Envelope] = []
+        self.captured: Record = {}
+
+    def validate(self) -> None:
+        """What always holds between two events."""
+        super().validate()
+        self._ensure(not (self.held and self.awaited), "one snapshot is under way at a time")
+        self._ensure(bool(self.awaited) or not self.log, "nothing is logged but for a snapshot")
+
+    def _stale(self, event: Event) -> str | None:
+        match event:
+            case Received(message=Envelope(kind=kind, index=number)) if (kind, number) == (BARRIER, self.index):
+                return None if self.awaited else f"snapshot {number} is over here"
+        return super()._stale(event)
+
+    def _update_phase(self) -> None:
+        if self.awaited:
+            self.phase = P.LOGGING
+        else:
+            self.phase = P.ALIGNING if self.held else P.RUNNING
+
+    def _keep(self, number: int, captured: Record) -> list[Effect]:
+        """Without back edges the snapshot is complete; else the copy waits for the log."""
+        self.awaited = set(self.back)
+        self.captured = captured
+        return self._close_log()
+
+    def _close_log(self) -> list[Effect]:
+        if self.awaited:
+            return []
+        log, self.log = self.log, []
+        return [self._write(self.index, self.captured, log)]
+
+    # -- back edges ----------------------------------------------------------------------------------------------
+
+    def _on_logged_message(self, event: Received) -> list[Effect]:
+        if event.channel in self.awaited:
+            self.log.append(event.message)
+        return self._deliver(event)
+
+    def _on_barrier_while_logging(self, event: Received) -> list[Effect]:
+        if event.message.index != self.index:
+            return self._on_barrier(event)
+        if event.channel not in self.awaited:
+            raise self._invalid(event, f"the barrier is awaited on {sorted(self.awaited)}")
+        self.awaited.discard(event.channel)
+        self._update_phase()
+        return self._close_log()
+
+    # -- snapshots that die --------------------------------------------------------------------------------------
+
+    def _make_way(self, number: int) -> list[Effect]:
+        dropped = self._drop_log(f"the barrier of {number} came") if self.awaited else []
+        return [*dropped, *super()._make_way(number)]
+
+    def _on_abort(self, event: Received) -> list[Effect]:
+        due = self.awaited and self.index <= event.message.index
+        dropped = self._drop_log("the coordinator gave it up") if due else []
+        return [*dropped, *super()._on_abort(event)]
+
+    def _drop_log(self, why: str) -> list[Effect]:
+        self.awaited.clear()
+        self.log.clear()
+        self._update_phase()
+        return [Note("log abandoned", f"{self.index}: {why}")]
+
+
+def plan(failure: Failure) -> Plan:
+    """Everybody goes back to the newest decided snapshot; loop heads deliver what was logged first."""
+    return everybody_back(failure, kept_with_checkpoint)
+
+
+PROTOCOL = Protocol(
+    name="cyclic-snapshots",
+    title="Aligned barriers with logs on back edges (ABS on cyclic graphs)",
+    source="seed 003, algorithm 2; Carbone et al. 2015, section 4.3; errata E4, E5, E6",
+    needs=Needs(fifo=True),
+    worker=CyclicTask,
+    plan=plan,
+    coordinator=Coordinator,
+)

@@ -1,0 +1,243 @@
+"""P1, epochs with in-flight capture: no markers, no order, no blocking; counting tells when a snapshot is whole.
+
+Seed 000 ("Checkpointing algorithm"); Mattern 1989, Lai and Yang 1987.
+
+    STARTING -> RUNNING
+
+Every message is stamped with its sender's epoch.  Whoever meets a newer epoch, in a message or in the coordinator's
+request, captures *before* it delivers.  A message from before a cut that arrives after it was in flight: it is stored
+as part of that snapshot.  Each process reports, with its checkpoint, how many messages of older epochs it sent minus
+how many it received; the sum over all processes, less the captured messages, is what is still in flight.
+
+Errata corrected (E1):
+
+- The sum can be zero by accident while reports are missing: all reports are required.
+- Messages are counted per epoch, and the counts are in the checkpoint, so snapshots may overlap and a recovery may
+  happen: a late message belongs to every open snapshot between its epoch and its receiver's.
+- A process that receives nothing (the seed's mappers) learns of an epoch by a request only.
+- Only the coordinator's component of the seed's vector clock is used; the others are for its proof.
+- A coordinator's crash ends its open epochs; their numbers are not used again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import Enum
+
+from checkpoint_protocols.graph import COORDINATOR
+from checkpoint_protocols.ids import Epoch, ProcessId
+from checkpoint_protocols.machine import Effect, rows
+from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.recovery import Birth, Failure, Key, Needs, Option, Output, Plan, Protocol, Record, Records
+from checkpoint_protocols.snapshots.coordinator import ABORT, ACK, BEGIN, COMMIT, REFUSE, Coordinator, Open
+from checkpoint_protocols.snapshots.records import counts_in, everybody_back, messages_in, number_in, record_key
+from checkpoint_protocols.snapshots.worker import WORKER_EVENTS, SnapshotWorker
+from checkpoint_protocols.vocabulary import (
+    AppSent,
+    Commanded,
+    Envelope,
+    Erase,
+    Received,
+    SinkReplied,
+    Store,
+    Stored,
+)
+
+LATE = "late"
+"""To the coordinator: one more message in flight is captured."""
+
+CAPTURED = "captured"
+"""Table of messages that were in flight, by snapshot."""
+
+
+class EpochPhase(Enum):
+    """Where a process is: nothing ever waits."""
+
+    STARTING = "before its first event"
+    RUNNING = "after it"
+
+
+P = EpochPhase
+
+
+class EpochWorker(SnapshotWorker[EpochPhase]):
+    """One process. `index` is its epoch."""
+
+    PHASES = EpochPhase
+    AT_REST = (P.RUNNING,)
+    TABLE = rows(
+        {
+            P.STARTING: {Commanded: "_on_start"},
+            P.RUNNING: {
+                Received: "_on_received",
+                AppSent: "_on_app_sent",
+                Stored: "_on_stored",
+                SinkReplied: "_on_sink_replied",
+            },
+        },
+        WORKER_EVENTS,
+    )
+    MESSAGES = {  # noqa: RUF012 - a table like TABLE
+        (P.RUNNING, APP): "_on_message",
+        (P.RUNNING, BEGIN): "_on_begin",
+        (P.RUNNING, COMMIT): "_on_commit",
+        (P.RUNNING, ABORT): "_on_abort",
+    }
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(P.STARTING, birth)
+        known = counts_in(birth.checkpoint or {}, "balance")
+        self.balance = {int(epoch): count for epoch, count in known.items()}
+        """Messages sent minus messages received, by the epoch they were stamped with."""
+        self.deficits: dict[int, int] = {}
+        """Frozen at the capture, reported when it is durable."""
+        self.settled = self.index
+        """Epochs up to this one capture nothing any more: decided, or open in an earlier incarnation."""
+        self.decided = 0
+        """The newest decision heard of in this incarnation: nothing before it is needed."""
+        self.given_up: set[int] = set()
+        self.in_flight: list[Key] = [key for key in birth.records if key[0] == CAPTURED]
+        self.writing: Counter[int] = Counter()
+        """Messages in flight that are being stored, by snapshot."""
+
+    def record(self) -> Record:
+        """The counts belong to the state: an incarnation that continues here must go on counting here."""
+        return {**super().record(), "balance": {str(epoch): count for epoch, count in self.balance.items()}}
+
+    def _on_start(self, event: Commanded) -> list[Effect]:
+        self.phase = P.RUNNING
+        return []
+
+    # -- epochs --------------------------------------------------------------------------------------------------
+
+    def _on_begin(self, event: Received) -> list[Effect]:
+        return self._advance(event.message.index)
+
+    def _advance(self, epoch: int) -> list[Effect]:
+        """One state serves every epoch that is passed at once."""
+        effects: list[Effect] = []
+        for number in range(self.index + 1, epoch + 1):
+            capture, captured = self._capture(number)
+            self.deficits[number] = sum(count for stamp, count in self.balance.items() if stamp < number)
+            effects += [capture, self._write(number, captured)]
+        return effects
+
+    # -- messages ------------------------------------------------------------------------------------------------
+
+    def _on_app_sent(self, event: AppSent) -> list[Effect]:
+        self._count(self.index, 1)
+        return super()._on_app_sent(event)
+
+    def _on_message(self, event: Received) -> list[Effect]:
+        """Capture before delivery; what is older than this process's epoch was in flight."""
+        message = event.message
+        advanced = self._advance(message.index)
+        kept = [self._store_in_flight(number, message) for number in self._open_across(message.index)]
+        self._count(message.index, -1)
+        return [*advanced, *kept, *self._deliver(event)]
+
+    def _open_across(self, stamp: int) -> list[int]:
+        """Open snapshots before which a message stamped so was sent, and which this process has captured."""
+        first = max(stamp, self.settled) + 1
+        return [number for number in range(first, self.index + 1) if number not in self.given_up]
+
+    def _count(self, epoch: int, change: int) -> None:
+        self.balance[epoch] = self.balance.get(epoch, 0) + change
+
+    def _store_in_flight(self, number: int, message: Envelope) -> Store:
+        key = record_key(CAPTURED, number, message.source, message.incarnation, message.seq)
+        self.in_flight.append(key)
+        self.writing[number] += 1
+        messages = [message.as_record()]
+        record: Record = {"incarnation": self.incarnation, "index": message.index, "messages": messages}
+        return Store(key, record, f"{CAPTURED} {number}")
+
+    def _on_stored(self, event: Stored) -> list[Effect]:
+        what, epoch = event.token.split()
+        number = int(epoch)
+        self.writing[number] -= what == CAPTURED
+        if not event.ok:
+            return [self._send_control(COORDINATOR, REFUSE, number, f"{what} could not be written")]
+        if what == CAPTURED:
+            return [self._send_control(COORDINATOR, LATE, number, 1), *self._erase_in_flight()]
+        self.kept.add(number)
+        return [self._send_control(COORDINATOR, ACK, number, self.deficits.pop(number))]
+
+    # -- decisions -----------------------------------------------------------------------------------------------
+
+    def _on_commit(self, event: Received) -> list[Effect]:
+        number = event.message.index
+        self.settled = max(self.settled, number)
+        self.decided = max(self.decided, number)
+        self.given_up = {each for each in self.given_up if each > number}
+        self._forget_epochs_before(number)
+        return [*super()._on_commit(event), *self._erase_in_flight()]
+
+    def _on_abort(self, event: Received) -> list[Effect]:
+        """Nothing waits here; what still arrives for it is not stored any more."""
+        self.given_up.add(event.message.index)
+        return []
+
+    def _forget_epochs_before(self, number: int) -> None:
+        """Sums over older epochs are all that a later deficit needs of them."""
+        old = [stamp for stamp in self.balance if stamp < number]
+        total = sum(self.balance.pop(stamp) for stamp in old)
+        self._count(number - 1, total)
+
+    def _erase_in_flight(self) -> list[Effect]:
+        """What is still being written is erased when it is there."""
+        old = [key for key in self.in_flight if int(key[1]) < self.decided and not self.writing[int(key[1])]]
+        self.in_flight = [key for key in self.in_flight if key not in old]
+        return [Erase(tuple(old))] if old else []
+
+
+class EpochCoordinator(Coordinator):
+    """Asks everybody, and waits for all reports and for a balance of nothing."""
+
+    MESSAGES = {**Coordinator.MESSAGES, LATE: "_on_late"}  # noqa: RUF012 - a table like TABLE
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        self.limit = number_in(birth.settings.options, "overlap") or 3
+
+    def asked(self) -> Iterable[ProcessId]:
+        """Everybody: who receives nothing would never know."""
+        return self.workers
+
+    def _on_ack(self, message: Envelope) -> list[Effect]:
+        self.open[message.index].balance += number_in({"deficit": message.body}, "deficit")
+        return super()._on_ack(message)
+
+    def _on_late(self, message: Envelope) -> list[Effect]:
+        self.open[message.index].balance -= 1
+        return self._decide_if_complete(message.index)
+
+    def _complete(self, opened: Open) -> bool:
+        """Partial sums mean nothing: only with all reports is the balance what is in flight."""
+        self._ensure(bool(opened.missing) or opened.balance >= 0, "no more is captured than was in flight")
+        return not opened.missing and opened.balance == 0
+
+
+def captured_in_flight(process: ProcessId, number: Epoch, records: Records) -> tuple[Envelope, ...]:
+    """What was on its way to the process across the cut."""
+    found = [record for key, record in records.items() if key[0] == CAPTURED and int(key[1]) == number]
+    return tuple(message for record in found for message in messages_in(record))
+
+
+def plan(failure: Failure) -> Plan:
+    """Everybody goes back to the newest decided epoch; what was in flight then is delivered first."""
+    return everybody_back(failure, captured_in_flight)
+
+
+PROTOCOL = Protocol(
+    name="epochs",
+    title="Epochs with in-flight capture and deficit counting",
+    source="seed 000; Mattern 1989; Lai and Yang 1987; errata E1",
+    needs=Needs(fifo=False),
+    output=Output(keeps_order=False),
+    worker=EpochWorker,
+    plan=plan,
+    coordinator=EpochCoordinator,
+    options={"overlap": Option()},
+)

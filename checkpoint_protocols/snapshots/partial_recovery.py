@@ -1,0 +1,271 @@
+"""P5c, partial recovery: only the failed and what is upstream of them go back, everybody else drops what comes again.
+
+Seed 003, section 5; Carbone et al. 2015, section 5, after TimeStream and SDG.
+
+    STARTING -> REPLAYING -> RUNNING <-> ALIGNING, each of the last two <-> ORDERING
+
+Snapshots are those of `snapshots`.  Whoever goes back regenerates what it had sent.  That works only if it does the
+same again, so a task with several inputs writes down from which one each message came, *before* it delivers it
+(`ORDERING`), and after a recovery takes its messages in that order (`REPLAYING`).  Sources repeat their inputs.
+
+Errata corrected (E16):
+
+- A source's sequence number does not name a record: siblings of a fan-out share it.  Here each channel counts, and a
+  replay regenerates the count.
+- "Smaller than the processed sequence number" delivers the last one twice: it is smaller or equal.
+- The seed does not say that merges must repeat their order.  Without that, equal numbers name different records.
+- A snapshot that begins while somebody still repeats would hold receipts that are not sent yet.  A barrier says how
+  much was sent before it; who is ahead of that, or still replays, refuses the snapshot.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from enum import Enum
+
+from checkpoint_protocols.graph import COORDINATOR, channel_between
+from checkpoint_protocols.ids import ChannelId
+from checkpoint_protocols.machine import Drop, Effect, rows
+from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.recovery import Birth, Failure, Key, Needs, Plan, Protocol, Record, Records
+from checkpoint_protocols.snapshots.alignment import BARRIER, AligningWorker
+from checkpoint_protocols.snapshots.coordinator import ABORT, BEGIN, COMMIT, REFUSE, Coordinator
+from checkpoint_protocols.snapshots.records import (
+    back_to,
+    counts_in,
+    decided,
+    nothing_in_flight,
+    number_in,
+    record_key,
+)
+from checkpoint_protocols.snapshots.worker import WORKER_EVENTS
+from checkpoint_protocols.vocabulary import (
+    AppSent,
+    Capture,
+    Commanded,
+    Envelope,
+    Erase,
+    Received,
+    SinkReplied,
+    Store,
+    Stored,
+)
+
+ORDER = "order"
+"""Table of receipts at merges: position to channel. It outlives recoveries, because its history is repeated."""
+
+
+class PartialPhase(Enum):
+    """Where a task is."""
+
+    STARTING = "before its first event"
+    REPLAYING = "messages are taken in the order that was written down"
+    RUNNING = "no input is held"
+    ALIGNING = "some inputs are held at the barrier"
+    ORDERING = "one message waits until its position is durable; all inputs are held"
+
+
+P = PartialPhase
+
+_ALWAYS = {
+    Received: "_on_received",
+    AppSent: "_on_app_sent",
+    Stored: "_on_stored",
+    SinkReplied: "_on_sink_replied",
+}
+
+
+class PartialTask(AligningWorker[PartialPhase]):
+    """One task. `position` counts what a merge has delivered."""
+
+    PHASES = PartialPhase
+    AT_REST = (P.RUNNING,)
+    TABLE = rows(
+        {
+            P.STARTING: {Commanded: "_on_start"},
+            P.REPLAYING: _ALWAYS,
+            P.RUNNING: _ALWAYS,
+            P.ALIGNING: _ALWAYS,
+            P.ORDERING: _ALWAYS,
+        },
+        WORKER_EVENTS,
+    )
+    MESSAGES = {  # noqa: RUF012 - a table like TABLE
+        (P.REPLAYING, APP): "_on_message",
+        (P.REPLAYING, BARRIER): "_on_untimely_barrier",
+        (P.REPLAYING, COMMIT): "_on_commit",
+        (P.REPLAYING, ABORT): "_on_abort",
+        (P.RUNNING, APP): "_on_message",
+        (P.RUNNING, BEGIN): "_on_begin",
+        (P.RUNNING, BARRIER): "_on_barrier",
+        (P.RUNNING, COMMIT): "_on_commit",
+        (P.RUNNING, ABORT): "_on_abort",
+        (P.ALIGNING, APP): "_on_message",
+        (P.ALIGNING, BARRIER): "_on_barrier",
+        (P.ALIGNING, COMMIT): "_on_commit",
+        (P.ALIGNING, ABORT): "_on_abort",
+        (P.ORDERING, COMMIT): "_on_commit",
+        (P.ORDERING, ABORT): "_on_abort",
+    }
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(P.STARTING, birth)
+        known = birth.checkpoint or {}
+        self.position = number_in(known, "position")
+        self.positions = {int(number): position for number, position in counts_in(known, "positions").items()}
+        """Position at each capture that is not decided."""
+        self.order_keys: list[Key] = [key for key in birth.records if key[0] == ORDER]
+        self.order = deque(order_after(self.position, birth.records))
+        """Channels of the receipts that are to be repeated."""
+        self.waiting = _waiting(known)
+        """The message whose position is being written."""
+
+    def record(self) -> Record:
+        """With the message that was taken from its channel and not delivered."""
+        waiting = [self.waiting.message.as_record()] if self.waiting else []
+        positions = {str(number): position for number, position in self.positions.items()}
+        return {**super().record(), "position": self.position, "positions": positions, "waiting": waiting}
+
+    def validate(self) -> None:
+        """What always holds between two events."""
+        super().validate()
+        self._ensure(not (self.order and self.held), "who replays does not align")
+
+    def _update_phase(self) -> None:
+        if self.waiting:
+            self.phase = P.ORDERING
+        elif self.order:
+            self.phase = P.REPLAYING
+        else:
+            self.phase = P.ALIGNING if self.held else P.RUNNING
+
+    def _shut(self) -> frozenset[ChannelId]:
+        if self.phase is P.ORDERING:
+            return frozenset(self.inputs)
+        if self.phase is P.REPLAYING:
+            return frozenset(self.inputs) - {self.order[0]}
+        return super()._shut()
+
+    def _on_start(self, event: Commanded) -> list[Effect]:
+        """What waited when the last incarnation ended is taken again, unless its send was undone meanwhile."""
+        waited, self.waiting = self.waiting, None
+        self._update_phase()
+        gates = self._gate()
+        if waited is None:
+            return gates
+        turned_away = self._door(waited)
+        return [*gates, *(self._on_message(waited) if turned_away is None else turned_away)]
+
+    # -- messages ------------------------------------------------------------------------------------------------
+
+    def _on_message(self, event: Received) -> list[Effect]:
+        if self._is_known(event):
+            return [Drop(event, f"a replay repeats what was delivered, up to {self.received.get(event.channel, 0)}")]
+        if len(self.inputs) == 1:
+            return self._deliver(event)
+        if self.order:
+            return self._repeat(event)
+        self.waiting = event
+        self.order_keys.append(record_key(ORDER, self.position + 1))
+        self._update_phase()
+        return [*self._gate(), self._write_position(event.channel)]
+
+    def _is_known(self, event: Received) -> bool:
+        """The channel's own count is the lineage: a replay regenerates it."""
+        last = self.received.get(event.channel, 0)
+        self._ensure(event.message.seq <= last + 1, "a channel has no gaps")
+        return event.message.seq <= last
+
+    def _repeat(self, event: Received) -> list[Effect]:
+        expected = self.order.popleft()
+        self._ensure(event.channel == expected, "messages are repeated in the order that was written down")
+        return self._deliver_in_order(event)
+
+    def _deliver_in_order(self, event: Received) -> list[Effect]:
+        self.position += 1
+        delivered = self._deliver(event)
+        self._update_phase()
+        return [*delivered, *self._gate()]
+
+    def _write_position(self, channel: ChannelId) -> Store:
+        """Its index is 0: no recovery undoes it."""
+        record: Record = {"incarnation": self.incarnation, "index": 0, "channel": channel}
+        return Store(record_key(ORDER, self.position + 1), record, f"{ORDER} {self.position + 1}")
+
+    def _on_stored(self, event: Stored) -> list[Effect]:
+        waited = self.waiting
+        if not event.token.startswith(ORDER) or waited is None:
+            return super()._on_stored(event)
+        if not event.ok:
+            return [self._write_position(waited.channel)]
+        self.waiting = None
+        return self._deliver_in_order(waited)
+
+    # -- barriers ------------------------------------------------------------------------------------------------
+
+    def _on_barrier(self, event: Received) -> list[Effect]:
+        """A sender that still repeats what was delivered here long ago has no part in a consistent cut."""
+        sent = number_in({"sent": event.message.body}, "sent")
+        if self.received.get(event.channel, 0) > sent:
+            return self._on_untimely_barrier(event)
+        return super()._on_barrier(event)
+
+    def _on_untimely_barrier(self, event: Received) -> list[Effect]:
+        number = event.message.index
+        abandoned = self._abandon(f"{number} is refused") if self.aligning is not None else []
+        self.over = max(self.over, number)
+        return [*abandoned, self._send_control(COORDINATOR, REFUSE, number, "a replay is under way")]
+
+    def _capture(self, number: int) -> tuple[Capture, Record]:
+        self.positions[number] = self.position
+        return super()._capture(number)
+
+    def _keep(self, number: int, captured: Record) -> list[Effect]:
+        return [self._write(number, captured)]
+
+    # -- decisions -----------------------------------------------------------------------------------------------
+
+    def _on_commit(self, event: Received) -> list[Effect]:
+        return [*super()._on_commit(event), *self._erase_order(event.message.index)]
+
+    def _erase_order(self, number: int) -> list[Effect]:
+        """Receipts before a decided cut are never repeated."""
+        base = self.positions.get(number, 0)
+        self.positions = {each: position for each, position in self.positions.items() if each > number}
+        old = [key for key in self.order_keys if int(key[1]) <= base]
+        self.order_keys = [key for key in self.order_keys if int(key[1]) > base]
+        return [Erase(tuple(old))] if old else []
+
+
+def order_after(position: int, records: Records) -> Iterable[ChannelId]:
+    """The channels of the receipts after `position`, as far as they are written down without a gap."""
+    while (found := records.get(record_key(ORDER, position + 1))) is not None:
+        yield ChannelId(str(found["channel"]))
+        position += 1
+
+
+def _waiting(record: Record) -> Received | None:
+    kept = record.get("waiting")
+    if not kept or not isinstance(kept, list | tuple):
+        return None
+    message = Envelope.of(kept[0])
+    return Received(channel_between(message.source, message.target), message)
+
+
+def plan(failure: Failure) -> Plan:
+    """The failed and everybody upstream of them go back: nothing enters that part from outside."""
+    workers = frozenset(failure.graph.processes)
+    behind = failure.graph.upstream_of(failure.failed & workers)
+    return back_to(failure, decided(failure), behind, nothing_in_flight)
+
+
+PROTOCOL = Protocol(
+    name="partial-recovery",
+    title="Aligned barriers; after a failure only its upstream goes back",
+    source="seed 003, section 5; Carbone et al. 2015, section 5; erratum E16",
+    needs=Needs(fifo=True, acyclic=True, deterministic=True),
+    worker=PartialTask,
+    plan=plan,
+    coordinator=Coordinator,
+)

@@ -1,0 +1,186 @@
+"""P2, snapshots at a moment of the clock: a counter-example.  Do not use it; the oracles catch it.
+
+Seed 000 (the first attempts, and "Impact of clock drifts"), seed 001 (the two diagrams of inconsistent cuts).
+
+    STARTING -> RUNNING
+
+Two variants, `settings.options["variant"]`:
+
+- `broadcast`: the coordinator tells everybody, each captures when it hears.
+- `clock` (default): each captures when its own clock passes a multiple of the interval.
+
+No channel is captured.  A snapshot counts as complete when every file is written, and everybody goes back to the
+newest.  What was between two processes is lost even with perfect clocks; with clocks that differ by more than a
+message takes, a message is received before it was sent (an orphan), and is counted twice afterwards.
+
+Kept to measure how wrong "as of time t" is for tables and offsets that are saved one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+from checkpoint_protocols.ids import ProcessId, TimerId
+from checkpoint_protocols.machine import Effect, rows
+from checkpoint_protocols.message_machine import APP, AnyMessageMachine
+from checkpoint_protocols.recovery import Birth, Failure, Needs, Option, Plan, Protocol, Settings
+from checkpoint_protocols.snapshots.coordinator import (
+    ABORT,
+    BEGIN,
+    COMMIT,
+    PERIODIC,
+    Coordinator,
+    CoordinatorPhase,
+    Open,
+    Step,
+)
+from checkpoint_protocols.snapshots.records import everybody_back, nothing_in_flight, number_in
+from checkpoint_protocols.snapshots.worker import WORKER_EVENTS, SnapshotWorker
+from checkpoint_protocols.vocabulary import (
+    AppSent,
+    Commanded,
+    Envelope,
+    Received,
+    SetTimer,
+    SinkReplied,
+    Stored,
+    TimerElapsed,
+)
+
+BROADCAST, CLOCK = "broadcast", "clock"
+
+
+class ClockPhase(Enum):
+    """Where a process is."""
+
+    STARTING = "before its first event"
+    RUNNING = "after it"
+
+
+P = ClockPhase
+
+_EVENTS = (*WORKER_EVENTS, TimerElapsed)
+
+
+class ClockWorker(SnapshotWorker[ClockPhase]):
+    """One process."""
+
+    PHASES = ClockPhase
+    AT_REST = (P.RUNNING,)
+    EVENTS = _EVENTS
+    TABLE = rows(
+        {
+            P.STARTING: {Commanded: "_on_start"},
+            P.RUNNING: {
+                Received: "_on_received",
+                AppSent: "_on_app_sent",
+                Stored: "_on_stored",
+                SinkReplied: "_on_sink_replied",
+                TimerElapsed: "_on_timer",
+            },
+        },
+        _EVENTS,
+    )
+    MESSAGES = {  # noqa: RUF012 - a table like TABLE
+        (P.RUNNING, APP): "_deliver",
+        (P.RUNNING, BEGIN): "_on_begin",
+        (P.RUNNING, COMMIT): "_on_commit",
+        (P.RUNNING, ABORT): "_on_abort",
+    }
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(P.STARTING, birth)
+        self._timers = 0
+
+    def _on_start(self, event: Commanded) -> list[Effect]:
+        self.phase = P.RUNNING
+        if _variant(self.settings) == BROADCAST:
+            return []
+        return [self._wait_until_next(number_in(event.arguments, "local_ms"))]
+
+    def _on_begin(self, event: Received) -> list[Effect]:
+        return self._take(event.message.index)
+
+    def _on_timer(self, event: TimerElapsed) -> list[Effect]:
+        """The moment is a multiple of the interval, and numbers the snapshot."""
+        taken = self._take(event.local_ms // self.settings.interval_ms)
+        return [*taken, self._wait_until_next(event.local_ms)]
+
+    def _wait_until_next(self, local_ms: int) -> SetTimer:
+        self._timers += 1
+        interval = self.settings.interval_ms
+        elapsed = TimerElapsed(PERIODIC, TimerId(self._timers), 0)
+        return SetTimer(PERIODIC, interval - local_ms % interval, elapsed.timer, elapsed)
+
+    def _take(self, number: int) -> list[Effect]:
+        if number <= self.over:
+            return []
+        capture, captured = self._capture(number)
+        return [capture, self._write(number, captured)]
+
+    def _on_abort(self, event: Received) -> list[Effect]:
+        self.over = max(self.over, event.message.index)
+        return []
+
+
+class BroadcastCoordinator(Coordinator):
+    """Tells everybody, and believes that this is a moment."""
+
+    def asked(self) -> Iterable[ProcessId]:
+        """Everybody."""
+        return self.workers
+
+
+class ClockCoordinator(Coordinator):
+    """Asks nobody: a snapshot is open from the first file on, and complete with the last."""
+
+    TABLE = {**Coordinator.TABLE, (CoordinatorPhase.IDLE, Received): "_on_received"}  # noqa: RUF012 - a table
+    limit = 1_000_000
+    """Clocks do not wait for the slowest writer."""
+
+    def _collecting(self, number: int) -> bool:
+        opened = self.open.get(number)
+        return number > self.committed if opened is None else opened.step is Step.COLLECTING
+
+    def _on_timer(self, event: TimerElapsed) -> list[Effect]:
+        return [self._next_period()]
+
+    def _on_ack(self, message: Envelope) -> list[Effect]:
+        self.open.setdefault(message.index, Open(set(self.workers), Step.COLLECTING))
+        self.newest = max(self.newest, message.index)
+        self._update_phase()
+        return super()._on_ack(message)
+
+    def _on_refuse(self, message: Envelope) -> list[Effect]:
+        """A file is missing: nobody can be told to take it again, the moment is over."""
+        self.open.setdefault(message.index, Open(set(self.workers), Step.COLLECTING))
+        return super()._on_refuse(message)
+
+
+def coordinator(birth: Birth) -> AnyMessageMachine:
+    """The variant's."""
+    return BroadcastCoordinator(birth) if _variant(birth.settings) == BROADCAST else ClockCoordinator(birth)
+
+
+def _variant(settings: Settings) -> str:
+    chosen = settings.options.get("variant", CLOCK)
+    return BROADCAST if chosen == BROADCAST else CLOCK
+
+
+def plan(failure: Failure) -> Plan:
+    """Everybody loads the newest file of which all have one."""
+    return everybody_back(failure, nothing_in_flight)
+
+
+PROTOCOL = Protocol(
+    name="wall-clock",
+    title="Snapshots at a moment of the clock (a counter-example)",
+    source="seed 000 and seed 001: the cuts that go wrong",
+    needs=Needs(fifo=True),
+    worker=ClockWorker,
+    plan=plan,
+    coordinator=coordinator,
+    sound=False,
+    options={"variant": Option((CLOCK, BROADCAST))},
+)

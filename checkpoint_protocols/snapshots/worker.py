@@ -1,0 +1,155 @@
+"""What the workers of all snapshot protocols do alike: count, stamp, capture, write, acknowledge, publish, erase.
+
+`index` is the newest snapshot this process captured; it stamps everything sent after it.  `over` is the newest one
+that is finished with here, captured or given up: whatever comes of it or of an older one is stale.
+
+A sink shows output when the snapshot that holds it is decided, never before (G6): `cuts` remembers how much had
+been delivered at each capture that is not decided yet.  How much is shown is not in a record: a crash may come between
+the two, so every incarnation is told by the sink (`Birth.shown`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import ClassVar, TypeVar
+
+from checkpoint_protocols.graph import COORDINATOR
+from checkpoint_protocols.ids import ChannelId, Epoch
+from checkpoint_protocols.machine import Cell, Effect, Event
+from checkpoint_protocols.message_machine import MessageMachine
+from checkpoint_protocols.recovery import Birth, Record, checkpoint_key
+from checkpoint_protocols.snapshots.coordinator import ACK, REFUSE
+from checkpoint_protocols.snapshots.records import counts_in, number_in
+from checkpoint_protocols.vocabulary import (
+    AppSent,
+    Capture,
+    CheckpointKind,
+    Commanded,
+    Deliver,
+    Envelope,
+    Erase,
+    Received,
+    SinkOp,
+    SinkReplied,
+    SinkTransaction,
+    Store,
+    Stored,
+)
+
+PhaseT = TypeVar("PhaseT", bound=Enum)
+
+WORKER_EVENTS: tuple[type[Event], ...] = (Commanded, Received, AppSent, Stored, SinkReplied)
+
+
+class SnapshotWorker(MessageMachine[PhaseT]):
+    """Base of the workers. Subclasses name phases, `TABLE`, `MESSAGES` and what makes them capture."""
+
+    EVENTS = WORKER_EVENTS
+    MESSAGES: ClassVar[Mapping[tuple[Enum, str], Cell]]
+    """The table's second half: phase and kind of a received message to a handler."""
+
+    def __init__(self, phase: PhaseT, birth: Birth) -> None:
+        super().__init__(phase, birth)
+        known = birth.checkpoint or {}
+        self.inputs = birth.graph.inputs[birth.me]
+        self.outputs = birth.graph.outputs[birth.me]
+        self.index = number_in(known, "index")
+        self.over = max(self.index, number_in(known, "over"))
+        self.sent = {ChannelId(c): n for c, n in counts_in(known, "sent").items()}
+        self.received = {ChannelId(c): n for c, n in counts_in(known, "received").items()}
+        self.delivered = number_in(known, "delivered")
+        self.cuts = {int(n): rows for n, rows in counts_in(known, "cuts").items()}
+        self.shown = birth.shown
+        self.kept = {int(key[1]) for key in birth.records if key[0] == "checkpoint"}
+        """Checkpoints that are durable, as far as this incarnation knows."""
+
+    def record(self) -> Record:
+        """Counts and numbers. A snapshot half way is not in it: its markers die with this incarnation."""
+        return {
+            "incarnation": self.incarnation,
+            "index": self.index,
+            "over": self.over,
+            "sent": {str(channel): count for channel, count in self.sent.items()},
+            "received": {str(channel): count for channel, count in self.received.items()},
+            "delivered": self.delivered,
+            "cuts": {str(number): rows for number, rows in self.cuts.items()},
+        }
+
+    def validate(self) -> None:
+        """What always holds between two events."""
+        self._ensure(self.index <= self.over, "what was captured is over")
+        self._ensure(all(rows <= self.delivered for rows in self.cuts.values()), "cuts are of the past")
+        self._ensure(self.shown <= self.delivered, "only delivered rows are shown")
+
+    # -- the door and the second half of the table ---------------------------------------------------------------
+
+    def _on_received(self, event: Received) -> list[Effect]:
+        cell = self.MESSAGES.get((self.phase, event.message.kind))
+        if not isinstance(cell, str):
+            raise self._invalid(event, f"a {event.message.kind} cannot come now")
+        effects: list[Effect] = getattr(self, cell)(event)
+        return effects
+
+    # -- the application -----------------------------------------------------------------------------------------
+
+    def _on_app_sent(self, event: AppSent) -> list[Effect]:
+        return [self._send_app(event.channel, event.body, self.index)]
+
+    def _deliver(self, event: Received) -> list[Effect]:
+        self.received[event.channel] = self.received.get(event.channel, 0) + 1
+        self.delivered += 1
+        return [Deliver(event)]
+
+    # -- capturing and writing -----------------------------------------------------------------------------------
+
+    def _capture(self, number: int) -> tuple[Capture, Record]:
+        """The state as it is now, the application's and this machine's."""
+        self.index = number
+        self.over = max(self.over, number)
+        self.cuts[number] = self.delivered
+        return Capture(Epoch(number), CheckpointKind.BASIC), self.record()
+
+    def _write(self, number: int, record: Record, messages: Sequence[Envelope] = ()) -> Store:
+        """The record of a capture, with the messages that belong to the same cut."""
+        kept = [message.as_record() for message in messages]
+        return Store(checkpoint_key(number), {**record, "messages": kept}, f"checkpoint {number}")
+
+    def _on_stored(self, event: Stored) -> list[Effect]:
+        """Write ahead (G2): nobody is told of a checkpoint that is not durable."""
+        number = int(event.token.split()[1])
+        if not event.ok:
+            return [self._send_control(COORDINATOR, REFUSE, number, "the checkpoint could not be written")]
+        self.kept.add(number)
+        return [self._send_control(COORDINATOR, ACK, number)]
+
+    # -- decisions -----------------------------------------------------------------------------------------------
+
+    def _on_commit(self, event: Received) -> list[Effect]:
+        """Show what the snapshot holds, and erase what is older than it (O12: nobody goes back behind it)."""
+        number = event.message.index
+        return [*self._show(number), *self._erase_before(number)]
+
+    def _show(self, number: int) -> list[Effect]:
+        rows = self.cuts.get(number, 0)
+        self.cuts = {each: later for each, later in self.cuts.items() if each > number}
+        if self.outputs or rows <= self.shown:
+            return []
+        first, self.shown = self.shown, rows
+        return [self._show_rows(number, first, rows)]
+
+    def _show_rows(self, number: int, first: int, last: int) -> SinkTransaction:
+        return SinkTransaction(SinkOp.COMMIT, f"{self.me}/{number}/{first}-{last}", first, last)
+
+    def _on_sink_replied(self, event: SinkReplied) -> list[Effect]:
+        """A refused transaction was decided all the same: ask again."""
+        if event.ok:
+            return []
+        _, number, rows = event.transaction.rsplit("/", 2)
+        first, last = rows.split("-")
+        return [self._show_rows(int(number), int(first), int(last))]
+
+    def _erase_before(self, number: int) -> list[Effect]:
+        old = sorted(each for each in self.kept if each < number)
+        self.kept.difference_update(old)
+        return [Erase(tuple(checkpoint_key(each) for each in old))] if old else []

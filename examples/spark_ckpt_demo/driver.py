@@ -1,0 +1,100 @@
+"""The demo's job: an ordinary program, started as a process of its own.
+
+python -m spark_ckpt_demo.driver --store DIR --input DIR --table DIR
+python -m spark_ckpt_demo.driver --store DIR --kafka HOST:PORT --input TOPIC --table TOPIC
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupStateTimeout
+
+import spark_ckpt as ckpt
+from spark_ckpt_demo.figures import OUTPUT, STATE, running_figures
+from spark_ckpt_demo.flights import SCHEMA
+
+JOB, OPERATOR = "flights", "aircraft"
+FILES_PER_BATCH = 15
+RECORDS_PER_BATCH = 15_000
+
+
+def main() -> int:
+    """Run the job until everything there is has been processed and published."""
+    options = _options()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    quiet = {"spark.ui.enabled": "false"}
+    spark = ckpt.session("spark-ckpt-demo", *(("kafka",) if options.kafka else ()), conf=quiet)
+    spark.sparkContext.setLogLevel("WARN")
+    try:
+        run = _job(spark, options).start(restore=options.restore, availableNow=True)
+        if options.progress:
+            run.show()
+        run.awaitTermination()
+    except ckpt.CkptError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    finally:
+        spark.stop()
+    return 0
+
+
+def _job(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
+    job = ckpt.Job(spark, JOB, store=options.store, interval="2 seconds", keep_epochs=200)
+    figures = (
+        _flights(job, options)
+        .groupBy("tailnum")
+        .applyInPandasWithState(running_figures, OUTPUT, STATE, "append", GroupStateTimeout.NoTimeout, name=OPERATOR)
+    )
+    _output(figures, options)
+    return job
+
+
+def _flights(job: ckpt.Job, options: argparse.Namespace) -> ckpt.Stream:
+    if options.kafka:
+        from spark_ckpt_kafka import KafkaSource
+
+        limits = {"maxOffsetsPerTrigger": RECORDS_PER_BATCH}
+        records = job.source("flights", KafkaSource(options.kafka, options.input, options=limits))
+        text = records.select(F.col("value").cast("string").alias("value"))
+        return text.parse("value", SCHEMA, alias="flight").select("flight.*")
+    from spark_ckpt_files import FilesSource
+
+    return job.source("flights", FilesSource(options.input, "parquet", SCHEMA, files_per_batch=FILES_PER_BATCH))
+
+
+def _output(figures: ckpt.Stream, options: argparse.Namespace) -> None:
+    if options.kafka:
+        from spark_ckpt_kafka import KafkaSink
+
+        records = figures.select(F.col("tailnum").alias("key"), F.to_json(F.struct("*")).alias("value"))
+        records.to(KafkaSink(options.kafka, options.table), name=options.sink)
+    else:
+        from spark_ckpt_delta import DeltaSink
+
+        figures.to(DeltaSink(options.table), name=options.sink)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", required=True, help="where the job keeps its epochs")
+    parser.add_argument("--input", required=True, help="folder of Parquet files, or topic")
+    parser.add_argument("--table", required=True, help="Delta table, or topic")
+    parser.add_argument("--sink", default="figures", help="the sink's name in the store")
+    parser.add_argument("--kafka", help="Kafka servers; without it files and Delta")
+    parser.add_argument("--restore", default="latest", type=_target, help="an epoch's number or a savepoint's name")
+    parser.add_argument("--progress", action="store_true", help="show rows/s, lag, epoch and alignment on stdout")
+    return parser.parse_args()
+
+
+def _target(text: str) -> str | int:
+    return int(text) if text.isdecimal() else text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

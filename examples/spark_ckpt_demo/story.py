@@ -1,0 +1,227 @@
+"""The demo from beginning to end: prepare, kill, restart, prove, look inside, go back in time."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from spark_ckpt.errors import CkptError
+from spark_ckpt.recovery.plan import plan
+from spark_ckpt.store.store import Store
+from spark_ckpt.wording import counted
+from spark_ckpt_demo import flights, oracle, proof
+from spark_ckpt_demo.display import Display
+from spark_ckpt_demo.driver import OPERATOR
+from spark_ckpt_demo.drivers import DemoJob, committed, run_and_kill, run_to_the_end
+from spark_ckpt_demo.options import DemoOptions, working_folder
+from spark_ckpt_demo.oracle import Comparison
+from spark_ckpt_demo.places import FilesAndDelta, Places
+from spark_ckpt_demo.report import Killed, Report
+from spark_ckpt_demo.topics import KafkaTopics
+
+FIGURES, AGAIN = "figures", "figures-again"
+AIRCRAFT = "N725MQ"
+"""The aircraft with the most flights."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """What every part needs."""
+
+    display: Display
+    report: Report
+    job: DemoJob
+    store: Store
+    expected: pd.DataFrame
+
+    @property
+    def places(self) -> Places:
+        return self.job.places
+
+    @contextmanager
+    def part(self, name: str, title: str) -> Iterator[None]:
+        """A part of the story, timed."""
+        self.display.step(title)
+        begun_s = time.monotonic()
+        yield
+        self.report.seconds[name] = time.monotonic() - begun_s
+
+    def check(self, name: str, claim: str, comparison: Comparison) -> None:
+        """Note a check and tell its outcome."""
+        self.report.checks[name] = comparison
+        self.display.say(f"{'ok  ' if comparison.exact else 'WRONG'} {claim}: {comparison}")
+        for example in comparison.examples:
+            self.display.say(f"      {example}")
+
+
+def play(options: DemoOptions, display: Display) -> Report:
+    """Everything. Removes only what it made: its topics always, a temporary folder unless something went wrong."""
+    folder = working_folder(options.folder)
+    report = Report(folder=str(folder))
+    begun_s = time.monotonic()
+    try:
+        _play_at(options, folder, display, report)
+    except BaseException as error:
+        if options.folder is None and not _worth_keeping(folder, error):
+            shutil.rmtree(folder, ignore_errors=True)
+        elif isinstance(error, CkptError):
+            error.context.setdefault("folder", folder)
+        raise
+    report.seconds["all"] = time.monotonic() - begun_s
+    if options.folder is None and report.exact:
+        shutil.rmtree(folder, ignore_errors=True)
+        report.folder = None
+    _conclude(display, report)
+    return report
+
+
+def _worth_keeping(folder: Path, error: BaseException) -> bool:
+    """Whether somebody will want to look: at the logs of drivers, unless it was the user who stopped the demo."""
+    return isinstance(error, Exception) and any(folder.glob("driver-*.log"))
+
+
+def _play_at(options: DemoOptions, folder: Path, display: Display, report: Report) -> None:
+    places: Places = KafkaTopics(options.kafka) if options.kafka else FilesAndDelta(folder)
+    try:
+        _play(display, report, DemoJob(places, folder, options.progress), options.percent())
+    finally:
+        places.remove()
+
+
+def _play(display: Display, report: Report, job: DemoJob, percent: float) -> None:
+    scene = _prepare(display, report, job)
+    _first_life(scene, percent)
+    _second_life(scene)
+    epoch = _look_inside(scene)
+    _go_back(scene, epoch)
+
+
+def _prepare(display: Display, report: Report, job: DemoJob) -> _Scene:
+    display.step("Preparing: every flight that left New York City in 2013, in order of scheduled departure")
+    begun_s = time.monotonic()
+    rows = flights.load()
+    report.flights = len(rows)
+    with display.watching("flights written", len(rows)) as watch:
+        job.places.fill(rows, lambda done: watch(done, ""))
+    expected = oracle.expected()
+    aircraft = rows["tailnum"].nunique()
+    display.say(f"{len(rows):,} flights of {aircraft:,} aircraft; the job goes from {job.places.kind}")
+    report.seconds["prepare"] = time.monotonic() - begun_s
+    return _Scene(display, report, job, job.store(), expected)
+
+
+def _first_life(scene: _Scene, percent: float) -> None:
+    """Kill the driver; what a reader sees then is a prefix of every aircraft's flights."""
+    total = scene.report.flights
+    with scene.part("first life", "First life: the driver works until it is killed"):
+        with scene.display.watching("flights in committed epochs", total) as watch:
+            pid, code = run_and_kill(scene.job, scene.store, int(total * percent / 100), watch)
+        log_state = scene.store.log.state()
+        visible = scene.places.read(FIGURES)
+        done = committed(log_state)
+        scene.report.killed = Killed(pid, code, len(log_state.by_id), done, len(visible))
+        taken = f"{counted(done, 'flight')} in {counted(len(log_state.by_id), 'epoch')}"
+        scene.display.say(f"SIGKILL to driver {pid} and its JVM after {taken}")
+        scene.display.say(f"a reader of the output sees {len(visible):,} flights")
+        claim = "what was visible is the beginning of every aircraft's flights"
+        scene.check("output after the kill", claim, proof.some_output(scene.expected, visible))
+
+
+def _second_life(scene: _Scene) -> None:
+    with scene.part("second life", "Second life: started again, it goes on from the last committed epoch"):
+        with scene.display.watching("flights in committed epochs", scene.report.flights) as watch:
+            run_to_the_end(scene.job, scene.store, "2", FIGURES, "latest", watch)
+        found = scene.places.read(FIGURES)
+        claim = "output against a recomputation with plain pandas"
+        scene.check("output", claim, proof.whole_output(scene.expected, found))
+
+
+def _look_inside(scene: _Scene) -> int:
+    """Show epochs and state; the epoch to go back to."""
+    with scene.part("look inside", "Looking inside: epochs, and state at any of them, without Spark"):
+        log_state = scene.store.log.state()
+        scene.display.epochs(scene.store.log)
+        epoch = _earlier_epoch(scene)
+        scene.report.newest_epoch, scene.report.restored_epoch = log_state.latest, epoch
+        scene.display.say(f"Aircraft {AIRCRAFT} in epoch {epoch} and in the newest, {log_state.latest}:")
+        _show_aircraft(scene, [epoch, log_state.latest])
+        for name, number in (("earlier state", epoch), ("newest state", log_state.latest)):
+            _check_state(scene, name, number)
+    return epoch
+
+
+def _earlier_epoch(scene: _Scene) -> int:
+    """The epoch of the current lineage that is nearest to the middle of the year's flights."""
+    log_state, half = scene.store.log.state(), scene.report.flights // 2
+    sums = {brief.epoch: _flights_up_to(scene, brief.epoch) for brief in log_state.lineage() if brief.rows_in}
+    return min(sums, key=lambda epoch: abs(sums[epoch] - half))
+
+
+def _flights_up_to(scene: _Scene, epoch: int) -> int:
+    return sum(brief.rows_in for brief in scene.store.log.state().lineage(epoch))
+
+
+def _show_aircraft(scene: _Scene, epochs: list[int]) -> None:
+    rows = []
+    columns = ["flights", "departures", "delay_minutes", "late_chain", "longest_late_chain"]
+    for epoch in epochs:
+        found = proof.frame(scene.store.state(OPERATOR).read(epoch))
+        for state in found[found["tailnum"] == AIRCRAFT][columns].to_dict("records"):
+            rows.append((epoch, *(int(state[name]) for name in columns)))
+    scene.display.table(["epoch", *columns], rows)
+
+
+def _check_state(scene: _Scene, name: str, epoch: int) -> None:
+    found = proof.frame(scene.store.state(OPERATOR).read(epoch))
+    comparison = proof.state(scene.expected, found, _flights_up_to(scene, epoch))
+    scene.check(name, f"state of every aircraft in epoch {epoch}", comparison)
+
+
+def _go_back(scene: _Scene, epoch: int) -> None:
+    """Restore the earlier epoch. Its output goes elsewhere: what a sink has published it cannot take back."""
+    with scene.part("restore", f"Going back: the job is started with restore={epoch}"):
+        before = proof.frame(scene.store.state(OPERATOR).read(epoch))
+        _explain(scene, epoch)
+        with scene.display.watching("flights in committed epochs", scene.report.flights) as watch:
+            run_to_the_end(scene.job, scene.store, "3", AGAIN, str(epoch), watch)
+        found = scene.places.read(AGAIN)
+        claim = f"'{AGAIN}' holds exactly the flights behind epoch {epoch}"
+        scene.check("output after the restore", claim, proof.output_after(scene.expected, before, found))
+        log_state = scene.store.log.state()
+        scene.report.lives = log_state.incarnation
+        _check_state(scene, "state after the restore", log_state.latest)
+        unchanged = proof.whole_output(scene.expected, scene.places.read(FIGURES))
+        scene.check("first output after the restore", f"'{FIGURES}' is as it was", unchanged)
+
+
+def _explain(scene: _Scene, epoch: int) -> None:
+    planned = plan(scene.store.log.state(), epoch, scene.store.log.manifest, scene.store.verify)
+    again = sum(sink.again_rows for sink in planned.sinks)
+    scene.display.say(
+        f"{again:,} flights behind epoch {epoch} are in '{FIGURES}' already, and a sink cannot take back what readers "
+        f"have seen: the restored job writes what it computes again to a second output, '{AGAIN}'"
+    )
+
+
+def _conclude(display: Display, report: Report) -> None:
+    killed = report.killed
+    if not report.exact or killed is None:
+        wrong = [name for name, check in report.checks.items() if not check.exact]
+        display.step(f"WRONG: {', '.join(wrong)}. Everything is still in {report.folder}")
+        return
+    display.step("In short")
+    display.say(
+        f"The driver was killed with {killed.flights:,} of {report.flights:,} flights committed, and started again."
+    )
+    display.say("Every flight is in the output exactly once, every figure is right: plain pandas says the same.")
+    display.say(
+        f"Going back to epoch {report.restored_epoch} gave the same result again. {report.seconds['all']:.0f} s in all."
+    )
+    if report.folder:
+        display.say(f"Look around: spark-ckpt list {report.folder}/store")

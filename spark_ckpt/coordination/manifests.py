@@ -1,0 +1,139 @@
+"""From an ended epoch to the manifest that decides it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from spark_ckpt.connector import Json
+from spark_ckpt.coordination.epoch_builder import EndedEpoch
+from spark_ckpt.coordination.holding import Holding
+from spark_ckpt.coordination.job_shape import JobShape, OperatorShape
+from spark_ckpt.store.identity import Parts, Standing
+from spark_ckpt.store.records import (
+    GraphNode,
+    Manifest,
+    OperatorSnapshot,
+    Reason,
+    SinkAck,
+    StagedFileRecord,
+    StagedOutput,
+    Timings,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Where a new epoch stands: who decides it, on which epoch, after which id, when, how long after its barrier was offered.
+
+    `holding`: what sinks wait for. `standing`: which tables, topics and folders its names mean.
+    """
+
+    incarnation: int
+    base: int
+    previous: int
+    now_ms: float
+    took_ms: int
+    holding: Holding
+    standing: Standing
+
+
+def manifest_of(
+    shape: JobShape, ended: EndedEpoch, lineage: Lineage, reason: Reason, acks: Sequence[SinkAck]
+) -> Manifest:
+    """Everything the epoch consists of. `attempt` and `created_ms` are for whoever stores it to say (`stamped`)."""
+    gathered = ended.gathered
+    outputs, held = lineage.holding.divided(_staged(shape, ended), reason, lineage.now_ms)
+    return Manifest(
+        job=shape.job,
+        epoch=ended.epoch,
+        incarnation=lineage.incarnation,
+        attempt="",
+        base=lineage.base,
+        previous=lineage.previous,
+        created_ms=0,
+        duration_ms=lineage.took_ms,
+        reason=reason,
+        cursors=json.loads(json.dumps(ended.cursors)),
+        watermark_ms=ended.watermark_ms,
+        late_watermark_ms=ended.late_ms,
+        operators=_operators(shape, ended),
+        outputs=outputs,
+        held=held,
+        edges=dict(ended.edges),
+        rows_in=gathered.rows_in,
+        rows_out=gathered.rows_out,
+        rejected={"parse": gathered.rejected} if gathered.rejected else {},
+        acks=tuple(acks),
+        source_identities={name: dict(parts) for name, parts in lineage.standing.sources.items()},
+        sink_identities=dict(lineage.standing.sinks),
+    )
+
+
+def pinned_of(shape: JobShape, ended: EndedEpoch, lineage: Lineage, base: Manifest) -> Manifest:
+    """An epoch before the first batch: state lies in the files that it lay in, with the columns that they were written with."""
+    manifest = manifest_of(shape, ended, lineage, "initial", ())
+    operators = {name: _as_written(each, base.operators.get(name)) for name, each in manifest.operators.items()}
+    return manifest.model_copy(update={"operators": operators})
+
+
+def _as_written(snapshot: OperatorSnapshot, base: OperatorSnapshot | None) -> OperatorSnapshot:
+    return snapshot if base is None else snapshot.model_copy(update={"state_schema": base.state_schema})
+
+
+def stamped(manifest: Manifest, attempt: str, created_ms: int) -> Manifest:
+    """The manifest as it is stored: under a random id of this attempt, at this time."""
+    return manifest.model_copy(update={"attempt": attempt, "created_ms": created_ms})
+
+
+def identified(manifest: Manifest, sources: Mapping[str, Parts]) -> Manifest:
+    """The manifest with what its sources are now, asked after the epoch's last batch."""
+    return manifest.model_copy(update={"source_identities": {name: dict(parts) for name, parts in sources.items()}})
+
+
+def measured(manifest: Manifest, timings: Timings, graph: tuple[GraphNode, ...]) -> Manifest:
+    """The manifest with what its host knows for those who look: how long things took, and how the job is connected."""
+    return manifest.model_copy(update={"timings": timings, "graph": graph})
+
+
+def _operators(shape: JobShape, ended: EndedEpoch) -> dict[str, OperatorSnapshot]:
+    return {operator.name: _snapshot(operator, ended) for operator in shape.operators}
+
+
+def _snapshot(operator: OperatorShape, ended: EndedEpoch) -> OperatorSnapshot:
+    own = sorted(group for group in ended.chains if group[0] == operator.name)
+    return OperatorSnapshot(
+        operator=operator.name,
+        key_groups=operator.key_groups,
+        key_schema=operator.key_schema,
+        state_schema=operator.state_schema,
+        files=tuple(file for group in own for file in ended.chains[group]),
+        watermarks=dict(ended.watermarks.get(operator.name, {})),
+        late_rows=ended.gathered.late.get(operator.name, 0),
+    )
+
+
+def _staged(shape: JobShape, ended: EndedEpoch) -> dict[str, StagedOutput]:
+    staged = {}
+    for sink, place in shape.sinks.items():
+        files = tuple(StagedFileRecord(**asdict(file)) for file in ended.gathered.staged.get(sink, []))
+        rows = sum(file.rows for file in files)
+        staged[sink] = StagedOutput(sink=sink, root=place.recorded_root, files=files, rows=rows)
+    return staged
+
+
+def summary_of(manifest: Manifest) -> dict[str, Json]:
+    """An epoch in a few numbers, for listeners, logs and tables."""
+    changed = [file for each in manifest.operators.values() for file in each.files if file.epoch == manifest.epoch]
+    return {
+        "reason": manifest.reason,
+        "rows_in": manifest.rows_in,
+        "rows_out": manifest.rows_out,
+        "duration_ms": manifest.duration_ms,
+        "state_rows_changed": sum(file.rows for file in changed),
+        "state_bytes_written": sum(file.size_bytes for file in changed),
+        "rejected": sum(manifest.rejected.values()),
+        "state_bytes": {name: sum(file.size_bytes for file in each.files) for name, each in manifest.operators.items()},
+        "sinks": list(manifest.outputs),
+    }

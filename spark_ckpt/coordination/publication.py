@@ -1,0 +1,108 @@
+"""What each sink is and has, as far as one incarnation knows, and what it is to publish next."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from pydantic import JsonValue
+
+from checkpoint_protocols.ids import Epoch, Incarnation
+from checkpoint_protocols.machine import ProtocolViolation
+from spark_ckpt.connector import EpochOutput
+from spark_ckpt.coordination.job_shape import JobShape
+from spark_ckpt.coordination.messages import PublishEnded
+from spark_ckpt.coordination.way_out import Branches, past_the_marker, with_way_out
+from spark_ckpt.errors import CkptError
+from spark_ckpt.store.identity import Standing
+from spark_ckpt.store.records import Manifest, SinkAck
+from spark_ckpt.store.restore import RecoveryPoint
+
+
+class Publication:
+    """One incarnation's books. `acked`: per sink the newest epoch that the log knows it has."""
+
+    def __init__(self, shape: JobShape, point: RecoveryPoint, standing: Standing, acked: Mapping[str, int]) -> None:
+        self._shape = shape
+        self._point = point
+        self._acked = dict(acked)
+        self._acks: list[SinkAck] = []
+        self._decided: dict[int, Manifest] = {each.epoch: each for due in point.unpublished.values() for each in due}
+        self.standing = standing
+        self.error: CkptError | None = None
+        """Why the last attempt failed; None once an attempt went well."""
+
+    @property
+    def acks(self) -> tuple[SinkAck, ...]:
+        """What sinks have published and no epoch says yet."""
+        return tuple(self._acks)
+
+    def decided(self, manifest: Manifest) -> None:
+        """An epoch is in the log: its rows are due, and what it says of others need not be said again."""
+        self._decided[manifest.epoch] = manifest
+        self.standing = self.standing.with_sources(manifest.source_identities)
+        self._acks = [ack for ack in self._acks if ack not in manifest.acks]
+
+    def published(self, event: PublishEnded) -> dict[str, JsonValue]:
+        """The sink has everything up to the epoch; what there is to tell of it."""
+        self.error = None
+        self._acked[event.sink] = event.epoch
+        if event.learned is not None:
+            self.standing = self.standing.learned(event.sink, event.learned)
+        detail: dict[str, JsonValue] = {"sink": event.sink, "rows": event.rows, "replayed": event.replayed}
+        self._acks.append(SinkAck(sink=event.sink, epoch=event.epoch, detail=detail))
+        return detail
+
+    def failed(self, event: PublishEnded, error: CkptError) -> CkptError:
+        """The error of a sink that could not publish the epoch, with the way out if there is one."""
+        sink, epoch = event.sink, event.epoch
+        manifest, unanswered = self._manifest(epoch), self._unanswered()
+        beside, behind = self._point.beside.get(epoch, ()), self._point.behind_passed_over
+        others = [each for sinks in (self._acked, unanswered) for name, each in sinks.items() if name != sink]
+        branches = Branches(event.on, self._point.passed_over, beside, behind, max(others, default=0))
+        error = past_the_marker(error, sink, branches, self._shape.store, event.back)
+        self.error = with_way_out(error, sink, manifest, self._acked, self._shape.store, event.back, unanswered)
+        return self.error
+
+    def _unanswered(self) -> dict[str, int]:
+        """Per sink the newest epoch that it is owed: whoever was asked to publish it may have done so and not answered."""
+        owed: dict[str, int] = {}
+        for epoch, manifest in self._decided.items():
+            for sink in manifest.outputs:
+                if epoch > max(self._acked.get(sink, 0), owed.get(sink, 0)):
+                    owed[sink] = epoch
+        return owed
+
+    def _manifest(self, epoch: int) -> Manifest:
+        """The manifest of an epoch that some sink has not published. Raises `ProtocolViolation` if it was forgotten."""
+        manifest = self._decided.get(epoch)
+        if manifest is None:
+            raise ProtocolViolation(f"the manifest of epoch {epoch} was forgotten while a sink has to publish it")
+        return manifest
+
+    def forget(self, owed: Collection[int]) -> None:
+        """Manifests of epochs that no sink owes are not needed any more."""
+        self._decided = {epoch: manifest for epoch, manifest in self._decided.items() if epoch in owed}
+
+    def holds_back(self, sink: str, epoch: int) -> bool:
+        """Whether a decided epoch has nothing to publish there: its rows come with a later one."""
+        return sink in self._manifest(epoch).held
+
+    def output(self, sink: str, epoch: int, newest: int) -> EpochOutput:
+        """What the sink has to publish for a decided epoch. `newest`: the highest epoch ever decided."""
+        manifest, place = self._manifest(epoch), self._shape.sinks[sink]
+        staged = manifest.outputs.get(sink)
+        acked, begun_after = self.standing.published(sink, self._acked.get(sink, 0))
+        return EpochOutput(
+            epoch=Epoch(manifest.epoch),
+            incarnation=Incarnation(self._point.incarnation),
+            previous=Epoch(acked),
+            root=place.root,
+            storage_options=place.storage_options,
+            files=[file.staged_file() for file in staged.files] if staged else [],
+            acked=Epoch(acked),
+            dropped=tuple(Epoch(each) for each in self._point.dropped.get(sink, ())),
+            newest=Epoch(newest),
+            decision=manifest.attempt,
+            begun_after=None if begun_after is None else Epoch(begun_after),
+            beside=tuple(Epoch(each) for each in self._point.beside.get(epoch, ())),
+        )

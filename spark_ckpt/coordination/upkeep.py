@@ -1,0 +1,241 @@
+"""Who does a job's upkeep: one standby at a time, under the checkpoint lease of seed 002; the job's driver only if there is none.
+
+Upkeep is what a driver would do beside its stream: tables are made to show what is decided, what is not kept goes, files are read
+and compared. One lease is one turn of it. `Delegation` is the driver's part around `protocol.lease.Primary`, `Holding` a standby's
+around `protocol.lease.Replica`; the job's log is the replicated log of both, and a row's number in it the lease's token.
+
+A driver believes in a standby whose note it sees change, by its own clock, or whose process it sees. While one may be alive it does
+nothing itself; nobody's clock is compared with another's. When the last one is silent for `fresh_ms`, or provably gone, the upkeep
+is the driver's again. Until then, at most for a lease's time, nobody does it: it can be done later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.lease.messages import (
+    Admission,
+    Checkpoint,
+    CheckpointFailed,
+    CheckpointStarted,
+    CheckpointWritten,
+    EntryExecuted,
+    HealthReported,
+    Lease,
+    LeaseChosen,
+    LeaseElapsed,
+    LeaseReturned,
+    LeaseSettings,
+    PublishAnswered,
+    PublishCheckpoint,
+    Report,
+    Terms,
+    Ticked,
+    Turn,
+    Turns,
+)
+from checkpoint_protocols.lease.primary import Primary, PrimaryPhase
+from checkpoint_protocols.lease.replica import Replica
+from checkpoint_protocols.vocabulary import Note
+
+SETTINGS = LeaseSettings(first_ms=20_000, most_ms=600_000, fresh_ms=6_000)
+"""Of every job's checkpoint lease. A standby's note is at most two seconds old, or the standby is at work, or it is not well."""
+SPARED_MS = 60_000
+"""So long a standby that has failed gets no lease."""
+BOOT = 1
+"""A standby's name is of one life: it has no second boot."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyReport:
+    """A standby as its note shows it. `lease_of`: the incarnation behind which it waits. `clock_ms`: of its own clock; None: it
+    does no upkeep. `health` in percent. `is_here`: its process is seen to run."""
+
+    node: ProcessId
+    lease_of: int
+    clock_ms: int | None
+    health: int = 100
+    is_here: bool = False
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of a standby, and since when by the driver's clock."""
+
+    report: StandbyReport
+    since_ms: int
+
+
+class Delegation:
+    """The driver's part, from when its incarnation begins. `inherited`: a lease of an earlier one that is not known to be
+    over."""
+
+    def __init__(
+        self, incarnation: int, settings: LeaseSettings, inherited: Lease | None, turns: Turns, local_ms: int
+    ) -> None:
+        self._incarnation = incarnation
+        self._settings = settings
+        self._machine = Primary(ProcessId("driver"), incarnation, settings, inherited, turns, local_ms)
+        self._known: dict[ProcessId, _Known] = {}
+        self._spared_ms: dict[ProcessId, int] = {}
+        self._notes: list[Note] = []
+
+    # -- what is seen ------------------------------------------------------------------------------------------------------
+
+    def heard(self, notes: Sequence[StandbyReport], local_ms: int) -> None:
+        """All notes that there are, but those of the provably dead. A holder without one has ended."""
+        gone = self._known.keys() - {report.node for report in notes}
+        for node in gone:
+            del self._known[node]
+        for report in notes:
+            self._hear(report, local_ms)
+        out = self._machine.lease
+        if out is not None and out.terms.holder not in self._known:
+            self._machine.handle(LeaseReturned(out.token))
+
+    def _hear(self, report: StandbyReport, local_ms: int) -> None:
+        known = self._known.get(report.node)
+        if known is not None and known.report == report:
+            return
+        is_new = known is None
+        self._known[report.node] = _Known(report, local_ms)
+        if report.clock_ms is None or report.lease_of != self._incarnation or self._is_spared(report.node, local_ms):
+            return
+        if report.is_here or not is_new:
+            self._report(report.node, report.clock_ms, 0, report.health, local_ms)
+
+    def ended(self, lease: Lease, payload: int, clock_ms: int, failed: bool, local_ms: int) -> None:
+        """The log says that `lease` is over. `payload`: that row's number, beyond the lease's."""
+        out = self._machine.lease
+        if out is None or out.token != lease.token:
+            return
+        holder = lease.terms.holder
+        if failed:
+            self._spared_ms[holder] = local_ms + SPARED_MS
+            self._machine.heard.pop(holder, None)
+            self._machine.handle(LeaseReturned(lease.token))
+            return
+        known, heard = self._known.get(holder), self._machine.heard.get(holder)
+        # A note that was written later may have been read sooner.
+        newest_ms = clock_ms if heard is None else max(clock_ms, heard[0].clock_ms)
+        self._report(holder, newest_ms, payload, 100 if known is None else known.report.health, local_ms)
+
+    def _report(self, node: ProcessId, clock_ms: int, payload: int, health: int, local_ms: int) -> None:
+        self._machine.handle(HealthReported(Report(node, BOOT, clock_ms, payload, health), local_ms))
+
+    def _is_spared(self, node: ProcessId, local_ms: int) -> bool:
+        return local_ms < self._spared_ms.get(node, local_ms)
+
+    # -- what follows ------------------------------------------------------------------------------------------------------
+
+    def is_ours(self, local_ms: int) -> bool:
+        """The upkeep is the driver's: no lease is out, and nobody may be alive who could have one."""
+        self._give_up_on_silent(local_ms)
+        return self._machine.phase is PrimaryPhase.FREE and not self._may_live(local_ms)
+
+    def asks(self, local_ms: int, draw: int) -> Terms | None:
+        """There is upkeep to do: terms to append to the log, if somebody can have a lease now. Those that nobody knows the fate
+        of come again. Answered by `chosen`."""
+        if self._machine.asked is None:
+            self._tick(local_ms, draw)
+        return self._machine.asked
+
+    def chosen(self, token: int, local_ms: int) -> None:
+        """What was asked for is in the log."""
+        asked = self._machine.asked
+        if asked is not None:
+            self._machine.handle(LeaseChosen(Lease(token, asked), local_ms))
+
+    @property
+    def out(self) -> Lease | None:
+        """The lease that is out."""
+        return self._machine.lease
+
+    @property
+    def turns(self) -> Turns:
+        """Those of the standbys that there are."""
+        return {node: turn for node, turn in self._machine.turns.items() if node in self._known}
+
+    def notes(self) -> list[Note]:
+        """Leases that timed out since this was asked last, and whether somebody should look after their holder."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def _may_live(self, local_ms: int) -> bool:
+        fresh_ms = local_ms - self._settings.fresh_ms
+        return any(known.since_ms >= fresh_ms and self._can_do(node, local_ms) for node, known in self._known.items())
+
+    def _can_do(self, node: ProcessId, local_ms: int) -> bool:
+        return self._known[node].report.clock_ms is not None and not self._is_spared(node, local_ms)
+
+    def _give_up_on_silent(self, local_ms: int) -> None:
+        """A lease whose time is up is no reason to wait. The tick issues another one only if there is a candidate."""
+        if self._machine.phase is PrimaryPhase.WAITING and not self._machine.candidates(local_ms):
+            self._tick(local_ms, 0)
+
+    def _tick(self, local_ms: int, draw: int) -> None:
+        self._notes += [effect for effect in self._machine.handle(Ticked(local_ms, draw)) if isinstance(effect, Note)]
+
+
+class Holding:
+    """A standby's part: at most one lease, used for one turn. Times are this driver's own clock."""
+
+    def __init__(self, me: ProcessId) -> None:
+        self._me = me
+        self._replica: Replica | None = None
+        self._token = 0
+
+    def looked(self, lease: Lease | None, local_ms: int) -> bool:
+        """The log's newest lease, or None; whether a turn may begin. A lease from before the first look is nobody's here."""
+        token = 0 if lease is None else lease.token
+        if self._replica is None:
+            self._replica = Replica(self._me, BOOT, (self._me,), Checkpoint(applied=token))
+        if lease is not None and token > self._replica.applied:
+            for index in range(self._replica.applied + 1, token):
+                self._replica.handle(EntryExecuted(index, None, local_ms))
+            self._replica.handle(EntryExecuted(token, lease.terms, local_ms))
+            self._token = token
+        return self._replica.may_take and not self._replica.taking
+
+    def begins(self, local_ms: int) -> int | None:
+        """The turn begins: its token; None if its time is up."""
+        machine = self._at_work()
+        machine.handle(CheckpointStarted(self._token, local_ms))
+        return self._token if machine.taking else None
+
+    def may_work(self, local_ms: int) -> bool:
+        """Whether a turn is under way, in its time."""
+        machine = self._at_work()
+        return machine.taking and machine.until_ms is not None and local_ms < machine.until_ms
+
+    def goes_on(self, local_ms: int) -> bool:
+        """Whether the turn may take another step; it is over if not."""
+        if self._at_work().taking and not self.may_work(local_ms):
+            self._at_work().handle(LeaseElapsed(self._token))
+        return self._at_work().taking
+
+    def is_done(self, local_ms: int) -> bool:
+        """The work is done: whether the log may be told so, under the token. Answered by `answered`."""
+        effects = self._at_work().handle(CheckpointWritten(self._token, local_ms))
+        return any(isinstance(effect, PublishCheckpoint) for effect in effects)
+
+    def answered(self, admitted: bool) -> None:
+        """The log has compared the token."""
+        verdict = Admission.ACCEPTED if admitted else Admission.FENCED
+        self._at_work().handle(PublishAnswered(self._token, verdict))
+
+    def failed(self) -> None:
+        """The work cannot be done; nothing if the turn is over."""
+        if self._at_work().taking:
+            self._at_work().handle(CheckpointFailed(self._token))
+
+    def _at_work(self) -> Replica:
+        assert self._replica is not None  # noqa: S101 - for the type checker; nothing begins before the first look
+        return self._replica
+
+
+def turns_of(reports: Mapping[str, tuple[int, int]]) -> dict[ProcessId, Turn]:
+    """Turns from their numbers."""
+    return {ProcessId(node): Turn(since, ttl_ms) for node, (since, ttl_ms) in reports.items()}

@@ -1,0 +1,94 @@
+"""What hears a run, and what lives beside it, because its settings say so. A run works the same without any of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from spark_ckpt.driver.companion import Companion
+from spark_ckpt.driver.lag_watch import LagWatch
+from spark_ckpt.driver.listener import LagEvent, RunListener
+from spark_ckpt.driver.shown_cursors import ShownCursors
+from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit
+from spark_ckpt.observability.aside import Aside
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from spark_ckpt.connector import Sink, Source
+    from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.driver.progress import Progress
+    from spark_ckpt.observability.lineage.datasets import End
+    from spark_ckpt.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+
+def listeners_of(plan: JobPlan) -> list[RunListener]:
+    """Those that the settings and the sources ask for. Opens endpoints. Raises `ConfigInvalid`, `EnvironmentUnfit`."""
+    found: list[RunListener] = []
+    if plan.config.metrics:
+        from spark_ckpt.observability.metrics import configured
+
+        found += configured.listeners_of(plan.config.metrics, plan.job)
+    if plan.config.lineage:
+        found.append(_lineage(plan, plan.config.lineage))
+    shown = ShownCursors(plan.sources)
+    return [*found, shown] if shown.is_needed else found
+
+
+def companions_of(plan: JobPlan, progress: Progress, listeners: Sequence[RunListener]) -> list[Companion]:
+    """Those that the settings ask for, not started. Raises `ConfigInvalid` for an address that is taken."""
+    found: list[Companion] = [each for each in listeners if isinstance(each, ShownCursors | Aside)]
+    if plan.config.metrics or plan.config.ui:
+        found += _lag_watch(plan, progress, listeners)
+    if plan.config.ui:
+        found.append(_page(plan.store, plan.config.ui))
+    return found
+
+
+def _lag_watch(plan: JobPlan, progress: Progress, listeners: Sequence[RunListener]) -> list[LagWatch]:
+    def tell(rows: Mapping[str, int]) -> None:
+        progress.lag_is(rows)
+        for listener in listeners:
+            try:
+                listener.onLag(LagEvent(plan.job, rows))
+            except Exception:  # noqa: BLE001 - the user's code; the run goes on
+                _log.exception("job=%s listener %s failed, the run goes on", plan.job, type(listener).__name__)
+
+    watch = LagWatch(plan.spark, plan.sources, progress.cursors, tell, plan.config.lag_interval_ms / 1000)
+    return [watch] if watch.is_needed else []
+
+
+def _page(store: Store, address: str) -> Companion:
+    host, colon, port = address.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535 or (colon and not host):
+        raise ConfigInvalid(f"'{address}' is no address for the page", hint="write ui='127.0.0.1:4141', or ui='4141'")
+    try:
+        from spark_ckpt.observability.page.serving import PageServer
+    except ImportError as error:
+        raise EnvironmentUnfit("the page needs starlette and uvicorn", hint="pip install 'spark-ckpt[ui]'") from error
+    location = store.location
+    server = PageServer([location.uri], host.strip("[]") or "127.0.0.1", int(port), (), location.storage_options)
+    _log.info("job=%s is shown at %s", store.job, server.url)
+    return server
+
+
+def _lineage(plan: JobPlan, namespace: str) -> RunListener:
+    try:
+        from openlineage.client import OpenLineageClient
+
+        from spark_ckpt.observability.lineage.openlineage import OpenLineage
+    except ImportError as error:
+        raise EnvironmentUnfit("lineage needs openlineage-python", hint="pip install 'spark-ckpt[lineage]'") from error
+    sources = [_end(node.name, node.source, node.schema) for node in plan.sources]
+    sinks = [_end(binding.name, binding.sink, binding.schema) for binding in plan.bindings]
+    return Aside(OpenLineage(OpenLineageClient(), namespace, plan.job, plan.store.id, sources, sinks))
+
+
+def _end(name: str, what: Source | Sink, schema: StructType) -> End:
+    from spark_ckpt.observability.lineage.datasets import Column, End
+
+    columns = [Column(field.name, field.dataType.simpleString()) for field in schema.fields]
+    return End(name, what.describe(), columns)

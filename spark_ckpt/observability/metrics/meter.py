@@ -1,0 +1,146 @@
+"""From what a run tells its listeners to numbers; where the numbers go is a backend's business."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from spark_ckpt.connector import Json
+from spark_ckpt.driver.listener import (
+    EpochEvent,
+    IncarnationEvent,
+    LagEvent,
+    OutageEvent,
+    ProgressEvent,
+    RunListener,
+    StandbyEvent,
+)
+from spark_ckpt.observability.metrics import catalogue
+from spark_ckpt.observability.metrics.catalogue import Instrument
+
+_COUNTS = {
+    "numInputRows": catalogue.INPUT_ROWS,
+    "numOutputRows": catalogue.OUTPUT_ROWS,
+    "rejected": catalogue.REJECTED_ROWS,
+}
+
+_WHOLES = {"batch", "addBatch", "triggerExecution"}
+"""Of a micro-batch's durations those that contain others."""
+
+
+class Backend(Protocol):
+    """Takes numbers. `labels` are those of the instrument, in its order, the job first. Calls come from a run's threads."""
+
+    def add(self, instrument: Instrument, amount: float, *labels: str) -> None:
+        """To a counter."""
+
+    def put(self, instrument: Instrument, value: float, *labels: str) -> None:
+        """The value of a gauge from now on."""
+
+    def observe(self, instrument: Instrument, seconds: float, *labels: str) -> None:
+        """One duration for a histogram."""
+
+
+class Meter(RunListener):
+    """Of one run. `now_s`: seconds since 1970."""
+
+    def __init__(self, job: str, backend: Backend, now_s: Callable[[], float] = time.time) -> None:
+        self._job = job
+        self._backend = backend
+        self._now_s = now_s
+        self._owed: dict[str, set[int]] = {}
+        for counted in (*_COUNTS.values(), catalogue.BATCHES, catalogue.EPOCHS_ABORTED, catalogue.INCARNATIONS):
+            backend.add(counted, 0, job)
+        for shown in (catalogue.RUNNING, catalogue.OUTAGE, catalogue.STANDBY, catalogue.STANDBY_WARM):
+            backend.put(shown, 0, job)
+
+    def onIncarnationStarted(self, event: IncarnationEvent) -> None:
+        """It runs."""
+        self._backend.add(catalogue.INCARNATIONS, 1, self._job)
+        self._backend.put(catalogue.INCARNATION, event.incarnation, self._job)
+        self._backend.put(catalogue.RUNNING, 1, self._job)
+        self._backend.put(catalogue.OUTAGE, 0, self._job)
+        self._backend.put(catalogue.LAST_EPOCH, event.base, self._job)
+
+    def onIncarnationEnded(self, event: IncarnationEvent) -> None:
+        """It does not run."""
+        self._backend.put(catalogue.RUNNING, 0, self._job)
+
+    def onProgress(self, event: ProgressEvent) -> None:
+        """A micro-batch is over."""
+        record = event.progress
+        for name, instrument in _COUNTS.items():
+            self._backend.add(instrument, _number(record.get(name)), self._job)
+        self._backend.add(catalogue.BATCHES, 1, self._job)
+        took_ms = _numbers(record.get("durationMs")).get("batch", 0.0)
+        self._backend.observe(catalogue.BATCH_DURATION, took_ms / 1000, self._job)
+        for operator, rows in _numbers(record.get("lateRows")).items():
+            self._backend.add(catalogue.LATE_ROWS, rows, self._job, operator)
+        for edge, rows in _numbers(record.get("inFlightRows")).items():
+            self._backend.put(catalogue.IN_FLIGHT_ROWS, rows, self._job, edge)
+
+    def onPhases(self, event: ProgressEvent) -> None:
+        """Spark is through with a micro-batch: what its parts took is known."""
+        for part, took_ms in _numbers(event.progress.get("durationMs")).items():
+            if part not in _WHOLES:
+                self._backend.observe(catalogue.BATCH_PARTS, took_ms / 1000, self._job, part)
+
+    def onStandby(self, event: StandbyEvent) -> None:
+        """It waits behind another driver, or takes over from it."""
+        waits = event.what != "takes over"
+        self._backend.put(catalogue.STANDBY, float(waits), self._job)
+        if not waits or event.what in ("waits", "is warm"):
+            self._backend.put(catalogue.STANDBY_WARM, float(event.what == "is warm"), self._job)
+
+    def onLag(self, event: LagEvent) -> None:
+        """What waits at the sources."""
+        for source, rows in event.rows.items():
+            self._backend.put(catalogue.LAG_ROWS, rows, self._job, source)
+
+    def onEpochCommitted(self, event: EpochEvent) -> None:
+        """An epoch is decided, and the store answers."""
+        self._backend.add(catalogue.EPOCHS_COMMITTED, 1, self._job, str(event.detail.get("reason", "")))
+        self._backend.put(catalogue.LAST_EPOCH, event.epoch, self._job)
+        self._backend.put(catalogue.LAST_EPOCH_AT, self._now_s(), self._job)
+        self._backend.put(catalogue.OUTAGE, 0, self._job)
+        for part, took_ms in _numbers(event.detail.get("parts_ms")).items():
+            self._backend.observe(catalogue.EPOCH_PARTS, took_ms / 1000, self._job, part, "")
+        for operator, size in _numbers(event.detail.get("state_bytes")).items():
+            self._backend.put(catalogue.STATE_SIZE, size, self._job, operator)
+        for sink in _names(event.detail.get("sinks")):
+            self._owed.setdefault(sink, set()).add(event.epoch)
+            self._backend.put(catalogue.UNPUBLISHED, len(self._owed[sink]), self._job, sink)
+
+    def onEpochAborted(self, event: EpochEvent) -> None:
+        """An epoch was given up."""
+        self._backend.add(catalogue.EPOCHS_ABORTED, 1, self._job)
+
+    def onEpochPublished(self, event: EpochEvent) -> None:
+        """A sink has everything up to this epoch."""
+        sink = str(event.detail.get("sink", ""))
+        self._backend.add(catalogue.EPOCHS_PUBLISHED, 1, self._job, sink)
+        self._backend.add(catalogue.PUBLISHED_ROWS, _number(event.detail.get("rows")), self._job, sink)
+        if (took_ms := event.detail.get("duration_ms")) is not None:
+            self._backend.observe(catalogue.EPOCH_PARTS, _number(took_ms) / 1000, self._job, "publish", sink)
+        for part, took_ms in _numbers(event.detail.get("parts_ms")).items():
+            self._backend.observe(catalogue.PUBLISH_PARTS, took_ms / 1000, self._job, part, sink)
+        self._owed[sink] = {epoch for epoch in self._owed.get(sink, ()) if epoch > event.epoch}
+        self._backend.put(catalogue.UNPUBLISHED, len(self._owed[sink]), self._job, sink)
+
+    def onOutage(self, event: OutageEvent) -> None:
+        """An attempt failed for want of the store."""
+        self._backend.put(catalogue.OUTAGE, 1, self._job)
+        self._backend.add(catalogue.OUTAGES, 1, self._job, event.condition)
+
+
+def _number(value: Json) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _numbers(value: Json) -> dict[str, float]:
+    return {name: _number(each) for name, each in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _names(value: Json) -> list[str]:
+    return [str(name) for name in value] if isinstance(value, list | tuple) else []

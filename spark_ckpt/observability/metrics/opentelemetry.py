@@ -1,0 +1,137 @@
+"""Metrics and a trace per epoch for OpenTelemetry, through its API alone.
+
+Where they go is the program's business: it sets up the SDK, or is started with `opentelemetry-instrument`. Without an SDK the API
+does nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, Status, StatusCode
+
+from spark_ckpt.connector import Json
+from spark_ckpt.driver.listener import EpochEvent, RunListener
+from spark_ckpt.observability.metrics.catalogue import CATALOGUE, PREFIX, SECONDS, Instrument, Kind
+
+_NS_PER_MS = 1_000_000
+_COUNTS = ("rows_in", "rows_out", "rejected")
+_OPEN = 100
+_PARTS = ("barrier", "snapshot", "decision")
+"""Of an epoch, in their order, each where the one before it ends."""
+
+
+class OpenTelemetry:
+    """All instruments of one meter. `provider`: None is the program's own."""
+
+    def __init__(self, provider: metrics.MeterProvider | None = None) -> None:
+        meter = metrics.get_meter(PREFIX, meter_provider=provider)
+        every = CATALOGUE.values()
+        self._counters = {
+            each.name: meter.create_counter(each.otel_name, each.unit, each.description)
+            for each in every
+            if each.kind is Kind.COUNTER
+        }
+        self._gauges = {
+            each.name: meter.create_gauge(each.otel_name, each.unit, each.description)
+            for each in every
+            if each.kind is Kind.GAUGE
+        }
+        self._histograms = {
+            each.name: meter.create_histogram(
+                each.otel_name, each.unit, each.description, explicit_bucket_boundaries_advisory=SECONDS
+            )
+            for each in every
+            if each.kind is Kind.HISTOGRAM
+        }
+
+    def add(self, instrument: Instrument, amount: float, *labels: str) -> None:
+        """To a counter."""
+        self._counters[instrument.name].add(amount, _attributes(instrument, labels))
+
+    def put(self, instrument: Instrument, value: float, *labels: str) -> None:
+        """The value of a gauge from now on."""
+        self._gauges[instrument.name].set(value, _attributes(instrument, labels))
+
+    def observe(self, instrument: Instrument, seconds: float, *labels: str) -> None:
+        """One duration for a histogram."""
+        self._histograms[instrument.name].record(seconds, _attributes(instrument, labels))
+
+
+def _attributes(instrument: Instrument, labels: tuple[str, ...]) -> dict[str, str]:
+    return dict(zip(instrument.label_names, labels, strict=True))
+
+
+class EpochSpans(RunListener):
+    """A trace for each epoch: the epoch with its barrier, snapshot and decision, and a publish for each sink.
+
+    `now_ns`: since 1970. Spans are made when they are over, from what the events say; of an epoch that an earlier
+    incarnation decided only the publish is a span, in a trace of its own.
+    """
+
+    def __init__(self, provider: trace.TracerProvider | None = None, now_ns: Callable[[], int] = time.time_ns) -> None:
+        self._tracer = trace.get_tracer(PREFIX, tracer_provider=provider)
+        self._now_ns = now_ns
+        self._decided: OrderedDict[int, Context] = OrderedDict()
+
+    def onEpochCommitted(self, event: EpochEvent) -> None:
+        """The epoch and its parts, back from now."""
+        parts = _milliseconds(event.detail.get("parts_ms"))
+        end_ns = self._now_ns()
+        begin_ns = end_ns - sum(parts.values()) * _NS_PER_MS
+        counts: dict[str, str | int] = {
+            f"{PREFIX}.{name}": _count(event.detail.get(name)) for name in ("rows_in", "rows_out", "rejected")
+        }
+        counts[f"{PREFIX}.reason"] = str(event.detail.get("reason", ""))
+        span = self._span("epoch", Context(), begin_ns, event, counts)
+        inside = trace.set_span_in_context(span, Context())
+        at_ns = begin_ns
+        for part in _PARTS:
+            if part in parts:
+                until_ns = at_ns + parts[part] * _NS_PER_MS
+                self._span(part, inside, at_ns, event).end(until_ns)
+                at_ns = until_ns
+        span.end(end_ns)
+        self._decided[event.epoch] = inside
+        while len(self._decided) > _OPEN:
+            self._decided.popitem(last=False)
+
+    def onEpochPublished(self, event: EpochEvent) -> None:
+        """A sink's publish, back from now."""
+        end_ns = self._now_ns()
+        begin_ns = end_ns - _count(event.detail.get("duration_ms")) * _NS_PER_MS
+        more: dict[str, str | int] = {
+            f"{PREFIX}.sink": str(event.detail.get("sink", "")),
+            f"{PREFIX}.rows": _count(event.detail.get("rows")),
+        }
+        self._span("publish", self._decided.get(event.epoch, Context()), begin_ns, event, more).end(end_ns)
+
+    def onEpochAborted(self, event: EpochEvent) -> None:
+        """The epoch, as an error."""
+        now_ns = self._now_ns()
+        span = self._span("epoch", Context(), now_ns, event)
+        span.set_status(Status(StatusCode.ERROR, str(event.detail.get("why", ""))))
+        span.end(now_ns)
+
+    def _span(
+        self, name: str, inside: Context, begin_ns: int, event: EpochEvent, more: Mapping[str, str | int] | None = None
+    ) -> Span:
+        attributes: dict[str, str | int] = {
+            f"{PREFIX}.job": event.job,
+            f"{PREFIX}.epoch": event.epoch,
+            f"{PREFIX}.incarnation": event.incarnation,
+            **(more or {}),
+        }
+        return self._tracer.start_span(f"{PREFIX}.{name}", inside, attributes=attributes, start_time=begin_ns)
+
+
+def _count(value: Json) -> int:
+    return int(value) if isinstance(value, int | float) else 0
+
+
+def _milliseconds(value: Json) -> dict[str, int]:
+    return {name: _count(each) for name, each in value.items()} if isinstance(value, Mapping) else {}

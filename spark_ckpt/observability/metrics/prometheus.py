@@ -1,0 +1,85 @@
+"""Metrics for Prometheus, by its official client: a registry that all jobs of the process share, and an endpoint."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.observability.metrics.catalogue import CATALOGUE, SECONDS, Instrument, Kind
+
+_log = logging.getLogger(__name__)
+
+
+class Prometheus:
+    """All instruments in one registry; made once for a registry, since it takes each name once."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._counters = {each.name: Counter(*_described(each), registry=registry) for each in _of(Kind.COUNTER)}
+        self._gauges = {each.name: Gauge(*_described(each), registry=registry) for each in _of(Kind.GAUGE)}
+        self._histograms = {
+            each.name: Histogram(*_described(each), buckets=SECONDS, registry=registry) for each in _of(Kind.HISTOGRAM)
+        }
+
+    def add(self, instrument: Instrument, amount: float, *labels: str) -> None:
+        """To a counter."""
+        self._counters[instrument.name].labels(*labels).inc(amount)
+
+    def put(self, instrument: Instrument, value: float, *labels: str) -> None:
+        """The value of a gauge from now on."""
+        self._gauges[instrument.name].labels(*labels).set(value)
+
+    def observe(self, instrument: Instrument, seconds: float, *labels: str) -> None:
+        """One duration for a histogram."""
+        self._histograms[instrument.name].labels(*labels).observe(seconds)
+
+
+def _of(kind: Kind) -> Iterator[Instrument]:
+    return (each for each in CATALOGUE.values() if each.kind is kind)
+
+
+def _described(instrument: Instrument) -> tuple[str, str, tuple[str, ...]]:
+    return instrument.prometheus_name, instrument.description, instrument.label_names
+
+
+@dataclass(slots=True)
+class Endpoints:
+    """The endpoints of this process, each opened once and open to its end: the last numbers of a job can still be scraped."""
+
+    registry: CollectorRegistry = field(default_factory=lambda: REGISTRY)
+    _backend: Prometheus | None = None
+    _ports: dict[tuple[str, int], int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def backend(self) -> Prometheus:
+        """Of the registry."""
+        with self._lock:
+            if self._backend is None:
+                self._backend = Prometheus(self.registry)
+            return self._backend
+
+    def serve(self, host: str, port: int) -> int:
+        """Answer scrapes at `http://HOST:PORT/metrics`; the port, which the system chooses for 0. Raises `ConfigInvalid`."""
+        with self._lock:
+            if (host, port) not in self._ports:
+                self._ports[host, port] = self._opened(host, port)
+            return self._ports[host, port]
+
+    def _opened(self, host: str, port: int) -> int:
+        try:
+            server, _ = start_http_server(port, host, self.registry)
+        except (OSError, OverflowError) as error:
+            raise ConfigInvalid(
+                f"metrics cannot be served at {host}:{port}: {error}",
+                hint="give another address: metrics='prometheus://127.0.0.1:PORT'",
+            ) from error
+        _log.info("metrics are at http://%s:%d/metrics", host, server.server_port)
+        return int(server.server_port)
+
+
+endpoints = Endpoints()
+"""Of this process."""

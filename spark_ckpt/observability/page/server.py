@@ -1,0 +1,154 @@
+"""The live page: stores read anew for every question, nothing ever written.
+
+Whoever reaches the address reads state and cursors, so it is this machine's own unless somebody says otherwise, and a request must
+name it as its host: a page from elsewhere cannot ask through a name that it has pointed here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from spark_ckpt.connector import Json
+from spark_ckpt.errors import CkptError, ConfigInvalid
+from spark_ckpt.observability.page.drawn import asset, drawn
+from spark_ckpt.observability.page.facts import epoch_of, facts_of
+from spark_ckpt.observability.page.going_back import going_back
+from spark_ckpt.observability.page.state_at import state_at
+from spark_ckpt.store.existing import existing_store
+from spark_ckpt.store.store import Store
+
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_MOST_FILTER = 2000
+
+
+@dataclass(slots=True)
+class Shown:
+    """The stores of one page. A store that is not there yet is looked for again with every question."""
+
+    uris: Sequence[str]
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    _opened: dict[int, Store] = field(default_factory=dict)
+
+    def store(self, number: int) -> Store:
+        """Raises `StoreForeign` (also if there is none), a `StoreOutage`; `ConfigInvalid` for a number that is none's."""
+        if not 0 <= number < len(self.uris):
+            raise ConfigInvalid(f"there is no job {number} here")
+        if number not in self._opened:
+            self._opened[number] = existing_store(self.uris[number], self.storage_options)
+        return self._opened[number]
+
+    def jobs(self) -> list[Json]:
+        """Of every store the overview, or why it cannot be read."""
+        return [self._job(number) for number in range(len(self.uris))]
+
+    def _job(self, number: int) -> Json:
+        try:
+            return facts_of(self.store(number), time.time_ns() // 1_000_000)
+        except CkptError as error:
+            self._opened.pop(number, None)
+            return {"store": self.uris[number], "error": str(error)}
+
+
+def application(shown: Shown, hosts: Sequence[str]) -> ASGIApp:
+    """What answers. `hosts`: names under which this address may be asked for, without a port."""
+    routes = [
+        Route("/", _page),
+        Route("/page.css", _file("page.css", "text/css")),
+        Route("/page.js", _file("page.js", "text/javascript")),
+        Route("/api/jobs", _answer(lambda request: shown.jobs())),
+        Route("/api/jobs/{job:int}/epochs/{epoch:int}", _answer(lambda request: epoch_of(*_asked(shown, request)))),
+        Route(
+            "/api/jobs/{job:int}/epochs/{epoch:int}/restore",
+            _answer(lambda request: going_back(*_asked(shown, request))),
+        ),
+        Route("/api/jobs/{job:int}/state", _answer(lambda request: _state(shown, request))),
+    ]
+    return Guard(Starlette(routes=routes), frozenset(hosts))
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Refuses what was not asked of this address by its name, and says with every answer what a browser may do with it."""
+
+    app: ASGIApp
+    hosts: frozenset[str]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if len(given) != 1 or _without_port(given[0]) not in self.hosts:
+            await PlainTextResponse("this page is not served under that name\n", 421)(scope, receive, guarded)
+        else:
+            await self.app(scope, receive, guarded)
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdecimal() else host).strip("[]").lower()
+
+
+async def _page(request: Request) -> Response:
+    return Response(drawn("spark_ckpt", None), media_type="text/html")
+
+
+def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
+    async def send_file(request: Request) -> Response:
+        return Response(asset(name), media_type=kind)
+
+    return send_file
+
+
+def _answer(compute: Callable[[Request], Json]) -> Callable[[Request], Awaitable[Response]]:
+    """JSON, computed on a thread: reading a store waits for disks. Our errors are answers, too."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return JSONResponse(await run_in_threadpool(compute, request))
+        except CkptError as error:
+            return JSONResponse({"error": str(error), "condition": error.condition}, 400)
+
+    return answer
+
+
+def _asked(shown: Shown, request: Request) -> tuple[Store, int]:
+    return shown.store(request.path_params["job"]), request.path_params["epoch"]
+
+
+def _state(shown: Shown, request: Request) -> Json:
+    given = request.query_params
+    wanted = given.get("key", "")[:_MOST_FILTER].strip()
+    numbers = [given.get(name, "") for name in ("before", "after")]
+    if not all(each.isdecimal() and len(each) < 19 for each in numbers):
+        raise ConfigInvalid("an epoch is a number", hint="choose one of the list")
+    name, equals, value = wanted.partition("=")
+    if wanted and not equals:
+        raise ConfigInvalid("a key is written as column=value", hint="leave it empty for any key")
+    before, after = map(int, numbers)
+    keys = {name.strip(): value} if wanted else {}
+    return state_at(shown.store(request.path_params["job"]), given.get("operator", ""), before, after, keys)

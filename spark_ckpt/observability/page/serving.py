@@ -1,0 +1,80 @@
+"""An address for the page: in the foreground for `spark-ckpt ui`, on a thread of its own beside a job."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import uvicorn
+
+from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.observability.page.server import Shown, application
+
+_QUIET: dict[str, Any] = {
+    "log_config": None,
+    "access_log": False,
+    "ws": "none",
+    "http": "h11",
+    "loop": "asyncio",
+    "lifespan": "off",
+    "server_header": False,
+    "timeout_graceful_shutdown": 1,
+}
+"""Nothing but answers: no log of requests, no other protocol."""
+_CLOSE_S = 2.0
+_LOCAL = ("127.0.0.1", "::1", "localhost")
+
+
+class PageServer:
+    """Listens from the beginning, answers when it runs. Raises `ConfigInvalid` if the address is taken."""
+
+    def __init__(
+        self,
+        stores: Sequence[str],
+        host: str = "127.0.0.1",
+        port: int = 0,
+        names: Sequence[str] = (),
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self._socket = _listening(host, port)
+        self._port = int(self._socket.getsockname()[1])
+        self._host = host
+        hosts = {*(each.lower() for each in names), host.lower(), *(_LOCAL if host in _LOCAL else ())}
+        app = application(Shown(list(stores), dict(storage_options or {})), sorted(hosts))
+        config = uvicorn.Config(app, **_QUIET)
+        self._server = uvicorn.Server(config)
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """Where to look."""
+        return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self._port}/"
+
+    def run(self) -> None:
+        """Answer until Ctrl-C or SIGTERM."""
+        sys.stdout.flush()
+        self._server.run(sockets=[self._socket])
+
+    def start(self) -> None:
+        """Answer on a thread, until `close`."""
+        self._thread = threading.Thread(target=self.run, name="ckpt-page", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(_CLOSE_S)
+        self._socket.close()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ConfigInvalid(
+            f"the page cannot be served at {host}:{port}: {error.strerror}", hint="give another --port"
+        ) from error

@@ -1,0 +1,45 @@
+"""The one action of a micro-batch whose rows nobody wants. On the driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_ckpt.spark_internals.jvm import java_frame
+from spark_ckpt.spark_internals.names import SparkName
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_FOLDER = "sql/core/src/main/scala/org/apache/spark/sql/execution"
+NAMES = (
+    SparkName(
+        "LogicalRDD.rdd", f"org.apache.spark.sql.execution.LogicalRDD ({_FOLDER}/ExistingRDD.scala)", "run_tasks",
+        "no batch of a job runs",
+    ),
+    SparkName(
+        "StreamExecution.PROXY_ERROR",
+        "org.apache.spark.sql.execution.streaming.runtime.StreamExecution "
+        "(sql/core/src/main/scala/org/apache/spark/sql/execution/streaming/runtime/StreamExecution.scala)", "Interrupted",
+        "a job that is stopped within a batch leaves Spark's errors in its log and with its listeners",
+    ),
+)  # fmt: skip
+
+
+class Interrupted(Exception):
+    """Ends the batch that a stop finds running, in words that Spark takes for an interruption of its own and not for a failure.
+
+    The error that interrupted it would do, but for its length: Spark's pattern overflows the stack of its thread. To return
+    would not: Spark finds that the batch's state was not written.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "py4j.protocol.Py4JJavaError: An error occurred while calling count: java.lang.InterruptedException"
+        )
+
+
+def run_tasks(frame: DataFrame) -> None:
+    """Run the tasks of the frame that `foreachBatch` is given. Its plan is Spark's for the whole batch, ready to run: to collect
+    the frame would have Spark plan once more, tell of a query of its own, and open a socket for rows.
+    """
+    java_frame(frame).queryExecution().logical().rdd().count()

@@ -1,0 +1,51 @@
+"""What Spark's errors hold beside their text: causes, the bare message, the plan that a query appends. On the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.captured import convert_exception
+
+from spark_ckpt.spark_internals.names import SparkName
+
+_CAPTURED = "pyspark.errors.exceptions.captured.CapturedException (python/pyspark/errors/exceptions/captured.py)"
+_UNJUDGED = "an error that can never pass is tried again until the bound of failed epochs"
+NAMES = (
+    SparkName(
+        "convert_exception", "pyspark.errors.exceptions.captured (python/pyspark/errors/exceptions/captured.py)",
+        "causes_of", _UNJUDGED,
+    ),
+    SparkName("CapturedException._cause", _CAPTURED, "causes_of", _UNJUDGED),
+    SparkName("CapturedException._desc", _CAPTURED, "message_of", "Java's stack stands in errors that users read"),
+    SparkName(
+        "=== Streaming Query ===",
+        "org.apache.spark.sql.execution.streaming.runtime.StreamExecution "
+        "(sql/core/src/main/scala/org/apache/spark/sql/execution/streaming/runtime/StreamExecution.scala)",
+        "without_plan", "a text in the plan may be taken for the error",
+    ),
+)  # fmt: skip
+
+_DEEPEST = 20
+_PLAN = "\n=== Streaming Query ==="
+
+
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what caused it, as PySpark's exceptions. Raises `Py4JError` if Java is gone."""
+    for _ in range(_DEEPEST):
+        if isinstance(error, Py4JJavaError):
+            error = convert_exception(error.java_exception)
+        if error is None:
+            return
+        yield error
+        error = getattr(error, "_cause", None) or error.__cause__
+
+
+def message_of(error: BaseException) -> str:
+    """The message alone: a captured error's text would have Java's stack behind it."""
+    return str(getattr(error, "_desc", None) or error)
+
+
+def without_plan(text: str) -> str:
+    """A query's error without what Spark appends: ids, offsets, and the plan, in which the texts of `raise_error` appear."""
+    return text.split(_PLAN, 1)[0]

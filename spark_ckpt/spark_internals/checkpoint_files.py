@@ -1,0 +1,129 @@
+"""The files of Spark's streaming checkpoint: which there are and what their lines mean. On the driver.
+
+`offsets/<batch>` is written before a batch runs, so it exists inside `foreachBatch`: line 1 is a version, line 2 the batch's
+metadata, then one line per source in plan order. `commits/<batch>` follows the batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_ckpt.spark_internals.jvm import java_session, jvm_of
+from spark_ckpt.spark_internals.names import SparkName
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PACKAGE = "org.apache.spark.sql.execution.streaming"
+_FOLDER = "sql/core/src/main/scala/org/apache/spark/sql/execution/streaming"
+_NO_EPOCH = "it is not known where a batch ends: no epoch ends"
+_NO_SEED = "a source of Spark's own does not go on from a cut"
+NAMES = (
+    SparkName(
+        "offsets/<batch>", f"{_PACKAGE}.checkpointing.OffsetSeqLog ({_FOLDER}/checkpointing/OffsetSeqLog.scala)",
+        "parse_offsets, offsets_path, logged_offsets", _NO_EPOCH,
+    ),
+    SparkName(
+        "batchWatermarkMs", f"{_PACKAGE}.checkpointing.OffsetSeqMetadata ({_FOLDER}/checkpointing/OffsetSeq.scala)",
+        "parse_offsets", _NO_EPOCH,
+    ),
+    SparkName(
+        "commits/<batch>", f"{_PACKAGE}.checkpointing.CommitLog ({_FOLDER}/checkpointing/CommitLog.scala)",
+        "seeded_checkpoint", _NO_SEED,
+    ),
+    SparkName(
+        "metadata", f"{_PACKAGE}.runtime.StreamMetadata ({_FOLDER}/runtime/StreamMetadata.scala)",
+        "seeded_checkpoint", _NO_SEED,
+    ),
+    SparkName(
+        "OffsetSeqMetadata.apply", f"{_PACKAGE}.checkpointing.OffsetSeqMetadata ({_FOLDER}/checkpointing/OffsetSeq.scala)",
+        "batch_metadata", _NO_SEED,
+    ),
+    SparkName(
+        "sources/<number>/0",
+        f"{_PACKAGE}.sources.RateStreamMicroBatchStream ({_FOLDER}/sources/RateStreamMicroBatchStream.scala)",
+        "rate_start_file", "rate counts its seconds from the restart: other rows than before it",
+    ),
+    SparkName(
+        "CHECKPOINT_FOLDERS", f"{_PACKAGE}.runtime.StreamExecution ({_FOLDER}/runtime/StreamExecution.scala)",
+        "CHECKPOINT_FOLDERS", "Spark starts a process for each folder: a start takes 10 ms more for each",
+    ),
+)  # fmt: skip
+
+_VERSION = "v1"
+_NO_OFFSET = "-"
+_ENDED, _BEFORE = -1, -2
+_COMMITTED = f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}'
+
+CHECKPOINT_FOLDERS = ("offsets", "commits", "state")
+"""What Spark makes when a query starts. Below `state` there must be nothing: Spark would take it for another query's."""
+
+
+class OtherFormat(ValueError):
+    """The offset log is not in the format that is known here. `version`: the one found; `hint`: settings that choose it."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(f"Spark's offset log is in format {version!r}")
+        self.version = version
+        self.hint = "unset spark.sql.streaming.queryEvolution.enableSourceEvolution and asyncProgressTrackingEnabled"
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """A batch's end. `lines`: one JSON text per source in plan order, None for a source that has not been read yet."""
+
+    watermark_ms: int
+    lines: tuple[str | None, ...]
+
+
+def offsets_path(batch: int) -> str:
+    """Where a batch's end is noted, below the checkpoint."""
+    return f"offsets/{batch}"
+
+
+def parse_offsets(text: str) -> Offsets:
+    """The content of a file of `offsets`. Raises `OtherFormat`."""
+    version, metadata, *lines = text.split("\n")
+    if version != _VERSION:
+        raise OtherFormat(version)
+    found = tuple(None if line == _NO_OFFSET else line for line in lines)
+    return Offsets(int(json.loads(metadata)["batchWatermarkMs"]), found)
+
+
+def logged_offsets(checkpoint: Path) -> list[tuple[int, Offsets]]:
+    """Number and end of every batch that a local checkpoint knows, oldest first. Raises `OtherFormat`."""
+    files = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    return [(int(path.name), parse_offsets(path.read_text())) for path in files]
+
+
+def seeded_checkpoint(
+    offsets: Sequence[str | None], files: Sequence[Mapping[str, str]], metadata: str, query: str
+) -> dict[str, str]:
+    """A checkpoint whose first batch, number 0, begins at `offsets`, one per source in plan order; None: it finds its place
+    by itself. `files`: what each source keeps. `metadata`: see `batch_metadata`. `query`: an id.
+
+    A batch -1 is committed, and a batch -2 ended in the same place: Spark asks older sources for the rows between the two.
+    Spark takes offsets only beside the query's id. The file that Spark looks for first comes last.
+    """
+    written = {"metadata": json.dumps({"id": query})}
+    written |= {f"sources/{number}/{name}": text for number, each in enumerate(files) for name, text in each.items()}
+    lines = [_NO_OFFSET if offset is None else offset for offset in offsets]
+    text = "\n".join([_VERSION, metadata, *lines])
+    return written | {f"commits/{_ENDED}": _COMMITTED, offsets_path(_BEFORE): text, offsets_path(_ENDED): text}
+
+
+def batch_metadata(spark: SparkSession, shuffle_partitions: int) -> str:
+    """A batch's metadata as Spark writes it. A setting that is left out would be what it was in an old version of Spark."""
+    log = jvm_of(spark).org.apache.spark.sql.execution.streaming.checkpointing
+    metadata = json.loads(log.OffsetSeqMetadata.apply(0, 0, java_session(spark).conf()).json())
+    metadata["conf"]["spark.sql.shuffle.partitions"] = str(shuffle_partitions)
+    return json.dumps(metadata)
+
+
+def rate_start_file(start_ms: int) -> dict[str, str]:
+    """What the source `rate` keeps in a checkpoint: the moment that its seconds count from."""
+    return {"0": f"{_VERSION}\n{start_ms}"}

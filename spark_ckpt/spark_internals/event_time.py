@@ -1,0 +1,102 @@
+"""Spark's own watermarks: declared in a plan, their clocks read and set behind a batch. On the driver.
+
+Spark keeps one clock per place in the plan where event time is declared, and the least of them is the query's watermark. It writes
+down that one only: the clocks of a query that starts anew stand at zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from spark_ckpt.spark_internals.jvm import kind_of
+from spark_ckpt.spark_internals.names import SparkName
+from spark_ckpt.spark_internals.window_columns import WATERMARK
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import DataFrame
+
+_OPERATORS = "org.apache.spark.sql.execution.streaming.operators.stateful"
+_FOLDER = "sql/core/src/main/scala/org/apache/spark/sql/execution/streaming/operators/stateful"
+_FILE = f"{_FOLDER}/EventTimeWatermarkExec.scala"
+_STANDING = "watermarks stand still: no window closes, no event-time timeout is due"
+NAMES = (
+    SparkName(
+        "EventTimeWatermarkExec.eventTime", f"{_OPERATORS}.EventTimeWatermarkExec ({_FILE})", "EventClocks", _STANDING
+    ),
+    SparkName(
+        "EventTimeWatermarkExec.eventTimeStats", f"{_OPERATORS}.EventTimeWatermarkExec ({_FILE})", "EventClocks", _STANDING
+    ),
+    SparkName(
+        "EventTimeStatsAccum.add", f"{_OPERATORS}.EventTimeStatsAccum ({_FILE})", "EventClocks.seed",
+        "after a restart a job of several watermarks waits for rows of all inputs",
+    ),
+    SparkName("EventTimeStats.max", f"{_OPERATORS}.EventTimeStats ({_FILE})", "EventClocks.newest_ms", _STANDING),
+    SparkName("EventTimeStats.count", f"{_OPERATORS}.EventTimeStats ({_FILE})", "EventClocks.newest_ms", _STANDING),
+    SparkName(
+        "TreeNode.apply",
+        "org.apache.spark.sql.catalyst.trees.TreeNode "
+        "(sql/catalyst/src/main/scala/org/apache/spark/sql/catalyst/trees/TreeNode.scala)",
+        "EventClocks", _STANDING,
+    ),
+)  # fmt: skip
+
+_CLOCK, _LONG = "ckpt_clock_", 1 << 31
+CLOCK_NODE = "EventTimeWatermark"
+"""The logical node that `with_clock` adds."""
+
+
+def with_clock(frame: DataFrame, column: str, delay_ms: int, number: int) -> DataFrame:
+    """The rows, whose event time in `column` moves the clock `number` of the query that reads them."""
+    name = f"{_CLOCK}{number}"
+    return frame.withColumn(name, F.col(f"`{column}`")).withWatermark(name, f"{delay_ms} milliseconds").drop(name)
+
+
+def in_event_time(frame: DataFrame, column: str) -> DataFrame:
+    """The rows with a null event time `column`: what groups them may set event-time timeouts, and Spark drops none of them."""
+    return frame.withColumn(column, F.lit(None).cast("timestamp").alias(column, metadata={WATERMARK: 0}))
+
+
+class EventClocks:
+    """The clocks in the physical plans of one query, a plan per batch."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, int] = {}
+
+    def newest_ms(self, plan: JavaObject) -> dict[int, int]:
+        """The greatest event time that the batch of `plan` has shown each clock; those that have seen none are not there."""
+        stats = {number: node.eventTimeStats().value() for node, number in self._nodes(plan)}
+        return {number: int(each.max()) for number, each in stats.items() if each.count() > 0}
+
+    def seed(self, plan: JavaObject, newest_ms: Mapping[int, int]) -> None:
+        """Let every clock have seen this event time, in the batch of `plan`, before Spark reads them behind it. Times before
+        1970-01-26 are left out: py4j passes them as another type than a clock takes."""
+        for node, number in self._nodes(plan):
+            if newest_ms.get(number, 0) >= _LONG:
+                node.eventTimeStats().add(newest_ms[number])
+
+    def _nodes(self, plan: JavaObject) -> list[tuple[JavaObject, int]]:
+        """The clocks' nodes. One plan is mostly like the last one."""
+        at_places = {place: plan.apply(place) for place in self._places}
+        if not self._places or any(_clock_of(node) != self._places[place] for place, node in at_places.items()):
+            at_places = dict(enumerate(_all_nodes(plan)))
+            numbers = {place: _clock_of(node) for place, node in at_places.items()}
+            self._places = {place: number for place, number in numbers.items() if number is not None}
+        return [(at_places[place], number) for place, number in self._places.items()]
+
+
+def _all_nodes(plan: JavaObject) -> list[JavaObject]:
+    nodes: list[JavaObject] = []
+    while (node := plan.apply(len(nodes))) is not None:
+        nodes.append(node)
+    return nodes
+
+
+def _clock_of(node: JavaObject | None) -> int | None:
+    if node is None or kind_of(node) != "EventTimeWatermarkExec":
+        return None
+    name = str(node.eventTime().name())
+    return int(name.removeprefix(_CLOCK)) if name.startswith(_CLOCK) else None

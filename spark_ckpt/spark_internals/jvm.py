@@ -1,0 +1,102 @@
+"""From PySpark's objects to Java's and back. On the driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from py4j.java_gateway import is_instance_of
+
+from spark_ckpt.spark_internals.names import SparkName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from py4j.java_gateway import JavaObject, JVMView
+    from pyspark.sql import DataFrame, SparkSession
+
+NAMES = (
+    SparkName(
+        "SparkContext._jvm", "pyspark.core.context.SparkContext (python/pyspark/core/context.py)", "jvm_of",
+        "no class of Spark can be reached: no job starts",
+    ),
+    SparkName(
+        "SparkContext._gateway", "pyspark.core.context.SparkContext (python/pyspark/core/context.py)", "is_a, end_jvm",
+        "input rows are not counted; `spark-ckpt prepare` makes no archive",
+    ),
+    SparkName(
+        "SparkSession._jsparkSession", "pyspark.sql.session.SparkSession (python/pyspark/sql/session.py)", "java_session",
+        "no control rows, no check of operations: no job starts",
+    ),
+    SparkName(
+        "DataFrame._jdf", "pyspark.sql.classic.dataframe.DataFrame (python/pyspark/sql/classic/dataframe.py)", "java_frame",
+        "operations cannot be checked: no job starts",
+    ),
+    SparkName(
+        "classic.dataframe.DataFrame", "pyspark.sql.classic.dataframe (python/pyspark/sql/classic/dataframe.py)", "frame_of",
+        "no control rows: no job starts",
+    ),
+    SparkName(
+        "PythonUtils.toSeq",
+        "org.apache.spark.api.python.PythonUtils (core/src/main/scala/org/apache/spark/api/python/PythonUtils.scala)", "seq",
+        "no control rows: no job starts",
+    ),
+)  # fmt: skip
+
+
+def jvm_of(spark: SparkSession) -> JVMView:
+    """The driver's Java classes, by their packages."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None, "a classic session has a JVM"  # noqa: S101 - Spark Connect is refused before
+    return jvm
+
+
+def java_session(spark: SparkSession) -> JavaObject:
+    """Spark's own session behind PySpark's."""
+    return spark._jsparkSession
+
+
+def java_frame(frame: DataFrame) -> JavaObject:
+    """Spark's own `Dataset` behind PySpark's `DataFrame`."""
+    return frame._jdf
+
+
+def frame_of(java: JavaObject, spark: SparkSession) -> DataFrame:
+    """PySpark's `DataFrame` of a `Dataset`."""
+    from pyspark.sql.classic.dataframe import DataFrame as JvmFrame
+
+    return JvmFrame(java, spark)
+
+
+def scala_object(package: Any, name: str) -> JavaObject:
+    """The singleton that Scala calls an object."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
+def seq(spark: SparkSession, items: Iterable[object]) -> JavaObject:
+    """A Scala `Seq`."""
+    return jvm_of(spark).PythonUtils.toSeq(list(items))
+
+
+def items_of(seq: JavaObject) -> list[JavaObject]:
+    """The items of a Scala `Seq`."""
+    return [seq.apply(number) for number in range(seq.size())]
+
+
+def kind_of(thing: JavaObject) -> str:
+    """The simple name of a Java object's class."""
+    return str(thing.getClass().getSimpleName())
+
+
+def is_a(spark: SparkSession, thing: JavaObject, class_name: str) -> bool:
+    """Whether a Java object is of a class or below it."""
+    return bool(is_instance_of(spark.sparkContext._gateway, thing, class_name))
+
+
+def end_jvm(spark: SparkSession) -> None:
+    """Stop the session, let its JVM end by itself, and wait for it."""
+    gateway = spark.sparkContext._gateway
+    spark.stop()
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()

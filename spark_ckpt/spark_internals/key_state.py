@@ -1,0 +1,73 @@
+"""Spark's `GroupState` of one key, made and read outside of Spark's own loop over keys. In tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from pyspark.sql import Row
+from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.types import StructType
+
+from spark_ckpt.spark_internals.names import SparkName
+
+_STATE = "pyspark.sql.streaming.state.GroupState (python/pyspark/sql/streaming/state.py)"
+_UNCALLED = "no user's function of applyInPandasWithState can be called"
+NAMES = (
+    SparkName("GroupState.__init__", _STATE, "key_states", _UNCALLED),
+    SparkName("GroupState.NO_TIMESTAMP", _STATE, "key_states, NO_TIMESTAMP", _UNCALLED),
+    SparkName("GroupState._updated", _STATE, "KeyState.updated", _UNCALLED),
+    SparkName("GroupState._removed", _STATE, "KeyState.removed", _UNCALLED),
+    SparkName("GroupState._timeout_timestamp", _STATE, "KeyState.timeout_timestamp_ms", _UNCALLED),
+    SparkName("GroupState._value", _STATE, "KeyState.value", _UNCALLED),
+)
+
+NO_TIMESTAMP = GroupState.NO_TIMESTAMP
+"""In place of a time in ms: there is none."""
+
+
+class KeyState(GroupState):
+    """Spark's `GroupState`, readable by the operator after the user's function returned."""
+
+    @property
+    def updated(self) -> bool:
+        """Whether `update` was the last change."""
+        return self._updated
+
+    @property
+    def removed(self) -> bool:
+        """Whether `remove` was the last change."""
+        return self._removed
+
+    @property
+    def timeout_timestamp_ms(self) -> int:
+        """The timeout set in this call, `NO_TIMESTAMP` if none was."""
+        return self._timeout_timestamp
+
+    @property
+    def value(self) -> tuple[object, ...]:
+        """The value last given to `update`."""
+        return self._value
+
+
+def key_states(
+    values: Iterable[Row],
+    exists: Iterable[bool],
+    *,
+    state: StructType,
+    timeout: str,
+    timed_out: bool,
+    processing_ms: int,
+    watermark_ms: int | None,
+) -> list[KeyState]:
+    """One per key. `values`: what each key holds, of any content where `exists` says that it holds nothing."""
+    present = watermark_ms is not None
+    watermark = NO_TIMESTAMP if watermark_ms is None else watermark_ms
+    none = cast(Row, None)
+    return [
+        KeyState(
+            value if has else none, processing_ms, watermark, timeout, timed_out, present,
+            has, False, False, NO_TIMESTAMP, b"", state,
+        )
+        for value, has in zip(values, exists, strict=True)
+    ]  # fmt: skip

@@ -1,0 +1,51 @@
+"""How PySpark launches its JVM, and what it does with signals. On the driver."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark import java_gateway
+
+from spark_ckpt.spark_internals.names import SparkName
+
+NAMES = (
+    SparkName(
+        "java_gateway.Popen", "pyspark.java_gateway.launch_gateway (python/pyspark/java_gateway.py)", "launches_run_first",
+        "SIGTERM to the process group ends Java before the final epoch is taken",
+    ),
+    SparkName(
+        "PYSPARK_GATEWAY_PORT", "pyspark.java_gateway.launch_gateway (python/pyspark/java_gateway.py)",
+        "is_under_spark_submit", "`spark_ckpt.session` overrules the master that `spark-submit` was given",
+    ),
+    SparkName(
+        "SparkContext's signal handler", "pyspark.core.context.SparkContext._do_init (python/pyspark/core/context.py)",
+        "is_pysparks_handler", "after Ctrl-C a job's final epoch is taken, and the program goes on",
+    ),
+)  # fmt: skip
+
+_GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
+
+
+@contextmanager
+def launches_run_first(before_exec: Callable[[], None]) -> Iterator[None]:
+    """A JVM that PySpark launches inside runs `before_exec` in the child, between fork and exec."""
+    launcher: Any = java_gateway
+    popen = launcher.Popen
+    launcher.Popen = lambda command, **options: popen(command, **options | {"preexec_fn": before_exec})
+    try:
+        yield
+    finally:
+        launcher.Popen = popen
+
+
+def is_under_spark_submit() -> bool:
+    """Whether the JVM was there first, and started this program."""
+    return _GATEWAY_PORT in os.environ
+
+
+def is_pysparks_handler(handler: object) -> bool:
+    """Whether a signal's handler is the one that PySpark installs, which cancels all jobs."""
+    return str(getattr(handler, "__module__", "")).startswith("pyspark.")

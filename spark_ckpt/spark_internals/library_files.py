@@ -1,0 +1,29 @@
+"""Which files of a traceback are Spark's. On both sides."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import py4j
+import pyspark
+
+from spark_ckpt.spark_internals.names import SparkName
+
+NAMES = (
+    SparkName(
+        "pyspark.zip", "the layout of $SPARK_HOME (python/lib/pyspark.zip, python/lib/py4j-*-src.zip)", "is_sparks_file",
+        "Spark's own lines stand in the user's part of a traceback",
+    ),
+)  # fmt: skip
+
+_ELSEWHERE = re.compile(
+    r"[/\\]pyspark\.zip[/\\]|[/\\]py4j-[\w.-]+\.zip[/\\]|[/\\](?:(?:site|dist)-packages|python)[/\\](?:pyspark|py4j)[/\\]"
+)
+_HERE = tuple(str(Path(package.__file__ or os.curdir).parent) + os.sep for package in (pyspark, py4j))
+
+
+def is_sparks_file(path: str) -> bool:
+    """Whether a file's path, maybe of another machine, lies in PySpark or py4j."""
+    return path.startswith(_HERE) or _ELSEWHERE.search(path) is not None

@@ -1,0 +1,73 @@
+"""What a plain query's checkpoint says of its stateful operators. Text comes in: no Spark and no Java is needed.
+
+`state/<operator>/_metadata` says what an operator is: JSON in the file `metadata`, or in the newest file of the folder `v2`,
+behind a line with the version. Spark 4 writes it at each start of a query; Spark 3.5 did not.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from spark_ckpt.spark_internals.names import SparkName
+from spark_ckpt.spark_internals.query_logs import UnknownFormat, Unreadable
+
+_FOLDER = "sql/core/src/main/scala/org/apache/spark/sql/execution/streaming"
+_PACKAGE = "org.apache.spark.sql.execution.streaming"
+_NOT_ADOPTED = "a plain query with state cannot become a job"
+NAMES = (
+    SparkName(
+        "operatorInfo", f"{_PACKAGE}.state.OperatorStateMetadataV1 ({_FOLDER}/state/OperatorStateMetadata.scala)",
+        "parse_operator", _NOT_ADOPTED,
+    ),
+    SparkName(
+        "FLAT_MAP_GROUPS_IN_PANDAS_WITH_STATE_EXEC_OP_NAME",
+        f"{_PACKAGE}.operators.stateful.StatefulOperatorsUtils ({_FOLDER}/operators/stateful/statefulOperators.scala)",
+        "parse_operator, PANDAS", _NOT_ADOPTED,
+    ),
+)  # fmt: skip
+
+OPERATOR_METADATA, METADATA_V1, METADATA_V2 = "_metadata", "metadata", "v2"
+"""Folder of an operator, the file in it, and the folder in it that newer operators have."""
+
+PANDAS = "applyInPandasWithState"
+WORDS = {
+    "stateStoreSave": "an aggregation",
+    "sessionWindowStateStoreSaveExec": "an aggregation over session windows",
+    "symmetricHashJoin": "a join of two streams",
+    "dedupe": "dropDuplicates",
+    "dedupeWithinWatermark": "dropDuplicatesWithinWatermark",
+    "globalLimit": "a limit",
+    "flatMapGroupsWithState": "mapGroupsWithState of Scala or Java",
+    "transformWithStateExec": "transformWithState of Scala or Java",
+    "transformWithStateInPandasExec": "transformWithStateInPandas",
+    "transformWithStateInPySparkExec": "transformWithState",
+}
+"""Spark's names of other operators, as users know them."""
+
+_VERSIONS = ("v1", "v2")
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorMetadata:
+    """`name`: Spark's, see `PANDAS` and `WORDS`. `partitions`: how many its state has."""
+
+    name: str
+    partitions: int
+
+
+def parse_operator(text: str) -> OperatorMetadata:
+    """A file of an operator's metadata. Raises `UnknownFormat`, `Unreadable`."""
+    version, _, body = text.partition("\n")
+    if version.strip() not in _VERSIONS:
+        raise UnknownFormat(version.strip(), _VERSIONS)
+    try:
+        found: Any = json.loads(body)
+        name, stores = found["operatorInfo"]["operatorName"], found["stateStoreInfo"]
+        partitions = max(each["numPartitions"] for each in stores)
+    except (ValueError, TypeError, KeyError) as error:
+        raise Unreadable("it does not say what the operator is") from error
+    if not isinstance(name, str) or type(partitions) is not int or partitions < 1:
+        raise Unreadable("it does not say what the operator is")
+    return OperatorMetadata(name, partitions)

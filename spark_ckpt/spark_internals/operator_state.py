@@ -1,0 +1,74 @@
+"""The state of a plain query's operator, by Spark's own reader of state. On the driver; the rows stay in tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from spark_ckpt.spark_internals.names import SparkName
+from spark_ckpt.spark_internals.query_logs import Unreadable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_HELPER = (
+    "org.apache.spark.sql.execution.streaming.operators.stateful.flatmapgroupswithstate.FlatMapGroupsWithStateExecHelper"
+    " (sql/core/src/main/scala/org/apache/spark/sql/execution/streaming/operators/stateful/flatmapgroupswithstate/)"
+)
+_NOT_ADOPTED = "a plain query with state cannot become a job"
+NAMES = (
+    SparkName("groupState", _HELPER, "state_rows", _NOT_ADOPTED),
+    SparkName("timeoutTimestamp", _HELPER, "state_rows", _NOT_ADOPTED),
+    SparkName(
+        "spark.sql.streaming.stateStore.checkpointFormatVersion",
+        "org.apache.spark.sql.internal.SQLConf (sql/catalyst/src/main/scala/org/apache/spark/sql/internal/SQLConf.scala)",
+        "reading",
+        "a plain query whose state's files have ids cannot become a job",
+    ),
+)
+
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+"""The reader takes it from the session, not from the checkpoint: with 1 it looks for files without ids."""
+
+_STATE, _TIMEOUT, _NO_TIMEOUT = "groupState", "timeoutTimestamp", -1
+
+
+@contextmanager
+def reading(spark: SparkSession, with_ids: bool) -> Iterator[None]:
+    """The session reads states whose files have ids, or have none, as their commits say.
+
+    Tasks that open a state store ask the driver's coordinator of state stores, which is there once streams were asked for.
+    """
+    spark.streams.active  # noqa: B018 - what it makes is needed, not what it gives
+    before = spark.conf.get(FORMAT, None)
+    spark.conf.set(FORMAT, "2" if with_ids else "1")
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(FORMAT)
+        else:
+            spark.conf.set(FORMAT, before)
+
+
+def state_rows(spark: SparkSession, checkpoint: str, operator: int, batch: int) -> DataFrame:
+    """The state of `applyInPandasWithState` after a batch: `key` and `state`, both structs, and `timeout_ms`.
+
+    `state` is null for a key that has only a timeout, `timeout_ms` for one that has none. The provider and its settings are
+    those of the batch. Call it, and use what it gives, inside of `reading`. Raises Spark's errors; `Unreadable` for a state
+    that is laid out in another way.
+    """
+    read = spark.read.format("statestore").option("operatorId", operator).option("batchId", batch).load(checkpoint)
+    value = read.schema["value"].dataType
+    if not isinstance(value, StructType) or value.names not in ([_STATE], [_STATE, _TIMEOUT]):
+        raise Unreadable(f"its values are {value.simpleString()}")
+    if _TIMEOUT not in value.names:
+        timeout = F.lit(None).cast("long")
+    else:
+        at = F.col(f"value.{_TIMEOUT}")
+        timeout = F.when(at != F.lit(_NO_TIMEOUT), at)
+    return read.select("key", F.col(f"value.{_STATE}").alias("state"), timeout.alias("timeout_ms"))

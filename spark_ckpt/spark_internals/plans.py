@@ -1,0 +1,163 @@
+"""Spark's analysed plans: their nodes, a stream without a source, what Spark refuses to stream. On the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_ckpt.spark_internals.jvm import (
+    frame_of,
+    items_of,
+    java_frame,
+    java_session,
+    jvm_of,
+    kind_of,
+    scala_object,
+    seq,
+)
+from spark_ckpt.spark_internals.names import SparkName
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_CATALYST = "org.apache.spark.sql.catalyst"
+_FOLDER = "sql/catalyst/src/main/scala/org/apache/spark/sql/catalyst"
+_UNTRIED = "operations cannot be tried: none can be recorded"
+NAMES = (
+    SparkName(
+        "QueryExecution.analyzed",
+        "org.apache.spark.sql.execution.QueryExecution "
+        "(sql/core/src/main/scala/org/apache/spark/sql/execution/QueryExecution.scala)",
+        "analysed", _UNTRIED,
+    ),
+    SparkName(
+        "LogicalPlan.isStreaming", f"{_CATALYST}.plans.logical.LogicalPlan ({_FOLDER}/plans/logical/LogicalPlan.scala)",
+        "PlanNode.is_streaming", _UNTRIED,
+    ),
+    SparkName(
+        "LogicalPlan.children", f"{_CATALYST}.trees.TreeNode ({_FOLDER}/trees/TreeNode.scala)", "PlanNode.children",
+        _UNTRIED,
+    ),
+    SparkName(
+        "STATELESS_NODES", f"{_CATALYST}.plans.logical ({_FOLDER}/plans/logical/basicLogicalOperators.scala)",
+        "STATELESS_NODES", "an operation whose node has another name is refused",
+    ),
+    SparkName(
+        "DataTypeUtils.toAttributes", f"{_CATALYST}.types.DataTypeUtils ({_FOLDER}/types/DataTypeUtils.scala)",
+        "streaming_template", _UNTRIED,
+    ),
+    SparkName(
+        "Project.projectList",
+        f"{_CATALYST}.plans.logical.Project ({_FOLDER}/plans/logical/basicLogicalOperators.scala)", "columns_kept",
+        "rows between two operators always go through Spark's expressions",
+    ),
+    SparkName(
+        "NamedExpression.exprId",
+        f"{_CATALYST}.expressions.NamedExpression ({_FOLDER}/expressions/namedExpressions.scala)", "columns_kept",
+        "rows between two operators always go through Spark's expressions",
+    ),
+    SparkName(
+        "LocalRelation", f"{_CATALYST}.plans.logical.LocalRelation ({_FOLDER}/plans/logical/LocalRelation.scala)",
+        "streaming_template", _UNTRIED,
+    ),
+    SparkName(
+        "Dataset.ofRows",
+        "org.apache.spark.sql.classic.Dataset (sql/core/src/main/scala/org/apache/spark/sql/classic/Dataset.scala)",
+        "streaming_template", _UNTRIED,
+    ),
+    SparkName(
+        "UnsupportedOperationChecker.checkForStreaming",
+        f"{_CATALYST}.analysis.UnsupportedOperationChecker ({_FOLDER}/analysis/UnsupportedOperationChecker.scala)",
+        "check_for_streaming", _UNTRIED,
+    ),
+)  # fmt: skip
+
+STATELESS_NODES = frozenset(
+    {
+        *("Project", "Filter", "Generate", "Expand", "Unpivot", "DataFrameDropColumns", "Union", "Join", "LateralJoin"),
+        *("MapInPandas", "MapInArrow", "MapElements", "MapPartitions", "TypedFilter"),
+        *("DeserializeToObject", "SerializeFromObject", "AppendColumns"),
+        *("Repartition", "RepartitionByExpression", "RebalancePartitions", "ResolvedHint", "CollectMetrics"),
+        *("SubqueryAlias", "View", "WithCTE", "CTERelationDef", "CTERelationRef"),
+    }
+)
+"""Logical nodes, by class name, that remember nothing from row to row. A join is one as long as one side only is a stream."""
+_PROJECT, _ALIAS_NODE = "Project", "SubqueryAlias"
+"""Columns by expression; a name for what is below."""
+REFERENCE_NODE, TEMPLATE_NODE, JOIN_NODE = "CTERelationRef", "LocalRelation", "Join"
+"""A leaf that stands for rows read elsewhere in the plan; the leaf of a `streaming_template`; a join."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanNode:
+    """A node of a logical plan."""
+
+    _node: JavaObject
+
+    @property
+    def name(self) -> str:
+        """The simple name of its class."""
+        return kind_of(self._node)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether its rows are a stream's."""
+        return bool(self._node.isStreaming())
+
+    @property
+    def children(self) -> list[PlanNode]:
+        """The nodes it reads from."""
+        return [PlanNode(child) for child in items_of(self._node.children())]
+
+    def check_for_streaming(self, spark: SparkSession) -> None:
+        """What Spark says when a query in append mode starts, said now. Raises Spark's `AnalysisException`."""
+        jvm = jvm_of(spark)
+        checker = scala_object(jvm.org.apache.spark.sql.catalyst.analysis, "UnsupportedOperationChecker")
+        checker.checkForStreaming(self._node, jvm.org.apache.spark.sql.streaming.OutputMode.Append())
+
+
+def analysed(frame: DataFrame) -> PlanNode:
+    """The plan of a DataFrame after analysis, before optimisation."""
+    return PlanNode(java_frame(frame).queryExecution().analyzed())
+
+
+def columns_kept(frame: DataFrame) -> dict[str, str] | None:
+    """Which column of the one leaf of its plan each column is, by name: for a frame whose rows are the leaf's, some columns left
+    out, in another order, under other names. None if anything else happens to them, or names repeat."""
+    plan = java_frame(frame).queryExecution().analyzed()
+    origins = _origins(plan)
+    if origins is None:
+        return None
+    kept = [(str(each.name()), origins[each.exprId().id()]) for each in items_of(plan.output())]
+    return dict(kept) if len({name.lower() for name, _ in kept}) == len(kept) else None
+
+
+def _origins(plan: JavaObject) -> dict[int, str] | None:
+    """The leaf's columns by the id that they have in the plan's output."""
+    if kind_of(plan) == TEMPLATE_NODE:
+        return {each.exprId().id(): str(each.name()) for each in items_of(plan.output())}
+    if kind_of(plan) not in (_PROJECT, _ALIAS_NODE):
+        return None
+    origins = _origins(plan.children().apply(0))
+    if origins is None or kind_of(plan) == _ALIAS_NODE:
+        return origins
+    kept: dict[int, str] = {}
+    for each in items_of(plan.projectList()):
+        column = each.child() if kind_of(each) == "Alias" else each
+        if kind_of(column) != "AttributeReference":
+            return None
+        kept[each.exprId().id()] = origins[column.exprId().id()]
+    return kept
+
+
+def streaming_template(spark: SparkSession, schema: StructType) -> DataFrame:
+    """A streaming DataFrame of this schema that has no source. Its plan is one `TEMPLATE_NODE`."""
+    jvm = jvm_of(spark)
+    attributes = jvm.org.apache.spark.sql.catalyst.types.DataTypeUtils.toAttributes(
+        jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+    )
+    nothing = scala_object(jvm.scala, "None")
+    empty = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(attributes, seq(spark, []), True, nothing)
+    return frame_of(jvm.org.apache.spark.sql.classic.Dataset.ofRows(java_session(spark), empty), spark)

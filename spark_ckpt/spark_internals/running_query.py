@@ -1,0 +1,169 @@
+"""A running query's execution inside Spark: what is known there and nowhere in Spark's public interface. On the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from spark_ckpt.spark_internals.event_time import EventClocks
+from spark_ckpt.spark_internals.jvm import is_a, items_of, jvm_of, kind_of
+from spark_ckpt.spark_internals.names import SparkName
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import SparkSession
+
+_PACKAGE = "org.apache.spark.sql.execution"
+_FOLDER = "sql/core/src/main/scala/org/apache/spark/sql/execution"
+_EXECUTION = f"{_PACKAGE}.streaming.runtime.StreamExecution ({_FOLDER}/streaming/runtime/StreamExecution.scala)"
+_UNCOUNTED = "a batch's input rows are not known: every batch fails"
+_UNLIMITED = "the first batch of a job that is behind fails"
+NAMES = (
+    SparkName(
+        "StreamingQuery._jsq", "pyspark.sql.streaming.query.StreamingQuery (python/pyspark/sql/streaming/query.py)",
+        "Execution.of", _UNCOUNTED,
+    ),
+    SparkName(
+        "StreamingQueryWrapper.streamingQuery",
+        f"{_PACKAGE}.streaming.runtime.StreamingQueryWrapper ({_FOLDER}/streaming/runtime/StreamingQueryWrapper.scala)",
+        "Execution.of", _UNCOUNTED,
+    ),
+    SparkName(
+        "StreamExecution.sources",
+        f"{_PACKAGE}.streaming.runtime.ProgressContext ({_FOLDER}/streaming/runtime/ProgressReporter.scala)",
+        "Execution.rows_delivered", _UNCOUNTED,
+    ),
+    SparkName("StreamExecution.lastExecution", _EXECUTION, "Execution.rows_delivered", _UNCOUNTED),
+    SparkName(
+        "StreamSourceAwareSparkPlan.getStream",
+        f"{_PACKAGE}.StreamSourceAwareSparkPlan ({_FOLDER}/StreamSourceAwareSparkPlan.scala)",
+        "Execution.rows_delivered", _UNCOUNTED,
+    ),
+    SparkName(
+        "SparkPlan.metrics numOutputRows", f"{_PACKAGE}.SparkPlan ({_FOLDER}/SparkPlan.scala)", "Execution.rows_delivered",
+        "input rows are counted as none",
+    ),
+    SparkName(
+        "AdaptiveSparkPlanExec.executedPlan",
+        f"{_PACKAGE}.adaptive.AdaptiveSparkPlanExec ({_FOLDER}/adaptive/AdaptiveSparkPlanExec.scala)",
+        "Execution.rows_delivered", "input rows of adaptive plans are counted as none",
+    ),
+    SparkName(
+        "QueryStageExec.plan", f"{_PACKAGE}.adaptive.QueryStageExec ({_FOLDER}/adaptive/QueryStageExec.scala)",
+        "Execution.rows_delivered", "input rows of adaptive plans are counted as none",
+    ),
+    SparkName("StreamExecution.uniqueSources", _EXECUTION, "Execution.limit_rows, Execution.rest", _UNLIMITED),
+    SparkName("StreamExecution.uniqueSources_$eq", _EXECUTION, "Execution.limit_rows, Execution.rest", _UNLIMITED),
+    SparkName(
+        "SparkDataStream.stop",
+        "org.apache.spark.sql.connector.read.streaming.SparkDataStream "
+        "(sql/catalyst/src/main/java/org/apache/spark/sql/connector/read/streaming/SparkDataStream.java)",
+        "Execution.end_resting", "a source that rests when its query ends keeps what it holds: a consumer, a process",
+    ),
+    SparkName(
+        "ReadLimit.maxRows",
+        "org.apache.spark.sql.connector.read.streaming.ReadLimit "
+        "(sql/catalyst/src/main/java/org/apache/spark/sql/connector/read/streaming/ReadLimit.java)",
+        "Execution.limit_rows", _UNLIMITED,
+    ),
+)  # fmt: skip
+
+_OF_A_SOURCE = f"{_PACKAGE}.StreamSourceAwareSparkPlan"
+
+
+class Execution:
+    """One query's. `of` finds it while the query runs."""
+
+    def __init__(self, spark: SparkSession, execution: JavaObject) -> None:
+        self._spark = spark
+        self._execution = execution
+        self._clocks = EventClocks()
+        self._awake: JavaObject | None = None
+
+    @classmethod
+    def of(cls, spark: SparkSession, query_name: str) -> Execution:
+        """The execution of a query that runs."""
+        found = next(query._jsq.streamingQuery() for query in spark.streams.active if query.name == query_name)
+        return cls(spark, found)
+
+    def rows_delivered(self, sources: Iterable[int]) -> int:
+        """Rows that these sources, by their numbers in the plan, gave the batch that ran last, as Spark's own progress counts
+        them.
+
+        Counted where they leave a source, before the first filter, once however many branches read it; what a batch reads of
+        static tables is not among them, nor what comes from other sources.
+        """
+        streams = self._execution.sources()
+        counted = [streams.apply(number) for number in sources]
+        rows = [0] * len(counted)
+        for scan in _leaves(self._execution.lastExecution().executedPlan()):
+            stream = scan.getStream() if is_a(self._spark, scan, _OF_A_SOURCE) else None
+            if stream is not None and stream.isDefined() and stream.get() in counted:
+                metric = scan.metrics().get("numOutputRows")
+                at = counted.index(stream.get())
+                rows[at] = max(rows[at], int(metric.get().value()) if metric.isDefined() else 0)
+        return sum(rows)
+
+    def newest_event_times(self) -> dict[int, int]:
+        """Per clock (`event_time.with_clock`) the greatest event time that the batch that ran last has shown it, epoch ms."""
+        return self._clocks.newest_ms(self._execution.lastExecution().executedPlan())
+
+    def seed_clocks(self, newest_ms: Mapping[int, int]) -> None:
+        """Let clocks have seen these event times. To be called from the query's own thread, within a batch."""
+        self._clocks.seed(self._execution.lastExecution().executedPlan(), newest_ms)
+
+    def limit_rows(self, rows_by_source: Mapping[int, int | None]) -> None:
+        """Rows per batch, by the source's number in the plan, None for all there are; from the next planning on.
+
+        To be called from the query's own thread, between two plannings.
+        """
+        limits, streams = self._execution.uniqueSources(), self._execution.sources()
+        for number, rows in rows_by_source.items():
+            limits = limits.updated(streams.apply(number), _read_limit(self._spark, rows))
+        self._plan_with(limits)
+
+    def rest(self, numbers: Iterable[int]) -> None:
+        """From the next planning on, batches have no rows of these sources, until `wake`: they end there where the last one did.
+
+        To be called from the query's own thread, between two plannings.
+        """
+        limits, streams = self._execution.uniqueSources(), self._execution.sources()
+        self._awake = self._awake or limits
+        for number in numbers:
+            limits = limits.removed(streams.apply(number))
+        self._plan_with(limits)
+
+    def wake(self) -> None:
+        """Sources that rest are asked again at the next planning. On the query's own thread."""
+        if self._awake is not None:
+            self._plan_with(self._awake)
+            self._awake = None
+
+    def end_resting(self) -> None:
+        """Behind the query's end: Spark has stopped the sources that it planned with, the others are stopped here."""
+        awake, self._awake = self._awake, None
+        if awake is not None:
+            planned = self._execution.uniqueSources()
+            for stream in items_of(awake.keys().toSeq()):
+                if not planned.contains(stream):
+                    stream.stop()
+
+    def _plan_with(self, limits: JavaObject) -> None:
+        getattr(self._execution, "uniqueSources_$eq")(limits)
+
+
+def _read_limit(spark: SparkSession, rows: int | None) -> JavaObject:
+    limit = jvm_of(spark).org.apache.spark.sql.connector.read.streaming.ReadLimit
+    return limit.allAvailable() if rows is None else limit.maxRows(rows)
+
+
+def _leaves(plan: JavaObject) -> Iterator[JavaObject]:
+    """The scans of a physical plan, also of one whose stages Spark adapts while it runs."""
+    for leaf in items_of(plan.collectLeaves()):
+        kind = kind_of(leaf)
+        if kind == "AdaptiveSparkPlanExec":
+            yield from _leaves(leaf.executedPlan())
+        elif kind.endswith("QueryStageExec"):
+            yield from _leaves(leaf.plan())
+        else:
+            yield leaf

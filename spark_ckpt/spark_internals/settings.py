@@ -1,0 +1,100 @@
+"""Settings that Spark keeps to itself (`internal` in `SQLConf`): what they save, or how Spark treats pandas. On the driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_ckpt.spark_internals.names import SparkName
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CONF = (
+    "org.apache.spark.sql.internal.SQLConf (sql/catalyst/src/main/scala/org/apache/spark/sql/internal/SQLConf.scala)"
+)
+NAMES = (
+    SparkName(
+        "spark.sql.execution.arrow.maxBytesPerBatch", _CONF, "QUERY_SETTINGS",
+        "bringing records to Python takes a sixth more time",
+    ),
+    SparkName(
+        "spark.sql.streaming.minBatchesToRetain", _CONF, "QUERY_SETTINGS", "a checkpoint keeps a hundred batches' files",
+    ),
+    SparkName(
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled", _CONF, "QUERY_SETTINGS",
+        "a file more for each file of the checkpoint",
+    ),
+    SparkName(
+        "spark.sql.streaming.unsupportedOperationCheck", _CONF, "CHAINED_SETTINGS",
+        "a job of more than one operator does not start",
+    ),
+    SparkName(
+        "spark.sql.streaming.statefulOperator.allowMultiple", _CONF, "CHAINED_SETTINGS",
+        "an operator whose event time comes from another one has a watermark of zero: no timeout of its is due",
+    ),
+    SparkName(
+        "spark.sql.exchange.reuse", _CONF, "PARTING_SETTINGS",
+        "no batch of a job runs whose streams part behind an operator, if the session has it off",
+    ),
+    SparkName(
+        "spark.sql.streaming.checkpointFileManagerClass", _CONF, "LOCAL_CHECKPOINT_SETTINGS",
+        "Spark starts a process for each operation on a file of the checkpoint",
+    ),
+    SparkName(
+        "FileSystemBasedCheckpointFileManager",
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager (sql/core/src/main/scala"
+        "/org/apache/spark/sql/execution/streaming/checkpointing/CheckpointFileManager.scala)",
+        "LOCAL_CHECKPOINT_SETTINGS", "a query with a local checkpoint does not start",
+    ),
+    SparkName(
+        "spark.sql.execution.pandas.convertToArrowArraySafely", _CONF, "converts_safely",
+        "a lossy value of a user's function is cut off where Spark would refuse it",
+    ),
+    SparkName(
+        "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", _CONF, "assigns_columns_by_name",
+        "columns of a user's frames are taken by name where the session says by position",
+    ),
+)  # fmt: skip
+
+QUERY_SETTINGS = {
+    # Ten thousand rows bound an Arrow batch. A bound in bytes beside it makes Spark add up all vectors' sizes at every row,
+    # a sixth of the time it takes to bring Kafka records to Python.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
+"""For a query whose checkpoint is disposable."""
+
+CHAINED_SETTINGS = {
+    "spark.sql.streaming.unsupportedOperationCheck": "false",
+    "spark.sql.streaming.statefulOperator.allowMultiple": "false",
+}
+"""For a query of several operators. Spark refuses one behind another because its own would lose rows that are late by one
+watermark for all; ours judge lateness by themselves. What a user's operations may not do is checked without it, as each is
+recorded (`stateless.check_operation`). All operators have the query's watermark: Spark would have none behind an operator of ours,
+whose rows may have any time."""
+
+PARTING_SETTINGS = {"spark.sql.exchange.reuse": "true"}
+"""For a query behind whose operator streams part: they read one shuffle, else the operator would run once for each."""
+
+LOCAL_CHECKPOINT_SETTINGS = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+"""For local checkpoints beside `QUERY_SETTINGS`. Spark's own choice starts a `readlink` process per file operation."""
+
+
+def converts_safely(spark: SparkSession) -> bool:
+    """Whether a lossy value of a user's frame is refused."""
+    return _flag(spark, "spark.sql.execution.pandas.convertToArrowArraySafely")
+
+
+def assigns_columns_by_name(spark: SparkSession) -> bool:
+    """Whether columns of a user's frame are taken by name, otherwise by position."""
+    return _flag(spark, "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName")
+
+
+def _flag(spark: SparkSession, key: str) -> bool:
+    """Without a default of ours: Spark's own one counts where nobody has set the key."""
+    return str(spark.conf.get(key)).lower() == "true"

@@ -1,0 +1,222 @@
+"""`spark-ckpt adopt`: the checkpoint of a plain query becomes epoch 1 of a job, in a new store. The checkpoint stays as it is.
+
+A store that was begun and got no epoch is told from a new one (`store.restore.ADOPTING`): no job starts on it, and adopting may be
+tried again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_ckpt.errors import AdoptionRefused, CkptError, StoreForeign
+from spark_ckpt.store.folders import delete_folder, folders
+from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.names import valid_name
+from spark_ckpt.store.records import Manifest, OperatorSnapshot
+from spark_ckpt.store.restore import ADOPTING, RecoveryPoint
+from spark_ckpt.store.schemes import store_location
+from spark_ckpt.store.store import Store
+from spark_ckpt.tasks.shuffle_keys import usual_key_groups
+from spark_rewind.adopt.plan import Request, Taking, planned
+from spark_rewind.checkpoint import read_checkpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LEASE_MS = 60_000
+BEGINNING = 0
+
+Sessions = Callable[[], "SparkSession"]
+"""Gives a session; called only if there is state to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenState:
+    """One operator's state: what is there, and after adopting what became of it. `timed`: keys with a timeout."""
+
+    operator: str
+    number: int
+    key: str
+    state: str
+    keys: int
+    timed: int
+    key_groups: int
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What was taken, or would be. `epoch`: None if it is a dry run."""
+
+    taking: Taking
+    states: tuple[TakenState, ...]
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The job's store, and how many key groups its operators get; None: as a job on this machine would have."""
+
+    store: str
+    job: str
+    storage_options: Mapping[str, str]
+    key_groups: int | None = None
+
+
+def would_adopt(request: Request, target: Target, sessions: Sessions) -> Adoption:
+    """What `adopt` would take. Writes nothing. Raises as `adopt` does."""
+    taking = planned(request)
+    _refuse_used(target)
+    if not taking.operators:
+        return Adoption(taking, ())
+    from spark_rewind.adopt import state  # with PySpark, which nothing else needs
+
+    spark = sessions()
+    groups = _key_groups(target, spark)
+    found = []
+    with state.readable(taking, spark) as folder:
+        for name, operator in taking.operators.items():
+            there = state.found_state(spark, taking, folder, name)
+            keys, timed = state.counted_keys(there, operator, taking.folder)
+            found.append(TakenState(name, operator.number, there.key_ddl, there.state_ddl, keys, timed, groups))
+    return Adoption(taking, tuple(found))
+
+
+def adopt(request: Request, target: Target, sessions: Sessions) -> Adoption:
+    """Make the epoch. Nothing is changed by what is refused; the checkpoint never is.
+
+    Raises what `plan.planned` raises, `StoreForeign` for a store that is not empty, `StoreInUse` while somebody else adopts into
+    it, `AdoptionRefused`, `CheckpointDamaged`, `EnvironmentUnfit`, a `StoreOutage`.
+    """
+    taking = planned(request)
+    before = _refuse_used(target)
+    spark = sessions() if taking.operators else None
+    store = Store.open(target.store, target.job, target.storage_options)
+    # Not "latest": a store that was begun is no start for a job, see ADOPTING.
+    point = store.log.begin_incarnation(current_holder(ADOPTING), BEGINNING, _LEASE_MS)
+    try:
+        states, snapshots = _states(taking, target, store, point, spark)
+        _refuse_moved(taking)
+        manifest = _manifest(taking, target.job, point, snapshots)
+        store.verify(manifest)
+        store.log.commit_epoch(manifest)
+    except BaseException:
+        _undo(store, point, before)
+        raise
+    try:
+        store.materialize(manifest)
+    finally:
+        store.log.release(point.incarnation)
+    return Adoption(taking, states, manifest.epoch)
+
+
+def _states(
+    taking: Taking, target: Target, store: Store, point: RecoveryPoint, spark: SparkSession | None
+) -> tuple[tuple[TakenState, ...], dict[str, OperatorSnapshot]]:
+    if spark is None:
+        return (), {}
+    from spark_rewind.adopt import state  # with PySpark, which nothing else needs
+
+    groups = _key_groups(target, spark)
+    states, snapshots = [], {}
+    with state.readable(taking, spark) as folder:
+        for name, operator in taking.operators.items():
+            there = state.found_state(spark, taking, folder, name)
+            where = (store.state(name).location, groups, point.last + 1, point.incarnation)
+            done = state.written(there, operator, taking.folder, *where)
+            store.log.renew(point.incarnation, _LEASE_MS)
+            rows = sum(file.rows for file in done.snapshot.files)
+            size = sum(file.size_bytes for file in done.snapshot.files)
+            states.append(
+                TakenState(name, operator.number, there.key_ddl, there.state_ddl, rows, done.timed, groups, size)
+            )
+            snapshots[name] = done.snapshot
+    return tuple(states), snapshots
+
+
+def _manifest(taking: Taking, job: str, point: RecoveryPoint, snapshots: Mapping[str, OperatorSnapshot]) -> Manifest:
+    stands = taking.sources
+    return Manifest(
+        job=job,
+        epoch=point.last + 1,
+        incarnation=point.incarnation,
+        attempt=uuid.uuid4().hex,
+        base=BEGINNING,
+        previous=point.last,
+        created_ms=time.time_ns() // 1_000_000,
+        reason="adopt",
+        cursors=json.loads(json.dumps({name: stand.cursor for name, stand in stands.items()})),
+        watermark_ms=taking.watermark_ms,
+        late_watermark_ms=taking.late_ms,
+        operators=dict(snapshots),
+        source_identities={name: dict(stand.identity) for name, stand in stands.items()},
+    )
+
+
+def _key_groups(target: Target, spark: SparkSession) -> int:
+    return target.key_groups or usual_key_groups(spark.sparkContext.defaultParallelism)
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What was at the store's place. `empty`: nothing, or an empty folder; `missing`: not even a folder on this machine."""
+
+    empty: bool
+    missing: bool = False
+
+
+def _refuse_used(target: Target) -> _Before:
+    """What is at the store's place. Raise `StoreForeign` for a store that has begun otherwise."""
+    valid_name("job", target.job)
+    location = store_location(target.store, target.storage_options)
+    there = location.entries()
+    if not there:
+        return _Before(empty=True, missing=location.local is not None and not location.local.exists())
+    if "epochs" not in there or not _was_begun(target):
+        raise StoreForeign(
+            "the store is not empty: a query can be adopted into a new store only",
+            store=location.uri,
+            found=", ".join(there[:5]),
+            hint="give a folder that is empty, or not there yet; nothing was changed",
+        )
+    return _Before(empty=False)
+
+
+def _was_begun(target: Target) -> bool:
+    """Whether the store has nothing but an adoption that did not come to its end."""
+    log_state = Store.open(target.store, target.job, target.storage_options).log.state()
+    return log_state.last == 0 and (log_state.holder is None or log_state.holder.name == ADOPTING)
+
+
+def _refuse_moved(taking: Taking) -> None:
+    """Raise `AdoptionRefused` if the query has gone on meanwhile: it runs."""
+    now = read_checkpoint(taking.folder, taking.folder.name)
+    if now.digest != taking.digest:
+        raise AdoptionRefused(
+            f"the query of {taking.folder} runs: its checkpoint has changed while it was read",
+            hint="stop the query, then adopt; nothing was changed",
+        )
+
+
+def _undo(store: Store, point: RecoveryPoint, before: _Before) -> None:
+    """Leave the place as it was found. What is in the way of that is left behind: no job starts on it."""
+    with suppress(CkptError, OSError):
+        log_state = store.log.state()
+        if before.empty and log_state.last == BEGINNING and log_state.incarnation == point.incarnation:
+            _emptied(store.location, before.missing)
+        else:
+            store.log.release(point.incarnation)
+
+
+def _emptied(location: Location, wholly: bool) -> None:
+    for name in folders(location):
+        delete_folder(location, name)
+    if wholly and location.local is not None:
+        location.local.rmdir()

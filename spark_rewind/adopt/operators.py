@@ -1,0 +1,79 @@
+"""What a checkpoint says of its stateful operators: which they are, and how many partitions their state has. No JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_ckpt.errors import AdoptionRefused, CheckpointDamaged, FormatUnknown
+from spark_ckpt.spark_internals import operator_metadata
+from spark_ckpt.spark_internals.operator_metadata import PANDAS, WORDS, OperatorMetadata, parse_operator
+from spark_ckpt.spark_internals.query_logs import STATE, UnknownFormat, Unreadable, batch_number
+from spark_rewind.checkpoint import HINT_DAMAGED, HINT_NEWER
+from spark_rewind.reading import names, numbered_folders, text_of
+
+
+@dataclass(frozen=True, slots=True)
+class StatefulOperator:
+    """One operator of a query. `number`: Spark's, from the sink up. `partitions`: of its state, numbered from 0."""
+
+    number: int
+    name: str
+    partitions: int
+
+    def __str__(self) -> str:
+        known = WORDS.get(self.name)
+        return f"operator {self.number} is {self.name}" + (f" ({known})" if known else "")
+
+
+def read_operators(checkpoint: Path) -> tuple[StatefulOperator, ...]:
+    """All stateful operators of a query, by number; none if it has no state.
+
+    Raises `AdoptionRefused` if nothing says what an operator is, `CheckpointDamaged`, `CheckpointUnreadable`, `FormatUnknown`.
+    """
+    folders: Mapping[int, Path] = numbered_folders(checkpoint / STATE)
+    return tuple(_operator(number, folder) for number, folder in sorted(folders.items()))
+
+
+def refuse_others(operators: tuple[StatefulOperator, ...]) -> None:
+    """Raise `AdoptionRefused`, naming each, if there are other operators than `applyInPandasWithState`."""
+    others = [each for each in operators if each.name != PANDAS]
+    if others:
+        raise AdoptionRefused(
+            f"the query has state that no operator of a job can take over: {', '.join(map(str, others))}",
+            hint=f"only the state of {PANDAS} can be adopted; such a query begins anew as a job, in an empty store, "
+            "from the beginning of its input; nothing was changed",
+        )
+
+
+def _operator(number: int, folder: Path) -> StatefulOperator:
+    path = _metadata_file(folder / operator_metadata.OPERATOR_METADATA)
+    if path is None:
+        raise AdoptionRefused(
+            f"the checkpoint does not say what operator {number} is: it was written by Spark 3",
+            looked_in=folder / operator_metadata.OPERATOR_METADATA,
+            hint="start the query once with Spark 4, which writes it down, let it finish a batch, and stop it; nothing was changed",
+        )
+    found = _parsed(path)
+    return StatefulOperator(number, found.name, found.partitions)
+
+
+def _metadata_file(folder: Path) -> Path | None:
+    """The newest: version 2 has one for each batch that began a run."""
+    newer = folder / operator_metadata.METADATA_V2
+    numbered = sorted((number, name) for name in names(newer) if (number := batch_number(name)) is not None)
+    if numbered:
+        return newer / numbered[-1][1]
+    return folder / operator_metadata.METADATA_V1 if operator_metadata.METADATA_V1 in names(folder) else None
+
+
+def _parsed(path: Path) -> OperatorMetadata:
+    try:
+        return parse_operator(text_of(path))
+    except FileNotFoundError:
+        raise CheckpointDamaged(f"{path} went away while it was read", hint=HINT_DAMAGED) from None
+    except UnknownFormat as error:
+        raise FormatUnknown(f"{path}: {error}", hint=HINT_NEWER) from error
+    except Unreadable as error:
+        raise CheckpointDamaged(f"{path}: {error}", hint=HINT_DAMAGED) from error

@@ -1,0 +1,82 @@
+"""A plain query's offset as a cursor: the connector that reads such an input says what its offset means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_ckpt import connectors
+from spark_ckpt.connector import Adopts, Cursor
+from spark_ckpt.errors import AdoptionRefused, CheckpointDamaged
+from spark_ckpt.spark_internals.query_logs import SOURCES, UnknownFormat, Unreadable, parse_start
+from spark_rewind.checkpoint import HINT_DAMAGED, Checkpoint
+from spark_rewind.positions import DeltaPosition, FilesPosition, KafkaPosition, Position, position_of
+from spark_rewind.reading import text_of
+
+_CONNECTORS = {KafkaPosition: "kafka", DeltaPosition: "delta"}
+"""Whose offsets can be gone on from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where one source stands. `kind`: its connector; `position`: in words."""
+
+    kind: str
+    position: str
+    cursor: Cursor
+    identity: Mapping[str, str]
+
+
+def stand_of(checkpoint: Checkpoint, source: str, line: str | None) -> Stand | None:
+    """Where a source stands at a line of the offset log; without one where it began, None if it does not say that either.
+
+    Raises `AdoptionRefused` for a kind of source that cannot be adopted, `SourceInvalid`, `CheckpointDamaged`,
+    `ConnectorUnknown`, `ConnectorBroken`.
+    """
+    offset = _beginning(checkpoint, source) if line is None else line
+    if offset is None:
+        return None
+    try:
+        position = position_of(offset)
+    except (UnknownFormat, Unreadable) as error:
+        raise CheckpointDamaged(f"{checkpoint.folder}, source {source}: {error}", hint=HINT_DAMAGED) from error
+    kind = _CONNECTORS.get(type(position))
+    if kind is None:
+        raise _refused(source, position)
+    adopted = _adopting(kind).adopted(offset)
+    return Stand(kind, str(position), adopted.cursor, adopted.identity)
+
+
+def _beginning(checkpoint: Checkpoint, source: str) -> str | None:
+    """The offset that the source's own folder has as its beginning, as Kafka's does."""
+    path = checkpoint.folder / SOURCES / source / "0"
+    if not path.is_file():
+        return None
+    try:
+        offset = parse_start(text_of(path))
+        return offset if isinstance(position_of(offset), KafkaPosition) else None
+    except (UnknownFormat, Unreadable):
+        return None  # a log of files, not an offset
+
+
+def _adopting(kind: str) -> type[Adopts]:
+    for each in connectors.named(kind).sources():
+        if issubclass(each, Adopts):
+            return each
+    raise AdoptionRefused(
+        f"connector {kind!r} cannot go on where a plain query stopped", hint="upgrade the package that brings it"
+    )
+
+
+def _refused(source: str, position: Position) -> AdoptionRefused:
+    if isinstance(position, FilesPosition):
+        return AdoptionRefused(
+            f"source {source} reads files, and a job cannot take over which of them were read",
+            position=position,
+            hint="let the query read all files, stop it, and start the job on a folder for new ones; nothing was changed",
+        )
+    return AdoptionRefused(
+        f"source {source} is of a kind whose position means nothing here",
+        position=position,
+        hint=f"sources that can be adopted: {', '.join(_CONNECTORS.values())}; nothing was changed",
+    )

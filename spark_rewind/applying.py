@@ -1,0 +1,313 @@
+"""`spark-ckpt rewind apply` and `undo`: a plan is carried out, or what it did is taken back. Needs no JVM."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_ckpt.errors import CheckpointForeign, RewindNotPermitted, RewindStale, RewindUnderWay, RewindUnsupported
+from spark_ckpt.spark_internals.query_logs import COMMITS, OFFSETS, SINK_LOG
+from spark_rewind.carrying import Carrier, commit_path
+from spark_rewind.checkpoint import Checkpoint, read_checkpoint
+from spark_rewind.checkpoint_copy import check_known
+from spark_rewind.drafting import QueryWish, TableDraft, TableWish, query_change, stamp_of, table_draft
+from spark_rewind.folders import Labels, brought_back, folders_to_write, taken_back
+from spark_rewind.journal import Journal
+from spark_rewind.liveness import watch
+from spark_rewind.pinned_points import whole_copy
+from spark_rewind.plan import Plan, QueryPlan, TablePlan
+from spark_rewind.positions import DeltaPosition
+from spark_rewind.records import FolderChange, QueryChange, Record, TableChange
+from spark_rewind.stages import Move, Phase, on_apply, on_undo
+from spark_rewind.swapping import check_swap
+from spark_rewind.tables import LOG, Table, read_table
+
+_PLAN_AGAIN = "plan again, and apply that plan; nothing was changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`wait`: lets time pass while queries are watched. `now_ms`: milliseconds since 1970. `engine`: who commits to tables.
+
+    `from_snapshot`: queries that begin a table as it is, not at a `startingVersion`; asked of those that begin anew.
+    `settle`: lets time pass until applications whose queries were stopped have written the last of their state.
+    """
+
+    wait: Callable[[], None]
+    now_ms: int
+    engine: str
+    from_snapshot: Sequence[str] = ()
+    settle: Callable[[], None] = lambda: None
+
+
+def apply(plan: Plan, settings: Settings, *, dry: bool = False) -> Record:
+    """Carry a plan out, or go on where an earlier call was killed. `dry`: work it out and change nothing.
+
+    Raises `RewindStale` (something has gone on since the plan), `RewindQueryRuns`, `RewindNotPermitted`, `RewindUnsupported`,
+    `RewindUnderWay`, `RewindOutOfReach`, and what reading raises. Then nothing was changed, unless the error says so.
+    """
+    journal = Journal(plan)
+    if dry:
+        return _drafted(plan, journal, settings)[0]
+    check_rights(plan)
+    with journal.locked():
+        record, carrier = journal.read("apply"), Carrier(journal)
+        move = on_apply(record.phase if record else None, journal.phase("undo"))
+        if record is None or move in (Move.BEGIN, Move.CLEAN_UP_AND_BEGIN):
+            if record is not None:
+                carrier.clean_up(record)
+            record, drafts = _drafted(plan, journal, settings)
+            _require_writable(*(place for each in record.folders for place in folders_to_write(each)))
+            record = _watched(record, settings)
+            return carrier.begin(record, drafts, settings.settle)
+        return _moved_on(carrier, record, move)
+
+
+def undo(plan: Plan, settings: Settings) -> Record | None:
+    """Take back what `apply` did, or go on where an earlier call was killed. None: nothing of it had counted.
+
+    Raises as `apply`; `RewindStale` also if a query has run, or a table was written, since the plan was carried out.
+    """
+    journal = Journal(plan)
+    with journal.locked():
+        applied, undone, carrier = journal.read("apply"), journal.read("undo"), Carrier(journal)
+        move = on_undo(applied.phase if applied else None, undone.phase if undone else None)
+        if applied is None or move is Move.APPLY_FIRST:
+            raise _not_carried_out(applied)
+        if move is Move.CLEAN_UP:
+            carrier.clean_up(applied)
+            return None
+        if undone is None or move in (Move.BEGIN, Move.CLEAN_UP_AND_BEGIN):
+            if undone is not None:
+                carrier.clean_up(undone)
+            record, drafts = _undo_drafted(applied, settings)
+            record = _watched(record, settings)
+            return carrier.begin(record, drafts, settings.settle)
+        return _moved_on(carrier, undone, move)
+
+
+def _moved_on(carrier: Carrier, record: Record, move: Move) -> Record:
+    """After the decision."""
+    if move is Move.GO_ON:
+        return carrier.go_on(record)
+    if move is Move.FINISH:
+        return carrier.finish(record)
+    if move is Move.UNDO_FIRST:
+        raise RewindUnderWay(
+            "an undo of this rewind has begun", hint="run `spark-ckpt rewind undo` with this plan again"
+        )
+    if move is Move.PLAN_AGAIN:
+        raise RewindStale("this plan was carried out and undone", hint="plan again, and apply that plan")
+    return record
+
+
+def _not_carried_out(applied: Record | None) -> Exception:
+    if applied is None:
+        return CheckpointForeign("this plan was not carried out", hint="there is nothing to undo; nothing was changed")
+    return RewindUnderWay(
+        "this plan is carried out in part", hint="run `spark-ckpt rewind apply` with it again; then it can be undone"
+    )
+
+
+def _watched(record: Record, settings: Settings) -> Record:
+    folders = {each.name: [Path(each.folder)] for each in record.queries}
+    folders |= {f"a writer of {each.path}": [Path(each.path, LOG)] for each in record.tables}
+    folders |= {f"a writer of {each.path}": [Path(each.path, SINK_LOG)] for each in record.folders}
+    quiet = watch(folders, settings.wait, settings.now_ms * 1_000_000)
+    return record.model_copy(update={"notes": [*record.notes, *quiet]})
+
+
+# -- apply ---------------------------------------------------------------------------------------------------------------
+
+
+def _drafted(plan: Plan, journal: Journal, settings: Settings) -> tuple[Record, list[TableDraft]]:
+    """What a plan comes to. Changes nothing."""
+    back = [each for each in plan.tables if not each.stays]
+    _refuse_what_cannot(plan, back)
+    tables = [_read_table(each) for each in back]
+    found = {each.name: _read_query(each) for each in plan.queries}
+    ids = {each for table in tables for each in table.ids}
+    wishes = [
+        QueryWish(found[each.name], _made_of(each, found[each.name]), _batch(each, found[each.name]), not each.stays)
+        for each in plan.queries
+    ]
+    _refuse_unknown_beginnings(wishes, ids, settings)
+    writers = {each.name: each.query for each in plan.queries}
+    table_wishes = [
+        TableWish(table, each.version, [writers[name] for name in each.written_by if name in writers], each.kept_in)
+        for each, table in zip(back, tables, strict=True)
+    ]
+    endings = (f".rewinding-{journal.id}", f".before-rewind-{journal.id}")
+    record, drafts = _record("apply", journal.id, wishes, table_wishes, endings, settings)
+    labels = Labels(endings[0], endings[1], f".before-rewind-{journal.id}")
+    folders = [taken_back(each, labels) for each in plan.folders if not each.stays]
+    notes = [*plan.notes, *_foreign_readers(back, folders)]
+    update = {"target": plan.target.text, "public": plan.public, "notes": notes, "folders": folders}
+    record = record.model_copy(update=update)
+    _refuse_taken_names(record)
+    return record, drafts
+
+
+def _record(
+    kind: str,
+    journal: str,
+    queries: Sequence[QueryWish],
+    tables: Sequence[TableWish],
+    endings: tuple[str, str],
+    settings: Settings,
+) -> tuple[Record, list[TableDraft]]:
+    empty = {"target": "", "queries": [], "tables": [], "public": [], "notes": []}
+    record = Record.model_validate(
+        {"id": journal, "kind": kind, "phase": Phase.PREPARING, "made_at_ms": settings.now_ms, **empty}
+    )
+    drafts = []
+    for wish in tables:
+        stamp = stamp_of(wish.table, record.identity, settings.now_ms, settings.engine)
+        drafts.append(table_draft(wish, queries, stamp))
+    shifts = {each: draft.change.shift for wish, draft in zip(tables, drafts, strict=True) for each in wish.table.ids}
+    changes = [query_change(wish, shifts, endings) for wish in queries]
+    for query, change in zip(queries, changes, strict=True):
+        if change.changed:
+            check_known(query.made_of)
+    return record.model_copy(update={"queries": changes, "tables": [each.change for each in drafts]}), drafts
+
+
+def _made_of(query: QueryPlan, now: Checkpoint) -> Checkpoint:
+    """The checkpoint that has the batch that a query goes back to: its own, or a pinned one."""
+    return whole_copy(Path(query.kept_in), query.name) if query.kept_in and not query.stays else now
+
+
+def _batch(query: QueryPlan, now: Checkpoint) -> int:
+    """The newest batch that is kept."""
+    if not query.stays and query.batch is not None:
+        return query.batch
+    return now.batches[-1].number if now.batches else -1
+
+
+def _read_query(query: QueryPlan) -> Checkpoint:
+    found = read_checkpoint(Path(query.folder), query.name)
+    if found.digest != query.digest:
+        newest = found.batches[-1].number if found.batches else None
+        what = f"{query.name} is not as it was planned for; its newest batch is now {newest}"
+        raise RewindStale(what, hint=_PLAN_AGAIN)
+    return found
+
+
+def _read_table(table: TablePlan) -> Table:
+    found = read_table(Path(table.path))
+    if found.digest != table.digest:
+        what = f"table {table.path} is not as it was planned for; its newest version is now {found.newest}"
+        raise RewindStale(what, hint=_PLAN_AGAIN)
+    return found
+
+
+def _refuse_what_cannot(plan: Plan, back: Sequence[TablePlan]) -> None:
+    if all(each.stays for each in plan.queries) and not back:
+        raise RewindUnsupported("nothing goes back in this plan", hint="there is nothing to do")
+
+
+def _refuse_unknown_beginnings(wishes: Sequence[QueryWish], ids: set[str], settings: Settings) -> None:
+    """A query that begins anew begins a table as it is, unless it has a `startingVersion`: then it would meet what is undone."""
+    for wish in wishes:
+        if wish.batch >= 0 or wish.now.name in settings.from_snapshot:
+            continue
+        read = [end for batch in wish.now.batches for end in batch.ends.values() if isinstance(end, DeltaPosition)]
+        if any(each.table in ids for each in read):
+            what = f"{wish.now.name} begins anew, and reads a table that goes back; where it begins there is not in its checkpoint"
+            hint = (
+                f"if it has no startingVersion and no startingTimestamp: --from-snapshot {wish.now.name}. "
+                "If it has one: plan with a later target; nothing was changed"
+            )
+            raise RewindUnsupported(what, hint=hint)
+
+
+def _refuse_taken_names(record: Record) -> None:
+    taken = [each for query in record.queries if query.changed for each in (query.side, query.kept)]
+    taken += [each for folder in record.folders for each in (folder.side, folder.kept)]
+    taken += [folder.aside for folder in record.folders if folder.away]
+    for each in taken:
+        if Path(each).exists():
+            raise RewindNotPermitted(f"{each} is there already", hint="move it away; nothing was changed")
+
+
+def _foreign_readers(back: Sequence[TablePlan], folders: Sequence[FolderChange]) -> Iterator[str]:
+    for folder in folders:
+        yield f"folder {folder.path}: a reader that is none of these queries keeps what it has read of files that go"
+    for table in back:
+        yield (
+            f"table {table.path}: a reader that is none of these queries keeps what it has read of versions that go, and "
+            "stops at the version that takes them back, unless it skips changes"
+        )
+
+
+def check_rights(plan: Plan) -> None:
+    """Whether what has to be written can be. Raises `RewindNotPermitted`; changes nothing but an own folder that it takes away."""
+    for query in plan.queries:
+        folder = Path(query.folder)
+        _require_writable(
+            folder.parent, folder, *(folder / each for each in (OFFSETS, COMMITS) if (folder / each).is_dir())
+        )
+    for parent in {Path(each.folder).parent for each in plan.queries}:
+        check_swap(parent)
+    for table in plan.tables:
+        if not table.stays:
+            _require_writable(Path(table.path, LOG))
+    for each in plan.folders:
+        if not each.stays:
+            _require_writable(Path(each.path), Path(each.path, SINK_LOG))
+            check_swap(Path(each.path))
+
+
+def _require_writable(*folders: Path) -> None:
+    for folder in folders:
+        if folder.exists() and not os.access(folder, os.W_OK | os.X_OK | os.R_OK):
+            hint = "run as the user that the queries run as; nothing was changed"
+            raise RewindNotPermitted(f"{folder} may not be written", hint=hint)
+
+
+# -- undo ----------------------------------------------------------------------------------------------------------------
+
+
+def _undo_drafted(applied: Record, settings: Settings) -> tuple[Record, list[TableDraft]]:
+    """What taking a rewind back comes to: checkpoints as they were kept, tables at their versions before. Changes nothing."""
+    tables = [TableWish(_unwritten(each), each.newest, [*each.transactions]) for each in applied.tables]
+    wishes = [_undo_wish(each) for each in applied.queries]
+    endings = (f".undoing-{applied.id}", f".rewound-{applied.id}")
+    record, drafts = _record("undo", applied.id, wishes, tables, endings, settings)
+    folders = [brought_back(each, Labels(endings[0], endings[1], "")) for each in applied.folders]
+    record = record.model_copy(update={"target": f"before --to {applied.target}", "folders": folders})
+    _refuse_taken_names(record)
+    return record, drafts
+
+
+def _unwritten(change: TableChange) -> Table:
+    """A table that is as the rewind left it. Raises `RewindStale`."""
+    table = read_table(Path(change.path))
+    if table.newest != change.last or not _is_ours(change):
+        what = f"table {change.path} was written since the rewind, which ended with version {change.last}: it has {table.newest}"
+        raise RewindStale(
+            what, hint="what has been done since would be lost: plan a rewind instead; nothing was changed"
+        )
+    return table
+
+
+def _is_ours(change: TableChange) -> bool:
+    text = commit_path(change, change.last).read_bytes()
+    return hashlib.sha256(text).hexdigest() == change.commits[-1]
+
+
+def _undo_wish(change: QueryChange) -> QueryWish:
+    now = read_checkpoint(Path(change.folder), change.name)
+    if not change.changed:
+        return QueryWish(now, now, now.batches[-1].number if now.batches else -1, goes=False)
+    if now.digest != change.digest_after:
+        newest = now.batches[-1].number if now.batches else None
+        what = f"{change.name} has run since the rewind: its newest batch is {newest}"
+        raise RewindStale(
+            what, hint="what has been done since would be lost: plan a rewind instead; nothing was changed"
+        )
+    kept = read_checkpoint(Path(change.kept), change.name)
+    return QueryWish(now, kept, kept.batches[-1].number if kept.batches else -1, goes=True)

@@ -1,0 +1,273 @@
+"""The checkpoint of one plain query: its batches, where each ended, and which of its states can be loaded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from spark_ckpt.errors import CheckpointDamaged, CheckpointForeign, FormatUnknown, RewindUnderWay
+from spark_ckpt.spark_internals import query_logs
+from spark_ckpt.spark_internals.query_logs import StateIds, UnknownFormat, Unreadable, batch_number
+from spark_rewind.positions import KafkaPosition, Position, position_of
+from spark_rewind.reading import changed_ms, names, text_of
+from spark_rewind.source_files import FileLog, read_file_logs
+from spark_rewind.state_versions import Operator, read_operators
+
+T = TypeVar("T")
+
+HINT_DAMAGED = "restore the file from a backup, or leave this query out; nothing was changed"
+HINT_NEWER = "use a version of spark-ckpt that knows this format; Spark 3.5 to 4.2 can be read"
+HINT_FOREIGN = "name the folder that the query has as its checkpointLocation"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One micro-batch. `began_ms`: its ends were fixed before this moment, by the driver's clock, and all its work came after.
+
+    `committed_ms`: when its file in `commits` was written, None if it was not. `ends`: positions by source; None: not read.
+    `placed`: a rewind wrote it, for Spark wants a batch before the newest; it is no point to go back to.
+    `lines`: the same as Spark wrote them. `watermark_ms`: what it ran with; `next_watermark_ms`: the next batch, if it was
+    committed.
+    """
+
+    number: int
+    began_ms: int
+    committed_ms: int | None
+    ends: Mapping[str, Position | None]
+    state_ids: StateIds | None
+    placed: bool = False
+    lines: Mapping[str, str | None] = field(default_factory=dict)
+    watermark_ms: int = 0
+    next_watermark_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A batch whose files are kept elsewhere, too: `folder` is a checkpoint as of it. `point`: what it was pinned as.
+
+    `damage`: asked for the points of a line: what is wrong with the files; None if they are as they were pinned.
+    """
+
+    batch: Batch
+    folder: Path
+    point: str
+    damage: Callable[[], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A query as its checkpoint tells it. `batches`: those still in the log, without a gap, oldest first.
+
+    `digest`: of the logs, so that a plan can be told from what it was made for. `starts`: where Kafka sources began.
+    `pinned`: batches that are kept elsewhere, whether or not the log still has them; `pinned_unbegun`: it was pinned before its
+    first batch, too.
+    """
+
+    name: str
+    folder: Path
+    query: str
+    batches: tuple[Batch, ...]
+    operators: tuple[Operator, ...]
+    files: Mapping[str, FileLog]
+    digest: str
+    starts: Mapping[str, Position]
+    notes: tuple[str, ...] = ()
+    pinned: tuple[Pinned, ...] = ()
+    pinned_unbegun: bool = False
+
+    @property
+    def committed(self) -> int | None:
+        """The newest batch that was committed."""
+        return next((each.number for each in reversed(self.batches) if each.committed_ms is not None), None)
+
+    @property
+    def unfinished(self) -> Batch | None:
+        """The batch that was begun and not committed: Spark runs it again at the next start, with the same ends."""
+        return self.batches[-1] if self.batches and self.batches[-1].committed_ms is None else None
+
+    @property
+    def from_the_beginning(self) -> bool:
+        """Whether the log still has the first batch, or a point was pinned before it: so the query may begin anew."""
+        return self.pinned_unbegun or not self.batches or self.batches[0].number == 0
+
+    @property
+    def known(self) -> Sequence[Batch]:
+        """Batches of the log and pinned ones, each once, oldest first. There may be gaps among the pinned ones."""
+        if not self.pinned:
+            return self.batches
+        found = {each.batch.number: each.batch for each in self.pinned} | {each.number: each for each in self.batches}
+        return [found[number] for number in sorted(found)]
+
+    def batch(self, number: int) -> Batch | None:
+        """A batch by its number. Those of the log are in order and without a gap."""
+        at = number - self.batches[0].number if self.batches else -1
+        if 0 <= at < len(self.batches):
+            return self.batches[at]
+        return next((each.batch for each in self.pinned if each.batch.number == number), None)
+
+    def state_gone(self, batch: Batch) -> str | None:
+        """Why the state after a batch cannot be loaded, by the names of its files, here or where it is pinned; None if it can."""
+        gone = self._gone(batch)
+        return None if gone is None else self._unless_pinned(batch, gone)
+
+    def state_torn(self, batch: Batch) -> str | None:
+        """The same by what the snapshots contain. Opens files: meant for the batches of a line only."""
+        torn = None if self._gone(batch) is not None else self._torn(batch)
+        return None if torn is None else self._unless_pinned(batch, torn)
+
+    def kept_in(self, batch: Batch) -> Pinned | None:
+        """Where the files of a batch are to be taken from, if not from here."""
+        pins = self._pins_of(batch)
+        if not pins or (self._gone(batch) is None and self._torn(batch) is None):
+            return None
+        return next((each for each in pins if each.damage() is None), None)
+
+    def _gone(self, batch: Batch) -> str | None:
+        if not self.batches or batch.number < self.batches[0].number:
+            return f"batch {batch.number} left the log"
+        return next((why for each in self.operators if (why := each.gone(batch.number + 1)) is not None), None)
+
+    def _torn(self, batch: Batch) -> str | None:
+        return next((why for each in self.operators if (why := each.torn(batch.number + 1)) is not None), None)
+
+    def _pins_of(self, batch: Batch) -> list[Pinned]:
+        return [each for each in self.pinned if each.batch.number == batch.number]
+
+    def _unless_pinned(self, batch: Batch, why: str) -> str | None:
+        damages = [each.damage() for each in self._pins_of(batch)]
+        return None if None in damages else "; ".join([why, *(each for each in damages if each is not None)])
+
+
+def read_checkpoint(folder: Path, name: str, fenced_by: str | None = None) -> Checkpoint:
+    """Read a checkpoint; changes nothing. `fenced_by`: the rewind whose fences are passed over.
+
+    Raises `CheckpointForeign`, `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`, `RewindUnderWay` for a fence.
+    """
+    query = _query_id(folder)
+    digest = hashlib.sha256(query.encode())
+    offsets = _unfenced(_log(folder / query_logs.OFFSETS), fenced_by)
+    commits = _unfenced(_log(folder / query_logs.COMMITS), fenced_by)
+    numbers = _unbroken(folder, sorted(offsets), sorted(commits))
+    batches = tuple(_batch(number, offsets[number], commits.get(number), digest) for number in numbers)
+    _check_commits(folder, batches)
+    batches = tuple(
+        each for each in batches if each.number > max((one.number for one in batches if one.placed), default=-1)
+    )
+    notes = _notes(name, sorted(offsets), numbers)
+    ids = {each.number + 1: each.state_ids for each in batches if each.committed_ms is not None}
+    operators = read_operators(folder / query_logs.STATE, ids, min(ids, default=1))
+    files = read_file_logs(folder / query_logs.SOURCES, [each.ends for each in batches])
+    starts = _starts(folder / query_logs.SOURCES, batches[-1].ends if batches else {})
+    return Checkpoint(name, folder, query, batches, operators, files, digest.hexdigest(), starts, notes)
+
+
+def _query_id(folder: Path) -> str:
+    if folder.is_file():
+        raise _foreign(folder, "is no folder")
+    try:
+        return query_logs.parse_id(text_of(folder / query_logs.ID_FILE))
+    except FileNotFoundError:
+        what = "is no folder" if not folder.is_dir() else f"holds no file `{query_logs.ID_FILE}`"
+        raise _foreign(folder, what) from None
+    except Unreadable as error:
+        what = f"{folder} is not the checkpoint of a query: {query_logs.ID_FILE}: {error}"
+        raise CheckpointForeign(what, hint=HINT_FOREIGN) from error
+
+
+def _foreign(folder: Path, what: str) -> CheckpointForeign:
+    return CheckpointForeign(f"{folder} is not the checkpoint of a query: it {what}", hint=HINT_FOREIGN)
+
+
+def _log(folder: Path) -> dict[int, Path]:
+    return {number: folder / name for name in names(folder) if (number := batch_number(name)) is not None}
+
+
+def _unfenced(log: dict[int, Path], fenced_by: str | None) -> dict[int, Path]:
+    """A log without the fence that may be its newest file."""
+    newest = max(log, default=None)
+    text = "" if newest is None else _text(log[newest])
+    if newest is None or not text.startswith(query_logs.FENCE):
+        return log
+    if fenced_by is not None and text.startswith(f"{query_logs.FENCE}{fenced_by}:"):
+        return {number: path for number, path in log.items() if number != newest}
+    hint = "run `spark-ckpt rewind apply` with its plan again, or `spark-ckpt rewind undo` with it"
+    raise RewindUnderWay(f"{log[newest]} says that a rewind has begun and is not over", hint=hint)
+
+
+def _unbroken(folder: Path, offsets: Sequence[int], commits: Sequence[int]) -> list[int]:
+    """The newest batches of the log without a gap among them."""
+    newest = offsets[-1] if offsets else -1
+    if commits and commits[-1] > newest:
+        what = f"{folder}: batch {commits[-1]} is committed, and its file in `{query_logs.OFFSETS}` is missing"
+        raise CheckpointDamaged(what, hint=HINT_DAMAGED)
+    found = newest
+    while found - 1 in offsets:
+        found -= 1
+    return list(range(found, newest + 1)) if offsets else []
+
+
+def _check_commits(folder: Path, batches: Sequence[Batch]) -> None:
+    """All but the newest batch were committed, or Spark would not have begun a next one."""
+    torn = next((each for each in batches[:-1] if each.committed_ms is None), None)
+    if torn is None:
+        return
+    what = f"{folder}: batch {torn.number} is not committed, and later ones were begun"
+    hint = (
+        f"{HINT_DAMAGED}. Queries with asyncProgressTrackingEnabled log some batches only: they cannot be planned for"
+    )
+    raise CheckpointDamaged(what, hint=hint)
+
+
+def _notes(name: str, offsets: Sequence[int], used: Sequence[int]) -> tuple[str, ...]:
+    if not used or used[0] == offsets[0]:
+        return ()
+    return (f"{name}: batch {used[0] - 1} is missing in the log; batches before {used[0]} are left out",)
+
+
+def _batch(number: int, offsets: Path, commit: Path | None, digest: hashlib._Hash) -> Batch:
+    text = _text(offsets)
+    logged = _parsed(offsets, lambda: query_logs.parse_batch(text))
+    ends = {name: _position(offsets, line) for name, line in logged.offsets.items()}
+    placed = query_logs.PLACEHOLDER in logged.conf
+    digest.update(f"\0{number}\0{text}".encode())
+    if commit is None:
+        return Batch(number, logged.began_ms, None, ends, None, placed, logged.offsets, logged.watermark_ms)
+    written = _text(commit)
+    digest.update(f"\0{written}".encode())
+    over = _parsed(commit, lambda: query_logs.parse_commit(written))
+    at_ms, watermarks = max(changed_ms(commit), logged.began_ms), (logged.watermark_ms, over.next_watermark_ms)
+    return Batch(number, logged.began_ms, at_ms, ends, over.state_ids, placed, logged.offsets, *watermarks)
+
+
+def _text(path: Path) -> str:
+    try:
+        return text_of(path)
+    except FileNotFoundError:
+        hint = "the query is running and lets go of old batches: stop it first, or try again"
+        raise CheckpointDamaged(f"{path} went away while it was read", hint=hint) from None
+
+
+def _starts(folder: Path, ends: Mapping[str, Position | None]) -> dict[str, Position]:
+    found: dict[str, Position] = {}
+    for source, end in ends.items():
+        path = folder / source / "0"
+        if isinstance(end, KafkaPosition) and path.is_file():
+            text = _text(path)
+            found[source] = _parsed(path, lambda text=text: position_of(query_logs.parse_start(text)))  # type: ignore[misc]
+    return found
+
+
+def _position(path: Path, line: str | None) -> Position | None:
+    return None if line is None else _parsed(path, lambda: position_of(line))
+
+
+def _parsed(path: Path, parse: Callable[[], T]) -> T:
+    try:
+        return parse()
+    except UnknownFormat as error:
+        raise FormatUnknown(f"{path}: {error}", hint=HINT_NEWER) from error
+    except Unreadable as error:
+        raise CheckpointDamaged(f"{path}: {error}", hint=HINT_DAMAGED) from error

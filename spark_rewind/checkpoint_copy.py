@@ -1,0 +1,200 @@
+"""A copy of a query's checkpoint as of one of its batches: what Spark would have left if the query had stopped there.
+
+State files are linked, not copied, where the file system has links: Spark never writes into one, it makes new ones. What comes
+after the batch is left out: later offsets, commits and versions of the state, and files that a source had not listed by then,
+or they would count as read. The file of a Hadoop checksum (`.x.crc`) goes with its file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spark_ckpt.errors import CheckpointDamaged, FormatUnknown
+from spark_ckpt.spark_internals import query_logs
+from spark_ckpt.spark_internals.query_logs import PLACEHOLDER
+from spark_rewind.checkpoint import HINT_DAMAGED, Batch, Checkpoint, read_checkpoint
+from spark_rewind.durable import link_or_copy, make_folder, sync_tree, write_new
+from spark_rewind.file_log_copy import copy_file_log
+from spark_rewind.positions import FilesPosition, position_of
+from spark_rewind.reading import entries, names, text_of
+from spark_rewind.state_copy import copy_state
+
+_KNOWN = (query_logs.OFFSETS, query_logs.COMMITS, query_logs.SOURCES, query_logs.STATE)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Up to where a checkpoint is copied. `batch`: the newest one, -1 for none; it may be unfinished.
+
+    `ends`: batch: source: an offset that is written instead of the query's own. Where there is one, the log begins there:
+    older batches are left out, as their offsets would be of another count than the new ones.
+    `alone`: only what Spark needs to go on from the batch: the batch before it, and the state of its version.
+    """
+
+    batch: int
+    ends: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    alone: bool = False
+
+    @property
+    def oldest(self) -> int:
+        """The first batch of the copy, if the checkpoint has it."""
+        return self.batch - 1 if self.alone else min(self.ends, default=0)
+
+
+def copy_checkpoint(query: Checkpoint, cut: Cut, target: Path) -> Checkpoint:
+    """Write the copy into a folder that is not there yet, make it durable, read it back and compare.
+
+    Raises `RewindNotPermitted`, `CheckpointDamaged` (a file is missing, the copy is not what it should be), `FormatUnknown`
+    (there is something in the checkpoint whose meaning is not known), FileExistsError.
+    """
+    check_known(query)
+    make_folder(target.parent, query.folder.parent) if not target.parent.exists() else None
+    target.mkdir()
+    make_folder(target, query.folder)
+    link_with_checksum(query.folder / query_logs.ID_FILE, target / query_logs.ID_FILE)
+    kept = [each for each in query.batches if cut.oldest <= each.number <= cut.batch]
+    _copy_logs(query, kept, cut, target)
+    _copy_sources(query, kept[-1] if kept else None, target)
+    copy_state(query, cut.batch, target, alone=cut.alone)
+    sync_tree(target)
+    return check_copy(query, cut, target)
+
+
+def check_known(query: Checkpoint) -> None:
+    """Whether everything in a checkpoint is of a kind that is known. Raises `FormatUnknown`."""
+    strange = [
+        each.name
+        for each in entries(query.folder)
+        if each.name[0] != "." and each.name not in (*_KNOWN, query_logs.ID_FILE)
+    ]
+    if strange:
+        what = f"{query.folder} holds {strange[0]!r}, and what that is as of an older batch is not known"
+        hint = "a Delta source's log of schemas cannot go back: begin this query anew by hand, and plan for the others"
+        raise FormatUnknown(what, hint=hint)
+
+
+def link_with_checksum(source: Path, target: Path) -> None:
+    """A file, and its Hadoop checksum if it has one. Raises `CheckpointDamaged` if it is gone, `RewindNotPermitted`."""
+    try:
+        link_or_copy(source, target)
+    except FileNotFoundError:
+        raise CheckpointDamaged(f"{source} went away while it was copied", hint=HINT_DAMAGED) from None
+    checksum = source.with_name(f".{source.name}.crc")
+    if checksum.is_file():
+        link_or_copy(checksum, target.with_name(f".{target.name}.crc"))
+
+
+# -- offsets and commits -------------------------------------------------------------------------------------------------
+
+
+def _copy_logs(query: Checkpoint, kept: Sequence[Batch], cut: Cut, target: Path) -> None:
+    for log in (query_logs.OFFSETS, query_logs.COMMITS):
+        make_folder(target / log, query.folder / log) if (query.folder / log).is_dir() else (target / log).mkdir()
+    for batch in kept:
+        offsets = Path(query_logs.OFFSETS, str(batch.number))
+        if (ends := cut.ends.get(batch.number)) is not None:
+            write_new(target / offsets, query_logs.with_ends(text_of(query.folder / offsets), ends, {}).encode())
+        else:
+            link_with_checksum(query.folder / offsets, target / offsets)
+        if batch.committed_ms is not None:
+            commit = Path(query_logs.COMMITS, str(batch.number))
+            link_with_checksum(query.folder / commit, target / commit)
+    if len(kept) == 1 and kept[0].number > 0:
+        _place_before(query, kept[0], cut, target)
+
+
+def _place_before(query: Checkpoint, oldest: Batch, cut: Cut, target: Path) -> None:
+    """Spark reads the batch before the newest at a start, and reads again what lies between the two: so there has to be one.
+
+    It ends where the oldest batch of the copy ends, so that nothing lies between. It is marked, for it is no batch to go back to.
+    """
+    if oldest.committed_ms is None:
+        what = (
+            f"{query.folder}: batch {oldest.number} is unfinished, and the batch before it, where it begins, is missing"
+        )
+        raise CheckpointDamaged(what, hint=HINT_DAMAGED)
+    text = text_of(query.folder / query_logs.OFFSETS / str(oldest.number))
+    placed = query_logs.with_ends(text, cut.ends.get(oldest.number, {}), {PLACEHOLDER: "true"})
+    before = str(oldest.number - 1)
+    write_new(target / query_logs.OFFSETS / before, placed.encode())
+    source = query.folder / query_logs.COMMITS / before
+    if source.is_file():
+        link_with_checksum(source, target / query_logs.COMMITS / before)
+    else:
+        link_or_copy(query.folder / query_logs.COMMITS / str(oldest.number), target / query_logs.COMMITS / before)
+
+
+# -- what sources keep ---------------------------------------------------------------------------------------------------
+
+
+def _copy_sources(query: Checkpoint, newest: Batch | None, target: Path) -> None:
+    """Logs of files up to the batch; what other sources keep of where they began, as it is."""
+    if not (query.folder / query_logs.SOURCES).is_dir():
+        return
+    make_folder(target / query_logs.SOURCES, query.folder / query_logs.SOURCES)
+    for each in entries(query.folder / query_logs.SOURCES):
+        if not each.is_dir():
+            continue
+        source, copied = query.folder / query_logs.SOURCES / each.name, target / query_logs.SOURCES / each.name
+        make_folder(copied, source)
+        if each.name in query.files:
+            end = newest.ends.get(each.name) if newest else None
+            copy_file_log(source, copied, end.log_offset if isinstance(end, FilesPosition) else -1)
+        else:
+            for name in names(source):
+                if not name.startswith("."):
+                    link_with_checksum(source / name, copied / name)
+
+
+# -- the copy, read back -------------------------------------------------------------------------------------------------
+
+
+def check_copy(query: Checkpoint, cut: Cut, target: Path) -> Checkpoint:
+    """Read a copy as a plan reads it, and compare with what it was made of. Raises `CheckpointDamaged`."""
+    copy = read_checkpoint(target, query.name)
+    wrong = next(iter(_differences(query, copy, cut)), None)
+    if wrong is not None:
+        raise CheckpointDamaged(
+            f"the copy of {query.folder} at batch {cut.batch} is not whole: {wrong}", hint=HINT_DAMAGED
+        )
+    return copy
+
+
+def _differences(query: Checkpoint, copy: Checkpoint, cut: Cut) -> list[str]:
+    wanted = [each for each in query.batches if cut.oldest <= each.number <= cut.batch]
+    numbers = [each.number for each in copy.batches]
+    if copy.query != query.query:
+        return ["it is of another query"]
+    if numbers != [each.number for each in wanted]:
+        return [f"it has batches {numbers}"]
+    found = []
+    for was, is_now in zip(wanted, copy.batches, strict=True):
+        ends = dict(was.ends) | {name: position_of(text) for name, text in cut.ends.get(was.number, {}).items()}
+        if ends != dict(is_now.ends) or (was.committed_ms is None) != (is_now.committed_ms is None):
+            found.append(f"batch {was.number} does not end where it ended")
+        if was.state_ids != is_now.state_ids:
+            found.append(f"batch {was.number} names another state")
+    return [*found, *_state_differences(query, copy), *_file_differences(query, copy)]
+
+
+def _state_differences(query: Checkpoint, copy: Checkpoint) -> list[str]:
+    """What the state after the newest finished batch lacks that the query's own has."""
+    batch = next((each for each in reversed(copy.batches) if each.committed_ms is not None), None)
+    if batch is None:
+        return []
+    if [sorted(each.read()) for each in copy.operators] != [sorted(each.read()) for each in query.operators]:
+        return ["it has other operators or partitions"]
+    gone = copy.state_gone(batch) or copy.state_torn(batch)
+    return [] if gone is None else [gone]
+
+
+def _file_differences(query: Checkpoint, copy: Checkpoint) -> list[str]:
+    newest = copy.batches[-1].ends if copy.batches else {}
+    for source, end in newest.items():
+        if isinstance(end, FilesPosition):
+            known = {} if source not in copy.files else copy.files[source].entries
+            if sorted(known) != sorted(query.files[source].up_to(end.log_offset)):
+                return [f"source {source} has other files than it had read"]
+    return []

@@ -1,0 +1,1 @@
+"""Commands for plain Spark queries."""

@@ -1,0 +1,169 @@
+"""`spark-ckpt adopt`: a plain query's checkpoint becomes the first epoch of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, pairs
+from spark_ckpt.cli.output import print_json, print_line, print_table, size, utc
+from spark_ckpt.connector import Json
+from spark_ckpt.json_values import plain
+from spark_rewind.adopt.adopting import Adoption, TakenState, Target, would_adopt
+from spark_rewind.adopt.adopting import adopt as adopt_query
+from spark_rewind.adopt.plan import Request
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def adopt(
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint folder of the query, which is stopped.")
+    ],
+    store: StoreUri,
+    job: Annotated[str, typer.Option(help="The name that the job has.")],
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=NUMBER", help="What the job calls the query's source of this number. NAME for the only one."
+        ),
+    ] = None,
+    operator: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=NUMBER", help="What the job calls the operator of this number, as for --source."),
+    ] = None,
+    key_groups: Annotated[
+        int | None,
+        typer.Option(
+            "--key-groups", min=1, max=32768, help="How many the operators get; as a job on this machine would have."
+        ),
+    ] = None,
+    unfinished: Annotated[
+        Literal["done", "again"] | None,
+        typer.Option(help="What becomes of a batch that was not committed: the sink has all of it, or nothing."),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="The Delta table or file sink's folder that the query writes: says whether it has that batch.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be taken; write nothing.")] = False,
+    as_json: AsJson = False,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Make the checkpoint of a plain query the first epoch of a job: it goes on at the next record, with the state of every key.
+
+    The query has to be stopped, and must not be started again. Its checkpoint stays as it is; the store has to be new. Kafka and
+    Delta sources, the state of applyInPandasWithState. Only state needs a JVM. See docs/migrating.md.
+    """
+    request = Request(checkpoint, source or (), operator or (), unfinished, output)
+    target = Target(store, job, pairs(storage_option, "--storage-option"), key_groups)
+    with _sessions() as session:
+        found = (would_adopt if dry_run else adopt_query)(request, target, session)
+    if as_json:
+        print_json(_fields(found))
+    else:
+        _print(found, target)
+
+
+@contextmanager
+def _sessions() -> Iterator[_Sessions]:
+    sessions = _Sessions()
+    try:
+        yield sessions
+    finally:
+        sessions.close()
+
+
+class _Sessions:
+    """A session when it is asked for; what it started it stops."""
+
+    def __init__(self) -> None:
+        self._own: SparkSession | None = None
+
+    def __call__(self) -> SparkSession:
+        from pyspark.sql import SparkSession  # which nothing needs for a query without state
+
+        from spark_ckpt.spark_session.session import session
+
+        active = SparkSession.getActiveSession()
+        if active is not None:
+            return active
+        self._own = session("spark-ckpt adopt", conf={"spark.ui.enabled": "false"})
+        self._own.sparkContext.setLogLevel("OFF")  # what goes wrong is told as an error of ours
+        return self._own
+
+    def close(self) -> None:
+        """Stop the session, if this made one."""
+        if self._own is not None:
+            self._own.stop()
+
+
+def _fields(found: Adoption) -> dict[str, Json]:
+    taking = found.taking
+    return {
+        "query": taking.query,
+        "checkpoint": str(taking.folder),
+        "batch": taking.batch,
+        "epoch": found.epoch,
+        "sources": {
+            name: {"kind": stand.kind, "cursor": plain(stand.cursor)} for name, stand in sorted(taking.sources.items())
+        },
+        "unread": list(taking.unread),
+        "operators": {
+            each.operator: {
+                "number": each.number,
+                "key": each.key,
+                "state": each.state,
+                "keys": each.keys,
+                "timeouts": each.timed,
+                "key_groups": each.key_groups,
+                "size_bytes": each.size_bytes,
+            }
+            for each in found.states
+        },
+        "watermark_ms": taking.watermark_ms,
+        "late_watermark_ms": taking.late_ms,
+        "notes": list(taking.notes),
+    }
+
+
+def _print(found: Adoption, target: Target) -> None:
+    taking = found.taking
+    behind = f"behind batch {taking.batch}" if taking.batch >= 0 else "before its first batch"
+    print_line(
+        f"query {taking.query} {behind}{'' if found.epoch is None else f', now epoch {found.epoch} of job {target.job}'}"
+    )
+    print_line()
+    rows = [(name, stand.kind, stand.position) for name, stand in sorted(taking.sources.items())]
+    print_table(
+        ("source", "kind", "goes on at"),
+        [*rows, *((name, "-", "its start: nothing was read") for name in taking.unread)],
+    )
+    if found.states:
+        print_line()
+        columns = ("operator", "keys", "with a timeout", "key groups", "size", "key", "state")
+        print_table(columns, [_state_row(each) for each in found.states])
+    if taking.watermark_ms:
+        print_line(f"\nwatermark {utc(taking.watermark_ms)}")
+    for note in taking.notes:
+        print_line(f"\n{note}")
+    print_line()
+    if found.epoch is None:
+        print_line("Nothing was changed.")
+    else:
+        print_line(
+            "Do not start the plain query again: it would write these rows a second time. Its checkpoint is as it was."
+        )
+        print_line(f"Start the job {target.job} with this store, and with these names of sources and operators.")
+
+
+def _state_row(each: TakenState) -> tuple[object, ...]:
+    stored = None if each.size_bytes is None else size(each.size_bytes)
+    return (each.operator, each.keys, each.timed, each.key_groups, stored, each.key, each.state)

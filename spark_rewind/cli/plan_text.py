@@ -1,0 +1,173 @@
+"""A rewind's plan as people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from rich.console import Console
+from rich.tree import Tree
+
+from spark_ckpt.cli.output import Id, print_line, print_table
+from spark_ckpt.wording import counted
+from spark_rewind.plan import FolderPlan, Plan, PublicRange, QueryPlan, Reason, TablePlan, UndoneVersion
+
+_WIDE = 10_000
+
+
+def print_plan(plan: Plan) -> None:
+    """The line, what forced it, what is undone, what is public, what is not known."""
+    back = [each for each in plan.queries if not each.stays]
+    print_line(f"to {plan.target.text}: {counted(len(back), 'query goes', 'queries go')} back, {_staying(plan)}")
+    print_line()
+    print_table(
+        ("query", "newest batch", "goes back to", "batches undone", "state loaded"), map(_query_row, plan.queries)
+    )
+    if plan.tables:
+        print_line()
+        columns = ("table", "newest version", "goes back to", "versions undone", "written by", "read by")
+        print_table(columns, map(_table_row, plan.tables))
+    if plan.folders:
+        print_line()
+        columns = ("folder", "newest batch", "goes back to", "files that go", "written by", "read by")
+        print_table(columns, map(_folder_row, plan.folders))
+    _print_reasons(plan)
+    _print_details(plan)
+    print_line("\nNothing was changed.")
+
+
+def _staying(plan: Plan) -> str:
+    staying = sum(each.stays for each in plan.queries)
+    return f"{staying} {'stays' if staying == 1 else 'stay'}"
+
+
+def _query_row(query: QueryPlan) -> Sequence[object]:
+    newest = "none" if query.newest is None else str(query.newest)
+    unfinished = f", {query.unfinished} unfinished" if query.unfinished is not None else ""
+    state = None if query.state_version is None else f"version {query.state_version}"
+    goes = _goes_to(query.stays, query.batch, "batch") + (f", pinned as {query.point}" if query.point else "")
+    return query.name, newest + unfinished, goes, _numbers(query.undone), state
+
+
+def _table_row(table: TablePlan) -> Sequence[object]:
+    undone = _numbers([each.version for each in table.undone])
+    goes = _goes_to(table.stays, table.version, "version")
+    return (
+        table.path,
+        Id(table.newest),
+        goes,
+        undone,
+        ", ".join(table.written_by) or None,
+        ", ".join(table.read_by) or None,
+    )
+
+
+def _folder_row(folder: FolderPlan) -> Sequence[object]:
+    goes = _goes_to(folder.stays, folder.batch, "batch")
+    readers = ", ".join(folder.read_by) or None
+    return folder.path, Id(folder.newest), goes, folder.files_gone, folder.written_by, readers
+
+
+def _goes_to(stays: bool, point: int | None, what: str) -> str:
+    if stays or point is None:
+        return "stays"
+    if point < 0:
+        return "the beginning" if what == "batch" else "before its first"
+    return f"{what} {point}"
+
+
+def _numbers(numbers: Sequence[int]) -> str | None:
+    if not numbers:
+        return None
+    return str(numbers[0]) if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"
+
+
+def _print_reasons(plan: Plan) -> None:
+    """A tree: each step below the one that forced it."""
+    tree = Tree("why")
+    branches: dict[str, Tree] = {}
+    chains = [each.reasons for each in plan.queries] + [each.reasons for each in plan.tables]
+    for chain in chains:
+        above = tree
+        for reason in chain:
+            if reason.sentence not in branches:
+                branches[reason.sentence] = above.add(_plain(reason))
+            above = branches[reason.sentence]
+    if branches:
+        print_line()
+        console = Console(width=_WIDE, highlight=False, markup=False)
+        with console.capture() as capture:
+            console.print(tree)
+        for line in capture.get().splitlines():
+            print_line(line.rstrip())
+
+
+def _plain(reason: Reason) -> str:
+    return reason.sentence if reason.exact else f"{reason.sentence} (bound by time)"
+
+
+def _print_details(plan: Plan) -> None:
+    for title, lines in (
+        ("files of pinned batches:", [f"{each.name}: {each.kept_in}" for each in plan.queries if each.kept_in]),
+        ("cannot be had any more:", list(_passed_over(plan))),
+        ("versions undone:", list(_undone(plan))),
+        ("versions that are read again:", list(_in_flight(plan))),
+        ("records that are public already:", [_public(each) for each in plan.public]),
+        ("what this plan does not know:", plan.notes),
+    ):
+        if lines:
+            print_line(f"\n{title}")
+            for line in lines:
+                print_line(f"  - {line}")
+
+
+def _passed_over(plan: Plan) -> Iterator[str]:
+    for query in plan.queries:
+        yield from (f"{query.name} batch {each.point}: {each.why}" for each in query.passed_over)
+    for table in plan.tables:
+        yield from (f"{table.path} version {each.point}: {each.why}" for each in table.passed_over)
+
+
+def _undone(plan: Plan) -> Iterator[str]:
+    """Versions in a row that one writer wrote in one way are one line."""
+    for table in plan.tables:
+        for (operation, writers), group in groupby(table.undone, key=_manner):
+            versions = list(group)
+            first, last = versions[0], versions[-1]
+            which = f"{first.version}" if first is last else f"{first.version} to {last.version}"
+            batches = [each.rpartition(" ")[2] for each in (*first.batches[:1], *last.batches[-1:])]
+            span = (
+                f" batches {batches[0]} to {batches[-1]}"
+                if len(set(batches)) > 1
+                else f" batch {batches[0]}"
+                if batches
+                else ""
+            )
+            yield f"{table.path}@{which}: {operation}{', ' + writers + span if writers else ''}"
+
+
+def _manner(version: UndoneVersion) -> tuple[str, str]:
+    writers = [each.partition(" batch ")[0] for each in version.batches]
+    return version.operation, ", ".join(
+        [*writers, *(f"application {app}, none of these queries" for app in version.strangers)]
+    )
+
+
+def _in_flight(plan: Plan) -> Iterator[str]:
+    for table in plan.tables:
+        for each in table.in_flight:
+            yield f"{each.reader} reads {_versions(each.first, each.last)} of {table.path}"
+
+
+def _versions(first: int, last: int) -> str:
+    return f"version {first}" if first == last else f"versions {first} to {last}"
+
+
+def _public(each: PublicRange) -> str:
+    where = f"{each.topic}, partition {each.partition}"
+    if each.last is not None:
+        return f"{where}: offsets {each.first} to {each.last}, of {each.writer}"
+    known = (
+        f"at least to {each.known_last}, which a reader has seen" if each.known_last is not None else "nobody read it"
+    )
+    return f"{where}: from offset {each.first} or later, {known}; of {each.writer}"

@@ -1,0 +1,87 @@
+"""`spark-ckpt rewind`: plain PySpark queries go back together to one consistent point."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spark_ckpt.cli.options import AsJson
+from spark_ckpt.cli.output import print_line
+from spark_ckpt.errors import ConfigInvalid
+from spark_rewind.cli import apply as carry_out
+from spark_rewind.cli import pins
+from spark_rewind.cli.pins import Checkpoints, DeclaredFile, Tables
+from spark_rewind.cli.plan_text import print_plan
+from spark_rewind.declared import Declared, read_declared
+from spark_rewind.planning import Request, plan_rewind
+
+if TYPE_CHECKING:
+    from spark_rewind.cli.topic_times import BrokerTopics
+
+app = typer.Typer(
+    help="Take plain PySpark queries back together to one consistent point: plan, apply, undo.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+app.command("pin")(pins.pin)
+app.command("points")(pins.points)
+app.command("unpin")(pins.unpin)
+
+
+@app.callback()
+def rewind() -> None:
+    """Take plain PySpark queries back together to one consistent point: plan, apply, undo."""
+
+
+@app.command("plan")
+def plan(
+    checkpoints: Checkpoints,
+    to: Annotated[str, typer.Option(metavar="TIME|QUERY@BATCH|TABLE@VERSION|POINT", help="How far back at least.")],
+    table: Tables = None,
+    declared: DeclaredFile = None,
+    pins: Annotated[
+        Path | None, typer.Option(metavar="PINS", help="Pinned points take part. A point's name is a target, too.")
+    ] = None,
+    bootstrap_servers: Annotated[
+        str | None, typer.Option(metavar="SERVERS", help="Ask this Kafka cluster what topics hold.")
+    ] = None,
+    properties: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="How to log in to the cluster: NAME=VALUE lines, as Kafka's tools take."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which batch every query goes back to, and why; changes nothing, and needs no JVM.
+
+    The line is the greatest consistent one at or before the target: no query has read what another one's going back undoes.
+    """
+    if properties is not None and bootstrap_servers is None:
+        raise ConfigInvalid("--properties is for --bootstrap-servers", hint="name the cluster as well")
+    known = read_declared(declared) if declared is not None else Declared()
+    broker = _asked(bootstrap_servers, properties) if bootstrap_servers is not None else None
+    try:
+        found = plan_rewind(Request(checkpoints, to, table or (), known, broker, pins), time.time_ns() // 1_000_000)
+    finally:
+        if broker is not None:
+            broker.close()
+    if as_json:
+        print_line(found.model_dump_json(indent=2))
+    else:
+        print_plan(found)
+
+
+def _asked(servers: str, properties: Path | None) -> BrokerTopics:
+    """Loads the connector: most plans need none, and take less time than that."""
+    from spark_ckpt.cli.broker_check import read_properties
+    from spark_rewind.cli.topic_times import BrokerTopics
+
+    return BrokerTopics(servers, read_properties(properties))
+
+
+app.command("apply", short_help="Carry out a plan.")(carry_out.apply)
+app.command("undo", short_help="Take back what `apply` did.")(carry_out.undo)

@@ -1,0 +1,227 @@
+"""A line told: what goes back and what forced it, and what is undone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from checkpoint_protocols.checkpoints.recovery_line import Cause as StepCause
+from checkpoint_protocols.checkpoints.recovery_line import Step
+from checkpoint_protocols.ids import ProcessId
+from spark_rewind.checkpoint import Checkpoint
+from spark_rewind.connections import BEGINNING, Channel, Index, Kind, batch_at, delta_positions
+from spark_rewind.graph import declared_writers
+from spark_rewind.inputs import Inputs
+from spark_rewind.intervals import named
+from spark_rewind.line import Line
+from spark_rewind.notes import notes_of
+from spark_rewind.plan import (
+    FolderPlan,
+    InFlight,
+    PassedOver,
+    Plan,
+    QueryPlan,
+    Reason,
+    SourceEnd,
+    TablePlan,
+    TargetPlan,
+    UndoneVersion,
+)
+from spark_rewind.positions import DeltaPosition, FilesPosition, KafkaPosition, Position
+from spark_rewind.public_records import public_records
+from spark_rewind.sink_logs import SinkLog
+from spark_rewind.tables import Table
+from spark_rewind.targets import Target
+from spark_rewind.topics import TopicIndex
+
+_NUMBERS = {DeltaPosition: "delta", KafkaPosition: "kafka", FilesPosition: "files"}
+
+
+def plan_of(inputs: Inputs, line: Line, target: Target, broker: TopicIndex | None, now_ms: int) -> Plan:
+    """The plan for a line that exists."""
+    explainer = _Explainer(inputs, line, target)
+    queries = [explainer.query(ProcessId(name), each) for name, each in inputs.queries.items()]
+    tables = [explainer.table(name, each) for name, each in inputs.tables.items() if name in line.intervals.points]
+    folders = [explainer.folder(writer, log) for writer, log in inputs.sinks]
+    public = list(public_records(inputs, line, broker))
+    asked = TargetPlan(kind=target.kind, text=str(target), most=target.most, process=target.process)
+    notes = [
+        *inputs.notes,
+        *(note for each in inputs.queries.values() for note in each.notes),
+        *notes_of(inputs, line, tables, broker),
+    ]
+    return Plan(
+        made_at_ms=now_ms,
+        target=asked,
+        queries=queries,
+        tables=tables,
+        public=public,
+        notes=notes,
+        folders=folders,
+    )
+
+
+class _Explainer:
+    """Sentences and parts about one line."""
+
+    def __init__(self, inputs: Inputs, line: Line, target: Target) -> None:
+        self.inputs = inputs
+        self.line = line
+        self.target = target
+
+    def at(self, process: ProcessId) -> Index:
+        return self.line.found.chosen[process].index
+
+    def stays(self, process: ProcessId) -> bool:
+        return self.at(process) == self.line.intervals.newest(process).index
+
+    def query(self, name: ProcessId, query: Checkpoint) -> QueryPlan:
+        index, stays = self.at(name), self.stays(name)
+        batch = batch_at(query, index)
+        number = batch.number if batch else BEGINNING
+        ends = batch.ends if batch else dict.fromkeys(query.batches[0].ends if query.batches else ())
+        newest = query.batches[-1].number if query.batches else BEGINNING
+        pinned = query.kept_in(batch) if batch and not stays else None
+        return QueryPlan(
+            name=name,
+            folder=str(query.folder),
+            query=query.query,
+            newest=query.committed,
+            unfinished=query.unfinished.number if query.unfinished else None,
+            batch=None if stays else index,
+            stays=stays,
+            undone=[] if stays else list(range(number + 1, newest + 1)),
+            sources=[_source(source, end) for source, end in ends.items()],
+            operators=len(query.operators),
+            state_version=number + 1 if query.operators and batch and not stays else None,
+            reasons=self.reasons(name),
+            passed_over=self.passed_over(name),
+            digest=query.digest,
+            kept_in=str(pinned.folder) if pinned else None,
+            point=pinned.point if pinned else None,
+        )
+
+    def table(self, name: ProcessId, table: Table) -> TablePlan:
+        index = self.at(name)
+        version = BEGINNING if index is None else index
+        return TablePlan(
+            path=str(table.root),
+            ids=sorted(table.ids),
+            newest=table.newest,
+            version=version,
+            stays=self.stays(name),
+            written_by=self._partners(name, reading=False),
+            read_by=self._partners(name, reading=True),
+            undone=list(self._undone(table, version)),
+            in_flight=list(self._in_flight(table, version)),
+            reasons=self.reasons(name),
+            passed_over=self.passed_over(name),
+            digest=table.digest,
+            kept_in=[] if self.stays(name) else [str(each) for each in table.kept_in],
+        )
+
+    def folder(self, writer: Checkpoint, log: SinkLog) -> FolderPlan:
+        name = ProcessId(writer.name)
+        index, stays = self.at(name), self.stays(name)
+        batch = log.newest if stays or index is None else min(index, log.newest)
+        channels = [each for each in self.line.intervals.channels.values() if each.what == str(log.folder)]
+        return FolderPlan(
+            path=str(log.folder),
+            newest=log.newest,
+            batch=batch,
+            stays=stays,
+            files_gone=len(log.after(batch)),
+            written_by=writer.name,
+            read_by=sorted({each.reader for each in channels}),
+            digest=log.digest,
+        )
+
+    def reasons(self, process: ProcessId) -> list[Reason]:
+        return [self._reason(step) for step in self.line.found.why(process)] if not self.stays(process) else []
+
+    def passed_over(self, process: ProcessId) -> list[PassedOver]:
+        gone = self.line.passed_over(process)
+        return [PassedOver(point=each.index, why=each.gone or "") for each in gone if each.index is not None]
+
+    def _partners(self, table: ProcessId, *, reading: bool) -> list[str]:
+        channels = self.line.intervals.channels.values()
+        found = {
+            each.reader if reading else each.writer
+            for each in channels
+            if table == (each.writer if reading else each.reader)
+        }
+        return sorted(found)
+
+    def _reason(self, step: Step) -> Reason:
+        left = step.left.index if step.left else self.line.intervals.newest(step.process).index
+        taken = step.taken.index if step.taken else None
+        if step.cause is StepCause.FAILED:
+            sentence = f"{step.process} goes back to {self._named(step.process, taken)}: --to {self.target}"
+            return Reason(who=step.process, cause="target", left=left, taken=taken, sentence=sentence)
+        channel = self.line.intervals.channels[step.channel] if step.channel else None
+        assert channel is not None and step.other is not None and step.other_at is not None  # noqa: S101 - for the type checker
+        why = sentence_of(channel, step, self._named(step.other, step.other_at.index))
+        there_and_back = f"from {self._named(step.process, left)} to {self._named(step.process, taken)}"
+        return Reason(
+            who=step.process,
+            cause="orphan" if step.cause is StepCause.ORPHAN else "lost",
+            left=left,
+            taken=taken,
+            through=channel.what,
+            other=step.other,
+            other_at=step.other_at.index,
+            exact=channel.exact,
+            sentence=f"{step.process} goes back {there_and_back}: {why}",
+        )
+
+    def _named(self, process: ProcessId, index: Index) -> str:
+        return named(index, process in self.inputs.tables)
+
+    def _undone(self, table: Table, most: int) -> Iterator[UndoneVersion]:
+        writers = {each.query: each.name for each in self.inputs.queries.values()}
+        writers |= {app: query.name for query, app in declared_writers(self.inputs, table) if app is not None}
+        for version in table.versions:
+            if version.number > most:
+                yield UndoneVersion(
+                    version=version.number,
+                    operation=version.operation,
+                    at_ms=version.at_ms,
+                    batches=[
+                        f"{writers[app]} batch {number}" for app, number in version.transactions if app in writers
+                    ],
+                    strangers=[app for app, _ in version.transactions if app not in writers],
+                )
+
+    def _in_flight(self, table: Table, version: int) -> Iterator[InFlight]:
+        for name, query in self.inputs.queries.items():
+            positions = [each for each in delta_positions(query, self.at(ProcessId(name))) if each.table in table.ids]
+            if positions and (first := min(each.version for each in positions)) <= version:
+                yield InFlight(reader=name, first=first, last=version)
+
+
+def sentence_of(channel: Channel, step: Step, other_at: str) -> str:
+    """Why a step was taken, from what passed through the channel."""
+    first = step.first if isinstance(step.first, int) else 0
+    last = first + step.count - 1
+    if step.cause is StepCause.LOST:
+        return f"{step.other} at {other_at} does not hold its {_many('batch', 'batches', first - 1, last - 1)}"
+    if channel.kind is Kind.READS_TABLE:
+        return f"it has read {_many('version', 'versions', first - 1, last - 1)} of {step.other}, which goes back to {other_at}"
+    if channel.kind is Kind.TOPIC:
+        what = _many("offset", "offsets", first - 1, last - 1)
+        return f"it has read {what} of {channel.what}, which {step.other} may have written after {other_at}"
+    batches = _many("batch", "batches", first - 1, last - 1)
+    if channel.exact:
+        verb = "holds" if channel.kind is Kind.WRITES_TABLE else "has read files of"
+        return f"it {verb} {batches} of {step.other}, which goes back to {other_at}"
+    return f"it may hold {batches} of {step.other} through {channel.what}, which goes back to {other_at}"
+
+
+def _many(one: str, many: str, first: int, last: int) -> str:
+    return f"{one} {first}" if first == last else f"{many} {first} to {last}"
+
+
+def _source(source: str, end: Position | None) -> SourceEnd:
+    if end is None:
+        return SourceEnd(source=source, kind="unread", position="its own beginning")
+    kinds: dict[type, str] = dict(_NUMBERS)
+    return SourceEnd.model_validate({"source": source, "kind": kinds.get(type(end), "other"), "position": str(end)})

@@ -1,0 +1,61 @@
+"""Fences: files in a checkpoint's logs that keep its query from running.
+
+A fence takes the name of the next batch in `offsets`, and in `commits` of a batch that is unfinished. A query that runs finds its
+next name taken and stops (Spark: "Multiple streaming queries are concurrently using"); one that starts reads the newest file,
+which has no version in its first line, and stops with its text. Neither does anything before that.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spark_ckpt.errors import RewindQueryRuns
+from spark_ckpt.spark_internals.query_logs import COMMITS, FENCE, OFFSETS
+from spark_rewind.checkpoint import Checkpoint
+from spark_rewind.durable import part_of, sync_folder, write_new, written
+from spark_rewind.reading import text_of
+
+
+def fence_paths(query: Checkpoint, folder: Path) -> list[Path]:
+    """Where a checkpoint in `folder` with these batches is fenced."""
+    newest = query.batches[-1].number if query.batches else -1
+    found = [folder / OFFSETS / str(newest + 1)]
+    if query.unfinished is not None:
+        found.append(folder / COMMITS / str(query.unfinished.number))
+    return found
+
+
+def fence_text(identity: str) -> str:
+    """What a fence says, to whoever starts the query."""
+    return f"{FENCE}{identity}: this query is being taken back. Run `spark-ckpt rewind apply` with its plan again, then start it.\n"
+
+
+def put_fences(paths: list[Path], identity: str) -> None:
+    """Fence; a fence of this rewind may be there already. Raises `RewindQueryRuns` if a batch took the name first."""
+    for path in paths:
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write_new(path, fence_text(identity).encode())
+        except FileExistsError:
+            if not is_fence(path, identity):
+                what = f"{path} was written just now: the query is running"
+                raise RewindQueryRuns(what, hint="stop the query, plan again, and apply that plan") from None
+
+
+def remove_fences(paths: list[Path], identity: str) -> None:
+    """Take fences of this rewind away, whole or half; what else has the name stays."""
+    for path in paths:
+        with written(path):
+            part_of(path).unlink(missing_ok=True)
+        if is_fence(path, identity):
+            with written(path):
+                path.unlink()
+                sync_folder(path.parent)
+
+
+def is_fence(path: Path, identity: str) -> bool:
+    """Whether a file is a fence of this rewind."""
+    try:
+        return text_of(path).startswith(f"{FENCE}{identity}:")
+    except FileNotFoundError:
+        return False

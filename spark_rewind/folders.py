@@ -1,0 +1,156 @@
+"""A file sink's folder that goes back: its log as of a batch, and files of later batches out of the way.
+
+Who reads through the log never meets a file that is missing: on the way back the log changes first, on the way forth the files do.
+Files are moved, not deleted, into a hidden folder of the sink's own, so that readers without the log do not meet them either.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_ckpt.errors import RewindOutOfReach, RewindStale, RewindUnsupported
+from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt.spark_internals.query_logs import SINK_LOG
+from spark_rewind.durable import make_folder, remove_tree, sync_folder, sync_tree, written
+from spark_rewind.plan import FolderPlan
+from spark_rewind.records import FolderChange
+from spark_rewind.replacing import put_in_place, write_mark
+from spark_rewind.sink_logs import SinkLog, below, check_cut, check_log_copy, copy_sink_log, read_sink_log
+
+_PLAN_AGAIN = "plan again, and apply that plan; nothing was changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Endings of names: `side` of a new log while it is made, `kept` of the one before, `aside` of the folder for files."""
+
+    side: str
+    kept: str
+    aside: str
+
+
+def taken_back(plan: FolderPlan, labels: Labels) -> FolderChange:
+    """What happens to a folder by a plan. Changes nothing.
+
+    Raises `RewindStale`, `RewindOutOfReach`, `RewindUnsupported` (its log names files elsewhere), and what reading raises.
+    """
+    folder = Path(plan.path)
+    log = read_sink_log(folder / SINK_LOG)
+    if log.digest != plan.digest:
+        what = f"the log of files in {folder} is not as it was planned for; its newest batch is now {log.newest}"
+        raise RewindStale(what, hint=_PLAN_AGAIN)
+    check_cut(log, plan.batch)
+    files = sorted(below(log, log.after(plan.batch)))
+    taken = next((each for each in files if not (folder / each).is_file()), None)
+    if taken is not None:
+        what = f"file {taken} of {folder} is missing: an undo could not bring it back"
+        raise RewindUnsupported(what, hint="restore the file, or an empty one in its place; nothing was changed")
+    return _change(log, plan.batch, folder / SINK_LOG, labels, files)
+
+
+def brought_back(applied: FolderChange, labels: Labels) -> FolderChange:
+    """The same for an undo. Raises `RewindStale` if the folder was written since, `RewindOutOfReach` if a file was deleted."""
+    folder = Path(applied.path)
+    now, before = read_sink_log(folder / SINK_LOG), read_sink_log(Path(applied.kept))
+    if now.digest != applied.digest_after:
+        what = f"the log of files in {folder} has gone on since the rewind: its newest batch is {now.newest}"
+        hint = "what has been done since would be lost: plan a rewind instead; nothing was changed"
+        raise RewindStale(what, hint=hint)
+    lost = next((each for each in applied.files if not Path(applied.aside, each).is_file()), None)
+    if lost is not None:
+        what = f"file {lost} of {folder} is gone from {applied.aside}"
+        raise RewindOutOfReach(what, hint="restore it there, and run the same command again; nothing was changed")
+    change = _change(now, before.newest, Path(applied.kept), labels, applied.files)
+    return change.model_copy(update={"aside": applied.aside, "away": False})
+
+
+def _change(log: SinkLog, batch: int, source: Path, labels: Labels, files: Sequence[str]) -> FolderChange:
+    return FolderChange(
+        path=str(log.folder),
+        newest=log.newest,
+        batch=batch,
+        source=str(source),
+        side=str(log.folder / f"{SINK_LOG}{labels.side}"),
+        kept=str(log.folder / f"{SINK_LOG}{labels.kept}"),
+        aside=str(log.folder / labels.aside),
+        files=list(files),
+        away=True,
+        digest_before=log.digest,
+        digest_after="",
+    )
+
+
+def folders_to_write(change: FolderChange) -> Iterator[Path]:
+    """Folders in which names change."""
+    yield Path(change.path)
+    yield from sorted({Path(change.path, each).parent for each in change.files} - {Path(change.path)})
+
+
+# -- carried out ---------------------------------------------------------------------------------------------------------
+
+
+def prepare(change: FolderChange, identity: str) -> FolderChange:
+    """The new log beside the old one, read back. Raises `CheckpointDamaged`, `RewindNotPermitted`."""
+    log, side = read_sink_log(Path(change.source)), Path(change.side)
+    with written(side):
+        side.mkdir()
+    make_folder(side, Path(change.path, SINK_LOG))
+    copy_sink_log(Path(change.source), change.batch, side)
+    write_mark(side, identity, change.kept)
+    sync_tree(side)
+    return change.model_copy(update={"digest_after": check_log_copy(log, change.batch, side).digest})
+
+
+def check_unmoved(change: FolderChange, hint: str) -> None:
+    """Raises `RewindStale` if the folder was written since it was looked at."""
+    if read_sink_log(Path(change.path, SINK_LOG)).digest != change.digest_before:
+        raise RewindStale(f"{change.path} was written in the meantime", hint=hint)
+
+
+def publish(change: FolderChange, identity: str) -> None:
+    """Log and files in their places. May be called again after a crash."""
+    if change.away:
+        _change_logs(change, identity)
+        _move(change.files, Path(change.path), Path(change.aside))
+    else:
+        _move(change.files, Path(change.aside), Path(change.path))
+        _change_logs(change, identity)
+        _remove_empty(Path(change.aside))
+
+
+def clean_up(change: FolderChange) -> None:
+    """Take away what was prepared. Nothing of it counts."""
+    remove_tree(Path(change.side))
+
+
+def _change_logs(change: FolderChange, identity: str) -> None:
+    put_in_place(
+        Path(change.path, SINK_LOG), Path(change.side), Path(change.kept), identity, Failpoint.REWIND_LOG_SWAPPED
+    )
+
+
+def _move(files: Sequence[str], source: Path, target: Path) -> None:
+    """One that is not there any more was moved before a crash, or somebody deleted it meanwhile."""
+    touched = set[Path]()
+    for each in files:
+        old, new = source / each, target / each
+        with written(new):
+            make_folder(new.parent, old.parent) if not new.parent.exists() else None
+            checksum = old.with_name(f".{old.name}.crc")
+            if checksum.exists():
+                checksum.rename(new.with_name(checksum.name))
+            if old.exists():
+                old.rename(new)
+                touched |= {old.parent, new.parent}
+                hit(Failpoint.REWIND_FILE_MOVED)
+    for folder in touched:
+        sync_folder(folder)
+
+
+def _remove_empty(folder: Path) -> None:
+    for root, _, _ in os.walk(folder, topdown=False):
+        if not os.listdir(root):  # noqa: PTH208 - whether there is anything
+            Path(root).rmdir()

@@ -1,0 +1,181 @@
+"""The graph of what was read: which channels there are, and what can be gone back to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from checkpoint_protocols.ids import ProcessId
+from spark_rewind.checkpoint import Batch, Checkpoint
+from spark_rewind.connections import (
+    BEGINNING,
+    Channel,
+    Index,
+    batch_at,
+    declared_edge,
+    delta_positions,
+    query_points,
+    reads_table,
+    table_points,
+    through_folder,
+    through_topic,
+    topic_positions,
+    writes_table,
+    writes_table_untold,
+)
+from spark_rewind.inputs import Inputs
+from spark_rewind.intervals import Intervals, Point, check_order
+from spark_rewind.positions import FilesPosition, KafkaPosition, TopicPartition
+from spark_rewind.reading import local_folder
+from spark_rewind.tables import Table
+from spark_rewind.topics import TopicIndex
+
+
+def graph_of(inputs: Inputs, broker: TopicIndex | None, wanted: ProcessId | None = None) -> Intervals:
+    """All processes and channels. Tables that none of the queries knows are left out, but for the one that is `wanted`.
+
+    Raises `CheckpointDamaged` if something goes backwards, `ConfigInvalid`.
+    """
+    channels = [each for each in _channels(inputs, broker) if each.writer != each.reader]
+    ends = {name for each in channels for name in (each.writer, each.reader)} | {wanted}
+    points: dict[ProcessId, Sequence[Point]] = {
+        ProcessId(name): _query_points(each, inputs, broker) for name, each in inputs.queries.items()
+    }
+    points |= {name: _table_points(table) for name, table in inputs.tables.items() if name in ends}
+    check_order(channels, points)
+    return Intervals(points, {each.name: each for each in channels})
+
+
+def _channels(inputs: Inputs, broker: TopicIndex | None) -> Iterator[Channel]:
+    declared = inputs.declared
+    for name, table in inputs.tables.items():
+        yield from _around_table(inputs, table, name)
+    for topic in declared.topics:
+        for writer in map(inputs.query, topic.written_by):
+            readers = [each for each in inputs.queries.values() if each is not writer]
+            yield from through_topic(writer, readers, topic.topic, broker, declared.clock_skew_ms)
+    for writer, written in inputs.sinks:
+        found = (through_folder(writer, each, written) for each in inputs.queries.values())
+        yield from (each for each in found if each is not None)
+    for edge in declared.edges:
+        yield declared_edge(inputs.query(edge.writer), inputs.query(edge.reader), edge.over, declared.clock_skew_ms)
+
+
+def _around_table(inputs: Inputs, table: Table, name: ProcessId) -> Iterator[Channel]:
+    known = {app for version in table.versions for app, _ in version.transactions} | set(table.before)
+    for query in inputs.queries.values():
+        if query.query in known:
+            yield writes_table(query, table, query.query, name)
+        reading = reads_table(query, table, name)
+        if reading is not None:
+            yield reading
+    for query, app_id in declared_writers(inputs, table):
+        if app_id is not None:
+            yield writes_table(query, table, app_id, name)
+        elif query.query not in known:
+            yield from writes_table_untold(query, table, name, inputs.declared.clock_skew_ms)
+
+
+def declared_writers(inputs: Inputs, table: Table) -> Iterator[tuple[Checkpoint, str | None]]:
+    """Queries that were declared to write a table, with the application they do it as."""
+    for each in inputs.declared.tables:
+        if table is inputs.tables.get(_process(inputs, each.path)):
+            yield from ((inputs.query(writer.query), writer.app_id) for writer in each.written_by)
+
+
+def _process(inputs: Inputs, path: str) -> ProcessId:
+    where = local_folder(path).resolve()
+    return next((name for name, table in inputs.tables.items() if table.root.resolve() == where), ProcessId(path))
+
+
+# -- points ------------------------------------------------------------------------------------------------------------
+
+
+def _query_points(query: Checkpoint, inputs: Inputs, broker: TopicIndex | None) -> list[Point]:
+    """The newest is never gone: what is now is not for a plan to judge."""
+    indices = query_points(query) or [BEGINNING]
+    kept = _kept_offsets(query, broker)
+    return [_query_point(query, index, index == indices[-1], inputs, kept) for index in indices]
+
+
+def _query_point(
+    query: Checkpoint, index: Index, is_now: bool, inputs: Inputs, kept: Mapping[str, Mapping[int, int]]
+) -> Point:
+    if index is None:
+        return Point(None)
+    batch = batch_at(query, index)
+    gone = None if is_now else _sources_gone(query, index, inputs, kept)
+    if batch is None:
+        return Point(index, gone=gone)
+    return Point(index, batch.committed_ms, gone, lambda: query.state_gone(batch), lambda: query.state_torn(batch))
+
+
+def _sources_gone(query: Checkpoint, index: int, inputs: Inputs, kept: Mapping[str, Mapping[int, int]]) -> str | None:
+    batch = batch_at(query, index)
+    reasons = [
+        *_files_gone(query, batch),
+        *_versions_gone(query, index, inputs),
+        *_records_gone(query, index, kept),
+        *_written_gone(query, index, inputs),
+    ]
+    return next(iter(reasons), None)
+
+
+def _files_gone(query: Checkpoint, batch: Batch | None) -> Iterator[str]:
+    for source, log in query.files.items():
+        position = batch.ends.get(source) if batch else None
+        path = log.gone_after(position.log_offset if isinstance(position, FilesPosition) else BEGINNING)
+        if path is not None:
+            yield f"source {source} would read file {path} again, and it is missing"
+
+
+def _versions_gone(query: Checkpoint, index: Index, inputs: Inputs) -> Iterator[str]:
+    for position in delta_positions(query, index):
+        table = next((each for each in inputs.tables.values() if position.table in each.ids), None)
+        if table is None or position.version > table.newest:
+            continue
+        why = table.restore_gone(position.version) if position.snapshot else table.feed_gone(position.version)
+        if why is not None:
+            yield f"it would read on in {table.root} at version {position.version}: {why}"
+
+
+def _written_gone(query: Checkpoint, index: Index, inputs: Inputs) -> Iterator[str]:
+    """What it has written as files can go back only as far as the sink's own log tells batches apart."""
+    if index is not None:
+        reasons = (log.cut_gone(index) for writer, log in inputs.sinks if writer is query)
+        yield from (each for each in reasons if each is not None)
+
+
+def _kept_offsets(query: Checkpoint, broker: TopicIndex | None) -> dict[str, Mapping[int, int]]:
+    topics = {topic for batch in query.batches[-1:] for topic, _ in topic_positions(query, _index(query, batch))}
+    return {topic: broker.earliest(topic) for topic in sorted(topics)} if broker else {}
+
+
+def _index(query: Checkpoint, batch: Batch) -> Index:
+    return None if batch is query.unfinished else batch.number
+
+
+def _records_gone(query: Checkpoint, index: Index, kept: Mapping[str, Mapping[int, int]]) -> Iterator[str]:
+    """Who begins anew needs what it began with; if that is not known, everything."""
+    needed: dict[TopicPartition, int] = topic_positions(query, index, min)
+    if index == BEGINNING:
+        needed = {(topic, partition): 0 for topic, each in kept.items() for partition in each}
+        needed |= {
+            place: at
+            for each in query.starts.values()
+            if isinstance(each, KafkaPosition)
+            for place, at in each.offsets.items()
+        }
+    for (topic, partition), offset in needed.items():
+        earliest = kept.get(topic, {}).get(partition, 0)
+        if offset < earliest:
+            yield f"topic {topic}, partition {partition}: it would read offset {offset}, retention has left {earliest} and later"
+
+
+def _table_points(table: Table) -> list[Point]:
+    times = {each.number: each.at_ms for each in table.versions}
+    found = []
+    for index in table_points(table):
+        number = BEGINNING if index is None else index
+        gone = None if number in (BEGINNING, table.newest) else table.restore_gone(number)
+        found.append(Point(number, times.get(number), gone))
+    return found

@@ -1,0 +1,150 @@
+"""Everything a plan is computed from: checkpoints, tables, what was declared. Read once, and compared with each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from checkpoint_protocols.ids import ProcessId
+from spark_ckpt.errors import CheckpointForeign, ConfigInvalid
+from spark_ckpt.spark_internals.query_logs import SINK_LOG
+from spark_rewind.checkpoint import Checkpoint, read_checkpoint
+from spark_rewind.declared import Declared
+from spark_rewind.pinned_points import with_pins
+from spark_rewind.pins import Kept
+from spark_rewind.places import find_places
+from spark_rewind.positions import DeltaPosition
+from spark_rewind.reading import local_folder
+from spark_rewind.sink_logs import SinkLog, folders_with_log, read_sink_log, require_own
+from spark_rewind.table_holding import held_in
+from spark_rewind.tables import LOG, Table, find_tables, read_table
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Queries by name; tables by their process; logs of file sinks by the query that writes the folder.
+
+    `notes`: what is to be said of checkpoints and pinned points that were left out. `refused`: (query, pinned point): why.
+    """
+
+    queries: Mapping[str, Checkpoint]
+    tables: Mapping[ProcessId, Table]
+    sinks: Sequence[tuple[Checkpoint, SinkLog]]
+    declared: Declared
+    notes: Sequence[str] = ()
+    refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def query(self, written: str) -> Checkpoint:
+        """A query that a declaration names, by name or id. Raises `ConfigInvalid`."""
+        found = [each for each in self.queries.values() if written in (each.name, each.query)]
+        if not found:
+            known = ", ".join(sorted(self.queries))
+            raise ConfigInvalid(
+                f"the declaration names a query {written!r} that is not in the plan", hint=f"there are: {known}"
+            )
+        return found[0]
+
+
+def table_process(root: Path) -> ProcessId:
+    """A table among the processes of the line."""
+    return ProcessId(f"table {root}")
+
+
+def read_inputs(
+    folders: Sequence[str], tables: Sequence[str], declared: Declared, points: Sequence[Kept] = ()
+) -> Inputs:
+    """Read everything; changes nothing. `points`: pinned ones, which are further points of the queries.
+
+    Raises `ConfigInvalid` (a folder or query given twice, a table that is read and not given), and what reading raises.
+    """
+    places = find_places([local_folder(each) for each in folders])
+    queries = {name: read_checkpoint(path, name) for name, path in places.named.items()}
+    _refuse_copies(list(queries.values()))
+    pinned = with_pins(queries, points)
+    read = {
+        table_process(root): read_table(root, held_in(points, root))
+        for root in _roots(places.named.values(), tables, declared)
+    }
+    _refuse_copied_tables(read)
+    _require_tables(pinned.queries.values(), read.values(), declared)
+    inputs = Inputs(pinned.queries, read, (), declared, (*places.notes, *pinned.notes), pinned.refused)
+    inputs = replace(inputs, sinks=tuple(_sinks(inputs)))
+    _require_folders(inputs)
+    return inputs
+
+
+def _refuse_copies(queries: Sequence[Checkpoint]) -> None:
+    ids = Counter(each.query for each in queries)
+    same = [each for each in queries if ids[each.query] > 1]
+    if same:
+        what = f"{same[0].folder} and {same[1].folder} are of one query, {same[0].query}"
+        raise ConfigInvalid(what, hint="one is a copy of the other: name the one that the query runs with")
+
+
+def _refuse_copied_tables(tables: Mapping[ProcessId, Table]) -> None:
+    owner: dict[str, Table] = {}
+    for table in tables.values():
+        for each in table.ids:
+            if each in owner:
+                what = f"{owner[each].root} and {table.root} are one table, {each}"
+                raise ConfigInvalid(what, hint="one is a copy of the other: name the one that the queries use")
+            owner[each] = table
+
+
+def _roots(folders: Iterable[Path], tables: Sequence[str], declared: Declared) -> list[Path]:
+    """Tables that were named, and those that a checkpoint lies in, each once."""
+    named = [root for each in tables for root in find_tables(local_folder(each))]
+    named += [local_folder(each.path) for each in declared.tables]
+    around = [parent for folder in folders for parent in folder.parents if (parent / LOG).is_dir()]
+    found: dict[Path, Path] = {}
+    for root in [*named, *around]:
+        if not (root / LOG).is_dir():
+            raise CheckpointForeign(
+                f"{root} is no Delta table: there is no {LOG} in it", hint="name the table's own folder"
+            )
+        found.setdefault(root.resolve(), root)
+    return list(found.values())
+
+
+def _require_tables(queries: Iterable[Checkpoint], tables: Iterable[Table], declared: Declared) -> None:
+    known = {each for table in tables for each in table.ids} | set(declared.other_tables)
+    for query in queries:
+        for batch in query.known:
+            for end in batch.ends.values():
+                if isinstance(end, DeltaPosition) and end.table not in known:
+                    hint = (
+                        "name the table with --table, or a folder that it is in; if none of the queries writes it, "
+                        "declare its id under other_tables"
+                    )
+                    raise ConfigInvalid(
+                        f"{query.name} reads a Delta table that was not named, id {end.table}", hint=hint
+                    )
+
+
+def _require_folders(inputs: Inputs) -> None:
+    known = {log.folder.resolve() for _, log in inputs.sinks}
+    known |= {local_folder(each).resolve() for each in inputs.declared.other_folders}
+    for query in inputs.queries.values():
+        read = folders_with_log(path for log in query.files.values() for path in log.entries)
+        own = {log.folder.resolve() for writer, log in inputs.sinks if writer is query}
+        if both := sorted(each for each in read if each.resolve() in own):
+            hint = "another query writes it: declare that one"
+            raise ConfigInvalid(f"{query.name} is declared to write {both[0]}, and reads files of it", hint=hint)
+        strange = next((each for each in sorted(read) if each.resolve() not in known), None)
+        if strange is not None:
+            hint = "declare who writes it under folders; if none of the queries does, name it under other_folders"
+            raise ConfigInvalid(f"{query.name} reads files of {strange}, which a file sink writes", hint=hint)
+
+
+def _sinks(inputs: Inputs) -> Iterator[tuple[Checkpoint, SinkLog]]:
+    for each in inputs.declared.folders:
+        folder = local_folder(each.path)
+        if not (folder / SINK_LOG).is_dir():
+            raise CheckpointForeign(
+                f"{folder} has no log of a file sink: no {SINK_LOG} in it", hint="name the sink's own folder"
+            )
+        query, log = inputs.query(each.written_by), read_sink_log(folder / SINK_LOG)
+        require_own(query, log)
+        yield query, log

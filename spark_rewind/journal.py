@@ -1,0 +1,104 @@
+"""Where a rewind keeps what it does: a hidden folder beside the first checkpoint of its plan, one folder a plan."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from spark_ckpt.errors import CheckpointDamaged, ConfigInvalid, FormatUnknown, RewindUnderWay
+from spark_rewind.durable import remove_tree, replace, sync_folder, written
+from spark_rewind.plan import FORMAT as PLAN_FORMAT
+from spark_rewind.plan import Plan
+from spark_rewind.reading import text_of
+from spark_rewind.records import FORMAT, Record
+from spark_rewind.stages import Phase
+
+FOLDER = ".spark-ckpt-rewind"
+_ID_LENGTH = 12
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan that was printed with `--json`. Raises `ConfigInvalid`, `FormatUnknown`, `CheckpointUnreadable`."""
+    hint = "keep what `spark-ckpt rewind plan ... --json` prints, and give that file"
+    try:
+        plan = Plan.model_validate_json(text_of(path))
+    except FileNotFoundError:
+        raise ConfigInvalid(f"there is no plan {path}", hint=hint) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigInvalid(f"{path} is no plan: {where or 'it'}: {first['msg']}", hint=hint) from error
+    if plan.format != PLAN_FORMAT:
+        raise FormatUnknown(f"{path} is a plan of format {plan.format}", hint="apply it with the version that made it")
+    return plan
+
+
+class Journal:
+    """The records of one plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.id = hashlib.sha256(plan.model_dump_json().encode()).hexdigest()[:_ID_LENGTH]
+        first = min(Path(each.folder) for each in plan.queries)
+        self.folder = first.parent / FOLDER / self.id
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time. Raises `RewindUnderWay`, `RewindNotPermitted`."""
+        with written(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = (self.folder / "lock").open("a")
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RewindUnderWay(f"another process works on {self.folder}", hint="wait until it is over") from None
+            yield
+
+    def read(self, kind: str) -> Record | None:
+        """How far the rewind, or its undo, is. Raises `CheckpointDamaged`, `FormatUnknown`."""
+        path = self._path(kind)
+        try:
+            record = Record.model_validate_json(text_of(path))
+        except FileNotFoundError:
+            return None
+        except ValidationError as error:
+            hint = "restore it from a backup: it says how far the rewind is"
+            raise CheckpointDamaged(f"{path} is no record of a rewind", hint=hint) from error
+        if record.format != FORMAT:
+            raise FormatUnknown(f"{path} is of format {record.format}", hint="go on with the version that began it")
+        return record
+
+    def phase(self, kind: str) -> Phase | None:
+        """The phase alone."""
+        record = self.read(kind)
+        return None if record is None else record.phase
+
+    def write(self, record: Record) -> Record:
+        """Keep a record; durable when this returns. Raises `RewindNotPermitted`."""
+        replace(self._path(record.kind), record.model_dump_json(indent=1).encode())
+        sync_folder(self.folder.parent)
+        return record
+
+    def forget(self, record: Record) -> None:
+        """Take away a record of which nothing counts."""
+        self._path(record.kind).unlink(missing_ok=True)
+
+    def texts(self, record: Record) -> Path:
+        """Where the commits of a rewind's tables wait."""
+        return self.folder / f"{record.kind}-tables"
+
+    def text_path(self, record: Record, table: int, version: int) -> Path:
+        """The text of one commit of a table, which is counted in the record's order."""
+        return self.texts(record) / f"{table}" / f"{version:020d}.json"
+
+    def remove_texts(self, record: Record) -> None:
+        """They are not needed any more."""
+        remove_tree(self.texts(record))
+
+    def _path(self, kind: str) -> Path:
+        return self.folder / f"{kind}.json"

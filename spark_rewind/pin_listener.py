@@ -1,0 +1,150 @@
+"""A companion in the program of running queries: every so many minutes a point is pinned, as `spark-ckpt rewind pin` does."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from spark_ckpt.errors import CkptError, ConfigInvalid, PinsForeign, PinsInUse
+from spark_rewind.declared import Declared, read_declared
+from spark_rewind.pin_schedule import PinSchedule
+from spark_rewind.pinning import PinRequest, Taken, take_pin
+from spark_rewind.pins import kept_points
+from spark_rewind.planning import Request
+from spark_rewind.sizes import bytes_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+_log = logging.getLogger(__name__)
+_MINUTE_MS = 60_000
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class PinListener(StreamingQueryListener):
+    """Pins a point of these queries every `every_minutes`, as long as one of them makes progress.
+
+    `spark.streams.addListener(PinListener(["checkpoints/ingest", ...], into="/backup/pins", tables=["/lake"], budget="10GiB"))`
+
+    `checkpoints`: the checkpoint folder of each query, or the storage root of a declarative pipeline; also of queries of other
+    programs, which may have a listener of their own with the same folder `into`: one point every so many minutes is made, not
+    one of each. `tables`: Delta tables, or folders with tables in them. `declared`: the YAML file of `--declared`. `budget`: of all
+    points together; the oldest without a name go for a new one.
+    `table_files`: hold data files of the tables, too. `now_ms`: the clock, milliseconds since 1970.
+
+    Pins are made in a thread of their own, so queries do not wait for them. What goes wrong is logged as a warning, is in `error`
+    until a pin succeeds, and is tried again within a minute; a query never fails for it. Raises `ConfigInvalid`.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Sequence[str],
+        into: str,
+        *,
+        budget: str,
+        tables: Sequence[str] = (),
+        declared: str | None = None,
+        table_files: bool = False,
+        every_minutes: float = 60,
+        now_ms: Callable[[], int] = _now_ms,
+    ) -> None:
+        if isinstance(checkpoints, str) or not checkpoints:
+            raise ConfigInvalid(
+                "a PinListener has no checkpoints", hint="give a list with the checkpoint folder of each query"
+            )
+        if every_minutes <= 0:
+            raise ConfigInvalid(f"every_minutes={every_minutes} is no time", hint="write for example every_minutes=60")
+        known = read_declared(Path(declared)) if declared is not None else Declared()
+        plan = Request(list(checkpoints), "", list(tables), known)
+        self._request = PinRequest(plan, Path(into), None, bytes_of(budget), table_files)
+        self._schedule = PinSchedule(max(int(every_minutes * _MINUTE_MS), 1))
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._pinning: threading.Thread | None = None
+        self.error: CkptError | None = None
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing to pin yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """A batch is over."""
+        with self._lock:
+            self._schedule.moved()
+        self._look()
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Batches of before may not be pinned yet."""
+        self._look()
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """The same."""
+        self._look()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until a pin that is being made is over."""
+        pinning = self._pinning
+        if pinning is not None:
+            pinning.join(timeout_s)
+
+    def _look(self) -> None:
+        with self._lock:
+            if self._schedule.begins(self._now_ms()):
+                self._pinning = threading.Thread(target=self._pin, name="ckpt-pin", daemon=True)
+                self._pinning.start()
+
+    def _pin(self) -> None:
+        try:
+            self._pin_unless_pinned()
+        except PinsInUse:
+            self._failed(None)  # somebody else is making the point
+        except CkptError as error:
+            _log.warning("no point was pinned: %s", error)
+            self._failed(error)
+        except Exception:  # noqa: BLE001 - told by the log; no query fails for a pin
+            _log.exception("no point was pinned")
+            self._failed(None)
+
+    def _pin_unless_pinned(self) -> None:
+        now_ms, newest_ms = self._now_ms(), _newest_ms(self._request.into)
+        with self._lock:
+            if self._schedule.passes(now_ms, newest_ms):
+                return
+        taken = take_pin(self._request, now_ms)
+        with self._lock:
+            self._schedule.pinned(now_ms)
+            self.error = None
+        _tell(taken)
+
+    def _failed(self, error: CkptError | None) -> None:
+        with self._lock:
+            self._schedule.failed(self._now_ms())
+            self.error = error or self.error
+
+
+def _newest_ms(pins: Path) -> int | None:
+    """When the newest point without a name was taken, whoever took it."""
+    try:
+        points = kept_points(pins)
+    except PinsForeign:
+        return None
+    return max((each.point.taken_at_ms for each in points if each.point and each.point.name is None), default=None)
+
+
+def _tell(taken: Taken) -> None:
+    _log.info("pinned %s", taken.kept.folder.name)
+    for each in taken.dropped:
+        _log.info("over the budget: point %s was let go", each.folder.name)

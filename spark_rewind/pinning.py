@@ -1,0 +1,254 @@
+"""`spark-ckpt rewind pin`: the greatest consistent line as of now is kept, with the files that its batches need.
+
+Queries may run meanwhile. The line is of committed batches, and where one query was read earlier than another one it is consistent
+all the same: the search for the line takes back who has seen more. Files that a query lets go of while they are linked make it
+try again on a newer line. A point is made beside the others under a hidden name, and appears in one step.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from checkpoint_protocols.checkpoints.recovery_line import Candidate
+from checkpoint_protocols.ids import ProcessId
+from spark_ckpt.errors import (
+    CheckpointDamaged,
+    ConfigInvalid,
+    LogDamaged,
+    PinsOverBudget,
+    RewindOutOfReach,
+)
+from spark_ckpt.spark_internals.query_logs import COMMITS, ID_FILE, OFFSETS, SOURCES
+from spark_rewind.checkpoint import Checkpoint
+from spark_rewind.checkpoint_copy import Cut, copy_checkpoint
+from spark_rewind.durable import remove_tree, sync_folder, sync_tree, write_new, written
+from spark_rewind.durable import replace as replace_file
+from spark_rewind.graph import graph_of
+from spark_rewind.inputs import Inputs, read_inputs
+from spark_rewind.intervals import Point as LinePoint
+from spark_rewind.line import find_line
+from spark_rewind.pins import (
+    MANIFEST,
+    POINTS,
+    QUERIES,
+    TABLES,
+    FileId,
+    Kept,
+    PinnedQuery,
+    PinnedTable,
+    Point,
+    digests_of,
+    held,
+    kept_points,
+    listed,
+    named_point,
+    take_away,
+)
+from spark_rewind.planning import Request
+from spark_rewind.positions import DeltaPosition
+from spark_rewind.table_holding import hold
+from spark_rewind.tables import Table
+
+TRIES = 5
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_AN_ID = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{8}")
+
+
+@dataclass(frozen=True, slots=True)
+class PinRequest:
+    """What is pinned: queries and tables as for a plan; `into`: the folder of points; `budget_bytes`: of all of them together.
+
+    `table_files`: whether data files of tables are held, too.
+    """
+
+    plan: Request
+    into: Path
+    name: str | None = None
+    budget_bytes: int | None = None
+    table_files: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A new point; `dropped`: points without a name that went for it."""
+
+    kept: Kept
+    dropped: tuple[Kept, ...]
+
+
+def take_pin(request: PinRequest, now_ms: int) -> Taken:
+    """Pin; a point is whole when this returns, or not there.
+
+    Raises `ConfigInvalid`, `PinsInUse`, `PinsOverBudget`, `RewindOutOfReach` (no line), `RewindNotPermitted` (the file system
+    refuses), and what reading for a plan raises.
+    """
+    _check_name(request.name)
+    with held(request.into):
+        points = kept_points(request.into)
+        if request.name is not None and named_point(points, request.name) is not None:
+            hint = "choose another name, or take that point away: spark-ckpt rewind unpin"
+            raise ConfigInvalid(f"{request.into} holds a point {request.name!r} already", hint=hint)
+        identity = (
+            f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%S}{now_ms % 1000:03d}Z-{secrets.token_hex(4)}"
+        )
+        prepared = request.into / POINTS / f".new-{identity}"
+        try:
+            point = _prepared(
+                request,
+                prepared,
+                Point(id=identity, name=request.name, taken_at_ms=now_ms, queries=[], tables=[]),
+                points,
+            )
+            dropped = _over_budget(request, Kept(prepared, point), points)
+        except BaseException:
+            remove_tree(prepared)
+            raise
+        final = prepared.with_name(identity)
+        with written(final):
+            prepared.rename(final)
+            sync_folder(final.parent)
+        for each in dropped:
+            take_away(each)
+        return Taken(Kept(final, point), tuple(dropped))
+
+
+def _check_name(name: str | None) -> None:
+    if name is not None and (not _NAME.fullmatch(name) or _AN_ID.fullmatch(name)):
+        hint = "use letters, digits, '.', '_' and '-', a hundred at most"
+        raise ConfigInvalid(f"{name!r} is no name for a point", hint=hint)
+
+
+def _prepared(request: PinRequest, folder: Path, point: Point, points: Sequence[Kept]) -> Point:
+    """The point in a folder that nobody sees yet. If something went away meanwhile, it is tried again with what is there then."""
+    for attempt in range(1, TRIES + 1):
+        remove_tree(folder)
+        try:
+            return _attempt(request, folder, point, digests_of(points))
+        except FileNotFoundError as error:
+            if attempt == TRIES:
+                hint = "it lets go of its files faster than they can be linked: raise spark.sql.streaming.minBatchesToRetain"
+                raise CheckpointDamaged(f"{error.filename} went away while it was pinned", hint=hint) from error
+        except (CheckpointDamaged, LogDamaged):
+            if attempt == TRIES:
+                raise
+    raise AssertionError
+
+
+def _attempt(request: PinRequest, folder: Path, point: Point, known: Mapping[FileId, str]) -> Point:
+    inputs = read_inputs(request.plan.folders, request.plan.tables, request.plan.declared)
+    chosen = _line_of(inputs, request.plan)
+    folder.mkdir()
+    (folder / QUERIES).mkdir()
+    queries = [
+        _keep(query, chosen[ProcessId(name)].index, folder, f"{QUERIES}/{number}", known)
+        for number, (name, query) in enumerate(inputs.queries.items())
+    ]
+    lines = [
+        batch.ends.values()
+        for name, query in inputs.queries.items()
+        if (batch := query.batch(_number(chosen[ProcessId(name)].index))) is not None
+    ]
+    positions = [end for ends in lines for end in ends if isinstance(end, DeltaPosition)]
+    tables = [
+        _keep_table(table, _number(chosen[name].index), folder, f"{TABLES}/{number}", positions)
+        if request.table_files
+        else PinnedTable(path=str(table.root), ids=sorted(table.ids), version=_number(chosen[name].index))
+        for number, (name, table) in enumerate(inputs.tables.items())
+        if name in chosen
+    ]
+    whole = point.model_copy(update={"queries": queries, "tables": tables})
+    write_new(folder / MANIFEST, whole.model_dump_json(indent=1).encode())
+    sync_tree(folder)
+    return whole
+
+
+def _line_of(inputs: Inputs, request: Request) -> Mapping[ProcessId, Candidate]:
+    """The planner's line of committed batches; the newest is looked at as any other."""
+    queries = frozenset(map(ProcessId, inputs.queries))
+
+    def is_over(process: ProcessId, each: LinePoint) -> bool:
+        return process not in queries or each.index is not None
+
+    line = find_line(graph_of(inputs, request.broker), is_over, judge_now=True)
+    if not line.exists:
+        missing = line.found.missing
+        hint = "plan with `spark-ckpt rewind plan` to see why, or leave this query out"
+        raise RewindOutOfReach(f"there is no consistent line as of now: {missing} keeps nothing that fits", hint=hint)
+    return line.found.chosen
+
+
+def _number(index: int | None) -> int:
+    return -1 if index is None else index
+
+
+def _keep(query: Checkpoint, index: int | None, folder: Path, kept_in: str, known: Mapping[FileId, str]) -> PinnedQuery:
+    batch = query.batch(_number(index))
+    target = folder / kept_in
+    inode = query.folder.stat().st_ino
+    if batch is not None:
+        copy_checkpoint(query, Cut(batch.number, alone=True), target)
+        _copy_logs(target)
+    return PinnedQuery(
+        name=query.name,
+        folder=str(query.folder),
+        query=query.query,
+        batch=_number(index),
+        committed_ms=batch.committed_ms if batch else None,
+        inode=inode,
+        kept_in=kept_in,
+        files=listed(target, known) if batch else [],
+    )
+
+
+def _keep_table(
+    table: Table, version: int, folder: Path, kept_in: str, positions: Sequence[DeltaPosition]
+) -> PinnedTable:
+    """A table with links to its data files. A version that is not there has none."""
+    pinned = PinnedTable(path=str(table.root), ids=sorted(table.ids), version=version)
+    if version < 0:
+        return pinned
+    readers = [each for each in positions if each.table in table.ids]
+    return pinned.model_copy(update={"kept_in": kept_in, "files": hold(table, version, readers, folder / kept_in)})
+
+
+def _copy_logs(folder: Path) -> None:
+    """Logs are small: files of our own instead of links, which nobody's hand in the checkpoint can reach. Times stay."""
+    logs = [path for name in (OFFSETS, COMMITS, SOURCES) for path in (folder / name).rglob("*") if path.is_file()]
+    for path in [folder / ID_FILE, *logs]:
+        found = path.stat()
+        if found.st_nlink > 1:
+            replace_file(path, path.read_bytes(), times_ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+# -- the budget ------------------------------------------------------------------------------------------------------------
+
+
+def _over_budget(request: PinRequest, new: Kept, points: Sequence[Kept]) -> list[Kept]:
+    """Points without a name that have to go for the new one, the oldest first. Raises `PinsOverBudget`."""
+    if request.budget_bytes is None:
+        return []
+    files = {each.folder: each.files() for each in [*points, new]}
+    staying, dropped = list(points), list[Kept]()
+    while (needed := _bytes([files[each.folder] for each in [*staying, new]])) > request.budget_bytes:
+        victim = next((each for each in staying if each.point is None or each.point.name is None), None)
+        if victim is None:
+            named = _bytes([files[each.folder] for each in staying])
+            what = f"the new point and the named ones hold {needed:,} bytes, {request.budget_bytes:,} are allowed"
+            hint = f"raise --budget, or take named points away (they hold {named:,} bytes): spark-ckpt rewind unpin"
+            raise PinsOverBudget(what, hint=hint)
+        staying.remove(victim)
+        dropped.append(victim)
+    return dropped
+
+
+def _bytes(held: Sequence[Mapping[FileId, int]]) -> int:
+    """What files take together, each counted once however many names it has."""
+    together: dict[FileId, int] = {}
+    for each in held:
+        together |= each
+    return sum(together.values())

@@ -1,0 +1,236 @@
+"""The folder of pinned points: each is a folder of its own that appears whole and is never changed.
+
+`points/<id>/point.json` says what the point consists of; `points/<id>/queries/<number>` is a checkpoint as of the pinned batch. A
+folder whose name begins with a dot is being made or taken away, and is nobody's point.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from spark_ckpt.errors import CkptError, PinNotFound, PinsForeign, PinsInUse
+from spark_rewind.durable import remove_tree, sync_folder, written
+from spark_rewind.reading import entries, text_of
+
+FORMAT = 2
+POINTS, MANIFEST, QUERIES, TABLES = "points", "point.json", "queries", "tables"
+SMALL_BYTES_MAX = 1 << 20
+"""A file up to this size is known by its content, a larger one by its size."""
+
+FileId = tuple[int, int]
+"""Device and inode: one file, however many names it has."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class PinnedFile(_Part):
+    """`path`: below the query's folder in the point. `sha256`: of its content; None for a large file."""
+
+    path: str
+    size: int = Field(ge=0)
+    sha256: str | None = None
+
+
+class PinnedQuery(_Part):
+    """A query at a batch; -1: it has done nothing, and holds no files. `kept_in`: its folder in the point.
+
+    `inode`: of the checkpoint's folder when it was pinned: a rewind puts another folder in its place.
+    """
+
+    name: str
+    folder: str
+    query: str
+    batch: int = Field(ge=-1)
+    committed_ms: int | None
+    inode: int
+    kept_in: str
+    files: list[PinnedFile]
+
+
+class PinnedTable(_Part):
+    """A table at a version, -1 before its first. `kept_in`: the folder in the point that holds its data files, `files`; empty if
+    none are held: what keeps them is the table's own retention."""
+
+    path: str
+    ids: list[str]
+    version: int = Field(ge=-1)
+    kept_in: str = ""
+    files: list[PinnedFile] = []
+
+
+class Point(_Part):
+    """One line of batches and versions. `name`: one with a name stays until it is taken away by it."""
+
+    format: int = Field(default=FORMAT, ge=1, le=FORMAT)
+    id: str
+    name: str | None
+    taken_at_ms: int
+    queries: list[PinnedQuery]
+    tables: list[PinnedTable]
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return self.name or self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A point in its folder; `broken`: why what it consists of cannot be read, instead of `point`."""
+
+    folder: Path
+    point: Point | None
+    broken: str | None = None
+
+    def files(self) -> dict[FileId, int]:
+        """Sizes of the files it holds."""
+        return dict(_sizes(self.folder))
+
+
+def kept_points(pins: Path) -> list[Kept]:
+    """All points, the oldest first. Raises `PinsForeign` if the folder is none of points, `CheckpointUnreadable`."""
+    if not (pins / POINTS).is_dir():
+        hint = "name the folder that was given as `--into` to `spark-ckpt rewind pin`"
+        raise PinsForeign(f"{pins} is no folder of pinned points: there is no folder `{POINTS}` in it", hint=hint)
+    folders = [pins / POINTS / each.name for each in entries(pins / POINTS) if each.is_dir() and each.name[0] != "."]
+    found = [kept for folder in folders if (kept := _read(folder)) is not None]
+    return sorted(found, key=lambda each: (each.point.taken_at_ms if each.point else 0, each.folder.name))
+
+
+def _read(folder: Path) -> Kept | None:
+    """None for one that was taken away meanwhile."""
+    try:
+        return Kept(folder, Point.model_validate_json(text_of(folder / MANIFEST)))
+    except FileNotFoundError:
+        return Kept(folder, None, f"its {MANIFEST} is missing") if folder.is_dir() else None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        return Kept(folder, None, f"its {MANIFEST} is damaged: {where}: {first['msg']}")
+    except CkptError as error:
+        return Kept(folder, None, error.what)
+
+
+# -- what a point holds ----------------------------------------------------------------------------------------------------
+
+
+def listed(folder: Path, known: Mapping[FileId, str]) -> list[PinnedFile]:
+    """Files of a query's folder, made durable. `known`: digests of files that other points hold, and that need no second look."""
+    return [_listed(folder, path, known) for path in sorted(folder.rglob("*")) if not path.is_dir()]
+
+
+def _listed(folder: Path, path: Path, known: Mapping[FileId, str]) -> PinnedFile:
+    with written(path), path.open("rb") as file:
+        found = os.fstat(file.fileno())
+        digest = known.get((found.st_dev, found.st_ino))
+        if digest is None:
+            os.fsync(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest() if found.st_size <= SMALL_BYTES_MAX else None
+    return PinnedFile(path=str(path.relative_to(folder)), size=found.st_size, sha256=digest)
+
+
+def digests_of(points: Iterable[Kept]) -> dict[FileId, str]:
+    """Digests that points know, by file."""
+    found: dict[FileId, str] = {}
+    for kept in points:
+        for query in kept.point.queries if kept.point else ():
+            for file in query.files:
+                status = _status(kept.folder / query.kept_in / file.path)
+                if file.sha256 is not None and status is not None and status.st_size == file.size:
+                    found[status.st_dev, status.st_ino] = file.sha256
+    return found
+
+
+def damage(kept: Kept, query: PinnedQuery) -> str | None:
+    """What is wrong with the files of a query in a point; None if they are as they were pinned."""
+    for file in query.files:
+        path = kept.folder / query.kept_in / file.path
+        status = _status(path)
+        if status is None:
+            return f"pinned file {path} is missing"
+        if status.st_size != file.size or not stat.S_ISREG(status.st_mode):
+            return f"pinned file {path} has {status.st_size} bytes, not {file.size}"
+        if file.sha256 is not None and _digest(path) != file.sha256:
+            return f"pinned file {path} has another content than when it was pinned"
+    return None
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except OSError:
+        return None
+
+
+def _sizes(folder: Path) -> Iterator[tuple[FileId, int]]:
+    for root, _, names in os.walk(folder):
+        for name in names:
+            if (status := _status(Path(root, name))) is not None:
+                yield (status.st_dev, status.st_ino), status.st_size
+
+
+# -- taking away -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def held(pins: Path) -> Iterator[None]:
+    """Nobody else pins or unpins meanwhile; what was left of somebody who died is cleared. Raises `PinsInUse`."""
+    with written(pins):
+        (pins / POINTS).mkdir(parents=True, exist_ok=True)
+        lock = (pins / ".lock").open("a")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            hint = "wait until it is done, and run this again"
+            raise PinsInUse(f"somebody else is changing {pins}", hint=hint) from error
+        for each in entries(pins / POINTS):
+            if each.name[0] == ".":
+                remove_tree(pins / POINTS / each.name)
+        yield
+
+
+def take_away(kept: Kept) -> None:
+    """A point goes, in one step. Its files stay where somebody else has them."""
+    hidden = kept.folder.with_name(f".gone-{kept.folder.name}")
+    with written(kept.folder):
+        kept.folder.rename(hidden)
+        sync_folder(hidden.parent)
+    remove_tree(hidden)
+
+
+def unpin(pins: Path, name: str) -> Kept:
+    """Take a point away by its name or id. Raises `PinNotFound`, `PinsForeign`, `PinsInUse`."""
+    kept_points(pins)
+    with held(pins):
+        points = kept_points(pins)
+        found = named_point(points, name)
+        if found is None:
+            known = ", ".join(each.point.label if each.point else each.folder.name for each in points) or "none"
+            raise PinNotFound(f"{pins} holds no point {name!r}", hint=f"there are: {known}")
+        take_away(found)
+        return found
+
+
+def named_point(points: Sequence[Kept], name: str) -> Kept | None:
+    """A point by its name, or by its id."""
+    return next((each for each in points if (each.point and each.point.name == name) or each.folder.name == name), None)

@@ -1,0 +1,108 @@
+"""`spark-ckpt rewind plan`: read, connect, look for the line, tell it. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from checkpoint_protocols.ids import ProcessId
+from spark_ckpt.errors import RewindOutOfReach
+from spark_rewind.declared import Declared
+from spark_rewind.explaining import plan_of
+from spark_rewind.graph import graph_of
+from spark_rewind.inputs import Inputs, read_inputs
+from spark_rewind.intervals import Intervals, named
+from spark_rewind.line import Line, find_line, nearest
+from spark_rewind.pins import Kept, kept_points, named_point
+from spark_rewind.plan import Plan
+from spark_rewind.targets import Target, check_target, target_of
+from spark_rewind.topics import TopicIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is planned: checkpoints, the target as the user wrote it, tables or folders with tables, what is declared.
+
+    `pins`: a folder of pinned points that take part.
+    """
+
+    folders: Sequence[str]
+    to: str
+    tables: Sequence[str] = ()
+    declared: Declared = field(default_factory=Declared)
+    broker: TopicIndex | None = None
+    pins: Path | None = None
+
+
+def plan_rewind(request: Request, now_ms: int) -> Plan:
+    """The greatest consistent line at or before the target.
+
+    Raises `RewindOutOfReach` if there is none, with the nearest that there is; `ConfigInvalid`, `CheckpointForeign`,
+    `CheckpointUnreadable`, `CheckpointDamaged`, `LogDamaged`, `FormatUnknown` for what cannot be planned for.
+    """
+    points = kept_points(request.pins) if request.pins is not None else []
+    inputs = read_inputs(request.folders, request.tables, request.declared, points)
+    pinned = named_point(points, request.to)
+    target = _target_at(pinned, inputs) if pinned is not None else _target_of(request.to, inputs)
+    intervals = graph_of(inputs, request.broker, target.process)
+    check_target(target, intervals)
+    line = find_line(intervals, target.allows)
+    if not line.exists:
+        raise _out_of_reach(intervals, target, line, inputs.tables)
+    return plan_of(inputs, line, target, request.broker, now_ms)
+
+
+def _target_of(written: str, inputs: Inputs) -> Target:
+    return target_of(written, _query_names(inputs), _table_names(inputs))
+
+
+def _target_at(kept: Kept, inputs: Inputs) -> Target:
+    """A pinned point as a target. Raises `RewindOutOfReach` if one of its batches is not of the past of these queries."""
+    if kept.point is None:
+        raise RewindOutOfReach(f"pinned point {kept.folder.name}: {kept.broken}", hint="choose another target")
+    limits: dict[ProcessId, int] = {}
+    names = {query.query: name for name, query in inputs.queries.items()}
+    for each in kept.point.queries:
+        if (name := names.get(each.query)) is None:
+            continue
+        if (why := inputs.refused.get((name, kept.point.label))) is not None:
+            what = f"pinned point {kept.point.label} is not of the past of {name}: {why}"
+            raise RewindOutOfReach(what, hint="choose another target")
+        limits[ProcessId(name)] = each.batch
+    everybody = frozenset(map(ProcessId, inputs.queries))
+    return Target("point", kept.point.taken_at_ms, None, everybody, kept.point.label, limits)
+
+
+def _query_names(inputs: Inputs) -> dict[str, ProcessId]:
+    """What may be written for a query: its name, its id, its folder."""
+    found: dict[str, ProcessId] = {}
+    for name, query in inputs.queries.items():
+        found |= dict.fromkeys((name, query.query, str(query.folder)), ProcessId(name))
+    return found
+
+
+def _table_names(inputs: Inputs) -> dict[str, ProcessId]:
+    """What may be written for a table: its path, an id, and the folder's own name where it is one table's only."""
+    found: dict[str, ProcessId] = {}
+    own = [table.root.name for table in inputs.tables.values()]
+    for name, table in inputs.tables.items():
+        short = [table.root.name] if own.count(table.root.name) == 1 else []
+        found |= dict.fromkeys((str(table.root), *table.ids, *short), name)
+    return found
+
+
+def _out_of_reach(intervals: Intervals, target: Target, line: Line, tables: Collection[ProcessId]) -> RewindOutOfReach:
+    found = nearest(target.later(intervals), lambda later: find_line(intervals, later.allows).exists)
+    hint = (
+        f"the nearest that can be reached: --to {found}"
+        if found
+        else "no line of these queries can be reached any more"
+    )
+    process = line.found.missing
+    gone = [each for each in line.passed_over(process) if target.allows(process, each)] if process else []
+    why = next((f"{process} at {named(each.index, process in tables)}: {each.gone}" for each in gone), None)
+    oldest = intervals.points[process][0].index if process else None
+    expired = f"the oldest that its log still has is {oldest}" if why is None and oldest != -1 else None
+    what = f"nothing at or before {target} can be restored: {process} keeps nothing that is old enough"
+    return RewindOutOfReach(what, hint=hint, gone=why, expired=expired)

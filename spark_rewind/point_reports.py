@@ -1,0 +1,98 @@
+"""What is pinned, told: each point with what it holds, and what of it is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from spark_ckpt.errors import CkptError
+from spark_rewind.pins import FileId, Kept, PinnedTable, damage, kept_points
+from spark_rewind.table_holding import held_in
+from spark_rewind.tables import Table, read_table
+
+
+class PointReport(BaseModel):
+    """One point. `queries`: batches by name; `tables`: versions by path. `gone`: what cannot be had any more, in sentences.
+
+    `held_bytes`: of its files, each counted once; those that other points hold as well are counted here, too.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    id: str
+    name: str | None
+    taken_at_ms: int | None
+    queries: dict[str, int]
+    tables: dict[str, int]
+    held_bytes: int
+    gone: list[str]
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return self.name or self.id
+
+
+@dataclass(frozen=True, slots=True)
+class PointReports:
+    """All points, the oldest first; `held_bytes`: of all files together, each counted once."""
+
+    points: list[PointReport]
+    held_bytes: int
+
+
+def report_points(pins: Path) -> PointReports:
+    """Look at all points. Raises `PinsForeign`, `CheckpointUnreadable`; what is damaged is told of its point."""
+    points = kept_points(pins)
+    table = cache(partial(_table, points))
+    together: dict[FileId, int] = {}
+    found = []
+    for kept in points:
+        files = kept.files()
+        together |= files
+        point = kept.point
+        found.append(
+            PointReport(
+                id=kept.folder.name,
+                name=point.name if point else None,
+                taken_at_ms=point.taken_at_ms if point else None,
+                queries={each.name: each.batch for each in point.queries} if point else {},
+                tables={each.path: each.version for each in point.tables} if point else {},
+                held_bytes=sum(files.values()),
+                gone=list(_gone(kept, table)),
+            )
+        )
+    return PointReports(found, sum(together.values()))
+
+
+def _gone(kept: Kept, table: Callable[[str], Table | str]) -> Iterator[str]:
+    if kept.point is None:
+        yield kept.broken or "it cannot be read"
+        return
+    for query in kept.point.queries:
+        if (why := damage(kept, query)) is not None:
+            yield f"{query.name} batch {query.batch}: {why}"
+    for pinned in kept.point.tables:
+        if (why := _version_gone(pinned, table(pinned.path))) is not None:
+            yield f"{pinned.path} version {pinned.version}: {why}"
+
+
+def _table(points: Sequence[Kept], path: str) -> Table | str:
+    try:
+        return read_table(Path(path), held_in(points, Path(path)))
+    except CkptError as error:
+        return error.what
+
+
+def _version_gone(pinned: PinnedTable, table: Table | str) -> str | None:
+    if isinstance(table, str):
+        return table
+    if not table.ids.intersection(pinned.ids):
+        return "another table is there now"
+    if pinned.version > table.newest:
+        return f"the table's newest version is {table.newest}"
+    return None if pinned.version < 0 else table.restore_gone(pinned.version)

@@ -1,0 +1,121 @@
+"""Where a source stands after a batch, as far as its text in the offset log says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_ckpt.spark_internals.query_logs import UnknownFormat, Unreadable, log_offset_of
+
+TopicPartition = tuple[str, int]
+
+LARGEST = 2**62
+"""Offsets and versions are 64 bits wide; what is larger was never written by Spark."""
+
+_DELTA_VERSIONS = (1, 3)
+"""Of `DeltaSourceOffset`; 2 is reserved, 3 says that the table's columns change here."""
+_DELTA_FIELDS = {"sourceVersion", "reservoirId", "reservoirVersion", "index", "isStartingVersion"}
+_BEFORE_ALL = (-1, -100)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaPosition:
+    """Somewhere in a Delta table's log: `index` counts files of `version`, or of the whole table as of it (`snapshot`).
+
+    An index before all of a version's files means that nothing of the version has been read.
+    """
+
+    table: str
+    version: int
+    index: int
+    snapshot: bool
+
+    @property
+    def versions(self) -> int:
+        """How many versions it depends on: those with lower numbers. Also one of which only a part was read."""
+        untouched = self.index in _BEFORE_ALL and not self.snapshot
+        return self.version if untouched else self.version + 1
+
+    def __str__(self) -> str:
+        if self.versions == self.version:
+            return f"before version {self.version}"
+        whole = "the table as of version" if self.snapshot else "version"
+        return f"file {max(self.index, 0)} of {whole} {self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaPosition:
+    """The next offset of every partition."""
+
+    offsets: Mapping[TopicPartition, int]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{topic}/{number} at {offset}" for (topic, number), offset in sorted(self.offsets.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class FilesPosition:
+    """The newest entry of the source's own log of files, in `sources/<source>`."""
+
+    log_offset: int
+
+    def __str__(self) -> str:
+        return f"entry {self.log_offset} of its log of files"
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPosition:
+    """A source whose positions mean nothing here (rate, sockets, sources in Python): it is replayed by Spark alone."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text if len(self.text) <= 80 else f"{self.text[:77]}..."
+
+
+Position = DeltaPosition | KafkaPosition | FilesPosition | OtherPosition
+
+
+def position_of(text: str) -> Position:
+    """What a line of the offset log says. Raises `UnknownFormat` for a newer Delta, `Unreadable`."""
+    try:
+        value: Any = json.loads(text)
+    except ValueError as error:
+        raise Unreadable("an offset is not JSON") from error
+    if not isinstance(value, dict):
+        return OtherPosition(text)
+    if "reservoirId" in value:
+        return _delta(value)
+    if (entry := log_offset_of(value)) is not None:
+        return FilesPosition(entry)
+    return _kafka(value) or OtherPosition(text)
+
+
+def _delta(value: Mapping[str, Any]) -> DeltaPosition:
+    version = value.get("sourceVersion")
+    if version not in _DELTA_VERSIONS or set(value) - _DELTA_FIELDS:
+        raise UnknownFormat(f"Delta source offset {version}", [f"{each}" for each in _DELTA_VERSIONS])
+    table, at, index, start = (
+        value.get(name) for name in ("reservoirId", "reservoirVersion", "index", "isStartingVersion")
+    )
+    if not isinstance(table, str) or not _is_whole(at) or not _is_whole(index) or not isinstance(start, bool):
+        raise Unreadable("a Delta source's offset is incomplete")
+    return DeltaPosition(table, int(at or 0), int(index or 0), start)
+
+
+def _kafka(value: Mapping[str, Any]) -> KafkaPosition | None:
+    found: dict[TopicPartition, int] = {}
+    for topic, partitions in value.items():
+        if not isinstance(partitions, dict) or not partitions:
+            return None
+        for partition, offset in partitions.items():
+            if not (partition.isdecimal() and partition.isascii()) or not _is_whole(offset):
+                return None
+            found[topic, int(partition)] = offset
+    return KafkaPosition(found) if found else None
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST

@@ -1,0 +1,95 @@
+"""What a file source has read, from its log; and how such logs, the file sink's too, are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spark_ckpt.errors import CheckpointDamaged, FormatUnknown
+from spark_ckpt.spark_internals.query_logs import (
+    COMPACT,
+    UnknownFormat,
+    Unreadable,
+    batch_number,
+    parse_file_entries,
+)
+from spark_rewind.positions import FilesPosition, Position
+from spark_rewind.reading import file_of, names, text_of
+
+
+@dataclass(frozen=True, slots=True)
+class FileLog:
+    """Files that a source took, with the log entry that took them first."""
+
+    entries: Mapping[str, int]
+
+    def after(self, log_offset: int) -> list[str]:
+        """Files that a query which goes back to an entry would read again."""
+        return [path for path, entry in self.entries.items() if entry > log_offset]
+
+    def up_to(self, log_offset: int) -> list[str]:
+        """Files that were read up to an entry."""
+        return [path for path, entry in self.entries.items() if entry <= log_offset]
+
+    def gone_after(self, log_offset: int) -> str | None:
+        """A file that would be read again and is not there any more. Files elsewhere are taken to be there."""
+        for path in self.after(log_offset):
+            local = file_of(path)
+            if local is not None and not local.exists():
+                return path
+        return None
+
+
+def read_file_logs(folder: Path, ends: Sequence[Mapping[str, Position | None]]) -> dict[str, FileLog]:
+    """Logs of the sources that read files, by source. Raises `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`."""
+    sources = {name for each in ends for name, position in each.items() if isinstance(position, FilesPosition)}
+    return {name: _source_log(folder / name) for name in sorted(sources)}
+
+
+def _source_log(folder: Path) -> FileLog:
+    found: dict[str, int] = {}
+    for taken, entry in raw_entries(folder):
+        found[entry["path"]] = min(taken, found.get(entry["path"], taken))
+    return FileLog(found)
+
+
+def raw_entries(folder: Path) -> list[tuple[int, Mapping[str, Any]]]:
+    """What a source's log says of every file, with the number of the entry that took it, each once.
+
+    Raises `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`.
+    """
+    found: dict[tuple[int, str], Mapping[str, Any]] = {}
+    for number, _, path in ordered(folder):
+        for entry in entries_of(path):
+            batch = entry.get("batchId")
+            taken = batch if isinstance(batch, int) else number
+            found.setdefault((taken, entry["path"]), entry)
+    return [(number, entry) for (number, _), entry in found.items()]
+
+
+def ordered(folder: Path) -> list[tuple[int, bool, Path]]:
+    """(number, whether others are folded into it, path) of every file of such a log."""
+    found = [(batch_number(name), name.endswith(COMPACT), folder / name) for name in names(folder)]
+    return sorted((number, compacted, path) for number, compacted, path in found if number is not None)
+
+
+def entries_of(path: Path) -> list[Mapping[str, Any]]:
+    """What one of them says; nothing if it is gone. Raises as `raw_entries` does."""
+    try:
+        return entries_in(path, text_of(path))
+    except FileNotFoundError:
+        return []
+
+
+def entries_in(path: Path, text: str) -> list[Mapping[str, Any]]:
+    """What a text of one says. Raises as `raw_entries` does."""
+    try:
+        return parse_file_entries(text)
+    except UnknownFormat as error:
+        raise FormatUnknown(f"{path}: {error}", hint="use a version of spark-ckpt that knows this format") from error
+    except Unreadable as error:
+        raise CheckpointDamaged(
+            f"{path}: {error}", hint="restore the file from a backup; nothing was changed"
+        ) from error

@@ -1,0 +1,157 @@
+"""The state of a query's operators: which versions Spark could still load."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+
+from spark_ckpt.errors import FormatUnknown
+from spark_ckpt.spark_internals.query_logs import StateIds
+from spark_ckpt.spark_internals.state_files import (
+    Ids,
+    StoreFiles,
+    UnknownStateFile,
+    files_of,
+    first_file,
+    missing_in_snapshot,
+)
+from spark_rewind.reading import all_names, numbered_folders
+
+_NO_STORES = ("SSTs", "logs")
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """One store of one partition; most operators have one, joins may have four.
+
+    `files`: lists its folder, once, when names that should be there are not. `looked_up`: the file that loading a version begins
+    with, once somebody has asked.
+    """
+
+    folder: Path
+    files: Callable[[], StoreFiles]
+    ids: Callable[[int], Ids]
+    looked_up: dict[int, str | None] = field(default_factory=dict, compare=False)
+
+    def gone(self, version: int) -> str | None:
+        """Why a version cannot be loaded."""
+        if self._first(version) is not None or self.files().loadable(version, self.ids):
+            return None
+        return f"{self.files().missing(version, self.ids)}"
+
+    def torn(self, version: int) -> str | None:
+        """Why the snapshot that loading begins with is not whole."""
+        name = self._first(version)
+        if name is None:
+            name = self.files().snapshot_for(version, self.ids)
+        return missing_in_snapshot(self.folder / name) if name else None
+
+    def _first(self, version: int) -> str | None:
+        if version not in self.looked_up:
+            where = f"{self.folder}{os.sep}"
+            found = first_file(version, self.ids, lambda name: os.path.exists(where + name))  # noqa: PTH110 - ten thousand of them
+            self.looked_up[version] = found
+        return self.looked_up[version]
+
+
+Partitions = Mapping[int, tuple[Store, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One stateful operator. Partitions are numbered from 0; one that is missing has no stores.
+
+    `read`: looks for them, once, when somebody asks. Nobody asks for a query that stays.
+    """
+
+    number: int
+    read: Callable[[], Partitions]
+
+    def gone(self, version: int) -> str | None:
+        """Why a version of the operator's state cannot be loaded, by the names of its files."""
+        partitions = self.read()
+        for partition in range(max(partitions, default=-1) + 1):
+            stores = partitions.get(partition, ())
+            if not stores:
+                return f"operator {self.number}: partition {partition} of the state is missing"
+            for store in stores:
+                if (missing := store.gone(version)) is not None:
+                    where = f"operator {self.number}, partition {partition}"
+                    return f"{where}: no state of version {version}, version {missing} is missing"
+        return None
+
+    def torn(self, version: int) -> str | None:
+        """The same by what its snapshots contain."""
+        for partition, stores in self.read().items():
+            for store in stores:
+                if (missing := store.torn(version)) is not None:
+                    return f"operator {self.number}, partition {partition}: {missing} is missing"
+        return None
+
+
+def read_operators(folder: Path, ids: Mapping[int, StateIds | None], oldest: int) -> tuple[Operator, ...]:
+    """All operators in a checkpoint's folder `state`. `ids`: those that commits name, by version; before `oldest` none is known.
+
+    One partition of each is looked at, so that a state store of another kind is told whether or not its query goes back.
+    Raises `CheckpointUnreadable`, `FormatUnknown`; what is asked of the operators may raise them, too.
+    """
+    found = []
+    for number, path in numbered_folders(folder).items():
+        inner = _inner_stores(path / "0")
+        for store in _stores(path / "0", inner, _ids_of(ids, oldest, number, 0)):
+            store.files()
+        found.append(Operator(number, cache(partial(_partitions, number, path, inner, ids, oldest))))
+    return tuple(found)
+
+
+def _partitions(
+    number: int, folder: Path, inner: Sequence[str], ids: Mapping[int, StateIds | None], oldest: int
+) -> Partitions:
+    partitions = {
+        partition: _stores(path, inner, _ids_of(ids, oldest, number, partition))
+        for partition, path in numbered_folders(folder).items()
+    }
+    named = [len(each.get(number, ())) for each in ids.values() if each is not None]
+    for partition in range(max(named, default=0)):
+        partitions.setdefault(partition, ())
+    return partitions
+
+
+def _inner_stores(partition: Path) -> list[str]:
+    """Folders of the stores of a join; none where the partition is a store itself. Their names have no dot, those of files do."""
+    return [
+        name
+        for name in all_names(partition)
+        if "." not in name and name[0] != "_" and name not in _NO_STORES and (partition / name).is_dir()
+    ]
+
+
+def _stores(folder: Path, inner: Sequence[str], ids: Callable[[int], Ids]) -> tuple[Store, ...]:
+    paths = [folder / name for name in inner] or [folder]
+    return tuple(Store(path, cache(partial(_files, path)), ids) for path in paths)
+
+
+def _files(folder: Path) -> StoreFiles:
+    try:
+        return files_of(name for name in all_names(folder) if "." in name or not (folder / name).is_dir())
+    except UnknownStateFile as error:
+        hint = "use a version of spark-ckpt that knows this state store; Spark 3.5 to 4.2's own can be read"
+        raise FormatUnknown(f"{folder}: {error} is no file of a state store that is known", hint=hint) from error
+
+
+def _ids_of(ids: Mapping[int, StateIds | None], oldest: int, operator: int, partition: int) -> Callable[[int], Ids]:
+    """Ids by version. Versions before the oldest batch of the log are needed too: their changes may follow a snapshot."""
+
+    def of(version: int) -> Ids:
+        if version < oldest or version not in ids:
+            return None
+        named = ids[version]
+        partitions = None if named is None else named.get(operator)
+        if partitions is None or partition >= len(partitions):
+            return frozenset()
+        return frozenset(partitions[partition])
+
+    return of

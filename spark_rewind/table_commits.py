@@ -1,0 +1,168 @@
+"""The commits with which a table goes back. Decisions only: actions in, actions out.
+
+The first commit, R, turns the newest version into what the base held: files that came since go, files that went come back,
+metadata and the number of each application (`txn`) are those of the base. So a batch that is done again is not taken for one
+that is there already. Then the commits between the base and the line follow, as they were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_rewind.shifts import Shift
+from spark_rewind.table_content import Action, Content, FileKey, domain_of
+from spark_rewind.tables import REWIND
+
+KNOWN_FEATURES = frozenset(
+    ("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "columnMapping", "deletionVectors",
+     "timestampNtz", "v2Checkpoint", "inCommitTimestamp", "vacuumProtocolCheck", "variantType", "variantType-preview",
+     "clustering", "domainMetadata"),
+)  # fmt: skip
+"""Features of a table that commits made here are right for. The others keep counts of their own (row ids, identity columns), or
+want another way of committing (a catalog)."""
+
+CLUSTERING = "delta.clustering"
+"""The one domain that is known: the columns that a table is clustered by. A file that comes back has the statistics of then, which
+are the right ones as long as these columns are the same."""
+
+_COLUMN_MAPPING, _TIMESTAMPS = "delta.columnMapping.mode", "delta.enableInCommitTimestamps"
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What commits say of themselves. `now_ms`: milliseconds since 1970; `identity`: who makes them, also in a later try.
+
+    `after_ms`: the newest commit's in-commit timestamp, for tables that have them.
+    """
+
+    identity: str
+    now_ms: int
+    after_ms: int = 0
+    engine: str = "spark-ckpt"
+
+
+def refusal(now: Content, then: Content, replayed: Sequence[Sequence[Action]]) -> str | None:
+    """Why commits made here would be wrong for a table; None if they would not."""
+    named = {*(now.protocol.get("writerFeatures") or ()), *(now.protocol.get("readerFeatures") or ())}
+    if strange := sorted(named - KNOWN_FEATURES):
+        return f"it has the feature {strange[0]}"
+    configuration = _configuration(now)
+    managed = next((name for name in configuration if name.startswith("delta.coordinatedCommits.")), None)
+    if managed:
+        return f"its commits go through a catalog ({managed})"
+    if configuration.get("delta.appendOnly") == "true":
+        return "nothing may be removed from it (delta.appendOnly): unset that for the time"
+    if "delta.identity." in str(now.metadata.get("schemaString")):
+        return "it has an identity column"
+    return _changed(now, then) or _domains(now, then, replayed) or _vectors(now, then, replayed)
+
+
+def _changed(now: Content, then: Content) -> str | None:
+    if then.protocol and then.protocol != now.protocol:
+        return f"its protocol was changed after version {then.version}, and cannot be taken back"
+    if not then.metadata or then.metadata == now.metadata:
+        return None
+    before, after = _configuration(then), _configuration(now)
+    if before.get(_TIMESTAMPS) != after.get(_TIMESTAMPS):
+        return f"{_TIMESTAMPS} was changed after version {then.version}"
+    if _COLUMN_MAPPING in {*before, *after}:
+        return f"its metadata was changed after version {then.version}, and it maps columns ({_COLUMN_MAPPING})"
+    return None
+
+
+def _domains(now: Content, then: Content, replayed: Sequence[Sequence[Action]]) -> str | None:
+    said = [domain_of(each) for actions in replayed for each in actions if "domainMetadata" in each]
+    if then.metadata:
+        said.append(dict(then.domains))
+    named = {*now.domains, *(name for each in said for name in each)}
+    if strange := sorted(named - {CLUSTERING}):
+        return f"it has metadata of the domain {strange[0]}"
+    if any(each.get(CLUSTERING) != now.domains.get(CLUSTERING) for each in said):
+        return f"the columns that it is clustered by were changed after version {then.version}"
+    return None
+
+
+def _vectors(now: Content, then: Content, replayed: Sequence[Sequence[Action]]) -> str | None:
+    back = [file for key, file in then.files.items() if key not in now.files]
+    back += [each["add"] for actions in replayed for each in actions if "add" in each]
+    marked = next((str(each["path"]) for each in back if each.get("deletionVector")), None)
+    return None if marked is None else f"file {marked} would have to come back with its deletion vector"
+
+
+def commits(
+    shift: Shift, now: Content, then: Content, replayed: Sequence[Sequence[str]], writers: Sequence[str], stamp: Stamp
+) -> list[str]:
+    """Texts of the versions `shift.first` to `shift.last`. `replayed`: lines of the versions after the base up to the line.
+
+    `writers`: applications whose number is written in any case: a commit of theirs that is under way then conflicts.
+    """
+    texts = []
+    for part in range(len(replayed) + 1):
+        info = {"commitInfo": _info(shift, part, now, stamp)}
+        if part == 0:
+            actions = [json.dumps(each, separators=(",", ":")) for each in _restoring(now, then, writers, stamp)]
+        else:
+            actions = [line for line in replayed[part - 1] if not _own(line)]
+        texts.append("".join(f"{line}\n" for line in (json.dumps(info, separators=(",", ":")), *actions)))
+    return texts
+
+
+def _own(line: str) -> bool:
+    """What a commit says of itself is not said again; nor is the protocol, which is the same."""
+    return not {"commitInfo", "protocol"}.isdisjoint(json.loads(line))
+
+
+def _info(shift: Shift, part: int, now: Content, stamp: Stamp) -> Action:
+    marked = json.dumps({REWIND: stamp.identity, "part": part}, separators=(",", ":"))
+    info: dict[str, Any] = {}
+    if _configuration(now).get(_TIMESTAMPS) == "true":
+        info["inCommitTimestamp"] = max(stamp.now_ms, stamp.after_ms + 1) + part
+    return info | {
+        "timestamp": stamp.now_ms + part,
+        "operation": "RESTORE" if part == 0 else "WRITE",
+        "operationParameters": {"version": str(shift.base)} if part == 0 else {"again": str(shift.base + part)},
+        "isBlindAppend": False,
+        "engineInfo": stamp.engine,
+        "userMetadata": marked,
+    }
+
+
+def _restoring(now: Content, then: Content, writers: Sequence[str], stamp: Stamp) -> Iterator[Action]:
+    if then.metadata and then.metadata != now.metadata:
+        yield {"metaData": then.metadata}
+    for app in sorted({*now.transactions, *writers}):
+        number = then.transactions.get(app, -1)
+        if app in writers or number != now.transactions.get(app, -1):
+            yield {"txn": {"appId": app, "version": number, "lastUpdated": stamp.now_ms}}
+    yield from (_removing(key, now, stamp) for key in now.files if key not in then.files)
+    yield from ({"add": {**file, "dataChange": True}} for key, file in then.files.items() if key not in now.files)
+
+
+def _removing(key: FileKey, now: Content, stamp: Stamp) -> Action:
+    file = now.files[key]
+    kept = {name: file[name] for name in ("partitionValues", "size", "deletionVector") if name in file}
+    gone = {"path": file["path"], "deletionTimestamp": stamp.now_ms, "dataChange": True}
+    return {"remove": gone | ({"extendedFileMetadata": True} if len(kept) > 1 else {}) | kept}
+
+
+def needed_files(then: Content, line: Content, replayed: Sequence[Sequence[Action]]) -> set[str]:
+    """Data files, as the log spells them, that the table consists of at its base, at the line, and at versions between."""
+    found = {path for path, _ in (*then.files, *line.files)}
+    for actions in replayed:
+        found |= {str(each[kind]["path"]) for each in actions for kind in ("add", "cdc") if kind in each}
+    return found
+
+
+def after_replay(then: Content, replayed: Sequence[Sequence[Action]]) -> Content:
+    """The table at the line, by its base and what follows."""
+    for number, actions in enumerate(replayed, then.version + 1):
+        then = then.after(number, actions)
+    return then
+
+
+def _configuration(content: Content) -> Mapping[str, str]:
+    found = content.metadata.get("configuration") or {}
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,185 @@
+"""What a Delta table holds at a version, action by action, as its log says (PROTOCOL.md, "Action Reconciliation").
+
+No reader of tables gives the actions themselves, and a file that comes back has to come back with all that was said about it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from spark_ckpt.errors import LogDamaged, RewindUnsupported
+from spark_rewind.reading import names, text_of, typed_errors
+from spark_rewind.tables import LOG
+
+Action = Mapping[str, Any]
+FileKey = tuple[str, str]
+"""A data file's path as the log spells it, and its deletion vector, empty for none: the two together are one entry of the table."""
+
+_CLASSIC = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
+_HINT = "restore the table's log from a backup; nothing was changed"
+_MAPS = {"add": ("partitionValues", "tags"), "metaData": ("configuration",)}
+_LEFT_OUT = ("stats_parsed", "partitionValues_parsed")
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A table as of a version; at -1 it has no files. `transactions`: the newest number of each application.
+
+    `domains`: what features and applications keep of the table beside its metadata, by their names (`domainMetadata`).
+    """
+
+    version: int = -1
+    protocol: Action = field(default_factory=dict)
+    metadata: Action = field(default_factory=dict)
+    files: Mapping[FileKey, Action] = field(default_factory=dict)
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    domains: Mapping[str, str] = field(default_factory=dict)
+
+    def after(self, version: int, actions: Iterable[Action]) -> Content:
+        """The table after one more commit."""
+        return _reconciled(self, version, actions)
+
+
+def content_at(root: Path, version: int) -> Content:
+    """A table as of a version. Raises `LogDamaged`, `RewindUnsupported` (its log begins with a checkpoint of another kind)."""
+    start = _start(root / LOG, version)
+    content = Content() if start < 0 else _from_checkpoint(root / LOG, start)
+    for number in range(start + 1, version + 1):
+        content = content.after(number, parsed(commit_lines(root, number), number))
+    return content
+
+
+def contents_at(root: Path, version: int, newest: int) -> tuple[Content, Content]:
+    """A table as of a version, and as of a newer one. Raises as `content_at`."""
+    then = now = content_at(root, version)
+    for number in range(version + 1, newest + 1):
+        now = now.after(number, parsed(commit_lines(root, number), number))
+    return then, now
+
+
+def commit_name(version: int) -> str:
+    """Where a commit lies in a table."""
+    return f"{LOG}/{version:020d}.json"
+
+
+def commit_lines(root: Path, version: int) -> list[str]:
+    """Lines of a commit as they are. Raises `LogDamaged`."""
+    path = root / commit_name(version)
+    try:
+        return [line for line in text_of(path).splitlines() if line.strip()]
+    except FileNotFoundError:
+        raise LogDamaged(f"{path} is missing", hint=_HINT) from None
+
+
+def parsed(lines: Iterable[str], version: int) -> list[Action]:
+    """Actions of a commit. Raises `LogDamaged`."""
+    try:
+        found = [json.loads(line) for line in lines]
+        assert all(isinstance(each, dict) and len(each) == 1 for each in found)  # noqa: S101 - told below
+    except (ValueError, AssertionError) as error:
+        raise LogDamaged(f"version {version} holds something else than actions", hint=_HINT) from error
+    return found
+
+
+def key_of(file: Action) -> FileKey:
+    """Which entry of the table an `add` or `remove` is about."""
+    vector = file.get("deletionVector")
+    if not vector:
+        return str(file["path"]), ""
+    return str(file["path"]), f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset')}"
+
+
+def _reconciled(content: Content, version: int, actions: Iterable[Action]) -> Content:
+    files, transactions = dict(content.files), dict(content.transactions)
+    protocol, metadata = content.protocol, content.metadata
+    domains: dict[str, str | None] = dict(content.domains)
+    adds = []
+    for each in actions:
+        if "remove" in each:
+            files.pop(key_of(each["remove"]), None)
+        elif "add" in each:
+            adds.append(each["add"])
+        elif "txn" in each:
+            transactions[str(each["txn"]["appId"])] = int(each["txn"]["version"])
+        elif "domainMetadata" in each:
+            domains |= domain_of(each)
+        protocol = each.get("protocol", protocol)
+        metadata = each.get("metaData", metadata)
+    files |= {key_of(each): each for each in adds}
+    kept = {name: text for name, text in domains.items() if text is not None}
+    return Content(version, protocol, metadata, files, transactions, kept)
+
+
+def domain_of(action: Action) -> dict[str, str | None]:
+    """A domain and its text as an action sets it; None for one that is taken away."""
+    said = action["domainMetadata"]
+    return {str(said["domain"]): None if said.get("removed") else str(said.get("configuration", ""))}
+
+
+# -- checkpoints of the log ----------------------------------------------------------------------------------------------
+
+
+def _start(log: Path, version: int) -> int:
+    """The checkpoint to begin with, -1 if the commits from version 0 on are all there."""
+    listed = set(names(log))
+    if all(f"{number:020d}.json" in listed for number in range(version + 1)):
+        return -1
+    whole = _whole_checkpoints(listed)
+    found = max((number for number in whole if number <= version), default=None)
+    if found is None:
+        what = f"{log} has no checkpoint of the classic kind at or before version {version}"
+        raise RewindUnsupported(
+            what, hint="go back to a version whose commits are all there, or restore the table by hand"
+        )
+    return found
+
+
+def _whole_checkpoints(listed: Iterable[str]) -> list[int]:
+    parts: dict[tuple[int, int], int] = {}
+    for name in listed:
+        if found := _CLASSIC.fullmatch(name):
+            place = int(found[1]), int(found[2] or 1)
+            parts[place] = parts.get(place, 0) + 1
+    return [number for (number, count), there in parts.items() if there >= count]
+
+
+def _from_checkpoint(log: Path, version: int) -> Content:
+    content = Content(version)
+    for name in sorted(names(log)):
+        found = _CLASSIC.fullmatch(name)
+        if found and int(found[1]) == version:
+            content = content.after(version, _rows(log / name))
+    return replace(content, version=version)
+
+
+def _rows(path: Path) -> Iterator[Action]:
+    """Arrow is loaded here: planning, which imports this module, needs none as a rule."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with typed_errors(path):
+            table = pq.read_table(path)
+    except (pa.ArrowException, FileNotFoundError) as error:
+        raise LogDamaged(f"{path} cannot be read", hint=_HINT) from error
+    if "sidecar" in table.column_names and table.column("sidecar").null_count < len(table):
+        raise RewindUnsupported(f"{path} is a checkpoint with sidecars", hint="restore the table by hand")
+    for kind in ("protocol", "metaData", "add", "txn", "domainMetadata"):
+        if kind in table.column_names:
+            yield from ({kind: _row(kind, row)} for row in table.column(kind).to_pylist() if row is not None)
+
+
+def _row(kind: str, row: Mapping[str, Any]) -> Action:
+    """A row of a checkpoint as a commit spells it: maps are objects, what is not set is left out."""
+    found = {name: value for name, value in row.items() if value is not None and name not in _LEFT_OUT}
+    for name in _MAPS.get(kind, ()):
+        if name in found:
+            found[name] = dict(found[name])
+    if kind == "metaData" and "format" in found:
+        found["format"] = dict(found["format"]) | {"options": dict(found["format"].get("options") or ())}
+    return found

@@ -1,0 +1,109 @@
+"""Data files of a table that a pinned point holds by hard link, so that VACUUM cannot take them, and that a rewind puts back.
+
+A file of a Delta table never changes and its name is used once. So the same name in a point, with the same size, is the file.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+from spark_rewind.durable import link_or_copy, part_of, sync_folder, written
+from spark_rewind.pins import Kept, PinnedFile
+from spark_rewind.positions import DeltaPosition
+from spark_rewind.shifts import base_of
+from spark_rewind.table_content import Action, commit_lines, commit_name, content_at, parsed
+from spark_rewind.tables import Table
+
+Held = Callable[[str], Path | None]
+"""Where a file of a table is held, by its path below the table; None if nowhere."""
+
+
+def nowhere(path: str) -> Path | None:
+    """Nothing is held."""
+    return None
+
+
+def hold(table: Table, version: int, positions: Iterable[DeltaPosition], folder: Path) -> list[PinnedFile]:
+    """Link the files that the table needs to go back to a version, with readers at these positions.
+
+    Raises FileNotFoundError if one goes away meanwhile, `LogDamaged`, `RewindUnsupported`, `RewindNotPermitted`.
+    """
+    found = []
+    for path in sorted(_needed(table, version, positions)):
+        target = folder / path
+        with written(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        link_or_copy(table.root / path, target)
+        found.append(PinnedFile(path=path, size=target.stat().st_size))
+    return found
+
+
+def _needed(table: Table, version: int, positions: Iterable[DeltaPosition]) -> set[str]:
+    """Files of the version, and what was added since the oldest reader's place: it reads that from the versions between."""
+    base = min([version, *(base_of(each) for each in positions)])
+    if any(not (table.root / commit_name(each)).is_file() for each in range(max(base, 0), version + 1)):
+        base = version  # such a reader cannot go on there anyway
+    actions: list[Action] = [{"add": each} for each in content_at(table.root, base).files.values()]
+    for number in range(base + 1, version + 1):
+        actions += parsed(commit_lines(table.root, number), number)
+    return {path for path, _ in _files(actions)}
+
+
+def sizes_of(actions: Iterable[Action]) -> dict[str, int]:
+    """Sizes that a log gives for its files, by path below the table."""
+    return {path: size for path, size in _files(actions) if size is not None}
+
+
+def _files(actions: Iterable[Action]) -> Iterable[tuple[str, int | None]]:
+    for each in actions:
+        for kind in ("add", "cdc"):
+            path = str(each[kind]["path"]) if kind in each else ""
+            if path and "://" not in path and not path.startswith("/"):
+                yield unquote(path), each[kind].get("size")
+
+
+def held_in(points: Sequence[Kept], root: Path) -> Mapping[str, Path]:
+    """Folders of points that hold files of a table, by the file's path below the table. A file of another size is none."""
+    found: dict[str, Path] = {}
+    for kept in points:
+        for each in kept.point.tables if kept.point else ():
+            if each.files and Path(each.path).resolve() == root.resolve():
+                folder = kept.folder / each.kept_in
+                found |= {file.path: folder for file in each.files if is_held(folder / file.path, file.size)}
+    return found
+
+
+def is_held(path: Path, size: int) -> bool:
+    """Whether a file of this size is there."""
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False
+
+
+def put_back(source: Path, target: Path) -> None:
+    """A held file gets its name in the table again; whole or not at all. Raises `RewindNotPermitted`, FileNotFoundError."""
+    if target.exists():
+        return
+    with written(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            _copied(source, target)
+        sync_folder(target.parent)
+
+
+def _copied(source: Path, target: Path) -> None:
+    """Where the file system has no links. One that is killed leaves a file that nobody reads."""
+    part = part_of(target)
+    shutil.copy2(source, part)
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    part.replace(target)

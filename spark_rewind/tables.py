@@ -1,0 +1,280 @@
+"""A Delta table as its log tells it: which query wrote which version, and which versions can still be had.
+
+Read directly (Delta's PROTOCOL.md, "Actions"), because no reader says which commit holds which transaction and which files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from spark_ckpt.errors import CheckpointForeign, LogDamaged
+from spark_rewind.positions import LARGEST
+from spark_rewind.reading import changed_ms, entries, names, text_of, typed_errors
+
+LOG = "_delta_log"
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[0-9a-zA-Z-]+|\.\d{10}\.\d{10})?\.(?:parquet|json)")
+_HINT = "restore the table's log from a backup, or leave the table out of the plan; nothing was changed"
+_SEARCHED_DEEP = 4
+
+REWIND = "spark_rewind"
+"""In `userMetadata`, a JSON object: the rewind that made a version. `part`: 0 for the one that takes the table back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One commit. `transactions`: (application, number) pairs; the Delta sink's are (query id, batch).
+
+    `added` and `removed`: data files, relative to the table unless they are elsewhere. `restored`: a rewind took the table back.
+    """
+
+    number: int
+    at_ms: int
+    operation: str
+    transactions: tuple[tuple[str, int], ...]
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    restored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table. `versions`: commits that the log still has, without a gap, oldest first, the newest is the table now.
+
+    They begin where the table was taken back last: what was before that cannot be counted on from there.
+
+    `before`: the newest transaction of each application before those. `openable`: the oldest version whose list of files the
+    log still gives. `gone`: version: a data file of it that is missing. `unfed`: version: a file that it added and that is missing.
+    `kept_in`: folders of pinned points that hold files which are not on the disk any more; those are not missing.
+    """
+
+    root: Path
+    ids: frozenset[str]
+    versions: tuple[Version, ...]
+    before: Mapping[str, int]
+    openable: int
+    gone: Mapping[int, str]
+    unfed: Mapping[int, str]
+    digest: str
+    kept_in: tuple[Path, ...] = ()
+
+    @property
+    def newest(self) -> int:
+        """The number of its newest version."""
+        return self.versions[-1].number
+
+    def restore_gone(self, version: int) -> str | None:
+        """Why the table cannot go back to a version; None if it can."""
+        if version < self.openable:
+            return f"the log does not reach back to version {version}, the oldest that it gives is {self.openable}"
+        file = self.gone.get(version)
+        return None if file is None else f"data file {file} of version {version} is missing (VACUUM)"
+
+    def feed_gone(self, version: int) -> str | None:
+        """Why a stream cannot read on from a version on; None if it can."""
+        oldest = self.versions[0].number
+        if version < oldest:
+            return f"the table's log has lost version {version}, the oldest is {oldest}"
+        lost = next((each for each in sorted(self.unfed) if each >= version), None)
+        return None if lost is None else f"data file {self.unfed[lost]} of version {lost} is missing (VACUUM)"
+
+
+def find_tables(folder: Path) -> list[Path]:
+    """Tables in a folder: itself, or those below it, not deeper than four levels.
+
+    Raises `CheckpointUnreadable`, `CheckpointForeign` if there is none.
+    """
+    found = list(_tables_below(folder, _SEARCHED_DEEP))
+    if not found:
+        hint = "name a Delta table, or a folder with Delta tables in it"
+        raise CheckpointForeign(f"{folder} holds no Delta table: there is no {LOG} in it or below it", hint=hint)
+    return found
+
+
+def _tables_below(folder: Path, levels: int) -> Iterator[Path]:
+    if (folder / LOG).is_dir():
+        yield folder
+    elif levels:
+        for each in entries(folder):
+            if each.is_dir() and each.name[0] not in "._":
+                yield from _tables_below(folder / each.name, levels - 1)
+
+
+def read_table(root: Path, held: Mapping[str, Path] | None = None) -> Table:
+    """Read a table's log; changes nothing. `held`: folders of pinned points with data files of the table, by the file's path.
+
+    Raises `CheckpointUnreadable`, `LogDamaged`.
+    """
+    log = root / LOG
+    listed = names(log)
+    commits = sorted(int(found[1]) for name in listed if (found := _COMMIT.fullmatch(name)))
+    if not commits:
+        raise LogDamaged(f"{log} holds no commit", hint=_HINT)
+    oldest, there = commits[-1], set(commits)
+    while oldest - 1 in there:
+        oldest -= 1
+    checkpoints = sorted({int(found[1]) for name in listed if (found := _CHECKPOINT.fullmatch(name))})
+    openable = _openable(log, oldest, commits[-1], checkpoints)
+    digest, ids, versions = hashlib.sha256(), set[str](), list[Version]()
+    for number in range(oldest, commits[-1] + 1):
+        path = log / f"{number:020d}.json"
+        text = _commit_text(path)
+        digest.update(f"\0{number}\0{text}".encode())
+        actions = _actions(path, text)
+        ids.update(str(each["metaData"].get("id", "")) for each in actions if "metaData" in each)
+        versions.append(_version(path, number, actions))
+    before = _transactions_before(log, listed, oldest) if oldest else {}
+    ids |= _ids_before(log, listed, openable) if oldest else set()
+    restored = max((each.number for each in versions if each.restored), default=oldest)
+    if restored > oldest:
+        before, versions = _since_restored(before, versions, restored)
+        openable = max(openable, restored)
+    missing = _missing_files(root, versions)
+    kept_in = tuple(sorted({held[path] for path in missing if path in held})) if held else ()
+    gone, unfed = _lost(versions, missing - held.keys() if held else missing)
+    return Table(
+        root, frozenset(ids - {""}), tuple(versions), before, openable, gone, unfed, digest.hexdigest(), kept_in
+    )
+
+
+def _openable(log: Path, oldest: int, newest: int, checkpoints: Sequence[int]) -> int:
+    found = 0 if oldest == 0 else next((each for each in checkpoints if oldest - 1 <= each <= newest), None)
+    if found is None:
+        raise LogDamaged(f"{log} does not begin at version 0 and has no checkpoint to begin with", hint=_HINT)
+    return found
+
+
+def _commit_text(path: Path) -> str:
+    try:
+        return text_of(path)
+    except FileNotFoundError:
+        raise LogDamaged(f"{path} went away while it was read", hint="try again") from None
+
+
+def _actions(path: Path, text: str) -> list[Mapping[str, Any]]:
+    try:
+        found: list[Mapping[str, Any]] = json.loads(f"[{','.join(line for line in text.splitlines() if line.strip())}]")
+    except ValueError as error:
+        raise LogDamaged(f"{path} is not JSON", hint=_HINT) from error
+    if not found or not all(
+        isinstance(each, dict) and all(isinstance(body, dict) for body in each.values()) for each in found
+    ):
+        raise LogDamaged(f"{path} holds something else than actions", hint=_HINT)
+    return found
+
+
+def _version(path: Path, number: int, actions: Sequence[Mapping[str, Any]]) -> Version:
+    info: Mapping[str, Any] = next((each["commitInfo"] for each in actions if "commitInfo" in each), {})
+    stamps = [info.get(name) for name in ("inCommitTimestamp", "timestamp")]
+    at_ms = next((stamp for stamp in stamps if isinstance(stamp, int)), None)
+    try:
+        return Version(
+            number,
+            changed_ms(path) if at_ms is None else at_ms,
+            str(info.get("operation", "an unknown operation")),
+            tuple(_transaction(each["txn"]) for each in actions if "txn" in each),
+            tuple(unquote(str(each["add"]["path"])) for each in actions if "add" in each),
+            tuple(unquote(str(each["remove"]["path"])) for each in actions if "remove" in each),
+            _restores(info),
+        )
+    except (KeyError, TypeError, ValueError, FileNotFoundError) as error:
+        raise LogDamaged(f"{path} holds an action without what it needs", hint=_HINT) from error
+
+
+def _restores(info: Mapping[str, Any]) -> bool:
+    """Whether a rewind made this version to take the table back."""
+    try:
+        said = json.loads(str(info.get("userMetadata")))
+    except ValueError:
+        return False
+    return isinstance(said, dict) and REWIND in said and said.get("part") == 0
+
+
+def _since_restored(
+    before: Mapping[str, int], versions: Sequence[Version], restored: int
+) -> tuple[dict[str, int], list[Version]]:
+    """Transactions up to a version that took some back, and the versions from there on."""
+    found = dict(before)
+    for each in versions:
+        if each.number <= restored:
+            found |= dict(each.transactions)
+    return found, [each for each in versions if each.number >= restored]
+
+
+def _transaction(body: Mapping[str, Any]) -> tuple[str, int]:
+    number = int(body["version"])
+    if abs(number) >= LARGEST:
+        raise ValueError(number)
+    return str(body["appId"]), number
+
+
+def _missing_files(root: Path, versions: Sequence[Version]) -> frozenset[str]:
+    """Files that a commit of the log took out of the table, and that are not on the disk any more."""
+    removed = {path for each in versions for path in each.removed}
+    return frozenset(path for path in removed if "://" not in path and not (root / path).exists())
+
+
+def _lost(versions: Sequence[Version], missing: frozenset[str]) -> tuple[dict[int, str], dict[int, str]]:
+    """Versions that hold missing files, and versions that added them."""
+    added: dict[str, int] = {}
+    gone: dict[int, str] = {}
+    unfed: dict[int, str] = {}
+    for version in versions:
+        for path in missing.intersection(version.removed):
+            gone |= dict.fromkeys(range(added.get(path, versions[0].number), version.number), path)
+        for path in missing.intersection(version.added):
+            added[path] = version.number
+            unfed[version.number] = path
+    return gone, unfed
+
+
+def _transactions_before(log: Path, listed: Iterable[str], oldest: int) -> dict[str, int]:
+    """Transactions of the newest checkpoint before the first commit that is left, or right at it."""
+    rows = _checkpoint_rows(log, listed, oldest, "txn")
+    return dict(_transaction(row) for row in rows)
+
+
+def _ids_before(log: Path, listed: Iterable[str], openable: int) -> set[str]:
+    return {str(row["id"]) for row in _checkpoint_rows(log, listed, openable, "metaData")}
+
+
+def _checkpoint_rows(log: Path, listed: Iterable[str], newest: int, kind: str) -> list[Mapping[str, Any]]:
+    """Actions of one kind in the newest checkpoint up to `newest`. Such actions are in its own files, never in sidecars."""
+    files: dict[int, list[Path]] = {}
+    for name in listed:
+        if (found := _CHECKPOINT.fullmatch(name)) and int(found[1]) <= newest:
+            files.setdefault(int(found[1]), []).append(log / name)
+    if not files:
+        return []
+    rows: list[Mapping[str, Any]] = []
+    for path in files[max(files)]:
+        rows += _json_rows(path, kind) if path.suffix == ".json" else _parquet_rows(path, kind)
+    return rows
+
+
+def _json_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
+    return [each[kind] for each in _actions(path, _commit_text(path)) if kind in each]
+
+
+def _parquet_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
+    """Arrow is loaded here: a log that begins at its first version needs none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        # without the machinery for data sets, which takes longer to load than to use
+        with typed_errors(path), pq.ParquetFile(path) as file:
+            if kind not in file.schema_arrow.names:
+                return []
+            column = file.read([kind], use_threads=False).column(kind)
+    except (pa.ArrowException, FileNotFoundError) as error:
+        raise LogDamaged(f"{path} cannot be read", hint=_HINT) from error
+    rows: list[Mapping[str, Any]] = column.drop_null().to_pylist()
+    return rows

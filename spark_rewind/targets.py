@@ -1,0 +1,122 @@
+"""What `--to` says: a time, a batch of a query, or a version of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+from checkpoint_protocols.ids import ProcessId
+from spark_ckpt.errors import ConfigInvalid
+from spark_rewind.intervals import Intervals, Point
+
+TargetKind = Literal["time", "batch", "table", "point"]
+_HINT = "write 2026-01-31T14:00:00Z, QUERY@BATCH, TABLE@VERSION, or with --pins the name of a point"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`most`: the newest moment, batch or version that is allowed. `process`: whose, None for all queries.
+
+    `limits`: of a pinned point: the newest batch of each of its queries; `most` is when it was taken, `label` what it is called.
+    """
+
+    kind: TargetKind
+    most: int
+    process: ProcessId | None = None
+    queries: frozenset[ProcessId] = frozenset()
+    label: str = ""
+    limits: Mapping[ProcessId, int] = field(default_factory=dict)
+
+    def allows(self, process: ProcessId, point: Point) -> bool:
+        """Whether a point is at or before the target. A batch that is not over is not, whatever the target."""
+        if self.kind == "point":
+            return process not in self.limits or (point.index is not None and point.index <= self.limits[process])
+        if self.kind != "time":
+            return process != self.process or (point.index is not None and point.index <= self.most)
+        if process not in self.queries or point.index == -1:
+            return True
+        return point.at_ms is not None and point.at_ms <= self.most
+
+    def __str__(self) -> str:
+        if self.kind == "point":
+            return self.label
+        if self.kind != "time":
+            return f"{self.process}@{self.most}"
+        moment = datetime.fromtimestamp(self.most / 1000, UTC)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    def later(self, intervals: Intervals) -> list[Target]:
+        """Targets behind this one, the nearest first, to look for one that can be reached."""
+        if self.kind == "point":
+            return []
+        if self.kind == "time":
+            every = {each.at_ms for name in self.queries for each in intervals.points[name] if each.at_ms is not None}
+            return [replace(self, most=moment) for moment in sorted(every) if moment > self.most]
+        points = intervals.points[self.process] if self.process is not None else ()
+        numbers = sorted(each.index for each in points if each.index is not None)
+        return [replace(self, most=number) for number in numbers if number > self.most]
+
+
+def target_of(written: str, queries: Mapping[str, ProcessId], tables: Mapping[str, ProcessId]) -> Target:
+    """What the user wrote; both mappings are from what may be written to the process. Raises `ConfigInvalid`.
+
+    A bare number is a batch if there is one query only.
+    """
+    everybody = frozenset(queries.values())
+    name, at, number = written.rpartition("@")
+    if not at and written.isdecimal():
+        if len(everybody) != 1:
+            raise ConfigInvalid(f"--to {written}: of which query?", hint=_HINT)
+        return Target("batch", int(written), next(iter(everybody)), everybody)
+    if not at:
+        return Target("time", _moment(written), None, everybody)
+    if not (number.isdecimal() and number.isascii()):
+        raise ConfigInvalid(f"--to {written}: {number!r} is no number", hint=_HINT)
+    query, table = queries.get(name), tables.get(name)
+    if query is not None and table is not None:
+        raise ConfigInvalid(f"--to {written} names a query and a table", hint="name it by its whole path")
+    if query is None and table is None:
+        raise _unknown(written, name, queries, tables)
+    kind: TargetKind = "batch" if query is not None else "table"
+    return Target(kind, int(number), query or table, everybody)
+
+
+def _unknown(
+    written: str, name: str, queries: Mapping[str, ProcessId], tables: Mapping[str, ProcessId]
+) -> ConfigInvalid:
+    several = sorted({process for process in {*queries.values(), *tables.values()} if process.endswith(f"/{name}")})
+    if len(several) > 1:
+        hint = f"name one of them: {', '.join(several)}"
+        return ConfigInvalid(f"--to {written}: {name!r} may be any of {len(several)}", hint=hint)
+    hint = f"there are: {_known(queries, tables)}"
+    return ConfigInvalid(f"--to {written}: there is no query and no table {name!r}", hint=hint)
+
+
+def check_target(target: Target, intervals: Intervals) -> None:
+    """A batch or version that has not been yet is a mistake. Raises `ConfigInvalid`."""
+    if target.process is None:
+        return
+    numbers = [each.index for each in intervals.points[target.process] if each.index is not None]
+    newest = max(numbers, default=-1)
+    if target.most > newest:
+        kind = "batch" if target.kind == "batch" else "version"
+        over = "committed batch" if target.kind == "batch" else "version"
+        known = f"its newest {over} is {newest}" if newest >= 0 else f"it has no {over} yet"
+        raise ConfigInvalid(f"--to {target}: there is no {kind} {target.most}, {known}", hint=_HINT)
+
+
+def _moment(written: str) -> int:
+    try:
+        moment = datetime.fromisoformat(written)
+    except ValueError as error:
+        raise ConfigInvalid(f"--to {written} is neither a time nor NAME@NUMBER", hint=_HINT) from error
+    if moment.tzinfo is None:
+        raise ConfigInvalid(f"--to {written}: in which time zone?", hint="write it with Z, or with an offset as +02:00")
+    return int(moment.timestamp() * 1000)
+
+
+def _known(queries: Mapping[str, ProcessId], tables: Mapping[str, ProcessId]) -> str:
+    found: Sequence[str] = sorted({*queries.values(), *tables.values()})
+    return ", ".join(found) or "none"
