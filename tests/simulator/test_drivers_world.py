@@ -18,6 +18,7 @@ from checkpoint_lab.world import Cell, Choice
 from spark_ckpt.coordination.renewals import renewal_ms
 from spark_ckpt.coordination.standby import Standby
 from tests.simulator.driver_bugs import PLANTED, Planted
+from tests.simulator.measured import seeds_for
 
 SCHEDULES = 300
 UNTIL_CAUGHT = 400
@@ -59,7 +60,7 @@ def test_a_schedule_of_drivers_replays_from_its_trace() -> None:
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
 def test_a_bug_planted_around_a_drivers_lease_is_condemned(planted: Planted) -> None:
-    verdicts = (planted.run(seed) for seed in range(UNTIL_CAUGHT))
+    verdicts = map(planted.run, seeds_for(planted.name, range(UNTIL_CAUGHT)))
     first = next((found for found in verdicts if found.condemned), None)
 
     assert first is not None, "nothing was found"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from edge_bugs import PATCHED, PLANTED, what_is_still_in_flight_is_given_up, what_was_in_flight_is_not_put_back
 from host_bugs import core_with
+from measured import seeds_for
 from spark_lives import run, world
 
 import checkpoint_lab as sim
@@ -19,9 +20,10 @@ ENOUGH = 200
 SEEDS = range(60)
 
 
-def caught(core_of=shipped):
+def caught(name, core_of=shipped):
     """The first schedule that is condemned, with its seed; its trace replays to the same verdict."""
-    condemned = next((each for each in (run(seed, core_of) for seed in range(ENOUGH)) if each.condemned), None)
+    outcomes = (run(seed, core_of) for seed in seeds_for(name, range(ENOUGH)))
+    condemned = next((each for each in outcomes if each.condemned), None)
     assert condemned is not None, f"not caught in {ENOUGH} schedules"
     print(f"seed {condemned.seed}, {len(condemned.trace)} steps: {condemned.error}")
     again = sim.replay(lambda: world(condemned.seed, core_of), condemned)
@@ -30,13 +32,13 @@ def caught(core_of=shipped):
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_in_what_an_incarnation_does_about_edges_is_caught(plant):
-    caught(core_with(plant))
+    caught(plant.__name__, core_with(plant))
 
 
 @pytest.mark.parametrize("plant", PATCHED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_in_what_is_counted_or_given_up_is_caught(plant, monkeypatch):
     plant(monkeypatch.setattr)
-    caught()
+    caught(plant.__name__)
 
 
 def test_a_batch_misses_a_segment_that_was_given_up_too_early():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from holding_bugs import PLANTED
 from host_bugs import core_with
+from measured import seeds_for
 from spark_lives import run
 
 from checkpoint_lab.schedules import PATIENT, SPARK_STEPS, Driver, drive, spark_world
@@ -16,7 +17,8 @@ RARE = 0.02
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_in_what_is_held_back_is_caught(plant):
-    outcomes = (run(seed, core_with(plant)) for seed in range(ENOUGH) if seed % 7 in PATIENT)
+    seeds = seeds_for(plant.__name__, (seed for seed in range(ENOUGH) if seed % 7 in PATIENT))
+    outcomes = (run(seed, core_with(plant)) for seed in seeds)
     condemned = next((each for each in outcomes if each.condemned), None)
     assert condemned is not None, f"not caught in {ENOUGH} seeds"
     print(f"seed {condemned.seed}, {len(condemned.trace)} steps: {condemned.error}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ahead_bugs import PLANTED_AHEAD, rows_are_committed_before_the_decision
+from measured import seeds_for
 from spark_lives import run, world
 
 import checkpoint_lab as sim
@@ -15,8 +16,8 @@ SEEDS = [seed for seed in range(ENOUGH) if seed % 11 in AHEAD]
 """Of jobs that send rows ahead."""
 
 
-def first_failure():
-    return next((outcome for outcome in map(run, SEEDS) if outcome.condemned), None)
+def first_failure(name):
+    return next((outcome for outcome in map(run, seeds_for(name, SEEDS)) if outcome.condemned), None)
 
 
 @pytest.mark.parametrize("schedules", [150, pytest.param(ENOUGH, marks=pytest.mark.long)])
@@ -43,7 +44,7 @@ def test_no_schedule_is_condemned_and_every_kind_of_fault_happens(schedules, mon
 @pytest.mark.parametrize("plant", PLANTED_AHEAD, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_in_what_a_sink_does_about_rows_sent_ahead_is_caught(plant, monkeypatch):
     plant(monkeypatch.setattr)
-    found = first_failure()
+    found = first_failure(plant.__name__)
     assert found is not None, f"{plant.__name__}: no schedule of {len(SEEDS)} is condemned"
     print(f"{plant.__name__}: seed {found.seed}, {len(found.trace)} steps: {str(found.error).splitlines()[0]}")
     again = sim.replay(lambda: world(found.seed), found)
@@ -54,6 +55,6 @@ def test_a_commit_before_the_decision_is_caught_by_what_it_leads_to_as_well(monk
     """Without the oracle that compares what is shown with what is decided: rows come again when a driver has died."""
     rows_are_committed_before_the_decision(monkeypatch.setattr)
     monkeypatch.setattr(SparkSink, "judge_shown", lambda sink, shared: None)
-    found = first_failure()
+    found = first_failure(rows_are_committed_before_the_decision.__name__)
     assert found is not None
     assert str(found.error).startswith(("O12", "O3")), found.error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from host_bugs import PLANTED, core_with
+from measured import seeds_for
 from rules_bugs import PLANTED_BESIDE
 from spark_lives import run, world
 
@@ -14,9 +15,9 @@ from checkpoint_lab.spark_rows import OPERATORS
 ENOUGH = 400
 
 
-def first_failure(core_of):
+def first_failure(name, core_of):
     """The first schedule that an oracle or a machine condemns, if any."""
-    outcomes = (run(seed, core_of) for seed in range(ENOUGH))
+    outcomes = (run(seed, core_of) for seed in seeds_for(name, range(ENOUGH)))
     return next((outcome for outcome in outcomes if outcome.condemned), None)
 
 
@@ -45,7 +46,7 @@ def test_no_long_or_eager_life_of_a_job_is_condemned():
 
 def caught(name, core_of):
     """Schedules condemn the bug; the first one that does is condemned again, in the same way, from its trace and from its seed."""
-    found = first_failure(core_of)
+    found = first_failure(name, core_of)
     assert found is not None, f"{name}: no schedule of {ENOUGH} is condemned"
     print(f"{name}: seed {found.seed}, {len(found.trace)} steps: {str(found.error).splitlines()[0]}")
     for again in (sim.replay(lambda: world(found.seed, core_of), found), run(found.seed, core_of)):

@@ -12,7 +12,8 @@ from checkpoint_protocols.ids import Incarnation, ProcessId
 from checkpoint_protocols.menu import MENU
 from checkpoint_protocols.vocabulary import Envelope
 from checkpoint_protocols.writer_fence import WriterFence
-from tests.simulator.surroundings_bugs import DAMAGED, PLANTED, Planted
+from tests.simulator.measured import seeds_for
+from tests.simulator.surroundings_bugs import DAMAGED, PLANTED
 
 SEEDS = 60
 """Until a bug counts as not found."""
@@ -21,14 +22,15 @@ S, K = ProcessId("s"), ProcessId("k")
 ONE = Incarnation(1)
 
 
-def first_failure(planted: Planted) -> Outcome:
+def first_failure(bug: str) -> Outcome:
     """The first schedule that somebody complains about."""
-    return next(outcome for outcome in map(planted.run, range(SEEDS)) if outcome.condemned)
+    outcomes = map(PLANTED[bug].run, seeds_for(bug, range(SEEDS)))
+    return next(outcome for outcome in outcomes if outcome.condemned)
 
 
 @pytest.mark.parametrize("bug", PLANTED)
 def test_wrong_surroundings_are_condemned_and_the_contracts_own_are_not(bug: str) -> None:
-    found = first_failure(PLANTED[bug])
+    found = first_failure(bug)
     print(f"{bug}: seed {found.seed}, {type(found.error).__name__}")
 
     assert PLANTED[bug].run_without(found.seed).ok
