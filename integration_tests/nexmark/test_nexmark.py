@@ -135,6 +135,7 @@ def test_windows_of_the_machines_clock_hold_every_bid_once(house: House, tmp_pat
     assert house.faults(run) == NO_FAULTS
 
 
+@pytest.mark.long  # in the gate: the query that crashed between two batches, above
 def test_average_prices_are_right_although_the_driver_was_killed(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def metrics_in(text):
     return set(re.findall(r"spark_ckpt_[a-z_]+", text))
 
 
+@pytest.mark.long  # in the gate: tests/metrics, tests/page and tests/test_live_view.py
 def test_a_job_is_scraped_shown_and_told_by_its_store(bench, capsys):
     bench.put(("a", 1), ("b", 2))
     job = bench.job(metrics="prometheus://127.0.0.1:0")

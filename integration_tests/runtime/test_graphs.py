@@ -391,6 +391,7 @@ def test_a_source_of_sparks_own_that_two_branches_read_begins_at_its_cut(bench: 
     assert counts(bench, "out") == numbered(tick % 3 for tick in ticks)
 
 
+@pytest.mark.long  # in the gate: tests/delta/test_delta_source.py and the branches above
 def test_two_branches_read_the_same_versions_of_a_delta_table(bench: Bench) -> None:
     table = bench.folder / "versions"
 

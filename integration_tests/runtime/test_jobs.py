@@ -152,7 +152,7 @@ def test_a_stream_whose_rows_are_all_filtered_out_still_moves_on(bench: Bench) -
 @pytest.mark.parametrize(
     "shape",
     [
-        lambda one, two, static: one.filter("v > 1").union(two),
+        pytest.param(lambda one, two, static: one.filter("v > 1").union(two), marks=pytest.mark.long),
         lambda one, two, static: totals(one.filter("v > 1").union(two.filter("v > 100"))),
         lambda one, two, static: one.union(two).join(static, "k", "left_semi"),
         lambda one, two, static: totals(one.union(two)).filter("total > 5").join(static, "k"),

@@ -161,7 +161,7 @@ def test_a_damaged_epoch_whose_output_may_be_out_is_not_repeated(place: Place, c
     assert found(place) == expected(one, two)
 
 
-@pytest.mark.parametrize("part", ["state", "edges", "runs"])
+@pytest.mark.parametrize("part", ["state", *(pytest.param(part, marks=pytest.mark.long) for part in ("edges", "runs"))])
 def test_tables_that_are_derived_or_lost_lead_to_an_exact_result_or_a_typed_error(place: Place, part: str) -> None:
     """Delta logs of state and outbox, and Spark's runs, are redone from the manifests."""
     one, two = records(0), records(50)

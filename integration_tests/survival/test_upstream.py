@@ -54,6 +54,7 @@ class Upstream:
         self._number += 1
 
 
+@pytest.mark.long  # in the gate: integration_tests/kafka/test_source.py, without a kill
 def test_aborted_transactions_and_compaction_leave_cursors_exact(job: KafkaJob, spark: SparkSession) -> None:
     topic = job.ledger.topic
     upstream = Upstream(job.broker.servers, topic)

@@ -28,6 +28,7 @@ def _pids(folder: Path) -> Path:
     return pids
 
 
+@pytest.mark.long  # in the gate: a killed worker in integration_tests/runtime/test_users_errors.py
 def test_on_one_machine_a_killed_python_worker_costs_an_incarnation(job: KafkaJob) -> None:
     """Spark does not retry tasks in local mode. The worker dies when its files are durable and nobody knows of them."""
     job.ledger.write(10_000)
