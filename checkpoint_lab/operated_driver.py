@@ -6,7 +6,7 @@ The job has one source, two sinks and no state: rows go from one to the others.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from checkpoint_lab.barrier_storage import ensure
@@ -19,6 +19,7 @@ from spark_ckpt.connector import EpochOutput, Json
 from spark_ckpt.coordination.job_shape import JobShape, SinkPlace
 from spark_ckpt.coordination.manifests import stamped
 from spark_ckpt.coordination.messages import (
+    AcksRecorded,
     ArmTimer,
     BatchDone,
     End,
@@ -27,6 +28,7 @@ from spark_ckpt.coordination.messages import (
     Publish,
     PublishEnded,
     QueryStarting,
+    RecordAcks,
     SourcesPinned,
     StopAsked,
     StoreManifest,
@@ -36,7 +38,7 @@ from spark_ckpt.coordination.reports import Report
 from spark_ckpt.errors import CkptError, EpochDamaged
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.identity import Confirmed, Found, Standing, known, reconciled
-from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.records import Manifest, SinkAck
 from spark_ckpt.store.restore import LATEST, RestoreTarget, newest_whole, owed_rows
 from spark_ckpt.store.ways_back import Ways, choice_unseen, ways_of, whole_manifests
 
@@ -46,7 +48,7 @@ PUBLISH_EVERY_MS = 120
 def operated_shape(patient: Collection[str]) -> JobShape:
     """`patient`: sinks that get the rows of several epochs at once."""
     sinks = {sink: SinkPlace("", publish_every_ms=PUBLISH_EVERY_MS if sink in patient else 0) for sink in SINKS}
-    return JobShape(JOB, (SOURCE,), sinks, (), LIMITS, store="STORE")
+    return JobShape(JOB, (SOURCE,), sinks, (), LIMITS, store="STORE", ack_wait_ms=50)
 
 
 @dataclass(frozen=True)
@@ -131,9 +133,19 @@ class OperatedDriver:
                 return self._decide(manifest, names)
             case Publish(sink=sink, output=output):
                 self.waiting[sink].append(output)
+            case RecordAcks(acks=acks):
+                return [AcksRecorded(acks, self._record(acks))]
             case End():
                 self.ending = self.ending or effect
         return []
+
+    def _record(self, acks: Sequence[SinkAck]) -> CkptError | None:
+        """Acknowledgements without an epoch."""
+        try:
+            self.log.record_acks(self.point.incarnation, acks)
+        except CkptError as error:
+            return error
+        return None
 
     def _decide(self, manifest: Manifest, names: tuple[str, ...]) -> list[Event]:
         self.store.attempts += 1

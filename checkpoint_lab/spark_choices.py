@@ -7,6 +7,8 @@ from checkpoint_lab.spark_driver import SparkDriver
 from checkpoint_lab.spark_rows import OPERATORS
 from checkpoint_lab.world import Choice
 from spark_ckpt.connector import EpochOutput, StagedAhead
+from spark_ckpt.coordination.ack_records import AcksDue
+from spark_ckpt.coordination.messages import PublishEnded, RecordAcks
 
 EVERY = 1_000
 BATCHES = ((0, 0), (0, EVERY), (1, 1), (2, EVERY), (1, 0))
@@ -82,3 +84,12 @@ def missed_by(number: int, driver: SparkDriver) -> list[Choice]:
     """A barrier that a key group of one operator does not get."""
     reached = driver.query is not None and driver.query.barrier is not None
     return [("miss", number, operator) for operator in OPERATORS if reached]
+
+
+def has_told(driver: SparkDriver, sink: str, epoch: int) -> bool:
+    """Whether the driver knows that the sink has the epoch, and has told the log as far as the rules want it."""
+    owed = any(each <= epoch for name, owed in driver.core.unpublished.items() if name == sink for each in owed)
+    said = any(isinstance(each, PublishEnded) and each.sink == sink for each in (*driver.inbox, *driver.answers))
+    records = any(isinstance(each, RecordAcks) for each in driver.effects)
+    waits = driver.deciding.unrecorded and any(isinstance(each, AcksDue) for _, each in driver.timers)
+    return driver.query is not None and not (owed or said or records or waits or driver.lanes[sink].now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from checkpoint_lab.spark_store import Shared
@@ -13,7 +13,7 @@ from spark_ckpt.coordination.manifests import stamped
 from spark_ckpt.coordination.messages import End, ManifestFenced, ManifestOverdue, ManifestStored, StoreManifest
 from spark_ckpt.errors import CkptError, Fenced
 from spark_ckpt.store.epoch_log import EpochLog
-from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.records import Manifest, SinkAck
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +42,8 @@ class Deciding:
         self._answers = answers
         self._end = end
         self.asking: Decision | None = None
+        self.unrecorded = False
+        """The log did not take the acknowledgements that it was told last."""
 
     def store(self, effect: StoreManifest) -> None:
         """The log answers at once."""
@@ -58,6 +60,16 @@ class Deciding:
         if self.asking is decision:
             self.asking = None
             self._take(decision, error)
+
+    def record(self, incarnation: int, acks: Sequence[SinkAck]) -> CkptError | None:
+        """Acknowledgements without an epoch; the error if the log did not take them."""
+        try:
+            self._log.record_acks(incarnation, acks)
+        except CkptError as error:
+            self.unrecorded = True
+            return error
+        self.unrecorded = False
+        return None
 
     def wait_no_longer(self) -> None:
         """The log has not answered in time."""

@@ -25,6 +25,7 @@ from spark_ckpt.connector import EpochOutput, StagedAhead
 from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
 from spark_ckpt.coordination.messages import (
+    AcksRecorded,
     AheadEnded,
     ArmTimer,
     DropAhead,
@@ -36,6 +37,7 @@ from spark_ckpt.coordination.messages import (
     Publish,
     PublishEnded,
     QueryStarting,
+    RecordAcks,
     SayCommitted,
     SendAhead,
     SourcesPinned,
@@ -58,7 +60,7 @@ SHAPE = JobShape(
         OperatorShape(OPERATORS[0], "k int", "n int", GROUPS, dict.fromkeys(SOURCES, DELAY_MS)),
         *(OperatorShape(operator, "k int", "n int", GROUPS) for operator in OPERATORS[1:]),
     ), LIMITS,
-    edges=tuple(EdgeShape(edge, "k int, n int") for edge in EDGES),
+    edges=tuple(EdgeShape(edge, "k int, n int") for edge in EDGES), ack_wait_ms=50,
 )  # fmt: skip
 PUBLISH_EVERY_MS = 1000
 """Of a patient sink: several epochs are in between."""
@@ -196,6 +198,8 @@ class SparkDriver:
                 self.lanes[sink].waiting.append(staged)
             case DropAhead(sink=sink):
                 self.lanes[sink].waiting.append(None)
+            case RecordAcks(acks=acks):
+                self.answers.append(AcksRecorded(acks, self.deciding.record(self.incarnation, acks)))
             case NameEpoch(name=name, epoch=epoch):
                 ensure(epoch == self.log.state().latest, "O6", f"savepoint {name} names epoch {epoch}, which is not it")
                 self.log.add_savepoint(name, epoch)

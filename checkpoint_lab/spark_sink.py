@@ -43,6 +43,8 @@ class SparkSink:
     ahead: SentAhead[str] | None = None
     ahead_rows: list[Row] = field(default_factory=list)
     late: Late | None = None
+    forgotten: SinkMarker | None = None
+    """The marker that it had, and that an operator who looks at its rows writes again."""
 
     def open(self, incarnation: int) -> int:
         """A new publisher's session: every older one's open transaction is aborted."""
@@ -57,6 +59,16 @@ class SparkSink:
         self.session += 1
         self.late = None
         self.abort()
+
+    def forget(self) -> None:
+        """The marker expires: nobody was there to refresh it."""
+        self.forgotten, self.marker = self.marker, None
+
+    def declare(self) -> bool:
+        """An operator says what it has; whether it had forgotten that."""
+        lost, self.forgotten = self.forgotten, None
+        self.marker = self.marker or lost
+        return lost is not None
 
     def abort(self) -> None:
         """What was sent ahead is undone."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 
 from checkpoint_lab.barrier_storage import ensure
-from checkpoint_lab.spark_choices import faults_of, missed_by, work_of
+from checkpoint_lab.spark_choices import faults_of, has_told, missed_by, work_of
 from checkpoint_lab.spark_deciding import Decision
 from checkpoint_lab.spark_driver import SHAPE, CoreOf, SparkDriver, shipped
 from checkpoint_lab.spark_identities import astray
@@ -22,8 +22,8 @@ from checkpoint_lab.spark_store import Shared
 from checkpoint_lab.world import Choice, World
 from checkpoint_protocols.barrier import Outcome
 from spark_ckpt.coordination.job_shape import JobShape
-from spark_ckpt.coordination.messages import OfferMarker, SavepointAsked, StopAsked, StoreManifest
-from spark_ckpt.errors import CkptError, Fenced, IdentityChanged
+from spark_ckpt.coordination.messages import OfferMarker, RecordAcks, SavepointAsked, StopAsked, StoreManifest
+from spark_ckpt.errors import CkptError, Fenced, IdentityChanged, PublishConflict
 from spark_ckpt.store.records import Manifest
 
 ROWS, FAULTS, SAVEPOINTS = 12, 1_000, 2
@@ -33,8 +33,8 @@ OUTAGE = 6
 
 class SparkWorld(World):
     """`rows`: how many each source has. `draining`: the job ends by itself once it has read them. `deaths`: drivers
-    and queries die. `shape`: the job's. Drivers are numbered in the order of their incarnations; the last one is
-    the job's."""
+    and queries die. `shape`: the job's. `forgetful`: sinks forget their markers while no driver lives. Drivers are numbered in
+    the order of their incarnations; the last one is the job's."""
 
     LAGGARDS: tuple[str, ...] = ("", "coordinate", "ask", "publish", "plan", "run", "store", "delete", "land", "sweep")
     AHEAD_LAGGARDS = ("send",)
@@ -51,7 +51,9 @@ class SparkWorld(World):
         draining: bool = False,
         deaths: bool = True,
         shape: JobShape = SHAPE,
+        forgetful: bool = False,
     ) -> None:
+        self.forgetful = forgetful
         self.core_of = core_of
         self.rows = rows
         self.draining = draining
@@ -113,6 +115,8 @@ class SparkWorld(World):
         """
         if not self.faults_left:
             return []
+        if self.forgetful and (forgotten := self._expiring()):
+            return forgotten
         found: list[Choice] = [] if self.current else [("begin", "fail"), ("begin", "silent")]
         if not self.current and self.durable.manifests():
             found.append(("begin", "astray"))
@@ -124,6 +128,15 @@ class SparkWorld(World):
         found += [("lose", name, "lost") for name, sink in self.sinks.items() if sink.ahead is not None]
         missed = [fault for each in drivers for fault in missed_by(*each)]
         return missed if missed and not self.deaths else [*found, *missed]
+
+    def _expiring(self) -> list[Choice]:
+        """A driver dies, and a sink forgets its marker before the next one begins.
+
+        Not while a publish is under way that the log does not know of: that moment is short, and no rule can close it.
+        """
+        driver = self.current if len(self.drivers) == 1 else None
+        markers = [(name, sink.marker) for name, sink in self.sinks.items() if sink.marker and sink.late is None]
+        return [("expire", name, "forgotten") for name, at in markers if driver and has_told(driver, name, at.epoch)]
 
     def fault_of(self, choice: Choice) -> str:
         """With how it goes wrong."""
@@ -217,7 +230,9 @@ class SparkWorld(World):
         driver = self.drivers[number]
         if driver.effects and isinstance(driver.effects[0], OfferMarker):
             self.tell("driver", "inject", f"marker of epoch {driver.effects[0].marker.epoch}")
+        self.durable.mood = self._mood("ok") if driver.effects and isinstance(driver.effects[0], RecordAcks) else "ok"
         driver.step(behind)
+        self.durable.mood = "ok"
 
     def _do_store(self, number: int, how: str) -> None:
         driver = self.drivers[number]
@@ -296,6 +311,16 @@ class SparkWorld(World):
         self.tell(sink, "failed", "its open transaction is lost")
         self.sinks[sink].lose()
 
+    def _do_expire(self, sink: str, _how: str) -> None:
+        self._do_end("crash", 0)
+        self.tell(sink, "failed", "its marker has expired")
+        self.sinks[sink].forget()
+
+    def _declared(self) -> bool:
+        """An operator does what the error of a missing marker says; whether one was missing."""
+        declared = [sink.declare() for sink in self.sinks.values()]
+        return any(declared)
+
     def _do_plan(self, number: int, most: int, segments: int) -> None:
         query = self.drivers[number].query
         assert query is not None  # noqa: S101 - else the choice does not exist
@@ -339,6 +364,7 @@ class SparkWorld(World):
             assert ending is not None  # noqa: S101 - chosen so
             if ending.outcome is not Outcome.FENCED and driver is self.current:
                 final = ending.error is None or ending.error.retriable
+                final = final or (isinstance(ending.error, PublishConflict) and self._declared())
                 ensure(final, "O10", f"incarnation {driver.incarnation} ended for good: {ending.error}")
                 if ending.error is not None:
                     self._follow(ending.error, driver.now_ms, driver.core.progressed, driver.committed)
@@ -390,6 +416,7 @@ class SparkWorld(World):
     def judge(self) -> None:
         """O3: every sink shows everything; O6: what the log believes of the sinks is so; every kept epoch can be restored."""
         whole = in_the_end(self.rows)
+        self._declared()
         for sink in self.sinks.values():
             wanted, shown = outputs_of(whole.counts[GETS[sink.name]]), in_order(row.name for row in sink.rows)
             ensure(by_key(sink.rows) == wanted, "O3", f"{sink.name} shows {by_key(sink.rows)}, expected {wanted}")
@@ -441,4 +468,6 @@ def _in_flight(manifest: Manifest) -> str:
 
 def _may_be_wrong(choice: Choice) -> bool:
     """Whether it is worth while to look for it among the faults."""
-    return choice[0] in ("end", "miss", "commit") or choice[-1] in ("fail", "silent", "astray", "twice", "late", "lost")
+    return choice[0] in ("end", "miss", "commit") or choice[-1] in (
+        "fail", "silent", "astray", "twice", "late", "lost", "forgotten",
+    )  # fmt: skip

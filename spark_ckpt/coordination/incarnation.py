@@ -15,6 +15,7 @@ from checkpoint_protocols.ids import Epoch, Incarnation, SinkId
 from checkpoint_protocols.machine import Effect, Event
 from checkpoint_protocols.vocabulary import SetTimer
 from spark_ckpt.connector import Cursor, StagedFile
+from spark_ckpt.coordination.ack_records import AckRecords, AcksDue
 from spark_ckpt.coordination.ahead import Ahead
 from spark_ckpt.coordination.edges import spent
 from spark_ckpt.coordination.epoch_builder import Chains, EpochBuilder
@@ -23,6 +24,7 @@ from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.coordination.manifests import Lineage, manifest_of, pinned_of
 from spark_ckpt.coordination.markers import AHEAD, BARRIER, OPEN, ControlMarkers
 from spark_ckpt.coordination.messages import (
+    AcksRecorded,
     AheadEnded,
     ArmTimer,
     BatchDone,
@@ -72,6 +74,7 @@ class IncarnationCore:
         self._point = point
         self._incarnation = Incarnation(point.incarnation)
         self._publication = Publication(shape, point, standing or Standing(), acked or {})
+        self._ack_records = AckRecords(shape, self._publication.is_first)
         self._cursors: dict[str, Cursor] = self.standing.goes_on(point.manifest.cursors)
         self._builder = EpochBuilder(point.manifest, shape.delays_ms, next(iter(shape.sinks), None), shape.edges)
         self._holding = Holding(shape.sinks, point.manifest)
@@ -180,6 +183,15 @@ class IncarnationCore:
                 return self._publish_ended(event, now_ms)
             case AheadEnded():
                 return self._ahead_ended(event, now_ms)
+            case AcksRecorded(error=Fenced() as error):
+                return self._fenced(error, now_ms)
+            case AcksRecorded(error=None, acks=acks):
+                self._publication.recorded(acks)
+                return self._ack_records.refused(self.acks)
+            case AcksRecorded():
+                return self._ack_records.refused(self.acks)
+            case TimerRanOut(elapsed=AcksDue()):
+                return self._ack_records.due(self.acks, self.open_epoch is None and self._nothing_to_end)
             case StopAsked():
                 return self._coordinated(now_ms, barrier.StopRequested())
             case SavepointAsked(name=name):
@@ -350,7 +362,12 @@ class IncarnationCore:
         self._sending.published(event.sink)
         effects = self._coordinated(now_ms, barrier.SinkCommitted(sink, epoch, self._incarnation))
         self._publication.forget({each for owed in self.unpublished.values() for each in owed})
-        return [SayPublished(event.epoch, detail), *effects]
+        ends = any(isinstance(each, End) for each in effects)  # the host then tells the log as it leaves
+        return [
+            SayPublished(event.epoch, detail),
+            *effects,
+            *([] if ends else self._ack_records.acknowledged(self.acks)),
+        ]
 
     # -- the machine ---------------------------------------------------------------------------------------------------
 

@@ -53,7 +53,8 @@ class JobShape:
 
     `operators`: each behind those that it reads from.
     `sinks`: in the order in which they are declared; rows out are counted at the first one. `store`: its URI, for messages.
-    `every_batch`: each batch that has done something ends an epoch.
+    `every_batch`: each batch that has done something ends an epoch. `ack_wait_ms`: for how long an acknowledgement waits for an
+    epoch that carries it into the log.
     """
 
     job: str
@@ -64,6 +65,7 @@ class JobShape:
     edges: tuple[EdgeShape, ...] = ()
     store: str = ""
     every_batch: bool = False
+    ack_wait_ms: int = 10_000
 
     @property
     def delays_ms(self) -> dict[tuple[str, str], int]:

@@ -14,7 +14,7 @@ from spark_ckpt.coordination.markers import ControlMarker
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.errors import CkptError
 from spark_ckpt.store.identity import Parts
-from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.records import Manifest, SinkAck
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -104,6 +104,14 @@ class AheadEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class AcksRecorded(Event):
+    """The answer to `RecordAcks`: the log has them, or the error with which it did not take them."""
+
+    acks: tuple[SinkAck, ...]
+    error: CkptError | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked(Event):
     """Somebody wants a final epoch and the end."""
 
@@ -176,6 +184,13 @@ class DropAhead(Effect):
     """The epoch that the sink was sent rows of is given up: have them undone. Not answered."""
 
     sink: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordAcks(Effect):
+    """Append acknowledgements to the log without an epoch. Answered by `AcksRecorded`."""
+
+    acks: tuple[SinkAck, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class Publication:
         self._shape = shape
         self._point = point
         self._acked = dict(acked)
+        self._logged = dict(acked)
         self._acks: list[SinkAck] = []
         self._decided: dict[int, Manifest] = {each.epoch: each for due in point.unpublished.values() for each in due}
         self.standing = standing
@@ -40,7 +41,16 @@ class Publication:
         """An epoch is in the log: its rows are due, and what it says of others need not be said again."""
         self._decided[manifest.epoch] = manifest
         self.standing = self.standing.with_sources(manifest.source_identities)
-        self._acks = [ack for ack in self._acks if ack not in manifest.acks]
+        self.recorded(manifest.acks)
+
+    def recorded(self, acks: Collection[SinkAck]) -> None:
+        """The log says that sinks have these."""
+        self._logged |= {ack.sink: ack.epoch for ack in acks if ack.epoch > self._logged.get(ack.sink, 0)}
+        self._acks = [ack for ack in self._acks if ack not in acks]
+
+    def is_first(self, sink: str) -> bool:
+        """Whether the log knows of no epoch that this very sink has."""
+        return not self.standing.published(sink, self._logged.get(sink, 0))[0]
 
     def published(self, event: PublishEnded) -> dict[str, JsonValue]:
         """The sink has everything up to the epoch; what there is to tell of it."""

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from checkpoint_protocols.vocabulary import Note
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.manifests import identified, measured, stamped, summary_of
 from spark_ckpt.coordination.messages import (
+    AcksRecorded,
     ArmTimer,
     CountBatch,
     DropAhead,
@@ -27,6 +28,7 @@ from spark_ckpt.coordination.messages import (
     NameEpoch,
     OfferMarker,
     Publish,
+    RecordAcks,
     SayAborted,
     SayCommitted,
     SayPublished,
@@ -44,9 +46,9 @@ from spark_ckpt.driver.lanes import Lanes
 from spark_ckpt.driver.materializing import Materializing
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.source_watch import SourceWatch
-from spark_ckpt.errors import CkptError, ConfigInvalid, Fenced
+from spark_ckpt.errors import CkptError, ConfigInvalid, Fenced, StoreUnreachable
 from spark_ckpt.failpoints import Failpoint, hit
-from spark_ckpt.store.records import Manifest, Timings
+from spark_ckpt.store.records import Manifest, SinkAck, Timings
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
@@ -110,6 +112,8 @@ class Effects:
                 self._lanes.submit(sink, staged)
             case DropAhead(sink=sink):
                 self._lanes.drop_ahead(sink)
+            case RecordAcks(acks=acks):
+                self._loop.handle(AcksRecorded(acks, self._not_recorded(acks)))
             case MaterializeTables():
                 self._materializing.ask(effect)
             case CountBatch():
@@ -187,6 +191,18 @@ class Effects:
         self._progress.epoch_took(self._parts_ms(manifest))
         self._served(log_state)
         self._loop.handle(ManifestStored(manifest, effect.names))
+
+    def _not_recorded(self, acks: Sequence[SinkAck]) -> CkptError | None:
+        """Append acknowledgements to the log; the error if it did not take them. Trouble that may pass ends nothing."""
+        record = partial(self._plan.store.log.record_acks, self._announcer.incarnation, acks)
+        try:
+            answer_within(self._plan.config.timeout_ms / 1000, record)
+        except NoAnswer:
+            return StoreUnreachable("the log did not answer when acknowledgements were recorded")
+        except CkptError as error:
+            _log.info("job=%s acknowledgements are not in the log yet: %s", self._plan.job, error)
+            return error
+        return None
 
     def _name(self, savepoint: str, epoch: int) -> None:
         try:

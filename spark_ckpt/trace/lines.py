@@ -26,6 +26,7 @@ from pydantic import (
 from checkpoint_protocols import barrier
 from checkpoint_protocols.machine import Event
 from spark_ckpt.coordination import messages
+from spark_ckpt.coordination.ack_records import AcksDue
 from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.coordination.manifests import stamped
@@ -137,6 +138,7 @@ _EVENTS: dict[str, type[Event]] = {
         messages.ManifestOverdue,
         messages.PublishEnded,
         messages.AheadEnded,
+        messages.AcksRecorded,
         messages.StopAsked,
         messages.SavepointAsked,
         messages.TimerRanOut,
@@ -144,7 +146,13 @@ _EVENTS: dict[str, type[Event]] = {
 }
 _TIMERS: dict[str, type[Event]] = {
     kind.__name__: kind
-    for kind in (barrier.IntervalElapsed, barrier.TimeoutElapsed, barrier.PauseElapsed, barrier.RetryElapsed)
+    for kind in (
+        barrier.IntervalElapsed,
+        barrier.TimeoutElapsed,
+        barrier.PauseElapsed,
+        barrier.RetryElapsed,
+        AcksDue,
+    )
 }
 
 

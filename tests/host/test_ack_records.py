@@ -1,0 +1,183 @@
+"""When acknowledgements go into the log without an epoch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from checkpoint_protocols.barrier import Limits
+from spark_ckpt.coordination.ack_records import AcksDue
+from spark_ckpt.coordination.incarnation import IncarnationCore
+from spark_ckpt.coordination.job_shape import JobShape, SinkPlace
+from spark_ckpt.coordination.manifests import stamped
+from spark_ckpt.coordination.messages import (
+    AcksRecorded,
+    ArmTimer,
+    BatchDone,
+    End,
+    ManifestStored,
+    PublishEnded,
+    QueryStarting,
+    RecordAcks,
+    SavepointAsked,
+    SourcesPinned,
+    StopAsked,
+    StoreManifest,
+    TimerRanOut,
+)
+from spark_ckpt.coordination.reports import Report
+from spark_ckpt.errors import Fenced, StoreUnreachable
+from spark_ckpt.store.identity import Standing
+from spark_ckpt.store.records import Manifest, SinkIdentity
+from spark_ckpt.store.restore import RecoveryPoint
+
+SHAPE = JobShape("job", ("in",), {"out": SinkPlace("file:/out")}, (), Limits(interval_ms=10), ack_wait_ms=70)
+EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="initial", created_ms=0, reason="initial")
+
+
+class Job:
+    """A core whose log and sink answer when a test says so."""
+
+    def __init__(self, shape=SHAPE, acked=None, standing=None):
+        self.core = IncarnationCore(shape, RecoveryPoint(1, EMPTY, 0, "latest"), standing, acked)
+        self.markers, self.rows, self.effects = 1, 0, []
+        self.tell(SourcesPinned({"in": {"n": 0}}))
+        self.stored()
+        self.tell(QueryStarting(behind=False))
+
+    def tell(self, event):
+        self.effects = self.core.handle(event, 0.0)
+        return self.effects
+
+    def of(self, kind):
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    def stored(self):
+        (store,) = self.of(StoreManifest)
+        self.tell(ManifestStored(stamped(store.manifest, f"attempt {store.manifest.epoch}", 1), store.names))
+        return store.manifest
+
+    def batch(self, rows=1):
+        self.rows += rows
+        self.tell(
+            BatchDone(0, {"in": {"n": self.rows}}, 0, self.markers, (Report("input", 0, 0, "s", {"rows_in": rows}),))
+        )
+
+    def decided(self):
+        """An epoch with a row is in the log; returns its number, whose publish was asked for."""
+        self.tell(SavepointAsked("named"))
+        self.markers += 1
+        self.batch()
+        return self.stored().epoch
+
+    def published(self, epoch):
+        self.tell(PublishEnded("out", epoch, rows=1))
+        return [[ack.epoch for ack in record.acks] for record in self.of(RecordAcks)]
+
+    def logged(self, error=None):
+        (record,) = self.of(RecordAcks)
+        return self.tell(AcksRecorded(record.acks, error))
+
+    def waited(self):
+        self.tell(TimerRanOut(AcksDue()))
+        return [[ack.epoch for ack in record.acks] for record in self.of(RecordAcks)]
+
+    def timers(self):
+        return [each.delay_ms for each in self.of(ArmTimer) if each.elapsed == AcksDue()]
+
+
+@pytest.fixture
+def job():
+    """The log knows one acknowledgement of its sink."""
+    job = Job()
+    job.published(job.decided())
+    job.logged()
+    return job
+
+
+def test_a_sinks_first_acknowledgement_goes_into_the_log_at_once():
+    job = Job()
+    assert job.published(job.decided()) == [[2]]
+
+
+def test_no_later_one_does(job):
+    assert job.published(job.decided()) == []
+
+
+def test_an_acknowledgement_that_the_log_has_is_in_no_manifest(job):
+    job.decided()
+    job.tell(SavepointAsked("another"))
+    job.markers += 1
+    job.batch()
+    (store,) = job.of(StoreManifest)
+    assert store.manifest.acks == ()
+
+
+def test_a_first_one_that_the_log_did_not_take_is_recorded_after_the_wait():
+    job = Job()
+    job.published(job.decided())
+    job.logged(StoreUnreachable("away"))
+    assert job.timers() == [70]
+    job.batch()  # the stream is not idle
+    assert job.waited() == [[2]]
+
+
+def test_a_log_that_has_a_newer_incarnation_ends_this_one():
+    job = Job()
+    job.published(job.decided())
+    job.logged(Fenced("replaced"))
+    (end,) = job.of(End)
+    assert isinstance(end.error, Fenced)
+
+
+def test_an_idle_jobs_acknowledgement_goes_into_the_log_after_the_wait(job):
+    job.published(job.decided())
+    assert job.timers() == [70]
+    assert job.waited() == [[3]]
+    job.logged()
+    assert job.core.acks == () and job.timers() == []
+
+
+def test_a_job_that_has_read_rows_waits_for_their_epoch(job):
+    job.published(job.decided())
+    job.batch()
+    assert job.waited() == []
+    assert job.timers() == [70]
+
+
+def test_an_acknowledgement_that_has_not_waited_that_long_waits_on(job):
+    """Where an epoch comes soon after the other, none costs a commit more."""
+    job.published(job.decided())
+    job.published(job.decided())
+    assert job.waited() == []
+    assert job.timers() == [70]
+    assert job.waited() == [[4]]
+
+
+def test_an_epoch_per_batch_costs_no_other_commit():
+    job = Job(replace(SHAPE, every_batch=True))
+    job.published(job.decided())
+    job.logged()
+    for _ in range(5):
+        assert job.published(job.decided()) == []
+
+
+def test_nothing_is_recorded_behind_the_end(job):
+    """Whoever leaves tells the log."""
+    fresh = Job()
+    fresh.tell(StopAsked())
+    fresh.markers += 1
+    fresh.batch()
+    assert fresh.published(fresh.stored().epoch) == []
+
+
+def test_the_first_one_of_a_replaced_sink_goes_into_the_log_at_once():
+    standing = Standing(sinks={"out": SinkIdentity(parts={"table": "new"}, after=1)})
+    job = Job(acked={"out": 1}, standing=standing)
+    assert job.published(job.decided()) == [[2]]
+
+
+def test_a_sink_that_the_log_knows_to_have_something_has_no_first_one():
+    job = Job(acked={"out": 1})
+    assert job.published(job.decided()) == []

@@ -1,0 +1,41 @@
+"""Sinks that forget their markers while no driver lives, as a broker does after seven days: nothing is shown twice."""
+
+from __future__ import annotations
+
+from host_bugs import core_with
+
+import checkpoint_lab as sim
+from checkpoint_lab import SparkWorld
+from checkpoint_lab.schedules import SPARK_FAULT_RATE, SPARK_STEPS, drive
+from checkpoint_lab.spark_driver import shape_of, shipped
+
+SEEDS = range(100)
+
+
+def world(seed, core_of):
+    """Every other job's every batch ends an epoch."""
+    return SparkWorld(core_of, shape=shape_of(every_batch=seed % 2 == 1, patient=()), forgetful=True)
+
+
+def run(seed, core_of=shipped):
+    return drive(world(seed, core_of), seed, SPARK_STEPS, SPARK_FAULT_RATE)
+
+
+def a_first_acknowledgement_waits_for_the_next_epoch(core):
+    core._ack_records._is_first = lambda sink: False
+
+
+def test_no_schedule_is_condemned_and_markers_expire():
+    outcomes = [run(seed) for seed in SEEDS]
+    assert [(outcome.seed, outcome.error) for outcome in outcomes if not outcome.ok] == []
+    assert sum(outcome.counts.get("expire forgotten", 0) for outcome in outcomes) > len(SEEDS) // 10
+
+
+def test_a_first_acknowledgement_that_is_not_in_the_log_is_caught():
+    """By what it leads to: rows that come again."""
+    plant = a_first_acknowledgement_waits_for_the_next_epoch
+    found = next((outcome for outcome in (run(seed, core_with(plant)) for seed in SEEDS) if not outcome.ok), None)
+    assert found is not None, f"{plant.__name__}: no schedule of {len(SEEDS)} is condemned"
+    assert str(found.error).startswith(("O12", "O3")), found.error
+    again = sim.replay(lambda: world(found.seed, core_with(plant)), found)
+    assert str(again.error) == str(found.error)
