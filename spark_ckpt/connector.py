@@ -255,13 +255,25 @@ class MayNeverEnd(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedRow:
+    """A row that a sink never takes. `row`: its number in the table; `why`: after "column ... is ...: ", without a full stop."""
+
+    row: int
+    column: str
+    why: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class StagePlan:
     """How tasks stage a sink's rows: Parquet files, one per task, lane and partition value, named uniquely.
 
     `root`: URI of the directory that takes the files; None is the store's own outbox. `partition_by`: columns that
     become Hive-style folders and are left out of the file (Delta's layout). `lanes`: rows are split by a hash of
     column `lane_by`, so that each key's rows stay in one lane and in order. `schema`: rows are cast to it. `dictionary`:
-    whether to look for repeated values: smaller files that stay, wasted time for files that are read once.
+    whether to look for repeated values: smaller files that stay, wasted time for files that are read once. `refuses`: called in
+    tasks with rows as they are to be staged, gives the first one that the sink never takes; the task fails with it, before its
+    epoch is committed. Pickled by the name of its module, which tasks import.
     """
 
     root: str | None = None
@@ -272,6 +284,7 @@ class StagePlan:
     schema: pa.Schema | None = None
     compression: str = "zstd"
     dictionary: bool = True
+    refuses: Callable[[pa.Table], RefusedRow | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +370,8 @@ class SinkContext:
     store_id: str
     """A uuid fixed when the store is created: two jobs of one name in two stores never share a fence."""
     incarnation: Incarnation
+    publish_within_s: float | None = None
+    """How long the job waits for a publish, all attempts together. One that fails should have said why before that."""
 
 
 class Publisher(Protocol):
@@ -421,6 +436,14 @@ class AheadPublisher(Publisher, Protocol):
 
     def drop_ahead(self) -> None:
         """Undo what was sent ahead: its epoch will not be decided, or nobody goes on. Best effort, and bounded in time."""
+
+
+@runtime_checkable
+class GivesUp(Protocol):
+    """A publisher whose `publish` can be ended from another thread."""
+
+    def give_up(self) -> None:
+        """End the call that is under way soon, and let each later one fail: the run is over. The epoch stays staged."""
 
 
 @runtime_checkable

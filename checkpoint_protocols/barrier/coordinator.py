@@ -455,7 +455,12 @@ class Coordinator(Machine[CoordinatorPhase]):
         return [] if any(self._unpublished.values()) else self._finish(Outcome.STOPPED, "")
 
     def _on_publish_timeout(self, event: TimeoutElapsed) -> list[Effect]:
-        return self._finish(Outcome.STOPPED, f"some sinks did not publish within {self.limits.publish_timeout_ms} ms")
+        left = [
+            f"sink {sink} did not publish {'epoch' if len(epochs) == 1 else 'epochs'} {', '.join(map(str, epochs))}"
+            for sink, epochs in self._unpublished.items()
+            if epochs
+        ]
+        return self._finish(Outcome.STOPPED, f"{'; '.join(left)} within {self.limits.publish_timeout_ms} ms")
 
     def _on_fenced(self, event: Fenced) -> list[Effect]:
         return self._finish(Outcome.FENCED, event.why or f"incarnation {event.incarnation} took over")

@@ -29,8 +29,12 @@ class Publication:
         self._acks: list[SinkAck] = []
         self._decided: dict[int, Manifest] = {each.epoch: each for due in point.unpublished.values() for each in due}
         self.standing = standing
-        self.error: CkptError | None = None
-        """Why the last attempt failed; None once an attempt went well."""
+        self._errors: dict[str, CkptError] = {}
+
+    @property
+    def error(self) -> CkptError | None:
+        """Why the last attempt failed of a sink whose attempts fail; None if there is no such sink."""
+        return next(reversed(self._errors.values()), None)
 
     @property
     def acks(self) -> tuple[SinkAck, ...]:
@@ -54,7 +58,7 @@ class Publication:
 
     def published(self, event: PublishEnded) -> dict[str, JsonValue]:
         """The sink has everything up to the epoch; what there is to tell of it."""
-        self.error = None
+        self._errors.pop(event.sink, None)
         self._acked[event.sink] = event.epoch
         if event.learned is not None:
             self.standing = self.standing.learned(event.sink, event.learned)
@@ -70,8 +74,10 @@ class Publication:
         others = [each for sinks in (self._acked, unanswered) for name, each in sinks.items() if name != sink]
         branches = Branches(event.on, self._point.passed_over, beside, behind, max(others, default=0))
         error = past_the_marker(error, sink, branches, self._shape.store, event.back)
-        self.error = with_way_out(error, sink, manifest, self._acked, self._shape.store, event.back, unanswered)
-        return self.error
+        error = with_way_out(error, sink, manifest, self._acked, self._shape.store, event.back, unanswered)
+        self._errors.pop(sink, None)
+        self._errors[sink] = error
+        return error
 
     def _unanswered(self) -> dict[str, int]:
         """Per sink the newest epoch that it is owed: whoever was asked to publish it may have done so and not answered."""

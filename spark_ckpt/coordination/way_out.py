@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict, RowsRefused
 from spark_ckpt.store.records import Manifest
@@ -28,15 +29,15 @@ def with_way_out(
     `back`: what `store.ways_back` says; None if the log could not be asked.
     """
     base = manifest.base if back is None else back
-    if isinstance(error, RowsRefused):
-        return _until_they_fit(error, sink, manifest.epoch, base, store)
-    if not isinstance(error, EpochDamaged) or not error.damaged_file:
+    if not isinstance(error, RowsRefused) and not (isinstance(error, EpochDamaged) and error.damaged_file):
         return error
     told = _repeated(sink, manifest, published, unanswered or {}, base)
     lanes = error.context.pop("published_lanes", None)
     if lanes is not None:
         told.append(f"lanes {lanes} of {sink} have epoch {manifest.epoch}")
     context = {"sink": sink, **error.context, "would be repeated": "; ".join(told) or None}
+    if isinstance(error, RowsRefused):
+        return _until_they_fit(error, base, store, {**context, "epoch": manifest.epoch})
     hint = (
         f"bring the file back from a backup and start again; or go back with job.start(restore={base}): what came after "
         f"epoch {base} is read from the sources again and published anew, nothing is lost while the sources still have "
@@ -45,12 +46,12 @@ def with_way_out(
     return EpochDamaged(error.what, hint=hint, **context)
 
 
-def _until_they_fit(error: RowsRefused, sink: str, epoch: int, base: int, store: str) -> RowsRefused:
+def _until_they_fit(error: RowsRefused, base: int, store: str, context: Mapping[str, Any]) -> RowsRefused:
     hint = (
         f"{error.hint}; or start a job whose rows fit with job.start(restore={base}): it reads the rows after epoch {base} "
         f"from the sources again (first see what it would do: spark-ckpt restore {store} {base} --dry-run)"
     )
-    return RowsRefused(error.what, hint=hint, **{"sink": sink, "epoch": epoch, **error.context, "restore": base})
+    return RowsRefused(error.what, hint=hint, **{**context, "restore": base})
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,13 +63,21 @@ class Lanes:
         for lane in self._lanes.values():
             lane.stop()
 
+    def give_up(self) -> list[threading.Thread]:
+        """End attempts that did not end by themselves: they would go on in this process, and fence whoever publishes next.
+
+        The threads that end soon.
+        """
+        return [lane for lane in self._lanes.values() if lane.is_alive() and lane.give_up()]
+
     def threads(self) -> Iterator[threading.Thread]:
         """For whoever waits for their end."""
         yield from self._lanes.values()
 
     def _lane(self, binding: SinkBinding, standing: Standing) -> SinkLane:
         plan = self._plan
-        context = SinkContext(plan.job, binding.name, plan.store.id, Incarnation(self._incarnation))
+        within_s = plan.config.publish_timeout_ms / 1000
+        context = SinkContext(plan.job, binding.name, plan.store.id, Incarnation(self._incarnation), within_s)
         known = standing.is_complete(binding.name)
         return SinkLane(
             binding.name,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from enum import Enum
 
-from spark_ckpt.connector import AheadPublisher, EpochOutput, Json, Publisher, StagedAhead, Tidies
+from spark_ckpt.connector import AheadPublisher, EpochOutput, GivesUp, Json, Publisher, StagedAhead, Tidies
 from spark_ckpt.coordination.messages import AheadEnded, PublishEnded
 from spark_ckpt.errors import CkptError, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
@@ -59,6 +59,7 @@ class SinkLane(threading.Thread):
         self._opens_at_once = opens_at_once
         self._tidied = False
         self._ahead = False
+        self._given_up = threading.Event()
         self._ahead_until_s = 0.0
         self._asked: queue.SimpleQueue[tuple[EpochOutput | StagedAhead | _Ask, float]] = queue.SimpleQueue()
 
@@ -74,11 +75,20 @@ class SinkLane(threading.Thread):
         """End after the attempt under way."""
         self._ask(_Ask.STOP)
 
+    def give_up(self) -> bool:
+        """From another thread: make no other attempt, and end the one under way. False if its publisher cannot do so."""
+        self._given_up.set()
+        publisher = self._publisher
+        if not isinstance(publisher, GivesUp):
+            return False
+        publisher.give_up()
+        return True
+
     def run(self) -> None:
         """Thread body."""
         if self._opens_at_once:
             self._open_early()
-        while (asked := self._asked.get())[0] is not _Ask.STOP:
+        while (asked := self._asked.get())[0] is not _Ask.STOP and not self._given_up.is_set():
             match asked:
                 case EpochOutput() as output, asked_s:
                     self._publish(output, asked_s)

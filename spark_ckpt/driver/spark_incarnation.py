@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1
 _JOIN_S = 30.0
+_GIVE_UP_S = 5.0
+"""For a publisher that was told to end its attempt."""
 _MOST_TOLD = 500
 
 
@@ -261,6 +263,7 @@ class SparkIncarnation:
         self._lanes.stop()
         self._loop.close()
         _join((*self._lanes.threads(), self._loop), deadline_s)
+        _join(self._lanes.give_up(), time.monotonic() + _GIVE_UP_S)
         self._materializing.close()
         _join([self._materializing, self._watch], deadline_s)
         self._watch.disconnect()

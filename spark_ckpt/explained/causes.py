@@ -225,9 +225,10 @@ _ENDS: Mapping[str, Cause] = {
     ),
     "CKPT_ROWS_REFUSED": Cause(
         "The table was altered while rows for it were staged (a column's type or name, a dropped column, the "
-        "partitioning, `NOT NULL`), or the rows violate a constraint of the table.",
+        "partitioning, `NOT NULL`), or the rows violate a constraint of the table. Or a topic's settings changed (compaction, "
+        "`max.message.bytes`, bounds of times), or the job may not read them, and the topic never takes one of the records.",
         "Undo the change and start the job again: it publishes the staged rows. Or restore the epoch that the message "
-        "names, with a job whose rows fit the table.",
+        "names, with a job whose rows fit the table or topic.",
     ),
     "CKPT_PUBLISH_FAILED": Cause(
         "The sink did not answer or refused a commit: a broker that restarts, a conflict with another writer, a "

@@ -54,7 +54,8 @@ def ways_of(
     if isinstance(error, PublishConflict) and error.marker is not None:
         paths = frozenset[str]()
     elif isinstance(error, RowsRefused):
-        paths = _staged(read, sink, epoch)
+        files = _staged(read, sink, epoch)
+        paths = files & {str(error.context.get("file", ""))} or files
     elif isinstance(error, EpochDamaged) and error.damaged_file:
         files = _staged(read, sink, epoch)
         paths = files & {error.damaged_file} or files

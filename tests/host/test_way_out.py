@@ -61,6 +61,15 @@ def test_rows_that_a_sink_refuses_lead_back_before_their_epoch_or_to_the_sink_as
     assert told.context == {"sink": "out", "epoch": 9, "table": "/t", "restore": 6}
 
 
+def test_a_record_that_is_never_taken_names_what_would_be_repeated() -> None:
+    error = RowsRefused("topic t never takes a record", hint="give a key", topic="t", row=3, published_lanes="0")
+    told = with_way_out(error, "out", manifest("a", "out"), {"a": 9, "out": 7}, "/store", back=4)
+    assert told.context == {
+        "sink": "out", "topic": "t", "row": 3, "epoch": 9, "restore": 4,
+        "would be repeated": "a has epoch 9; lanes 0 of out have epoch 9",
+    }  # fmt: skip
+
+
 def conflict() -> PublishConflict:
     return PublishConflict("epoch 6: the target has epoch 5", sink="out", marker=5)
 

@@ -430,7 +430,7 @@ def test_a_sink_that_never_answers_does_not_keep_a_stopped_run() -> None:
     driver.decide(5)
 
     assert finish(driver.elapse("publish")) == b.Finish(
-        b.Outcome.STOPPED, "some sinks did not publish within 600000 ms", ((K, Epoch(5)),)
+        b.Outcome.STOPPED, f"sink {K} did not publish epoch 5 within 600000 ms", ((K, Epoch(5)),)
     )
 
 

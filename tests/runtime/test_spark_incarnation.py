@@ -8,7 +8,7 @@ import time
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
-from incarnation_kit import Bench, FakeSource, an_operator, eventually
+from incarnation_kit import WAIT_S, Bench, FakeSink, FakeSource, an_operator, eventually
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
@@ -24,6 +24,7 @@ from spark_ckpt.errors import (
     Fenced,
     PublishConflict,
     PublishFailed,
+    RowsRefused,
     RunFailed,
     SourceInvalid,
     StoreFull,
@@ -320,6 +321,39 @@ def test_a_stop_that_could_not_publish_in_time_says_so(bench_of, monkeypatch):
     bench.sink.released.set()
     assert (ending.outcome, type(ending.error)) == (Outcome.STOPPED, PublishFailed)
     assert "staged" in ending.error.hint
+
+
+class Unreachable(FakeSink):
+    """Tries for ever, until it is given up."""
+
+    def publish(self, output):
+        assert self.released.wait(WAIT_S)
+        raise PublishFailed("given up")
+
+    def give_up(self):
+        self.released.set()
+
+
+def test_an_attempt_to_publish_ends_with_its_run(bench_of, monkeypatch):
+    monkeypatch.setattr(incarnation_module, "_JOIN_S", 0.05)
+    bench = bench_of(publish_timeout="80 ms")
+    bench.sink.__class__ = Unreachable
+    bench.sink.released.clear()
+    life = bench.born()
+    assert life.stopped(1).outcome is Outcome.STOPPED
+    eventually(lambda: not any(each.is_alive() for each in life.life._lanes.threads()), "the publishing thread's end")
+
+
+def test_a_record_that_is_never_taken_ends_the_life_after_one_attempt_with_the_epoch_to_go_back_to(bench):
+    bench.sink.script = [RowsRefused("no key", hint="a key", topic="t"), None]
+    life = bench.born()
+    life.life.request_savepoint("named")
+    life.epoch(2, 1)
+    ending = life.ended()
+    assert (ending.outcome, type(ending.error)) == (Outcome.FAILED, RowsRefused)
+    assert "job.start(restore=1)" in ending.error.hint and "next start publishes" not in ending.error.hint
+    assert ending.error.context["sink"] == "out"
+    assert (len(bench.sink.outputs), bench.sink.published) == (1, [])
 
 
 def test_reaching_the_targets_ends_the_job_on_a_published_epoch(bench):
