@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.wording import counted
@@ -24,6 +24,7 @@ from spark_ckpt_kafka.producer import (
     ProducerFailed,
     Progress,
     hint_for,
+    refusal_of,
 )
 
 _MAX_CHUNKS_UNDER_WAY = 4
@@ -38,6 +39,7 @@ class ConfluentProducer:
         self._progress = progress
         self._failure: KafkaError | None = None
         self._failures = 0
+        self._refused_key: str | None = None
         self._refused: KafkaError | None = None
         self._sent = 0
         self._under_way: deque[int] = deque()
@@ -99,6 +101,8 @@ class ConfluentProducer:
             produce(topic, value, key)
 
     def _send_rich(self, chunk: Chunk) -> None:
+        if chunk.timestamps is not None and 0 in chunk.timestamps:
+            raise ProducerFailed("librdkafka sends the present time for 0 ms", refusal="record")
         produce, size = self._producer.produce, len(chunk)
         columns = (
             chunk.topics or [chunk.topic] * size,
@@ -128,10 +132,14 @@ class ConfluentProducer:
             self._check()
         self._check()
 
-    def _delivered(self, error: KafkaError | None, _message: object) -> None:
-        if error is not None:
-            self._failure = self._failure or error
-            self._failures += 1
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        """The first failure counts, but a record that was refused before others that only were in its batch."""
+        if error is None:
+            return
+        first = self._failure is None or self._failure.code() == KafkaError._INVALID_DIFFERENT_RECORD
+        if first and (self._failure is None or error.code() != KafkaError._INVALID_DIFFERENT_RECORD):
+            self._failure, self._refused_key = error, _shown(message)
+        self._failures += 1
 
     def _heard(self, error: KafkaError) -> None:
         if error.code() == KafkaError._AUTHENTICATION:
@@ -139,7 +147,8 @@ class ConfluentProducer:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise _failed(self._failure, f"{counted(self._failures, 'record was', 'records were')} not delivered")
+            doing = f"{counted(self._failures, 'record was', 'records were')} not delivered"
+            raise _failed(self._failure, doing, self._refused_key)
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> None:
         with self._translated(function.__name__.strip("_")):
@@ -168,9 +177,19 @@ def _group_metadata(connection: Connection, group: str) -> object:
         consumer.close()
 
 
-def _failed(error: KafkaError, doing: str) -> ProducerFailed:
+def _failed(error: KafkaError, doing: str, key: str | None = None) -> ProducerFailed:
     text = f"{doing}: {error.name()}: {error.str()}"
-    return ProducerFailed(text, fenced=error.code() in _FENCED, hint=hint_for(text))
+    return ProducerFailed(text, fenced=error.code() in _FENCED, hint=hint_for(text), refusal=refusal_of(text), key=key)
+
+
+def _shown(message: Message) -> str:
+    """A record for people: its topic, partition and key."""
+    key = message.key()
+    return (
+        f"{message.topic()}/{message.partition()}, key {bytes(key)[:80]!r}"
+        if key is not None
+        else f"{message.topic()}/{message.partition()}, no key"
+    )
 
 
 def _settings(connection: Connection, tuning: Tuning, transactional_id: str) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from typing import Any, Self, TypeVar
 
 from spark_ckpt_kafka.library import (
     LOGIN_REFUSED,
+    ConfigResource,
+    ConfigResourceType,
     CoordinatorType,
     IsolationLevel,
     KafkaAdminClient,
@@ -157,6 +159,15 @@ class Control:
                 retriable=False,
             ) from error
 
+    def settings(self, topic: str | None = None) -> dict[str, str]:
+        """Settings of the topic, or of one broker, by Kafka's names; without the right to describe them there are none."""
+        try:
+            answer: Mapping[str, Mapping[str, Mapping[str, Any]]] = self._call(lambda admin: _described(admin, topic))
+        except ControlError:
+            return {}
+        found = next((each for named in answer.values() for each in named.values()), {})
+        return {key: str(each["value"]) for key, each in found.items() if each.get("value") is not None}
+
     def create_topic(self, topic: str, partitions: int, replication: int = 1) -> None:
         """Create a topic; one that exists is left alone."""
         spec = NewTopic(name=topic, num_partitions=partitions, replication_factor=replication)
@@ -271,6 +282,12 @@ def _metadata(admin: Any, topics: Sequence[str] | None) -> dict[str, Any]:
     if not answer["cluster_id"]:
         raise kafka_errors.NodeNotReadyError("the cluster does not tell its id yet")
     return answer
+
+
+def _described(admin: Any, topic: str | None) -> Any:
+    brokers = [] if topic else _metadata(admin, [])["brokers"]
+    kind = ConfigResourceType.TOPIC if topic else ConfigResourceType.BROKER
+    return admin.describe_configs([ConfigResource(kind, topic or str(brokers[0]["node_id"]))], config_filter="all")
 
 
 def _id_text(topic_id: object) -> str:

@@ -24,7 +24,7 @@ from spark_ckpt_kafka.library import (
     kafka_errors,
     network_client,
 )
-from spark_ckpt_kafka.options import Connection, Settings, Tuning
+from spark_ckpt_kafka.options import BATCH_ROOM, Connection, Settings, Tuning
 from spark_ckpt_kafka.producer import (
     ABORT_TIMEOUT_S,
     COMMIT_TIMEOUT_S,
@@ -33,6 +33,7 @@ from spark_ckpt_kafka.producer import (
     ProducerFailed,
     Progress,
     hint_for,
+    refusal_of,
 )
 
 _MAX_CHUNKS_UNDER_WAY = 4
@@ -172,7 +173,8 @@ def _translated(doing: str) -> Iterator[None]:
         raise
     except Exception as error:
         text = f"{doing}: {type(error).__name__}: {error}"
-        raise ProducerFailed(text, fenced=_is_fenced(error), hint=hint_for(text)) from error
+        refusal = refusal_of(text)
+        raise ProducerFailed(text, fenced=_is_fenced(error), hint=hint_for(text), refusal=refusal) from error
 
 
 def _is_fenced(error: BaseException) -> bool:
@@ -190,7 +192,7 @@ def _settings(connection: Connection, tuning: Tuning, transactional_id: str) -> 
         "request_timeout_ms": tuning.request_timeout_ms,
         "linger_ms": tuning.linger_ms,
         "batch_size": tuning.batch_size,
-        "max_request_size": max(tuning.max_request_size, tuning.batch_size + 65_536),
+        "max_request_size": max(tuning.max_request_size, tuning.batch_size + BATCH_ROOM),
         "compression_type": None if codec == "none" or (codec == "lz4" and not has_lz4()) else codec,
         "max_block_ms": int(INIT_TIMEOUT_S * 1000),
         "bootstrap_timeout_ms": 10_000,

@@ -28,6 +28,17 @@ class LaneProcess:
         self._buffer = b""
 
     @property
+    def settings(self) -> LaneSettings:
+        """What the process is started with."""
+        return self._settings
+
+    def kill(self) -> None:
+        """From another thread: whoever waits for an answer is told that the process has ended."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    @property
     def pid(self) -> int | None:
         """The running process's id."""
         return self._process.pid if self._process and self._process.poll() is None else None

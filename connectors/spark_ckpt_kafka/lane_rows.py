@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_ckpt.errors import PublishFailed
+from spark_ckpt.errors import RowsRefused
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt_kafka.producer import Chunk, Headers, Progress, TransactionalProducer
 from spark_ckpt_kafka.rows import StagedPart, StagedRows, VerifiedRows
@@ -37,7 +37,7 @@ class LaneRows:
         return StagedRows(root, storage_options, parts, self.topic, self._stamp(epoch), where).verified(progress)
 
     def send(self, producer: TransactionalProducer, rows: VerifiedRows) -> None:
-        """Send them in order. Raises `PublishFailed` for a row without a topic."""
+        """Send them in order. Raises `RowsRefused` for a row without a topic."""
         known: set[str] = set()
         for row_group in rows.row_groups():
             for chunk in row_group:
@@ -50,7 +50,7 @@ class LaneRows:
             return
         named = {topic for topic in chunk.topics or () if topic is not None}
         if chunk.topics is None or None in chunk.topics:
-            raise PublishFailed(
+            raise RowsRefused(
                 "a row has no topic",
                 hint="give KafkaSink(topic=...), or fill the column 'topic' in every row",
             )

@@ -15,7 +15,7 @@ with warnings.catch_warnings():
     # It reads its schema files with a function that Python 3.11 calls deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.errors as kafka_errors
-    from kafka.admin import KafkaAdminClient, NewTopic
+    from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewTopic
     from kafka.codec import has_lz4
     from kafka.consumer import KafkaConsumer
     from kafka.producer import KafkaProducer
@@ -27,6 +27,8 @@ with warnings.catch_warnings():
 
 __all__ = [
     "LOGIN_REFUSED",
+    "ConfigResource",
+    "ConfigResourceType",
     "ConsumerGroupMetadata",
     "CoordinatorType",
     "IsolationLevel",

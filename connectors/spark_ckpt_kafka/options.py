@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_ckpt.errors import ConfigInvalid
@@ -129,6 +129,10 @@ _LIBRDKAFKA = {
 }
 
 
+BATCH_ROOM = 65_536
+"""kafka-python's bound of a record is at least so much above the size of a batch."""
+
+
 @dataclass(frozen=True)
 class Tuning:
     """How a sink's producer works. Milliseconds and bytes, Kafka's names with underscores."""
@@ -152,6 +156,10 @@ class Tuning:
                 "transaction.timeout.ms must exceed delivery.timeout.ms: records fail before transactions",
                 hint="raise transaction.timeout.ms (the broker's transaction.max.timeout.ms limits it)",
             )
+
+    def within(self, max_message_bytes: int | None) -> Tuning:
+        """With batches that a topic takes, however well they compress."""
+        return self if max_message_bytes is None else replace(self, batch_size=min(self.batch_size, max_message_bytes))
 
 
 def split_options(options: Mapping[str, object]) -> tuple[dict[str, str], dict[str, str]]:

@@ -19,6 +19,9 @@ Headers = list[tuple[str, bytes | None]]
 Progress = Callable[[], None]
 """Called whenever the cluster has acknowledged something: silence for long means a hung client."""
 
+Refusal = Literal["", "record", "size", "partition"]
+"""Of a record by the broker; of a batch or a record by its size; of a partition that the client does not know (yet)."""
+
 COMMIT_TIMEOUT_S = 30.0
 INIT_TIMEOUT_S = 30.0
 ABORT_TIMEOUT_S = 3.0
@@ -51,14 +54,19 @@ class Chunk:
 class ProducerFailed(Exception):
     """The transaction's outcome is "not committed" or unknown. Init a new producer and ask the marker.
 
-    `fenced`: somebody else initialised the transactional id, or the transaction timed out.
+    `fenced`: somebody else initialised the transactional id, or the transaction timed out. `refusal`: a record, or a batch by
+    its size, was refused for what it is. `key`: of the record that was refused, if the client names it.
     """
 
-    def __init__(self, what: str, *, fenced: bool = False, hint: str = "") -> None:
+    def __init__(
+        self, what: str, *, fenced: bool = False, hint: str = "", refusal: Refusal = "", key: str | None = None
+    ) -> None:
         super().__init__(what)
         self.what = what
         self.fenced = fenced
         self.hint = hint
+        self.refusal = refusal
+        self.key = key
 
 
 class TransactionalProducer(Protocol):
@@ -118,6 +126,18 @@ def hint_for(text: str) -> str:
             return hint
     return ""
 
+
+def refusal_of(text: str) -> Refusal:
+    """What a client's error text says was refused; empty for what may pass."""
+    return next((kind for words, kind in _REFUSALS.items() if any(word in text for word in words.split("|"))), "")
+
+
+_REFUSALS: dict[str, Refusal] = {
+    "MSG_SIZE_TOO_LARGE|MessageSizeTooLarge|RecordListTooLarge|RECORD_LIST_TOO_LARGE": "size",
+    "INVALID_RECORD|InvalidRecord|INVALID_TIMESTAMP|InvalidTimestamp|_INVALID_DIFFERENT_RECORD": "record",
+    "headers items must be|Need at least one: key or value": "record",  # kafka-python's own words
+    "_UNKNOWN_PARTITION|Unrecognized partition": "partition",
+}
 
 _HINTS = {
     "SaslAuthenticationFailed|UnsupportedSaslMechanism|IllegalSaslState|_AUTHENTICATION": (

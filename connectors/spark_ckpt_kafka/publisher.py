@@ -5,6 +5,7 @@ again.
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from checkpoint_protocols.ids import Epoch
 from spark_ckpt.connector import EpochOutput, Json, PublishReceipt, StagedAhead, StagedFile
-from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishFailed
+from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishFailed, RowsRefused
 from spark_ckpt_kafka.gate import Gate
 from spark_ckpt_kafka.lane_process import LaneProcess
 from spark_ckpt_kafka.producer import ProducerFailed
@@ -20,6 +21,8 @@ from spark_ckpt_kafka.publishing import LaneSettings, Published, Request
 from spark_ckpt_kafka.rows import StagedPart
 
 STALL_MARGIN_S = 35.0
+LEAST_BATCH_BYTES = 4_096
+"""A topic that takes no batch of this size takes hardly any record."""
 MAX_FENCINGS = 4
 """Fenced this often in a row, with pauses: another driver keeps initialising the same transactional id."""
 
@@ -37,6 +40,13 @@ class Patience:
     longest_pause_s: float = 2.0
     stall_s: float | None = None
 
+    def within(self, publish_within_s: float | None) -> Patience:
+        """So that a job which waits that long for a publish learns why it failed."""
+        if publish_within_s is None:
+            return self
+        stall_s = publish_within_s / 2 if self.stall_s is None else min(self.stall_s, publish_within_s / 2)
+        return replace(self, total_s=min(self.total_s, publish_within_s / 2), stall_s=stall_s)
+
 
 class KafkaPublisher:
     """One incarnation's hand on a Kafka sink. `settings` are lane 0's; other lanes differ in their number."""
@@ -47,6 +57,7 @@ class KafkaPublisher:
         self._lanes = lanes
         self._patience = patience or Patience()
         self._processes: dict[int, LaneProcess] = {}
+        self._given_up = threading.Event()
         for lane in range(lanes):
             self._process(lane).start()
 
@@ -84,16 +95,30 @@ class KafkaPublisher:
             process.close()
         self._processes.clear()
 
+    def give_up(self) -> None:
+        """From another thread: end the `publish` that is under way, and make no other attempt."""
+        self._given_up.set()
+        for process in list(self._processes.values()):
+            process.kill()
+
     def lane_pids(self) -> list[int | None]:
         """Process ids of the lanes, for monitoring and for tests that kill them."""
         return [self._processes[lane].pid for lane in sorted(self._processes)]
 
     def _process(self, lane: int) -> LaneProcess:
         if lane not in self._processes:
-            settings = replace(self._settings, lane=lane)
-            margin_s = settings.tuning.delivery_timeout_ms / 1000 + STALL_MARGIN_S
-            self._processes[lane] = LaneProcess(settings, self._patience.stall_s or margin_s)
+            self._processes[lane] = self._started(replace(self._settings, lane=lane))
         return self._processes[lane]
+
+    def _unless_given_up(self, lane: int) -> LaneProcess:
+        """A new process would fence the publisher of the next run."""
+        if self._given_up.is_set():
+            raise ProducerFailed("its run has ended")
+        return self._process(lane)
+
+    def _started(self, settings: LaneSettings) -> LaneProcess:
+        margin_s = settings.tuning.delivery_timeout_ms / 1000 + STALL_MARGIN_S
+        return LaneProcess(settings, self._patience.stall_s or margin_s)
 
     def _send_lane(self, lane: int, request: Request) -> int:
         """One attempt: rows that could not be sent ahead are sent when their epoch is published."""
@@ -117,16 +142,29 @@ class KafkaPublisher:
         fencings = 0
         while True:
             try:
-                return self._process(lane).ask(request, lambda: gate.arrive(lane))
+                return self._unless_given_up(lane).ask(request, lambda: gate.arrive(lane))
             except ProducerFailed as failure:
                 fencings = fencings + 1 if failure.fenced else 0
                 if fencings >= MAX_FENCINGS:
                     raise self._fenced(lane, request, failure) from failure
-                if time.monotonic() + pause > deadline:
+                if failure.refusal == "size" and self._smaller_batches(lane):
+                    continue
+                if time.monotonic() + pause > deadline or self._given_up.is_set():
                     raise self._failed(lane, request, failure) from failure
             # Jitter keeps two drivers that fence each other from doing so in step.
-            time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - not a secret
+            self._given_up.wait(pause * random.uniform(0.5, 1.5))  # noqa: S311 - not a secret
             pause = min(pause * 2, self._patience.longest_pause_s)
+
+    def _smaller_batches(self, lane: int) -> bool:
+        """Halve a lane's batches, as its topic refused one by its size; False if they are as small as they get."""
+        process = self._process(lane)
+        tuning = process.settings.tuning
+        if tuning.batch_size <= LEAST_BATCH_BYTES:
+            return False
+        smaller = replace(tuning, batch_size=max(LEAST_BATCH_BYTES, tuning.batch_size // 2))
+        process.close()
+        self._processes[lane] = self._started(replace(process.settings, tuning=smaller))
+        return True
 
     def _failed(self, lane: int, request: Request, failure: ProducerFailed) -> PublishFailed:
         return PublishFailed(
@@ -197,12 +235,16 @@ def slowest_ms(lanes: Sequence[Published]) -> dict[str, Json]:
 
 
 def _results(lanes: Sequence[Future[Published]]) -> list[Published]:
-    """What the lanes did, or the error that says most: damage, then whatever came first."""
+    """What the lanes did, or the error that says most: damage, then a record that is never taken, then whatever came first.
+
+    Such an error names the lanes that have the epoch: a restore would repeat it there.
+    """
     errors = [error for lane in lanes if (error := lane.exception()) is not None]
-    damage = next((error for error in errors if isinstance(error, EpochDamaged)), None)
-    if damage is not None:
-        had = [number for number, lane in enumerate(lanes) if lane.exception() is None and lane.result().replayed]
-        if had:
-            damage.context["published_lanes"] = ", ".join(map(str, had))
-        raise damage
+    for kind in (EpochDamaged, RowsRefused):
+        final = next((error for error in errors if isinstance(error, kind)), None)
+        if final is not None:
+            had = [number for number, lane in enumerate(lanes) if lane.exception() is None]
+            if had:
+                final.context["published_lanes"] = ", ".join(map(str, had))
+            raise final
     return [lane.result() for lane in lanes]

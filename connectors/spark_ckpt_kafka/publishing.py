@@ -24,6 +24,7 @@ from spark_ckpt_kafka.lane_rows import LaneRows
 from spark_ckpt_kafka.marker import Decision, TopicMarker, Wanted, contradiction, decide, lane_is_new
 from spark_ckpt_kafka.options import Connection, Tuning
 from spark_ckpt_kafka.producer import Plane, ProducerFailed, Progress, TransactionalProducer, open_producer
+from spark_ckpt_kafka.refusals import Refusals
 from spark_ckpt_kafka.rows import StagedPart
 from spark_ckpt_kafka.transaction import Ahead, Clock, Transaction, aborting
 
@@ -119,6 +120,7 @@ class LanePublisher:
         self._group = settings.group(settings.lane)
         stamped = self._group if settings.audit_headers else None
         self._rows = LaneRows(settings.sink, settings.lane, settings.topic, stamped, self._check_topics)
+        self._refusals = Refusals(self._control, settings.plane, settings.tuning, settings.topic)
         self._ready: TransactionalProducer | None = None
         self._ahead = Ahead(settings.tuning.transaction_timeout_ms / 2000, clock)
 
@@ -138,7 +140,10 @@ class LanePublisher:
         """
         laps = Laps()
         self._ahead.keep_only(request.epoch, request.incarnation, request.parts)
-        return self._transaction(lambda transaction: self._publish(transaction, request, verified, laps.after("init")))
+        with self._refusals.explaining(request, self._rows):
+            return self._transaction(
+                lambda transaction: self._publish(transaction, request, verified, laps.after("init"))
+            )
 
     def send_ahead(self, request: Request) -> int:
         """Send what of an undecided epoch's files is not sent yet, all acknowledged; how many rows. Raises as `publish` does.
@@ -151,7 +156,7 @@ class LanePublisher:
             return 0
         hit(Failpoint.SENDING_AHEAD)
         transaction = self._taken()
-        with aborting(transaction):
+        with self._refusals.explaining(request, self._rows), aborting(transaction):
             sent = self._send_rest(transaction, request)
             self._check_delivered(transaction.producer.deliver(), request)
             transaction.sent = SentAhead(request.epoch, request.incarnation, tuple(request.parts))

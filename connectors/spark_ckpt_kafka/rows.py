@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from spark_ckpt.content import Verified, check_size, damaged, verified
-from spark_ckpt.errors import CkptError, EpochDamaged
+from spark_ckpt.errors import CkptError, EpochDamaged, RowsRefused
 from spark_ckpt.storage_errors import outage, taken_away
 from spark_ckpt.wording import counted
 from spark_ckpt_kafka.producer import Chunk, Headers
+from spark_ckpt_kafka.record_rules import milliseconds
 
 CHUNK_ROWS = 50_000
 CHUNK_BYTES = 8 * 1024 * 1024
@@ -105,6 +105,21 @@ class VerifiedRows:
         Raises `EpochDamaged` for a file of an unknown digest that does not hold what its footer says, or a large one
         that changed since it was verified.
         """
+        for part, batches in self._batches():
+            yield (self._decoded(part, partial(self._chunk, batch)) for batch in batches)
+
+    def tables(self) -> Iterator[tuple[StagedPart, int, pa.Table]]:
+        """Each file's rows, a bounded piece at a time, with the number of the first one. Raises as `row_groups` does."""
+        at = ("", 0)
+        for part, batches in self._batches():
+            first = at[1] if at[0] == part.path else 0
+            for batch in batches:
+                yield part, first, pa.Table.from_batches([batch])
+                first += batch.num_rows
+            at = (part.path, first)
+
+    def _batches(self) -> Iterator[tuple[StagedPart, Iterator[pa.RecordBatch]]]:
+        """Each row group, in pieces that are to be taken before the next one."""
         filesystem, base = _open(self.rows.root, self.rows.storage_options)
         for part, content in zip(self.rows.parts, self.contents, strict=True):
             source = self._opened(part, content, partial(filesystem.open_input_file, f"{base}{part.path}"))
@@ -115,7 +130,7 @@ class VerifiedRows:
                         f"has {counted(file.metadata.num_rows, 'row')}, {counted(part.rows, 'was', 'were')} staged",
                     )
                 for group in range(file.metadata.num_row_groups):
-                    yield self._row_group(file, group, part)
+                    yield part, self._row_group(file, group, part)
 
     def _opened(self, part: StagedPart, content: Verified, reopen: Callable[[], pa.NativeFile]) -> pa.NativeFile:
         try:
@@ -123,13 +138,12 @@ class VerifiedRows:
         except OSError as error:
             raise self.rows.unreadable(part, error) from error
 
-    def _row_group(self, file: pq.ParquetFile, group: int, part: StagedPart) -> Iterator[Chunk]:
+    def _row_group(self, file: pq.ParquetFile, group: int, part: StagedPart) -> Iterator[pa.RecordBatch]:
         left = self._decoded(part, lambda: file.metadata.row_group(group).num_rows)
         batches = self._decoded(part, lambda: file.iter_batches(batch_size=CHUNK_ROWS, row_groups=[group]))
         while (batch := self._decoded(part, lambda: next(batches, None))) is not None:
             left -= batch.num_rows
-            for piece in bounded(batch):
-                yield self._decoded(part, partial(self._chunk, piece))
+            yield from bounded(batch)
         if left:
             raise self.rows.damaged(part, f"lacks {counted(left, 'row')} of row group {group}")
 
@@ -187,14 +201,17 @@ def _list(columns: Mapping[str, pa.Array[Any]], name: str) -> list[Any] | None:
 def _milliseconds(column: pa.Array[Any] | None) -> list[int | None] | None:
     if column is None or column.null_count == len(column):
         return None
-    whole = pc.cast(column, pa.timestamp("ms", tz=column.type.tz), safe=False)
-    numbers: list[int | None] = whole.cast(pa.int64()).to_pylist()
+    numbers: list[int | None] = milliseconds(column).to_pylist()
     return numbers
 
 
 def _headers(column: pa.Array[Any] | None) -> list[Headers | None] | None:
     if column is None or column.null_count == len(column):
         return None
+    elements = column.flatten()
+    if elements.null_count or elements.field("key").null_count:
+        what = "a row has a header that is null, or that has no key"
+        raise RowsRefused(what, hint="filter such rows")
     return [row and [(one["key"], one["value"]) for one in row] for row in column.to_pylist()]
 
 

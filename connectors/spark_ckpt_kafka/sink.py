@@ -15,10 +15,12 @@ from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import Published, SinkContext, StagePlan
 from spark_ckpt.errors import ConfigInvalid, SinkInvalid
 from spark_ckpt_kafka.control import Control, ControlError
+from spark_ckpt_kafka.limits import longest_transaction_ms, record_rules, topic_limits
 from spark_ckpt_kafka.options import Connection, Tuning, split_options, tuning
 from spark_ckpt_kafka.producer import Plane, choose
 from spark_ckpt_kafka.publisher import KafkaPublisher, Patience
 from spark_ckpt_kafka.publishing import LaneSettings
+from spark_ckpt_kafka.record_rules import RecordRules, TopicLimits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +56,10 @@ class KafkaSink:
     order, lanes of an epoch become visible one by one.  `options`: Kafka's dotted names for security and
     the producer.  `client`: None takes confluent-kafka if it is installed.  `audit_headers` adds the lane
     and the epoch to every record's headers. Readers must use `isolation.level=read_committed`.
+
+    A start reads the settings of `topic`: batches are cut to its `max.message.bytes`, and a row that it never takes fails in the
+    task, with sink and column: no key in a compacted topic, a partition that is not there, a time out of its bounds, a record
+    that is too large, a header that is null or has no key. See docs/operations.md for a topic that is changed later.
     """
 
     servers: str
@@ -66,6 +72,7 @@ class KafkaSink:
     patience: Patience = field(default_factory=Patience, repr=False)
     sends_ahead: bool = field(default=True, init=False, repr=False)
     _seen: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _limits: list[TopicLimits] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.lanes <= MAX_LANES:
@@ -81,10 +88,17 @@ class KafkaSink:
         self._configuration()
 
     def check(self, spark: SparkSession, schema: StructType) -> None:
-        """Columns, topics and the cluster's answer. Raises `SinkInvalid` within seconds."""
+        """Columns, topics, the topic's limits and the brokers' limit of a transaction. Raises `SinkInvalid` within seconds."""
         _check_columns(schema, self.topic)
         choose(self.client)
         self._seen.update(self._asked())
+        connection, settings = self._configuration()
+        try:
+            with Control(connection) as control:
+                self._limits[:] = [topic_limits(control, self.topic)] if self.topic else []
+                _check_transaction(settings.transaction_timeout_ms, longest_transaction_ms(control))
+        except ControlError as error:
+            raise SinkInvalid(error.what, hint=error.hint, topic=self.topic) from error
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
         """The cluster, the topic and the marker's topic. Topics that rows name are not among them."""
@@ -110,11 +124,18 @@ class KafkaSink:
             schema=pa.schema([(name, _ARROW[name]) for name in names]),
             compression="lz4",  # the files are read once, soon
             dictionary=False,
+            refuses=self._rules(),
         )
+
+    def _rules(self) -> RecordRules:
+        """As the topic was when the sink was checked."""
+        tuning = self._configuration()[1]
+        return record_rules(self.topic, choose(self.client), tuning, *self._limits)
 
     def publisher(self, spark: SparkSession, context: SinkContext) -> KafkaPublisher:
         """Start the lane processes of one incarnation."""
-        return KafkaPublisher(self.lane_settings(context), self.lanes, context.incarnation, self.patience)
+        patience = self.patience.within(context.publish_within_s)
+        return KafkaPublisher(self.lane_settings(context), self.lanes, context.incarnation, patience)
 
     def newest_published(self, context: SinkContext) -> Published | None:
         """What the lanes' markers say, as far as it is decided: the newest of them. Raises `SinkInvalid`."""
@@ -143,7 +164,7 @@ class KafkaSink:
             raise ConfigInvalid("a Kafka sink needs topic= or marker_topic=")
         return LaneSettings(
             connection=connection,
-            tuning=settings,
+            tuning=settings.within(self._limits[0].max_message_bytes if self._limits else None),
             plane=choose(self.client),
             store_id=context.store_id,
             sink=context.sink,
@@ -165,6 +186,15 @@ class KafkaSink:
     def _configuration(self) -> tuple[Connection, Tuning]:
         security, others = split_options(self.options)
         return Connection(self.servers, security), tuning(others)
+
+
+def _check_transaction(wanted_ms: int, longest_ms: int | None) -> None:
+    if longest_ms is not None and wanted_ms > longest_ms:
+        raise SinkInvalid(
+            f"the sink's option transaction.timeout.ms is {wanted_ms}, the brokers allow at most {longest_ms}",
+            hint=f"give KafkaSink(options={{'transaction.timeout.ms': {longest_ms}}}), or raise the brokers' "
+            "transaction.max.timeout.ms",
+        )
 
 
 def _check_columns(schema: StructType, topic: str | None) -> None:

@@ -84,7 +84,8 @@ def published_message(published: Published) -> Message:
 def failure_message(error: CkptError | ProducerFailed) -> Message:
     """A failure: of this attempt (`attempt`), or for the operator (`error`)."""
     if isinstance(error, ProducerFailed):
-        return {"attempt": {"what": error.what, "fenced": error.fenced, "hint": error.hint}}
+        names = ("what", "fenced", "hint", "refusal", "key")
+        return {"attempt": {name: getattr(error, name) for name in names}}
     context = {name: str(value) for name, value in error.context.items()}
     return {"error": {"kind": type(error).__name__, "what": error.what, "hint": error.hint, "context": context}}
 

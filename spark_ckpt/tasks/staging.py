@@ -94,6 +94,7 @@ class StageWriter:
             return
         for values, part in _by_partition(rows, plan.partition_by):
             fitted = self._fitted(part)
+            self._check_rows(fitted)
             for lane, share in _by_lane(fitted, plan.lanes, plan.lane_by):
                 file = self._files.get((lane, values)) or self._open(lane, values, share.schema)
                 file.writer.write_table(share, row_group_size=ROWS_PER_WRITE)
@@ -116,6 +117,20 @@ class StageWriter:
             for field in kept:
                 self._check_column(rows, field)
             raise OutputInvalid(f"rows do not fit sink {self._stage.sink!r}: {bounded(str(error))}") from error
+
+    def _check_rows(self, rows: pa.Table) -> None:
+        """Raises `OutputInvalid` for a row that the sink says it never takes."""
+        plan = self._stage.plan
+        refused = plan.refuses(rows) if plan.refuses is not None else None
+        if refused is not None:
+            has = refused.column in rows.column_names
+            value = rows.column(refused.column)[refused.row].as_py() if has else None
+            raise OutputInvalid(
+                f"sink {self._stage.sink!r} takes no row whose column {refused.column!r} is {bounded(value)}: {refused.why}",
+                sink=self._stage.sink,
+                column=refused.column,
+                hint=refused.hint or "filter the rows that cannot be written",
+            )
 
     def _check_column(self, rows: pa.Table, field: Field) -> None:
         try:

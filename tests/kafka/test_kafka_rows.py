@@ -18,7 +18,7 @@ from spark_ckpt_kafka.producer import Chunk
 from spark_ckpt_kafka.rows import StagedPart, StagedRows, bounded
 
 from spark_ckpt import content
-from spark_ckpt.errors import EpochDamaged
+from spark_ckpt.errors import EpochDamaged, RowsRefused
 
 
 def _staged(root: Path, *tables: pa.Table, row_group: int = 10, topic: str | None = "t") -> StagedRows:
@@ -107,6 +107,26 @@ def test_a_stamp_goes_behind_the_rows_own_headers() -> None:
     assert rows.stamped(None, [], 2) is None
     assert rows.stamped(None, stamp, 2) == [stamp, stamp]
     assert rows.stamped([[("h", b"1")], None], stamp, 2) == [[("h", b"1"), *stamp], stamp]
+
+
+@pytest.mark.parametrize("header", [None, {"key": None, "value": b"x"}])
+def test_a_header_that_no_record_can_have_is_no_damage(tmp_path: Path, header: dict[str, object] | None) -> None:
+    """An older version staged it. No backup of the file would help."""
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    staged = _staged(tmp_path, pa.table({"value": [b"x"], "headers": pa.array([[header]], kind)}))
+
+    with pytest.raises(RowsRefused):
+        _chunks(staged)
+
+
+def test_tables_say_where_their_rows_are(tmp_path: Path) -> None:
+    tables = [pa.table({"value": [b"x"] * count}) for count in (25, 5)]
+
+    places = [
+        (part.path, first, table.num_rows) for part, first, table in _staged(tmp_path, *tables).verified().tables()
+    ]
+
+    assert places == [("0.parquet", 0, 10), ("0.parquet", 10, 10), ("0.parquet", 20, 5), ("1.parquet", 0, 5)]
 
 
 def test_a_file_with_another_number_of_rows_is_damaged(tmp_path: Path) -> None:

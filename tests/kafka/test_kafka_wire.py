@@ -20,7 +20,7 @@ from spark_ckpt_kafka.rows import StagedPart
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import EpochOutput, StagedAhead, StagedFile
 from spark_ckpt.content import damaged
-from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishConflict, PublishFailed
+from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishConflict, PublishFailed, RowsRefused
 
 SETTINGS = LaneSettings(
     Connection("b:9092", {"sasl.password": "secret"}), Tuning(), "kafka-python", "s", "out", 0, "t", "t", False
@@ -59,9 +59,15 @@ class FakeLane:
     """A lane process that answers from a script."""
 
     script: ClassVar[list[Published | Exception]] = []
+    started: ClassVar[list[int]] = []
+    """Sizes of the batches of processes, in bytes."""
 
     def __init__(self, settings: LaneSettings, stall_s: float) -> None:
-        self.pid = None
+        self.pid, self.settings = None, settings
+        self.started.append(settings.tuning.batch_size)
+
+    def kill(self) -> None:
+        pass
 
     def start(self) -> None:
         pass
@@ -87,12 +93,12 @@ class FakeLane:
 def publisher(monkeypatch: pytest.MonkeyPatch) -> Callable[..., KafkaPublisher]:
     clock = itertools.count(0, 0.25)
     monkeypatch.setattr(publisher_module, "LaneProcess", FakeLane)
-    time = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda seconds: None)
+    time = SimpleNamespace(monotonic=lambda: next(clock))
     monkeypatch.setattr(publisher_module, "time", time)
 
     def make(*script: Published | Exception) -> KafkaPublisher:
         FakeLane.script = list(script)
-        return KafkaPublisher(SETTINGS, 1, 1, Patience(total_s=3.0))
+        return KafkaPublisher(SETTINGS, 1, 1, Patience(total_s=3.0, first_pause_s=0.0))
 
     return make
 
@@ -116,6 +122,60 @@ def test_a_failed_attempt_is_repeated(publisher: Callable[..., KafkaPublisher]) 
     receipt = publisher(ProducerFailed("died"), ProducerFailed("died"), DONE).publish(_output())
 
     assert not receipt.replayed
+
+
+TOO_LARGE = ProducerFailed("MSG_SIZE_TOO_LARGE", refusal="size")
+
+
+def test_a_batch_that_is_too_large_for_its_topic_is_halved_until_it_fits(
+    publisher: Callable[..., KafkaPublisher],
+) -> None:
+    made = publisher(TOO_LARGE, TOO_LARGE, DONE)
+    FakeLane.started.clear()
+
+    made.publish(_output())
+
+    whole = SETTINGS.tuning.batch_size
+    assert FakeLane.started == [whole // 2, whole // 4]
+
+
+def test_batches_do_not_get_smaller_for_ever(publisher: Callable[..., KafkaPublisher]) -> None:
+    with pytest.raises(PublishFailed, match="MSG_SIZE_TOO_LARGE"):
+        publisher(*[TOO_LARGE] * 100).publish(_output())
+
+
+def test_a_record_that_is_never_taken_is_not_tried_again(publisher: Callable[..., KafkaPublisher]) -> None:
+    with pytest.raises(RowsRefused):
+        publisher(RowsRefused("no key"), DONE).publish(_output())
+
+    assert FakeLane.script == [DONE]
+
+
+def test_a_publisher_that_is_given_up_makes_no_attempt(publisher: Callable[..., KafkaPublisher]) -> None:
+    made = publisher(DONE)
+    made.give_up()
+
+    with pytest.raises(PublishFailed, match="its run has ended"):
+        made.publish(_output())
+
+    assert FakeLane.script == [DONE]
+
+
+@pytest.mark.parametrize(
+    ("within_s", "total_s", "stall_s"), [(None, 120.0, None), (600.0, 120.0, 300.0), (30.0, 15.0, 15.0)]
+)
+def test_patience_ends_before_the_job_stops_waiting(
+    within_s: float | None, total_s: float, stall_s: float | None
+) -> None:
+    bounded = Patience().within(within_s)
+    assert (bounded.total_s, bounded.stall_s) == (total_s, stall_s)
+
+
+def test_what_was_refused_travels_from_a_lane_to_its_publisher() -> None:
+    failure = ProducerFailed("no", refusal="record", key="t/0, key b'k'")
+    with pytest.raises(ProducerFailed) as heard:
+        wire.result_of(wire.decode(wire.encode(wire.failure_message(failure))))
+    assert (heard.value.refusal, heard.value.key) == ("record", "t/0, key b'k'")
 
 
 def test_patience_ends_with_an_error_that_says_what_failed_last(publisher: Callable[..., KafkaPublisher]) -> None:
@@ -227,6 +287,15 @@ def test_damage_names_the_lanes_that_have_the_epoch_already(lanes: KafkaPublishe
         lanes.publish(_output())
 
     assert caught.value.context["published_lanes"] == "0, 2"
+
+
+def test_a_record_that_is_never_taken_names_the_lanes_that_have_published(lanes: KafkaPublisher) -> None:
+    VerifyingLane.errors = {1: ("after", RowsRefused("no key")), 2: ("after", ProducerFailed("the broker is away"))}
+
+    with pytest.raises(RowsRefused) as caught:
+        lanes.publish(_output())
+
+    assert caught.value.context["published_lanes"] == "0"
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

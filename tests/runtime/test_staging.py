@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_ckpt.connector import StagedFile, StagePlan
+from spark_ckpt.connector import RefusedRow, StagedFile, StagePlan
 from spark_ckpt.coordination.reports import Report, staged_file
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.records import StagedFileRecord
@@ -167,6 +167,26 @@ def test_a_value_that_does_not_fit_fails_the_task_and_leaves_no_file(tmp_path):
     assert files_in(tmp_path) == []
     assert refused.value.context == {"sink": "out", "column": "v"}
     assert not refused.value.retriable
+
+
+def no_twos(table):
+    values = table.column("v").to_pylist()
+    return RefusedRow(values.index(2), "v", "two is company", "give three") if 2 in values else None
+
+
+def test_a_row_that_the_sink_never_takes_fails_the_task_and_leaves_no_file(tmp_path):
+    with pytest.raises(OutputInvalid, match="'out' takes no row whose column 'v' is 2: two is company") as refused:
+        written(tmp_path, rows_of(["a", "b"]), rows_of(["a", "b", "c"]), refuses=no_twos)
+    assert files_in(tmp_path) == []
+    assert refused.value.context == {"sink": "out", "column": "v"}
+    assert (refused.value.hint, refused.value.retriable) == ("give three", False)
+
+
+def test_rows_are_judged_as_they_are_staged(tmp_path):
+    """After the cast."""
+    schema = pa.schema([("v", pa.int32())])
+    with pytest.raises(OutputInvalid, match="two is company"):
+        written(tmp_path, pa.table({"v": pa.array([2], pa.int64())}), schema=schema, refuses=no_twos)
 
 
 def test_a_null_that_a_sink_cannot_take_names_column_and_sink(tmp_path):

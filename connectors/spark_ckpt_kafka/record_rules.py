@@ -1,0 +1,198 @@
+"""Rows that a topic never takes. Tasks ask while they stage rows, so that such a row fails before its epoch is committed; a lane
+asks again, with the topic's settings of that moment, when the broker has refused a record of a committed epoch.
+
+Sizes are those of a batch with this record alone, as the record format v2 has it
+(https://kafka.apache.org/documentation/#recordbatch).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_ckpt.connector import RefusedRow
+
+Column: TypeAlias = "pa.ChunkedArray[Any]"
+Int64s: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+_TOPIC = r"^[a-zA-Z0-9._-]{1,249}$"
+_BATCH_BYTES = 61
+_FILTER = "filter such rows, or give them to a sink of their own"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """Settings of a topic. None: there is no bound, or it is not known."""
+
+    partitions: int | None = None
+    compacted: bool = False
+    max_message_bytes: int | None = None
+    before_ms: int | None = None
+    after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRules:
+    """Whether a sink's client and topic take rows. `topic`: of every row; None if each names its own.
+
+    `max_request_bytes`: the client's own bound of a record. Called with a table, it gives the first row that is never taken.
+    """
+
+    topic: str | None
+    plane: Literal["confluent-kafka", "kafka-python"]
+    max_request_bytes: int
+    compression: str = "none"
+    limits: TopicLimits = TopicLimits()
+
+    def __call__(self, rows: pa.Table) -> RefusedRow | None:
+        """The first row that is never taken, None if there is none."""
+        columns = {name: rows.column(name) for name in rows.column_names}
+        found = [*self._topics(columns), *self._keys(columns), *self._partitions(columns)]
+        found += [*self._times(columns), *_header_rows(columns, self.plane), *self._sizes(rows)]
+        return min(found, key=lambda each: each.row, default=None)
+
+    def _topics(self, columns: dict[str, Column]) -> Iterator[RefusedRow]:
+        if self.topic is not None:
+            return
+        topics = columns["topic"]
+        yield from _where(pc.is_null(topics), "topic", "the row names no topic", "fill the column 'topic' in every row")
+        wrong = pc.or_(pc.invert(pc.match_substring_regex(topics, _TOPIC)), pc.is_in(topics, pa.array([".", ".."])))
+        yield from _where(wrong, "topic", "that is no topic's name")
+
+    def _keys(self, columns: dict[str, Column]) -> Iterator[RefusedRow]:
+        value, key = columns["value"], columns.get("key")
+        if self.limits.compacted:
+            missing = pa.array([True] * len(value)) if key is None else pc.is_null(key)
+            yield from _where(missing, "key", "a compacted topic takes no record without a key")
+        if self.plane == "kafka-python":
+            empty = pc.is_null(value) if key is None else pc.and_(pc.is_null(key), pc.is_null(value))
+            why = "kafka-python sends no record with neither key nor value"
+            yield from _where(empty, "value", why, f"{_FILTER}, or install confluent-kafka")
+
+    def _partitions(self, columns: dict[str, Column]) -> Iterator[RefusedRow]:
+        if (partition := columns.get("partition")) is None:
+            return
+        count = self.limits.partitions
+        hint = f"{_FILTER}; null lets the key choose"
+        yield from _where(pc.less(partition, 0), "partition", "partitions are numbered from 0", hint)
+        if count is not None:
+            why = f"the topic has partitions 0 to {count - 1}"
+            again = f"{hint}; if the topic has more by now, start the job again"
+            yield from _where(pc.greater_equal(partition, count), "partition", why, again)
+
+    def _times(self, columns: dict[str, Column]) -> Iterator[RefusedRow]:
+        if (times := columns.get("timestamp")) is None or times.null_count == len(times):
+            return
+        ms, now_ms = milliseconds(times), time.time_ns() // 1_000_000
+        hint = "null is the time at which the record is sent"
+        yield from _where(pc.equal(ms, -1), "timestamp", "in Kafka -1 ms means that there is no time", hint)
+        if self.plane == "confluent-kafka":
+            why = "confluent-kafka takes 0 ms for no time, and sends the present one"
+            yield from _where(pc.equal(ms, 0), "timestamp", why, f"give KafkaSink(client='kafka-python'); {hint}")
+        before_ms, after_ms = self.limits.before_ms, self.limits.after_ms
+        if before_ms is not None:
+            why = f"the topic takes no times older than {before_ms} ms (message.timestamp.before.max.ms)"
+            yield from _where(pc.less(ms, now_ms - before_ms), "timestamp", why, f"{_FILTER}; {hint}")
+        if after_ms is not None:
+            why = f"the topic takes no times later than {after_ms} ms from now (message.timestamp.after.max.ms)"
+            yield from _where(pc.greater(ms, now_ms + after_ms), "timestamp", why, f"{_FILTER}; {hint}")
+
+    def _sizes(self, rows: pa.Table) -> Iterator[RefusedRow]:
+        most = self.limits.max_message_bytes
+        if rows.nbytes + 100 * rows.num_rows <= min(self.max_request_bytes, most or self.max_request_bytes):
+            return
+        sizes = _sizes_of(rows)
+        for row in np.flatnonzero(sizes > self.max_request_bytes)[:1]:
+            why = f"the record has {sizes[row]} bytes, the client sends at most {self.max_request_bytes}"
+            yield RefusedRow(int(row), "value", why, f"raise the sink's option max.request.size; or {_FILTER}")
+        for row in np.flatnonzero(sizes > (most or self.max_request_bytes)):
+            if most is not None and (size := self._compressed(rows, int(row), int(sizes[row]))) > most:
+                why = f"the record has {size} bytes, the topic takes at most {most} (max.message.bytes)"
+                yield RefusedRow(int(row), "value", why, f"raise the topic's max.message.bytes; or {_FILTER}")
+                return
+
+    def _compressed(self, rows: pa.Table, row: int, size: int) -> int:
+        """Bytes of the record's batch as it is sent."""
+        if self.compression == "none":
+            return size
+        whole = rows.slice(row, 1).to_pylist()[0]
+        parts = [
+            whole.get("key"),
+            whole["value"],
+            *(part for each in whole.get("headers") or [] for part in each.values()),
+        ]
+        text = b"".join(part.encode() if isinstance(part, str) else part for part in parts if part is not None)
+        return _BATCH_BYTES + len(pa.compress(text, codec=self.compression, asbytes=True))
+
+
+def milliseconds(times: Column | pa.Array[Any]) -> Any:
+    """Milliseconds since 1970, as records have them."""
+    return pc.cast(times, pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+
+
+def _where(mask: Any, column: str, why: str, hint: str = _FILTER) -> Iterator[RefusedRow]:
+    """The first row of a mask; a null counts as no."""
+    row = pc.index(mask, True).as_py()
+    if row >= 0:
+        yield RefusedRow(row, column, why, hint)
+
+
+def _header_rows(columns: dict[str, Column], plane: str) -> Iterator[RefusedRow]:
+    """Headers with something in them that no record can have."""
+    if (headers := columns.get("headers")) is None or headers.null_count == len(headers):
+        return
+    column = headers.combine_chunks()
+    elements, rows = column.flatten(), pc.list_parent_indices(column)
+    keys, values = elements.field("key"), elements.field("value")
+    there = pc.is_valid(elements)
+    no_key = pc.and_(there, pc.is_null(keys))
+    found = [(pc.is_null(elements), "a header is null"), (no_key, "a header has no key")]
+    if plane == "confluent-kafka":
+        found.append((pc.match_substring(keys, "\0"), "confluent-kafka ends a header's key at its first NUL"))
+    else:
+        no_value = pc.and_(there, pc.is_null(values))
+        found.append((no_value, "kafka-python sends no header without a value; confluent-kafka does"))
+    for mask, why in found:
+        at = pc.index(mask, True).as_py()
+        if at >= 0:
+            yield RefusedRow(rows[at].as_py(), "headers", why)
+
+
+def _sizes_of(rows: pa.Table) -> Int64s:
+    """Bytes of a batch with this record alone, not compressed."""
+    body = np.full(rows.num_rows, 3, np.int64)  # attributes, and a delta of 0 for time and offset
+    for name in ("key", "value"):
+        if name in rows.column_names:
+            lengths = _numbers(pc.fill_null(pc.binary_length(rows.column(name)), 0))
+            body += lengths + _varint(lengths)
+        else:
+            body += 1
+    counts = np.zeros(rows.num_rows, np.int64)
+    if "headers" in rows.column_names:
+        column = rows.column("headers").combine_chunks()
+        at, elements = _numbers(pc.list_parent_indices(column)), column.flatten()
+        for name in ("key", "value"):
+            lengths = _numbers(pc.fill_null(pc.binary_length(elements.field(name)), 0))
+            np.add.at(body, at, lengths + _varint(lengths))
+        np.add.at(counts, at, 1)
+    body += _varint(counts)
+    return _BATCH_BYTES + body + _varint(body)
+
+
+def _numbers(column: Any) -> Int64s:
+    return np.asarray(
+        column.to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else column.to_numpy(), np.int64
+    )
+
+
+def _varint(numbers: Int64s) -> Int64s:
+    """Bytes of each number as a zigzag varint."""
+    bytes_of: Int64s = np.searchsorted(np.array([64, 8_192, 1_048_576, 134_217_728]), numbers, side="right") + np.int64(
+        1
+    )
+    return bytes_of

@@ -1,0 +1,110 @@
+"""Names the record of a committed epoch that a topic never takes, after the broker has refused something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_ckpt.connector import RefusedRow
+from spark_ckpt.errors import RowsRefused
+from spark_ckpt_kafka.control import Control
+from spark_ckpt_kafka.lane_rows import LaneRows
+from spark_ckpt_kafka.limits import record_rules, topic_limits
+from spark_ckpt_kafka.options import Tuning
+from spark_ckpt_kafka.producer import Plane, ProducerFailed
+from spark_ckpt_kafka.record_rules import RecordRules
+from spark_ckpt_kafka.rows import StagedPart, VerifiedRows
+
+
+class Sent(Protocol):
+    """Rows of an epoch that a lane sends."""
+
+    @property
+    def epoch(self) -> int:
+        """Whose they are."""
+
+    @property
+    def root(self) -> str:
+        """Where their files are."""
+
+    @property
+    def storage_options(self) -> Mapping[str, str]:
+        """How to get there."""
+
+    @property
+    def parts(self) -> Sequence[StagedPart]:
+        """The files."""
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """Of one lane. `topic`: of every row; None if each names its own."""
+
+    control: Control
+    plane: Plane
+    tuning: Tuning
+    topic: str | None
+
+    @contextmanager
+    def explaining(self, sent: Sent, lane: LaneRows) -> Iterator[None]:
+        """Raises `RowsRefused` instead of a failure that is due to a record which is never taken."""
+        try:
+            yield
+        except ProducerFailed as failure:
+            if not failure.refusal:
+                raise
+            rows = lane.verified(sent.epoch, sent.root, sent.storage_options, sent.parts, lambda: None)
+            where = {"epoch": sent.epoch, "sink": lane.sink, "lane": lane.lane}
+            raise self.explained(failure, rows, where) from failure
+
+    def explained(
+        self, failure: ProducerFailed, rows: VerifiedRows, where: Mapping[str, Any]
+    ) -> RowsRefused | ProducerFailed:
+        """The error that names the record; the failure as it is if another attempt may succeed.
+
+        The topic's settings of now decide. A broker's refusal of a record is final even if no rule names it. A batch may be
+        refused by its size although each record fits, and a client may not know a new partition yet.
+        """
+        rules: dict[str, RecordRules] = {}
+        for path, row, topic, refused in self._found(rows, rules):
+            what = f"topic {topic} never takes a record: its {refused.column} is refused, {refused.why}"
+            key = self._key(rows, path, row)
+            return RowsRefused(what, hint=refused.hint, topic=topic, file=path, row=row, key=key, **where)
+        if failure.refusal != "record":
+            return failure
+        what = f"the broker refused a record for what it is: {failure.what}"
+        hint = "the broker's log says what it forbids: change that and start the job again"
+        return RowsRefused(what, hint=hint, topic=self.topic, record=failure.key, **where)
+
+    def _found(self, rows: VerifiedRows, rules: dict[str, RecordRules]) -> Iterator[tuple[str, int, str, RefusedRow]]:
+        for part, first, table in rows.tables():
+            for topic, at in _by_topic(table, self.topic):
+                if topic not in rules:
+                    limits = topic_limits(self.control, topic)
+                    rules[topic] = record_rules(topic, self.plane, self.tuning, limits)
+                found = rules[topic](table if len(at) == table.num_rows else table.take(pa.array(at)))
+                if found is not None:
+                    yield part.path, first + int(at[found.row]), topic, found
+
+    def _key(self, rows: VerifiedRows, path: str, row: int) -> str | None:
+        for part, first, table in rows.tables():
+            if part.path == path and first <= row < first + table.num_rows:
+                value = table.column("key")[row - first].as_py() if "key" in table.column_names else None
+                return None if value is None else repr(value[:80])
+        return None
+
+
+def _by_topic(table: pa.Table, topic: str | None) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.int64]]]]:
+    """Each topic with the numbers of its rows."""
+    if topic is not None:
+        yield topic, np.arange(table.num_rows)
+        return
+    topics = table.column("topic")
+    for name in pc.unique(topics.drop_null()).to_pylist():
+        yield name, np.flatnonzero(pc.fill_null(pc.equal(topics, name), False).to_numpy())

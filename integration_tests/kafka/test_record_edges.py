@@ -1,0 +1,207 @@
+"""Edges of a record's columns through both clients, and what a broker says of records that it never takes."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kafka_kit import PLANES, Cluster, Staged, publish, wait_for
+from spark_ckpt_kafka.library import ConfigResource, ConfigResourceType
+from spark_ckpt_kafka.record_rules import RecordRules, TopicLimits
+
+from spark_ckpt.errors import PublishFailed, RowsRefused, SinkInvalid
+
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+BOTH = pytest.mark.parametrize("plane", PLANES)
+FAST = "confluent-kafka"
+
+
+def at(ms: int) -> datetime.datetime:
+    return datetime.datetime(1970, 1, 1, tzinfo=UTC) + datetime.timedelta(milliseconds=ms)
+
+
+def table(**columns: list[Any]) -> pa.Table:
+    size = len(next(iter(columns.values())))
+    kinds = {
+        "headers": HEADERS,
+        "partition": pa.int32(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "topic": pa.string(),
+    }
+    columns.setdefault("value", [str(number).encode() for number in range(size)])
+    return pa.table({name: pa.array(values, kinds.get(name, pa.binary())) for name, values in columns.items()})
+
+
+def configure(cluster: Cluster, topic: str, settings: Mapping[str, str]) -> None:
+    asked = [ConfigResource(ConfigResourceType.TOPIC, topic, dict(settings))]
+    cluster.control._call(lambda admin: admin.alter_configs(asked))
+
+
+EDGES: dict[str, list[Any]] = {
+    "key": [None, b"", b"k"],
+    "value": [None, b"", b"v"],
+    "headers": [None, [], [{"key": "", "value": b""}], [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]],
+    "partition": [None, 0, 2],
+    "timestamp": [None, at(0), at(1), at(-2), at(-1_000), at(1_600_000_000_123)],
+}
+
+
+@BOTH
+@pytest.mark.parametrize("column", EDGES)
+def test_a_value_at_its_edge_arrives_as_it_is_or_is_refused_where_it_is_staged(
+    cluster: Cluster, tmp_path: Path, plane: str, column: str
+) -> None:
+    taken = []
+    for number, value in enumerate(EDGES[column]):
+        row = table(**{"key": [b"k"], "value": [str(number).encode()], column: [value]})
+        if RecordRules(cluster.topic, plane, 1_000_000, limits=TopicLimits(partitions=3))(row) is None:  # type: ignore[arg-type]
+            taken.append((value, row))
+
+    publish(cluster.publisher(client=plane), 1, Staged.table(tmp_path / "s", pa.concat_tables(row for _, row in taken)))
+
+    found = {record.value: record for record in cluster.read()}
+    assert len(found) == len(taken) >= len(EDGES[column]) - 1
+    for value, row in taken:
+        record = found[row.column("value")[0].as_py()]
+        assert same(column, getattr(record, column), value), (
+            f"{column} {value!r} has become {getattr(record, column)!r}"
+        )
+
+
+def same(column: str, got: Any, value: Any) -> bool:
+    """Whether a reader sees what the row says. Null in `partition` and `timestamp` leaves the choice to the client."""
+    match column:
+        case "headers":
+            return bool(got == tuple((each["key"], each["value"]) for each in value or []))
+        case "timestamp" if value is None:
+            return abs(got / 1000 - time.time()) < 600
+        case "timestamp":
+            return bool(got == round(value.timestamp() * 1000))
+        case "partition" if value is None:
+            return True
+    return bool(got == value)
+
+
+@BOTH
+def test_the_largest_record_that_the_rules_take_is_taken_by_the_topic(
+    cluster: Cluster, tmp_path: Path, plane: str
+) -> None:
+    """With a byte more neither does."""
+    topic = cluster.new_topic()
+    configure(cluster, topic, {"max.message.bytes": "2000"})
+    rules = RecordRules(topic, plane, 1_000_000, limits=TopicLimits(max_message_bytes=2000))  # type: ignore[arg-type]
+    sizes = [size for size in range(1_700, 2_000) if rules(table(key=[b"k"], value=[os.urandom(size)])) is None]
+    options = {"compression.type": "none"}
+    publisher = cluster.publisher(topic=topic, client=plane, options=options)
+
+    publish(publisher, 1, Staged.table(tmp_path / "most", table(key=[b"k"], value=[b"x" * sizes[-1]])))
+    with pytest.raises(RowsRefused, match=r"max\.message\.bytes"):
+        publish(publisher, 2, Staged.table(tmp_path / "more", table(key=[b"k"], value=[b"x" * (sizes[-1] + 1)])))
+
+    assert [len(record.value) for record in cluster.read(topic)] == [sizes[-1]]
+
+
+REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
+    "key": ({"cleanup.policy": "compact"}, {"key": None}, "compacted"),
+    "timestamp": ({"message.timestamp.after.max.ms": "60000"}, {"timestamp": at(4_000_000_000_000)}, "after.max.ms"),
+    "partition": ({}, {"partition": 7}, "partitions 0 to 2"),
+    "value": ({"max.message.bytes": "10000"}, {"value": os.urandom(20_000)}, r"max\.message\.bytes"),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("column", REFUSED)
+def test_a_record_that_a_topic_never_takes_is_named_at_once(
+    cluster: Cluster, tmp_path: Path, plane: str, column: str
+) -> None:
+    """Its topic became so after the record was staged. Nothing of the epoch is shown; without the record it goes through."""
+    settings, wrong, why = REFUSED[column]
+    topic = cluster.new_topic()
+    good: dict[str, Any] = {"key": b"k", "value": b"v", "timestamp": None, "partition": None}
+    rows = [good, good | {"key": b"bad"} | wrong, good]
+    columns = {name: [row[name] for row in rows] for name in good}
+    configure(cluster, topic, settings)
+    publisher = cluster.publisher(topic=topic, client=plane)
+    began_s = time.monotonic()
+
+    with pytest.raises(RowsRefused, match=why) as refused:
+        publish(publisher, 1, Staged.table(tmp_path / "bad", table(**columns)))
+
+    assert time.monotonic() - began_s < 30
+    context = refused.value.context
+    assert (context["sink"], context["topic"], context["row"], context["file"]) == ("out", topic, "1", "rows.parquet")
+    assert cluster.read(topic) == []
+    publish(publisher, 1, Staged.table(tmp_path / "good", table(key=[b"k"], value=[b"v"])))
+    assert len(cluster.read(topic)) == 1
+
+
+def test_a_record_of_a_topic_that_the_row_names_is_named_too(cluster: Cluster, tmp_path: Path) -> None:
+    compacted = cluster.new_topic()
+    configure(cluster, compacted, {"cleanup.policy": "compact"})
+    rows = table(key=[b"k", None, None], topic=[compacted, cluster.topic, compacted])
+    publisher = cluster.publisher(topic=None, marker_topic=cluster.topic)
+
+    with pytest.raises(RowsRefused, match="compacted") as refused:
+        publish(publisher, 1, Staged.table(tmp_path / "s", rows))
+
+    assert (refused.value.context["topic"], refused.value.context["row"]) == (compacted, "2")
+
+
+@BOTH
+def test_batches_are_cut_to_what_the_topic_takes(cluster: Cluster, tmp_path: Path, plane: str) -> None:
+    """The limit became smaller after the lanes were started."""
+    topic = cluster.new_topic()
+    publisher = cluster.publisher(topic=topic, client=plane)
+    configure(cluster, topic, {"max.message.bytes": "100000"})
+    rows = table(key=[str(number).encode() for number in range(600)], value=[os.urandom(1_000) for _ in range(600)])
+
+    publish(publisher, 1, Staged.table(tmp_path / "s", rows))
+
+    assert len(cluster.read(topic)) == 600
+
+
+def test_batches_are_cut_to_the_limit_that_the_topic_had_at_the_start(cluster: Cluster, value_schema: Any) -> None:
+    topic = cluster.new_topic()
+    configure(cluster, topic, {"max.message.bytes": "100000"})
+    sink = cluster.sink(topic=topic)
+    sink.check(None, value_schema)  # type: ignore[arg-type]
+
+    assert sink.lane_settings(cluster.context()).tuning.batch_size == 100_000
+
+
+def test_a_transaction_timeout_above_the_brokers_is_refused_at_start(cluster: Cluster, value_schema: Any) -> None:
+    options = {"transaction.timeout.ms": "900001"}  # the broker's default is 15 minutes
+    with pytest.raises(
+        SinkInvalid, match=r"transaction\.timeout\.ms is 900001, the brokers allow at most 900000"
+    ) as refused:
+        cluster.sink(options=options).check(None, value_schema)  # type: ignore[arg-type]
+
+    assert "900000" in refused.value.hint
+    cluster.sink(options={"transaction.timeout.ms": "900000"}).check(None, value_schema)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def value_schema() -> Any:
+    from pyspark.sql.types import BinaryType, StructType
+
+    return StructType().add("value", BinaryType())
+
+
+def test_a_publisher_that_is_given_up_starts_no_process_and_fences_nobody(
+    cluster: Cluster, staged: Callable[..., Staged]
+) -> None:
+    ended, next_one = cluster.publisher(), cluster.publisher(2)
+    ended.give_up()
+
+    with pytest.raises(PublishFailed, match="its run has ended"):
+        publish(ended, 1, staged(1))
+
+    wait_for(lambda: ended.lane_pids() == [None], "the end of the lane's process")
+    publish(next_one, 1, staged(1))

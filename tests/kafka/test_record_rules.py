@@ -1,0 +1,171 @@
+"""Rows that a topic never takes, judged row by row where they are staged."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pickle
+import time
+from datetime import UTC
+
+import pyarrow as pa
+import pytest
+from spark_ckpt_kafka.record_rules import RecordRules, TopicLimits
+
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+TYPES = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": HEADERS,
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+NOW = object()
+
+
+def rows(**columns):
+    """Columns of one length; those without a value are not there."""
+    size = len(next(iter(columns.values())))
+    columns.setdefault("value", [b"v"] * size)
+    return pa.table({name: pa.chunked_array([pa.array(values, TYPES[name])]) for name, values in columns.items()})
+
+
+def at(ms):
+    return datetime.datetime(1970, 1, 1, tzinfo=UTC) + datetime.timedelta(milliseconds=ms)
+
+
+def rules(topic="t", plane="confluent-kafka", compression="none", most=1_000_000, **limits):
+    return RecordRules(topic, plane, most, compression, TopicLimits(**limits))
+
+
+def refused(table, **named):
+    found = rules(**named)(table)
+    return None if found is None else (found.row, found.column)
+
+
+BOTH = pytest.mark.parametrize("plane", ["confluent-kafka", "kafka-python"])
+
+
+@BOTH
+def test_usual_rows_are_taken(plane):
+    now = datetime.datetime.now(UTC)
+    table = rows(
+        key=[b"k", b"", None],
+        value=[b"v", b"", b"v"],
+        headers=[None, [], [{"key": "h", "value": b""}, {"key": "", "value": b"x"}]],
+        partition=[None, 0, 2],
+        timestamp=[None, now, at(-2)],
+    )
+    assert refused(table, plane=plane, partitions=3, max_message_bytes=1_000) is None
+
+
+def test_a_header_without_a_value_and_a_record_without_anything_are_sent_by_confluent_kafka_alone():
+    header = rows(headers=[None, [{"key": "h", "value": None}]])
+    nothing = rows(key=[b"k", None], value=[None, None])
+    assert refused(header) is None and refused(nothing) is None
+    assert refused(header, plane="kafka-python") == (1, "headers")
+    assert refused(nothing, plane="kafka-python") == (1, "value")
+
+
+@BOTH
+@pytest.mark.parametrize("header", [None, {"key": None, "value": b"x"}])
+def test_a_null_header_and_one_without_a_key_are_refused(plane, header):
+    good = {"key": "h", "value": b"1"}
+    table = rows(headers=[[good], None, [good, header], [good]])
+    assert refused(table, plane=plane) == (2, "headers")
+
+
+def test_a_header_whose_key_would_be_cut_is_refused():
+    table = rows(headers=[[{"key": "a\0b", "value": b"1"}]])
+    assert refused(table) == (0, "headers")
+    assert refused(table, plane="kafka-python") is None
+
+
+@pytest.mark.parametrize("micros", [0, 1, 999])
+def test_the_beginning_of_1970_is_refused_where_the_client_takes_it_for_now(micros):
+    table = rows(timestamp=[None, at(0) + datetime.timedelta(microseconds=micros)])
+    assert refused(table) == (1, "timestamp")
+    assert refused(table, plane="kafka-python") is None
+
+
+@BOTH
+def test_a_time_that_means_no_time_is_refused(plane):
+    assert refused(rows(timestamp=[at(1), at(-1)]), plane=plane) == (1, "timestamp")
+
+
+def test_times_outside_of_the_topics_bounds_are_refused():
+    now_ms = int(time.time() * 1000)
+    table = rows(timestamp=[at(now_ms - 1_000), at(now_ms - 90_000_000), at(now_ms + 90_000_000)])
+    assert refused(table) is None
+    assert refused(table, before_ms=86_400_000) == (1, "timestamp")
+    assert refused(table, after_ms=86_400_000) == (2, "timestamp")
+
+
+@BOTH
+def test_partitions_that_are_not_there_are_refused(plane):
+    assert refused(rows(partition=[0, -1]), plane=plane) == (1, "partition")
+    assert refused(rows(partition=[0, 3, None]), plane=plane, partitions=3) == (1, "partition")
+    assert refused(rows(partition=[0, 3, None]), plane=plane) is None, "how many there are is not known"
+
+
+@BOTH
+def test_a_compacted_topic_takes_no_row_without_a_key(plane):
+    assert refused(rows(key=[b"", None]), plane=plane, compacted=True) == (1, "key")
+    assert refused(rows(value=[b"v"]), plane=plane, compacted=True) == (0, "key")
+    assert refused(rows(key=[None]), plane=plane) is None
+
+
+def test_a_row_that_names_no_topic_or_an_impossible_one_is_refused():
+    assert refused(rows(topic=["a", None]), topic=None) == (1, "topic")
+    assert refused(rows(topic=["a", "b c"]), topic=None) == (1, "topic")
+    assert refused(rows(topic=[".."]), topic=None) == (0, "topic")
+    assert refused(rows(topic=[None]), topic="t") is None
+
+
+def test_a_record_of_the_topics_limit_is_taken_and_one_of_a_byte_more_is_not():
+    """61 bytes of a batch and 8 around a key of 1 and a value of some 100 bytes; varints of 2 bytes from 64 on."""
+    taken = rows(key=[b"k"], value=[b"x" * 100])
+    assert refused(taken, max_message_bytes=61 + 9 + 101) is None
+    assert refused(taken, max_message_bytes=61 + 9 + 100) == (0, "value")
+
+
+def test_headers_are_part_of_a_records_size():
+    table = rows(value=[b"", b""], headers=[None, [{"key": "h" * 500, "value": b"v" * 500}]])
+    assert refused(table, max_message_bytes=1_000) == (1, "value")
+
+
+def test_a_record_that_fits_when_it_is_compressed_is_taken():
+    assert refused(rows(value=[b"x" * 20_000]), max_message_bytes=10_000, compression="lz4") is None
+    assert refused(rows(value=[os.urandom(20_000)]), max_message_bytes=10_000, compression="lz4") == (0, "value")
+
+
+def test_a_record_that_the_client_does_not_send_is_refused():
+    assert refused(rows(value=[b"x", b"x" * 3_000]), most=2_000, compression="lz4") == (1, "value")
+
+
+def test_the_first_row_of_several_is_named():
+    table = rows(key=[b"k", None, b"k"], partition=[0, 0, 9])
+    assert refused(table, compacted=True, partitions=1) == (1, "key")
+
+
+def test_tasks_get_the_rules_by_the_name_of_their_module():
+    made = rules(partitions=3)
+    assert pickle.loads(pickle.dumps(made)) == made
+
+
+@BOTH
+@pytest.mark.parametrize("begin", range(4))
+def test_a_slice_of_a_table_is_judged_by_its_own_rows(plane, begin):
+    """As lanes and batches cut it."""
+    good, bad = {"key": "h", "value": b"1"}, {"key": None, "value": b"2"}
+    table = rows(
+        key=[b"k"] * 6,
+        value=[b"x", b"x" * 500, b"x", b"x", b"x", b"x" * 600],
+        headers=[[good, good], None, [], [good], [good, bad], [good]],
+        partition=[0, 0, 0, 0, 0, 9],
+    ).slice(begin)
+    assert refused(table, plane=plane) == (4 - begin, "headers")
+    assert refused(table.slice(0, 4 - begin), plane=plane) is None
+    sizes = refused(table.slice(0, 4 - begin), plane=plane, max_message_bytes=300)
+    assert sizes == ((1 - begin, "value") if begin < 2 else None)
