@@ -123,6 +123,7 @@ def test_after_an_undo_tables_are_those_of_queries_that_were_never_taken_back(la
     assert run_on(lake) == wanted(lambda number: 1 if number < GOOD else -1)
 
 
+@pytest.mark.long  # in the gate: the fences in tests/rewind/test_bugs_of_a_rewind_are_caught.py
 def test_no_query_starts_between_the_old_and_the_new(lake_of, monkeypatch):
     """The command dies when one checkpoint of three is in its place; then it is run again, and the queries run."""
     lake = lake_of("HDFS-backed")
