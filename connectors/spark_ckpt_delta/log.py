@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
-from spark_ckpt.connector_parts.place import place_of
+from spark_ckpt.place import local_path, place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,8 @@ class Commit:
 
 def local_root(table: str) -> Path | None:
     """The table's folder if it is on a file system, else None."""
-    parts = urlparse(table)
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    return None if "://" in table else Path(table).absolute()
+    local = local_path(table)
+    return None if local is None else local.absolute()
 
 
 def location(table: str) -> str:

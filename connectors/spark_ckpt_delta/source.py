@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from spark_ckpt.connector import Adopted, Cursor
 from spark_ckpt.connector_parts.table_id import TableId
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
+from spark_ckpt.place import check_table_path
 from spark_ckpt_delta.changes import (
     History,
     OnChange,
@@ -77,6 +78,7 @@ class DeltaSource:
             raise ConfigInvalid(f"on_change is 'fail' or 'skip', not {on_change!r}")
         if files_per_batch < 1 or bytes_per_batch < 1:
             raise ConfigInvalid("files_per_batch and bytes_per_batch are at least 1")
+        check_table_path(table, "a source's table")
         self._settings = Settings(table, on_change, files_per_batch, bytes_per_batch, dict(storage_options or {}))
         self._start = start
         self._table_id = TableId(self._open, self._entry)

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from spark_ckpt.errors import SourceInvalid
+from spark_ckpt.place import local_path
 from spark_ckpt.spark_internals.query_logs import SINK_LOG
 from spark_ckpt_files.sink_log import SinkLog
 
@@ -137,8 +138,8 @@ class Directory:
 
     @cached_property
     def _resolved(self) -> tuple[pafs.FileSystem, str]:
-        if "://" not in self.path:
-            return pafs.LocalFileSystem(), str(Path(self.path).absolute())
+        if (local := local_path(self.path)) is not None:
+            return pafs.LocalFileSystem(), str(local.absolute())
         try:
             system, root = pafs.FileSystem.from_uri(self.path)
         except (OSError, pa.ArrowException, ValueError) as error:

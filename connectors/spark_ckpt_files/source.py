@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from spark_ckpt.connector import Cursor, Folder
-from spark_ckpt.connector_parts.place import place_of
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
+from spark_ckpt.place import place_of
 from spark_ckpt.spark_internals.time_zones import session_zone
 from spark_ckpt_files.cleaning import Cleaner, Cleaning, CleanSource
 from spark_ckpt_files.ledger import Consumed, Ledger, encoded

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Cursor, Json, Seed
-from spark_ckpt.connector_parts.place import place_of
 from spark_ckpt.connector_parts.table_id import TableId
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
+from spark_ckpt.place import place_of
 from spark_ckpt.spark_internals.checkpoint_files import rate_start_file
 
 if TYPE_CHECKING:

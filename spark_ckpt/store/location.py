@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -27,6 +26,7 @@ from deltalake.fs import DeltaStorageHandler
 
 from spark_ckpt.content import WAY_OUT, Committed, check, check_bytes, damaged
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged
+from spark_ckpt.place import local_path
 from spark_ckpt.storage_errors import one_line, outage, refusal_in, taken_away, typed_errors_at
 from spark_ckpt.store import durable
 from spark_ckpt.store.names import valid_name, valid_path
@@ -397,10 +397,8 @@ def _handler(uri: str, options: tuple[tuple[str, str], ...]) -> DeltaStorageHand
 def _normalised(uri: str) -> str:
     if not uri or "\0" in uri:
         raise ConfigInvalid("a store's location is empty", hint="give a folder or an object-store URL")
-    if "://" not in uri:
-        return str(Path(uri).absolute())
-    parts = urlsplit(uri)
-    return str(Path(unquote(parts.path))) if parts.scheme == "file" else uri.rstrip("/")
+    local = local_path(uri)
+    return uri.rstrip("/") if local is None else str(local.absolute())
 
 
 def total_size(files: Collection[FileInfo]) -> int:

@@ -1,0 +1,45 @@
+"""One spelling for the place that a path or URI points to, so that two spellings of one place are no change; and the paths
+that no Delta table can have."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from spark_ckpt.errors import ConfigInvalid
+
+_FILE = re.compile(r"file:(//[^/]*)?(?=/)", re.IGNORECASE)
+_REFUSED = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f\\\ud800-\udfff]")
+"""deltalake decodes a path that is not encoded, takes a backslash for a separator, and parses neither of the others."""
+
+
+def local_path(path: str) -> Path | None:
+    """The path on a local (or mounted) file system, as `path` or a `file:` URI gives it; None for any other URI."""
+    if uri := _FILE.match(path):
+        return Path(unquote(path[uri.end() :]))
+    return None if "://" in path else Path(path)
+
+
+def place_of(path: str) -> str:
+    """An absolute path without symbolic links, or a URI without options and secrets; Hadoop's `s3a` is `s3`."""
+    if (local := local_path(path)) is not None:
+        return str(local.resolve())
+    parts = urlsplit(path)
+    user, at, host = parts.netloc.rpartition("@")
+    # `container@account` is part of an address, `key:secret@` is not.
+    where = host if ":" in user else f"{user}{at}{host}"
+    return f"{'s3' if parts.scheme in ('s3a', 's3n') else parts.scheme}://{where}{parts.path}".rstrip("/")
+
+
+def check_table_path(path: str, of: str) -> None:
+    """Raise `ConfigInvalid` for a path that deltalake reads as another one, or cannot read. `of`: of a store, or of a table."""
+    local = local_path(path)
+    found = _REFUSED.search(unquote(path) if local is None else str(local.absolute()))
+    if found is not None:
+        raise ConfigInvalid(
+            f"the path of {of} has {found[0]!a} in it, and deltalake would look elsewhere",
+            hint="choose a path without %XX (a percent sign and two hexadecimal digits), backslashes and control "
+            "characters; as UTF-8",
+            path=ascii(path),
+        )
