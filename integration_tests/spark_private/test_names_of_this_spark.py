@@ -58,6 +58,7 @@ from spark_ckpt.spark_internals.library_files import is_sparks_file
 from spark_ckpt.spark_internals.memory_stream import MemoryStream, rows_up_to
 from spark_ckpt.spark_internals.names import SparkName
 from spark_ckpt.spark_internals.pandas_conversion import columns_to_pandas, frame_to_arrow
+from spark_ckpt.spark_internals.parquet_files import read_parquet
 from spark_ckpt.spark_internals.python_workers import IMPORTED_BY_WORKERS, START_TIMED_OUT, workers_python
 from spark_ckpt.spark_internals.shipping import shipped
 from spark_ckpt.spark_internals.time_zones import session_zone
@@ -316,6 +317,15 @@ def _(spark: SparkSession) -> None:
     assert [execution.isInterruptionException(each, spark._jsc.sc()) for each in said] == [True, False]
 
 
+@of("__globPaths__")
+def _(spark: SparkSession, tmp_path: Path) -> None:
+    odd = tmp_path / "[x]{y}*" / "a:b"
+    spark.range(3).write.parquet(str(tmp_path / "rows"))
+    odd.parent.mkdir()
+    (tmp_path / "rows").rename(odd)
+    assert read_parquet(spark, [str(odd)]).count() == 3
+
+
 # -- settings -------------------------------------------------------------------------------------------------------------
 
 
@@ -324,6 +334,12 @@ def _(spark: SparkSession) -> None:
     for key, value in settings.QUERY_SETTINGS.items():
         entry(spark, key)
         assert spark.conf.get(key) == value
+
+
+@of(*settings.PUBLISHING_SETTINGS)
+def _(spark: SparkSession) -> None:
+    for key, value in settings.PUBLISHING_SETTINGS.items():
+        assert entry(spark, key).defaultValueString().lower() == value.lower()
 
 
 @of(*settings.CHAINED_SETTINGS, *settings.PARTING_SETTINGS)

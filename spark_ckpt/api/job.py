@@ -26,6 +26,7 @@ from spark_ckpt.observability.companions import companions_of, listeners_of
 from spark_ckpt.plan.graph import EdgeBinding, EdgeNode, Node, SinkBinding, SourceNode, struct_of
 from spark_ckpt.plan.graph_text import graph_text
 from spark_ckpt.spark_internals.plans import streaming_template
+from spark_ckpt.spark_internals.settings import unfit_setting
 from spark_ckpt.store.identity import Confirmed
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.schemes import store_location
@@ -68,6 +69,12 @@ class Job:
         self._edges: dict[str, EdgeBinding | None] = {}
         self._rejects: Sink | None = None
         self._listeners: list[RunListener] = []
+        if (setting := unfit_setting(spark)) is not None:
+            raise ConfigInvalid(
+                f"the session has {setting}=true: Spark wants a name for each source of a query, and a job names its own",
+                hint=f'spark.conf.set("{setting}", "false") before the job; start other queries with it from spark.newSession()',
+                setting=setting,
+            )
         warm_up(spark)
         if protocol != "barrier":
             raise GraphInvalid(f"protocol '{protocol}' does not run on Spark", hint='protocols: "barrier"')

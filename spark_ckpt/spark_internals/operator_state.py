@@ -26,8 +26,8 @@ NAMES = (
     SparkName(
         "spark.sql.streaming.stateStore.checkpointFormatVersion",
         "org.apache.spark.sql.internal.SQLConf (sql/catalyst/src/main/scala/org/apache/spark/sql/internal/SQLConf.scala)",
-        "reading",
-        "a plain query whose state's files have ids cannot become a job",
+        "reading, QUERY_SETTINGS",
+        "a plain query whose state's files have ids cannot become a job; an operator fails if the session has format 2",
     ),
 )
 

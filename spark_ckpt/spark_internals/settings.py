@@ -25,6 +25,46 @@ NAMES = (
         "a file more for each file of the checkpoint",
     ),
     SparkName(
+        "spark.sql.execution.arrow.useLargeVarTypes", _CONF, "QUERY_SETTINGS",
+        "an operator ends with its first text, if the session has it on",
+    ),
+    SparkName(
+        "spark.sql.streaming.stateStore.providerClass", _CONF, "QUERY_SETTINGS",
+        "an operator ends with its first batch, if the session has RocksDB",
+    ),
+    SparkName(
+        "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion", _CONF, "QUERY_SETTINGS",
+        "an operator's state has another layout, if the session has format 1",
+    ),
+    SparkName(
+        "spark.sql.streaming.offsetLog.formatVersion", _CONF, "QUERY_SETTINGS",
+        "no batch's end can be read, if the session has format 2",
+    ),
+    SparkName(
+        "spark.sql.streaming.queryEvolution.enableSourceEvolution", _CONF, "QUERY_SETTINGS, unfit_setting",
+        "no query starts, if the session has it on: its sources need names",
+    ),
+    SparkName(
+        "spark.sql.streaming.queryEvolution.enableSinkEvolution", _CONF, "QUERY_SETTINGS",
+        "no query starts, if the session has it on: its sink needs a name",
+    ),
+    SparkName(
+        "spark.sql.streaming.noDataMicroBatches.enabled", _CONF, "QUERY_SETTINGS",
+        "no timeout is due on a stream without rows, if the session has it off",
+    ),
+    SparkName("spark.sql.parquet.binaryAsString", _CONF, "PUBLISHING_SETTINGS", "bytes are published as text"),
+    SparkName(
+        "spark.sql.parquet.inferTimestampNTZ.enabled", _CONF, "PUBLISHING_SETTINGS",
+        "times without a zone are published as instants",
+    ),
+    SparkName(
+        "spark.sql.parquet.datetimeRebaseModeInRead", _CONF, "PUBLISHING_SETTINGS", "dates before 1582 are published as others",
+    ),
+    SparkName("spark.sql.files.ignoreMissingFiles", _CONF, "PUBLISHING_SETTINGS", "rows of a file that vanishes are lost"),
+    SparkName("spark.sql.files.ignoreCorruptFiles", _CONF, "PUBLISHING_SETTINGS", "rows of a damaged file are lost"),
+    SparkName("spark.sql.runSQLOnFiles", _CONF, "PUBLISHING_SETTINGS", "a merge does not find its table by its path"),
+    SparkName("spark.sql.defaultCatalog", _CONF, "PUBLISHING_SETTINGS", "a merge looks for its table in another catalog"),
+    SparkName(
         "spark.sql.streaming.unsupportedOperationCheck", _CONF, "CHAINED_SETTINGS",
         "a job of more than one operator does not start",
     ),
@@ -62,8 +102,30 @@ QUERY_SETTINGS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    # What follows is Spark's default. Tasks expect these types, and the driver reads the files.
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
+    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "2",
+    "spark.sql.streaming.offsetLog.formatVersion": "1",
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "false",
+    "spark.sql.streaming.queryEvolution.enableSinkEvolution": "false",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "true",
 }
-"""For a query whose checkpoint is disposable."""
+"""For a query whose checkpoint is disposable: the session's own choice holds for its other queries."""
+
+PUBLISHING_SETTINGS = {
+    "spark.sql.parquet.binaryAsString": "false",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.runSQLOnFiles": "true",
+    "spark.sql.defaultCatalog": "spark_catalog",
+}
+"""For a session of a publisher's own: staged files are read as they were written, and a table by its path."""
 
 CHAINED_SETTINGS = {
     "spark.sql.streaming.unsupportedOperationCheck": "false",
@@ -83,6 +145,14 @@ LOCAL_CHECKPOINT_SETTINGS = {
     ),
 }
 """For local checkpoints beside `QUERY_SETTINGS`. Spark's own choice starts a `readlink` process per file operation."""
+
+
+_NAMED_SOURCES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+
+
+def unfit_setting(spark: SparkSession) -> str | None:
+    """The name of a setting under which Spark analyses no stream that a job reads; None if there is none."""
+    return _NAMED_SOURCES if str(spark.conf.get(_NAMED_SOURCES, "false")).lower() == "true" else None
 
 
 def converts_safely(spark: SparkSession) -> bool:

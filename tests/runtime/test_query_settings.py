@@ -34,3 +34,21 @@ def test_elsewhere_no_folder_is_made(tmp_path, monkeypatch) -> None:
 
 def test_the_number_of_partitions_is_the_incarnations() -> None:
     assert query_settings("/data", 7)["spark.sql.shuffle.partitions"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.sql.execution.arrow.useLargeVarTypes", "false"),
+        ("spark.sql.streaming.stateStore.checkpointFormatVersion", "1"),
+        ("spark.sql.streaming.offsetLog.formatVersion", "1"),
+        ("spark.sql.streaming.noDataMicroBatches.enabled", "true"),
+    ],
+)
+def test_what_tasks_and_the_driver_rely_on_is_not_the_sessions_choice(key: str, value: str) -> None:
+    assert query_settings("/data", 2)[key] == value
+
+
+def test_spark_keeps_the_state_of_a_query_where_a_python_operator_finds_it() -> None:
+    provider = query_settings("/data", 2)["spark.sql.streaming.stateStore.providerClass"]
+    assert provider.endswith(".HDFSBackedStateStoreProvider")
