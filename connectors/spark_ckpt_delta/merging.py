@@ -13,9 +13,19 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.functions import unix_micros, when
+
+from spark_ckpt.spark_internals.column_names import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 _CONFLICT = re.compile(r"DELTA_CONCURRENT_[A-Z_]+|DELTA_METADATA_CHANGED|Concurrent[A-Za-z]+Exception")
 _RULE = re.compile(r"(DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT|EXCEED_CHAR_VARCHAR)[A-Z_]*)\]?([^\n]*)")
+_TIMESTAMP = "timestamp"
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 MOST_PARTITIONS = 200
 """Beyond so many, naming the partitions costs more than it saves."""
 
@@ -63,7 +73,7 @@ def upsert(columns: Sequence[str]) -> str:
 def condition(keys: Sequence[str], partitions: Mapping[str, Sequence[str | None]], types: Mapping[str, str]) -> str:
     """A MERGE's condition: equal keys, and the partitions that the staged rows are in, as far as keys name them.
 
-    `partitions`: per partition column that is a key, its values as text; `types`: their SQL types.
+    `partitions`: per partition column that is a key, its values as `value_text` gives them; `types`: their SQL types.
     """
     equal = [f"target.{quoted(key)} <=> staged.{quoted(key)}" for key in keys]
     within = [_within(name, values, types[name]) for name, values in partitions.items()]
@@ -72,17 +82,27 @@ def condition(keys: Sequence[str], partitions: Mapping[str, Sequence[str | None]
 
 def _within(name: str, values: Sequence[str | None], sql_type: str) -> str:
     column = f"target.{quoted(name)}"
-    literals = ", ".join(f"CAST({_literal(value)} AS {sql_type})" for value in values if value is not None)
+    literals = ", ".join(_literal(value, sql_type) for value in values if value is not None)
     either = [f"{column} IN ({literals})"] if literals else []
     either += [f"{column} IS NULL"] if None in values else []
     return f"({' OR '.join(either)})" if either else "false"
 
 
-def _literal(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+def _literal(text: str, sql_type: str) -> str:
+    """In hexadecimal: a session setting says what a backslash in a quoted text means."""
+    value = f"CAST(X'{text.encode().hex()}' AS STRING)"
+    if sql_type == _TIMESTAMP:
+        return f"timestamp_micros(CAST({value} AS BIGINT))"
+    return f"CAST({value} AS {sql_type})"
 
 
-def quoted(name: str) -> str:
-    """A column or path as an SQL identifier."""
-    return "`" + name.replace("`", "``") + "`"
+def value_text(column: Column, sql_type: str) -> Column:
+    """A partition value as text that stands for one value only: local time names two instants when clocks go back."""
+    return (unix_micros(column) if sql_type == _TIMESTAMP else column).cast("string")
+
+
+def as_stored(column: Column, sql_type: str) -> Column:
+    """A partition value as Delta gives it back: it has no empty text, and one name for null."""
+    if sql_type != "string":
+        return column
+    return when(~column.isin("", NULL_PARTITION), column)

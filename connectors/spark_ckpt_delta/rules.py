@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from deltalake import DeltaTable
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 
 from spark_ckpt.errors import SinkInvalid
 
@@ -34,6 +35,8 @@ _PER_COLUMN = {
     "delta.identity.start": "identity values",
     "__CHAR_VARCHAR_TYPE_STRING": "a bounded length (char or varchar)",
 }
+_FIXED_ZONE = re.compile(r"(Etc/)?(Z|Zulu|UCT|UTC|UT|GMT)|(Etc/)?(UTC|UT|GMT)?[+-]\d{1,2}(:?\d\d){0,2}")
+_NOT_FOR_DELTA_SPARK = re.compile(r"[ ,;{}()\n\t=]")
 _PARTITION_TYPES = {"string", "byte", "short", "integer", "long", "boolean", "date"}
 """Types whose text in a folder name is the same for every writer; a timestamp's is not."""
 
@@ -91,6 +94,43 @@ def _problems(opened: DeltaTable) -> Iterator[str]:
                 yield f"{what} on column {field['name']}"
 
 
+def check_names(table: str, schema: StructType) -> None:
+    """Raise `SinkInvalid` for columns that no Delta table can have: without a name, or of one name but for case."""
+    names = [name.lower() for name in schema.names]
+    repeated = [name for name in schema.names if names.count(name.lower()) > 1]
+    if repeated or "" in names:
+        what = f"columns {', '.join(repeated)} have one name" if repeated else "a column has no name"
+        raise SinkInvalid(
+            f"{table}: {what}",
+            hint="rename the columns; Delta does not tell upper case from lower case",
+            table=table,
+        )
+
+
+def check_names_for_delta_spark(table: str, schema: StructType) -> None:
+    """Raise `SinkInvalid` for columns with which delta-spark creates no table."""
+    refused = [name for name in _every_name(schema) if _NOT_FOR_DELTA_SPARK.search(name)]
+    if refused:
+        raise SinkInvalid(
+            f"{table} does not exist, and delta-spark creates no table with columns {', '.join(map(repr, refused))}",
+            hint="rename the columns; or create the table first, with the property delta.columnMapping.mode = name",
+            table=table,
+        )
+
+
+def _every_name(kind: DataType) -> Iterator[str]:
+    match kind:
+        case StructType():
+            for field in kind.fields:
+                yield field.name
+                yield from _every_name(field.dataType)
+        case ArrayType():
+            yield from _every_name(kind.elementType)
+        case MapType():
+            yield from _every_name(kind.keyType)
+            yield from _every_name(kind.valueType)
+
+
 def check_partitioning(table: str, found: Sequence[str], wanted: Sequence[str] | None) -> None:
     """Raise `SinkInvalid` if the table's partition columns are not the asked ones."""
     if wanted is not None and tuple(found) != tuple(wanted):
@@ -112,6 +152,19 @@ def check_partition_types(table: str, partition_by: Sequence[str], schema: Struc
             )
     if len(partition_by) == len(types):
         raise SinkInvalid(f"{table}: every column is a partition column", hint="keep at least one data column")
+
+
+def check_zone(table: str, partition_by: Sequence[str], schema: StructType, zone: str) -> None:
+    """Raise `SinkInvalid` if delta-spark would write a partition's instant as a local time that names two."""
+    times = [name for name in partition_by if name in schema.names and isinstance(schema[name].dataType, TimestampType)]
+    if times and not _FIXED_ZONE.fullmatch(zone):
+        raise SinkInvalid(
+            f"{table} is partitioned by {times[0]}, a timestamp, and delta-spark writes its value in local time of {zone}: "
+            "an hour that occurs twice a year would be stored as the first one",
+            hint='build the session with conf={"spark.sql.session.timeZone": "UTC"}, or partition by a date',
+            table=table,
+            zone=zone,
+        )
 
 
 def check_schema(table: str, job: StructType, found: Mapping[str, Any]) -> None:

@@ -12,16 +12,21 @@ from pyspark.sql.types import StructField, StructType
 
 from spark_ckpt.connector import Published, Publisher, SinkContext, StagePlan
 from spark_ckpt.errors import CkptError, ConfigInvalid, SinkInvalid
+from spark_ckpt.place import check_table_path
+from spark_ckpt.spark_internals.time_zones import session_zone
 from spark_ckpt.storage_errors import one_line, outage, refusal_in
 from spark_ckpt_delta.log import identity_of, location, open_table, table_exists
 from spark_ckpt_delta.marker import Engine, application_id, read_marker
 from spark_ckpt_delta.publisher import DeltalakePublisher
 from spark_ckpt_delta.rules import (
     check_markers_stay,
+    check_names,
+    check_names_for_delta_spark,
     check_partition_types,
     check_partitioning,
     check_schema,
     check_writable,
+    check_zone,
 )
 from spark_ckpt_delta.spark_publisher import SparkPublisher, require_delta_spark
 
@@ -45,7 +50,10 @@ class DeltaSink:
     in the partitions that the epoch has rows of: writers of other partitions do not conflict.
 
     `partition_by` is for creating the table (`create=True`: when the job starts, with engine "spark" with the
-    first epoch); an existing table keeps its own. `storage_options` are deltalake's; with engine "spark" Hadoop's
+    first epoch); an existing table keeps its own. Delta gives an empty text in a partition column back as null, and
+    with engine "spark" the text `__HIVE_DEFAULT_PARTITION__` too. A merge compares keys as the table stores them:
+    rows with such a text and rows with null are one key. A timestamp in a partition column needs engine "spark" and
+    a session whose zone has a fixed offset, as UTC. `storage_options` are deltalake's; with engine "spark" Hadoop's
     settings must give access as well.
 
     With `interval="every batch"` the table gets a commit every ten seconds, with the rows of all epochs between:
@@ -68,6 +76,7 @@ class DeltaSink:
             raise ConfigInvalid(f"engine is 'deltalake' or 'spark', not {engine!r}")
         if keys and engine != "spark":
             raise ConfigInvalid("keys (merging) need the other engine", hint='DeltaSink(..., engine="spark")')
+        check_table_path(table, "a sink's table")
         self._table = table
         self._engine = engine
         self._keys = tuple(keys)
@@ -81,6 +90,7 @@ class DeltaSink:
         """Raise `SinkInvalid` for a missing table, other columns, or a feature the engine cannot write."""
         if self._engine == "spark":
             require_delta_spark(spark)
+        check_names(self._table, schema)
         missing = [name for name in (*self._keys, *(self._partition_by or ())) if name not in schema.names]
         if missing:
             raise SinkInvalid(f"columns {', '.join(missing)} are not in the job's rows", table=self._table)
@@ -90,8 +100,13 @@ class DeltaSink:
             self._check_existing(opened, schema)
         elif not self._create:
             raise SinkInvalid(f"{self._table} is not a Delta table", hint="create it, or DeltaSink(..., create=True)")
+        elif self._engine == "spark":
+            check_names_for_delta_spark(self._table, schema)
+        partition_by = self._partition_columns(opened)
         if self._engine == "deltalake":
-            check_partition_types(self._table, self._partition_columns(opened), schema)
+            check_partition_types(self._table, partition_by, schema)
+        elif partition_by:
+            check_zone(self._table, partition_by, schema, session_zone(spark.newSession()))
 
     def stage(self, schema: StructType) -> StagePlan:
         """Engine "deltalake": inside the table, created if absent. Engine "spark": in the store's outbox."""

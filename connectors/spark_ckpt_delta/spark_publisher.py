@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
@@ -17,6 +18,9 @@ from pyspark.sql.types import StructField, StructType
 from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext
 from spark_ckpt.errors import EnvironmentUnfit, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt.spark_internals.column_names import column_of, quoted
+from spark_ckpt.spark_internals.parquet_files import read_parquet
+from spark_ckpt.spark_internals.settings import PUBLISHING_SETTINGS
 from spark_ckpt_delta.fits import StagedColumns, check_fits_spark, refused
 from spark_ckpt_delta.log import local_root, open_table, table_exists
 from spark_ckpt_delta.marker import (
@@ -28,13 +32,22 @@ from spark_ckpt_delta.marker import (
     read_marker,
     transaction_version,
 )
-from spark_ckpt_delta.merging import MOST_PARTITIONS, Patience, broken_rule, condition, conflict, quoted, upsert
+from spark_ckpt_delta.merging import (
+    MOST_PARTITIONS,
+    Patience,
+    as_stored,
+    broken_rule,
+    condition,
+    conflict,
+    upsert,
+    value_text,
+)
 from spark_ckpt_delta.refusals import cannot_be_opened, publish_failed
 from spark_ckpt_delta.staged import verified
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
 _STARVED = (
@@ -47,6 +60,8 @@ _TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _EVOLUTION = "spark.databricks.delta.schema.autoMerge.enabled"
 """A statement would bring a column back that somebody has just dropped."""
+_DELTA_SETTINGS = {"spark.databricks.delta.write.utcTimestampPartitionValues": "true"}
+"""Every reader takes such a partition value for the same instant, whatever its zone."""
 
 
 class SparkPublisher:
@@ -70,6 +85,8 @@ class SparkPublisher:
         self._schema = schema
         self._patience = patience or Patience()
         self._spark = spark.newSession()
+        for key, value in (PUBLISHING_SETTINGS | _DELTA_SETTINGS).items():
+            self._spark.conf.set(key, value)
         self._table = table
         self._path = spark_path(table)
         self._storage_options = dict(storage_options)
@@ -204,33 +221,44 @@ class SparkPublisher:
 
     def _partitions(self, output: EpochOutput) -> tuple[dict[str, list[str | None]], dict[str, str]]:
         """Values, as text, and types of the partition columns among the keys; none if the rows are in too many."""
-        partitioned = open_table(self._table, self._storage_options).metadata().partition_columns
-        names = [name for name in partitioned if name in self._keys]
+        names = [name for name in self._partitioned() if name in self._keys]
         if not names:
             return {}, {}
-        rows = self._rows(output).select(*map(quoted, names))
+        rows = self._rows(output).select(*map(column_of, names)).distinct()
         types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
-        found = rows.distinct().select(*(col(quoted(name)).cast("string") for name in names)).limit(MOST_PARTITIONS + 1)
-        values = found.collect()
+        texts = [value_text(column_of(name), type_) for name, type_ in types.items()]
+        values = rows.select(*texts).limit(MOST_PARTITIONS + 1).collect()
         if len(values) > MOST_PARTITIONS:
             return {}, {}
         return {name: list(dict.fromkeys(row[at] for row in values)) for at, name in enumerate(names)}, types
 
-    def _rows(self, output: EpochOutput) -> DataFrame:
-        paths = [f"{spark_path(output.root)}/{file.path}" for file in output.files]
-        return self._spark.read.parquet(*paths)
+    def _partitioned(self) -> Sequence[str]:
+        """The table's partition columns, or those that it is going to have."""
+        if not self._exists():
+            return self._partition_by
+        return open_table(self._table, self._storage_options).metadata().partition_columns
+
+    def _rows(self, output: EpochOutput, *beside: Column) -> DataFrame:
+        """The staged rows with partition values as the table stores them, and the columns `beside` them."""
+        paths = (f"{spark_path(output.root)}/{file.path}" for file in output.files)
+        staged, partitioned = read_parquet(self._spark, paths), self._partitioned()
+        columns = [
+            as_stored(column_of(field.name), field.dataType.simpleString()).alias(field.name)
+            if field.name in partitioned
+            else column_of(field.name)
+            for field in staged.schema.fields
+        ]
+        return staged.select(*columns, *beside)
 
     def _newest_per_key(self, output: EpochOutput) -> DataFrame:
         """One row per key: the last in publishing order, by file (batch, task, part), then row."""
         names = [(file.path.rpartition("/")[2], order) for order, file in enumerate(output.files)]
         order = self._spark.createDataFrame(names, f"{_FILE} string, {_ORDER} int")
-        rows = self._rows(output)
-        placed = rows.select("*", col("_metadata.file_name").alias(_FILE), col("_metadata.row_index").alias(_ROW)).join(
-            broadcast(order), _FILE
-        )
-        newest = Window.partitionBy(*map(quoted, self._keys)).orderBy(desc(_ORDER), desc(_ROW))
+        place = col("_metadata.file_name").alias(_FILE), col("_metadata.row_index").alias(_ROW)
+        placed = self._rows(output, *place).join(broadcast(order), _FILE)
+        newest = Window.partitionBy(*map(column_of, self._keys)).orderBy(desc(_ORDER), desc(_ROW))
         ranked = placed.withColumn(_RANK, row_number().over(newest)).where(col(_RANK) == 1)
-        return ranked.select(*map(quoted, rows.columns))
+        return ranked.drop(_FILE, _ROW, _ORDER, _RANK)
 
 
 def require_delta_spark(spark: SparkSession) -> None:
@@ -250,7 +278,8 @@ def require_delta_spark(spark: SparkSession) -> None:
 def spark_path(table: str) -> str:
     """A table's or outbox's place as Spark takes it: an absolute path, or a URI with Hadoop's `s3a`."""
     root = local_root(table)
-    return str(root) if root is not None else table.replace("s3://", "s3a://", 1).rstrip("/")
+    # Hadoop decodes nothing, deltalake decodes a URI.
+    return str(root) if root is not None else unquote(table).replace("s3://", "s3a://", 1).rstrip("/")
 
 
 def _reason(error: Exception) -> str:

@@ -337,6 +337,77 @@ def test_a_merge_keeps_the_newest_row_of_every_key_and_repeats_safely(spark: Spa
     assert merged == {"a": 1, "b": 1, "c": 1, None: 2}
 
 
+@pytest.mark.parametrize("keys", [[], ["key"]], ids=["append", "merge"])
+def test_the_spark_engine_publishes_at_any_path_that_deltalake_opens(
+    spark: SparkSession, tmp_path: Path, keys: list[str]
+) -> None:
+    odd = tmp_path / "[x]{y}*?" / "50% #1, it's `x`: ü"
+    outbox, table = odd / "outbox", odd / "table"
+    side = publisher(spark, table, keys=keys)
+    for epoch in (1, 2):
+        side.publish(output(outbox, epoch, [stage(outbox, [(str(epoch), epoch)])]))
+    assert rows_of(spark, table) == [("1", 1), ("2", 2)]
+
+
+def test_a_merge_keeps_one_row_of_a_key_whose_partition_is_any_text(spark: SparkSession, tmp_path: Path) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    side = publisher(spark, table, keys=["key"], partition_by=["key"])
+    texts = ["", " ", "  ", "%41", "it's", "back\\slash", "a/b=c", "ü\t"]
+    for epoch in (1, 2, 3):
+        side.publish(output(outbox, epoch, [stage(outbox, [(text, epoch) for text in texts])]))
+    assert DeltaTable(str(table)).to_pyarrow_table().sort_by("key").to_pylist() == [
+        *({"key": text, "total": 3} for text in sorted(texts[1:])), {"key": None, "total": 3}
+    ]  # fmt: skip
+
+
+def test_an_empty_text_and_a_null_in_a_merges_partition_are_one_key(spark: SparkSession, tmp_path: Path) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    side = publisher(spark, table, keys=["key"], partition_by=["key"])
+    side.publish(output(outbox, 1, [stage(outbox, [(None, 1), ("", 2)])]))
+    side.publish(output(outbox, 2, [stage(outbox, [("__HIVE_DEFAULT_PARTITION__", 3)])]))
+    side.publish(output(outbox, 3, [stage(outbox, [("", 4), (None, 5)])]))
+    assert rows_of(spark, table) == [(None, 5)]
+
+
+class Hostile:
+    """A session whose new sessions are set to what would change rows on their way into the table."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def newSession(self) -> SparkSession:
+        made = self._spark.newSession()
+        for key, value in {
+            "spark.sql.session.timeZone": "+05:45",
+            "spark.sql.parquet.binaryAsString": "true",
+            "spark.sql.parquet.inferTimestampNTZ.enabled": "false",
+            "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
+            "spark.sql.parser.escapedStringLiterals": "true",
+            "spark.sql.files.ignoreMissingFiles": "true",
+            "spark.sql.runSQLOnFiles": "false",
+            "spark.databricks.delta.write.utcTimestampPartitionValues": "false",
+        }.items():
+            made.conf.set(key, value)
+        return made
+
+
+def test_a_merge_keeps_one_row_of_every_instant_whatever_the_session_is_set_to(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    hostile: Any = Hostile(spark)
+    side = publisher(hostile, table, keys=["at", "name"], partition_by=["at", "name"])
+    instants = [dt.datetime(2024, 11, 3, hour, 30, tzinfo=dt.UTC) for hour in (5, 6)]
+    beside = (b"\xff", dt.datetime(1500, 1, 1, 12), dt.date(1500, 1, 1))
+    for epoch in (1, 2, 3):
+        rows = [(at, "back\\slash", epoch, *beside) for at in instants]
+        side.publish(output(outbox, epoch, [stage(outbox, rows, ("at", "name", "n", "raw", "local", "day"))]))
+    found = DeltaTable(str(table)).to_pyarrow_table().sort_by("at").to_pylist()
+    names = ("name", "n", "raw", "local", "day")
+    assert [row["at"] for row in found] == instants
+    assert [tuple(row[name] for name in names) for row in found] == [("back\\slash", 3, *beside)] * 2
+
+
 def test_an_epoch_without_rows_marks_an_existing_table_once(spark: SparkSession, tmp_path: Path) -> None:
     outbox, table = tmp_path / "outbox", tmp_path / "table"
     spark.createDataFrame([("a", 1)], ROWS).write.format("delta").save(str(table))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from spark_ckpt_delta.merging import Patience, condition, conflict
 
@@ -12,15 +14,25 @@ def test_rows_are_matched_by_key_also_where_keys_are_null() -> None:
 
 def test_partitions_among_the_keys_are_named_with_their_types() -> None:
     found = condition(["day", "id"], {"day": ["2024-01-01", None]}, {"day": "date"})
-    assert found.startswith("(target.`day` IN (CAST('2024-01-01' AS date)) OR target.`day` IS NULL) AND ")
+    day = b"2024-01-01".hex()
+    assert found.startswith(f"(target.`day` IN (CAST(CAST(X'{day}' AS STRING) AS date)) OR target.`day` IS NULL) AND ")
 
 
 def test_a_partition_of_nulls_only_is_named() -> None:
     assert condition(["p"], {"p": [None]}, {"p": "int"}).startswith("(target.`p` IS NULL) AND ")
 
 
-def test_a_partition_value_stays_a_value() -> None:
-    assert "CAST('\\') OR true --\\\\' AS string)" in condition(["p"], {"p": ["') OR true --\\"]}, {"p": "string"})
+@pytest.mark.parametrize("value", ["') OR true --\\", "back\\slash", 'say "x"', "ü"])
+def test_a_partition_value_stays_a_value_whatever_the_session_takes_for_a_quoted_text(value: str) -> None:
+    found = condition(["p"], {"p": [value]}, {"p": "string"})
+    assert [bytes.fromhex(text).decode() for text in re.findall("X'([0-9a-f]*)'", found)] == [value]
+    assert value not in found
+
+
+def test_a_partition_by_time_is_named_by_its_instant_and_not_by_local_time() -> None:
+    micros = b"1730615400000000".hex()
+    found = condition(["at"], {"at": ["1730615400000000"]}, {"at": "timestamp"})
+    assert f"timestamp_micros(CAST(CAST(X'{micros}' AS STRING) AS BIGINT))" in found
 
 
 @pytest.mark.parametrize(

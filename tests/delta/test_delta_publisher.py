@@ -267,6 +267,17 @@ def test_partition_values_reach_the_log_as_tasks_laid_them_out(tmp_path: Path) -
     assert [row["city"] for row in sorted(rows, key=lambda row: row["id"])] == [*cities[:4], None]
 
 
+@pytest.mark.parametrize("text", ["", " ", "%41", "__HIVE_DEFAULT_PARTITION__"])
+def test_of_all_partition_texts_only_the_empty_one_is_read_as_null(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "parts"
+    schema = pa.schema([("id", pa.int64()), ("region", pa.string())])
+    DeltaTable.create(str(path), Schema.from_arrow(schema), partition_by=["region"])
+    publisher = DeltalakePublisher(str(path), {}, context())
+    publisher.publish(output(path, 1, [stage(path, {"id": [1]}, region=text)]))
+    [row] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    assert row == {"id": 1, "region": text or None}
+
+
 def test_a_staged_file_that_is_gone_never_reaches_the_log(table: Path) -> None:
     files = [stage(table, {"id": [1]}), stage(table, {"id": [2]})]
     (table / files[1].path).unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 from spark_ckpt_delta import DeltaSink
+from spark_ckpt_delta.rules import check_zone
 
 from spark_ckpt.connector import Sink
 from spark_ckpt.errors import ConfigInvalid, SinkInvalid
@@ -206,3 +208,47 @@ def test_credentials_are_staged_but_never_described(table: Path) -> None:
     sink = DeltaSink(str(table), storage_options={"AWS_SECRET_ACCESS_KEY": "hidden"})
 
     assert "hidden" not in str(sink.describe())
+
+
+@pytest.mark.parametrize("names", [("k", "K"), ("a b", "A B"), ("",)])
+@pytest.mark.parametrize("engine", ["deltalake", "spark"])
+def test_columns_that_no_table_can_have_are_refused_before_it_is_made(
+    tmp_path: Path, names: tuple[str, ...], engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_ckpt_delta.sink.require_delta_spark", lambda _: None)
+    with pytest.raises(SinkInvalid) as refused:
+        DeltaSink(str(tmp_path / "t"), engine=engine).check(NO_SPARK, columns(*names))
+    assert refused.value.context == {"table": str(tmp_path / "t")}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["total amount", "a,b", "a;b", "{a}", "(a)", "a=b", "a\tb"])
+def test_columns_that_delta_spark_makes_no_table_with_are_refused_until_the_table_is_there(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_ckpt_delta.sink.require_delta_spark", lambda _: None)
+    sink, rows = DeltaSink(str(tmp_path / "t"), engine="spark"), columns("id", name)
+    with pytest.raises(SinkInvalid) as refused:
+        sink.check(NO_SPARK, rows)
+    assert "delta.columnMapping.mode" in refused.value.hint
+    DeltaTable.create(str(tmp_path / "t"), Schema.from_json(rows.json()))
+    sink.check(NO_SPARK, rows)
+
+
+@pytest.mark.parametrize(
+    ("zone", "fixed"),
+    [
+        ("UTC", True), ("Etc/UTC", True), ("Z", True), ("+05:45", True), ("-03:00", True), ("GMT+2", True), ("Etc/GMT-5", True),
+        ("America/New_York", False), ("Europe/Berlin", False), ("Asia/Kathmandu", False), ("EST5EDT", False),
+    ],
+)  # fmt: skip
+def test_a_partition_by_time_needs_a_zone_in_which_no_hour_occurs_twice(zone: str, fixed: bool) -> None:
+    rows = StructType([StructField("at", TimestampType()), StructField("id", LongType())])
+    check_zone("t", ["id"], rows, zone)
+    with contextlib.nullcontext() if fixed else pytest.raises(SinkInvalid) as refused:
+        check_zone("t", ["at"], rows, zone)
+    assert fixed or refused.value.context == {"table": "t", "zone": zone}
+
+
+def columns(*names: str) -> StructType:
+    return StructType([StructField(name, StringType()) for name in names])

@@ -1,0 +1,69 @@
+"""Columns under any name that a schema may have: in Spark's expressions, and around PySpark's `mapInArrow` and `mapInPandas`.
+
+PySpark resolves a column's name as an expression there, so that it takes `a.b` for field `b` of column `a`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+_SPECIAL = (".", "`")
+
+
+def quoted(name: str) -> str:
+    """The name as an identifier in an expression or a schema of Spark's."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def column_of(name: str) -> Column:
+    """The column of exactly this name."""
+    return F.col(quoted(name))
+
+
+def map_in_arrow(
+    rows: DataFrame,
+    step: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: StructType | str,
+) -> DataFrame:
+    """As `rows.mapInArrow(step, schema)`, for columns of any name."""
+    names = rows.columns
+    if _all_plain(names):
+        return rows.mapInArrow(step, schema)
+
+    def named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return step(batch.rename_columns(names) for batch in batches)
+
+    return _numbered(rows).mapInArrow(named, schema)
+
+
+def map_in_pandas(
+    rows: DataFrame,
+    function: Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]],
+    schema: StructType | str,
+) -> DataFrame:
+    """As `rows.mapInPandas(function, schema)`, for columns of any name."""
+    names = rows.columns
+    if _all_plain(names):
+        return rows.mapInPandas(function, schema)
+
+    def named(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        return function(frame.set_axis(names, axis="columns") for frame in frames)
+
+    return _numbered(rows).mapInPandas(named, schema)
+
+
+def _all_plain(names: Sequence[str]) -> bool:
+    return not any(special in name for name in names for special in _SPECIAL)
+
+
+def _numbered(rows: DataFrame) -> DataFrame:
+    return rows.toDF(*(f"c{place}" for place in range(len(rows.columns))))
