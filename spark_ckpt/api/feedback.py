@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 from spark_ckpt.api.stream import Stream
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.plan.graph import EdgeNode
+from spark_ckpt.spark_internals.column_names import column_of
 from spark_ckpt.spark_internals.plans import streaming_template
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Feedback(Stream):
                 hint="select and cast its columns",
             )
         self._closed = True
-        self._job._bind_edge(self._edge, stream.select(*self.columns)._node)
+        self._job._bind_edge(self._edge, stream.select(*map(column_of, self.columns))._node)
 
 
 def _columns(schema: StructType) -> dict[str, str]:

@@ -7,7 +7,6 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
@@ -17,6 +16,7 @@ from spark_ckpt.plan.graph import InputNode, OperatorNode, UnionNode, check_read
 from spark_ckpt.plan.input_plan import TIME, GroupedInput, input_plan
 from spark_ckpt.plan.session_settings import pandas_options
 from spark_ckpt.plan.window_lineage import closing_of, is_window
+from spark_ckpt.spark_internals.column_names import column_of
 from spark_ckpt.spark_internals.plans import streaming_template
 from spark_ckpt.tasks.operators.aggregations import APPEND, Aggregate, running_aggregates
 from spark_ckpt.tasks.operators.keyed_function import CoGroupFunction, UserFunction, keyed_function
@@ -107,7 +107,7 @@ class GroupedStream:
         for key in self._keys:
             if is_window(self._schema[key]):
                 window = WindowKey(key, f"{key}_start", f"{key}_end")
-                parts = {window.start: F.col(f"`{key}`.start"), window.end: F.col(f"`{key}`.end")}
+                parts = {window.start: column_of(key)["start"], window.end: column_of(key)["end"]}
                 stream = stream.withColumns(parts) if keep else stream.withColumns(parts).drop(key)
                 at = keys.index(key)
                 keys[at : at + 1] = parts

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark_ckpt.errors import EpochNotFound
+from spark_ckpt.spark_internals.column_names import quoted
+from spark_ckpt.spark_internals.parquet_files import read_parquet
+from spark_ckpt.store.ddl import column_names, column_types
 from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.records import OperatorSnapshot
 from spark_ckpt.store.restore import LATEST, resolve
@@ -58,9 +61,10 @@ def state_frame(spark: SparkSession, store: str, operator: str, epoch: str | int
     _, snapshot = _snapshot(opened, operator, epoch)
     root = opened.state(operator).location.uri.rstrip("/")
     if not snapshot.files:
-        return spark.createDataFrame([], f"{snapshot.key_schema}, {snapshot.state_schema}, ckpt_epoch long")
-    rows = spark.read.option("mergeSchema", "true").parquet(*(f"{root}/{file.path}" for file in snapshot.files))
-    keys = [field.name for field in spark.createDataFrame([], snapshot.key_schema).schema.fields]
+        types = column_types(f"{snapshot.key_schema}, {snapshot.state_schema}, ckpt_epoch long")
+        return spark.createDataFrame([], ", ".join(f"{quoted(name)} {type_}" for name, type_ in types.items()))
+    rows = read_parquet(spark, (f"{root}/{file.path}" for file in snapshot.files), mergeSchema="true")
+    keys = map(quoted, column_names(snapshot.key_schema))
     newest = F.row_number().over(Window.partitionBy(*keys).orderBy(F.desc("ckpt_epoch")))
     alive = rows.withColumn("ckpt_newest", newest).where("ckpt_newest = 1 AND ckpt_op = 'put'")
     return alive.drop("ckpt_newest", *_INTERNAL)

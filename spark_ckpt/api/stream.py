@@ -39,6 +39,7 @@ from spark_ckpt.plan.join_plan import JoinPlan, join_plan
 from spark_ckpt.plan.stateless import Refused, check_operation
 from spark_ckpt.plan.users_line import users_line
 from spark_ckpt.plan.window_lineage import without_marks
+from spark_ckpt.spark_internals.column_names import column_of, map_in_arrow, map_in_pandas, quoted
 from spark_ckpt.spark_internals.plans import streaming_template
 from spark_ckpt.spark_internals.window_columns import watermark_only
 from spark_ckpt.tasks.operators.stream_join import LEFT, RIGHT
@@ -80,7 +81,7 @@ class Stream:
     def __getitem__(self, name: str) -> Column:
         if name not in self.columns:
             raise GraphInvalid(f"there is no column '{name}'", hint=f"columns: {', '.join(self.columns)}")
-        return F.col(name)
+        return column_of(name)
 
     if not TYPE_CHECKING:  # type checkers know what there is
 
@@ -135,7 +136,7 @@ class Stream:
         self, value: bool | float | str | Mapping[str, bool | float | str], subset: list[str] | None = None
     ) -> Stream:
         """As `DataFrame.fillna`."""
-        columns = subset if subset is not None else self.columns
+        columns = subset if subset is not None else [quoted(name) for name in self.columns]
         filled = dict(value) if isinstance(value, Mapping) else value
         return self._then("fillna", lambda frame: frame.fillna(filled, None if isinstance(filled, dict) else columns))
 
@@ -182,7 +183,7 @@ class Stream:
         self, function: Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]], schema: StructType | str
     ) -> Stream:
         """As `DataFrame.mapInPandas`."""
-        return self._diverted()._then("mapInPandas", lambda frame: frame.mapInPandas(function, schema))
+        return self._diverted()._then("mapInPandas", lambda frame: map_in_pandas(frame, function, schema))
 
     def mapInArrow(
         self,
@@ -190,7 +191,7 @@ class Stream:
         schema: StructType | str,
     ) -> Stream:
         """As `DataFrame.mapInArrow`."""
-        return self._diverted()._then("mapInArrow", lambda frame: frame.mapInArrow(function, schema))
+        return self._diverted()._then("mapInArrow", lambda frame: map_in_arrow(frame, function, schema))
 
     def union(self, other: Stream) -> Stream:
         """As `DataFrame.union`: rows of both streams, columns by position."""
@@ -300,8 +301,8 @@ class Stream:
             return self
         if key is not None and key not in self.columns:
             raise GraphInvalid(f"through: there is no column '{key}'", hint=f"columns: {', '.join(self.columns)}")
-        value = F.to_json(F.struct(*self.columns)).alias("value")
-        return self.select(value) if key is None else self.select(F.col(key).cast("string").alias("key"), value)
+        value = F.to_json(F.struct(*map(column_of, self.columns))).alias("value")
+        return self.select(value) if key is None else self.select(column_of(key).cast("string").alias("key"), value)
 
     # -- the recording ------------------------------------------------------------------------------------------------
 
@@ -329,8 +330,9 @@ class Stream:
                     hint="drop withWatermark; ttl forgets keys by the time that passes",
                 )
         keys = list(join.keys)
-        left = self if join.keeps_left else self.dropna(subset=keys)  # a null key meets nothing
-        sides = {LEFT: left.groupBy(*keys), RIGHT: other.dropna(subset=keys).groupBy(*keys)}
+        named = [quoted(key) for key in keys]
+        left = self if join.keeps_left else self.dropna(subset=named)  # a null key meets nothing
+        sides = {LEFT: left.groupBy(*keys), RIGHT: other.dropna(subset=named).groupBy(*keys)}
         together = CoGroupedStreams(sides)
         return together._operate(join.operator(together._plan), name)
 

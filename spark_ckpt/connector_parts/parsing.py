@@ -10,6 +10,7 @@ from pyspark.sql.types import StringType, StructType
 
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.plan.graph import struct_of
+from spark_ckpt.spark_internals.column_names import column_of, quoted
 from spark_ckpt.tasks.rows import REJECT
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def parsed_column(
     if format not in ("json", "csv"):
         raise ConfigInvalid(f"format is 'json' or 'csv', not '{format}'")
     wanted = struct_of(schema)
-    text = F.col(column).cast("string")
+    text = column_of(column).cast("string")
     parsed = _parse(text, wanted, format)
     bad = text.isNotNull() & (parsed.isNull() | parsed[_CORRUPT].isNotNull())
     good = F.when(text.isNotNull(), F.struct(*(parsed[name].alias(name) for name in wanted.names)))
@@ -58,7 +59,7 @@ def _parse(text: Column, wanted: StructType, format: str) -> Column:
 
 
 def _ddl(schema: StructType) -> str:
-    return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields)
+    return ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in schema.fields)
 
 
 def _reject(position: Sequence[str], text: Column, format: str) -> Column:

@@ -52,6 +52,7 @@ from spark_ckpt.plan.graph import (
 from spark_ckpt.plan.onward_plan import onward_between
 from spark_ckpt.plan.stateless_graph import checked_behind, checked_rows
 from spark_ckpt.spark_internals.batch_action import run_tasks
+from spark_ckpt.spark_internals.column_names import map_in_arrow
 from spark_ckpt.spark_internals.event_time import in_event_time, with_clock
 from spark_ckpt.spark_internals.physical_plans import times_computed
 from spark_ckpt.tasks.group_host import GroupHost
@@ -147,7 +148,7 @@ class StageFrames:
         rows = self._blobs(node) if isinstance(node, OperatorNode) else self._rows(node)
         rejects = self._diverter() if REJECT in rows.columns else None
         tables = tables_of_blobs if isinstance(node, OperatorNode) else first_met(rejects)
-        return rows.mapInArrow(stager(tables, self._stage.stages[node], self._reports), schema)
+        return map_in_arrow(rows, stager(tables, self._stage.stages[node], self._reports), schema)
 
     @cached_property
     def _control(self) -> DataFrame:
@@ -192,7 +193,7 @@ class StageFrames:
         host, rows = self._stage.hosts[node.name], self._rows(node.parent, node.name)
         diverter = self._diverter() if REJECT in rows.columns else None
         keyed = host.keyed(rows).coalesce(self._stage.input_tasks)
-        return keyed.mapInArrow(packer(diverter, host.shuffle_keys), PACKED_DDL)
+        return map_in_arrow(keyed, packer(diverter, host.shuffle_keys), PACKED_DDL)
 
     def _handed_on(self, node: OperatorNode) -> DataFrame | None:
         """The input of an operator, packed by the one that it comes from, if that can be."""
@@ -226,7 +227,7 @@ class StageFrames:
 
     def _branch(self, end: Node, rows: Callable[[Leaf], DataFrame], passage: _Passage) -> DataFrame:
         behind = divert_rejects(build(end, rows, passage))
-        return behind.mapInArrow(stager(large_tables, self._stage.stages[end], self._reports), STAGED)
+        return map_in_arrow(behind, stager(large_tables, self._stage.stages[end], self._reports), STAGED)
 
 
 class _Clocks:
@@ -278,7 +279,7 @@ class _Passage:
         if node in self._passed:
             return rows.where(F.col(REJECT).isNull()) if REJECT in rows.columns else rows
         tap = self._tap(node)
-        return rows.mapInArrow(tap, rows.schema) if tap else rows
+        return map_in_arrow(rows, tap, rows.schema) if tap else rows
 
     def _tap(self, node: Node) -> Step | None:
         if node in self._passed:

@@ -6,6 +6,7 @@ nodes (sources, or an operator's output) are given as.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,16 +15,19 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyspark.errors import ParseException
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_ckpt.connector import Sink, Source
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.spark_internals.arrow_types import spark_schema_of
+from spark_ckpt.spark_internals.column_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from spark_ckpt.tasks.operators.operator import KeyedOperator
+
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,8 +146,25 @@ class EdgeBinding:
 
 
 def ddl(schema: StructType) -> str:
-    """Names and types, one text per schema: `customer string, total double`."""
-    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
+    """Names and types, one text per schema: customer string, `total amount` double."""
+    return ", ".join(f"{_identifier(field.name)} {_type_text(field.dataType)}" for field in schema.fields)
+
+
+def _identifier(name: str) -> str:
+    return name if _WORD.fullmatch(name) else quoted(name)
+
+
+def _type_text(kind: DataType) -> str:
+    """As Spark's `simpleString`, with names in a form that can be parsed."""
+    match kind:
+        case StructType():
+            fields = (f"{_identifier(field.name)}:{_type_text(field.dataType)}" for field in kind.fields)
+            return f"struct<{','.join(fields)}>"
+        case ArrayType():
+            return f"array<{_type_text(kind.elementType)}>"
+        case MapType():
+            return f"map<{_type_text(kind.keyType)},{_type_text(kind.valueType)}>"
+    return kind.simpleString()
 
 
 def struct_of(schema: StructType | str) -> StructType:

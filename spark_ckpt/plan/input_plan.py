@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, StructType
+from pyspark.sql.types import BooleanType, StructType, TimestampType
 
 from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.spark_internals.column_names import column_of
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.tasks.operators.named_inputs import PRESENT, NamedInput
 from spark_ckpt.tasks.rows import RESERVED_PREFIX, arrow_schema
@@ -63,12 +64,12 @@ class InputPlan:
     def tagged(self, name: str, frame: DataFrame, times: Mapping[str, str]) -> DataFrame:
         """The rows of the input `name` as the operator takes them. `times`: the event time's column of inputs that have one."""
         own = self.inputs[name]
-        keys = [F.col(f"`{mine}`").alias(key) for mine, key in zip(own.keys, self.keys, strict=True)]
+        keys = [column_of(mine).alias(key) for mine, key in zip(own.keys, self.keys, strict=True)]
         tags = [
             (_struct(each) if tag.name == name else F.lit(None).cast(each.beside)).alias(tag.tag)
             for tag, each in zip(self.named, self.inputs.values(), strict=True)
         ]
-        time = F.col(f"`{times[name]}`") if name in times else F.lit(None).cast("timestamp")
+        time = column_of(times[name]) if name in times else F.lit(None).cast(TimestampType())
         return frame.select(*keys, *tags, *([time.alias(TIME)] if times else []))
 
 
@@ -126,6 +127,4 @@ def _check_keys(first: str, pattern: GroupedInput, name: str, grouped: GroupedIn
 
 
 def _struct(grouped: GroupedInput) -> Column:
-    return F.struct(
-        *[F.lit(True).alias(name) if name == PRESENT else F.col(f"`{name}`") for name in grouped.beside.names]
-    )
+    return F.struct(*[F.lit(True).alias(name) if name == PRESENT else column_of(name) for name in grouped.beside.names])

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampType
 
+from spark_ckpt.spark_internals.column_names import column_of
 from spark_ckpt.spark_internals.jvm import kind_of
 from spark_ckpt.spark_internals.names import SparkName
 from spark_ckpt.spark_internals.window_columns import WATERMARK
@@ -52,12 +54,12 @@ CLOCK_NODE = "EventTimeWatermark"
 def with_clock(frame: DataFrame, column: str, delay_ms: int, number: int) -> DataFrame:
     """The rows, whose event time in `column` moves the clock `number` of the query that reads them."""
     name = f"{_CLOCK}{number}"
-    return frame.withColumn(name, F.col(f"`{column}`")).withWatermark(name, f"{delay_ms} milliseconds").drop(name)
+    return frame.withColumn(name, column_of(column)).withWatermark(name, f"{delay_ms} milliseconds").drop(name)
 
 
 def in_event_time(frame: DataFrame, column: str) -> DataFrame:
     """The rows with a null event time `column`: what groups them may set event-time timeouts, and Spark drops none of them."""
-    return frame.withColumn(column, F.lit(None).cast("timestamp").alias(column, metadata={WATERMARK: 0}))
+    return frame.withColumn(column, F.lit(None).cast(TimestampType()).alias(column, metadata={WATERMARK: 0}))
 
 
 class EventClocks:

@@ -7,10 +7,11 @@ has both marks. A field of the struct loses them, so that its definition is look
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.types import StructType
 
+from spark_ckpt.spark_internals.column_names import column_of
 from spark_ckpt.spark_internals.jvm import items_of, java_frame, kind_of
 from spark_ckpt.spark_internals.names import SparkName
 
@@ -103,11 +104,16 @@ def watermark_only(frame: DataFrame, column: str, delay_ms: int) -> DataFrame:
     """The frame with `column`, and no other, marked as Spark's `withWatermark` does."""
     for field in frame.schema.fields:
         if is_watermarked(field):
-            frame = frame.withMetadata(field.name, _unmarked(field))
-    return frame.withMetadata(column, {**frame.schema[column].metadata, WATERMARK: delay_ms})
+            frame = _with_metadata(frame, field.name, _unmarked(field))
+    return _with_metadata(frame, column, {**frame.schema[column].metadata, WATERMARK: delay_ms})
 
 
-def _unmarked(field: StructField) -> dict[str, object]:
+def _with_metadata(frame: DataFrame, column: str, metadata: dict[str, Any]) -> DataFrame:
+    """As Spark's `withMetadata`, which resolves the column's name as an expression."""
+    return frame.withColumn(column, column_of(column).alias(column, metadata=metadata))
+
+
+def _unmarked(field: StructField) -> dict[str, Any]:
     return {key: value for key, value in field.metadata.items() if key != WATERMARK}
 
 

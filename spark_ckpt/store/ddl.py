@@ -11,8 +11,8 @@ import pyarrow as pa
 _NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s:`,]+))")
 _ROW = "struct<"
 _OPEN, _CLOSE = "<(", ">)"
-_DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
-_NESTED = re.compile(r"(array|map|struct)<(.*)>$", re.DOTALL)
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)", re.IGNORECASE)
+_NESTED = re.compile(r"(array|map|struct)<(.*)>$", re.DOTALL | re.IGNORECASE)
 _FIXED: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),
@@ -60,10 +60,11 @@ def types_inside(type_: str) -> Inside | None:
     nested = _NESTED.match(type_)
     if nested is None:
         return None
-    if nested[1] == "struct":
+    kind = nested[1].lower()
+    if kind == "struct":
         return Inside("struct", column_types(type_))
-    names = ("element",) if nested[1] == "array" else ("key", "value")
-    return Inside(nested[1], dict(zip(names, map(str.strip, _parts(nested[2])), strict=True)))
+    names = ("element",) if kind == "array" else ("key", "value")
+    return Inside(kind, dict(zip(names, map(str.strip, _parts(nested[2])), strict=True)))
 
 
 def arrow_schema(ddl: str) -> pa.Schema:
@@ -79,13 +80,15 @@ def _columns(ddl: str) -> str:
 
 def type_of(text: str) -> pa.DataType:
     """The type as Arrow has it; null where it is not known here."""
-    text = text.strip(" :\n").lower()
+    text = text.strip(" :\n")
     if decimal := _DECIMAL.match(text):
         return pa.decimal128(int(decimal[1]), int(decimal[2]))
-    if text.startswith("interval day"):
+    if text.lower().startswith("interval day"):
         return pa.duration("us")
     nested = _NESTED.match(text)
-    return _FIXED.get(text.split("(")[0], pa.null()) if nested is None else _nested(nested[1], nested[2])
+    if nested is None:
+        return _FIXED.get(text.split("(")[0].lower(), pa.null())
+    return _nested(nested[1].lower(), nested[2])
 
 
 def _nested(kind: str, inside: str) -> pa.DataType:

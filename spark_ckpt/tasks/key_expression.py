@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, FloatType, StructType
 
+from spark_ckpt.spark_internals.column_names import column_of
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
@@ -21,8 +23,8 @@ def _normalized(schema: StructType, keys: Sequence[str]) -> list[Column]:
     """Key expressions for hashing: -0.0 and 0.0 are one key, as in Spark's own grouping."""
     floating = (FloatType, DoubleType)
     return [
-        F.col(f"`{key}`") + F.lit(0.0).cast(schema[key].dataType)
+        column_of(key) + F.lit(0.0).cast(schema[key].dataType)
         if isinstance(schema[key].dataType, floating)
-        else F.col(f"`{key}`")
+        else column_of(key)
         for key in keys
     ]

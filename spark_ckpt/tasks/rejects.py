@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StringType, StructType
 
 from spark_ckpt.coordination.reports import FILE
+from spark_ckpt.spark_internals.column_names import map_in_arrow
 from spark_ckpt.tasks.reports import Reports
 from spark_ckpt.tasks.rows import REJECT
 from spark_ckpt.tasks.staging import SinkStage, StageWriter, running_batch
@@ -88,4 +89,4 @@ def divert_rejects(frame: DataFrame) -> DataFrame:
     make = _building.get()
     if make is None or REJECT not in frame.columns:
         return frame.drop(REJECT)
-    return frame.mapInArrow(make().divert, frame.drop(REJECT).schema)
+    return map_in_arrow(frame, make().divert, frame.drop(REJECT).schema)

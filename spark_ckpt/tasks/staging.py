@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from spark_ckpt.tasks.rows import ChunkedArray, Field
 
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_LONGEST_FOLDER = 200
 ROWS_PER_WRITE = 131_072
 
 
@@ -147,9 +149,7 @@ class StageWriter:
     def _open(self, lane: int, values: tuple[str | None, ...], schema: pa.Schema) -> _OpenFile:
         stage, part = self._stage, len(self._files)
         named = dict(zip(stage.plan.partition_by, values, strict=True))
-        folder = "".join(
-            f"{name}={_NULL_PARTITION if value is None else quote(value, safe='')}/" for name, value in named.items()
-        )
+        folder = "".join(f"{_folder(name, value)}/" for name, value in named.items())
         name = f"ckpt-{stage.sink}-i{stage.incarnation}-b{self._batch}-t{self._task}-{part}-{uuid.uuid4().hex}.parquet"
         output = stage.location.open_output(folder + name)
         plan = stage.plan
@@ -176,6 +176,14 @@ class StageWriter:
             statistics,
             file.output.sha256,
         )
+
+
+def _folder(name: str, value: str | None) -> str:
+    """Named for people; the manifest says what the value is. A file system takes names of up to 255 bytes."""
+    text = f"{quote(name, safe='')}={_NULL_PARTITION if value is None else quote(value, safe='')}"
+    return (
+        text if len(text) <= _LONGEST_FOLDER else f"{text[:_LONGEST_FOLDER]}-{sha256(text.encode()).hexdigest()[:16]}"
+    )
 
 
 def running_batch() -> int:

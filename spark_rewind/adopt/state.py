@@ -22,6 +22,7 @@ from spark_ckpt.driver.query_failures import QueryFailed, failure_by
 from spark_ckpt.errors import AdoptionRefused, CheckpointDamaged, CkptError, GraphInvalid
 from spark_ckpt.plan.graph import ddl
 from spark_ckpt.spark_internals.arrow_types import spark_schema_of
+from spark_ckpt.spark_internals.column_names import map_in_arrow
 from spark_ckpt.spark_internals.operator_state import reading, state_rows
 from spark_ckpt.spark_internals.query_logs import COMMITS, Unreadable, commit_text
 from spark_ckpt.store.records import OperatorSnapshot, StateFile
@@ -159,7 +160,7 @@ def written(
     """Write the operator's state files; durable when it returns. Raises `CheckpointDamaged`, `AdoptionRefused`, a `StoreOutage`."""
     writer = GroupWriter(found.name, found.schema, key_groups, location, epoch, incarnation)
     with typed_errors(folder, operator):
-        rows = dealt_out(found, key_groups).mapInArrow(writer.write, WRITTEN).collect()
+        rows = map_in_arrow(dealt_out(found, key_groups), writer.write, WRITTEN).collect()
     files = [StateFile.model_validate_json(row.file) for row in rows]
     snapshot = OperatorSnapshot(
         operator=found.name,

@@ -137,6 +137,16 @@ def staged_report(file):
     return {name: getattr(file, name) for name in StagedFile.__slots__}
 
 
+@pytest.mark.parametrize("name", ["..", "/a", "a\\b", "a b%20", "=", "ü" * 200])
+@pytest.mark.parametrize("value", ["x" * 300, "ü" * 100, "..", "\n"])
+def test_a_folder_takes_any_column_name_and_any_value(tmp_path, name, value):
+    rows = pa.table({name: [value, value + "2"], "v": [1, 2]})
+    files = written(tmp_path, rows, partition_by=(name,))
+    found = {file.partition_values[name]: read(tmp_path, file).column("v").to_pylist() for file in files}
+    assert found == {value: [1], value + "2": [2]}
+    assert len({file.path.rpartition("/")[0] for file in files}) == 2
+
+
 def test_several_partition_columns_are_combined_as_they_occur(tmp_path):
     table = pa.table({
         "day": pa.array([dt.date(2024, 1, 2), None, dt.date(2024, 1, 2), None], pa.date32()),

@@ -11,11 +11,13 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructType
 from store_world import OPERATOR, World
 
 from spark_ckpt.driver.state_check import check_state
 from spark_ckpt.errors import StateSchemaChanged
-from spark_ckpt.store.ddl import arrow_schema
+from spark_ckpt.plan.graph import ddl
+from spark_ckpt.store.ddl import arrow_schema, column_names
 from spark_ckpt.store.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.store.state_rows import keyed_beside
 from spark_ckpt.store.widening import types_change, value_differences, widened
@@ -213,3 +215,31 @@ def test_epochs_of_both_sides_are_compared_by_value(world: World) -> None:
     old, new = keyed_beside(world.store, OPERATOR, 1, 2, {}), keyed_beside(world.store, OPERATOR, 2, 1, {})
     assert {key: values for key, (_, values) in old.items()} == {"['a']": {"v": "1.00"}, "['b']": {"v": "2.00"}}
     assert [key for key in new if old[key] != new[key]] == ["['b']"]
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
+
+
+@given(st.lists(NAMES, min_size=1, max_size=4, unique=True))
+def test_columns_of_any_name_are_read_as_they_are_written(names: list[str]) -> None:
+    inside = StructType()
+    for name in names:
+        inside = inside.add(name, StringType())
+    rows = StructType().add("n", LongType())
+    for name in names:
+        rows = rows.add(name, MapType(StringType(), ArrayType(inside)))
+    text = ddl(rows)
+    assert column_names(text) == ["n", *names]
+    nested = pa.map_(pa.string(), pa.list_(pa.struct([(name, pa.string()) for name in names])))
+    assert arrow_schema(text) == pa.schema([("n", pa.int64()), *((name, nested) for name in names)])
+
+
+@pytest.mark.parametrize("name", ["total amount", "a/b", "it's", "a,b", "(x)"])
+def test_state_goes_on_that_was_written_before_names_were_quoted(name: str) -> None:
+    quoted = ddl(StructType().add(name, StringType()).add("v", LongType()))
+    before = snapshot_of(f"{name} string, v bigint", f"{name} string, v bigint")
+    check_state(before, quoted, f"{quoted}, more string", 3)
+    with pytest.raises(StateSchemaChanged):
+        check_state(before, f"{quoted}, more string", quoted, 3)
+    with pytest.raises(StateSchemaChanged):
+        check_state(before, quoted, f"more string, {quoted}", 3)
