@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
@@ -14,10 +15,7 @@ class Subscription:
 
     def __init__(self, named: Sequence[str], pattern: str | None) -> None:
         self._named = list(named)
-        try:
-            self._pattern = re.compile(pattern) if pattern else None
-        except re.error as error:
-            raise ConfigInvalid(f"{pattern!r} is not a regular expression: {error}") from error
+        self._pattern = _compiled(pattern) if pattern else None
 
     def __str__(self) -> str:
         return self._pattern.pattern if self._pattern else ",".join(self._named)
@@ -38,3 +36,23 @@ class Subscription:
     def for_spark(self) -> dict[str, str]:
         """The option of Spark's reader."""
         return {"subscribePattern": str(self)} if self._pattern else {"subscribe": str(self)}
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """The pattern, if Java, which matches topics for Spark, reads it in the same way. Raises `ConfigInvalid`."""
+    try:
+        with warnings.catch_warnings():
+            # Of nested and intersected classes (`[a-z&&[^b]]`), which Python takes for plain characters.
+            warnings.simplefilter("error", FutureWarning)
+            compiled = re.compile(pattern)
+    except (re.error, FutureWarning) as error:
+        raise ConfigInvalid(
+            f"{pattern!r} is not a regular expression that Python and Java read alike: {error}",
+            hint="write the pattern without nested classes, or give the topics by name",
+        ) from error
+    if "(?P" in pattern:
+        raise ConfigInvalid(
+            f"{pattern!r} has a named group in Python's spelling, which Java does not know",
+            hint="use a group without a name",
+        )
+    return compiled

@@ -180,3 +180,9 @@ def test_source_arguments_that_contradict_are_refused(arguments: dict[str, Any])
 def test_sink_arguments_that_cannot_work_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigInvalid):
         KafkaSink("b:9092", **arguments)
+
+
+@pytest.mark.parametrize("pattern", ["(", "[a-z&&[^b]]+", "(?P<name>a).*"])
+def test_a_pattern_that_java_reads_in_another_way_is_refused(pattern: str) -> None:
+    with pytest.raises(ConfigInvalid):
+        KafkaSource("b:9092", pattern=pattern)
