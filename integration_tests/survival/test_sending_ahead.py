@@ -27,10 +27,9 @@ EPOCHS_MAX = 300
 LANE_POINTS = (*IN_LANES_AHEAD, *IN_CHILDREN[1:])
 
 
+@pytest.mark.long  # in the gate: integration_tests/kafka/test_publish_ahead.py, and test_kafka_to_kafka.py
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "named", [AROUND_THE_DECISION, pytest.param(EVERY_POINT, marks=pytest.mark.long)], ids=["decision", "every point"]
-)
+@pytest.mark.parametrize("named", [AROUND_THE_DECISION, EVERY_POINT], ids=["decision", "every point"])
 def test_every_kill_leaves_every_record_exactly_once(
     job: KafkaJob, spark: SparkSession, named: tuple[str, ...]
 ) -> None:
