@@ -41,7 +41,8 @@ class Connector:
     `name`: the entry point's, as in `spark_ckpt.session("x", name)`. `contract`: the `CONTRACT` that it was written for,
     as a number. `sources`, `sinks`: names of classes in that module, so that it may import them when they are asked for.
     `jars`: what a session needs on its class path, every artefact locked (`spark_ckpt.jars.read_lock`).
-    `settings`: what a session needs to be told; a user's own settings win.
+    `settings`: what a session needs to be told; a user's own settings win. `published`: as `TellsPublished.newest_published`, but
+    from the identity that a log keeps of a sink and from storage options: commands have no sink object. Raises `SinkInvalid`.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Connector:
     sinks: tuple[str, ...] = ()
     jars: tuple[Choice, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+    published: Callable[[Mapping[str, str], SinkContext, Mapping[str, str]], Published | None] | None = None
 
 
 @runtime_checkable
@@ -319,6 +321,8 @@ class EpochOutput:
     published for a decision that the log has lost, and what the sink shows is not this output.
     `beside`: higher ids that do not stand on this epoch, as far as is known: a marker at one of them does not say that the sink has
     these rows. Then it is `PublishConflict`, with the marker's epoch as `marker`.
+    `rows_before`: the newest epoch before this one that has rows for the sink, 0 if none. A marker below it says that the sink
+    has lost rows: it comes from an older backup, or lost its newest commit. Then it is `PublishConflict`, too.
     """
 
     epoch: Epoch
@@ -333,6 +337,7 @@ class EpochOutput:
     decision: str = ""
     begun_after: Epoch | None = None
     beside: tuple[Epoch, ...] = ()
+    rows_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +409,14 @@ class TellsPublished(Protocol):
 
     def newest_published(self, context: SinkContext) -> Published | None:
         """The newest epoch this sink has of the job; None if none. Asked before a run decides anything."""
+
+
+@runtime_checkable
+class DeclaresPublished(Protocol):
+    """A sink with a command for the operator who has found out what it has: its marker was lost, or rows may be missing."""
+
+    def declaring(self, context: SinkContext, epoch: Epoch) -> str:
+        """The command, as it is typed, that makes the marker say `epoch`. It publishes and removes nothing."""
 
 
 @runtime_checkable

@@ -34,6 +34,7 @@ _ALSO = {
     "seed": "begins where Spark's checkpoint says",
     "adopted": "goes on where a plain query stopped",
     "newest_published": "tells what it has published",
+    "declaring": "lets the operator say what it has published",
 }
 """What an optional protocol of `spark_ckpt.connector` means to a user, by its first method."""
 

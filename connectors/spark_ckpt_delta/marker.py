@@ -27,7 +27,7 @@ Engine = Literal["deltalake", "spark"]
 _DECISION_BITS = 31
 _UNDECIDED = "unknown"
 """What the history shows for an output without a decision: nothing to compare with."""
-_ENGINES: tuple[Engine, ...] = ("deltalake", "spark")
+ENGINES: tuple[Engine, ...] = ("deltalake", "spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,11 @@ def fingerprint(decision: str) -> int:
 def transaction_version(output: EpochOutput) -> int:
     """The application transaction's version for an output: it grows with the epoch."""
     return output.epoch << _DECISION_BITS | fingerprint(output.decision)
+
+
+def declared_version(epoch: Epoch) -> int:
+    """The transaction's version for an epoch that an operator declares: it may be of any decision."""
+    return epoch << _DECISION_BITS
 
 
 def application_id(context: SinkContext, engine: Engine) -> str:
@@ -95,7 +100,7 @@ def check_owner(table: str, opened: DeltaTable, context: SinkContext, engine: En
     The two are not mutually exclusive on every storage, and a marker of one does not guard the writes of the
     other.
     """
-    for other in _ENGINES:
+    for other in ENGINES:
         if other != engine and read_marker(opened, application_id(context, other)) is not None:
             raise SinkInvalid(
                 f"sink {context.sink} has written {table} with engine {other!r}; one engine owns a table",
@@ -108,17 +113,13 @@ def is_published(marker: TableMarker | None, output: EpochOutput, context: SinkC
     """Whether the table has the output already.
 
     The first epoch of all leaves a marker even without rows, later ones only with rows: a marker may lag behind
-    `previous`, but once there it stays. Raises `Fenced` if a newer incarnation has published; `PublishConflict`
-    if the marker names an epoch that the log does not know, or is absent although the log says that the sink
-    has published.
+    `previous`, but not behind `rows_before`. Raises `Fenced` if a newer incarnation has published; `PublishConflict`
+    if the marker names an epoch that the log does not know, or is absent or too old although the log says that the
+    sink has published.
     """
     if marker is None:
         if output.acked:
-            raise PublishConflict(
-                f"the log says that epoch {output.acked} is published, but the table has no marker of this sink",
-                hint="the table was dropped and created anew: restore it, or start the job on a new store",
-                sink=context.sink,
-            )
+            raise _behind(f"epoch {output.acked} is published, but the table has no marker of this sink", 0, context)
         return False
     if marker.incarnation > context.incarnation:
         raise Fenced(
@@ -142,6 +143,9 @@ def is_published(marker: TableMarker | None, output: EpochOutput, context: SinkC
     if marker.epoch >= output.epoch:
         _check_decision(marker, output, context)
         return True
+    if marker.epoch < output.rows_before:
+        said = f"the rows of epoch {output.rows_before} are published, but the table's newest epoch is {marker.epoch}"
+        raise _behind(said, marker.epoch, context)
     if marker.epoch > max(output.previous, output.begun_after or 0) and marker.epoch not in output.dropped:
         raise PublishConflict(
             f"the table says epoch {marker.epoch} is published, but the log decided {output.previous} "
@@ -151,6 +155,15 @@ def is_published(marker: TableMarker | None, output: EpochOutput, context: SinkC
             marker=marker.epoch,
         )
     return False
+
+
+def _behind(said: str, marker: int, context: SinkContext) -> PublishConflict:
+    return PublishConflict(
+        f"the log says that {said}: the table comes from an older backup, or has lost its newest commits",
+        hint="bring the table back as it was and start the job again; without that, the start names the other ways to continue",
+        sink=context.sink,
+        marker=marker,
+    )
 
 
 def _check_decision(marker: TableMarker, output: EpochOutput, context: SinkContext) -> None:

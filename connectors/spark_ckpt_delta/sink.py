@@ -10,6 +10,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructField, StructType
 
+from checkpoint_protocols.ids import Epoch
 from spark_ckpt.connector import Published, Publisher, SinkContext, StagePlan
 from spark_ckpt.errors import CkptError, ConfigInvalid, SinkInvalid
 from spark_ckpt.place import check_table_path
@@ -18,6 +19,7 @@ from spark_ckpt.storage_errors import one_line, outage, refusal_in
 from spark_ckpt_delta.log import identity_of, location, open_table, table_exists
 from spark_ckpt_delta.marker import Engine, application_id, read_marker
 from spark_ckpt_delta.publisher import DeltalakePublisher
+from spark_ckpt_delta.repair import command
 from spark_ckpt_delta.rules import (
     check_markers_stay,
     check_names,
@@ -143,6 +145,10 @@ class DeltaSink:
         opened = self._opened()
         marker = None if opened is None else read_marker(opened, application_id(context, self._engine))
         return None if marker is None else Published(marker.epoch, marker.incarnation, marker.is_of)
+
+    def declaring(self, context: SinkContext, epoch: Epoch) -> str:
+        """The command that makes the table's marker say `epoch`."""
+        return command(self._table, context, self._engine, epoch)
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
         """Path and table id; the id is empty while there is no table."""

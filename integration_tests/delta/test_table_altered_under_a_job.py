@@ -1,9 +1,10 @@
-"""Somebody alters the table of a running job: it ends before rows are visible that do not fit, and its advice leads on."""
+"""A table that somebody alters under a job, or takes back behind its store: the job refuses, and its advice leads on."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
 from integration_tests.survival.process import wait_until
-from spark_ckpt.errors import CkptError, RowsRefused, SinkInvalid
+from spark_ckpt.errors import CkptError, PublishConflict, RowsRefused, SinkInvalid
 
 pytestmark = pytest.mark.spark
 BOTH = pytest.mark.parametrize("sink", [{}, {"engine": "spark", "keys": ["id"]}], ids=["deltalake", "spark"])
@@ -143,3 +144,34 @@ def test_a_table_that_comes_to_forget_markers_ends_the_job_and_unsetting_the_pro
     spark.sql(caught.value.hint)
     altered.drain()
     assert altered.rows() == [(1, "one"), (2, "two")]
+
+
+@pytest.mark.parametrize("staged", [True, False], ids=["rows are still staged", "rows are gone"])
+def test_a_job_whose_table_comes_from_an_older_backup_continues_where_the_refusal_says(
+    spark: SparkSession, tmp_path: Path, staged: bool
+) -> None:
+    altered = Altered(spark, tmp_path, {})
+    altered.put(1, {"id": 1, "v": "one"})
+    altered.drain()
+    backup = tmp_path / "backup"
+    shutil.copytree(altered.table, backup)
+    altered.put(2, {"id": 2, "v": "two"})
+    altered.drain()
+    if staged:
+        shutil.rmtree(Path(altered.table) / "_delta_log")
+        shutil.copytree(backup / "_delta_log", Path(altered.table) / "_delta_log")
+    else:
+        shutil.rmtree(altered.table)
+        shutil.copytree(backup, altered.table)
+    altered.put(3, {"id": 3, "v": "three"})
+
+    with pytest.raises(PublishConflict) as caught:
+        altered.drain()
+
+    assert caught.value.context["sink"] == "out"
+    assert altered.rows() == [(1, "one")]
+    altered.drain(restore=caught.value.context["restore"])
+    assert altered.rows() == [(1, "one"), (2, "two"), (3, "three")]
+    altered.put(4, {"id": 4, "v": "four"})
+    altered.drain()
+    assert altered.rows()[3:] == [(4, "four")]

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from spark_ckpt.cli.asked_sinks import sinks_behind
 from spark_ckpt.cli.inputs import InputAgain, inputs_again
 from spark_ckpt.cli.list import driver_fields, driver_of
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
@@ -19,7 +20,7 @@ from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.json_values import plain
 from spark_ckpt.recovery.plan import RestorePlan, SinkPlan, plan
 from spark_ckpt.recovery.text import sink_lines
-from spark_ckpt.store.log_state import LogState
+from spark_ckpt.store.log_state import LogState, taken_back
 from spark_ckpt.wording import epochs, one_or_many
 
 
@@ -48,13 +49,18 @@ def restore(
             hint=f"see what it would do with --dry-run, then start the job with {call}",
         )
     opened = open_store(store, storage_option)
-    log_state = opened.log.state()
+    late = [each for each in sinks_behind(opened)[0] if each.sink not in new]
+    log_state = taken_back(opened.log.state(), {each.sink: each.has for each in late})
     planned = plan(log_state, wanted, opened.log.manifest, opened.verify, frozenset(new))
     inputs = inputs_again(opened, log_state, planned)
     if as_json:
         again: list[Json] = [each.fields() for each in inputs]
-        print_json({**_fields(log_state, planned), "inputs": again})
+        print_json(
+            {**_fields(log_state, planned), "inputs": again, "sinks_behind": [plain(asdict(each)) for each in late]}
+        )
     else:
+        for sink in late:
+            print_line(f"{sink.sentence}\n")
         _print_plan(log_state, planned, inputs, call)
     unknown = next((each.error for each in inputs if each.error is not None), None)
     if unknown is not None:

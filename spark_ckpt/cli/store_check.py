@@ -13,6 +13,7 @@ from functools import partial
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from spark_ckpt.cli.asked_sinks import refusal_of, sinks_behind
 from spark_ckpt.cli.checks import Finding
 from spark_ckpt.cli.list import driver_of
 from spark_ckpt.cli.output import utc
@@ -59,6 +60,16 @@ def _contents(location: Location) -> Iterator[Finding]:
     yield Finding("store", "ok", f"job {log_state.job}, {holds}")
     yield Finding("driver", "ok", driver_of(log_state))
     yield _newest(store, log_state.latest)
+    yield from _sinks(store)
+
+
+def _sinks(store: Store) -> Iterator[Finding]:
+    late, unknown = sinks_behind(store)
+    for sink, why in unknown.items():
+        yield Finding(f"sink {sink}", "warn", f"was not compared: {why}")
+    if (error := refusal_of(store, late)) is not None:
+        for each in late:
+            yield Finding(f"sink {each.sink}", "fail", each.sentence, error.hint)
 
 
 def _newest(store: Store, epoch: int) -> Finding:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+from spark_ckpt.cli.asked_sinks import refusal_of, sinks_behind
 from spark_ckpt.cli.memory_check import check_memory, damage_text
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, print_json, print_line, print_table
 from spark_ckpt.cli.stores import open_store
-from spark_ckpt.errors import EpochDamaged, FormatUnknown
+from spark_ckpt.connector import Json
+from spark_ckpt.errors import EpochDamaged, FormatUnknown, PublishConflict
+from spark_ckpt.json_values import plain
 from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.sinks_behind import Behind
 from spark_ckpt.store.store import Store
 
 
@@ -27,11 +32,13 @@ def verify(
 ) -> None:
     """Check that the files of every kept epoch are there, and with --deep every byte of them. Exit code 5 if not.
 
-    What sources keep in the store (lists of consumed files) is read whole in any case, as every start does.
+    What sources keep in the store (lists of consumed files) is read whole in any case, as every start does. Delta tables
+    must have the rows that they have acknowledged: exit code 9 if one comes from an older backup.
     """
     opened = open_store(store, storage_option)
     epochs = [brief.epoch for brief in opened.log.state().epochs] if epoch is None else [epoch]
     found, unchecked = damages(opened, epochs, deep)
+    late, unknown = sinks_behind(opened)
     if as_json:
         print_json(
             {
@@ -40,14 +47,19 @@ def verify(
                 "whole": not any(found.values()),
                 "epochs": [{"epoch": each, "whole": why is None, "damage": why} for each, why in found.items()],
                 "unchecked_sources": [*unchecked],
+                "sinks_behind": [plain(asdict(each)) for each in late],
+                "sinks_unknown": dict[str, Json](unknown),
             }
         )
     else:
         _print(found, deep)
         for source in unchecked:
             print_line(f"not checked: what source {source} keeps in the store; its connector is not installed here")
+        _print_sinks(opened, late, unknown)
     if any(found.values()):
         raise typer.Exit(EpochDamaged.exit_code)
+    if late:
+        raise typer.Exit(PublishConflict.exit_code)
 
 
 def damages(store: Store, epochs: Sequence[int], deep: bool) -> tuple[dict[int, str | None], list[str]]:
@@ -83,6 +95,13 @@ def _unneeded(store: Store, epoch: int, error: EpochDamaged) -> str:
     sink = error.context.get("sink")
     published = sink is not None and epoch <= store.log.state().acked.get(str(sink), 0)
     return f" (rows that sink {sink} has published already: no restore needs them)" if published else ""
+
+
+def _print_sinks(store: Store, late: list[Behind], unknown: dict[str, str]) -> None:
+    for sink, why in unknown.items():
+        print_line(f"\nsink {sink} was not compared: {why}")
+    if (error := refusal_of(store, late)) is not None:
+        print_line(f"\n{error}")
 
 
 def _print(found: dict[int, str | None], deep: bool) -> None:

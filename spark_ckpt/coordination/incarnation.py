@@ -411,7 +411,7 @@ class IncarnationCore:
     def _lineage(self, now_ms: float) -> Lineage:
         took_ms = round(now_ms - self._barrier_at_ms)
         numbers = (self._incarnation, self._base.epoch, self._previous)
-        return Lineage(*numbers, now_ms, took_ms, self._holding, self.standing)
+        return Lineage(*numbers, now_ms, took_ms, self._holding, self.standing, self._base.rows_so_far)
 
     def _why(self, outcome: barrier.Outcome, why: str) -> CkptError | None:
         blamed = self._publication.error

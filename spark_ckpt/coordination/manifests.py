@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.epoch_builder import EndedEpoch
@@ -27,7 +27,7 @@ from spark_ckpt.store.records import (
 class Lineage:
     """Where a new epoch stands: who decides it, on which epoch, after which id, when, how long after its barrier was offered.
 
-    `holding`: what sinks wait for. `standing`: which tables, topics and folders its names mean.
+    `holding`: what sinks wait for. `rows_before`: see `Manifest`. `standing`: which tables, topics and folders its names mean.
     """
 
     incarnation: int
@@ -37,6 +37,7 @@ class Lineage:
     took_ms: int
     holding: Holding
     standing: Standing
+    rows_before: Mapping[str, int] = field(default_factory=dict)
 
 
 def manifest_of(
@@ -68,6 +69,7 @@ def manifest_of(
         acks=tuple(acks),
         source_identities={name: dict(parts) for name, parts in lineage.standing.sources.items()},
         sink_identities=dict(lineage.standing.sinks),
+        rows_before=dict(lineage.rows_before),
     )
 
 

@@ -121,4 +121,5 @@ class Publication:
             decision=manifest.attempt,
             begun_after=None if begun_after is None else Epoch(begun_after),
             beside=tuple(Epoch(each) for each in self._point.beside.get(epoch, ())),
+            rows_before=self.standing.rows_before(sink, manifest),
         )

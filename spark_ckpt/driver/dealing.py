@@ -46,6 +46,7 @@ def behind(point: RecoveryPoint, dealt: OperatorSnapshot, reason: Reason) -> Man
         "reason": reason,
         "operators": {**base.operators, dealt.operator: dealt},
         "outputs": {},
+        "rows_before": base.rows_so_far,
         "rows_in": 0,
         "rows_out": 0,
         "rejected": {},

@@ -6,29 +6,79 @@ would be refused then, but only after an epoch was decided that no sink can take
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
-from checkpoint_protocols.ids import Incarnation
-from spark_ckpt.connector import SinkContext, TellsPublished
+from checkpoint_protocols.ids import Epoch, Incarnation
+from spark_ckpt.connector import DeclaresPublished, Published, SinkContext, TellsPublished
+from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.plan.graph import SinkBinding
+from spark_ckpt.store import sinks_behind
+from spark_ckpt.store.log_state import LogState
+from spark_ckpt.store.restore import LATEST, RestoreTarget, resolve
 from spark_ckpt.store.sinks_ahead import refusal
 from spark_ckpt.store.store import Store
 
 
 def refuse_newer_sinks(bindings: Iterable[SinkBinding], store: Store) -> None:
     """Raise `PublishConflict` if a sink has what the store's log does not know. Nothing is changed or fenced."""
+    told = _told(bindings, store)
+    # The log is read after the markers: another driver's newer epoch is in it then.
+    log_state = store.log.state()
+    markers = {name: published for name, published in told.items() if published is not None}
+    if (error := refusal(markers, log_state, store.location.uri)) is not None:
+        raise error
+
+
+def sinks_taken_back(
+    bindings: Sequence[SinkBinding], store: Store, restore: RestoreTarget, fresh: Collection[str]
+) -> dict[str, int]:
+    """The sinks that lack rows which they have published, with the newest epoch that each has. Nothing is changed.
+
+    Only who names an epoch to restore has decided what becomes of these rows: "latest" raises `PublishConflict`. `fresh`: sinks
+    that take the place of others.
+    """
+    told = {name: marker for name, marker in _told(bindings, store).items() if name not in fresh}
+    log_state = store.log.state()
+    found: dict[str, int] = {}
+    for newest in {log_state.latest, log_state.latest if restore == LATEST else resolve(log_state, restore)[0]}:
+        late = _behind(told, store, log_state, newest)
+        if late and restore == LATEST:
+            _raise(late, bindings, store, log_state)
+        found |= {each.sink: each.has for each in late}
+    return found
+
+
+def _behind(told: sinks_behind.Markers, store: Store, log_state: LogState, newest: int) -> list[sinks_behind.Behind]:
+    if not told or not newest:
+        return []
+    with suppress(EpochDamaged):  # the start refuses that epoch, or passes over it
+        published = sinks_behind.rows_published(log_state, store.log.manifest(newest), store.log.manifest)
+        return sinks_behind.behind(told, published)
+    return []
+
+
+def _raise(late: list[sinks_behind.Behind], bindings: Sequence[SinkBinding], store: Store, log_state: LogState) -> None:
+    def declaring(name: str, epoch: int) -> str:
+        sink = next(binding.sink for binding in bindings if binding.name == name)
+        context = SinkContext(store.job, name, store.id, Incarnation(log_state.incarnation))
+        return sink.declaring(context, Epoch(epoch)) if isinstance(sink, DeclaresPublished) else ""
+
+    error = sinks_behind.refusal(late, log_state, store.log.manifest, store.verify, declaring)
+    if error is not None:
+        raise error
+
+
+def _told(bindings: Iterable[SinkBinding], store: Store) -> Mapping[str, Published | None]:
+    """What each sink says that can say it."""
     incarnation = Incarnation(store.log.state().incarnation)
     asked = {binding.name: binding.sink for binding in bindings if isinstance(binding.sink, TellsPublished)}
     if not asked:
-        return
+        return {}
     with ThreadPoolExecutor(len(asked), thread_name_prefix="ckpt-marker") as pool:
         told = {
             name: pool.submit(sink.newest_published, SinkContext(store.job, name, store.id, incarnation))
             for name, sink in asked.items()
         }
-    # The log is read after the markers: another driver's newer epoch is in it then.
-    log_state = store.log.state()
-    markers = {name: published for name, answer in told.items() if (published := answer.result()) is not None}
-    if (error := refusal(markers, log_state, store.location.uri)) is not None:
-        raise error
+    return {name: answer.result() for name, answer in told.items()}

@@ -24,6 +24,7 @@ from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.listener import OutageEvent, RunListener
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query_failures import typed
+from spark_ckpt.driver.sink_markers import sinks_taken_back
 from spark_ckpt.driver.spark_incarnation import Ending, SparkIncarnation
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, RunFailed, StoreOutage
 from spark_ckpt.store.holder import current_holder
@@ -195,9 +196,11 @@ class Supervisor:
         plan, log = self._plan, self._plan.store.log
         # Before anything is written: a new incarnation on the wrong epoch would move the job there.
         plan.check_start(restore)
+        new = plan.confirmed.new_sinks
+        taken_back = sinks_taken_back(plan.bindings, plan.store, restore, new) if ended is None else {}
         holder = current_holder(plan.job)
         point: RecoveryPoint = log.begin_incarnation(
-            holder, restore, plan.config.lease_ms, takeover=takeover, ended=ended
+            holder, restore, plan.config.lease_ms, takeover=takeover, ended=ended, taken_back=taken_back
         )
         try:
             return self._begun(point, levels)

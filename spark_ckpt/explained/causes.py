@@ -237,8 +237,8 @@ _ENDS: Mapping[str, Cause] = {
         "publishes them.",
     ),
     "CKPT_PUBLISH_CONFLICT": Cause(
-        "The sink remembers another epoch than the log: the store is an older backup, the table was restored, or "
-        "two jobs share one sink.",
+        "The sink remembers another epoch than the log: the store or the table is an older backup, the table lost its "
+        "newest commits, or two jobs share one sink.",
         "Bring back the newest store, or take the sink back to the epoch that the message names; docs/backups.md "
         "has the ways in order.",
     ),

@@ -56,6 +56,7 @@ class Debts:
             case IncarnationRecord():
                 self._latest = record.base
                 self._acked(record.acks)
+                self.take_back(record.taken_back)
             case Published():
                 self._acked(record.acks)
             case LossAccepted():
@@ -64,6 +65,12 @@ class Debts:
                 self._known_by_number(record.acked)
             case Folded(owed=owed, last=last) if owed is not None:
                 self._left(owed, last)
+
+    def take_back(self, sinks: Mapping[str, int]) -> None:
+        """Each of these sinks has nothing after the epoch that stands with it."""
+        for sink, newest in sinks.items():
+            lost = {brief.epoch for brief in self._epochs.values() if brief.epoch > newest and sink in brief.sinks}
+            self._owed.setdefault(sink, set()).update(lost)
 
     def _acked(self, acks: Iterable[SinkAck]) -> None:
         for ack in acks:

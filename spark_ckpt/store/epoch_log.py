@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from spark_ckpt.errors import (
     ConfigInvalid,
@@ -23,6 +24,7 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_content import HINT_DAMAGED
 from spark_ckpt.store.log_rows import manifest_of, needed_rows, record_of, row_of, totals
 from spark_ckpt.store.log_state import At, LogState, folded
+from spark_ckpt.store.log_state import taken_back as with_taken_back
 from spark_ckpt.store.log_table import LogTable, NewRow
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.records import (
@@ -110,6 +112,7 @@ class EpochLog:
         lease_ms: int = 30_000,
         takeover: bool = False,
         ended: int | None = None,
+        taken_back: Mapping[str, int] = MappingProxyType({}),
     ) -> RecoveryPoint:
         """Start a new incarnation of the job at the epoch that `restore` names; earlier incarnations are fenced from now on.
 
@@ -117,14 +120,16 @@ class EpochLog:
         epochs and reports them; an epoch or savepoint asked for that is damaged raises `EpochDamaged`.  Decided epochs
         behind the restored one that were not published are dropped, see `RecoveryPoint`. `ended`: `LogState.lease_token` of a
         lease that the caller has seen end: no clock is asked, it is refused if the lease was renewed or taken since.
+        `taken_back`: sinks that have less than the log says, with the newest epoch that each has: what it lacks is unpublished.
         """
         begun: list[RecoveryPoint] = []
 
         def propose(log_state: LogState) -> NewRow:
             if not takeover:
                 proposals.refuse_if_held(log_state, self._own_incarnation, self._now_ms(), ended)
-            begun[:] = [recovery_point(log_state, restore, self._manifest, self.verify)]
-            return proposals.incarnation(begun[0], holder, self._now_ms(), lease_ms)
+            known = with_taken_back(log_state, taken_back)
+            begun[:] = [recovery_point(known, restore, self._manifest, self.verify)]
+            return proposals.incarnation(begun[0], holder, self._now_ms(), lease_ms, taken_back)
 
         with self._lock:
             self.append(propose)

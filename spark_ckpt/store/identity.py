@@ -78,6 +78,11 @@ class Standing:
         after = self.sinks[sink].after if sink in self.sinks else 0
         return (acked, None) if acked > after or not after else (0, after)
 
+    def rows_before(self, sink: str, manifest: Manifest) -> int:
+        """The newest epoch before `manifest` of whose lineage this very sink has rows; 0 if there is none."""
+        before = manifest.rows_before.get(sink, 0)
+        return 0 if self.is_before(sink, before) else before
+
     def is_before(self, sink: str, epoch: int) -> bool:
         """Whether the epoch was decided before this very sink took another one's place: it is not to get it."""
         return sink in self.sinks and epoch <= self.sinks[sink].after

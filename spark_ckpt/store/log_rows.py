@@ -96,6 +96,12 @@ def totals(log_state: LogState) -> Folded:
     return Folded(last=log_state.last, acked=dict(log_state.acked), owed=owed)
 
 
+def _took_back(row: LogRow) -> bool:
+    """Rows of before acknowledge what the sinks have lost since."""
+    record = record_of(row)
+    return isinstance(record, IncarnationRecord) and bool(record.taken_back)
+
+
 def needed_rows(rows: Sequence[LogRow], epochs: set[int]) -> set[int]:
     """`seq` of the rows that the log still needs when only `epochs` are kept."""
     needed: set[int] = set()
@@ -105,6 +111,8 @@ def needed_rows(rows: Sequence[LogRow], epochs: set[int]) -> set[int]:
     for row in rows:
         newest[row.kind] = row.seq
         if row.kind in ("incarnation", "released") and row.incarnation in incarnations:
+            needed.add(row.seq)
+        if row.kind == "incarnation" and _took_back(row):
             needed.add(row.seq)
         if row.kind in ("created", "loss-accepted") or (row.kind == "epoch" and row.epoch in epochs):
             needed.add(row.seq)

@@ -185,13 +185,24 @@ def _alike(row: tuple[At, AnyRecord]) -> object:
     return record.incarnation if isinstance(record, EpochBrief) else object()
 
 
+def taken_back(log_state: LogState, sinks: Mapping[str, int]) -> LogState:
+    """The state if each of these sinks has nothing after the epoch that stands with it."""
+    if not sinks:
+        return log_state
+    debts = Debts(dict(log_state.by_id), log_state.owed, log_state.latest)
+    debts.take_back(sinks)
+    return replace(log_state, acked={**log_state.acked, **sinks}, owed=debts.owed())
+
+
 def _created(log_state: LogState, record: CreatedRecord, at: At) -> LogState:
     return replace(log_state, job=record.job, store_id=record.store_id)
 
 
 def _incarnation(log_state: LogState, record: IncarnationRecord, at: At) -> LogState:
+    acked = {**_acked(log_state, record.acks).acked, **record.taken_back}
     return replace(
-        _acked(log_state, record.acks),
+        log_state,
+        acked=acked,
         incarnation=record.incarnation,
         holder=record.holder,
         since_ms=at.time_ms,

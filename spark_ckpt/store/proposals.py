@@ -7,7 +7,8 @@ row is there.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound, Fenced, RunFailed, StoreInUse
 from spark_ckpt.store.holder import provably_dead
@@ -54,8 +55,14 @@ def refuse_if_held(log_state: LogState, own: int | None, now_ms: int, ended: int
         raise _in_use(log_state)
 
 
-def incarnation(point: RecoveryPoint, holder: Holder, now_ms: int, lease_ms: int) -> NewRow:
-    """An incarnation begins, and has the lease."""
+def incarnation(
+    point: RecoveryPoint,
+    holder: Holder,
+    now_ms: int,
+    lease_ms: int,
+    taken_back: Mapping[str, int] = MappingProxyType({}),
+) -> NewRow:
+    """An incarnation begins, and has the lease. `taken_back`: see `IncarnationRecord`."""
     record = IncarnationRecord(
         incarnation=point.incarnation,
         holder=holder,
@@ -64,6 +71,7 @@ def incarnation(point: RecoveryPoint, holder: Holder, now_ms: int, lease_ms: int
         lease_ms=lease_ms,
         lease_expires_ms=now_ms + lease_ms,
         passed_over=point.passed_over,
+        taken_back=dict(taken_back),
     )
     return row_of(record, point.incarnation, point.manifest.epoch)
 

@@ -176,6 +176,7 @@ class Manifest(Record):
     The identities say what the names of `cursors` and `outputs` stood for; those of sinks that the job has dropped
     stay, in case their names come back. Absent: written before there were any, or by connectors that have none.
     `held`: rows that were staged up to this epoch and are published with a later one; a sink is in `outputs` or here.
+    `rows_before`: per sink the newest earlier epoch of the lineage that has rows for it; a sink that has none is absent.
     `late_watermark_ms`: what rows of the next batch are late by, a batch older than `watermark_ms`. None if an older version
     wrote the manifest. `timings` and `graph`: for those who look.
     """
@@ -203,8 +204,15 @@ class Manifest(Record):
     acks: tuple[SinkAck, ...] = ()
     source_identities: dict[str, dict[str, str]] = {}
     sink_identities: dict[SinkName, SinkIdentity] = {}
+    rows_before: dict[SinkName, Count] = {}
     timings: Timings | None = None
     graph: tuple[GraphNode, ...] = ()
+
+    @property
+    def rows_so_far(self) -> dict[str, int]:
+        """`rows_before` of an epoch that extends this one."""
+        own = {sink: self.epoch for sink, output in self.outputs.items() if output.files}
+        return {**self.rows_before, **own}
 
 
 class Holder(Record):
@@ -230,7 +238,8 @@ class CreatedRecord(Entry):
 
 class IncarnationRecord(Entry):
     """An incarnation of the job begins: it continues from epoch `base`. `passed_over`: damaged epochs behind it that "latest"
-    did not choose, also in earlier incarnations since somebody last chose an epoch by name or number.
+    did not choose, also in earlier incarnations since somebody last chose an epoch by name or number. `taken_back`: sinks that
+    had less than the log says when an epoch was named to restore, with the newest epoch that each of them has.
     """
 
     incarnation: Annotated[int, Field(ge=1)]
@@ -241,6 +250,7 @@ class IncarnationRecord(Entry):
     lease_expires_ms: int
     acks: tuple[SinkAck, ...] = ()
     passed_over: tuple[int, ...] = ()
+    taken_back: dict[SinkName, Count] = {}
 
 
 class EpochBrief(Entry):

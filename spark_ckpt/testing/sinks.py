@@ -252,6 +252,15 @@ class _Refusals:
                 job.driver().publish(job.decided(9, previous=Epoch(8), acked=Epoch(8)))
             job.require_shown("nothing is shown after a conflict")
 
+    def test_a_target_that_lacks_rows_which_it_had_is_refused(self, subject: SinkSubject) -> None:
+        """`rows_before`: an older backup of the target has a marker, but of an older epoch."""
+        with WritingJob(subject) as job:
+            job.publish(job.driver(), job.decided(1))
+            with refused(PublishConflict, "a marker below `rows_before` is a conflict"):
+                job.driver(2).publish(job.decided(4, 2, previous=Epoch(3), acked=Epoch(3), rows_before=2))
+            job.expect(1)
+            job.require_shown("nothing is shown after a conflict")
+
     def test_a_target_in_the_place_of_another_begins_without_a_marker(self, subject: SinkSubject) -> None:
         """`begun_after`: it was put there after that epoch."""
         with WritingJob(subject) as job:

@@ -203,6 +203,13 @@ class ComparesWithTheLastEpochOnly(MemorySink):
         return marker is not None and marker.epoch == output.epoch
 
 
+class TakesAnyMarkerOfBefore(MemorySink):
+    """An older marker is good enough."""
+
+    def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
+        return marker is not None and marker.epoch >= output.epoch
+
+
 class WantsEveryNumber(MemorySink):
     """Takes a gap in the numbers for a loss."""
 

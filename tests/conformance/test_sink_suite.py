@@ -44,6 +44,7 @@ COUNTEREXAMPLES: dict[str, list[type[MemorySink]]] = {
     "an_epoch_of_another_branch_does_not_stand_for_this_one": [faulty.KnowsNoBranches],
     "a_marker_above_every_decided_epoch_is_refused": [faulty.BelievesAnyMarker],
     "a_target_that_has_lost_its_marker_is_refused": [faulty.BelievesAnyMarker],
+    "a_target_that_lacks_rows_which_it_had_is_refused": [faulty.TakesAnyMarkerOfBefore],
     "a_target_in_the_place_of_another_begins_without_a_marker": [faulty.KnowsNoReplacement],
     "a_target_in_the_place_of_another_may_have_a_marker_of_the_time_before": [faulty.KnowsNoReturn],
     "rows_sent_ahead_are_shown_with_their_epoch_and_not_before": [

@@ -6,11 +6,13 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from spark_ckpt_kafka import repair
 from spark_ckpt_kafka.options import Connection, Tuning, split_options, tuning
 from spark_ckpt_kafka.sink import KafkaSink
 from spark_ckpt_kafka.source import KafkaSource
 
-from checkpoint_protocols.ids import Incarnation
+from checkpoint_protocols.ids import Epoch, Incarnation
+from spark_ckpt.connector import SinkContext
 from spark_ckpt.errors import ConfigInvalid
 
 SCRAM = {
@@ -20,6 +22,20 @@ SCRAM = {
     "sasl.password": 'se"cr\\et',
     "ssl.truststore.location": "/etc/ca.pem",
 }
+
+
+def test_the_commands_that_declare_what_a_topic_has_are_those_of_the_repair_tool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    declared: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(repair, "declare", lambda *each: declared.append((each[1], each[3], each[4])))
+    monkeypatch.setattr(repair, "show", lambda *each: "")
+    sink = KafkaSink("h:9092", topic="t", lanes=2)
+
+    commands = sink.declaring(SinkContext("j", "out", "store", Incarnation(1)), Epoch(7)).split("; ")
+
+    assert [repair.main(each.split()[3:]) for each in commands] == [0, 0]
+    assert declared == [("store.out.0", 7, 2), ("store.out.1", 7, 2)]
 
 
 def test_scram_and_tls_for_spark_are_a_jaas_line_and_pem_stores() -> None:

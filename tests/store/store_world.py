@@ -84,8 +84,22 @@ class World:
         self.line = Line(0, 0, (), {})
         self.last = 0
 
-    def begin(self, restore: str | int = "latest", takeover: bool = True, lease_ms: int = 30_000) -> RecoveryPoint:
-        point = self.store.log.begin_incarnation(ELSEWHERE, restore, lease_ms, takeover)
+    @property
+    def holder(self) -> Holder:
+        """Who begins incarnations."""
+        return ELSEWHERE
+
+    def acks(self, epoch: int) -> tuple[SinkAck, ...]:
+        return (SinkAck(sink=SINK, epoch=epoch),) if epoch else ()
+
+    def begin(
+        self,
+        restore: str | int = "latest",
+        takeover: bool = True,
+        lease_ms: int = 30_000,
+        taken_back: Mapping[str, int] | None = None,
+    ) -> RecoveryPoint:
+        point = self.store.log.begin_incarnation(ELSEWHERE, restore, lease_ms, takeover, taken_back=taken_back or {})
         base = point.manifest.epoch
         self.line = Line(point.incarnation, base, self.chains[base], dict(self.expected[base]))
         self.last = point.last
@@ -150,6 +164,7 @@ class World:
             created_ms=self.clock(),
             operators={OPERATOR: snapshot_of(self.line.chain)},
             outputs={SINK: StagedOutput(sink=SINK, files=files, rows=len(files))},
+            rows_before=self.store.log.manifest(self.line.base).rows_so_far if self.line.base else {},
             edges={EDGE: self.in_flight([f"in flight at {epoch}"])} if stage else {},
             acks=acks,
         )
@@ -174,8 +189,7 @@ class World:
 
     def epoch(self, changes: Changes, full: bool = False, materialize: bool = True, acked: int = 0) -> Manifest:
         self.snapshot(changes, full)
-        acks = (SinkAck(sink=SINK, epoch=acked),) if acked else ()
-        manifest = self.manifest(acks)
+        manifest = self.manifest(self.acks(acked))
         self.decide(manifest)
         if materialize:
             self.store.materialize(manifest)

@@ -1,0 +1,43 @@
+"""Asks sinks what they have, for commands: from the identities in the log, because a command has no program and no sink object."""
+
+from __future__ import annotations
+
+from checkpoint_protocols.ids import Incarnation
+from spark_ckpt import connectors
+from spark_ckpt.connector import Published, SinkContext
+from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict
+from spark_ckpt.store.sinks_behind import Behind, behind, refusal, rows_published
+from spark_ckpt.store.store import Store
+
+
+def sinks_behind(store: Store) -> tuple[list[Behind], dict[str, str]]:
+    """The sinks that lack rows which the newest epoch says they have published; and those that did not answer, with the reason.
+
+    Only connectors that can answer from an identity are asked (`connector.Connector.published`).
+    """
+    log_state = store.log.state()
+    if not log_state.latest:
+        return [], {}
+    try:
+        newest = store.log.manifest(log_state.latest)
+    except EpochDamaged:
+        return [], {}  # whoever looks at the epoch says so
+    markers: dict[str, Published | None] = {}
+    unknown: dict[str, str] = {}
+    published = rows_published(log_state, newest, store.log.manifest)
+    for sink in published:
+        parts = newest.sink_identities[sink].parts if sink in newest.sink_identities else {}
+        context = SinkContext(store.job, sink, store.id, Incarnation(log_state.incarnation))
+        try:
+            kind = parts.get("kind", "")
+            ask = connectors.named(kind).connector.published if kind in connectors.names() else None
+            if ask is not None:
+                markers[sink] = ask(parts, context, store.location.storage_options)
+        except CkptError as error:
+            unknown[sink] = error.what
+    return behind(markers, published), unknown
+
+
+def refusal_of(store: Store, late: list[Behind]) -> PublishConflict | None:
+    """What a start of the job would say, without the command that only the job's own sinks know."""
+    return refusal(late, store.log.state(), store.log.manifest, store.verify, lambda sink, epoch: "")

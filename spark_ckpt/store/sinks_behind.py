@@ -1,0 +1,95 @@
+"""Finds sinks that lack rows which the log knows they have published: a table from an older backup, say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from spark_ckpt.connector import Published
+from spark_ckpt.errors import EpochDamaged, PublishConflict
+from spark_ckpt.store.log_state import LogState, taken_back
+from spark_ckpt.store.records import Manifest
+from spark_ckpt.store.restore import Read, Verify, whole_at_most
+from spark_ckpt.wording import epochs
+
+Markers = Mapping[str, Published | None]
+"""Per sink that was asked the newest epoch that it has."""
+
+Declaring = Callable[[str, int], str]
+"""The command by which an operator says that a sink has everything up to an epoch; empty if the sink has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A sink that lacks rows. `has`: its newest epoch, 0 if it has none; `published`: the newest epoch with rows that it should
+    have."""
+
+    sink: str
+    has: int
+    published: int
+
+    @property
+    def sentence(self) -> str:
+        """In words."""
+        has = f"its newest is epoch {self.has}" if self.has else "it has no epoch"
+        return f"sink {self.sink} is behind the store: it has published epoch {self.published}, but {has}"
+
+
+def rows_published(log_state: LogState, newest: Manifest, read: Read) -> dict[str, int]:
+    """Per sink the newest epoch with rows, of the lineage of `newest`, that the sink is known to have published.
+
+    A sink that took the place of another one need not have the epochs before.
+    """
+    found = {sink: _newest_published(log_state, newest, sink, read) for sink in newest.rows_so_far}
+    return {sink: epoch for sink, epoch in found.items() if epoch}
+
+
+def _newest_published(log_state: LogState, newest: Manifest, sink: str, read: Read) -> int:
+    epoch, owed = newest.rows_so_far[sink], log_state.owed.get(sink, frozenset[int]())
+    try:
+        while epoch in owed:
+            epoch = read(epoch).rows_before.get(sink, 0)
+    except EpochDamaged:
+        return 0  # not known; a start refuses the damaged epoch, or passes over it
+    identity = newest.sink_identities.get(sink)
+    return 0 if identity is not None and epoch <= identity.after else epoch
+
+
+def behind(markers: Markers, published: Mapping[str, int]) -> list[Behind]:
+    """The sinks that have less than they have published."""
+    has = {sink: marker.epoch if marker else 0 for sink, marker in markers.items()}
+    return [Behind(sink, has[sink], epoch) for sink, epoch in sorted(published.items()) if has.get(sink, epoch) < epoch]
+
+
+def refusal(
+    found: list[Behind], log_state: LogState, read: Read, verify: Verify, declaring: Declaring
+) -> PublishConflict | None:
+    """Why a job cannot continue with these sinks, and how it can."""
+    if not found:
+        return None
+    to = whole_at_most(taken_back(log_state, {each.sink: each.has for each in found}), log_state.latest, read, verify)
+    newest = {each.sink: log_state.acked.get(each.sink, each.published) for each in found}
+    commands = [command for sink, epoch in newest.items() if (command := declaring(sink, epoch))]
+    ways = ["bring back what the sink had: a newer backup, or its newest commits"]
+    if commands:
+        said = "; ".join(commands)
+        ways.append(
+            f"if the rows are there and only the marker is lost, or you accept that they are missing, say so: {said}"
+        )
+    ways.append(f"if the rows are gone: {_again(log_state, to)}")
+    return PublishConflict(
+        "; ".join(each.sentence for each in found),
+        sink=", ".join(each.sink for each in found),
+        hint="; or ".join(ways),
+        restore=to,
+    )
+
+
+def _again(log_state: LogState, to: int) -> str:
+    if to and to == log_state.latest:
+        return f"job.start(restore={to}) publishes the missing epochs again: their rows are still staged"
+    later = [brief.epoch for brief in log_state.lineage() if brief.epoch > to]
+    return (
+        f"job.start(restore={to}) reads the rows after epoch {to} from the sources again and publishes them: what sinks have of "
+        f"{epochs(sorted(later))} they get twice"
+    )

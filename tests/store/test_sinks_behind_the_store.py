@@ -1,0 +1,157 @@
+"""A sink that lacks rows which it has published is refused, and what the error names leads on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoint_protocols.ids import Epoch, Incarnation
+from spark_ckpt.connector import Published, SinkContext
+from spark_ckpt.driver.sink_markers import sinks_taken_back
+from spark_ckpt.errors import PublishConflict
+from spark_ckpt.plan.graph import SinkBinding
+from spark_ckpt.store.records import SinkIdentity
+from spark_ckpt.store.retention import Retention
+from spark_ckpt.store.sinks_behind import behind, rows_published
+from spark_ckpt.store.store import Store
+from tests.store.store_world import JOB, SINK, World
+
+
+class Telling:
+    """A sink whose marker is at `epoch`, and that has a command."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def newest_published(self, context: SinkContext) -> Published | None:
+        return Published(Epoch(self.epoch), Incarnation(1), lambda name: True) if self.epoch else None
+
+    def declaring(self, context: SinkContext, epoch: Epoch) -> str:
+        return f"declare {context.store_id} {context.sink} {epoch}"
+
+
+def bound(epoch: int) -> list[SinkBinding]:
+    unused: Any = None
+    sink: Any = Telling(epoch)
+    return [SinkBinding(SINK, sink, unused, unused)]
+
+
+def told(epoch: int) -> dict[str, Published | None]:
+    return {SINK: Telling(epoch).newest_published(SinkContext(JOB, SINK, "", Incarnation(1)))}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Epochs 1 to 4 with a row each, of which the log knows that 1 to 3 are published."""
+    made = World(tmp_path / "store")
+    made.begin()
+    for epoch in range(1, 5):
+        made.epoch({"a": epoch}, full=True, acked=epoch - 1)
+    return made
+
+
+def published(world: World, newest: int) -> dict[str, int]:
+    log = world.store.log
+    return rows_published(log.state(), log.manifest(newest), log.manifest)
+
+
+def test_a_sink_must_have_the_newest_epoch_with_rows_that_it_has_acknowledged(world: World) -> None:
+    assert published(world, 4) == {SINK: 3}
+    assert [(each.has, each.published) for each in behind(told(2), published(world, 4))] == [(2, 3)]
+    for enough in (3, 4):
+        assert behind(told(enough), published(world, 4)) == []
+
+
+def test_a_sink_that_says_nothing_of_itself_is_not_judged(world: World) -> None:
+    assert behind({}, published(world, 4)) == []
+
+
+def test_epochs_without_rows_ask_for_no_marker(world: World) -> None:
+    for acked in (4, 5):
+        world.decide(world.manifest(stage=False).model_copy(update={"acks": world.acks(acked)}))
+
+    assert published(world, 6) == {SINK: 4}
+
+
+def test_retention_does_not_make_the_log_forget_what_a_sink_must_have(world: World) -> None:
+    for acked in range(4, 12):
+        world.decide(world.manifest(stage=False).model_copy(update={"acks": world.acks(acked)}))
+    world.store.retain(Retention(keep_last=2, slack=0))
+    reopened = Store.open(world.store.location.uri, JOB)
+    assert 4 not in reopened.log.state().by_id
+
+    log = reopened.log
+    assert rows_published(log.state(), log.manifest(12), log.manifest) == {SINK: 4}
+
+
+def test_a_table_in_the_place_of_another_need_not_have_the_epochs_before_it(world: World) -> None:
+    identity = SinkIdentity(parts={"id": "b"}, after=4)
+    world.decide(world.manifest(stage=False).model_copy(update={"sink_identities": {SINK: identity}}))
+
+    assert published(world, 5) == {}
+
+
+def test_a_start_is_refused_before_anything_changes_and_names_the_ways_to_continue(world: World) -> None:
+    before = world.store.log.state()
+
+    with pytest.raises(PublishConflict) as caught:
+        sinks_taken_back(bound(2), world.store, "latest", frozenset())
+
+    assert world.store.log.state() == before
+    assert caught.value.context == {"sink": SINK, "restore": 4}
+    assert "job.start(restore=4)" in caught.value.hint
+    assert f"declare {world.store.id} {SINK} 3" in caught.value.hint
+    assert sinks_taken_back(bound(3), world.store, "latest", frozenset()) == {}
+    assert sinks_taken_back(bound(2), world.store, "latest", frozenset({SINK})) == {}
+
+
+def test_the_missing_epochs_are_published_again_if_their_rows_are_still_staged(world: World) -> None:
+    back = sinks_taken_back(bound(2), world.store, 4, frozenset())
+    point = world.store.log.begin_incarnation(world.holder, 4, takeover=True, taken_back=back)
+
+    assert back == {SINK: 2}
+    assert [each.epoch for each in point.unpublished[SINK]] == [3, 4]
+    assert world.store.log.state().acked == {SINK: 2}
+
+
+def test_the_error_names_an_older_epoch_if_staged_rows_are_gone(world: World, tmp_path: Path) -> None:
+    (tmp_path / "store/edges" / SINK / world.store.log.manifest(3).outputs[SINK].files[0].path).unlink()
+
+    with pytest.raises(PublishConflict) as caught:
+        sinks_taken_back(bound(2), world.store, "latest", frozenset())
+
+    assert caught.value.context["restore"] == 2
+    back = sinks_taken_back(bound(2), world.store, 2, frozenset())
+    point = world.store.log.begin_incarnation(world.holder, 2, takeover=True, taken_back=back)
+    assert (point.manifest.epoch, point.unpublished) == (2, {})
+    assert sinks_taken_back(bound(2), Store.open(world.store.location.uri, JOB), "latest", frozenset()) == {}
+
+
+def gone_back(world: World, tmp_path: Path) -> None:
+    """The sink lost epoch 3, the job restored epoch 2, and went on."""
+    world.begin(2, taken_back={SINK: 2})
+    world.epoch({"a": 5}, full=True)
+    world.epoch({"a": 6}, full=True, acked=5)
+
+
+def test_nobody_can_continue_from_an_epoch_whose_rows_the_sink_has_lost(world: World, tmp_path: Path) -> None:
+    gone_back(world, tmp_path)
+    with pytest.raises(PublishConflict, match="not known to have epochs 3 and 4"):
+        world.begin(4)
+
+
+def test_folding_the_log_does_not_bring_lost_rows_back(world: World, tmp_path: Path) -> None:
+    for name, epoch in (("lost", 3), ("acknowledges", 4)):
+        world.store.log.add_savepoint(name, epoch)
+    gone_back(world, tmp_path)
+    for acked in range(7, 12):
+        world.begin()
+        world.epoch({"a": acked}, full=True, acked=acked - 1)
+    world.store.retain(Retention(keep_last=1, slack=0))
+
+    log = Store.open(world.store.location.uri, JOB).log
+    assert not {5, 6} & log.state().by_id.keys()
+    with pytest.raises(PublishConflict, match="cannot be given them any more"):
+        log.begin_incarnation(world.holder, "lost", takeover=True)
