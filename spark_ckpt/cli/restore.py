@@ -49,7 +49,8 @@ def restore(
             hint=f"see what it would do with --dry-run, then start the job with {call}",
         )
     opened = open_store(store, storage_option)
-    late = [each for each in sinks_behind(opened)[0] if each.sink not in new]
+    found, not_compared = sinks_behind(opened)
+    late = [each for each in found if each.sink not in new]
     log_state = taken_back(opened.log.state(), {each.sink: each.has for each in late})
     planned = plan(log_state, wanted, opened.log.manifest, opened.verify, frozenset(new))
     inputs = inputs_again(opened, log_state, planned)
@@ -61,6 +62,8 @@ def restore(
     else:
         for sink in late:
             print_line(f"{sink.sentence}\n")
+        for name, why in not_compared.items():
+            print_line(f"sink {name} was not compared: {why}\n")
         _print_plan(log_state, planned, inputs, call)
     unknown = next((each.error for each in inputs if each.error is not None), None)
     if unknown is not None:

@@ -39,24 +39,22 @@ def sinks_taken_back(
     Only who names an epoch to restore has decided what becomes of these rows: "latest" raises `PublishConflict`. `fresh`: sinks
     that take the place of others.
     """
-    told = {name: marker for name, marker in _told(bindings, store).items() if name not in fresh}
+    # The log is read before the markers: a sink that another driver publishes to meanwhile has more than the log says.
     log_state = store.log.state()
-    found: dict[str, int] = {}
-    for newest in {log_state.latest, log_state.latest if restore == LATEST else resolve(log_state, restore)[0]}:
-        late = _behind(told, store, log_state, newest)
-        if late and restore == LATEST:
-            _raise(late, bindings, store, log_state)
-        found |= {each.sink: each.has for each in late}
-    return found
+    named = log_state.latest if restore == LATEST else resolve(log_state, restore)[0]
+    published = [_published(store, log_state, newest) for newest in {log_state.latest, named}]
+    asked = {name for each in published for name in each} - set(fresh)
+    told = _told([binding for binding in bindings if binding.name in asked], store)
+    found = [late for each in published for late in sinks_behind.behind(told, each)]
+    if found and restore == LATEST:
+        _raise(found, bindings, store, log_state)
+    return {each.sink: each.has for each in found}
 
 
-def _behind(told: sinks_behind.Markers, store: Store, log_state: LogState, newest: int) -> list[sinks_behind.Behind]:
-    if not told or not newest:
-        return []
+def _published(store: Store, log_state: LogState, newest: int) -> Mapping[str, int]:
     with suppress(EpochDamaged):  # the start refuses that epoch, or passes over it
-        published = sinks_behind.rows_published(log_state, store.log.manifest(newest), store.log.manifest)
-        return sinks_behind.behind(told, published)
-    return []
+        return sinks_behind.rows_published(log_state, store.log.manifest(newest), store.log.manifest) if newest else {}
+    return {}
 
 
 def _raise(late: list[sinks_behind.Behind], bindings: Sequence[SinkBinding], store: Store, log_state: LogState) -> None:

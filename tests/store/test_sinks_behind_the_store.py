@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,18 @@ def test_a_start_is_refused_before_anything_changes_and_names_the_ways_to_contin
     assert f"declare {world.store.id} {SINK} 3" in caught.value.hint
     assert sinks_taken_back(bound(3), world.store, "latest", frozenset()) == {}
     assert sinks_taken_back(bound(2), world.store, "latest", frozenset({SINK})) == {}
+
+
+def test_an_epoch_that_another_driver_publishes_meanwhile_is_not_missing(world: World) -> None:
+    class Slow(Telling):
+        def newest_published(self, context: SinkContext) -> Published | None:
+            before = super().newest_published(context)
+            world.store.log.record_acks(world.line.incarnation, world.acks(4))
+            return before
+
+    sink: Any = Slow(3)
+    binding = bound(3)[0]
+    assert sinks_taken_back([replace(binding, sink=sink)], world.store, "latest", frozenset()) == {}
 
 
 def test_the_missing_epochs_are_published_again_if_their_rows_are_still_staged(world: World) -> None:
