@@ -413,7 +413,7 @@ class TellsPublished(Protocol):
 
 @runtime_checkable
 class DeclaresPublished(Protocol):
-    """A sink with a command for the operator who has found out what it has: its marker was lost, or rows may be missing."""
+    """A sink whose marker stays as long as its rows, with a command for the operator who has found out what it has."""
 
     def declaring(self, context: SinkContext, epoch: Epoch) -> str:
         """The command, as it is typed, that makes the marker say `epoch`. It publishes and removes nothing."""

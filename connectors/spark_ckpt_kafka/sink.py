@@ -5,7 +5,6 @@ transactions.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -156,16 +155,6 @@ class KafkaSink:
         return Published(
             Epoch(newest.epoch), Incarnation(incarnation), lambda decision: newest.decision in ("", decision)
         )
-
-    def declaring(self, context: SinkContext, epoch: Epoch) -> str:
-        """The commands, one per lane, that make the lanes' markers say `epoch`."""
-        settings = self.lane_settings(context)
-        place = ["--servers", settings.connection.servers, "--topic", settings.marker_topic]
-        commands = (
-            [*place, "--group", settings.group(lane), "--lanes", str(self.lanes), "set", str(epoch)]
-            for lane in range(self.lanes)
-        )
-        return "; ".join(shlex.join(["python", "-m", "spark_ckpt_kafka.repair", *each]) for each in commands)
 
     def lane_settings(self, context: SinkContext) -> LaneSettings:
         """What lane 0 needs to publish for this job and sink."""

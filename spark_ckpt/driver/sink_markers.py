@@ -44,7 +44,10 @@ def sinks_taken_back(
     named = log_state.latest if restore == LATEST else resolve(log_state, restore)[0]
     published = [_published(store, log_state, newest) for newest in {log_state.latest, named}]
     asked = {name for each in published for name in each} - set(fresh)
-    told = _told([binding for binding in bindings if binding.name in asked], store)
+    judged = [binding for binding in bindings if binding.name in asked]
+    # A marker that is gone may have expired: only a sink whose markers stay says with it that it has nothing.
+    stays = {binding.name for binding in judged if isinstance(binding.sink, DeclaresPublished)}
+    told = {name: marker for name, marker in _told(judged, store).items() if marker is not None or name in stays}
     found = [late for each in published for late in sinks_behind.behind(told, each)]
     if found and restore == LATEST:
         _raise(found, bindings, store, log_state)

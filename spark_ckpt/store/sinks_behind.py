@@ -72,7 +72,7 @@ def refusal(
     commands = [command for sink, epoch in newest.items() if (command := declaring(sink, epoch))]
     ways = ["bring back what the sink had: a newer backup, or its newest commits"]
     if commands:
-        said = "; ".join(commands)
+        said = "; ".join(commands) + _unanswered(log_state, found)
         ways.append(
             f"if the rows are there and only the marker is lost, or you accept that they are missing, say so: {said}"
         )
@@ -82,6 +82,15 @@ def refusal(
         sink=", ".join(each.sink for each in found),
         hint="; or ".join(ways),
         restore=to,
+    )
+
+
+def _unanswered(log_state: LogState, found: list[Behind]) -> str:
+    """Epochs that a sink may have although it has not acknowledged them: their rows must not come twice."""
+    maybe = {each.sink: log_state.awaited(each.sink) for each in found}
+    said = [f"{epochs(numbers)} of {sink}" for sink, numbers in maybe.items() if numbers]
+    return (
+        f" (not acknowledged: {', '.join(said)}; if their rows are there, declare the newest of them)" if said else ""
     )
 
 

@@ -6,12 +6,11 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from spark_ckpt_kafka import repair
 from spark_ckpt_kafka.options import Connection, Tuning, split_options, tuning
 from spark_ckpt_kafka.sink import KafkaSink
 from spark_ckpt_kafka.source import KafkaSource
 
-from checkpoint_protocols.ids import Epoch, Incarnation
+from checkpoint_protocols.ids import Incarnation
 from spark_ckpt.connector import SinkContext
 from spark_ckpt.errors import ConfigInvalid
 
@@ -22,20 +21,6 @@ SCRAM = {
     "sasl.password": 'se"cr\\et',
     "ssl.truststore.location": "/etc/ca.pem",
 }
-
-
-def test_the_commands_that_declare_what_a_topic_has_are_those_of_the_repair_tool(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    declared: list[tuple[str, int, int]] = []
-    monkeypatch.setattr(repair, "declare", lambda *each: declared.append((each[1], each[3], each[4])))
-    monkeypatch.setattr(repair, "show", lambda *each: "")
-    sink = KafkaSink("h:9092", topic="t", lanes=2)
-
-    commands = sink.declaring(SinkContext("j", "out", "store", Incarnation(1)), Epoch(7)).split("; ")
-
-    assert [repair.main(each.split()[3:]) for each in commands] == [0, 0]
-    assert declared == [("store.out.0", 7, 2), ("store.out.1", 7, 2)]
 
 
 def test_scram_and_tls_for_spark_are_a_jaas_line_and_pem_stores() -> None:
@@ -104,8 +89,6 @@ def test_no_secret_is_in_what_can_be_shown(secret: str) -> None:
     options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u", secret: value}
     sink = KafkaSink("b:9092", "t", options=options)
     source = KafkaSource("b:9092", "t", options=options)
-
-    from spark_ckpt.connector import SinkContext
 
     settings = sink.lane_settings(SinkContext("j", "out", "store", Incarnation(1)))
     shown = [repr(sink), str(sink.describe()), repr(source), str(source.describe()), repr(settings)]

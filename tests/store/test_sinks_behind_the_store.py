@@ -103,7 +103,7 @@ def test_a_start_is_refused_before_anything_changes_and_names_the_ways_to_contin
     assert world.store.log.state() == before
     assert caught.value.context == {"sink": SINK, "restore": 4}
     assert "job.start(restore=4)" in caught.value.hint
-    assert f"declare {world.store.id} {SINK} 3" in caught.value.hint
+    assert f"declare {world.store.id} {SINK} 3 (not acknowledged: epoch 4 of {SINK};" in caught.value.hint
     assert sinks_taken_back(bound(3), world.store, "latest", frozenset()) == {}
     assert sinks_taken_back(bound(2), world.store, "latest", frozenset({SINK})) == {}
 
