@@ -21,6 +21,7 @@ from spark_ckpt_delta import DeltaSink, DeltaSource
 from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
+from integration_tests.campaign.hazards import ways
 from integration_tests.campaign.hazards.site import Site, drained, new_job, table_rows
 from integration_tests.campaign.hazards.trials import Drawn
 from integration_tests.campaign.hazards.verdicts import Rows, Scene, Way
@@ -110,6 +111,7 @@ class OddModification(Scene):
             go_on()
 
         return [
+            ways.next_start(go_on),
             Way("touch the file", r"\btouch\b", touched),
             Way("longer maxFileAge", r"maxFileAge(?:=['\"]([^'\"]+)['\"])?", older),
         ]
@@ -129,6 +131,9 @@ class FarValues(Scene):
         inbox = self._folder / "in"
         inbox.mkdir()
         self._write(inbox)
+        self._both()
+
+    def _both(self) -> None:
         self._drain("first", self._files)
         self._drain("second", lambda job: job.source("s", DeltaSource(str(self._folder / "first"))))
 
@@ -189,7 +194,7 @@ class FarValues(Scene):
         return found
 
     def ways(self) -> Sequence[Way]:
-        return []
+        return [ways.next_start(self._both)]
 
 
 class TwiceHour(Scene):
@@ -255,14 +260,17 @@ class TwiceHour(Scene):
         return Counter((p if self._text else _micros(p), n) for p, n in rows)  # type: ignore[arg-type]
 
     def ways(self) -> Sequence[Way]:
-        def filtered(error: CkptError, found: Any) -> None:
-            self._rejects = True
+        def go_on() -> None:
             drained(self._job())
             for epoch in range(self._fed, self._epochs):
                 self._feed(epoch)
                 drained(self._job())
 
-        return [Way("filter the row", r"filter|coalesce|leave .{0,40}out|replace", filtered)]
+        def filtered(error: CkptError, found: Any) -> None:
+            self._rejects = True
+            go_on()
+
+        return [ways.next_start(go_on), Way("filter the row", r"filter|coalesce|leave .{0,40}out|replace", filtered)]
 
     def close(self) -> None:
         self._site.spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -161,6 +161,8 @@ class OddColumn(Scene):
 
     def act(self) -> None:
         for drain, values in enumerate(self._values):
+            if drain < self._drained:
+                continue
             inbox = self._folder / "in"
             inbox.mkdir(exist_ok=True)
             lines = [json.dumps({self._name: value, "v": 10 * drain + n}) + "\n" for n, value in enumerate(values)]
@@ -187,16 +189,22 @@ class OddColumn(Scene):
         return delta_rows(self._site, self._folder / "out", (self._name, "count" if self._role == "key" else "v"))
 
     def ways(self) -> Sequence[Way]:
+        def go_on() -> None:
+            drained(self._job())
+            self.act()
+
         def renamed(error: CkptError, found: Any) -> None:
             self._name = "plain"
+            self._drained = 0
             for path in ("out", "store", "in"):
                 shutil.rmtree(self._folder / path, ignore_errors=True)
             self.act()
 
         return [
+            ways.next_start(go_on),
             Way(
                 "another name", r"rename|another name|choose|select it as|alias|without (such|these|those|the)", renamed
-            )
+            ),
         ]
 
 
@@ -211,6 +219,7 @@ class OddFile(Scene):
         self._rows = [[(f"k{n}", 10 * file + n) for n in range(draw.randint(1, 4))] for file in range(3)]
         self._renamed = False
         self._odd = draw.randrange(3)
+        self._there: set[int] = set()
 
     def _job(self) -> ckpt.Job:
         job = new_job(self._site, self._folder / "store")
@@ -234,6 +243,7 @@ class OddFile(Scene):
 
     def _write(self, file: int) -> None:
         rows = self._rows[file]
+        self._there.add(file)
         if self._csv:
             end = "\r" if file == self._odd and not self._renamed else "\n"
             text = end.join(["k,v", *(f"{k},{v}" for k, v in rows), ""])
@@ -253,6 +263,12 @@ class OddFile(Scene):
         return delta_rows(self._site, self._folder / "out", ("k", "v"))
 
     def ways(self) -> Sequence[Way]:
+        def go_on() -> None:
+            for file in range(3):
+                if file not in self._there:
+                    self._write(file)
+            drained(self._job())
+
         def mended(error: CkptError, found: Any) -> None:
             """The odd file gets a plain name, or line ends that are read; files that have not come yet come."""
             self._renamed = True
@@ -272,11 +288,12 @@ class OddFile(Scene):
             drained(self._job())
 
         return [
+            ways.next_start(go_on),
             Way(
                 "convert or rename the file",
                 r"rename|another name|line end|\\n|convert|dos2unix|mac2unix|newline",
                 mended,
-            )
+            ),
         ]
 
 

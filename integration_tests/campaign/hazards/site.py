@@ -28,7 +28,7 @@ from integration_tests.campaign.hazards.verdicts import Rows
 from integration_tests.spark import session_with
 
 DRAIN_S = 240.0
-PUBLISH = "45 seconds"
+PUBLISH = "90 seconds"
 
 
 @dataclass
