@@ -62,6 +62,8 @@ SETTINGS: Sequence[Mapping[str, str]] = [
     {"spark.databricks.delta.schema.autoMerge.enabled": "true"},
     {"spark.databricks.delta.optimizeWrite.enabled": "true"},
 ]
+DATA = 2
+"""Different inputs. The output of each with the default settings is computed once in a campaign."""
 SCHEMA = "k string, K2 string, n long, d decimal(10,2), at timestamp, b boolean, x double, tags array<string>"
 STATE = "seen string, raw binary, total decimal(20,2)"
 
@@ -86,8 +88,10 @@ class Setting(Scene):
         )
         self.kind = shown
         self._site, self._conf = site, conf
-        self._rows = [[self._row(draw, 20 * file + n) for n in range(draw.randint(3, 20))] for file in range(4)]
+        same = random.Random(draw.randrange(DATA))
+        self._rows = [[self._row(same, 20 * file + n) for n in range(same.randint(3, 20))] for file in range(4)]
         self._wanted: Rows = Counter()
+        self._undisturbed = site.known.setdefault(f"odd settings {self._rows}", [])
         self._before = {name: site.spark.conf.get(name, None) for name in conf}
         self._folder = folder
         self._job = self._new("odd")
@@ -130,11 +134,13 @@ class Setting(Scene):
         rows.select("n", "k", "at").to(DeltaSink(str(folder / "merged"), engine="spark", keys=["n"]), name="merged")
 
     def act(self) -> None:
-        undisturbed = self._new("undisturbed")
-        for drain in range(2):
-            self._feed(undisturbed, drain)
-            undisturbed.drain()
-        self._wanted = self._read(self._folder / "undisturbed")
+        if not self._undisturbed:
+            undisturbed = self._new("undisturbed")
+            for drain in range(2):
+                self._feed(undisturbed, drain)
+                undisturbed.drain()
+            self._undisturbed.append(self._read(self._folder / "undisturbed"))
+        self._wanted = self._undisturbed[0]
         for drain in range(2):
             self._set(self._in[drain])
             self._feed(self._job, drain)

@@ -33,12 +33,14 @@ PUBLISH = "90 seconds"
 
 @dataclass
 class Site:
-    """The session and the broker's address (empty if the campaign needs none); a new folder for every trial."""
+    """The session and the broker's address (empty if the campaign needs none); a new folder for every trial. `known`: outputs that
+    several trials compare with."""
 
     spark: SparkSession
     servers: str
     folder: Path
     trials: int = 0
+    known: dict[str, list[Rows]] = field(default_factory=dict)
 
     def fresh(self) -> Path:
         """The folder of the next trial. Those of earlier trials are deleted."""

@@ -19,7 +19,7 @@ from spark_ckpt.errors import CkptError
 Rows = Counter[tuple[object, ...]]
 MOST_ACTIONS = 3
 """Advice that needs more actions in a row, each named by the error of the one before, counts as advice that does not work."""
-_RAW = re.compile(r"\b[\w.]+(?:Error|Exception)\b")
+_RAW = re.compile(r"\b[\w.]+(?:Error|Exception)\b|\bpyarrow\.lib\.")
 """A library's own exception, which says nothing to an operator."""
 _UNNAMED = ("CKPT_RUN_FAILED", "CKPT_QUERY_FAILED")
 
