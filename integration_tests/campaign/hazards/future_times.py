@@ -56,7 +56,7 @@ class OddModification(Scene):
         self._drains = draw.choice((1, 2, 4))
         self._age: str | None = None
         self._missing = draw.random() < 0.3
-        """Whether consumed files are deleted before the next ones come."""
+        """Consumed files are deleted before the next ones come."""
 
     def _job(self) -> ckpt.Job:
         job = new_job(self._site, self._folder / "store")
@@ -207,7 +207,7 @@ class TwiceHour(Scene):
         moments = [TWICE, TWICE + timedelta(hours=1), TWICE + timedelta(hours=2), TWICE - timedelta(hours=1)]
         self._moments = draw.sample(moments, draw.randint(2, 4))
         self._text = draw.random() < 0.4
-        """Whether the partition is a text, and one of them empty."""
+        """The partition is a text, and one of them is empty."""
         self._rejects = False
 
     def _values(self) -> list[str]:

@@ -103,7 +103,7 @@ class OddPath(Scene):
         return found if self._engine == "deltalake" else Counter(totals.items())
 
     def tolerated(self) -> Rows:
-        """What a merged table showed before."""
+        """A merged table may show earlier totals."""
         found: Rows = Counter()
         totals: Counter[str] = Counter()
         for rows in self._rows:

@@ -149,7 +149,7 @@ def ended(run: ckpt.Run) -> None:
 
 
 def happens(question: Callable[[], object], seconds: float) -> bool:
-    """Whether the answer becomes true within `seconds`. An answer that cannot be had yet is no."""
+    """Wait at most `seconds` until the answer is true, and return it. An answer that cannot be had yet is no."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with suppress(Exception):

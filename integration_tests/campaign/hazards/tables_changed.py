@@ -1,4 +1,4 @@
-"""Somebody changes the sink's table, or the source's topic or table, while the job runs."""
+"""Another user changes the sink's table, or the source's topic or table, while the job runs."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ BACK = (
     r"as (it|the table) was|change .{0,60}back|undo|restore the table|alter the table|bring .{0,60}back"
     r"|(take|drop|remove|unset) .{0,80}(constraint|property|column)|DROP CONSTRAINT"
 )
-"""How advice says that the table's change is to be taken back."""
+"""Words of advice to undo the table's change."""
 CHANGES = [
     Change("CHECK added", lambda site, table: DeltaTable(table).alter.add_constraint({"positive": "id >= 0"}), allows=POSITIVE),
     Change("CHECK added by delta-spark", _sql("ALTER TABLE {} ADD CONSTRAINT positive CHECK (id >= 0)"), allows=POSITIVE),
