@@ -163,6 +163,8 @@ class ConfluentProducer:
         except KafkaException as error:
             with suppress(KafkaException):
                 self._producer.poll(0)  # librdkafka logs in until the time is over; why it could not, it says beside
+            if self._failure is not None and error.args[0].code() not in _FENCED:
+                raise _failed(self._failure, doing, self._refused_key) from error  # what led to the transaction's state
             raise _failed(self._refused or error.args[0], doing) from error
         except BufferError as error:
             raise ProducerFailed("the producer's queue is full although it was drained") from error

@@ -149,6 +149,8 @@ class KafkaPythonProducer:
         """Let a lost coordinator connection count as "not ready" instead of dropping the request (guard of
         H4).
         """
+        # It would split a batch that is too large, and flush does not wait for its parts: the next attempt has smaller batches.
+        self._producer._sender._can_split = lambda *_: False
         client = self._producer._sender._client
         client.await_ready = _patient(client.await_ready)
 

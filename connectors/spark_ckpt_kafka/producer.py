@@ -135,7 +135,8 @@ def refusal_of(text: str) -> Refusal:
 _REFUSALS: dict[str, Refusal] = {
     "MSG_SIZE_TOO_LARGE|MessageSizeTooLarge|RecordListTooLarge|RECORD_LIST_TOO_LARGE": "size",
     "INVALID_RECORD|InvalidRecord|INVALID_TIMESTAMP|InvalidTimestamp|_INVALID_DIFFERENT_RECORD": "record",
-    "headers items must be|Need at least one: key or value": "record",  # kafka-python's own words
+    # kafka-python's own words
+    "headers items must be|Need at least one: key or value|a batch which had one": "record",
     "_UNKNOWN_PARTITION|Unrecognized partition": "partition",
 }
 

@@ -11,7 +11,7 @@ from publishing_kit import ROWS, World
 from spark_ckpt_kafka import confluent_producer, publishing
 from spark_ckpt_kafka.confluent_producer import ConfluentProducer
 from spark_ckpt_kafka.options import Connection, Tuning
-from spark_ckpt_kafka.producer import ProducerFailed
+from spark_ckpt_kafka.producer import ProducerFailed, refusal_of
 
 
 class FencedClient:
@@ -85,3 +85,55 @@ def test_what_a_fenced_producer_has_open_is_dropped_without_a_word(
 
     assert publisher.send_ahead(one.in_parts(1, 1)) == 1
     assert len(clients) == 2
+
+
+class BrokenClient(FencedClient):
+    """A record is refused, and the transaction's next call tells the state that this has led to."""
+
+    on_delivery: Callable[..., None]
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__(settings)
+        self.on_delivery = settings["on_delivery"]
+
+    def send_offsets_to_transaction(self, *_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._STATE))
+
+    def poll(self, *_: object) -> None:
+        self.on_delivery(KafkaError(KafkaError._INVALID_DIFFERENT_RECORD), Refused(b"other"))
+        self.on_delivery(KafkaError(KafkaError.INVALID_RECORD), Refused(b"bad"))
+
+
+class Refused:
+    """A record in a delivery report."""
+
+    def __init__(self, key: bytes) -> None:
+        self.key, self.topic, self.partition = lambda: key, lambda: "t", lambda: 0
+
+
+def test_a_refused_record_is_what_a_failed_transaction_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confluent_producer, "Producer", BrokenClient)
+    monkeypatch.setattr(confluent_producer, "_group_metadata", lambda *_: None)
+    producer = ConfluentProducer(Connection("b:1"), Tuning(), "store.out.0", lambda: None)
+
+    with pytest.raises(ProducerFailed, match="INVALID_RECORD") as failed:
+        producer.add_marker("store.out.0", "t", 1, "")
+
+    assert (failed.value.refusal, failed.value.key) == ("record", "t/0, key b'bad'")
+    assert not failed.value.fenced
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        (
+            "deliver: KafkaError: it was part of a batch which had one more more invalid records",
+            "record",
+        ),
+        ("deliver: MessageSizeTooLargeError: [Error 10]", "size"),
+        ("send: ValueError: Unrecognized partition 7 for topic t", "partition"),
+        ("flush: KafkaTimeoutError", ""),
+    ],
+)
+def test_a_client_says_what_was_refused(text: str, refusal: str) -> None:
+    assert refusal_of(text) == refusal
