@@ -90,9 +90,9 @@ def test_a_job_says_that_spark_may_not_want_names_of_sources(bench: Bench, set_t
 @pytest.mark.parametrize("set_to", CASES, indirect=True)
 def test_a_job_puts_out_the_same_rows_under_a_setting_of_the_session(bench: Bench, set_to: dict[str, str]) -> None:
     bench.schema = "k string, text string, at timestamp_ltz"
-    hour_us = 3_600_000_000
-    bench.put(("a", "x", 0), ("b", "y", 0))
-    bench.put(("a", "z", 30 * hour_us))
+    day_us = 86_400_000_000
+    bench.put(("a", "x", day_us), ("b", "y", day_us))
+    bench.put(("a", "z", 3 * day_us))
     job = bench.job()
     plain = job.source("in", bench.source())
     rows = plain.withWatermark("at", "1 minute")
