@@ -39,6 +39,7 @@ from spark_ckpt.coordination.messages import (
     QueryStarting,
     RecordAcks,
     SayCommitted,
+    SayPublished,
     SendAhead,
     SourcesPinned,
     StoreManifest,
@@ -145,6 +146,8 @@ class SparkDriver:
         self.stopping = False
         self.committed = False
         """It knows of an epoch of its own work."""
+        self.announced: deque[tuple[str, int]] = deque()
+        """Sinks and epochs that it said are published, since somebody looked."""
         self.refused = False
         """Somebody asked for an epoch behind the final one."""
 
@@ -211,6 +214,8 @@ class SparkDriver:
                     "O6",
                     f"epoch {manifest.epoch} is announced and not decided",
                 )
+            case SayPublished(epoch=epoch, detail=detail):
+                self.announced.append((str(detail["sink"]), epoch))
             case Note(what="request refused"):
                 self.refused = True
             case End():
@@ -285,7 +290,8 @@ class SparkDriver:
             told = PublishEnded(sink.name, output.epoch, error=error)
             self.inbox.append(told if ways is None else replace(told, back=ways.back, on=ways.on))
         else:
-            self.inbox.append(PublishEnded(sink.name, output.epoch, rows, replayed))
+            newest = self.log.state().incarnation if replayed else 0
+            self.inbox.append(PublishEnded(sink.name, output.epoch, rows, replayed, newest))
 
     def send(self, sink: SparkSink, how: str) -> None:
         """A lane sends rows ahead. It asks whether it may where it has to open a publisher."""

@@ -33,6 +33,7 @@ class SparkSink:
     """What everybody can see of it. `fence`: the newest incarnation that has opened it. `session`: its newest publisher's.
 
     `ahead`, `ahead_rows`: what is in the open transaction, which nobody sees. `late`: a commit that has not arrived.
+    `published_by`: the incarnation that published each epoch.
     """
 
     name: str
@@ -45,6 +46,7 @@ class SparkSink:
     late: Late | None = None
     forgotten: SinkMarker | None = None
     """The marker that it had, and that an operator who looks at its rows writes again."""
+    published_by: dict[int, int] = field(default_factory=dict)
 
     def open(self, incarnation: int) -> int:
         """A new publisher's session: every older one's open transaction is aborted."""
@@ -93,10 +95,11 @@ class SparkSink:
 
         `how`: "ok", "fail" (not done), "silent" (done, but the answer does not come) or "late" (not done yet, and no answer).
         """
-        self._check(session)
-        if is_published(self.marker, output, self._context(output)):
-            self.abort()
+        if is_published(self.marker, output, self._context(output)):  # whoever looks needs no session
+            if session == self.session:
+                self.abort()
             return self._rows(shared, output), True
+        self._check(session)
         if how == "fail":
             raise PublishFailed(f"{self.name} is away")
         self._judge(shared, output)
@@ -133,8 +136,18 @@ class SparkSink:
         decided = sum(len(shared.staged[file.path]) for output in outputs for file in output.files)
         ensure(len(self.rows) <= decided, "O11", f"{self.name} shows {len(self.rows)} rows, {decided} are decided")
 
+    def judge_announced(self, epoch: int, incarnation: int) -> None:
+        """O6: no driver announces as published what its successor has published."""
+        by = self.published_by.get(epoch, incarnation)
+        ensure(
+            by <= incarnation,
+            "O6",
+            f"incarnation {incarnation} announces epoch {epoch}, which incarnation {by} has published to {self.name}",
+        )
+
     def _show(self, commit: Late) -> None:
         self.rows += commit.rows
+        self.published_by[commit.output.epoch] = commit.output.incarnation
         self.marker = marker_of(commit.output, self._context(commit.output))
         self.abort()
 

@@ -233,6 +233,9 @@ class SparkWorld(World):
         self.durable.mood = self._mood("ok") if driver.effects and isinstance(driver.effects[0], RecordAcks) else "ok"
         driver.step(behind)
         self.durable.mood = "ok"
+        while driver.announced:
+            sink, epoch = driver.announced.popleft()
+            self.sinks[sink].judge_announced(epoch, driver.incarnation)
 
     def _do_store(self, number: int, how: str) -> None:
         driver = self.drivers[number]

@@ -57,7 +57,10 @@ from spark_ckpt.store.records import Manifest, Reason, SinkAck
 from spark_ckpt.store.restore import RecoveryPoint
 
 _FINAL = ("stop", "drained")
+_REPLACED = "another driver runs this job; this one can be ended"
 _SAID_BEHIND_THE_END = (SayCommitted, SayPublished, NameEpoch)
+_SAID_WHEN_FENCED = (SayCommitted, NameEpoch)
+"""Its successor publishes whatever the log does not acknowledge, and announces it."""
 
 
 class IncarnationCore:
@@ -92,6 +95,7 @@ class IncarnationCore:
         self._in_doubt = False
         self._progressed = False
         self._over = False
+        self._said_behind_the_end: tuple[type[Effect], ...] = _SAID_BEHIND_THE_END
 
     # -- what the host may ask -----------------------------------------------------------------------------------------
 
@@ -159,8 +163,11 @@ class IncarnationCore:
         """
         effects = self._handled(event, now_ms)
         if self._over:
-            return [effect for effect in effects if isinstance(effect, _SAID_BEHIND_THE_END)]
-        self._over = any(isinstance(effect, End) for effect in effects)
+            return [effect for effect in effects if isinstance(effect, self._said_behind_the_end)]
+        ends = [effect for effect in effects if isinstance(effect, End)]
+        self._over = bool(ends)
+        if any(end.outcome is barrier.Outcome.FENCED for end in ends):
+            self._said_behind_the_end = _SAID_WHEN_FENCED
         return effects if self._over else self._with_ahead(effects)
 
     def _handled(self, event: Event, now_ms: float) -> list[Effect]:
@@ -352,6 +359,8 @@ class IncarnationCore:
     def _publish_ended(self, event: PublishEnded, now_ms: float) -> list[Effect]:
         if isinstance(event.error, Fenced):
             return self._fenced(event.error, now_ms)
+        if event.newest > self._incarnation:
+            return self._fenced(_replaced_by(event.newest, self._incarnation), now_ms)
         sink, epoch = SinkId(event.sink), Epoch(event.epoch)
         if event.error is not None:
             error = self._publication.failed(event, event.error)
@@ -416,14 +425,17 @@ class IncarnationCore:
     def _why(self, outcome: barrier.Outcome, why: str) -> CkptError | None:
         blamed = self._publication.error
         if outcome is barrier.Outcome.FENCED:
-            return self._fence or Fenced(
-                why, incarnation=self._incarnation, hint="another driver runs this job; this one can be ended"
-            )
+            return self._fence or Fenced(why, incarnation=self._incarnation, hint=_REPLACED)
         if outcome is barrier.Outcome.FAILED:
             return _doubtful(why) if self._in_doubt else blamed or RunFailed(why)
         if not why:
             return None
         return blamed or PublishFailed(why, hint="the rows are staged; the next start publishes them")
+
+
+def _replaced_by(newest: int, incarnation: int) -> Fenced:
+    """The sink has the epoch, and the successor may be the one that published it."""
+    return Fenced(f"incarnation {newest} took over", incarnation=incarnation, hint=_REPLACED)
 
 
 def _doubtful(why: str) -> CkptError:

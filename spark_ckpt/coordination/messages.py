@@ -81,12 +81,14 @@ class PublishEnded(Event):
 
     `learned`: the sink's identity, if it was not known whole before. `back`, `on`: of an error about damaged
     rows or a marker in their way, see `store.ways_back`; None if it is another error, or if the log could not be asked.
+    `newest`: if the sink had the rows before, the newest incarnation that the log names after the sink has answered.
     """
 
     sink: str
     epoch: int
     rows: int = 0
     replayed: bool = False
+    newest: int = 0
     error: CkptError | None = None
     learned: Parts | None = None
     back: int | None = None

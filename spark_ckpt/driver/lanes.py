@@ -83,6 +83,7 @@ class Lanes:
             binding.name,
             lambda: binding.sink.publisher(plan.spark, context),
             self._still_current,
+            self._newest,
             self._with_ways_back,
             inherited=self._inherited,
             ask_identity=None if known else lambda: parts_of(binding.sink, plan.spark),
@@ -103,8 +104,11 @@ class Lanes:
             ways = None
         self._ended(event if ways is None else replace(event, back=ways.back, on=ways.on))
 
+    def _newest(self) -> int:
+        return self._plan.store.log.state().incarnation
+
     def _still_current(self) -> None:
-        newest = self._plan.store.log.state().incarnation
+        newest = self._newest()
         if newest > self._incarnation:
             raise Fenced(
                 f"incarnation {newest} took over",

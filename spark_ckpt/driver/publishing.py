@@ -30,7 +30,8 @@ class SinkLane(threading.Thread):
     """The publishing thread of one sink. A publisher is opened on it when needed and replaced after every failure.
 
     `still_current` raises `Fenced` if a newer incarnation exists: asked before every attempt, so that a zombie that wakes
-    up does not fence the driver that replaced it. `inherited`: the highest epoch decided by earlier incarnations.
+    up does not fence the driver that replaced it. `newest`: the newest incarnation in the log, asked after a sink has answered that
+    it had the epoch already, perhaps by a successor. `inherited`: the highest epoch decided by earlier incarnations.
     `ask_identity`: asked once after the first publish, when the sink has made what it publishes to. `measured`: hears the
     parts of a publish before `report` does, if its publisher tells them. `opens_at_once`: the publisher is opened before
     there is anything to do, so that what a dead driver has sent ahead does not stay open.
@@ -41,6 +42,7 @@ class SinkLane(threading.Thread):
         sink: str,
         open_publisher: Callable[[], Publisher],
         still_current: Callable[[], None],
+        newest: Callable[[], int],
         report: Callable[[PublishEnded | AheadEnded], None],
         inherited: int = 0,
         ask_identity: Callable[[], Mapping[str, str]] | None = None,
@@ -52,6 +54,7 @@ class SinkLane(threading.Thread):
         self._open_publisher = open_publisher
         self._publisher: Publisher | None = None
         self._still_current = still_current
+        self._newest = newest
         self._report = report
         self._inherited = inherited
         self._ask_identity = ask_identity
@@ -163,7 +166,10 @@ class SinkLane(threading.Thread):
             hit(Failpoint.ACKED)
             if parts_ms := {**waited_ms, **_parts_ms(receipt.detail)}:
                 self._measured(self.sink, output.epoch, parts_ms)
-            return PublishEnded(self.sink, output.epoch, receipt.rows, receipt.replayed, learned=self._learned())
+            newest = self._newest() if receipt.replayed else 0
+            return PublishEnded(
+                self.sink, output.epoch, receipt.rows, receipt.replayed, newest, learned=self._learned()
+            )
         except CkptError as error:
             return self._failed(output, error)
         except Exception as error:  # noqa: BLE001 - a connector's bug is reported as what it is, not lost with the thread

@@ -197,12 +197,41 @@ def test_behind_the_end_there_is_only_something_to_tell(bench):
     bench.batch(markers=2)
     bench.stored()
     (publish,) = bench.of(Publish)
-    (end,) = bench.tell(PublishEnded("out", publish.output.epoch, error=Fenced("replaced")))
-    assert isinstance(end, End)
+    (end,) = bench.tell(PublishEnded("out", publish.output.epoch, error=PublishConflict("the marker is gone")))
+    assert (type(end), end.outcome) == (End, Outcome.FAILED)
     assert bench.tell(StopAsked()) == []
     bench.tell(PublishEnded("out", publish.output.epoch, rows=1))
     assert [type(effect) for effect in bench.effects] == [SayPublished]
     assert [ack.epoch for ack in bench.core.acks] == [publish.output.epoch]
+
+
+def publishing(bench):
+    """The output that its sink is asked to publish."""
+    bench.tell(SavepointAsked("named"))
+    bench.batch(markers=2)
+    bench.stored()
+    (publish,) = bench.of(Publish)
+    return publish.output
+
+
+def test_a_replaced_driver_does_not_announce_an_epoch_that_its_sink_had(bench):
+    """Its successor may have published it while this driver stood still."""
+    output = publishing(bench)
+    (end,) = bench.tell(PublishEnded("out", output.epoch, rows=1, replayed=True, newest=2))
+    assert (type(end), end.outcome, type(end.error)) == (End, Outcome.FENCED, Fenced)
+    assert bench.core.acks == ()
+
+
+def test_an_epoch_that_its_sink_had_is_announced_while_no_other_driver_has_begun(bench):
+    output = publishing(bench)
+    bench.tell(PublishEnded("out", output.epoch, rows=1, replayed=True, newest=1))
+    assert [said.epoch for said in bench.of(SayPublished)] == [output.epoch]
+
+
+def test_a_fenced_driver_announces_no_publish_that_ends_later(bench):
+    output = publishing(bench)
+    bench.tell(PublishEnded("out", output.epoch, error=Fenced("replaced")))
+    assert bench.tell(PublishEnded("out", output.epoch, rows=1)) == []
 
 
 def test_a_failed_publish_is_asked_for_again_with_the_same_output(bench):

@@ -18,15 +18,15 @@ WAIT_S = 120
 class FakePublisher:
     """Does what its script says: raises an exception, or publishes."""
 
-    def __init__(self, number, script, log):
-        self.number, self.script, self.log = number, script, log
+    def __init__(self, number, script, log, had):
+        self.number, self.script, self.log, self.had = number, script, log, had
 
     def publish(self, output):
         self.log.append(("publish", self.number, output.epoch))
         outcome = self.script.pop(0) if self.script else None
         if outcome is not None:
             raise outcome
-        return PublishReceipt(output.epoch, 1, replayed=False)
+        return PublishReceipt(output.epoch, 1, replayed=output.epoch in self.had)
 
     def send_ahead(self, staged):
         self.log.append(("ahead", self.number, staged.epoch))
@@ -46,13 +46,15 @@ class FakePublisher:
 
 
 class Lane:
-    """A lane with fake publishers, its calls in `log`, its reports in order."""
+    """A lane with fake publishers, its calls in `log`, its reports in order. `had`: epochs that the sink has already."""
 
-    def __init__(self, *script, current=lambda: None, opening=None, opens_at_once=False, measured=lambda *_: None):
+    def __init__(
+        self, *script, current=lambda: None, opening=None, opens_at_once=False, measured=lambda *_: None, had=()
+    ):
         self.log, self.reports, self.opened = [], queue.Queue(), 0
-        self.script, self.opening = list(script), list(opening or ())
+        self.script, self.opening, self.had = list(script), list(opening or ()), had
         self.thread = SinkLane(
-            "out", self._open, current, self.reports.put, opens_at_once=opens_at_once, measured=measured
+            "out", self._open, current, self._newest, self.reports.put, opens_at_once=opens_at_once, measured=measured
         )
         self.thread.start()
 
@@ -60,7 +62,11 @@ class Lane:
         self.opened += 1
         if self.opening:
             raise self.opening.pop(0)
-        return FakePublisher(self.opened, self.script, self.log)
+        return FakePublisher(self.opened, self.script, self.log, self.had)
+
+    def _newest(self):
+        self.log.append(("newest",))
+        return 3
 
     def publish(self, epoch):
         self.thread.submit(EpochOutput(epoch, 1, epoch - 1, "", {}, []))
@@ -98,6 +104,12 @@ def test_epochs_are_published_in_order_by_one_publisher(lane_of):
         (3, 1, None),
     ]
     assert lane.log == [("publish", 1, 1), ("publish", 1, 2), ("publish", 1, 3)]
+
+
+def test_the_newest_incarnation_is_asked_for_after_a_sink_that_had_the_epoch_and_after_no_other(lane_of):
+    lane = lane_of(had=(1,))
+    assert [(ended.replayed, ended.newest) for ended in map(lane.publish, (1, 2))] == [(True, 3), (False, 0)]
+    assert lane.log == [("publish", 1, 1), ("newest",), ("publish", 1, 2)]
 
 
 def test_a_failure_is_reported_once_and_not_tried_again(lane_of):

@@ -427,6 +427,13 @@ def only_the_newest_file_of_a_chain_is_named(core):
     core._builder.end = ends
 
 
+def a_replaced_driver_announces_what_its_successor_published(core):
+    handled = core._handled
+    core._handled = lambda event, now_ms: handled(
+        replace(event, newest=0) if isinstance(event, PublishEnded) else event, now_ms
+    )
+
+
 def what_is_published_is_never_acknowledged(core):
     publication, published = core._publication, core._publication.published
 
@@ -535,6 +542,7 @@ def _is_store_bound(core, event):
 
 
 PLANTED = [
+    a_replaced_driver_announces_what_its_successor_published,
     a_decision_that_is_overdue_is_taken_for_made,
     a_decision_that_is_overdue_is_waited_for_for_ever,
     a_batch_that_ends_before_its_epoch_is_open_is_forgotten,
