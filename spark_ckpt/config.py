@@ -50,6 +50,7 @@ def _checked_ms(milliseconds: float, written: object) -> int:
 
 
 Duration = Annotated[int, BeforeValidator(duration_ms)]
+OptionalDuration = Annotated[int | None, BeforeValidator(duration_ms)]
 
 EVERY_BATCH = "every batch"
 """As an interval: each micro-batch ends an epoch."""
@@ -104,8 +105,11 @@ class JobConfig(BaseModel):
         "10 minutes",
         "an outage of the store (full, unreachable) or of a host too busy to start Python workers is waited for so long",
     )
-    stop_timeout_ms: Duration = _duration(
-        "stop_timeout", "20 seconds", "after SIGTERM or SIGINT the run ends so soon, with or without its final epoch"
+    stop_timeout_ms: OptionalDuration = Field(
+        None,
+        alias="stop_timeout",
+        description="after SIGTERM or SIGINT the job waits this long for its final epoch, then ends without it; default three times"
+        " its longest recent batch, 20 seconds at least",
     )
     handle_signals: bool = Field(
         True, description="SIGTERM and SIGINT stop the job in order; turn it off if the program handles them itself"

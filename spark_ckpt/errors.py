@@ -290,6 +290,18 @@ class EpochTimedOut(CkptError):
     exit_code = 6
 
 
+class StopTimedOut(EpochTimedOut, SystemExit):
+    """SIGTERM or SIGINT ended the run before its final epoch was taken. A program that does not catch it ends with this code."""
+
+    condition = "CKPT_STOP_TIMED_OUT"
+    retriable = False
+    exit_code = 11
+
+    def __init__(self, what: str, *, hint: str = "", **context: object) -> None:
+        super().__init__(what, hint=hint, **context)
+        self.code = self.exit_code
+
+
 class RunFailed(CkptError):
     """The run gave up after its bounded number of recoveries; the reason is inside."""
 

@@ -24,6 +24,7 @@ from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
 from integration_tests.survival.driver import QUIET, Events
+from spark_ckpt.errors import StopTimedOut
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
 
@@ -45,6 +46,8 @@ def main() -> int:
     events = OutageEvents(options.events)
     try:
         return _run(options, events)
+    except StopTimedOut:
+        raise  # as in a program that catches nothing
     except ckpt.CkptError as error:
         events.write("failed", condition=error.condition, message=str(error))
         return error.exit_code

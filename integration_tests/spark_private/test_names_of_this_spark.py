@@ -326,6 +326,14 @@ def _(spark: SparkSession, tmp_path: Path) -> None:
     assert read_parquet(spark, [str(odd)]).count() == 3
 
 
+@of("py4j.clientserver")
+def _() -> None:
+    from py4j import clientserver
+    from py4j import java_gateway as gateway
+
+    assert [clientserver.logger.name, gateway.logger.name] == ["py4j.clientserver", "py4j.java_gateway"]
+
+
 # -- settings -------------------------------------------------------------------------------------------------------------
 
 

@@ -56,6 +56,18 @@ class GiveUp:
     waited_s: float
 
 
+STOP_MS = 20_000
+"""Least time for a final epoch, unless a bound is set."""
+
+
+def stop_bound_ms(configured_ms: int | None, longest_batch_ms: int) -> int:
+    """How long a stop waits for its final epoch: as configured, or three times the longest recent batch, `STOP_MS` at least.
+
+    A batch is under way, the next one ends the epoch, and the commit and the publish may take as long again.
+    """
+    return max(STOP_MS, 3 * longest_batch_ms) if configured_ms is None else configured_ms
+
+
 class Patience:
     """The policy of one run. `patience_s` bounds an outage, `max_failures` the failures in a row that the run survives.
 

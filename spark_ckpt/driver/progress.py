@@ -131,6 +131,13 @@ class Progress:
             parts: dict[str, Json] = {"epochPartsMs": dict(self._parts_ms)} if self._parts_ms else {}
             return {**self._records[-1], **lag, **parts, "outage": outage}
 
+    def longest_batch_ms(self) -> int:
+        """Of the recent micro-batches, with Spark's own phases where they are known; 0 before the first."""
+        with self._lock:
+            durations = [record["durationMs"] for record in self._records]
+        parts = [each.values() for each in durations if isinstance(each, Mapping)]
+        return max((ms for each in parts for ms in each if isinstance(ms, int)), default=0)
+
     def recent(self) -> list[dict[str, Json]]:
         """Up to the last 100 records, oldest first."""
         with self._lock:

@@ -20,7 +20,7 @@ from spark_ckpt.driver.signals import stops
 from spark_ckpt.driver.sink_markers import refuse_newer_sinks
 from spark_ckpt.driver.spark_incarnation import SparkIncarnation
 from spark_ckpt.driver.supervisor import Supervisor
-from spark_ckpt.errors import CkptError, ConfigInvalid, EpochTimedOut, RunFailed
+from spark_ckpt.errors import CkptError, ConfigInvalid, EpochTimedOut, RunFailed, StopTimedOut
 from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.restore import LATEST
 
@@ -64,7 +64,7 @@ class Run:
         self._standing_by = _standing_by(plan, self._supervisor, listeners, self._progress) if standby else None
         self._done = threading.Event()
         self._error: CkptError | None = None
-        self._cut_short: EpochTimedOut | None = None
+        self._cut_short: StopTimedOut | None = None
         self._asked_about = False
         self._thread = threading.Thread(target=self._supervise, name=f"ckpt-run-{plan.job}", daemon=True)
 
@@ -142,7 +142,8 @@ class Run:
     def awaitTermination(self, timeout: float | None = None) -> bool:
         """Wait until the run has ended, at most `timeout` seconds; whether it has. Raises the error it failed with.
 
-        Returns as well after SIGTERM or SIGINT (Ctrl-C), when the final epoch is taken; see `docs/operations.md`.
+        Returns as well after SIGTERM or SIGINT (Ctrl-C), when the final epoch is taken. Raises `StopTimedOut` if that takes too
+        long: a program that does not catch it ends with exit code 11, without a traceback; see `docs/operations.md`.
         """
         self._asked_about = True
         ended = self._waited(None if timeout is None else time.monotonic() + timeout)
@@ -190,8 +191,8 @@ class Run:
     def stop(self, timeout: float | None = None) -> bool:
         """Take a final epoch, publish it, end. Whether the run has ended within `timeout` seconds. Raises as `awaitTermination`.
 
-        An outage of the store is waited for no longer than the setting `stop_timeout`: then the outage is raised, and the
-        next start continues from the last epoch.
+        An outage of the store is waited for no longer than `stop_timeout`, or three times the longest recent batch: then the outage
+        is raised, and the next start continues from the last epoch.
         """
         self._supervisor.ask_to_stop()
         return self.awaitTermination(timeout)
@@ -204,8 +205,8 @@ class Run:
         return self._asked_about
 
     def stop_for_signal(self, name: str) -> None:
-        """Stop; without the final epoch if that is not taken within the setting `stop_timeout`. Returns when all is over."""
-        within_s = self._plan.config.stop_timeout_ms / 1000
+        """Stop; without the final epoch if that is not taken in time. Returns when all is over."""
+        within_s = self._supervisor.stop_bound_s
         _log.warning(
             "job=%s %s: stopping with a final epoch, within %g s; another signal ends the program at once",
             self._plan.job, name, within_s,
@@ -213,11 +214,11 @@ class Run:
         self._supervisor.ask_to_stop()
         if self._done.wait(within_s):
             return
-        self._cut_short = EpochTimedOut(
-            f"the final epoch was not taken within {within_s:g} s after {name}",
-            hint="nothing is lost: the next start does again what came after the last epoch; stop_timeout gives more time",
+        self._cut_short = StopTimedOut(
+            f"the job ends without its final epoch, which was not taken within {within_s:g} s after {name}",
+            hint="nothing is lost, the next start repeats what came after the last epoch; "
+            f'Job(..., stop_timeout="{2 * within_s:g} seconds") waits longer',
         )
-        _log.warning("job=%s %s", self._plan.job, self._cut_short)
         self._supervisor.abandon(_CLOSE_S / 3)
         if not self._done.wait(_CLOSE_S):
             self._end(None)
@@ -250,8 +251,10 @@ class Run:
     def _end(self, error: CkptError | None) -> None:
         if not self._done.is_set():
             self._error = error or self._cut_short
-            if self._error is not None:
-                _log.error("job=%s ended: %s", self._plan.job, self._error)
+            if error is not None:
+                _log.error("job=%s ended: %s", self._plan.job, error)
+            elif self._cut_short is not None:
+                _log.error("job=%s %s; %s", self._plan.job, self._cut_short.what, self._cut_short.hint)
             self._progress.outage_over()
             _close(self._beside)
             self._done.set()

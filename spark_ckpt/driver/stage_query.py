@@ -26,7 +26,7 @@ from spark_ckpt.driver.stage_frames import StageDescription, StageFrames
 from spark_ckpt.errors import CkptError, GraphInvalid
 from spark_ckpt.plan.graph import parting_of
 from spark_ckpt.plan.plan_order import PlanOrder
-from spark_ckpt.spark_internals.batch_action import Interrupted
+from spark_ckpt.spark_internals.batch_action import Interrupted, leave_interruptions_out_of_the_log
 from spark_ckpt.spark_internals.checkpoint_files import CHECKPOINT_FOLDERS
 from spark_ckpt.spark_internals.running_query import Execution
 from spark_ckpt.spark_internals.settings import (
@@ -93,6 +93,7 @@ class StageQuery:
 
     def _started(self) -> StreamingQuery:
         spark = self._spark
+        leave_interruptions_out_of_the_log()
         make_folders(self._stage.checkpoint_uri)
         stage, settings = self._stage, query_settings(self._stage.checkpoint_uri, self._stage.shuffle_partitions)
         modes = {host.output_mode for host in stage.hosts.values()}

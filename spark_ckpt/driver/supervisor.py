@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from checkpoint_protocols.barrier import Outcome
 from spark_ckpt.connector import Cursor
-from spark_ckpt.coordination.patience import Ended, GiveUp, Patience, Pause
+from spark_ckpt.coordination.patience import Ended, GiveUp, Patience, Pause, stop_bound_ms
 from spark_ckpt.coordination.standby import NO_OTHERS
 from spark_ckpt.driver import identities
 from spark_ckpt.driver.announcer import Announcer
@@ -68,9 +68,14 @@ class Supervisor:
             raise RunFailed("the run has not started")
         return self._incarnation
 
+    @property
+    def stop_bound_s(self) -> float:
+        """How long a stop waits for its final epoch."""
+        return stop_bound_ms(self._plan.config.stop_timeout_ms, self._progress.longest_batch_ms()) / 1000
+
     def ask_to_stop(self) -> None:
         """End with a final epoch. An outage is waited for no longer than a stop may take."""
-        self._patience.stop_by(time.monotonic() + self._plan.config.stop_timeout_ms / 1000 - _SPARE_S)
+        self._patience.stop_by(time.monotonic() + self.stop_bound_s - _SPARE_S)
         self._stopping.set()
         self._wake.set()
         if self._incarnation is not None:

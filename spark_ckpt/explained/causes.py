@@ -151,11 +151,15 @@ _STORES: Mapping[str, Cause] = {
 
 _RUNS: Mapping[str, Cause] = {
     "CKPT_EPOCH_TIMED_OUT": Cause(
-        "The barrier's batch, the store or a sink took longer than `timeout` (an epoch), `stop_timeout` (the final "
-        "one), or than a "
-        "savepoint was waited for.",
+        "The barrier's batch, the store or a sink took longer than `timeout`, or than a savepoint was waited for.",
         "Nothing is lost: the rows belong to the next epoch. Smaller batches (`maxOffsetsPerTrigger`, "
         "`files_per_batch`) or a longer bound.",
+    ),
+    "CKPT_STOP_TIMED_OUT": Cause(
+        "A batch, the store or a sink took longer than a stop by SIGTERM or SIGINT may take: `stop_timeout`, by default three "
+        "times the longest recent batch.",
+        "Nothing is lost: the next start repeats what came after the last epoch. `Job(..., stop_timeout=...)` gives more time; "
+        "the platform has to wait longer, too (docs/operations.md).",
     ),
     "CKPT_RUN_FAILED": Cause(
         "More than `max_failed_epochs` incarnations in a row failed without a new epoch.",

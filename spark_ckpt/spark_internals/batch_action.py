@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from spark_ckpt.spark_internals.jvm import java_frame
@@ -22,7 +23,14 @@ NAMES = (
         "(sql/core/src/main/scala/org/apache/spark/sql/execution/streaming/runtime/StreamExecution.scala)", "Interrupted",
         "a job that is stopped within a batch leaves Spark's errors in its log and with its listeners",
     ),
+    SparkName(
+        "py4j.clientserver", "py4j's loggers (py4j/clientserver.py, py4j/java_gateway.py)", "leave_interruptions_out_of_the_log",
+        "a job that is stopped within a batch logs a traceback",
+    ),
 )  # fmt: skip
+
+
+_LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
 
 
 class Interrupted(Exception):
@@ -36,6 +44,23 @@ class Interrupted(Exception):
         super().__init__(
             "py4j.protocol.Py4JJavaError: An error occurred while calling count: java.lang.InterruptedException"
         )
+
+
+class _Interruptions(logging.Filter):
+    """Leaves out py4j's report, with a traceback, of an exception that a callback raised on purpose."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is logged."""
+        return not (record.exc_info and isinstance(record.exc_info[1], Interrupted))
+
+
+_INTERRUPTIONS = _Interruptions()
+
+
+def leave_interruptions_out_of_the_log() -> None:
+    """A stop within a batch is in order: it logs no error. Applies to py4j's loggers, once however often it is called."""
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_INTERRUPTIONS)
 
 
 def run_tasks(frame: DataFrame) -> None:

@@ -23,6 +23,7 @@ from spark_ckpt.errors import (
     GraphInvalid,
     PublishFailed,
     RunFailed,
+    StopTimedOut,
     StoreFull,
     StoreUnreachable,
     WorkersNotStarted,
@@ -273,7 +274,7 @@ def test_a_signal_ends_a_run_that_takes_no_final_epoch_within_its_bound(bench):
     run = bench.run(hanging, stop_timeout="50 ms")
     bench.lives[0].abandon = lambda close_within_s: hangs.set()
     run.stop_for_signal("SIGTERM")
-    with pytest.raises(EpochTimedOut, match="SIGTERM"):
+    with pytest.raises(StopTimedOut, match="SIGTERM"):
         run.awaitTermination(WAIT_S)
 
 
@@ -284,7 +285,7 @@ def test_a_signal_ends_even_a_run_that_cannot_close(bench, monkeypatch):
     bench.lives[0].abandon = lambda close_within_s: None
     run.stop_for_signal("SIGTERM")
     assert not run.isActive
-    assert type(run.exception()) is EpochTimedOut
+    assert type(run.exception()) is StopTimedOut
     never.set()
 
 

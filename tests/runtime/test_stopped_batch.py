@@ -1,5 +1,6 @@
 """What becomes of the batch that a stop finds running."""
 
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,7 @@ from pyspark.sql.types import StructType
 from spark_ckpt.driver import stage_query
 from spark_ckpt.driver.stage_query import StageQuery
 from spark_ckpt.plan.graph import SourceNode
-from spark_ckpt.spark_internals.batch_action import Interrupted
+from spark_ckpt.spark_internals.batch_action import Interrupted, leave_interruptions_out_of_the_log
 
 
 class Batch:
@@ -41,6 +42,14 @@ def test_the_batch_that_a_stop_interrupts_ends_as_spark_expects_it_and_counts_fo
     with pytest.raises(Interrupted):
         run(over=True)
     assert told == []
+
+
+@pytest.mark.parametrize(("error", "logged"), [(Interrupted(), 0), (RuntimeError("a bug"), 1)])
+def test_py4j_logs_the_error_of_a_batch_unless_a_stop_interrupted_it(error, logged, caplog):
+    leave_interruptions_out_of_the_log()
+    leave_interruptions_out_of_the_log()
+    logging.getLogger("py4j.clientserver").error("There was an exception while executing the proxy.", exc_info=error)
+    assert len(caplog.records) == logged
 
 
 def test_a_batch_that_fails_while_the_incarnation_lives_fails_the_query(run_batch):

@@ -1,0 +1,54 @@
+"""A stop by a signal whose final epoch does not come: its bound, its error, its exit code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+
+import pytest
+from incarnation_kit import JOB, WAIT_S
+from run_kit import STOPPED, Bench
+
+from spark_ckpt import errors
+from spark_ckpt.config import JobConfig
+from spark_ckpt.driver.progress import Progress
+from spark_ckpt.driver.supervisor import Supervisor
+from spark_ckpt.errors import CkptError, StopTimedOut
+from spark_ckpt.coordination.patience import stop_bound_ms
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    return Bench(tmp_path, monkeypatch)
+
+
+def test_a_longer_bound_as_the_error_of_a_cut_stop_names_it_is_a_setting(bench):
+    hangs = threading.Event()
+    run = bench.run(lambda: STOPPED if hangs.wait(WAIT_S) else None, stop_timeout="50 ms")
+    bench.lives[0].abandon = lambda close_within_s: hangs.set()
+    run.stop_for_signal("SIGTERM")
+    [(name, value)] = re.findall(r'Job\(\.\.\., (\w+)="([^"]+)"\)', run.exception().hint)
+    assert JobConfig.of({name: value}, {}).stop_timeout_ms == 100
+
+
+def test_a_program_that_does_not_catch_the_error_of_a_cut_stop_ends_with_its_code_and_no_traceback():
+    text = "from spark_ckpt.errors import StopTimedOut; raise StopTimedOut('no final epoch', hint='start again')"
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (StopTimedOut.exit_code, "", "")
+
+
+def test_the_code_of_a_cut_stop_is_no_other_errors():
+    kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, CkptError)]
+    assert [each for each in kinds if each.exit_code == StopTimedOut.exit_code] == [StopTimedOut]
+
+
+def test_the_bound_of_a_stop_follows_the_longest_recent_batch(bench):
+    progress = Progress(JOB)
+    for batch, duration_ms in enumerate((500, 30_000, 700)):
+        progress.add(batch, 1, 0, {}, duration_ms, {}, {}, {})
+    assert stop_bound_ms(None, progress.longest_batch_ms()) == 90_000
+    assert stop_bound_ms(None, 100) == 20_000
+    assert stop_bound_ms(50, progress.longest_batch_ms()) == 50, "what is set holds"
+    assert Supervisor(bench.plan(), [], progress, {}).stop_bound_s == 90
